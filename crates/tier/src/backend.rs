@@ -1,0 +1,50 @@
+//! Opening origins by URL.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::runtime::Handle;
+
+use crate::{Buffers, OriginTier, TierError};
+
+/// What a backend works with; shared by all that one run opens.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// Where memory for samples comes from.
+    pub buffers: Arc<dyn Buffers>,
+    /// Where tasks run.
+    pub runtime: Handle,
+    /// Where randomness (jitter) comes from.
+    pub seed: u64,
+}
+
+/// What the user asked of an origin beyond its URL.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// Reads under way at once; the backend's own choice where it is `None`.
+    pub parallelism: Option<usize>,
+    /// The backend's own settings, by name.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// A kind of store: opens the origins of some URL schemes.
+#[async_trait]
+pub trait Backend: Debug + Send + Sync + 'static {
+    /// The schemes, lower case, without `://`.
+    fn schemes(&self) -> &[&str];
+
+    /// Opens the origin at `url`, whose scheme is one of [`schemes`](Self::schemes); a path without a scheme comes
+    /// as it is to the backend of `file`.
+    ///
+    /// # Errors
+    /// If there is nothing there, it may not be read, or the URL makes no sense.
+    async fn open(
+        &self,
+        url: &str,
+        options: &OpenOptions,
+        context: &Context,
+    ) -> Result<Arc<dyn OriginTier>, TierError>;
+}

@@ -1,0 +1,130 @@
+//! Bytes set aside, counted until whoever holds them lets go.
+//!
+//! A [`Budget`] is a counter with a limit; a [`Charge`] is a part of it that gives itself back when dropped. The
+//! counter never blocks: a caller that finds no room decides for itself what to do, because only it knows whether
+//! the trainer is waiting. [`Budget::charge`] goes past the limit for exactly that case: the batch needed next must
+//! be admitted, or a buffer full of later samples would wait for ever.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Released = Box<dyn Fn(u64) + Send + Sync>;
+
+struct Inner {
+    limit: u64,
+    used: AtomicU64,
+    on_release: Option<Released>,
+}
+
+/// A shared limit on bytes; clones share it.
+#[derive(Clone)]
+pub struct Budget(Arc<Inner>);
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budget").field("limit", &self.limit()).field("used", &self.used()).finish()
+    }
+}
+
+impl Budget {
+    /// A budget of `limit` bytes.
+    pub fn new(limit: u64) -> Self {
+        Self(Arc::new(Inner { limit, used: AtomicU64::new(0), on_release: None }))
+    }
+
+    /// A budget that calls `on_release` with the number of bytes each time a charge ends, on the thread that ended
+    /// it (often the trainer's): it must be quick and must not block.
+    pub fn with_release(limit: u64, on_release: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Inner { limit, used: AtomicU64::new(0), on_release: Some(Box::new(on_release)) }))
+    }
+
+    /// The limit in bytes.
+    pub fn limit(&self) -> u64 {
+        self.0.limit
+    }
+
+    /// The bytes that are charged now; above the limit only through [`charge`](Self::charge).
+    pub fn used(&self) -> u64 {
+        self.0.used.load(Ordering::Acquire)
+    }
+
+    /// `bytes` of it, if they are free.
+    pub fn try_charge(&self, bytes: u64) -> Option<Charge> {
+        self.0
+            .used
+            .try_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+                used.checked_add(bytes).filter(|&sum| sum <= self.0.limit)
+            })
+            .ok()
+            .map(|_| Charge { budget: self.clone(), bytes })
+    }
+
+    /// `bytes` of it, free or not.
+    pub fn charge(&self, bytes: u64) -> Charge {
+        self.0.used.fetch_add(bytes, Ordering::AcqRel);
+        Charge { budget: self.clone(), bytes }
+    }
+}
+
+/// Bytes of a [`Budget`] that are in use until this is dropped.
+#[must_use = "dropping a charge gives its bytes back"]
+pub struct Charge {
+    budget: Budget,
+    bytes: u64,
+}
+
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Charge").field("bytes", &self.bytes).finish()
+    }
+}
+
+impl Charge {
+    /// How many bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it is a part of `budget`.
+    pub fn is_of(&self, budget: &Budget) -> bool {
+        Arc::ptr_eq(&self.budget.0, &budget.0)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.0.used.fetch_sub(self.bytes, Ordering::AcqRel);
+        if let Some(on_release) = &self.budget.0.on_release {
+            on_release(self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_charge_gives_itself_back_and_says_so() {
+        let seen = Arc::new(AtomicU64::new(0));
+        let sum = Arc::clone(&seen);
+        let budget = Budget::with_release(10, move |bytes| {
+            sum.fetch_add(bytes, Ordering::Relaxed);
+        });
+        let first = budget.try_charge(7).unwrap();
+        assert!(budget.try_charge(4).is_none());
+        let forced = budget.charge(4);
+        assert_eq!(budget.used(), 11);
+        drop(first);
+        assert_eq!((budget.used(), seen.load(Ordering::Relaxed)), (4, 7));
+        assert!(forced.is_of(&budget) && !forced.is_of(&Budget::new(10)));
+    }
+
+    #[test]
+    fn an_absurd_request_is_refused_and_not_wrapped() {
+        let budget = Budget::new(u64::MAX);
+        let _held = budget.charge(5);
+        assert!(budget.try_charge(u64::MAX - 1).is_none());
+    }
+}

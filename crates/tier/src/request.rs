@@ -1,0 +1,86 @@
+//! Reads and their answers.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foreread_types::{SampleKey, Tick};
+use futures::stream::BoxStream;
+
+use crate::TierError;
+
+/// What tells one state of an object from another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Version {
+    /// Time of the last modification, in nanoseconds since 1970 (negative before).
+    Modified(i64),
+    /// The store's own tag.
+    ETag(Arc<str>),
+}
+
+/// One object of an origin: what a listing finds and what a read names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Object {
+    /// Path below the origin's prefix, `/` between its parts, UTF-8, neither absolute nor climbing.
+    pub path: Arc<str>,
+    /// Length in bytes.
+    pub size: u64,
+    /// The state that was indexed; a read of another state is [`ErrorKind::Changed`](crate::ErrorKind::Changed).
+    /// `None` where the origin has none.
+    pub version: Option<Version>,
+}
+
+/// Which part of an object a sample is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Span {
+    /// All of it, in one request; a length other than [`Object::size`] means that the object has changed.
+    Whole,
+    /// These bytes of it; never empty (an empty sample is `Whole` of an empty object, or read by nobody).
+    Range(Range<u64>),
+}
+
+/// One read. It says everything that any tier may need, so that it can travel through layers and on to another tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// Chosen by the caller, unique within its batch; the completion carries it back.
+    pub tag: u32,
+    /// What caches and peers know the sample by.
+    pub key: SampleKey,
+    /// What the origin knows it by.
+    pub object: Object,
+    /// Which part of the object.
+    pub span: Span,
+    /// When the trainer needs it: a smaller tick is more urgent.
+    pub due: Tick,
+}
+
+impl ReadRequest {
+    /// The length of the answer, in bytes.
+    pub fn len(&self) -> u64 {
+        match &self.span {
+            Span::Whole => self.object.size,
+            Span::Range(range) => range.end.saturating_sub(range.start),
+        }
+    }
+
+    /// Whether the answer has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The answer to one [`ReadRequest`].
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// The request's tag.
+    pub tag: u32,
+    /// The bytes, exactly as many as were asked for and in an allocation of their own, so that keeping them keeps
+    /// nothing else; or why there are none.
+    pub result: Result<Bytes, TierError>,
+}
+
+/// The answers to a batch: one for each tag, in any order, then the end.
+///
+/// Dropping it cancels the requests that have not started; one that has started owns its buffer and ends by itself.
+pub type Completions = BoxStream<'static, Completion>;

@@ -1,0 +1,103 @@
+//! A sample's bytes and the charge that counts them.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use crate::Charge;
+
+type Slot = Arc<Mutex<Option<Charge>>>;
+
+/// The bytes of one sample; clones share both the bytes and the charge.
+///
+/// The charge sits in the owner of the bytes, so that any slice of [`data`](Self::data) keeps it, and ends with the
+/// last of them. [`recharge`](Self::recharge) moves a sample from one budget to another (from look-ahead to the
+/// memory tier) under the feet of everyone who holds it, without a copy. The price is one more allocation a sample.
+#[derive(Clone)]
+pub struct Sample {
+    data: Bytes,
+    charge: Slot,
+}
+
+struct Owner {
+    data: Bytes,
+    _charge: Slot,
+}
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl Sample {
+    /// `data`, counted by `charge` until the last handle on either is dropped.
+    pub fn new(data: Bytes, charge: Charge) -> Self {
+        let charge: Slot = Arc::new(Mutex::new(Some(charge)));
+        Self { data: Bytes::from_owner(Owner { data, _charge: Arc::clone(&charge) }), charge }
+    }
+
+    /// `data` that nobody counts.
+    pub fn uncharged(data: Bytes) -> Self {
+        Self { data, charge: Slot::default() }
+    }
+
+    /// The bytes; any clone or slice of them keeps the charge.
+    pub fn data(&self) -> &Bytes {
+        &self.data
+    }
+
+    /// Counts the sample under `charge` from now on; what counted it before is given back here.
+    ///
+    /// On a sample made by [`uncharged`](Self::uncharged) the new charge ends with the last `Sample`, not with the
+    /// last slice of its bytes.
+    pub fn recharge(&self, charge: Charge) {
+        let before = self.charge.lock().unwrap_or_else(PoisonError::into_inner).replace(charge);
+        drop(before); // outside the lock: ending a charge may call back
+    }
+}
+
+impl Deref for Sample {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl fmt::Debug for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sample").field("bytes", &self.data.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Budget;
+
+    #[test]
+    fn the_charge_ends_with_the_last_slice() {
+        let budget = Budget::new(100);
+        let sample = Sample::new(Bytes::from(vec![1, 2, 3]), budget.charge(3));
+        let slice = sample.data().slice(1..2);
+        drop(sample);
+        assert_eq!(budget.used(), 3);
+        drop(slice);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn recharging_moves_a_held_sample_without_copying_it() {
+        let (look_ahead, memory) = (Budget::new(100), Budget::new(100));
+        let sample = Sample::new(Bytes::from(vec![7; 10]), look_ahead.charge(10));
+        let held = sample.clone();
+        sample.recharge(memory.charge(12));
+        assert_eq!((look_ahead.used(), memory.used()), (0, 12));
+        assert_eq!(held.as_ptr(), sample.as_ptr());
+        drop((sample, held));
+        assert_eq!(memory.used(), 0);
+    }
+}

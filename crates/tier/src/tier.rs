@@ -1,0 +1,74 @@
+//! Tiers and origins.
+
+use std::fmt::Debug;
+
+use futures::stream::BoxStream;
+
+use crate::{Completions, Object, ReadRequest, TierError};
+
+/// What a tier says of itself before anything was measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TierProfile {
+    /// How many reads it is worth having under way at once.
+    pub parallelism: usize,
+    /// The read size in bytes below which requests cost more than bytes.
+    pub preferred_block: u64,
+    /// The multiple that offsets, lengths and buffers are rounded to inside, in bytes (1: none).
+    pub alignment: u64,
+    /// Whether the kernel of this machine caches what is read from it, so that keeping a second copy gains nothing.
+    pub kernel_cached: bool,
+}
+
+impl TierProfile {
+    /// A profile with the given parallelism, and no preference otherwise.
+    pub const fn new(parallelism: usize) -> Self {
+        Self { parallelism, preferred_block: 1, alignment: 1, kernel_cached: false }
+    }
+
+    /// The same with a preferred block of `bytes`.
+    #[must_use]
+    pub const fn with_preferred_block(self, bytes: u64) -> Self {
+        Self { preferred_block: bytes, ..self }
+    }
+
+    /// The same with an alignment of `bytes`.
+    #[must_use]
+    pub const fn with_alignment(self, bytes: u64) -> Self {
+        Self { alignment: bytes, ..self }
+    }
+
+    /// The same, cached by this machine's kernel or not.
+    #[must_use]
+    pub const fn with_kernel_cached(self, cached: bool) -> Self {
+        Self { kernel_cached: cached, ..self }
+    }
+}
+
+/// A place that samples can be read from.
+///
+/// The trait has no default methods: a layer that forgets to pass one on does not compile.
+pub trait Tier: Debug + Send + Sync + 'static {
+    /// A short name for messages, metrics and reports: `memory`, `local`, `s3`.
+    fn name(&self) -> &str;
+
+    /// What the tier says of itself.
+    fn profile(&self) -> &TierProfile;
+
+    /// Starts a batch of reads and returns at once.
+    ///
+    /// Work begins without the stream being polled only where the tier does so by itself (a pool of threads); a
+    /// caller polls it. Reads should start in the order of the batch. See [`Completions`] for what is promised.
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions;
+}
+
+/// The slow shared store that holds a whole dataset.
+pub trait OriginTier: Tier {
+    /// Every object below `prefix` (relative to the origin; empty for all) whose path is greater than `after` as
+    /// bytes, in any order, each once.
+    ///
+    /// Hidden files are left out: those with a part of the path below the prefix that begins with a dot; so are
+    /// things that are no objects (directories, their zero-length place-holders, devices, sockets). After an error
+    /// the stream goes on where it can and ends where it cannot.
+    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>>;
+}

@@ -1,0 +1,35 @@
+//! What a sample really takes in a store.
+
+/// The bytes that a store spends on a sample of a given length: `length + overhead`, rounded up to `align`.
+///
+/// The planner counts this and not the length, so that a plan that fits on paper fits in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Footprint {
+    overhead: u64,
+    align: u64,
+}
+
+impl Footprint {
+    /// Exactly the sample's length.
+    pub const EXACT: Self = Self { overhead: 0, align: 1 };
+
+    /// `overhead` bytes beside each sample, the sum rounded up to a multiple of `align` bytes (0 is taken as 1).
+    pub const fn new(overhead: u64, align: u64) -> Self {
+        Self { overhead, align: if align == 0 { 1 } else { align } }
+    }
+
+    /// The bytes that a sample of `length` bytes takes; saturates at `u64::MAX`.
+    ///
+    /// ```
+    /// use foreread_types::Footprint;
+    /// assert_eq!(Footprint::new(16, 4096).of(4090), 8192);
+    /// assert_eq!(Footprint::EXACT.of(0), 0);
+    /// ```
+    pub const fn of(&self, length: u64) -> u64 {
+        let bytes = length.saturating_add(self.overhead);
+        match bytes.checked_next_multiple_of(self.align) {
+            Some(rounded) => rounded,
+            None => u64::MAX,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! How long the samples of a dataset are.
+
+use std::sync::Arc;
+
+use crate::SampleId;
+
+/// The length in bytes of every sample of a dataset; cheap to clone.
+///
+/// A table of 4 bytes a sample where all lengths fit, of 8 bytes where not, and no table at all where all are alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    table: Table,
+    total: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Table {
+    Uniform { samples: u64, bytes: u64 },
+    Narrow(Arc<[u32]>),
+    Wide(Arc<[u64]>),
+}
+
+impl Sizes {
+    /// `samples` samples of `bytes` bytes each; the total saturates at `u64::MAX`.
+    pub const fn uniform(samples: u64, bytes: u64) -> Self {
+        Self { table: Table::Uniform { samples, bytes }, total: samples.saturating_mul(bytes) }
+    }
+
+    /// One length a sample, in the order of their ids; the total saturates at `u64::MAX`.
+    pub fn table(lengths: &[u64]) -> Self {
+        let total = lengths.iter().fold(0u64, |sum, &length| sum.saturating_add(length));
+        let table = match lengths.iter().map(|&length| u32::try_from(length)).collect::<Result<Vec<u32>, _>>() {
+            Ok(narrow) => Table::Narrow(narrow.into()),
+            Err(_) => Table::Wide(lengths.into()),
+        };
+        Self { table, total }
+    }
+
+    /// How many samples there are.
+    pub fn len(&self) -> u64 {
+        match &self.table {
+            Table::Uniform { samples, .. } => *samples,
+            Table::Narrow(table) => table.len() as u64,
+            Table::Wide(table) => table.len() as u64,
+        }
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The sum of all lengths, in bytes.
+    pub const fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The length of one sample, in bytes.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn bytes(&self, id: SampleId) -> u64 {
+        match &self.table {
+            Table::Uniform { samples, bytes } => {
+                assert!(id.0 < *samples, "sample {id} of {samples}");
+                *bytes
+            }
+            Table::Narrow(table) => u64::from(table[id.0 as usize]),
+            Table::Wide(table) => table[id.0 as usize],
+        }
+    }
+
+    /// Whether all samples have one length, so that no choice between them depends on it.
+    pub const fn is_uniform(&self) -> bool {
+        matches!(self.table, Table::Uniform { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn narrow_and_wide_tables_say_the_same() {
+        for lengths in [vec![3, 0, 7], vec![3, u64::from(u32::MAX) + 1, 7], vec![]] {
+            let sizes = Sizes::table(&lengths);
+            assert_eq!(sizes.len(), lengths.len() as u64);
+            assert_eq!(sizes.total(), lengths.iter().sum::<u64>());
+            for (id, &length) in lengths.iter().enumerate() {
+                assert_eq!(sizes.bytes(SampleId(id as u64)), length);
+            }
+        }
+    }
+}

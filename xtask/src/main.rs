@@ -1,2 +1,59 @@
-//! The project own commands.
-fn main() {}
+//! `cargo xtask <command>`: the project's own commands, the same on every machine and in continuous integration.
+//!
+//! Decision: they are a Rust program, not scripts, so that Cargo and a C compiler are all that a checkout needs, and
+//! what they read and count (features, test results) is tested like the rest. The price is that xtask must compile
+//! before anything runs; it therefore depends on no crate of this workspace.
+
+mod bench;
+mod cargo;
+mod install;
+mod needs;
+mod results;
+mod seed;
+mod soak;
+mod steps;
+mod tally;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "The project's own commands",
+    disable_version_flag = true
+)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Format, lints, tests, each feature alone, documentation, licences
+    Test(test::Args),
+    /// The test suites for longer: more random cases, long runs on
+    Soak(soak::Args),
+    /// The benchmarks; arguments go to `cargo bench -p foreread-benches`
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Test(args) => test::run(&args),
+        Command::Soak(args) => soak::run(&args),
+        Command::Bench(args) => bench::run(&args),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,203 @@
-//! Being written.
+//! A cache in this process's memory.
+//!
+//! [`MemoryTier`] is a map from samples to handles on their bytes, bounded by a [`Budget`] of footprints. Nothing is
+//! copied: a sample that is stored keeps its allocation, and only its charge moves, from the look-ahead that read it
+//! to the memory tier. So the bytes of a sample are counted once wherever they are, and a sample that the trainer
+//! still holds when it is removed stays counted here until it lets go.
+//!
+//! # What is counted
+//!
+//! A sample's [`Footprint`] is its length and what keeping it costs beside: its slot in the map, the charge that it
+//! shares with its handles, the boxes that own its bytes, and what the allocator puts in front of each. The figure is
+//! measured (`tests/footprint.rs`), for the map at its emptiest, just after it grew.
+//!
+//! It is the truth only if the bytes are in an allocation of their own, because a slice keeps all that it was cut from.
+//! That is what [`Completion`](foreread_tier::Completion) promises of every tier, and what the conformance suite
+//! looks for; it cannot be seen from the bytes themselves, so nothing checks it here.
+//!
+//! # Locks
+//!
+//! The map is cut into 64 parts with a lock each. Not for the sake of contention, which is low: a table that doubles
+//! moves all its entries under its lock, a hundred milliseconds for a million of them, and lookups must not wait for
+//! that. Samples are dropped, and charges given back, outside of the locks, because whoever is told of a released
+//! charge may call back.
+
+mod map;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use foreread_tier::{
+    Budget, CacheTier, Charge, Completion, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier, TierError,
+    TierProfile,
+};
+use foreread_types::{Footprint, SampleKey};
+use futures::{StreamExt, stream};
+
+use crate::map::Map;
+
+const NAME: &str = "memory";
+
+/// What a sample costs beside its own bytes; see `tests/footprint.rs`.
+const FOOTPRINT: Footprint = Footprint::new(336, 16);
+
+/// Samples in memory, at most a given number of bytes of them.
+#[derive(Debug)]
+pub struct MemoryTier {
+    profile: TierProfile,
+    budget: Budget,
+    map: Arc<Map>,
+}
+
+impl MemoryTier {
+    /// An empty tier with room for `limit` bytes, footprints counted.
+    pub fn new(limit: u64) -> Self {
+        Self::with_budget(Budget::new(limit))
+    }
+
+    /// An empty tier that takes its room from `budget`, which nobody else charges.
+    pub fn with_budget(budget: Budget) -> Self {
+        Self { profile: TierProfile::new(1), budget, map: Arc::default() }
+    }
+
+    /// What is kept, set aside, or removed and still held by somebody.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// How many samples are kept. Adds up the parts one after another, so under writes it is approximate.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Whether none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn answer(map: &Map, request: &ReadRequest) -> Result<Bytes, TierError> {
+    let error = |kind| TierError::new(kind, NAME).with_object(request.key.to_string());
+    let sample = map.get(request.key).ok_or_else(|| error(ErrorKind::Absent))?;
+    if sample.len() as u64 != request.len() {
+        let detail = format!("{} bytes are kept, {} were asked for", sample.len(), request.len());
+        return Err(error(ErrorKind::Changed).with_detail(detail));
+    }
+    Ok(sample.data().clone())
+}
+
+impl Tier for MemoryTier {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn profile(&self) -> &TierProfile {
+        &self.profile
+    }
+
+    /// Answers from the map; the bytes are the kept ones, and keep their charge.
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        let map = Arc::clone(&self.map);
+        stream::iter(batch)
+            .map(move |request| Completion { tag: request.tag, result: answer(&map, &request) })
+            .boxed()
+    }
+}
+
+#[async_trait]
+impl CacheTier for MemoryTier {
+    fn footprint(&self) -> Footprint {
+        FOOTPRINT
+    }
+
+    /// [`Lookup::Ready`] or [`Lookup::Absent`].
+    fn lookup(&self, key: SampleKey) -> Lookup {
+        match self.map.get(key) {
+            Some(sample) => Lookup::Ready(sample),
+            None => Lookup::Absent,
+        }
+    }
+
+    fn reserve(&self, bytes: u64) -> Option<Charge> {
+        self.budget.try_charge(bytes)
+    }
+
+    /// Keeps a handle on the sample, and charges it to this tier from now on. Waits for nothing.
+    ///
+    /// # Errors
+    /// `Invalid` if the room is not this tier's, or less than the sample's footprint.
+    async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
+        if !room.is_of(&self.budget) || room.bytes() < FOOTPRINT.of(sample.len() as u64) {
+            return Err(TierError::new(ErrorKind::Invalid, NAME)
+                .with_object(key.to_string())
+                .with_detail("the room was not reserved for this sample"));
+        }
+        if self.map.insert(key, &sample) {
+            sample.recharge(room);
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, keys: Vec<SampleKey>) {
+        for key in keys {
+            drop(self.map.remove(key));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_types::{DatasetId, SampleId};
+
+    use super::*;
+
+    const KEY: SampleKey = SampleKey::new(DatasetId(0), SampleId(1));
+
+    #[tokio::test]
+    async fn conforms() {
+        foreread_tier_testing::conformance::cache(Arc::new(MemoryTier::new(8 << 20))).await;
+    }
+
+    #[tokio::test]
+    async fn storing_moves_the_charge_and_copies_nothing() {
+        let (look_ahead, memory) = (Budget::new(1000), MemoryTier::new(2000));
+        let sample = Sample::new(Bytes::from(vec![7; 100]), look_ahead.charge(100));
+        let room = memory.reserve(FOOTPRINT.of(100)).unwrap();
+        memory.store(room, KEY, sample.clone()).await.unwrap();
+        assert_eq!((look_ahead.used(), memory.budget().used()), (0, FOOTPRINT.of(100)));
+        let Lookup::Ready(kept) = memory.lookup(KEY) else { panic!("it was just stored") };
+        assert_eq!(kept.as_ptr(), sample.as_ptr());
+    }
+
+    #[tokio::test]
+    async fn room_of_another_budget_or_too_little_is_refused_and_given_back() {
+        let (other, memory) = (Budget::new(1000), MemoryTier::new(2000));
+        let sample = Sample::uncharged(Bytes::from(vec![7; 100]));
+        for room in [other.charge(600), memory.reserve(100).unwrap()] {
+            let error = memory.store(room, KEY, sample.clone()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+        }
+        assert!(memory.is_empty() && memory.budget().used() == 0 && other.used() == 0);
+    }
+
+    #[tokio::test]
+    async fn a_released_charge_may_call_back() {
+        let slot: Arc<std::sync::OnceLock<Arc<MemoryTier>>> = Arc::default();
+        let seen = Arc::clone(&slot);
+        let budget = Budget::with_release(10_000, move |_| {
+            if let Some(tier) = seen.get() {
+                assert!(matches!(tier.lookup(KEY), Lookup::Absent | Lookup::Ready(_)));
+                assert!(tier.len() <= 1);
+            }
+        });
+        let memory = Arc::new(MemoryTier::with_budget(budget));
+        slot.set(Arc::clone(&memory)).unwrap();
+        for _ in 0..2 {
+            let room = memory.reserve(FOOTPRINT.of(3)).unwrap();
+            memory.store(room, KEY, Sample::uncharged(Bytes::from_static(b"abc"))).await.unwrap();
+        }
+        memory.remove(vec![KEY]).await;
+        assert_eq!(memory.budget().used(), 0);
+    }
+}

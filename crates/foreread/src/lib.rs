@@ -1,1 +1,43 @@
-//! Being written.
+//! foreread: a data loader for machine-learning training that knows the future.
+//!
+//! The order in which a run reads its samples is drawn from a seed, so it is known before the run starts. foreread
+//! computes it, decides from it where every sample is kept, and has each in memory before the trainer asks.
+//!
+//! * [`Loader`] is the whole thing: `Loader::builder(url)`, a few settings, `start()`, batches.
+//! * [`Config`] and [`Knobs`] hold the settings, with where each came from (argument, environment, file, default).
+//! * [`Registry`] says which backend opens which URL. The built-in ones are this crate's features (`local`); your own is
+//!   registered at run time.
+//! * [`Ready::prepared`] tells what a run would do without doing it: order, placement, floor.
+//!
+//! The crates behind it are re-exported under their names ([`oracle`], [`planner`], [`dataset`], [`tier`]).
+
+mod config;
+mod error;
+mod knobs;
+mod loader;
+mod memory;
+mod origin;
+mod prepared;
+mod registry;
+mod report;
+mod runtime;
+mod size;
+
+pub use foreread_dataset as dataset;
+pub use foreread_oracle as oracle;
+pub use foreread_planner as planner;
+pub use foreread_tier as tier;
+pub use foreread_types as types;
+
+pub use foreread_dataset::{Catalog, IndexOptions, Progress};
+pub use foreread_loader::{Batch, Batches, LoadError, LoadErrorKind, OnError};
+pub use foreread_oracle::{Deal, Position};
+
+pub use crate::config::{Config, Memory, SamplerKind};
+pub use crate::error::{Error, ErrorKind, Result};
+pub use crate::knobs::{KNOBS, Knobs, Provenance};
+pub use crate::loader::{Builder, Loader, Ready};
+pub use crate::prepared::{Prepared, run, sampler};
+pub use crate::registry::Registry;
+pub use crate::report::{CountReport, EpochReport, ReadsReport, Report};
+pub use crate::size::{ByteRate, ByteSize, ParseSizeError};

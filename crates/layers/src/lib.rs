@@ -1,1 +1,99 @@
-//! Being written.
+//! Wrappers around any tier: measuring, holding to a rate, limiting, retrying. Each is the only place for what it does.
+//!
+//! A layer wraps an `Arc` of a tier (a concrete one, or `dyn OriginTier`), keeps its name and profile, and implements
+//! whatever of the tier traits the wrapped one has. Only [`read`](foreread_tier::Tier::read) is touched: listings,
+//! lookups, reservations and stores pass through as they are.
+//!
+//! # The order of stacking
+//!
+//! ```text
+//! Retrying( Limited( Throttled( Metered( backend ))))
+//! ```
+//!
+//! Seen from the store outwards:
+//!
+//! * [`Metered`] is next to the store, so that it counts what the store is really asked (every attempt) and times
+//!   how long the store takes, not how long requests wait for a turn.
+//! * [`Throttled`] sees every attempt, because a failed one loaded the store as well. It is inside of the limit, so
+//!   that tokens are spent at the moment when a request leaves: were it outside, requests would queue behind it with
+//!   their tokens paid, and leave in a burst.
+//! * [`Limited`] is outside of the throttle, where its queue, ordered by need, is the long one; and inside of the
+//!   retries, so that a request that sleeps between two attempts holds no place.
+//! * [`Retrying`] is outermost: each attempt passes all the others again. It tells the [`Meter`] how often it did.
+//!
+//! ```
+//! use std::num::{NonZeroU64, NonZeroUsize};
+//! use std::sync::Arc;
+//! use foreread_layers::{Limited, Metered, RetryPolicy, Retrying, Throttled};
+//! use foreread_tier::OriginTier;
+//!
+//! fn stack(origin: Arc<dyn OriginTier>, rate: NonZeroU64, parallelism: NonZeroUsize) -> Arc<dyn OriginTier> {
+//!     let metered = Metered::new(origin);
+//!     let meter = metered.meter();
+//!     let throttled = Throttled::new(Arc::new(metered), rate);
+//!     let limited = Limited::new(Arc::new(throttled), parallelism);
+//!     Arc::new(Retrying::new(Arc::new(limited), RetryPolicy::default(), 0).with_meter(&meter))
+//! }
+//! ```
+//!
+//! # Polling
+//!
+//! No layer has a task of its own: all work is done by whoever polls the stream of completions. This keeps the cost
+//! of a layer far below a microsecond a sample and makes dropping a stream cancel what it waits for. The price is
+//! that a stream that has been polled once has to be polled on (or dropped): a place or a turn that was given to it
+//! is not passed on while it sleeps.
+
+/// Passes on everything but `Tier` itself.
+macro_rules! pass_through {
+    ($layer:ident) => {
+        impl<T: foreread_tier::OriginTier + ?Sized> foreread_tier::OriginTier for $layer<T> {
+            fn list(
+                &self,
+                prefix: &str,
+                after: Option<&str>,
+            ) -> futures::stream::BoxStream<'static, Result<foreread_tier::Object, foreread_tier::TierError>> {
+                self.inner.list(prefix, after)
+            }
+        }
+
+        #[async_trait::async_trait]
+        impl<T: foreread_tier::CacheTier + ?Sized> foreread_tier::CacheTier for $layer<T> {
+            fn footprint(&self) -> foreread_types::Footprint {
+                self.inner.footprint()
+            }
+
+            fn lookup(&self, key: foreread_types::SampleKey) -> foreread_tier::Lookup {
+                self.inner.lookup(key)
+            }
+
+            fn reserve(&self, bytes: u64) -> Option<foreread_tier::Charge> {
+                self.inner.reserve(bytes)
+            }
+
+            async fn store(
+                &self,
+                room: foreread_tier::Charge,
+                key: foreread_types::SampleKey,
+                sample: foreread_tier::Sample,
+            ) -> Result<(), foreread_tier::TierError> {
+                self.inner.store(room, key, sample).await
+            }
+
+            async fn remove(&self, keys: Vec<foreread_types::SampleKey>) {
+                self.inner.remove(keys).await;
+            }
+        }
+    };
+}
+
+mod gate;
+mod limit;
+mod meter;
+mod retry;
+mod running;
+mod throttle;
+
+pub use limit::{Limit, Limited, Permit};
+pub use meter::{Meter, Metered, Reading};
+pub use retry::{RetryPolicy, Retrying};
+pub use throttle::{Throttle, Throttled};

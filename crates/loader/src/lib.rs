@@ -1,1 +1,26 @@
-//! Being written.
+//! The engine: brings every sample into memory before the trainer asks, in the order that the seed says.
+//!
+//! [`core`] decides, without I/O, runtime or clock; the driver carries out what it decides on tokio; [`Loader`] is what
+//! the trainer holds. The engine knows tiers only by their traits, so any origin and any cache will do.
+//!
+//! Nothing here may hang or lie: every read that is issued is answered, by the tier or by an error in its name; the
+//! batch that is needed next is always admitted; a cache that has lost a sample costs one read from the origin.
+
+pub mod core;
+
+mod account;
+mod answers;
+mod batch;
+mod driver;
+mod error;
+mod handover;
+mod instruments;
+mod loader;
+mod report;
+
+pub use crate::batch::Batch;
+pub use crate::core::OnError;
+pub use crate::driver::Dataset;
+pub use crate::error::{LoadError, LoadErrorKind};
+pub use crate::loader::{Batches, Loader, Parts};
+pub use crate::report::{Count, PassReport, Reads, RunReport, Source, Taking};

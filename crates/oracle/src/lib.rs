@@ -1,1 +1,67 @@
-//! Being written.
+//! The oracle: who reads what, when.
+//!
+//! A training run draws the order of its reads from a seed, so the order is known before the run starts. This crate
+//! computes it, in four steps that are values of their own:
+//!
+//! 1. a [`Sampler`] gives the global [`Order`] of an epoch: [`Shuffle`], [`Torch`], [`Feistel`], [`Sequential`],
+//!    [`Weighted`], [`Explicit`], or a user's own;
+//! 2. a [`Dealing`] splits that order among the ranks, as PyTorch's `DistributedSampler` does or in blocks;
+//! 3. an [`AccessStream`] is what one rank reads in one pass, forwards (`at`, `fill`) and backwards (`next_use`);
+//! 4. a [`Schedule`] names the passes of a run and a [`Run`] lays them end to end: one rank's whole future, from the
+//!    beginning or from a saved [`Position`].
+//!
+//! # The decision, and its price
+//!
+//! Everything here is a function of its arguments: no I/O, no clock, no global state, no hash order, no floating-point
+//! ties. Two ranks, or the same rank after a restart on another machine, compute the same future without talking. The
+//! price is that the generators and the shuffles are our own, pinned by golden vectors, and can never be changed in
+//! place: a better one is a new sampler.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
+//! use foreread_types::{DatasetId, Rank, SampleId};
+//!
+//! # fn main() -> Result<(), foreread_oracle::OracleError> {
+//! let train = Phase {
+//!     kind: PhaseKind::Train,
+//!     dataset: DatasetId(0),
+//!     sampler: Arc::new(Shuffle::new(1000, 42)?),
+//!     batch_size: Some(64),
+//!     drop_last: false,
+//! };
+//! let run = Run::new(Arc::new(Schedule::new(3, vec![train])?), Deal::Torch, 4, Rank(1))?;
+//! for pass in run.passes() {
+//!     let stream = run.stream(&pass)?;
+//!     let mut ids = vec![SampleId(0); stream.len() as usize];
+//!     stream.fill(0, &mut ids);
+//!     assert_eq!((ids.len(), pass.batches), (250, 4));
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod dealing;
+mod error;
+mod fingerprint;
+mod order;
+mod position;
+mod random;
+mod run;
+mod sampler;
+mod samplers;
+mod schedule;
+mod stream;
+mod uses;
+
+pub use dealing::{Deal, Dealing};
+pub use error::{ErrorKind, OracleError};
+pub use fingerprint::Fingerprinter;
+pub use order::{Computed, Order};
+pub use position::Position;
+pub use run::{Pass, Passes, Run};
+pub use sampler::Sampler;
+pub use samplers::{Explicit, Feistel, Sequential, Shuffle, Torch, Weighted};
+pub use schedule::{Phase, PhaseKind, Schedule};
+pub use stream::AccessStream;
+pub use uses::Uses;

@@ -1,1 +1,27 @@
-//! Being written.
+//! For tests only: fakes of every kind of tier, and a conformance suite that real ones are held to.
+//!
+//! * [`FakeOrigin`]: a store of generated objects with a latency, a bandwidth and a parallelism.
+//! * [`FailingTier`]: any tier, with failures on command.
+//! * [`CountingTier`]: any tier, counted and recorded.
+//! * [`StoredCache`]: a cache that has to be read, as a disk has, but without the disk.
+//! * [`conformance`]: what the contract promises, as functions that every backend's tests call.
+//!
+//! The fakes keep time with [`tokio::time`] alone, so that on a paused clock an hour of reading takes a moment and
+//! two runs are alike. They use no threads, no global state and no randomness beyond a seed. Everything here may
+//! panic: a fake that is used wrongly, or a promise that is not kept, is a failed test.
+
+mod content;
+mod counting;
+mod counts;
+mod failing;
+mod origin;
+mod stored;
+
+pub mod conformance;
+
+pub use content::{Known, content, content_range, request};
+pub use counting::CountingTier;
+pub use counts::{Counts, Tally};
+pub use failing::{FailingTier, Fault, When};
+pub use origin::FakeOrigin;
+pub use stored::StoredCache;

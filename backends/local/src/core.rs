@@ -1,0 +1,139 @@
+//! The origin: a directory, its profile, and who reads and lists it.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foreread_tier::{
+    Buffers, Completions, ErrorKind, Object, OriginTier, ReadRequest, Tier, TierError, TierProfile,
+};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::LocalConfig;
+use crate::error::{NAME, from_errno};
+use crate::pool::Pool;
+use crate::reader::Reader;
+
+/// Below this many bytes a read costs more for being a read than for its bytes: what a disk moves in the time of one
+/// open.
+const PREFERRED_BLOCK: u64 = 64 << 10;
+
+/// A directory whose files are samples.
+///
+/// Reads run on the origin's own threads, which are started by the first batch, are named `foreread-local`, and end
+/// by themselves after the origin is dropped; so do those of listings (`foreread-list`). A thread that hangs in the
+/// kernel (a dead file server) outlives the origin but keeps nobody waiting: its batch's stream is all that waits
+/// for it.
+///
+/// Paths with `.` or `..`, absolute ones and those with empty parts are refused before the file system sees them.
+/// Symbolic links below the root may lead anywhere: whoever may write them there decides what is read.
+#[derive(Debug)]
+pub struct LocalOrigin {
+    root: PathBuf,
+    profile: TierProfile,
+    config: LocalConfig,
+    pool: Pool,
+}
+
+impl LocalOrigin {
+    /// Opens the directory `root`; samples will be read into memory from `buffers`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is nothing there, [`ErrorKind::Invalid`] if it is no directory,
+    /// [`ErrorKind::Denied`] if it may not be read.
+    pub fn open(
+        root: impl AsRef<Path>,
+        config: LocalConfig,
+        buffers: Arc<dyn Buffers>,
+    ) -> Result<Self, TierError> {
+        let root = root.as_ref();
+        let name = root.display().to_string();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(root, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::NOENT => from_errno(errno, &name).with_detail("there is no such directory"),
+            Errno::NOTDIR if is_something_else(root) => TierError::new(ErrorKind::Invalid, NAME)
+                .with_object(&*name)
+                .with_detail("it is no directory")
+                .with_source(std::io::Error::from(errno)),
+            errno => from_errno(errno, &name),
+        })?;
+        let cached = rustix::fs::fstatfs(&directory).is_ok_and(|stat| is_local(stat.f_type as u64));
+        let profile = TierProfile::new(config.parallelism)
+            .with_preferred_block(PREFERRED_BLOCK)
+            .with_kernel_cached(cached);
+        let pool = Pool::new(Reader::new(directory, buffers), config.parallelism);
+        Ok(Self { root: root.to_owned(), profile, config, pool })
+    }
+
+    /// The directory, as it was given.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+fn is_something_else(path: &Path) -> bool {
+    rustix::fs::stat(path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Directory)
+}
+
+/// Whether a file system of this magic number is on this machine, so that its page cache is as good as memory.
+///
+/// Those are named, and everything else counts as a network's: taking a network's for a local one would turn the
+/// memory tier off where it is needed most, the other mistake keeps a second copy. Not here, for example: NFS, Lustre
+/// (0x0BD00BD0), GPFS, CephFS, FUSE, SMB and CIFS, 9p, BeeGFS, AFS, Coda.
+fn is_local(magic: u64) -> bool {
+    const LOCAL: [u64; 22] = [
+        0xEF53,      // ext2, ext3, ext4
+        0x5846_5342, // XFS
+        0x9123_683E, // Btrfs
+        0x2FC1_2FC1, // ZFS
+        0xCA45_1A4E, // bcachefs
+        0xF2F5_2010, // F2FS
+        0x0102_1994, // tmpfs
+        0x8584_58F6, // ramfs
+        0x794C_7630, // overlayfs
+        0x6175_6673, // aufs
+        0x7371_7368, // squashfs
+        0xE0F5_E1E2, // EROFS
+        0x28CD_3D45, // cramfs
+        0x9660,      // ISO 9660
+        0x1501_3346, // UDF
+        0x4D44,      // FAT
+        0x2011_BAB0, // exFAT
+        0x5346_544E, // NTFS
+        0x7366_746E, // NTFS3
+        0x3153_464A, // JFS
+        0x5265_4973, // ReiserFS
+        0x3434,      // NILFS
+    ];
+    LOCAL.contains(&(magic & 0xFFFF_FFFF))
+}
+
+impl Tier for LocalOrigin {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn profile(&self) -> &TierProfile {
+        &self.profile
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        Box::pin(self.pool.submit(batch))
+    }
+}
+
+impl OriginTier for LocalOrigin {
+    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        let root = self.pool.reader().root().as_fd().try_clone_to_owned();
+        match root {
+            Ok(root) => crate::lister::list(root, prefix, after, self.config.parallelism).boxed(),
+            Err(error) => {
+                let error = from_errno(Errno::from_io_error(&error).unwrap_or(Errno::IO), prefix);
+                futures::stream::iter([Err(error)]).boxed()
+            }
+        }
+    }
+}

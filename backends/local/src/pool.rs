@@ -1,0 +1,390 @@
+//! A bounded pool of plain threads that answers batches of reads.
+//!
+//! Files are read by blocking calls, and a runtime's threads must not block. Each sample is read on one thread from
+//! open to close, jobs are taken from one first-in-first-out queue, and each batch has its own queue of answers.
+//!
+//! # How many threads
+//!
+//! A cold disk or a file server wants 16 to 32 reads under way; the page cache wants no more threads than cores. The
+//! reader says before it waits (`reader.rs`), so the pool counts the two apart: threads that compute are as many as
+//! the machine has cores, threads that wait are as many as the configuration allows. A thread that is about to wait
+//! first hands its turn on: to an idle thread, else to a new one. No time limit is guessed and no watcher runs. Threads
+//! are started when they are needed and end after some seconds of idleness.
+//!
+//! # Waking the consumer
+//!
+//! A wake-up costs more than a tenth of a cached read, so a thread that goes on with the next job need not wake the
+//! consumer for each. Answers are put where the consumer finds them at once; the *wake-up* is owed, and paid before the
+//! thread does anything that may take long: before it waits for a device, before a large sample, before it goes idle,
+//! before it turns to another batch, and after [`WAKE_EVERY`] answers at the latest. So no answer ever waits behind a
+//! slow read: at most behind three small ones from the page cache.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_tier::{Completion, ErrorKind, ReadRequest, TierError};
+use futures::Stream;
+
+use crate::error::NAME;
+use crate::reader::Reader;
+
+/// How many answers may share one wake-up.
+const WAKE_EVERY: u32 = 8;
+
+/// A sample of at least this many bytes is no company for one that waits to be announced.
+const LARGE: u64 = 1 << 20;
+
+/// How long a thread without work stays.
+const IDLE: Duration = Duration::from_secs(5);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing here panics while it holds a lock; the state is whole even if something did.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The threads of one origin. Dropping it answers what is queued with [`ErrorKind::Closed`] and tells the threads to
+/// end; it does not wait for them, because a read from a dead file server may never return.
+pub(crate) struct Pool(Arc<Shared>);
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = lock(&self.0.state);
+        f.debug_struct("Pool")
+            .field("threads", &state.threads)
+            .field("computing", &state.computing)
+            .field("queued_batches", &state.queue.len())
+            .finish_non_exhaustive()
+    }
+}
+
+struct Shared {
+    reader: Reader,
+    /// Threads that compute at once: the cores.
+    cores: usize,
+    /// Threads at once.
+    bound: usize,
+    state: Mutex<State>,
+    wanted: Condvar,
+}
+
+/// Every thread is in one of three states: computing (it has a turn), waiting for a device, or idle.
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Queued>,
+    threads: usize,
+    computing: usize,
+    idle: usize,
+    /// Turns that were given to idle threads which have not woken up yet; counted in `computing` already.
+    turns: usize,
+    closed: bool,
+}
+
+/// The part of a batch that has not been taken; never empty while it is in the queue.
+struct Queued {
+    batch: Arc<Batch>,
+    requests: std::vec::IntoIter<ReadRequest>,
+}
+
+enum Help {
+    No,
+    Wake,
+    Start,
+}
+
+impl State {
+    /// Gives a turn to another thread if there is work for it and a core. The caller wakes or starts the thread.
+    fn call_help(&mut self, cores: usize, bound: usize) -> Help {
+        if self.queue.is_empty() || self.computing >= cores {
+            return Help::No;
+        }
+        if self.idle > 0 {
+            self.idle -= 1;
+            self.turns += 1;
+            self.computing += 1;
+            return Help::Wake;
+        }
+        if self.threads < bound {
+            self.threads += 1;
+            self.computing += 1;
+            return Help::Start;
+        }
+        Help::No
+    }
+
+    fn next(&mut self) -> Option<(Arc<Batch>, ReadRequest)> {
+        let front = self.queue.front_mut()?;
+        let request = front.requests.next()?;
+        let batch = Arc::clone(&front.batch);
+        if front.requests.len() == 0 {
+            self.queue.pop_front();
+        }
+        Some((batch, request))
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(reader: Reader, bound: usize) -> Self {
+        let bound = bound.max(1);
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(bound);
+        let (state, wanted) = (Mutex::default(), Condvar::new());
+        Self(Arc::new(Shared { reader, cores, bound, state, wanted }))
+    }
+
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.0.reader
+    }
+
+    /// Queues a batch; its answers come out of the stream.
+    pub(crate) fn submit(&self, requests: Vec<ReadRequest>) -> Answers {
+        let left = requests.len();
+        let batch = Arc::new(Batch::default());
+        if left > 0 {
+            let queued = Queued { batch: Arc::clone(&batch), requests: requests.into_iter() };
+            lock(&self.0.state).queue.push_back(queued);
+            for _ in 0..left.min(self.0.cores) {
+                self.0.help();
+            }
+        }
+        Answers { batch, ready: VecDeque::new(), left }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn threads(&self) -> usize {
+        lock(&self.0.state).threads
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let queue = {
+            let mut state = lock(&self.0.state);
+            state.closed = true;
+            std::mem::take(&mut state.queue)
+        };
+        self.0.wanted.notify_all();
+        refuse(queue, ErrorKind::Closed, "the origin was closed");
+    }
+}
+
+/// Answers all that is left of some batches with an error.
+fn refuse(queue: VecDeque<Queued>, kind: ErrorKind, why: &str) {
+    for Queued { batch, requests } in queue {
+        for request in requests {
+            let error = TierError::new(kind, NAME).with_object(&*request.object.path).with_detail(why);
+            batch.put(Completion { tag: request.tag, result: Err(error) });
+        }
+        batch.wake();
+    }
+}
+
+impl Shared {
+    /// Puts one more thread to work, if that is of use.
+    fn help(self: &Arc<Self>) {
+        let help = lock(&self.state).call_help(self.cores, self.bound);
+        match help {
+            Help::No => {}
+            Help::Wake => self.wanted.notify_one(),
+            Help::Start => self.start(),
+        }
+    }
+
+    fn start(self: &Arc<Self>) {
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("foreread-local".into()).spawn(move || shared.work());
+        let Err(error) = thread else { return };
+        let queue = {
+            let mut state = lock(&self.state);
+            state.threads -= 1;
+            state.computing -= 1;
+            // While there is one thread, it works the queue off; without any, nobody ever would.
+            if state.threads > 0 { VecDeque::new() } else { std::mem::take(&mut state.queue) }
+        };
+        tracing::warn!(%error, "no thread for reading files could be started");
+        refuse(queue, ErrorKind::Transient, "no thread could be started; raise `ulimit -u`");
+    }
+
+    /// A thread's life.
+    fn work(self: Arc<Self>) {
+        let mut owed = Owed::default();
+        let mut waited = false;
+        while let Some((batch, request)) = self.take(waited, &mut owed) {
+            waited = false;
+            if batch.dropped.load(Ordering::Relaxed) {
+                continue;
+            }
+            if request.len() >= LARGE || !owed.is_to(&batch) {
+                owed.pay();
+            }
+            let result = self.read(&request, || {
+                owed.pay();
+                waited = true;
+                lock(&self.state).computing -= 1;
+                self.help();
+            });
+            batch.put(Completion { tag: request.tag, result });
+            owed.add(batch);
+        }
+    }
+
+    /// One read; a panic in it (in the memory that [`Buffers`](foreread_tier::Buffers) hands out, say) is its answer
+    /// and not a batch that never ends.
+    fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
+        let read = AssertUnwindSafe(|| self.reader.read(request, about_to_wait));
+        catch_unwind(read).unwrap_or_else(|_| {
+            let error = TierError::new(ErrorKind::Other, NAME).with_object(&*request.object.path);
+            Err(error.with_detail("the read panicked"))
+        })
+    }
+
+    /// The next job, or `None` when the thread is to end. `waited` says that the thread gave its turn away.
+    fn take(&self, waited: bool, owed: &mut Owed) -> Option<(Arc<Batch>, ReadRequest)> {
+        let mut state = lock(&self.state);
+        if waited {
+            state.computing += 1;
+        }
+        loop {
+            // Back from waiting while others have all the cores: theirs is the queue.
+            if state.computing <= self.cores
+                && let Some(job) = state.next()
+            {
+                return Some(job);
+            }
+            if owed.is_any() {
+                drop(state);
+                owed.pay();
+                state = lock(&self.state);
+                if state.computing <= self.cores && !state.queue.is_empty() {
+                    continue;
+                }
+            }
+            state.computing -= 1;
+            state.idle += 1;
+            while state.turns == 0 {
+                if state.closed {
+                    state.threads -= 1;
+                    return None;
+                }
+                let (back, timeout) =
+                    self.wanted.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+                state = back;
+                if timeout.timed_out() && state.turns == 0 {
+                    state.idle -= 1;
+                    state.threads -= 1;
+                    return None;
+                }
+            }
+            state.turns -= 1;
+        }
+    }
+}
+
+/// The answers of one batch, between the threads that put them and the consumer that takes them.
+#[derive(Default)]
+struct Batch {
+    /// Nobody will read the answers; what has not started need not.
+    dropped: AtomicBool,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    done: VecDeque<Completion>,
+    /// The consumer, if it found nothing and waits.
+    consumer: Option<Waker>,
+}
+
+impl Batch {
+    fn put(&self, completion: Completion) {
+        lock(&self.slot).done.push_back(completion);
+    }
+
+    fn wake(&self) {
+        let consumer = lock(&self.slot).consumer.take();
+        if let Some(consumer) = consumer {
+            consumer.wake();
+        }
+    }
+}
+
+/// The wake-up that a thread owes to the consumer of one batch.
+#[derive(Default)]
+struct Owed {
+    to: Option<Arc<Batch>>,
+    answers: u32,
+}
+
+impl Owed {
+    fn is_any(&self) -> bool {
+        self.to.is_some()
+    }
+
+    /// Whether nothing is owed to anybody else.
+    fn is_to(&self, batch: &Arc<Batch>) -> bool {
+        self.to.as_ref().is_none_or(|to| Arc::ptr_eq(to, batch))
+    }
+
+    fn add(&mut self, batch: Arc<Batch>) {
+        self.to = Some(batch);
+        self.answers += 1;
+        if self.answers >= WAKE_EVERY {
+            self.pay();
+        }
+    }
+
+    fn pay(&mut self) {
+        self.answers = 0;
+        if let Some(batch) = self.to.take() {
+            batch.wake();
+        }
+    }
+}
+
+/// The answers to one batch, as a stream; dropping it cancels the reads that have not started.
+pub(crate) struct Answers {
+    batch: Arc<Batch>,
+    /// Taken over from the threads in one go.
+    ready: VecDeque<Completion>,
+    /// Answers that have not been handed out yet.
+    left: usize,
+}
+
+impl Stream for Answers {
+    type Item = Completion;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Completion>> {
+        let this = &mut *self;
+        if this.left == 0 {
+            return Poll::Ready(None);
+        }
+        if this.ready.is_empty() {
+            let mut slot = lock(&this.batch.slot);
+            std::mem::swap(&mut slot.done, &mut this.ready);
+            if this.ready.is_empty() {
+                match &mut slot.consumer {
+                    Some(consumer) => consumer.clone_from(context.waker()),
+                    empty => *empty = Some(context.waker().clone()),
+                }
+                return Poll::Pending;
+            }
+        }
+        this.left -= 1;
+        Poll::Ready(this.ready.pop_front())
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.batch.dropped.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,200 @@
+//! Reading one sample: one open, one positioned read, one look at the descriptor afterwards.
+//!
+//! * The file is opened relative to the root's descriptor, so that the kernel walks only the part of the path below
+//!   it, and never blocks on a FIFO that took the file's place (`O_NONBLOCK` means nothing to a file).
+//! * The memory is exactly as long as the catalog says the sample is, and not cleared. A file that became shorter
+//!   ends the read early; one that grew or was overwritten in place shows in its length or modification time, which
+//!   are asked for *after* the bytes were read, on the same descriptor. The price is a window: a writer that writes
+//!   between the read and the look makes good bytes an error, and one that restores the modification time is not
+//!   seen at all.
+//! * Each step is tried without waiting first (`RESOLVE_CACHED`, `RWF_NOWAIT`), and the caller is told before the
+//!   first step that may wait. That costs nothing when the kernel has everything cached, 1 us when not, and it lets
+//!   the pool tell work that needs a core from work that needs the device (see `pool.rs`). File systems that cannot
+//!   say (NFS, FUSE, Lustre) count as waiting always.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use foreread_tier::{Buffers, ReadRequest, Span, TierError, Version};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use crate::error::{changed, from_errno, invalid};
+
+/// A length from which the file is looked at before memory is taken for it, so that a catalog that lies costs an
+/// error and not the process.
+const LOOK_FIRST: usize = 16 << 20;
+
+/// The longest path below the root, in bytes: `PATH_MAX` with its terminating zero.
+const MAX_PATH: usize = 4095;
+
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+/// Reads files below one directory.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    root: OwnedFd,
+    buffers: Arc<dyn Buffers>,
+    /// Whether this kernel and file system can answer from the cache alone; cleared at the first sign that not.
+    tries_cache: AtomicBool,
+}
+
+/// Told once, before the first step that may wait.
+struct Notice<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Notice<F> {
+    fn give(&mut self) {
+        if let Some(notice) = self.0.take() {
+            notice();
+        }
+    }
+}
+
+impl Reader {
+    pub(crate) fn new(root: OwnedFd, buffers: Arc<dyn Buffers>) -> Self {
+        Self { root, buffers, tries_cache: AtomicBool::new(true) }
+    }
+
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Reads one sample; calls `about_to_wait` before the first system call that may wait for a device or a server.
+    pub(crate) fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
+        let path = &*request.object.path;
+        let (offset, length) = extent(request)?;
+        check_path(path)?;
+        let mut notice = Notice(Some(about_to_wait));
+        let file = self.open(path, &mut notice).map_err(|errno| from_errno(errno, path))?;
+        if length >= LOOK_FIRST {
+            compare(request, &rustix::fs::fstat(&file).map_err(|errno| from_errno(errno, path))?)?;
+        }
+        let mut buffer = self.buffers.allocate(length, 1);
+        if length > 0 && self.tries_cache.load(Ordering::Relaxed) {
+            match buffer.fill(|empty| read_cached(file.as_fd(), empty, offset)) {
+                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
+                    self.tries_cache.store(false, Ordering::Relaxed);
+                }
+                Err(errno) => return Err(from_errno(errno, path)),
+            }
+        }
+        // Not in the cache, or not all of it; also what the kernel leaves of a read of more than 2 GiB.
+        while buffer.filled() < length {
+            notice.give();
+            let from = offset + buffer.filled() as u64;
+            match buffer.fill(|empty| rustix::io::pread(&file, empty, from).map(|(done, _)| done)) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(from_errno(errno, path)),
+            }
+        }
+        compare(request, &rustix::fs::fstat(&file).map_err(|errno| from_errno(errno, path))?)?;
+        if buffer.filled() < length {
+            return Err(changed(path, format!("it ended {} bytes early", length - buffer.filled())));
+        }
+        Ok(buffer.freeze())
+    }
+
+    fn open(&self, path: &str, notice: &mut Notice<impl FnOnce()>) -> Result<OwnedFd, Errno> {
+        if self.tries_cache.load(Ordering::Relaxed) {
+            match rustix::fs::openat2(&self.root, path, FLAGS, Mode::empty(), ResolveFlags::CACHED) {
+                Ok(file) => return Ok(file),
+                // An old kernel (before 5.12), or a sandbox that knows no `openat2`.
+                Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => self.tries_cache.store(false, Ordering::Relaxed),
+                // `AGAIN`: not cached. Anything else is left to the open that may wait to say.
+                Err(_) => {}
+            }
+        }
+        notice.give();
+        loop {
+            match rustix::fs::openat(&self.root, path, FLAGS, Mode::empty()) {
+                Err(Errno::INTR) => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+/// Reads what the page cache holds of the bytes at `offset`, and nothing else.
+///
+/// `rustix` has this call for initialised memory only, and clearing 100 KB first costs a third of reading it.
+fn read_cached<'a>(
+    file: BorrowedFd<'_>,
+    empty: &'a mut [MaybeUninit<u8>],
+    offset: u64,
+) -> Result<&'a mut [u8], Errno> {
+    let part = libc::iovec { iov_base: empty.as_mut_ptr().cast(), iov_len: empty.len() };
+    let offset = libc::off_t::try_from(offset).map_err(|_| Errno::INVAL)?;
+    // SAFETY: the descriptor is open for the call's duration, `part` describes memory that is ours to write, exactly
+    // as long as it says, and borrowed mutably until the result is dropped; the kernel writes nothing else.
+    let done = unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, offset, libc::RWF_NOWAIT) };
+    match usize::try_from(done) {
+        // SAFETY: the kernel says that it has written the first `done` bytes, which is at most the length it was given.
+        Ok(done) => Ok(unsafe { empty[..done].assume_init_mut() }),
+        Err(_) => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+/// Where the wanted bytes begin in the file, and how many they are.
+fn extent(request: &ReadRequest) -> Result<(u64, usize), TierError> {
+    let object = &request.object;
+    let (offset, length) = match &request.span {
+        Span::Whole => (0, object.size),
+        Span::Range(range) if range.start < range.end && range.end <= object.size => {
+            (range.start, range.end - range.start)
+        }
+        Span::Range(range) => {
+            let why = format!("bytes {}..{} of {} are no range", range.start, range.end, object.size);
+            return Err(invalid(&object.path, why));
+        }
+    };
+    if i64::try_from(object.size).is_err() {
+        return Err(invalid(&object.path, format!("no file has {} bytes", object.size)));
+    }
+    match usize::try_from(length) {
+        Ok(length) => Ok((offset, length)),
+        Err(_) => Err(invalid(&object.path, format!("{length} bytes do not fit in memory"))),
+    }
+}
+
+/// Refuses paths that could lead out of the root by themselves (a symbolic link inside it may).
+pub(crate) fn check_path(path: &str) -> Result<(), TierError> {
+    if path.len() > MAX_PATH {
+        return Err(invalid(path, format!("the path is longer than {MAX_PATH} bytes")));
+    }
+    if path.contains('\0') {
+        return Err(invalid(&path.replace('\0', "\\0"), "the path has a zero byte in it"));
+    }
+    match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
+        None => Ok(()),
+        Some("") => Err(invalid(path, "the path is absolute or has an empty part")),
+        Some(_) => Err(invalid(path, "the path has a `.` or `..` in it and may leave the directory")),
+    }
+}
+
+/// The modification time as a version tells it.
+pub(crate) fn nanoseconds(seconds: i64, nanoseconds: u32) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(nanoseconds))
+}
+
+/// Whether the file is still the one that was indexed.
+fn compare(request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
+    let object = &request.object;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(changed(&object.path, "not a file any more"));
+    }
+    let size = stat.st_size as u64;
+    if size != object.size {
+        return Err(changed(&object.path, format!("{size} bytes instead of {}", object.size)));
+    }
+    match &object.version {
+        None => Ok(()),
+        Some(Version::Modified(then)) if *then == nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32) => Ok(()),
+        Some(Version::Modified(_)) => Err(changed(&object.path, "another modification time; index it again")),
+        Some(_) => Err(invalid(&object.path, "it was indexed where objects have ETags; files have none")),
+    }
+}

@@ -1,0 +1,110 @@
+//! A map in parts.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{PoisonError, RwLock};
+
+use foreread_tier::Sample;
+use foreread_types::SampleKey;
+
+const PARTS: usize = 64;
+
+type Part = RwLock<HashMap<SampleKey, Sample, BuildHasherDefault<KeyHasher>>>;
+
+/// Samples by their keys.
+pub(crate) struct Map([Part; PARTS]);
+
+impl Default for Map {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Part::default()))
+    }
+}
+
+impl fmt::Debug for Map {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Map").field("samples", &self.len()).finish()
+    }
+}
+
+impl Map {
+    /// Another hash than the one inside of a part, whose upper bits would else be alike for all its keys.
+    fn part(&self, key: SampleKey) -> &Part {
+        let hash = (key.id.0 ^ u64::from(key.dataset.0).rotate_right(16)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        &self.0[(hash >> 58) as usize]
+    }
+
+    pub(crate) fn get(&self, key: SampleKey) -> Option<Sample> {
+        self.part(key).read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+    }
+
+    /// Adds a handle on `sample` unless the key is there; says whether it did.
+    pub(crate) fn insert(&self, key: SampleKey, sample: &Sample) -> bool {
+        match self.part(key).write().unwrap_or_else(PoisonError::into_inner).entry(key) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(sample.clone());
+                true
+            }
+        }
+    }
+
+    /// Takes it out; the caller drops it, outside of the lock.
+    pub(crate) fn remove(&self, key: SampleKey) -> Option<Sample> {
+        self.part(key).write().unwrap_or_else(PoisonError::into_inner).remove(&key)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().map(|part| part.read().unwrap_or_else(PoisonError::into_inner).len()).sum()
+    }
+}
+
+/// Hashes the two numbers of a key with one multiplication. Keys come from catalogs, not from adversaries.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = self.0.rotate_left(32) ^ value;
+    }
+
+    fn finish(&self) -> u64 {
+        let product = u128::from(self.0 ^ 0x243f_6a88_85a3_08d3) * 0x9e37_79b9_7f4a_7c15_u128;
+        (product >> 64) as u64 ^ product as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use foreread_types::{DatasetId, SampleId};
+
+    use super::*;
+
+    #[test]
+    fn consecutive_ids_and_datasets_spread_evenly_over_the_parts() {
+        let map = Map::default();
+        for dataset in 0..2 {
+            for id in 0..32_000 {
+                let key = SampleKey::new(DatasetId(dataset), SampleId(id));
+                assert!(map.insert(key, &Sample::uncharged(Bytes::new())));
+            }
+        }
+        for part in &map.0 {
+            let length = part.read().unwrap().len();
+            assert!((800..1200).contains(&length), "{length} of 1000");
+        }
+        assert_eq!(map.len(), 64_000);
+    }
+}

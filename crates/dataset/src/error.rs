@@ -1,0 +1,69 @@
+//! What can go wrong with a catalog.
+
+use std::fmt;
+use std::sync::Arc;
+
+use foreread_tier::BoxError;
+
+/// The kinds of failure that callers can tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DatasetErrorKind {
+    /// A catalog file could not be read or written.
+    Io,
+    /// The file is no catalog.
+    NotACatalog,
+    /// The file is a catalog whose bytes are not those that were written, or that contradicts itself.
+    Corrupt,
+    /// The catalog is of a version or a format that this version of foreread does not know.
+    Unsupported,
+    /// There are no samples.
+    Empty,
+    /// A path, a glob or a set of objects that no catalog can hold.
+    Invalid,
+    /// The origin could not be listed; the source is its [`TierError`](foreread_tier::TierError).
+    Listing,
+    /// There is no sample of that number.
+    OutOfRange,
+}
+
+/// A failed operation on a catalog, in one line: which file or object, why, and what to do about it.
+///
+/// Cheap to clone. The text and the source are for people and may change; programs ask for [`kind`](Self::kind).
+#[derive(Clone, Debug)]
+pub struct DatasetError(Arc<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    kind: DatasetErrorKind,
+    message: String,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl DatasetError {
+    pub(crate) fn new(kind: DatasetErrorKind, message: impl Into<String>) -> Self {
+        Self(Arc::new(Inner { kind, message: message.into(), source: None }))
+    }
+
+    pub(crate) fn with_source(mut self, source: impl Into<BoxError>) -> Self {
+        Arc::make_mut(&mut self.0).source = Some(source.into().into());
+        self
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> DatasetErrorKind {
+        self.0.kind
+    }
+}
+
+impl fmt::Display for DatasetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for DatasetError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static))
+    }
+}

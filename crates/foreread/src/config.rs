@@ -1,0 +1,206 @@
+//! What a run is asked to do, with types.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use foreread_loader::OnError;
+use foreread_oracle::Deal;
+
+use crate::error::{Error, Result};
+use crate::knobs::Knobs;
+use crate::size::{ByteRate, ByteSize};
+
+/// How an epoch's order is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SamplerKind {
+    /// A fresh uniform permutation every epoch.
+    #[default]
+    Shuffle,
+    /// PyTorch's `DistributedSampler`, bit for bit.
+    Torch,
+    /// A keyed permutation that needs no memory, for any number of samples.
+    Feistel,
+    /// In the catalog's order.
+    Sequential,
+}
+
+impl FromStr for SamplerKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "shuffle" => Ok(Self::Shuffle),
+            "torch" => Ok(Self::Torch),
+            "feistel" => Ok(Self::Feistel),
+            "sequential" => Ok(Self::Sequential),
+            _ => Err("it is shuffle, torch, feistel or sequential".to_owned()),
+        }
+    }
+}
+
+/// How much memory the memory tier gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Memory {
+    /// As much as is safe within the machine's and the container's limits; none where the kernel caches the origin
+    /// already (DESIGN: two copies gain nothing).
+    #[default]
+    Auto,
+    /// This many bytes.
+    Bytes(u64),
+}
+
+impl FromStr for Memory {
+    type Err = crate::size::ParseSizeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            size => size.parse::<ByteSize>().map(|size| Self::Bytes(size.0)),
+        }
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Bytes(bytes) => ByteSize(*bytes).fmt(f),
+        }
+    }
+}
+
+struct OnErrorText(OnError);
+
+impl FromStr for OnErrorText {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "fail" => Ok(Self(OnError::Fail)),
+            "skip" => Ok(Self(OnError::Skip)),
+            "substitute" => Ok(Self(OnError::Substitute)),
+            _ => Err("it is fail, skip or substitute"),
+        }
+    }
+}
+
+/// Everything that can be asked of a run. [`Default`] is what `foreread load` does without options.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Samples a batch, on this rank; at least 1.
+    pub batch_size: u64,
+    /// How often the dataset is read; at least 1.
+    pub epochs: u64,
+    /// What the order is drawn from.
+    pub seed: u64,
+    /// How it is drawn.
+    pub sampler: SamplerKind,
+    /// Drop what does not divide evenly among ranks and batches, instead of padding.
+    pub drop_last: bool,
+    /// How ranks share an epoch.
+    pub deal: Deal,
+    /// The memory tier.
+    pub memory: Memory,
+    /// How far reads may run ahead of the trainer, in bytes.
+    pub look_ahead: u64,
+    /// This process among the ranks.
+    pub rank: u32,
+    /// How many ranks there are.
+    pub world_size: u32,
+    /// The most bytes a second that are read from the origin.
+    pub origin_limit: Option<u64>,
+    /// The most reads from the origin at once.
+    pub origin_parallelism: Option<usize>,
+    /// How long the trainer computes on each batch (the command's stand-in for a trainer).
+    pub compute: Duration,
+    /// What to do about a sample that cannot be read.
+    pub on_error: OnError,
+    /// A second dataset, read in order after every epoch.
+    pub validate: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            batch_size: 64,
+            epochs: 2,
+            seed: 0,
+            sampler: SamplerKind::default(),
+            drop_last: false,
+            deal: Deal::Torch,
+            memory: Memory::Auto,
+            look_ahead: 256 << 20,
+            rank: 0,
+            world_size: 1,
+            origin_limit: None,
+            origin_parallelism: None,
+            compute: Duration::ZERO,
+            on_error: OnError::Fail,
+            validate: None,
+        }
+    }
+}
+
+impl Config {
+    /// Gives the knobs their types; what is unset stays as in [`Default`].
+    ///
+    /// # Errors
+    /// If a value does not parse, is out of range, or contradicts another; the message names the knob and where its
+    /// value came from.
+    pub fn from_knobs(knobs: &Knobs) -> Result<Self> {
+        let default = Self::default();
+        let compute_ms: f64 = knobs.parse("compute-ms")?.unwrap_or(0.0);
+        let compute = Duration::try_from_secs_f64(compute_ms / 1e3)
+            .map_err(|_| knobs.refuse("compute-ms", "it is a number of milliseconds, at least 0"))?;
+        let config = Self {
+            batch_size: knobs.parse("batch-size")?.unwrap_or(default.batch_size),
+            epochs: knobs.parse("epochs")?.unwrap_or(default.epochs),
+            seed: knobs.parse("seed")?.unwrap_or(default.seed),
+            sampler: knobs.parse("sampler")?.unwrap_or(default.sampler),
+            drop_last: knobs.parse("drop-last")?.unwrap_or(default.drop_last),
+            deal: knobs.parse("deal")?.unwrap_or(default.deal),
+            memory: knobs.parse("memory")?.unwrap_or(default.memory),
+            look_ahead: knobs.parse::<ByteSize>("look-ahead")?.map_or(default.look_ahead, |size| size.0),
+            rank: knobs.parse("rank")?.unwrap_or(default.rank),
+            world_size: knobs.parse("world-size")?.unwrap_or(default.world_size),
+            origin_limit: knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0),
+            origin_parallelism: knobs.parse("origin-parallelism")?,
+            compute,
+            on_error: knobs.parse::<OnErrorText>("on-error")?.map_or(default.on_error, |text| text.0),
+            validate: knobs.get("validate").map(|(value, _)| value.to_owned()),
+        };
+        config.check().map_err(|(name, why)| knobs.refuse(name, why))?;
+        Ok(config)
+    }
+
+    /// What no run can do, as (knob, why).
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        let least = |name, value: u64| match value {
+            0 => Err((name, "it is at least 1".to_owned())),
+            _ => Ok(()),
+        };
+        least("batch-size", self.batch_size)?;
+        least("epochs", self.epochs)?;
+        least("world-size", u64::from(self.world_size))?;
+        if self.rank >= self.world_size {
+            let why = format!("ranks run from 0 to {}, one below the world size", self.world_size - 1);
+            return Err(("rank", why));
+        }
+        least("origin-limit", self.origin_limit.unwrap_or(1))?;
+        least("origin-parallelism", self.origin_parallelism.unwrap_or(1) as u64)
+    }
+
+    /// The same check for a configuration that was filled in by hand.
+    ///
+    /// # Errors
+    /// If no run can do this; the message names the setting.
+    pub fn validated(self) -> Result<Self> {
+        match self.check() {
+            Ok(()) => Ok(self),
+            Err((name, why)) => Err(Error::usage(format!("{name}: {why}"))),
+        }
+    }
+}

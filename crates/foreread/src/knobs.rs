@@ -1,0 +1,230 @@
+//! Settings as text, from wherever they come, and where each came from.
+//!
+//! A knob has one name (`look-ahead`), from which its other names follow: `--look-ahead` on the command line,
+//! `FOREREAD_LOOK_AHEAD` in the environment, `look-ahead = "1GiB"` in `foreread.toml`. They are gathered as text first
+//! and given types once ([`Config::from_knobs`](crate::Config::from_knobs)), so a bad value is reported in one way with
+//! the place that it came from, and `--explain` costs nothing extra. The price is that types are checked a little later
+//! than an argument parser would.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Every knob: its name, its default as text (none: unset), and what it does.
+pub const KNOBS: &[(&str, Option<&str>, &str)] = &[
+    ("batch-size", Some("64"), "samples a batch"),
+    ("epochs", Some("2"), "how often the dataset is read"),
+    ("seed", Some("0"), "what the order is drawn from"),
+    ("sampler", Some("shuffle"), "shuffle, torch, feistel or sequential"),
+    ("drop-last", Some("false"), "drop what does not divide evenly"),
+    ("deal", Some("torch"), "how ranks share an epoch: torch (strided) or blocks"),
+    ("validate", None, "a second dataset, read in order after every epoch"),
+    ("memory", Some("auto"), "the memory tier of this rank"),
+    ("look-ahead", Some("256MiB"), "how far reads run ahead of the trainer"),
+    ("rank", None, "this process among the ranks"),
+    ("world-size", None, "how many ranks there are"),
+    ("origin-limit", None, "the most bytes a second that are read from the origin"),
+    ("origin-parallelism", None, "the most reads from the origin at once"),
+    ("compute-ms", Some("0"), "how long the trainer computes on each batch"),
+    ("on-error", Some("fail"), "what to do about a sample that cannot be read: fail, skip or substitute"),
+];
+
+/// Where launchers say which rank this is; the first that is set counts.
+const RANKS: [(&str, &str); 3] = [
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+];
+
+/// Where a value came from, in order of precedence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Provenance {
+    /// Given by the caller: an argument of the command, a call of the library.
+    Argument,
+    /// This environment variable.
+    Environment(String),
+    /// This file.
+    File(PathBuf),
+    /// Nobody said anything.
+    Default,
+}
+
+impl fmt::Display for Provenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Argument => f.write_str("argument"),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// A set of knobs, each as text with its provenance.
+#[derive(Clone, Debug, Default)]
+pub struct Knobs(BTreeMap<&'static str, (String, Provenance)>);
+
+fn known(name: &str) -> Option<&'static str> {
+    let name = name.replace('_', "-");
+    KNOBS.iter().map(|(known, ..)| *known).find(|known| *known == name)
+}
+
+impl Knobs {
+    /// The defaults, then `file` (a missing one is no error), then the environment, then `arguments`: the later wins.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is no TOML, or names a knob that does not exist.
+    pub fn gather(
+        arguments: impl IntoIterator<Item = (&'static str, String)>,
+        environment: impl Fn(&str) -> Option<String>,
+        file: &Path,
+    ) -> Result<Self> {
+        let mut knobs = Self::default();
+        for (name, default, _) in KNOBS {
+            if let Some(default) = default {
+                knobs.0.insert(name, ((*default).to_owned(), Provenance::Default));
+            }
+        }
+        knobs.read_file(file)?;
+        knobs.read_environment(environment);
+        for (name, value) in arguments {
+            knobs.set(name, value)?;
+        }
+        Ok(knobs)
+    }
+
+    /// Sets one knob, as an argument.
+    ///
+    /// # Errors
+    /// If there is no such knob.
+    pub fn set(&mut self, name: &str, value: impl Into<String>) -> Result<()> {
+        let name = known(name).ok_or_else(|| Error::usage(format!("there is no setting '{name}'")))?;
+        self.0.insert(name, (value.into(), Provenance::Argument));
+        Ok(())
+    }
+
+    fn read_file(&mut self, path: &Path) -> Result<()> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(Error::usage(format!("{} cannot be read: {error}", path.display()))),
+        };
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+            Error::usage(format!("{} is no TOML: {}", path.display(), error.message()))
+        })?;
+        for (name, value) in table {
+            let name = known(&name)
+                .ok_or_else(|| Error::usage(format!("{}: there is no setting '{name}'", path.display())))?;
+            let value = match value {
+                toml::Value::String(text) => text,
+                toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Boolean(flag) => flag.to_string(),
+                toml::Value::Float(number) => number.to_string(),
+                _ => return Err(Error::usage(format!("{}: {name} is one value", path.display()))),
+            };
+            self.0.insert(name, (value, Provenance::File(path.to_owned())));
+        }
+        Ok(())
+    }
+
+    fn read_environment(&mut self, environment: impl Fn(&str) -> Option<String>) {
+        let launcher = RANKS.iter().find(|(rank, _)| environment(rank).is_some());
+        if let Some((rank, world_size)) = launcher {
+            for (name, variable) in [("rank", rank), ("world-size", world_size)] {
+                if let Some(value) = environment(variable) {
+                    self.0.insert(name, (value, Provenance::Environment((*variable).to_owned())));
+                }
+            }
+        }
+        for (name, ..) in KNOBS {
+            let variable = format!("FOREREAD_{}", name.to_uppercase().replace('-', "_"));
+            if let Some(value) = environment(&variable) {
+                self.0.insert(name, (value, Provenance::Environment(variable)));
+            }
+        }
+    }
+
+    /// The value of a knob and where it came from.
+    pub fn get(&self, name: &str) -> Option<(&str, &Provenance)> {
+        self.0.get(name).map(|(value, from)| (value.as_str(), from))
+    }
+
+    /// All that are set, by name, with their provenance.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str, &Provenance)> {
+        self.0.iter().map(|(name, (value, from))| (*name, value.as_str(), from))
+    }
+
+    /// A knob's value with a type.
+    ///
+    /// # Errors
+    /// If the value does not parse: the message names the knob, the value, why, and where it came from.
+    pub fn parse<T>(&self, name: &str) -> Result<Option<T>>
+    where
+        T: FromStr<Err: fmt::Display>,
+    {
+        let Some((value, _)) = self.get(name) else { return Ok(None) };
+        value.trim().parse().map(Some).map_err(|error: T::Err| self.refuse(name, format!("{error}")))
+    }
+
+    /// An error about a knob's value.
+    pub fn refuse(&self, name: &str, why: impl fmt::Display) -> Error {
+        match self.get(name) {
+            Some((value, from)) => {
+                Error::new(ErrorKind::Usage, format!("--{name} {value} ({from}): {why}"))
+            }
+            None => Error::new(ErrorKind::Usage, format!("--{name}: {why}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gather(arguments: &[(&'static str, &str)], environment: &[(&str, &str)], file: &str) -> Result<Knobs> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("foreread.toml");
+        std::fs::write(&path, file).unwrap();
+        let environment: BTreeMap<String, String> =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let arguments = arguments.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        Knobs::gather(arguments, |name| environment.get(name).cloned(), &path)
+    }
+
+    #[test]
+    fn argument_before_environment_before_file_before_default() {
+        let file = "seed = 1\nepochs = 5\nlook-ahead = '1GiB'\ndrop_last = true";
+        let knobs = gather(&[("seed", "3")], &[("FOREREAD_SEED", "2"), ("FOREREAD_EPOCHS", "7")], file).unwrap();
+        let say = |name| knobs.get(name).map(|(value, from)| format!("{value} {from}").replace(".toml", "")).unwrap();
+        assert_eq!(say("seed"), "3 argument");
+        assert_eq!(say("epochs"), "7 environment FOREREAD_EPOCHS");
+        assert!(say("look-ahead").starts_with("1GiB file "));
+        assert!(say("drop-last").starts_with("true file "));
+        assert_eq!(say("batch-size"), "64 default");
+    }
+
+    #[test]
+    fn launchers_give_the_rank_and_never_halves_of_two() {
+        let knobs =
+            gather(&[], &[("SLURM_PROCID", "3"), ("SLURM_NTASKS", "8"), ("WORLD_SIZE", "2")], "").unwrap();
+        assert_eq!(knobs.parse::<u32>("rank").unwrap(), Some(3));
+        assert_eq!(knobs.parse::<u32>("world-size").unwrap(), Some(8));
+        let knobs = gather(&[("rank", "0")], &[("RANK", "1"), ("WORLD_SIZE", "2")], "").unwrap();
+        assert_eq!(knobs.parse::<u32>("rank").unwrap(), Some(0));
+    }
+
+    #[test]
+    fn unknown_names_and_bad_values_are_named_with_their_place() {
+        assert!(gather(&[], &[], "batchsize = 3").unwrap_err().to_string().ends_with("no setting 'batchsize'"));
+        assert!(gather(&[], &[], "seed = [1]").unwrap_err().to_string().ends_with("seed is one value"));
+        assert!(gather(&[], &[], "seed =").unwrap_err().to_string().contains("is no TOML"));
+        let knobs = gather(&[], &[("FOREREAD_SEED", "x")], "").unwrap();
+        let error = knobs.parse::<u64>("seed").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage);
+        assert_eq!(error.to_string(), "--seed x (environment FOREREAD_SEED): invalid digit found in string");
+    }
+}

@@ -1,0 +1,324 @@
+//! The loader that programs use: from a URL and a few settings to batches.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use foreread_dataset::{Catalog, IndexOptions, Progress};
+use foreread_layers::Meter;
+use foreread_loader::{Batch, Batches, Dataset, LoadError, Parts, Source};
+use foreread_oracle::{Deal, Position};
+use foreread_planner::Plan;
+use foreread_tier::{Buffers, CacheTier, Context, HeapBuffers, Tier};
+use futures::Stream;
+use tokio::runtime::Handle;
+
+use crate::config::{Config, Memory, SamplerKind};
+use crate::error::Result;
+use crate::origin;
+use crate::prepared::Prepared;
+use crate::registry::Registry;
+use crate::report::{Report, Whole};
+use crate::runtime::Workers;
+
+/// Settings for a run; made by [`Loader::builder`].
+///
+/// Whatever is not set is as [`Config::default`] says.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    target: String,
+    config: Config,
+    registry: Registry,
+    runtime: Option<Handle>,
+    buffers: Arc<dyn Buffers>,
+}
+
+impl Builder {
+    /// Replaces all settings at once.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Samples a batch, on this rank.
+    #[must_use]
+    pub fn batch_size(mut self, samples: u64) -> Self {
+        self.config.batch_size = samples;
+        self
+    }
+
+    /// How often the dataset is read.
+    #[must_use]
+    pub fn epochs(mut self, epochs: u64) -> Self {
+        self.config.epochs = epochs;
+        self
+    }
+
+    /// What the order is drawn from.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.config.seed = seed;
+        self
+    }
+
+    /// How the order is drawn.
+    #[must_use]
+    pub fn sampler(mut self, sampler: SamplerKind) -> Self {
+        self.config.sampler = sampler;
+        self
+    }
+
+    /// Drop what does not divide evenly, instead of padding.
+    #[must_use]
+    pub fn drop_last(mut self, drop_last: bool) -> Self {
+        self.config.drop_last = drop_last;
+        self
+    }
+
+    /// This process among `world_size` of them, and how an epoch is dealt to them.
+    #[must_use]
+    pub fn rank(mut self, rank: u32, world_size: u32, deal: Deal) -> Self {
+        (self.config.rank, self.config.world_size, self.config.deal) = (rank, world_size, deal);
+        self
+    }
+
+    /// A second dataset, read in order after every epoch.
+    #[must_use]
+    pub fn validate(mut self, target: impl Into<String>) -> Self {
+        self.config.validate = Some(target.into());
+        self
+    }
+
+    /// The memory tier.
+    #[must_use]
+    pub fn memory(mut self, memory: Memory) -> Self {
+        self.config.memory = memory;
+        self
+    }
+
+    /// How far reads may run ahead of the trainer, in bytes.
+    #[must_use]
+    pub fn look_ahead(mut self, bytes: u64) -> Self {
+        self.config.look_ahead = bytes;
+        self
+    }
+
+    /// The backends that URLs are opened with.
+    #[must_use]
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
+        self
+    }
+
+    /// The tokio runtime to work on; without this, a run makes one of its own. It needs time and I/O enabled.
+    #[must_use]
+    pub fn runtime(mut self, handle: Handle) -> Self {
+        self.runtime = Some(handle);
+        self
+    }
+
+    /// Where memory for samples comes from.
+    #[must_use]
+    pub fn buffers(mut self, buffers: Arc<dyn Buffers>) -> Self {
+        self.buffers = buffers;
+        self
+    }
+
+    /// Opens the datasets, draws the order and plans, without reading any sample; `progress` is told how far listing
+    /// has come. Blocks the thread; not for async code.
+    ///
+    /// # Errors
+    /// If the settings make no sense, a dataset cannot be opened, or the run cannot be planned.
+    pub fn prepare_with(self, progress: impl FnMut(Progress) + Send + 'static) -> Result<Ready> {
+        let workers = Workers::new(self.runtime.clone())?;
+        let context = self.context(workers.handle());
+        let prepared = workers.wait(async move {
+            let Self { target, config, registry, .. } = self;
+            Prepared::new(&target, config, &registry, &context, progress).await
+        })?;
+        Ok(Ready { prepared, workers })
+    }
+
+    /// [`prepare_with`](Self::prepare_with) without progress.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare(self) -> Result<Ready> {
+        self.prepare_with(|_| ())
+    }
+
+    /// Prepares and starts the run. Blocks the thread until reading has begun; not for async code.
+    ///
+    /// # Errors
+    /// As [`prepare_with`](Self::prepare_with).
+    pub fn start(self) -> Result<Loader> {
+        Ok(self.prepare()?.start())
+    }
+
+    /// Prepares and starts the run, for async code, on its runtime.
+    ///
+    /// # Errors
+    /// As [`prepare_with`](Self::prepare_with).
+    ///
+    /// # Cancel safety
+    /// Dropping the future starts nothing.
+    pub async fn start_async(self) -> Result<Loader> {
+        let runtime = self.runtime.clone().or_else(|| Handle::try_current().ok());
+        let workers = Workers::new(runtime)?;
+        let context = self.context(workers.handle());
+        let prepared = Prepared::new(&self.target, self.config, &self.registry, &context, |_| ()).await?;
+        Ok(Ready { prepared, workers }.start())
+    }
+
+    fn context(&self, runtime: &Handle) -> Context {
+        Context { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
+    }
+
+    /// Lists the dataset into a catalog, without planning or reading. Blocks the thread; not for async code.
+    ///
+    /// # Errors
+    /// If it cannot be opened or listed, or nothing in it is a sample.
+    pub fn index(self, options: IndexOptions, progress: impl FnMut(Progress) + Send + 'static) -> Result<Catalog> {
+        let workers = Workers::new(self.runtime.clone())?;
+        let context = self.context(workers.handle());
+        workers.wait(async move { origin::index(&self.target, &options, &self.registry, &context, progress).await })
+    }
+}
+
+/// A run that is ready to start.
+#[derive(Debug)]
+pub struct Ready {
+    prepared: Prepared,
+    workers: Workers,
+}
+
+impl Ready {
+    /// What it will do.
+    pub fn prepared(&self) -> &Prepared {
+        &self.prepared
+    }
+
+    /// Starts reading ahead.
+    pub fn start(self) -> Loader {
+        let Self { prepared, workers } = self;
+        let Prepared { config, run, plan, opened, memory, cluster: _, shared } = prepared;
+        let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
+        let datasets = opened
+            .into_iter()
+            .map(|dataset| Dataset { catalog: dataset.catalog, origin: dataset.origin as Arc<dyn Tier> })
+            .collect();
+        let caches =
+            memory.into_iter().map(|memory| (Source::Memory, memory as Arc<dyn CacheTier>)).collect();
+        let parts = Parts {
+            run,
+            plan,
+            datasets,
+            caches,
+            look_ahead: config.look_ahead,
+            on_error: config.on_error,
+        };
+        let inner = foreread_loader::Loader::start(parts, workers.handle());
+        Loader { inner, catalogs, config, origin: shared.meter, _workers: workers }
+    }
+}
+
+/// A run under way: batches in the order that the seed says, read ahead of time.
+///
+/// Plain threads iterate over [`batches`](Self::batches); async code uses the loader as a [`Stream`]. Dropping it ends
+/// the run at once.
+///
+/// ```
+/// use foreread::{Loader, Memory};
+/// # let directory = tempfile::tempdir()?;
+/// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
+/// # let path = directory.path().to_str().expect("a path of ASCII");
+/// let mut loader = Loader::builder(path).batch_size(2).epochs(1).seed(7).memory(Memory::Bytes(1 << 20)).start()?;
+/// let mut seen = Vec::new();
+/// for batch in loader.batches() {
+///     for (id, bytes) in batch?.iter() {
+///         seen.push((id.0, bytes.clone()));
+///     }
+/// }
+/// assert_eq!(seen.len(), 3);
+/// assert_eq!(loader.report().origin_requests, 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Loader {
+    inner: foreread_loader::Loader,
+    catalogs: Vec<Catalog>,
+    config: Config,
+    origin: Meter,
+    /// Last: the engine's task goes before the threads that it runs on.
+    _workers: Workers,
+}
+
+impl Loader {
+    /// Settings for a run over `target`: the URL or path of a dataset, or of a catalog.
+    pub fn builder(target: impl Into<String>) -> Builder {
+        Builder {
+            target: target.into(),
+            config: Config::default(),
+            registry: Registry::with_defaults(),
+            runtime: None,
+            buffers: Arc::new(HeapBuffers),
+        }
+    }
+
+    /// Batches in order, by waiting for each. Not from async code: it blocks the thread.
+    pub fn batches(&mut self) -> Batches<'_> {
+        self.inner.batches()
+    }
+
+    /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
+        self.inner.next_timeout(timeout)
+    }
+
+    /// What has been delivered and read so far.
+    pub fn report(&self) -> Report {
+        let whole = Whole {
+            rank: self.config.rank,
+            world_size: self.config.world_size,
+            samples: self.catalogs[0].len(),
+            dataset_bytes: self.catalogs[0].total_bytes(),
+            floor: self.inner.plan().floor(),
+        };
+        Report::new(&whole, &self.origin.read(), &self.inner.report())
+    }
+
+    /// Where the run stands: after the last batch that was taken.
+    pub fn position(&self) -> Position {
+        self.inner.position()
+    }
+
+    /// Where samples are kept, and the floor.
+    pub fn plan(&self) -> &Plan {
+        self.inner.plan()
+    }
+
+    /// The training dataset's catalog: names and labels of its samples.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalogs[0]
+    }
+
+    /// The validation dataset's catalog, where there is one.
+    pub fn validation_catalog(&self) -> Option<&Catalog> {
+        self.catalogs.get(1)
+    }
+
+    /// Staging memory in use now, in bytes: read ahead, or with the trainer and in no cache.
+    pub fn staged_bytes(&self) -> u64 {
+        self.inner.staged_bytes()
+    }
+}
+
+impl Stream for Loader {
+    type Item = Result<Batch, LoadError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.inner).poll_next(context)
+    }
+}

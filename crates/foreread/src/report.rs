@@ -1,0 +1,151 @@
+//! The report of a run: what `foreread load --report json` prints. Other tools read it, so fields are added and never
+//! renamed.
+
+use foreread_layers::Reading;
+use foreread_loader::{Count, PassReport, RunReport, Source};
+use serde::Serialize;
+
+/// One rank's report.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// This rank.
+    pub rank: u32,
+    /// How many ranks there are.
+    pub world_size: u32,
+    /// Samples in the training catalog.
+    pub samples: u64,
+    /// Their bytes.
+    pub dataset_bytes: u64,
+    /// The fewest origin bytes any policy can read for this run, over all ranks.
+    pub floor_origin_bytes: u64,
+    /// Bytes that this rank has read from the origin.
+    pub origin_bytes: u64,
+    /// Requests that this rank has sent to the origin.
+    pub origin_requests: u64,
+    /// Uses that were left out because their sample could not be read.
+    pub skipped: u64,
+    /// Uses that got a neighbour's sample instead of their own.
+    pub substituted: u64,
+    /// Requests that were repeated.
+    pub retried: u64,
+    /// Requests that were sent a second time because the answer was late.
+    pub hedged: u64,
+    /// One entry a pass, in order.
+    pub epochs: Vec<EpochReport>,
+}
+
+/// One pass of an epoch: training or validation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EpochReport {
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// `train` or `validation`.
+    pub phase: String,
+    /// Samples delivered.
+    pub samples: u64,
+    /// Batches delivered.
+    pub batches: u64,
+    /// Bytes delivered.
+    pub bytes: u64,
+    /// From the moment the first batch was asked for to the delivery of the last.
+    pub seconds: f64,
+    /// The part of it in which the trainer waited.
+    pub stall_seconds: f64,
+    /// How long the first batch was waited for.
+    pub first_batch_seconds: f64,
+    /// Where the delivered samples came from.
+    pub reads: ReadsReport,
+    /// SHA-256 over each sample's id (u64, little endian) and bytes, in delivery order; where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// The delivered ids, in order; where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<u64>>,
+}
+
+/// Delivered samples by where they came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReadsReport {
+    /// Read from the origin.
+    pub origin: CountReport,
+    /// From the memory tier, or from memory that the look-ahead still held.
+    pub memory: CountReport,
+    /// From the disk tier; empty where there is none.
+    pub disk: CountReport,
+    /// From other ranks; empty where there are none.
+    pub peer: CountReport,
+}
+
+/// A number of samples and of bytes; an empty object where the tier does not exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CountReport {
+    /// Samples.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u64>,
+    /// Bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+impl CountReport {
+    fn of(count: Count) -> Self {
+        Self { samples: Some(count.samples), bytes: Some(count.bytes) }
+    }
+
+    /// Nothing is said where there is nothing.
+    fn some(count: Count) -> Self {
+        if count == Count::default() { Self::default() } else { Self::of(count) }
+    }
+}
+
+impl EpochReport {
+    fn of(pass: &PassReport) -> Self {
+        let total = pass.reads.total();
+        Self {
+            epoch: pass.epoch,
+            phase: pass.phase.to_string(),
+            samples: total.samples,
+            batches: pass.batches,
+            bytes: total.bytes,
+            seconds: pass.time.as_secs_f64(),
+            stall_seconds: pass.stall.as_secs_f64(),
+            first_batch_seconds: pass.first_batch.as_secs_f64(),
+            reads: ReadsReport {
+                origin: CountReport::of(pass.reads.from(Source::Origin)),
+                memory: CountReport::of(pass.reads.from(Source::Memory)),
+                disk: CountReport::some(pass.reads.from(Source::Disk)),
+                peer: CountReport::some(pass.reads.from(Source::Peer)),
+            },
+            digest: None,
+            ids: None,
+        }
+    }
+}
+
+/// What a report says of the run as a whole.
+pub(crate) struct Whole {
+    pub(crate) rank: u32,
+    pub(crate) world_size: u32,
+    pub(crate) samples: u64,
+    pub(crate) dataset_bytes: u64,
+    pub(crate) floor: u64,
+}
+
+impl Report {
+    pub(crate) fn new(whole: &Whole, origin: &Reading, run: &RunReport) -> Self {
+        Self {
+            rank: whole.rank,
+            world_size: whole.world_size,
+            samples: whole.samples,
+            dataset_bytes: whole.dataset_bytes,
+            floor_origin_bytes: whole.floor,
+            origin_bytes: origin.bytes,
+            origin_requests: origin.requests,
+            skipped: run.skipped,
+            substituted: run.substituted,
+            retried: origin.retried,
+            hedged: 0,
+            epochs: run.passes.iter().map(EpochReport::of).collect(),
+        }
+    }
+}

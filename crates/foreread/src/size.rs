@@ -1,0 +1,141 @@
+//! Sizes and rates as people write them: `256MiB`, `1.5 GB`, `100MB/s`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A number of bytes; parses and prints with units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteSize(pub u64);
+
+const UNITS: [(&str, u64); 9] = [
+    ("", 1),
+    ("b", 1),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+];
+
+const TIB: (&str, u64) = ("tib", 1 << 40);
+
+/// The text is no size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseSizeError(String);
+
+impl fmt::Display for ParseSizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "'{}' is no size; write bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB, such as 256MiB",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for ParseSizeError {}
+
+impl FromStr for ByteSize {
+    type Err = ParseSizeError;
+
+    /// Upper and lower case are alike, a space before the unit is allowed, and so is a decimal fraction of a unit (the
+    /// result is rounded down to whole bytes).
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || ParseSizeError(text.to_owned());
+        let trimmed = text.trim();
+        let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(split);
+        let unit = unit.trim_start().to_ascii_lowercase();
+        let &(_, scale) = UNITS.iter().chain([&TIB]).find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if whole.is_empty() || (number.contains('.') && (fraction.is_empty() || fraction.len() > 18 || scale == 1)) {
+            return Err(wrong());
+        }
+        let digits = |part: &str| if part.is_empty() { Ok(0) } else { part.parse::<u128>() };
+        let (whole, numerator) = (digits(whole).map_err(|_| wrong())?, digits(fraction).map_err(|_| wrong())?);
+        let denominator = 10u128.pow(fraction.len() as u32);
+        let bytes = whole
+            .checked_mul(u128::from(scale))
+            .and_then(|bytes| bytes.checked_add(numerator * u128::from(scale) / denominator));
+        bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for ByteSize {
+    /// Binary units, one decimal: `256.0 MiB`; bytes below one KiB.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, scale) = match self.0 {
+            0..1024 => return write!(f, "{} B", self.0),
+            0x400..0x10_0000 => ("KiB", 1u64 << 10),
+            0x10_0000..0x4000_0000 => ("MiB", 1 << 20),
+            0x4000_0000..0x100_0000_0000 => ("GiB", 1 << 30),
+            _ => ("TiB", 1 << 40),
+        };
+        write!(f, "{:.1} {name}", self.0 as f64 / scale as f64)
+    }
+}
+
+/// A number of bytes a second: a size with `/s` behind it, which may be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteRate(pub u64);
+
+impl FromStr for ByteRate {
+    type Err = ParseSizeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let size = text.trim().strip_suffix("/s").unwrap_or(text);
+        size.parse::<ByteSize>().map(|size| Self(size.0)).map_err(|_| ParseSizeError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for ByteRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/s", ByteSize(self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_unit() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("12", 12),
+            ("12B", 12),
+            ("3 KB", 3_000),
+            ("3kib", 3 << 10),
+            ("100MB", 100_000_000),
+            ("256MiB", 256 << 20),
+            ("1.5GiB", 3 << 29),
+            ("2TB", 2_000_000_000_000),
+            ("1TiB", 1 << 40),
+            (" 7 GB ", 7_000_000_000),
+            ("0.001KB", 1),
+        ] {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
+        }
+        assert_eq!("100MB/s".parse(), Ok(ByteRate(100_000_000)));
+        assert_eq!("5KiB".parse(), Ok(ByteRate(5120)));
+    }
+
+    #[test]
+    fn what_is_no_size() {
+        for text in ["", "MB", "-1", "1.MB", ".5MB", "1.5", "1..5MB", "1e9", "12X", "1,5MB", "99999999999TB", "NaN", "MB/s"]
+        {
+            assert!(text.parse::<ByteSize>().is_err(), "{text}");
+            assert!(text.parse::<ByteRate>().is_err(), "{text}");
+        }
+        assert!("1MB/h".parse::<ByteRate>().is_err());
+    }
+
+    #[test]
+    fn printed_with_binary_units() {
+        let printed: Vec<String> =
+            [0, 1023, 1024, 256 << 20, 3 << 29, 1 << 40].iter().map(|&bytes| ByteSize(bytes).to_string()).collect();
+        assert_eq!(printed, ["0 B", "1023 B", "1.0 KiB", "256.0 MiB", "1.5 GiB", "1.0 TiB"]);
+    }
+}

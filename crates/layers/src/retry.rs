@@ -1,0 +1,284 @@
+//! Trying again what may pass the next time.
+//!
+//! Only the requests that failed are repeated; the others of their batch are delivered as they come. The wait doubles
+//! with each failure and is drawn evenly from zero up to that ("full jitter"), so that clients that failed together do
+//! not come back together. The draw is a pure function of the seed, the sample, the tag and the attempt: two runs with
+//! one seed wait alike whatever the order of the failures. Errors that another attempt cannot mend (not found, denied,
+//! changed, corrupt ...) pass at once.
+//!
+//! A request that is never answered is not a failure here: how long an answer may take is known next to the store, and
+//! time spent in a queue between here and there must not count.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use foreread_tier::{Completion, Completions, ReadRequest, Tier, TierError, TierProfile};
+use futures::{Stream, StreamExt};
+use metrics::Counter;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::Meter;
+use crate::running::Running;
+
+/// How often and how long to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RetryPolicy {
+    /// How often a request is tried altogether, the first time included.
+    pub attempts: NonZeroU32,
+    /// The longest wait after the first failure; each further failure doubles it.
+    pub first_wait: Duration,
+    /// What the wait does not grow beyond, unless the store itself asks for more.
+    pub longest_wait: Duration,
+    /// No attempt begins later than this after the request's first failure. A store that asks for a longer wait than
+    /// is left is not tried again.
+    pub patience: Duration,
+}
+
+impl Default for RetryPolicy {
+    /// Eight attempts, waits of at most 100 ms that grow to 10 s, a patience of two minutes.
+    fn default() -> Self {
+        Self {
+            attempts: NonZeroU32::MIN.saturating_add(7),
+            first_wait: Duration::from_millis(100),
+            longest_wait: Duration::from_secs(10),
+            patience: Duration::from_secs(120),
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// The same with so many attempts.
+    #[must_use]
+    pub const fn with_attempts(self, attempts: NonZeroU32) -> Self {
+        Self { attempts, ..self }
+    }
+
+    /// The same with waits that begin at `first` at most and grow to `longest`.
+    #[must_use]
+    pub const fn with_waits(self, first: Duration, longest: Duration) -> Self {
+        Self { first_wait: first, longest_wait: longest, ..self }
+    }
+
+    /// The same with another patience.
+    #[must_use]
+    pub const fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// The longest wait after so many failures.
+    fn bound(&self, failures: u32) -> Duration {
+        let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.first_wait.saturating_mul(doubled).min(self.longest_wait)
+    }
+}
+
+/// A tier whose failed reads are tried again where that may help.
+pub struct Retrying<T: ?Sized> {
+    rules: Arc<Rules>,
+    inner: Arc<T>,
+}
+
+struct Rules {
+    policy: RetryPolicy,
+    seed: u64,
+    meter: Meter,
+    retries: Counter,
+}
+
+impl<T: Tier + ?Sized> Retrying<T> {
+    /// `inner`, retried as `policy` says. Ranks should have different seeds.
+    ///
+    /// Retries are counted as `foreread_tier_read_retries_total` with the label `tier`.
+    pub fn new(inner: Arc<T>, policy: RetryPolicy, seed: u64) -> Self {
+        let tier = inner.name().to_owned();
+        let retries = metrics::counter!("foreread_tier_read_retries_total", "tier" => tier);
+        Self { rules: Arc::new(Rules { policy, seed, meter: Meter::new(), retries }), inner }
+    }
+
+    /// The same, which counts its retries in `meter`.
+    #[must_use]
+    pub fn with_meter(self, meter: &Meter) -> Self {
+        let Rules { policy, seed, retries, .. } = &*self.rules;
+        let rules = Rules { policy: *policy, seed: *seed, meter: meter.clone(), retries: retries.clone() };
+        Self { rules: Arc::new(rules), inner: self.inner }
+    }
+}
+
+impl<T: fmt::Debug + ?Sized> fmt::Debug for Retrying<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retrying").field("policy", &self.rules.policy).field("inner", &&*self.inner).finish()
+    }
+}
+
+impl<T: Tier + ?Sized> Tier for Retrying<T> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn profile(&self) -> &TierProfile {
+        self.inner.profile()
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        let kept = batch.clone();
+        let mut running = Running::default();
+        running.push(self.inner.read(batch));
+        Attempts {
+            rules: Arc::clone(&self.rules),
+            inner: Arc::clone(&self.inner),
+            kept,
+            failed: Vec::new(),
+            running,
+            asleep: BinaryHeap::new(),
+            timer: None,
+        }
+        .boxed()
+    }
+}
+
+pass_through!(Retrying);
+
+/// A request that failed at least once.
+struct Failed {
+    request: ReadRequest,
+    failures: u32,
+    first: Instant,
+}
+
+struct Attempts<T: ?Sized> {
+    rules: Arc<Rules>,
+    inner: Arc<T>,
+    /// What has not failed, answered or not.
+    kept: Vec<ReadRequest>,
+    failed: Vec<Failed>,
+    running: Running,
+    /// When to try which of `failed` again.
+    asleep: BinaryHeap<Reverse<(Instant, usize)>>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T: Tier + ?Sized> Attempts<T> {
+    /// Tries again what has slept long enough; afterwards the timer is set for the next.
+    fn wake_up(&mut self, cx: &mut Context<'_>) {
+        while let Some(&Reverse((next, _))) = self.asleep.peek() {
+            let now = Instant::now();
+            if next > now {
+                let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
+                if timer.deadline() != next {
+                    timer.as_mut().reset(next);
+                }
+                match Future::poll(timer.as_mut(), cx) {
+                    Poll::Pending => return,
+                    Poll::Ready(()) => continue,
+                }
+            }
+            let mut batch = Vec::new();
+            while let Some(&Reverse((at, index))) = self.asleep.peek()
+                && at <= now
+            {
+                self.asleep.pop();
+                batch.push(self.failed[index].request.clone());
+            }
+            self.rules.meter.retried(batch.len() as u64);
+            self.rules.retries.increment(batch.len() as u64);
+            batch.sort_by_key(|request| request.due);
+            self.running.push(self.inner.read(batch));
+        }
+    }
+
+    /// Puts a failed request to sleep, or says what to answer.
+    #[cold]
+    fn failed(&mut self, tag: u32, error: TierError) -> Option<Completion> {
+        let now = Instant::now();
+        let index = match self.failed.iter().position(|failed| failed.request.tag == tag) {
+            Some(index) => index,
+            None if !error.is_retryable() => return Some(Completion { tag, result: Err(error) }),
+            None => {
+                let Some(index) = self.kept.iter().position(|request| request.tag == tag) else {
+                    return Some(Completion { tag, result: Err(error) }); // nobody asked; not ours to hide
+                };
+                self.failed.push(Failed { request: self.kept.swap_remove(index), failures: 0, first: now });
+                self.failed.len() - 1
+            }
+        };
+        let failed = &mut self.failed[index];
+        failed.failures += 1;
+        let rules = &*self.rules;
+        let at = now + rules.wait(failed, error.retry_after());
+        let again = error.is_retryable()
+            && failed.failures < rules.policy.attempts.get()
+            && at.duration_since(failed.first) <= rules.policy.patience;
+        if again {
+            tracing::debug!(%error, failures = failed.failures, wait = ?(at - now), "trying again");
+            self.asleep.push(Reverse((at, index)));
+            return None;
+        }
+        let result = Err(give_up(error, failed.failures, now.duration_since(failed.first)));
+        Some(Completion { tag, result })
+    }
+}
+
+impl Rules {
+    /// How long to wait before the next attempt.
+    fn wait(&self, failed: &Failed, asked: Option<Duration>) -> Duration {
+        let key = failed.request.key;
+        let sample = mix(key.id.0 ^ mix(u64::from(key.dataset.0)));
+        let attempt = u64::from(failed.failures) << 32 | u64::from(failed.request.tag);
+        let drawn = mix(self.seed ^ mix(sample ^ mix(attempt)));
+        let part = (drawn >> 11) as f64 / (1u64 << 53) as f64;
+        let jitter = self.policy.bound(failed.failures).mul_f64(part);
+        // What the store asks for is added to: all who were told the same would else come back together.
+        asked.unwrap_or_default().saturating_add(jitter).min(Duration::from_secs(u64::from(u32::MAX)))
+    }
+}
+
+/// SplitMix64's output function.
+const fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The last error, and how often it was tried.
+fn give_up(error: TierError, attempts: u32, took: Duration) -> TierError {
+    if attempts == 1 {
+        return error;
+    }
+    let mut last = TierError::new(error.kind(), error.tier());
+    if let Some(object) = error.object() {
+        last = last.with_object(object);
+    }
+    if let Some(wait) = error.retry_after() {
+        last = last.with_retry_after(wait);
+    }
+    last.with_detail(format!("after {attempts} attempts in {:.1} s", took.as_secs_f64())).with_source(error)
+}
+
+impl<T: Tier + ?Sized> Stream for Attempts<T> {
+    type Item = Completion;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
+        let this = self.get_mut();
+        loop {
+            this.wake_up(cx);
+            match this.running.poll_next(cx) {
+                Poll::Ready(Some(Completion { tag, result: Err(error) })) => {
+                    if let Some(completion) = this.failed(tag, error) {
+                        return Poll::Ready(Some(completion));
+                    }
+                }
+                Poll::Ready(Some(completion)) => return Poll::Ready(Some(completion)),
+                Poll::Ready(None) if this.asleep.is_empty() => return Poll::Ready(None),
+                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What the core is told and what it asks for.
+
+use foreread_oracle::AccessStream;
+use foreread_types::{SampleKey, Tick};
+
+use crate::report::Taking;
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Event {
+    /// The stream of pass `pass` has been computed, as [`Action::Deal`] asked.
+    Dealt {
+        /// The pass's index in the run.
+        pass: usize,
+        /// What this rank reads in it.
+        stream: AccessStream,
+    },
+    /// A lookup found the sample in memory: it is at hand, and takes no staging memory.
+    Found(Tick),
+    /// A lookup says that the cache keeps it and wants to be read.
+    Kept(Tick),
+    /// A lookup found nothing.
+    Absent(Tick),
+    /// A read has delivered the sample.
+    Arrived(Tick),
+    /// A read has failed for good (its layers have tried again already).
+    Failed(Tick),
+    /// Staging memory has been given back: the trainer let go, a cache took the sample over, or a read failed.
+    Released {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// The trainer asks for the next batch and it is not there.
+    Asked,
+    /// The trainer has taken the next batch.
+    Taken,
+    /// Everything that is known has been told; reads for which there is room may be issued. Kept apart from the other
+    /// events so that reads leave in batches.
+    Proceed,
+}
+
+/// Something to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Compute the stream of this pass and answer with [`Event::Dealt`].
+    Deal {
+        /// The pass's index in the run.
+        pass: usize,
+    },
+    /// Look the sample up in the cache at `level`; answer with `Found`, `Kept` or `Absent`.
+    Find {
+        /// The use that it is wanted for.
+        tick: Tick,
+        /// The sample.
+        key: SampleKey,
+        /// Which cache, counted from the fastest.
+        level: usize,
+    },
+    /// Read it from the cache at `level`; answer with `Arrived` or `Failed`.
+    Fetch {
+        /// The use that it is wanted for.
+        tick: Tick,
+        /// The sample.
+        key: SampleKey,
+        /// Which cache, counted from the fastest.
+        level: usize,
+    },
+    /// Read it from the origin; answer with `Arrived` or `Failed`.
+    Read {
+        /// The use that it is wanted for.
+        tick: Tick,
+        /// The sample.
+        key: SampleKey,
+    },
+    /// Put the sample that is at hand for `tick` into the cache at `level`, if there is room. No answer.
+    Store {
+        /// The use for which it was read.
+        tick: Tick,
+        /// The sample.
+        key: SampleKey,
+        /// Which cache, counted from the fastest.
+        level: usize,
+    },
+    /// Have the cache at `level` forget the sample. No answer.
+    Remove {
+        /// The sample.
+        key: SampleKey,
+        /// Which cache, counted from the fastest.
+        level: usize,
+    },
+    /// The sample at hand for `from` also serves `to`.
+    Share {
+        /// The use that has it.
+        from: Tick,
+        /// The use that gets it.
+        to: Tick,
+    },
+    /// The batch is complete: hand these samples to the trainer, in this order.
+    Hand {
+        /// The pass's index in the run.
+        pass: usize,
+        /// The batch's number in its pass.
+        index: u64,
+        /// The first of its uses; they follow each other.
+        first: Tick,
+        /// How many uses; those without a sample were skipped.
+        ticks: u64,
+        /// What it adds to the account when the trainer takes it.
+        taking: Taking,
+    },
+    /// The next batch cannot be completed, because the sample for this use cannot be read: the run ends here.
+    Fail {
+        /// The use whose read failed.
+        tick: Tick,
+        /// The sample.
+        key: SampleKey,
+    },
+    /// The last batch has been handed out.
+    End,
+}

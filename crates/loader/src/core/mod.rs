@@ -1,0 +1,432 @@
+//! The engine's decisions, without I/O, runtime or clock: events in, actions out.
+//!
+//! The core follows one rank's access stream with three marks: *taken* (what the trainer has), *handed* (complete
+//! batches that wait for the trainer) and *issued* (uses that are being looked up or read). It issues ahead of the
+//! trainer as far as the look-ahead allows, in bytes, across batches and epochs; hands batches out in order. Because
+//! everything that happens is an argument, a test drives it through any interleaving at all, ten thousand runs in
+//! seconds.
+//!
+//! # The budget
+//!
+//! Staging memory is charged when a read is issued and given back when the driver says so ([`Event::Released`]): when
+//! a cache takes the sample over or the trainer lets go of it. A use is issued when
+//!
+//! 1. it fits the look-ahead, or
+//! 2. it belongs to the batch that the trainer takes next, and what is charged is that batch and the one that it took
+//!    last (so never more than the two largest batches), or
+//! 3. it belongs to the batch that the trainer is waiting for. Then it is issued whatever the trainer still holds:
+//!    a full buffer must never wait for a trainer that waits for it.
+//!
+//! So staging memory stays within max(look-ahead, two largest batches) for a trainer that holds one batch at a time.
+//! The price of the rules is that an over-tight look-ahead stalls the trainer instead of failing.
+//!
+//! # Placement and retention
+//!
+//! A sample with a place is looked up there first; a miss, whatever its reason, is a read from the origin, after which
+//! the sample is stored, so the first use fills the cache and nothing is read twice for it. Nothing is ever evicted
+//! under [`Retention::Keep`]. Under [`Retention::Threshold`] a sample stays in the fastest cache iff its next use is at
+//! most `horizon` ticks away, which is decided at each use. The core keeps no table of what is cached: the cache is
+//! asked, so a lost sample costs one read and nothing else.
+
+mod event;
+mod upcoming;
+mod window;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use foreread_oracle::Run;
+use foreread_planner::{Plan, Retention};
+use foreread_types::{SampleKey, Sizes, Tick};
+
+pub use self::event::{Action, Event};
+use self::upcoming::{Next, Upcoming};
+use self::window::{State, Window};
+use crate::report::{Source, Taking};
+
+/// What a use counts in the look-ahead beyond its bytes, so that a stream of empty samples is bounded too.
+const SLOT_BYTES: u64 = 512;
+
+/// New reads wait until this fraction of the look-ahead is free, so that they leave in batches.
+const TURN: u64 = 16;
+
+/// What happens when a sample cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// The run ends with an error, after the batches before it.
+    #[default]
+    Fail,
+    /// Its batch goes out without it.
+    Skip,
+    /// Its place is taken by the nearest sample of the same batch, so that batches keep their size. A batch without
+    /// any readable sample ends the run.
+    Substitute,
+}
+
+/// What the core needs to know beside the run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How far reads may run ahead of the trainer, in bytes.
+    pub look_ahead: u64,
+    /// What happens when a sample cannot be read.
+    pub on_error: OnError,
+    /// What the caches are called in the report, from the fastest.
+    pub levels: Vec<Source>,
+}
+
+/// One batch between being issued and being taken.
+#[derive(Debug)]
+struct Batch {
+    pass: usize,
+    index: u64,
+    first: Tick,
+    ticks: u64,
+    bytes: u64,
+    /// Uses that are not settled yet.
+    waiting: u64,
+    /// Whether its last use has been issued.
+    closed: bool,
+    taking: Taking,
+}
+
+/// The engine's state machine for one rank and one run.
+#[derive(Debug)]
+pub struct Core {
+    config: Config,
+    plan: Arc<Plan>,
+    /// Under [`Retention::Threshold`]: how far away a sample's next use may be for it to stay.
+    horizon: Option<u64>,
+    sizes: Vec<Sizes>,
+    upcoming: Upcoming,
+    window: Window,
+    /// Batches that have been issued (the last perhaps in part) and not taken; the first `handed` have been handed.
+    batches: VecDeque<Batch>,
+    handed: usize,
+    /// Staging memory in use, in bytes.
+    charged: u64,
+    /// Bytes and slots issued and not taken.
+    span: u64,
+    /// Bytes of the batch that the trainer took last.
+    last_taken: u64,
+    asked: bool,
+    ended: bool,
+}
+
+impl Core {
+    /// The core of `run` under `plan`; `sizes` by dataset, as the plan was made from.
+    pub fn new(config: Config, run: Run, plan: Arc<Plan>, sizes: Vec<Sizes>) -> Self {
+        let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
+        let horizon = match plan.retention() {
+            Retention::Threshold { horizon } => Some(horizon),
+            _ => None,
+        };
+        Self {
+            config,
+            plan,
+            horizon,
+            sizes,
+            upcoming: Upcoming::new(run),
+            window: Window::starting_at(first),
+            batches: VecDeque::new(),
+            handed: 0,
+            charged: 0,
+            span: 0,
+            last_taken: 0,
+            asked: false,
+            ended: false,
+        }
+    }
+
+    /// Staging memory in use, in bytes.
+    pub fn charged(&self) -> u64 {
+        self.charged
+    }
+
+    /// Takes note of `event` and appends what is to be done to `actions`.
+    ///
+    /// Events that make no sense (late, repeated, about unknown uses) are ignored.
+    pub fn on(&mut self, event: Event, actions: &mut Vec<Action>) {
+        if self.ended {
+            return;
+        }
+        match event {
+            Event::Dealt { pass, stream } => self.upcoming.dealt(pass, stream),
+            Event::Found(tick) => self.found(tick, actions),
+            Event::Kept(tick) => self.kept(tick, actions),
+            Event::Absent(tick) => self.absent(tick, actions),
+            Event::Arrived(tick) => self.arrived(tick, actions),
+            Event::Failed(tick) => self.failed(tick, actions),
+            Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
+            Event::Asked => self.asked = true,
+            Event::Taken => self.taken(),
+            Event::Proceed => self.proceed(actions),
+        }
+    }
+
+    // ---- answers ----
+
+    fn found(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+        let Some(slot) = self.window.get_mut(tick) else { return };
+        if let State::Finding { level } = slot.state {
+            self.charged = self.charged.saturating_sub(slot.bytes);
+            self.settle(tick, State::Ready(self.level_source(level)), true, actions);
+        }
+    }
+
+    fn kept(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+        let Some(slot) = self.window.get_mut(tick) else { return };
+        if let State::Finding { level } = slot.state {
+            slot.state = State::Fetching { level };
+            actions.push(Action::Fetch { tick, key: slot.key, level });
+        }
+    }
+
+    fn absent(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+        let Some(slot) = self.window.get_mut(tick) else { return };
+        if let State::Finding { .. } = slot.state {
+            slot.state = State::Reading;
+            actions.push(Action::Read { tick, key: slot.key });
+        }
+    }
+
+    fn arrived(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+        let Some(slot) = self.window.get(tick) else { return };
+        match slot.state {
+            State::Reading => self.settle(tick, State::Ready(Source::Origin), false, actions),
+            State::Fetching { level } => {
+                self.settle(tick, State::Ready(self.level_source(level)), true, actions);
+            }
+            _ => {}
+        }
+    }
+
+    fn failed(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+        let Some(slot) = self.window.get_mut(tick) else { return };
+        match slot.state {
+            // A cache that cannot deliver what it said it kept costs a read, not the run. The failed read gave its
+            // staging memory back; this one takes it again.
+            State::Fetching { .. } => {
+                slot.state = State::Reading;
+                self.charged += slot.bytes;
+                actions.push(Action::Read { tick, key: slot.key });
+            }
+            State::Reading => self.settle(tick, State::Bad, false, actions),
+            _ => {}
+        }
+    }
+
+    fn level_source(&self, level: usize) -> Source {
+        self.config.levels.get(level).copied().unwrap_or(Source::Memory)
+    }
+
+    /// Gives `tick` and all later uses that follow it their final state; `cached` says whether a cache delivered it.
+    fn settle(&mut self, tick: Tick, state: State, cached: bool, actions: &mut Vec<Action>) {
+        let (mut tick, mut state, mut cached) = (tick, state, cached);
+        loop {
+            let Some(slot) = self.window.get_mut(tick) else { return };
+            slot.state = state;
+            let (key, bytes, follower) = (slot.key, slot.bytes, slot.follower.take());
+            let at = self.batches.partition_point(|batch| batch.first <= tick);
+            if let Some(batch) = at.checked_sub(1).and_then(|at| self.batches.get_mut(at)) {
+                batch.waiting -= 1;
+                if let State::Ready(source) = state {
+                    batch.taking.reads.add(source, bytes);
+                }
+            }
+            if let State::Ready(_) = state {
+                self.retain(tick, key, cached, actions);
+            }
+            let Some(next) = follower else { return };
+            if let State::Ready(_) = state {
+                actions.push(Action::Share { from: tick, to: next });
+                (state, cached) = (State::Ready(Source::Memory), false);
+            }
+            tick = next;
+        }
+    }
+
+    /// Decides whether a sample that is at hand stays in a cache (`cached`: it has just come from one).
+    fn retain(&self, tick: Tick, key: SampleKey, cached: bool, actions: &mut Vec<Action>) {
+        let Some(level) = self.place(key) else { return };
+        let stays = self.horizon.is_none_or(|horizon| self.upcoming.next_use(key, tick, horizon).is_some());
+        match (stays, cached) {
+            (true, true) => {}
+            (true, false) => actions.push(Action::Store { tick, key, level }),
+            (false, _) => actions.push(Action::Remove { key, level }),
+        }
+    }
+
+    /// The cache that a sample belongs into, if any: its place, or the fastest where samples come and go.
+    fn place(&self, key: SampleKey) -> Option<usize> {
+        match self.horizon {
+            None => self.plan.placement().level(key).map(|level| usize::from(level.0)),
+            Some(_) => (!self.config.levels.is_empty()).then_some(0),
+        }
+    }
+
+    // ---- the trainer ----
+
+    fn taken(&mut self) {
+        if self.handed == 0 {
+            return;
+        }
+        let Some(batch) = self.batches.pop_front() else { return };
+        self.handed -= 1;
+        self.asked = false;
+        self.last_taken = batch.bytes;
+        self.span = self.span.saturating_sub(batch.bytes + batch.ticks * SLOT_BYTES);
+    }
+
+    // ---- going ahead ----
+
+    fn proceed(&mut self, actions: &mut Vec<Action>) {
+        self.hand(actions);
+        self.issue(actions);
+        // Uses that were shared at once may have completed a batch.
+        self.hand(actions);
+        if let Some(pass) = self.upcoming.wants(self.horizon.unwrap_or(0)) {
+            actions.push(Action::Deal { pass });
+        }
+        if !self.ended && self.handed == self.batches.len() && self.upcoming.is_exhausted() {
+            self.ended = true;
+            actions.push(Action::End);
+        }
+    }
+
+    /// Hands out every batch that is complete and whose turn it is.
+    fn hand(&mut self, actions: &mut Vec<Action>) {
+        while let Some(batch) = self.batches.get(self.handed) {
+            if self.ended || !batch.closed || batch.waiting > 0 {
+                return;
+            }
+            let (first, ticks) = (batch.first, batch.ticks);
+            if let Err(bad) = self.mend(first, ticks, actions) {
+                self.ended = true;
+                if let Some(slot) = self.window.get(bad) {
+                    actions.push(Action::Fail { tick: bad, key: slot.key });
+                }
+                return;
+            }
+            for _ in 0..ticks {
+                self.window.pop();
+            }
+            if let Some(batch) = self.batches.get(self.handed) {
+                let Batch { pass, index, taking, .. } = *batch;
+                actions.push(Action::Hand { pass, index, first, ticks, taking });
+            }
+            self.handed += 1;
+        }
+    }
+
+    /// Deals with the uses of a complete batch that have no sample, as the policy says; an error names the first that
+    /// ends the run.
+    fn mend(&mut self, first: Tick, ticks: u64, actions: &mut Vec<Action>) -> Result<(), Tick> {
+        let at = |offset: u64| Tick(first.0 + offset);
+        let bad: Vec<u64> =
+            (0..ticks).filter(|&offset| self.window.get(at(offset)).is_some_and(|s| s.state == State::Bad)).collect();
+        let Some(&first_bad) = bad.first() else { return Ok(()) };
+        match self.config.on_error {
+            OnError::Fail => return Err(at(first_bad)),
+            OnError::Skip => {
+                if let Some(batch) = self.batches.get_mut(self.handed) {
+                    batch.taking.skipped += bad.len() as u64;
+                }
+            }
+            OnError::Substitute => {
+                for &offset in &bad {
+                    let good = |&other: &u64| !bad.contains(&other);
+                    let nearest = (0..offset).rev().find(good).or_else(|| (offset + 1..ticks).find(good));
+                    let Some(other) = nearest else { return Err(at(first_bad)) };
+                    let bytes = self.window.get(at(other)).map_or(0, |slot| slot.bytes);
+                    actions.push(Action::Share { from: at(other), to: at(offset) });
+                    if let Some(batch) = self.batches.get_mut(self.handed) {
+                        batch.taking.substituted += 1;
+                        batch.taking.reads.add(Source::Memory, bytes);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Issues uses while there is room.
+    fn issue(&mut self, actions: &mut Vec<Action>) {
+        let free = self.config.look_ahead.saturating_sub(self.charged.max(self.span));
+        let mut ahead = free >= self.config.look_ahead / TURN;
+        while !self.ended && self.upcoming.covers(self.horizon.unwrap_or(0)) {
+            let Some(next) = self.upcoming.peek() else { return };
+            let bytes = self.sizes[next.key.dataset.0 as usize].bytes(next.key.id);
+            let fits = self.charged.max(self.span).saturating_add(bytes) <= self.config.look_ahead;
+            ahead &= fits;
+            if !ahead && !self.must_issue(&next) {
+                return;
+            }
+            self.upcoming.advance();
+            self.issue_one(&next, bytes, actions);
+        }
+    }
+
+    /// Whether a use that does not fit the look-ahead is issued all the same (rules 2 and 3 of the module's head).
+    fn must_issue(&self, next: &Next) -> bool {
+        let admitted = match self.batches.front() {
+            None => 0,
+            Some(batch) if (batch.pass, batch.index) == (next.pass, next.batch) => batch.bytes,
+            Some(_) => return false,
+        };
+        self.asked || self.charged <= self.last_taken + admitted
+    }
+
+    fn issue_one(&mut self, next: &Next, bytes: u64, actions: &mut Vec<Action>) {
+        let (tick, key) = (self.window.end(), next.key);
+        match self.batches.back_mut() {
+            Some(batch) if (batch.pass, batch.index) == (next.pass, next.batch) => {
+                batch.ticks += 1;
+                batch.bytes += bytes;
+                batch.waiting += 1;
+                batch.closed = next.closes;
+            }
+            _ => self.batches.push_back(Batch {
+                pass: next.pass,
+                index: next.batch,
+                first: tick,
+                ticks: 1,
+                bytes,
+                waiting: 1,
+                closed: next.closes,
+                taking: Taking::default(),
+            }),
+        }
+        self.span += bytes + SLOT_BYTES;
+        let level = self.place(key);
+        let earlier = self.window.push(key, bytes, State::Following);
+        if let Some(earlier) = earlier {
+            self.follow(earlier, tick, actions);
+            return;
+        }
+        self.charged += bytes;
+        let (state, action) = match level {
+            Some(level) => (State::Finding { level }, Action::Find { tick, key, level }),
+            None => (State::Reading, Action::Read { tick, key }),
+        };
+        if let Some(slot) = self.window.get_mut(tick) {
+            slot.state = state;
+        }
+        actions.push(action);
+    }
+
+    /// Lets the use at `tick` have what an earlier use of the same sample has or gets.
+    fn follow(&mut self, earlier: Tick, tick: Tick, actions: &mut Vec<Action>) {
+        let Some(slot) = self.window.get_mut(earlier) else { return };
+        match slot.state {
+            State::Ready(_) => {
+                actions.push(Action::Share { from: earlier, to: tick });
+                self.settle(tick, State::Ready(Source::Memory), false, actions);
+            }
+            State::Bad => self.settle(tick, State::Bad, false, actions),
+            state => {
+                debug_assert!(!state.is_settled());
+                slot.follower = Some(tick);
+            }
+        }
+    }
+}

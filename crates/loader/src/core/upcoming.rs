@@ -1,0 +1,142 @@
+//! The uses that have not been issued yet, in order, and when a sample comes round again.
+//!
+//! An epoch's order costs milliseconds to compute, too long for a runtime's thread, so the core asks for each pass's
+//! stream ([`Action::Deal`](super::Action::Deal)) while it still works on the one before. Look-ahead then runs across
+//! the boundary without noticing it.
+
+use std::collections::VecDeque;
+
+use foreread_oracle::{AccessStream, Pass, Run};
+use foreread_types::{SampleId, SampleKey, Tick};
+
+/// How many ids are taken from the stream at a time.
+const CHUNK: usize = 256;
+
+/// The next use to be issued.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Next {
+    pub(super) pass: usize,
+    /// Number of its batch within the pass.
+    pub(super) batch: u64,
+    /// Whether it is the last of its batch.
+    pub(super) closes: bool,
+    pub(super) key: SampleKey,
+}
+
+#[derive(Debug)]
+pub(super) struct Upcoming {
+    run: Run,
+    dealt: VecDeque<(Pass, AccessStream)>,
+    /// The first pass that has not been dealt; `asked` says whether it has been asked for.
+    undealt: usize,
+    asked: bool,
+    /// Position of the next use in the front pass.
+    index: u64,
+    chunk: Vec<SampleId>,
+    chunk_from: u64,
+}
+
+impl Upcoming {
+    pub(super) fn new(run: Run) -> Self {
+        Self { run, dealt: VecDeque::new(), undealt: 0, asked: false, index: 0, chunk: Vec::new(), chunk_from: 0 }
+    }
+
+    pub(super) fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// The pass that should be dealt next, once: so that the one being issued, the one after it and everything up to
+    /// `horizon` ticks beyond the next use are known.
+    pub(super) fn wants(&mut self, horizon: u64) -> Option<usize> {
+        if self.asked || (self.dealt.len() >= 2 && self.covers(horizon)) {
+            return None;
+        }
+        self.run.pass(self.undealt)?;
+        self.asked = true;
+        Some(self.undealt)
+    }
+
+    /// Whether the uses up to `horizon` ticks beyond the next one are known, or all that there are.
+    pub(super) fn covers(&self, horizon: u64) -> bool {
+        if self.run.pass(self.undealt).is_none() {
+            return true;
+        }
+        match (self.dealt.front(), self.dealt.back()) {
+            (Some((first, _)), Some((last, _))) => {
+                last.first_tick.0 + last.samples > first.first_tick.0 + self.index + horizon
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes a stream that was asked for; any other is ignored.
+    pub(super) fn dealt(&mut self, pass: usize, stream: AccessStream) {
+        if !self.asked || pass != self.undealt {
+            return;
+        }
+        if let Some(pass) = self.run.pass(pass) {
+            self.dealt.push_back((pass, stream));
+        }
+        self.undealt += 1;
+        self.asked = false;
+    }
+
+    /// The next use; `None` at the end, or while its pass is being dealt.
+    pub(super) fn peek(&mut self) -> Option<Next> {
+        while let Some((pass, _)) = self.dealt.front() {
+            if self.index < pass.samples {
+                break;
+            }
+            self.dealt.pop_front();
+            (self.index, self.chunk_from) = (0, 0);
+            self.chunk.clear();
+        }
+        let (pass, stream) = self.dealt.front()?;
+        if self.index >= self.chunk_from + self.chunk.len() as u64 {
+            let count = CHUNK.min((pass.samples - self.index) as usize);
+            self.chunk.resize(count, SampleId::default());
+            self.chunk_from = self.index;
+            stream.fill(self.index, &mut self.chunk);
+        }
+        let id = *self.chunk.get((self.index - self.chunk_from) as usize)?;
+        let batch_size = pass.batch_size.max(1);
+        Some(Next {
+            pass: pass.index,
+            batch: self.index / batch_size,
+            closes: (self.index + 1) % batch_size == 0 || self.index + 1 == pass.samples,
+            key: SampleKey::new(pass.dataset, id),
+        })
+    }
+
+    /// Goes past the use that [`peek`](Self::peek) showed.
+    pub(super) fn advance(&mut self) {
+        self.index += 1;
+    }
+
+    /// Whether every use has been issued.
+    pub(super) fn is_exhausted(&mut self) -> bool {
+        self.peek().is_none() && self.dealt.is_empty() && self.run.pass(self.undealt).is_none()
+    }
+
+    /// When `key` is used next after the use at `tick`, if that is at most `horizon` ticks later.
+    ///
+    /// `tick` is a use in a pass that is still known, or the last one of the pass before.
+    pub(super) fn next_use(&self, key: SampleKey, tick: Tick, horizon: u64) -> Option<Tick> {
+        let latest = tick.0.saturating_add(horizon);
+        for (pass, stream) in &self.dealt {
+            let first = pass.first_tick.0;
+            if first > latest {
+                break;
+            }
+            if pass.dataset != key.dataset || first + pass.samples <= tick.0 + 1 {
+                continue;
+            }
+            let from = (tick.0 + 1).saturating_sub(first);
+            if let Some(index) = stream.next_use(key.id, from) {
+                let next = first + index;
+                return (index < pass.samples && next <= latest).then_some(Tick(next));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,95 @@
+//! The part of the access stream that is under way: from the first use that has not been handed out to the last that
+//! has been issued.
+
+use std::collections::{HashMap, VecDeque};
+
+use foreread_types::{SampleKey, Tick};
+
+use crate::report::Source;
+
+/// How far one use has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Being looked up in the cache at this level.
+    Finding { level: usize },
+    /// Being read from the cache at this level.
+    Fetching { level: usize },
+    /// Being read from the origin.
+    Reading,
+    /// Waiting for an earlier use of the same sample.
+    Following,
+    /// At hand; where it came from.
+    Ready(Source),
+    /// It cannot be read.
+    Bad,
+}
+
+impl State {
+    pub(super) fn is_settled(self) -> bool {
+        matches!(self, Self::Ready(_) | Self::Bad)
+    }
+}
+
+/// One use of one sample.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) key: SampleKey,
+    pub(super) bytes: u64,
+    pub(super) state: State,
+    /// The next use of the same sample in the window, which waits for this one.
+    pub(super) follower: Option<Tick>,
+}
+
+/// Uses in order, found by tick and by sample.
+///
+/// `latest` maps a sample to its last use in the window, so that a second use that comes near joins the first instead
+/// of reading again. It is only ever asked by key; its order never shows.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    base: u64,
+    slots: VecDeque<Slot>,
+    latest: HashMap<SampleKey, Tick>,
+}
+
+impl Window {
+    /// An empty window whose first use will be `base`.
+    pub(super) fn starting_at(base: Tick) -> Self {
+        Self { base: base.0, ..Self::default() }
+    }
+
+    /// The tick that the next use to be pushed gets.
+    pub(super) fn end(&self) -> Tick {
+        Tick(self.base + self.slots.len() as u64)
+    }
+
+    pub(super) fn get(&self, tick: Tick) -> Option<&Slot> {
+        self.slots.get(self.index(tick)?)
+    }
+
+    pub(super) fn get_mut(&mut self, tick: Tick) -> Option<&mut Slot> {
+        let index = self.index(tick)?;
+        self.slots.get_mut(index)
+    }
+
+    fn index(&self, tick: Tick) -> Option<usize> {
+        tick.0.checked_sub(self.base).map(|index| index as usize)
+    }
+
+    /// Appends a use and returns the nearest earlier use of the same sample that is still in the window.
+    pub(super) fn push(&mut self, key: SampleKey, bytes: u64, state: State) -> Option<Tick> {
+        let tick = self.end();
+        self.slots.push_back(Slot { key, bytes, state, follower: None });
+        self.latest.insert(key, tick)
+    }
+
+    /// Removes the first use.
+    pub(super) fn pop(&mut self) -> Option<Slot> {
+        let slot = self.slots.pop_front()?;
+        let tick = Tick(self.base);
+        self.base += 1;
+        if self.latest.get(&slot.key) == Some(&tick) {
+            self.latest.remove(&slot.key);
+        }
+        Some(slot)
+    }
+}

@@ -1,0 +1,333 @@
+//! Carries out what the core decides: the only part of the engine that touches tiers, tasks and time.
+//!
+//! One task a run. It gathers everything that has happened (answers, what the trainer did, streams that were dealt),
+//! tells the core, and then lets it proceed once, so that reads leave in batches and a busy trainer costs one wake-up
+//! a batch instead of one a sample. Epochs are dealt on the runtime's blocking threads, one ahead.
+//!
+//! Dropping the task drops the streams of answers, which cancels what has not started; nothing outlives the run.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use foreread_dataset::Catalog;
+use foreread_oracle::{AccessStream, OracleError, Run};
+use foreread_planner::{Plan, Retention};
+use foreread_tier::{
+    Budget, CacheTier, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, Tier, TierError,
+};
+use foreread_types::{SampleId, SampleKey, Tick};
+use futures::stream::SelectAll;
+use futures::{FutureExt, StreamExt};
+use tokio::task::JoinHandle;
+
+use crate::answers::{Answer, Answers, Pending};
+use crate::batch::Batch;
+use crate::core::{Action, Core, Event};
+use crate::error::LoadError;
+use crate::handover::Handover;
+use crate::report::Taking;
+
+/// How many answers are taken in before the core may proceed.
+const GATHER: usize = 256;
+
+/// One dataset of the run: what its samples are and where they are read.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// The samples.
+    pub catalog: Catalog,
+    /// The origin, with whatever layers it needs.
+    pub origin: Arc<dyn Tier>,
+}
+
+type Dealing = JoinHandle<(usize, Result<AccessStream, OracleError>)>;
+
+pub(crate) struct Driver {
+    pub(crate) core: Core,
+    pub(crate) run: Run,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) datasets: Vec<Dataset>,
+    pub(crate) caches: Vec<Arc<dyn CacheTier>>,
+    pub(crate) staging: Budget,
+    pub(crate) handover: Arc<Handover>,
+    pub(crate) held: Held,
+    /// Why samples could not be read, for the error that ends the run.
+    pub(crate) errors: HashMap<SampleKey, TierError>,
+    pub(crate) reads: SelectAll<Answers>,
+    pub(crate) dealing: Option<Dealing>,
+    pub(crate) ended: bool,
+}
+
+/// The samples at hand, by tick, from the first that has not been handed out. Each has its own id beside it, because a
+/// use may have got another sample than its own ([`OnError::Substitute`](crate::OnError::Substitute)).
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    base: u64,
+    samples: VecDeque<Option<(SampleId, Sample)>>,
+}
+
+impl Held {
+    pub(crate) fn starting_at(base: Tick) -> Self {
+        Self { base: base.0, samples: VecDeque::new() }
+    }
+
+    fn put(&mut self, tick: Tick, id: SampleId, sample: Sample) {
+        let Some(index) = tick.0.checked_sub(self.base).map(|index| index as usize) else { return };
+        if index >= self.samples.len() {
+            self.samples.resize(index + 1, None);
+        }
+        self.samples[index] = Some((id, sample));
+    }
+
+    fn get(&self, tick: Tick) -> Option<&(SampleId, Sample)> {
+        self.samples.get(tick.0.checked_sub(self.base)? as usize)?.as_ref()
+    }
+
+    /// Takes the first `ticks` uses out; those without a sample are left out.
+    fn take(&mut self, ticks: u64) -> Vec<(SampleId, Sample)> {
+        self.base += ticks;
+        let count = self.samples.len().min(ticks as usize);
+        self.samples.drain(..count).flatten().collect()
+    }
+}
+
+/// Reads that leave together: those of one origin or one cache.
+#[derive(Debug, Default)]
+struct Outgoing {
+    requests: Vec<ReadRequest>,
+    pending: Vec<Pending>,
+}
+
+impl Outgoing {
+    fn push(&mut self, (object, span): (Object, Span), key: SampleKey, due: Tick, staging: &Budget) {
+        let tag = self.requests.len() as u32;
+        let request = ReadRequest { tag, key, object, span, due };
+        let bytes = request.len();
+        self.pending.push(Pending { tick: due, key, bytes, charge: staging.charge(bytes) });
+        self.requests.push(request);
+    }
+}
+
+/// One turn's work: events that follow from actions, and the reads to be sent at its end.
+struct Turn {
+    events: VecDeque<Event>,
+    origins: Vec<Outgoing>,
+    caches: Vec<Outgoing>,
+}
+
+impl Driver {
+    /// Runs until the last batch has been handed out, the run has failed, or the task is dropped.
+    pub(crate) async fn run(mut self) {
+        while !self.ended {
+            let mut events = VecDeque::new();
+            self.gather(&mut events);
+            events.push_back(Event::Proceed);
+            self.turn(events);
+            if self.ended {
+                break;
+            }
+            tokio::select! {
+                biased;
+                answer = self.reads.next(), if !self.reads.is_empty() => {
+                    if let Some(answer) = answer {
+                        let mut events = VecDeque::new();
+                        self.answered(answer, &mut events);
+                        self.turn(events);
+                    }
+                }
+                dealt = dealt(&mut self.dealing) => match dealt {
+                    Ok((pass, stream)) => self.turn(VecDeque::from([Event::Dealt { pass, stream }])),
+                    Err(error) => self.finish(Err(error)),
+                },
+                () = self.handover.changed() => {}
+            }
+        }
+    }
+
+    /// Everything that has happened by now.
+    fn gather(&mut self, events: &mut VecDeque<Event>) {
+        let told = self.handover.told();
+        if told.released > 0 {
+            events.push_back(Event::Released { bytes: told.released });
+        }
+        events.extend((0..told.taken).map(|_| Event::Taken));
+        if told.asked {
+            events.push_back(Event::Asked);
+        }
+        for _ in 0..GATHER {
+            match self.reads.next().now_or_never().flatten() {
+                Some(answer) => self.answered(answer, events),
+                None => break,
+            }
+        }
+    }
+
+    fn answered(&mut self, Answer { tick, key, result }: Answer, events: &mut VecDeque<Event>) {
+        match result {
+            Ok(sample) => {
+                self.held.put(tick, key.id, sample);
+                events.push_back(Event::Arrived(tick));
+            }
+            Err(error) => {
+                tracing::debug!(%key, %error, "a read failed");
+                self.errors.insert(key, error);
+                events.push_back(Event::Failed(tick));
+            }
+        }
+    }
+
+    fn finish(&mut self, end: Result<(), LoadError>) {
+        self.ended = true;
+        self.handover.finish(end);
+    }
+
+    /// Tells the core `events` and all that follow from them, then sends the reads that came of it.
+    fn turn(&mut self, events: VecDeque<Event>) {
+        let mut turn = Turn {
+            events,
+            origins: self.datasets.iter().map(|_| Outgoing::default()).collect(),
+            caches: self.caches.iter().map(|_| Outgoing::default()).collect(),
+        };
+        let mut actions = Vec::new();
+        let mut proceed_again = false;
+        loop {
+            while let Some(event) = turn.events.pop_front() {
+                self.core.on(event, &mut actions);
+                for action in actions.drain(..) {
+                    proceed_again |= self.act(action, &mut turn);
+                }
+            }
+            // Lookups that were answered at once may have completed batches and made room.
+            if !std::mem::take(&mut proceed_again) || self.ended {
+                break;
+            }
+            turn.events.push_back(Event::Proceed);
+        }
+        for (origin, outgoing) in self.datasets.iter().map(|dataset| &dataset.origin).zip(turn.origins) {
+            send(&mut self.reads, &**origin, outgoing);
+        }
+        for (cache, outgoing) in self.caches.iter().zip(turn.caches) {
+            send(&mut self.reads, &**cache, outgoing);
+        }
+    }
+
+    /// Carries out one action; says whether the core should proceed again before the driver waits.
+    fn act(&mut self, action: Action, turn: &mut Turn) -> bool {
+        match action {
+            Action::Deal { pass } => self.deal(pass),
+            Action::Find { tick, key, level } => {
+                turn.events.push_back(match self.caches[level].lookup(key) {
+                    Lookup::Ready(sample) => {
+                        self.held.put(tick, key.id, sample);
+                        Event::Found(tick)
+                    }
+                    Lookup::Stored => Event::Kept(tick),
+                    Lookup::Absent => Event::Absent(tick),
+                });
+                return true;
+            }
+            Action::Fetch { tick, key, level } => match self.locate(key) {
+                Ok(place) => turn.caches[level].push(place, key, tick, &self.staging),
+                Err(error) => self.answered(Answer { tick, key, result: Err(error) }, &mut turn.events),
+            },
+            Action::Read { tick, key } => match self.locate(key) {
+                Ok(place) => turn.origins[key.dataset.0 as usize].push(place, key, tick, &self.staging),
+                Err(error) => self.answered(Answer { tick, key, result: Err(error) }, &mut turn.events),
+            },
+            Action::Store { tick, key, level } => self.store(tick, key, level),
+            Action::Remove { key, level } => {
+                let cache = Arc::clone(&self.caches[level]);
+                in_passing(async move { cache.remove(vec![key]).await });
+            }
+            Action::Share { from, to } => {
+                if let Some((id, sample)) = self.held.get(from).cloned() {
+                    self.held.put(to, id, sample);
+                }
+            }
+            Action::Hand { pass, index, ticks, taking, .. } => self.hand(pass, index, ticks, taking),
+            Action::Fail { tick, key } => {
+                let epoch = self.run.pass_of(tick).map_or(0, |pass| pass.epoch);
+                let error =
+                    self.errors.remove(&key).unwrap_or_else(|| TierError::new(ErrorKind::Other, "engine"));
+                self.finish(Err(LoadError::sample(key, epoch, error)));
+            }
+            Action::End => self.finish(Ok(())),
+        }
+        false
+    }
+
+    fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
+        let catalog = &self.datasets[key.dataset.0 as usize].catalog;
+        match catalog.entry(key.id) {
+            Ok(entry) => Ok((entry.object, entry.span)),
+            Err(error) => {
+                Err(TierError::new(ErrorKind::Invalid, "catalog").with_detail(error.to_string()).with_source(error))
+            }
+        }
+    }
+
+    fn deal(&mut self, index: usize) {
+        let Some(pass) = self.run.pass(index) else { return };
+        let run = self.run.clone();
+        let inverse = matches!(self.plan.retention(), Retention::Threshold { .. });
+        self.dealing = Some(tokio::task::spawn_blocking(move || {
+            let stream = run.stream(&pass);
+            if let (true, Ok(stream)) = (inverse, &stream) {
+                stream.uses(); // built here, or the runtime's thread would build it at the first question
+            }
+            (index, stream)
+        }));
+    }
+
+    fn store(&mut self, tick: Tick, key: SampleKey, level: usize) {
+        let Some((_, sample)) = self.held.get(tick).cloned() else { return };
+        let cache = Arc::clone(&self.caches[level]);
+        let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {
+            metrics::counter!("foreread_store_skipped_total", "tier" => cache.name().to_owned()).increment(1);
+            return;
+        };
+        in_passing(async move {
+            if let Err(error) = cache.store(room, key, sample).await {
+                tracing::warn!(tier = cache.name(), %key, %error, "a sample could not be kept");
+            }
+        });
+    }
+
+    fn hand(&mut self, pass: usize, index: u64, ticks: u64, taking: Taking) {
+        let samples = self.held.take(ticks);
+        let Some(of) = self.run.pass(pass) else { return };
+        let (epoch, phase, dataset) = (of.epoch, of.kind, of.dataset);
+        self.handover.push(Batch { pass, epoch, phase, dataset, index, samples, taking });
+    }
+}
+
+impl Drop for Driver {
+    /// However the task ends, nobody waits for it any longer.
+    fn drop(&mut self) {
+        self.handover.finish(Err(LoadError::stopped()));
+    }
+}
+
+fn send(reads: &mut SelectAll<Answers>, tier: &dyn Tier, outgoing: Outgoing) {
+    if !outgoing.requests.is_empty() {
+        reads.push(Answers::new(tier, tier.read(outgoing.requests), outgoing.pending));
+    }
+}
+
+/// Drives `work` as far as it goes at once (all the way, for a memory tier), and the rest as a task of its own.
+fn in_passing(work: impl Future<Output = ()> + Send + 'static) {
+    let mut work = Box::pin(work);
+    if work.as_mut().now_or_never().is_none() {
+        tokio::spawn(work);
+    }
+}
+
+/// The stream that is being dealt, when it is there; never, when none is.
+async fn dealt(dealing: &mut Option<Dealing>) -> Result<(usize, AccessStream), LoadError> {
+    let Some(task) = dealing else { return std::future::pending().await };
+    let done = task.await;
+    *dealing = None;
+    match done {
+        Ok((pass, stream)) => stream.map(|stream| (pass, stream)).map_err(LoadError::order),
+        Err(_) => Err(LoadError::stopped()),
+    }
+}

@@ -1,0 +1,91 @@
+//! Why a run ended early.
+
+use std::fmt;
+
+use foreread_oracle::OracleError;
+use foreread_tier::{ErrorKind, TierError};
+use foreread_types::SampleKey;
+
+/// The kinds of failure that a trainer can tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LoadErrorKind {
+    /// A sample could not be read; the tier's own kind says why.
+    Sample(ErrorKind),
+    /// The order of a pass could not be computed.
+    Order,
+    /// The engine has stopped without finishing, which is a bug or a runtime that was shut down under it.
+    Stopped,
+}
+
+/// Why a run ended early. Opaque; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct LoadError(Cause);
+
+#[derive(Clone, Debug)]
+enum Cause {
+    Sample { key: SampleKey, epoch: u64, source: TierError },
+    Order(std::sync::Arc<OracleError>),
+    Stopped,
+}
+
+impl LoadError {
+    pub(crate) fn sample(key: SampleKey, epoch: u64, source: TierError) -> Self {
+        Self(Cause::Sample { key, epoch, source })
+    }
+
+    pub(crate) fn order(error: OracleError) -> Self {
+        Self(Cause::Order(std::sync::Arc::new(error)))
+    }
+
+    pub(crate) fn stopped() -> Self {
+        Self(Cause::Stopped)
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> LoadErrorKind {
+        match &self.0 {
+            Cause::Sample { source, .. } => LoadErrorKind::Sample(source.kind()),
+            Cause::Order(_) => LoadErrorKind::Order,
+            Cause::Stopped => LoadErrorKind::Stopped,
+        }
+    }
+
+    /// The sample that could not be read.
+    pub fn key(&self) -> Option<SampleKey> {
+        match &self.0 {
+            Cause::Sample { key, .. } => Some(*key),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Cause::Sample { key, epoch, source } => {
+                write!(f, "{key} (epoch {epoch}) cannot be read: {source}")?;
+                match source.kind() {
+                    ErrorKind::NotFound | ErrorKind::Changed => {
+                        f.write_str("; index the dataset again if it was changed on purpose")
+                    }
+                    ErrorKind::Denied => f.write_str("; give this user permission to read it"),
+                    _ => Ok(()),
+                }
+            }
+            Cause::Order(error) => write!(f, "the order of an epoch cannot be computed: {error}"),
+            Cause::Stopped => {
+                f.write_str("the engine stopped before the run was over; was its runtime shut down, or did a tier panic?")
+            }
+        }
+    }
+}
+
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0 {
+            Cause::Sample { source, .. } => std::error::Error::source(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Where the driver leaves complete batches and the trainer takes them.
+//!
+//! One lock, held for a push or a pop. The trainer's side works from async code (a waker) and from plain threads (a
+//! condition variable with a time-out, never `block_on`, so that a caller can look for signals in between). The account
+//! is kept here because this is where batches change hands: what the trainer has seen and what the report says can
+//! then never differ.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use foreread_oracle::Run;
+use futures::task::AtomicWaker;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::account::Account;
+use crate::batch::Batch;
+use crate::error::LoadError;
+use crate::instruments::Instruments;
+use crate::report::RunReport;
+
+/// What the trainer has done since the driver looked last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) asked: bool,
+    pub(crate) taken: u64,
+    pub(crate) released: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Handover {
+    state: Mutex<State>,
+    trainer: AtomicWaker,
+    arrived: Condvar,
+    driver: Notify,
+    released: AtomicU64,
+    /// The driver is woken when this many bytes have been given back; fewer wait for the next batch to be asked for.
+    wake_at: u64,
+    began: Instant,
+}
+
+#[derive(Debug)]
+struct State {
+    run: Run,
+    queue: VecDeque<Batch>,
+    end: Option<Result<(), LoadError>>,
+    waiting_since: Option<Duration>,
+    asked: bool,
+    taken: u64,
+    last: Option<(usize, u64)>,
+    account: Account,
+    instruments: Instruments,
+}
+
+impl Handover {
+    pub(crate) fn new(run: Run, wake_at: u64) -> Self {
+        let state = State {
+            run,
+            queue: VecDeque::new(),
+            end: None,
+            waiting_since: None,
+            asked: false,
+            taken: 0,
+            last: None,
+            account: Account::default(),
+            instruments: Instruments::new(),
+        };
+        Self {
+            state: Mutex::new(state),
+            trainer: AtomicWaker::new(),
+            arrived: Condvar::new(),
+            driver: Notify::new(),
+            released: AtomicU64::new(0),
+            wake_at: wake_at.max(1),
+            began: Instant::now(),
+        }
+    }
+
+    /// A panic elsewhere cannot leave the state half changed: every change is a few assignments.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // ---- the driver's side ----
+
+    pub(crate) fn push(&self, batch: Batch) {
+        self.lock().queue.push_back(batch);
+        self.wake_trainer();
+    }
+
+    /// Ends the run after the batches that are there; only the first end counts.
+    pub(crate) fn finish(&self, end: Result<(), LoadError>) {
+        self.lock().end.get_or_insert(end);
+        self.wake_trainer();
+    }
+
+    fn wake_trainer(&self) {
+        self.trainer.wake();
+        self.arrived.notify_all();
+    }
+
+    pub(crate) fn told(&self) -> Told {
+        let released = self.released.swap(0, Ordering::AcqRel);
+        let mut state = self.lock();
+        let told = Told { asked: state.asked, taken: state.taken, released };
+        (state.asked, state.taken) = (false, 0);
+        told
+    }
+
+    /// Until the trainer has done something. Cancel safe: what it did is kept.
+    pub(crate) async fn changed(&self) {
+        self.driver.notified().await;
+    }
+
+    /// Called by charges when they end, on any thread.
+    pub(crate) fn release(&self, bytes: u64) {
+        let before = self.released.fetch_add(bytes, Ordering::AcqRel);
+        if before < self.wake_at && before + bytes >= self.wake_at {
+            self.driver.notify_one();
+        }
+    }
+
+    // ---- the trainer's side ----
+
+    /// The next batch, the end (`Some(None)`), or `None`: not yet.
+    fn take(&self) -> Option<Option<Result<Batch, LoadError>>> {
+        let mut state = self.lock();
+        let now = self.began.elapsed();
+        if let Some(batch) = state.queue.pop_front() {
+            let asked = state.waiting_since.take().unwrap_or(now);
+            state.taken += 1;
+            state.last = Some((batch.pass, batch.index));
+            if let Some(pass) = state.run.pass(batch.pass) {
+                state.account.take(&pass, &batch.taking, asked, now);
+            }
+            state.instruments.batch(&batch.taking, now.saturating_sub(asked));
+            drop(state);
+            self.driver.notify_one();
+            return Some(Some(Ok(batch)));
+        }
+        match &mut state.end {
+            Some(Ok(())) => Some(None),
+            Some(end) => {
+                // Said once; after that the run is over.
+                let error = std::mem::replace(end, Ok(()));
+                Some(error.err().map(Err))
+            }
+            None => {
+                if state.waiting_since.is_none() {
+                    state.waiting_since = Some(now);
+                    state.asked = true;
+                    drop(state);
+                    self.driver.notify_one();
+                }
+                None
+            }
+        }
+    }
+
+    pub(crate) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<Result<Batch, LoadError>>> {
+        if let Some(item) = self.take() {
+            return Poll::Ready(item);
+        }
+        self.trainer.register(context.waker());
+        // Once more, or a batch that came before the waker was there would be slept through.
+        self.take().map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Waits at most `timeout` for the next batch or the end; `None` when neither came.
+    pub(crate) fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
+        if let Some(item) = self.take() {
+            return Some(item);
+        }
+        let state = self.lock();
+        let empty = |state: &mut State| state.queue.is_empty() && state.end.is_none();
+        let (state, _) =
+            self.arrived.wait_timeout_while(state, timeout, empty).unwrap_or_else(PoisonError::into_inner);
+        drop(state);
+        self.take()
+    }
+
+    pub(crate) fn report(&self) -> RunReport {
+        self.lock().account.report().clone()
+    }
+
+    /// The pass and the number of the batch that was taken last.
+    pub(crate) fn last_taken(&self) -> Option<(usize, u64)> {
+        self.lock().last
+    }
+}

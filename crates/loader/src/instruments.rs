@@ -1,0 +1,53 @@
+//! The engine's metrics, through the `metrics` facade: free where no recorder is installed.
+//!
+//! Handles are looked up once a run; a batch then costs a few atomic additions.
+
+use std::time::Duration;
+
+use metrics::{Counter, Histogram, counter, histogram};
+
+use crate::report::{Source, Taking};
+
+pub(crate) struct Instruments {
+    samples: [Counter; 4],
+    bytes: [Counter; 4],
+    batches: Counter,
+    skipped: Counter,
+    substituted: Counter,
+    wait: Histogram,
+}
+
+impl std::fmt::Debug for Instruments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Instruments").finish_non_exhaustive()
+    }
+}
+
+impl Instruments {
+    pub(crate) fn new() -> Self {
+        Self {
+            samples: Source::ALL
+                .map(|source| counter!("foreread_delivered_samples_total", "source" => source.as_str())),
+            bytes: Source::ALL
+                .map(|source| counter!("foreread_delivered_bytes_total", "source" => source.as_str())),
+            batches: counter!("foreread_delivered_batches_total"),
+            skipped: counter!("foreread_skipped_samples_total"),
+            substituted: counter!("foreread_substituted_samples_total"),
+            wait: histogram!("foreread_batch_wait_seconds"),
+        }
+    }
+
+    pub(crate) fn batch(&self, taking: &Taking, waited: Duration) {
+        for source in Source::ALL {
+            let count = taking.reads.from(source);
+            if count.samples > 0 {
+                self.samples[source as usize].increment(count.samples);
+                self.bytes[source as usize].increment(count.bytes);
+            }
+        }
+        self.batches.increment(1);
+        self.skipped.increment(taking.skipped);
+        self.substituted.increment(taking.substituted);
+        self.wait.record(waited);
+    }
+}

@@ -1,0 +1,163 @@
+//! A run that has been started, as the trainer sees it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use foreread_oracle::{Position, Run};
+use foreread_planner::Plan;
+use foreread_tier::{Budget, CacheTier};
+use foreread_types::Tick;
+use futures::Stream;
+use futures::stream::SelectAll;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tracing::Instrument;
+
+use crate::batch::Batch;
+use crate::core::{Config, Core, OnError};
+use crate::driver::{Dataset, Driver, Held};
+use crate::error::LoadError;
+use crate::handover::Handover;
+use crate::report::{RunReport, Source};
+
+/// How long a blocking wait sleeps at most before it looks around again.
+const NAP: Duration = Duration::from_millis(100);
+
+/// What a run is made of.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// What this rank reads, and when.
+    pub run: Run,
+    /// Where samples are kept.
+    pub plan: Arc<Plan>,
+    /// The datasets, as the schedule numbers them.
+    pub datasets: Vec<Dataset>,
+    /// The caches, as the plan numbers its levels, with their names in the report.
+    pub caches: Vec<(Source, Arc<dyn CacheTier>)>,
+    /// How far reads may run ahead of the trainer, in bytes.
+    pub look_ahead: u64,
+    /// What happens when a sample cannot be read.
+    pub on_error: OnError,
+}
+
+/// A run under way. Reading ahead begins when it is made; dropping it ends the run and everything it does.
+///
+/// Batches are taken by a plain thread ([`batches`](Self::batches), [`next_timeout`](Self::next_timeout)) or by async
+/// code (the loader is a [`Stream`]).
+///
+/// # Cancel safety
+/// Dropping a waiting future loses no batch.
+#[derive(Debug)]
+pub struct Loader {
+    run: Run,
+    plan: Arc<Plan>,
+    handover: Arc<Handover>,
+    staging: Budget,
+    driver: AbortHandle,
+}
+
+impl Loader {
+    /// Starts the run on `runtime`.
+    pub fn start(parts: Parts, runtime: &Handle) -> Self {
+        let Parts { run, plan, datasets, caches, look_ahead, on_error } = parts;
+        let handover = Arc::new(Handover::new(run.clone(), look_ahead / 16));
+        let staging = {
+            let handover = Arc::clone(&handover);
+            Budget::with_release(look_ahead, move |bytes| handover.release(bytes))
+        };
+        let (levels, caches): (Vec<Source>, Vec<Arc<dyn CacheTier>>) = caches.into_iter().unzip();
+        let sizes = datasets.iter().map(|dataset| dataset.catalog.sizes()).collect();
+        let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
+        let driver = Driver {
+            core: Core::new(Config { look_ahead, on_error, levels }, run.clone(), Arc::clone(&plan), sizes),
+            run: run.clone(),
+            plan: Arc::clone(&plan),
+            datasets,
+            caches,
+            staging: staging.clone(),
+            handover: Arc::clone(&handover),
+            held: Held::starting_at(first),
+            errors: Default::default(),
+            reads: SelectAll::new(),
+            dealing: None,
+            ended: false,
+        };
+        let span = tracing::info_span!("foreread.run", rank = run.rank().0, world_size = run.world_size());
+        let driver = runtime.spawn(driver.run().instrument(span)).abort_handle();
+        Self { run, plan, handover, staging, driver }
+    }
+
+    /// Batches in order, by waiting for each. Not from async code: it blocks the thread.
+    pub fn batches(&mut self) -> Batches<'_> {
+        Batches { loader: self }
+    }
+
+    /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over. After
+    /// an error the run is over.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
+        self.handover.next_timeout(timeout)
+    }
+
+    /// What has been delivered so far, by pass.
+    pub fn report(&self) -> RunReport {
+        self.handover.report()
+    }
+
+    /// Where the run stands: after the last batch that was taken. A later run resumes there.
+    pub fn position(&self) -> Position {
+        let last = self.handover.last_taken().and_then(|(pass, index)| Some((self.run.pass(pass)?, index)));
+        match last {
+            Some((pass, index)) => self.run.position_after(&pass, index + 1),
+            None => self.run.start(),
+        }
+    }
+
+    /// What this rank reads, and when.
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// Where samples are kept.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Staging memory in use now, in bytes: read ahead, or with the trainer and in no cache.
+    pub fn staged_bytes(&self) -> u64 {
+        self.staging.used()
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Stream for Loader {
+    type Item = Result<Batch, LoadError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.handover.poll_next(context)
+    }
+}
+
+/// A run's batches for plain threads. See [`Loader::batches`].
+#[derive(Debug)]
+pub struct Batches<'a> {
+    loader: &'a mut Loader,
+}
+
+impl Iterator for Batches<'_> {
+    type Item = Result<Batch, LoadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(item) = self.loader.next_timeout(NAP) {
+                return item;
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a run has done so far: where its samples came from, how long it took, how long the trainer waited.
+
+use std::time::Duration;
+
+use foreread_oracle::PhaseKind;
+
+/// Where a delivered sample came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Read from the origin for this use.
+    Origin,
+    /// The memory tier, or memory that an earlier use in the look-ahead still held.
+    Memory,
+    /// The disk tier.
+    Disk,
+    /// Another rank.
+    Peer,
+}
+
+impl Source {
+    /// All of them, in the order of the report.
+    pub const ALL: [Self; 4] = [Self::Origin, Self::Memory, Self::Disk, Self::Peer];
+
+    /// The name in reports and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Origin => "origin",
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+            Self::Peer => "peer",
+        }
+    }
+}
+
+/// A count of samples and of their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Samples.
+    pub samples: u64,
+    /// Their lengths, summed.
+    pub bytes: u64,
+}
+
+impl Count {
+    pub(crate) fn add(&mut self, samples: u64, bytes: u64) {
+        self.samples += samples;
+        self.bytes += bytes;
+    }
+}
+
+/// Delivered samples by where they came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads([Count; 4]);
+
+impl Reads {
+    /// Those from `source`.
+    pub fn from(&self, source: Source) -> Count {
+        self.0[source as usize]
+    }
+
+    /// All of them.
+    pub fn total(&self) -> Count {
+        let mut sum = Count::default();
+        self.0.iter().for_each(|count| sum.add(count.samples, count.bytes));
+        sum
+    }
+
+    pub(crate) fn add(&mut self, source: Source, bytes: u64) {
+        self.0[source as usize].add(1, bytes);
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            mine.add(theirs.samples, theirs.bytes);
+        }
+    }
+}
+
+/// What one batch adds to the account when it is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taking {
+    /// Its samples, by where they came from.
+    pub reads: Reads,
+    /// Uses without a sample.
+    pub skipped: u64,
+    /// Uses that got a neighbour's sample.
+    pub substituted: u64,
+}
+
+/// One pass (a phase of an epoch), as far as the trainer has taken it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassReport {
+    /// The pass's index in the run.
+    pub pass: usize,
+    /// The epoch that it belongs to.
+    pub epoch: u64,
+    /// Training or validation.
+    pub phase: PhaseKind,
+    /// Batches taken.
+    pub batches: u64,
+    /// Samples delivered, by where they came from.
+    pub reads: Reads,
+    /// From the moment its first batch was asked for to the delivery of its last.
+    pub time: Duration,
+    /// The part of `time` in which the trainer waited for a batch.
+    pub stall: Duration,
+    /// How long its first batch was waited for.
+    pub first_batch: Duration,
+}
+
+/// The whole run so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunReport {
+    /// One entry a pass that has begun, in order.
+    pub passes: Vec<PassReport>,
+    /// Uses that were left out because their sample could not be read.
+    pub skipped: u64,
+    /// Uses that got a neighbour's sample instead of their own.
+    pub substituted: u64,
+}

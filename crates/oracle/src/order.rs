@@ -1,0 +1,269 @@
+//! The global order of one pass, before it is dealt to ranks.
+//!
+//! An order is a value: cheap to clone, readable at any position, and invertible. Inside it is one enum, matched once
+//! for each chunk of positions and not once for each sample; only orders of a user's own pay for a virtual call, and
+//! that once for each chunk too. Tables hold 4 bytes a sample where the ids fit, 8 where not; the identity and Feistel
+//! orders hold none.
+
+use std::fmt;
+use std::sync::Arc;
+
+use foreread_types::SampleId;
+
+use crate::error::{OracleError, Reason};
+use crate::samplers::Permutation;
+use crate::uses::Uses;
+
+/// The most samples that an order may have: 2^63.
+pub(crate) const MAX_SAMPLES: u64 = 1 << 63;
+
+/// The sample ids of one pass over a dataset, by position `0..len`, as all ranks together read them.
+///
+/// ```
+/// use foreread_oracle::{Sampler, Shuffle};
+/// use foreread_types::SampleId;
+/// # fn main() -> Result<(), foreread_oracle::OracleError> {
+/// let order = Shuffle::new(1000, 42)?.order(0)?;
+/// let mut every_tenth = [SampleId(0); 5];
+/// order.fill(3, 10, &mut every_tenth);
+/// assert_eq!(every_tenth[1], order.at(13));
+/// assert_eq!(order.inverse().next(order.at(13), 0), Some(13));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Order {
+    population: u64,
+    len: u64,
+    distinct: bool,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+pub(crate) enum Kind {
+    Identity,
+    // A vector in an `Arc`, not a slice in one: filled in place, allocated fallibly, never copied.
+    Small(Arc<Vec<u32>>),
+    Large(Arc<Vec<u64>>),
+    Feistel(Permutation),
+    Custom(Arc<dyn Computed>),
+}
+
+/// An order that a user's own sampler computes, where a table of ids would not do.
+///
+/// It must be a pure function of the position, and [`next`](Self::next) must agree with [`fill`](Self::fill).
+pub trait Computed: fmt::Debug + Send + Sync {
+    /// How many samples the dataset has; ids lie below it.
+    fn population(&self) -> u64;
+
+    /// How many positions the order has.
+    fn len(&self) -> u64;
+
+    /// Whether there are no positions.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether no id occurs twice.
+    fn is_distinct(&self) -> bool;
+
+    /// Writes the ids at positions `from`, `from + step`, ... into `out`; all of them lie below `len`.
+    fn fill(&self, from: u64, step: u64, out: &mut [SampleId]);
+
+    /// The first position at or after `from` that reads `id`.
+    fn next(&self, id: SampleId, from: u64) -> Option<u64>;
+}
+
+impl Order {
+    /// The order `0, 1, .., samples - 1`; needs no memory.
+    ///
+    /// # Errors
+    /// More than 2^63 samples.
+    pub fn identity(samples: u64) -> Result<Self, OracleError> {
+        check_samples(samples)?;
+        Ok(Self { population: samples, len: samples, distinct: true, kind: Kind::Identity })
+    }
+
+    /// An order given as a table of ids below `population`; ids may repeat or be left out.
+    ///
+    /// # Errors
+    /// An id that is not below `population`, or a population of more than 2^63.
+    pub fn table(population: u64, ids: Vec<u64>) -> Result<Self, OracleError> {
+        check_samples(population)?;
+        if let Some(at) = ids.iter().position(|&id| id >= population) {
+            let place = format!("position {at} of the order");
+            return Err(Reason::Id { id: ids[at], place, population }.into());
+        }
+        let distinct = is_distinct(population, &ids);
+        Ok(if population <= 1 << 32 {
+            Self::small(population, ids.into_iter().map(|id| id as u32).collect(), distinct)
+        } else {
+            Self::large(population, ids, distinct)
+        })
+    }
+
+    /// An order that is computed position by position.
+    ///
+    /// # Errors
+    /// A population or length of more than 2^63.
+    pub fn custom(computed: Arc<dyn Computed>) -> Result<Self, OracleError> {
+        check_samples(computed.population())?;
+        check_samples(computed.len())?;
+        Ok(Self {
+            population: computed.population(),
+            len: computed.len(),
+            distinct: computed.is_distinct(),
+            kind: Kind::Custom(computed),
+        })
+    }
+
+    pub(crate) fn small(population: u64, ids: Vec<u32>, distinct: bool) -> Self {
+        Self { population, len: ids.len() as u64, distinct, kind: Kind::Small(Arc::new(ids)) }
+    }
+
+    pub(crate) fn large(population: u64, ids: Vec<u64>, distinct: bool) -> Self {
+        Self { population, len: ids.len() as u64, distinct, kind: Kind::Large(Arc::new(ids)) }
+    }
+
+    pub(crate) fn feistel(permutation: Permutation) -> Self {
+        let samples = permutation.len();
+        Self { population: samples, len: samples, distinct: true, kind: Kind::Feistel(permutation) }
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// How many positions the order has.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are no positions.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many samples the dataset has; all ids lie below it.
+    pub fn population(&self) -> u64 {
+        self.population
+    }
+
+    /// Whether no id occurs twice.
+    pub fn is_distinct(&self) -> bool {
+        self.distinct
+    }
+
+    /// The sample that is read at `position`. For many positions, [`fill`](Self::fill) is faster.
+    ///
+    /// # Panics
+    /// If `position` is not below `len`.
+    pub fn at(&self, position: u64) -> SampleId {
+        assert!(position < self.len, "position {position} of an order of {}", self.len);
+        match &self.kind {
+            Kind::Identity => SampleId(position),
+            Kind::Small(ids) => SampleId(u64::from(ids[position as usize])),
+            Kind::Large(ids) => SampleId(ids[position as usize]),
+            Kind::Feistel(permutation) => SampleId(permutation.forward(position)),
+            Kind::Custom(computed) => {
+                let mut out = [SampleId(0)];
+                computed.fill(position, 1, &mut out);
+                out[0]
+            }
+        }
+    }
+
+    /// Writes the samples at positions `from`, `from + step`, `from + 2 * step`, ... into `out`, which may be empty.
+    ///
+    /// # Panics
+    /// If one of the positions is not below `len`.
+    pub fn fill(&self, from: u64, step: u64, out: &mut [SampleId]) {
+        let Some(steps) = (out.len() as u64).checked_sub(1) else { return };
+        let last = steps.checked_mul(step).and_then(|span| span.checked_add(from));
+        assert!(
+            last.is_some_and(|last| last < self.len),
+            "{} positions from {from} by {step} of an order of {}",
+            out.len(),
+            self.len
+        );
+        match &self.kind {
+            Kind::Identity => positions(from, step, out, |position| position),
+            Kind::Small(ids) if step == 1 => {
+                let ids = &ids[from as usize..];
+                out.iter_mut().zip(ids).for_each(|(slot, &id)| *slot = SampleId(u64::from(id)));
+            }
+            Kind::Small(ids) => positions(from, step, out, |position| u64::from(ids[position as usize])),
+            Kind::Large(ids) => positions(from, step, out, |position| ids[position as usize]),
+            Kind::Feistel(permutation) => {
+                positions(from, step, out, |position| permutation.forward(position))
+            }
+            Kind::Custom(computed) => computed.fill(from, step, out),
+        }
+    }
+
+    /// Where each sample is used. Takes O(len) time and 4 bytes a sample for tables, nothing for the others.
+    pub fn inverse(&self) -> Uses {
+        Uses::of(self)
+    }
+}
+
+#[inline]
+fn positions(from: u64, step: u64, out: &mut [SampleId], id: impl Fn(u64) -> u64) {
+    let mut position = from;
+    for slot in out {
+        *slot = SampleId(id(position));
+        // The step behind the last position may leave the range of numbers, and is not used.
+        position = position.wrapping_add(step);
+    }
+}
+
+impl fmt::Debug for Order {
+    /// The kind and the numbers, not the table.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.kind {
+            Kind::Identity => "identity",
+            Kind::Small(_) | Kind::Large(_) => "table",
+            Kind::Feistel(_) => "feistel",
+            Kind::Custom(_) => "custom",
+        };
+        f.debug_struct("Order")
+            .field("kind", &kind)
+            .field("population", &self.population)
+            .field("len", &self.len)
+            .field("distinct", &self.distinct)
+            .finish()
+    }
+}
+
+/// Refuses more samples than an order may have.
+pub(crate) fn check_samples(samples: u64) -> Result<(), OracleError> {
+    if samples > MAX_SAMPLES { Err(Reason::Samples { samples }.into()) } else { Ok(()) }
+}
+
+/// An empty table with room for `samples` entries, or an error where there is none.
+pub(crate) fn room<T>(samples: u64) -> Result<Vec<T>, OracleError> {
+    let mut table = Vec::new();
+    let entries = usize::try_from(samples).map_err(|_| Reason::Memory { samples })?;
+    table.try_reserve_exact(entries).map_err(|_| Reason::Memory { samples })?;
+    Ok(table)
+}
+
+/// Whether no id occurs twice: by a bitmap where the population is not much larger than the order, else by sorting.
+fn is_distinct(population: u64, ids: &[u64]) -> bool {
+    if ids.len() as u64 > population {
+        return false;
+    }
+    if population / 64 <= ids.len() as u64 {
+        let mut seen = vec![0u64; (population / 64 + 1) as usize];
+        return ids.iter().all(|&id| {
+            let word = &mut seen[(id / 64) as usize];
+            let bit = 1u64 << (id % 64);
+            let new = *word & bit == 0;
+            *word |= bit;
+            new
+        });
+    }
+    let mut sorted = ids.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).all(|pair| pair[0] != pair[1])
+}

@@ -1,0 +1,69 @@
+//! How far a run has come: the whole state that a loader saves.
+
+use foreread_types::Fingerprint;
+use serde::{Deserialize, Serialize};
+
+/// Where a run stands, for all ranks together and whatever their number: everything before `consumed` in this pass, and
+/// every pass before it, has been read.
+///
+/// It is saved as a map with a version; the fingerprint is text:
+///
+/// ```
+/// use foreread_oracle::Position;
+/// use foreread_types::Fingerprint;
+/// # fn main() -> Result<(), serde_json::Error> {
+/// let position = Position { schedule: Fingerprint(0xabc), epoch: 3, phase: 0, consumed: 512 };
+/// let text = r#"{"version":1,"schedule":"00000000000000000000000000000abc","epoch":3,"phase":0,"consumed":512}"#;
+/// assert_eq!(serde_json::to_string(&position)?, text);
+/// assert_eq!(serde_json::from_str::<Position>(text)?, position);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "Saved", try_from = "Saved")]
+pub struct Position {
+    /// The schedule that it is a position of: [`Schedule::fingerprint`](crate::Schedule::fingerprint).
+    pub schedule: Fingerprint,
+    /// The epoch, counted from 0; the number of epochs at the end of a run.
+    pub epoch: u64,
+    /// The phase in that epoch, counted from 0.
+    pub phase: u32,
+    /// Samples of that pass's global order that all ranks together have consumed.
+    pub consumed: u64,
+}
+
+/// The version of the saved form; raised with every change that an older release would misread.
+const VERSION: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    version: u32,
+    schedule: String,
+    epoch: u64,
+    phase: u32,
+    consumed: u64,
+}
+
+impl From<Position> for Saved {
+    fn from(position: Position) -> Self {
+        let Position { schedule, epoch, phase, consumed } = position;
+        Self { version: VERSION, schedule: schedule.to_string(), epoch, phase, consumed }
+    }
+}
+
+impl TryFrom<Saved> for Position {
+    type Error = String;
+
+    fn try_from(saved: Saved) -> Result<Self, Self::Error> {
+        if saved.version != VERSION {
+            return Err(format!(
+                "saved position has version {} and this release reads {VERSION}: use the release that wrote it",
+                saved.version
+            ));
+        }
+        let schedule = saved.schedule.parse().map_err(|error| {
+            format!("saved position has schedule {:?}: {error}; the state is damaged", saved.schedule)
+        })?;
+        Ok(Self { schedule, epoch: saved.epoch, phase: saved.phase, consumed: saved.consumed })
+    }
+}

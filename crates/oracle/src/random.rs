@@ -1,0 +1,119 @@
+//! The crate's own random numbers: ChaCha8 behind a newtype, and unbiased reduction to a range.
+//!
+//! `rand`'s shuffles and ranges promise no stability between releases, so the generator is used for its raw words alone
+//! (a stream that is specified, RFC 8439's with 8 rounds) and everything above it is written here and pinned by golden
+//! vectors. Each (purpose, seed, epoch) has a stream of its own, so that any epoch is reached directly.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+
+/// What a stream is for; part of the key, so that one seed serves several samplers without correlating them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Purpose {
+    Shuffle,
+    Feistel,
+    Weighted,
+}
+
+impl Purpose {
+    const fn label(self) -> &'static [u8; 24] {
+        match self {
+            Self::Shuffle => b"foreread/order/shuffle/1",
+            Self::Feistel => b"foreread/order/feistel/1",
+            Self::Weighted => b"foreread/order/weights/1",
+        }
+    }
+}
+
+/// A reproducible stream of words.
+#[derive(Debug)]
+pub(crate) struct Stream(ChaCha8Rng);
+
+impl Stream {
+    /// The stream of one epoch. Key: the seed in little endian, then the purpose's label. Stream number: the epoch.
+    pub(crate) fn new(purpose: Purpose, seed: u64, epoch: u64) -> Self {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&seed.to_le_bytes());
+        key[8..].copy_from_slice(purpose.label());
+        let mut rng = ChaCha8Rng::from_seed(key);
+        rng.set_stream(epoch);
+        Self(rng)
+    }
+
+    #[inline]
+    pub(crate) fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number below `bound`, all equally likely, from 32-bit words (Lemire, "Fast Random Integer Generation in an
+    /// Interval", 2019: multiply, keep the high half, reject the few low halves that would favour some numbers).
+    #[inline]
+    pub(crate) fn below_u32(&mut self, bound: u32) -> u32 {
+        debug_assert!(bound > 0);
+        let mut product = u64::from(self.0.next_u32()) * u64::from(bound);
+        if (product as u32) < bound {
+            let threshold = bound.wrapping_neg() % bound;
+            while (product as u32) < threshold {
+                product = u64::from(self.0.next_u32()) * u64::from(bound);
+            }
+        }
+        (product >> 32) as u32
+    }
+
+    /// The same from 64-bit words.
+    #[inline]
+    pub(crate) fn below_u64(&mut self, bound: u64) -> u64 {
+        debug_assert!(bound > 0);
+        let mut product = u128::from(self.0.next_u64()) * u128::from(bound);
+        if (product as u64) < bound {
+            let threshold = bound.wrapping_neg() % bound;
+            while (product as u64) < threshold {
+                product = u128::from(self.0.next_u64()) * u128::from(bound);
+            }
+        }
+        (product >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_differ_by_purpose_seed_and_epoch() {
+        let first = |purpose, seed, epoch| Stream::new(purpose, seed, epoch).next_u64();
+        let words = [
+            first(Purpose::Shuffle, 1, 0),
+            first(Purpose::Shuffle, 1, 1),
+            first(Purpose::Shuffle, 2, 0),
+            first(Purpose::Feistel, 1, 0),
+            first(Purpose::Weighted, 1, 0),
+        ];
+        for (i, a) in words.iter().enumerate() {
+            assert!(words[i + 1..].iter().all(|b| a != b));
+        }
+    }
+
+    #[test]
+    fn numbers_below_a_bound_are_uniform() {
+        let mut stream = Stream::new(Purpose::Shuffle, 3, 0);
+        for bound in [1u32, 3, 6, 10] {
+            let mut counts = vec![0i64; bound as usize];
+            for _ in 0..60_000 {
+                counts[stream.below_u32(bound) as usize] += 1;
+                counts[stream.below_u64(u64::from(bound)) as usize] += 1;
+            }
+            let expected = 120_000 / i64::from(bound);
+            assert!(counts.iter().all(|count| (count - expected).abs() < 1_200), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn bounds_close_to_the_words_size_reject_and_end() {
+        let mut stream = Stream::new(Purpose::Shuffle, 4, 0);
+        for _ in 0..1000 {
+            assert!(stream.below_u32((1 << 31) + 1) <= 1 << 31);
+            assert!(stream.below_u64((1 << 63) + 1) <= 1 << 63);
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! One rank's whole future.
+//!
+//! A run lays the passes of a schedule end to end and counts this rank's samples through all of them in ticks. Every
+//! count is arithmetic, because a sampler's epochs are equally long; an order is only computed when a pass is read or
+//! asked about, so resuming costs one order wherever it happens, and a run of a million epochs costs nothing to describe.
+//!
+//! The two passes asked about last stay cached (for table orders: 4 bytes a sample, 8 with the inverse), which serves a
+//! reader that looks across an epoch's boundary. Questions that reach further back or ahead compute orders again.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use foreread_types::{DatasetId, Fingerprint, Rank, SampleKey, Tick};
+
+use crate::error::{OracleError, Reason};
+use crate::stream::check_rank;
+use crate::{AccessStream, Deal, Dealing, Phase, PhaseKind, Position, Schedule};
+
+/// How many passes stay cached.
+const CACHED: usize = 2;
+
+/// One pass of one rank over a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pass {
+    /// Its number in this run, counted from 0 at the position that the run started from.
+    pub index: usize,
+    /// The epoch that it belongs to, counted from 0 at the very beginning.
+    pub epoch: u64,
+    /// The phase of the schedule.
+    pub phase: u32,
+    /// What the phase is for.
+    pub kind: PhaseKind,
+    /// The dataset that it reads.
+    pub dataset: DatasetId,
+    /// The tick of its first sample.
+    pub first_tick: Tick,
+    /// How many samples this rank gets, padding included and what `drop_last` drops not.
+    pub samples: u64,
+    /// How many batches this rank gets, the short last one included.
+    pub batches: u64,
+    /// Samples in each batch but a short last one; at least 1. Without a batch size, the whole share.
+    pub batch_size: u64,
+}
+
+/// One rank's passes from a position to the end of a schedule.
+///
+/// Ticks count this rank's samples from 0 at the run's own start, so after a resume they start from 0 again; what
+/// outlives a restart is the [`Position`].
+#[derive(Clone, Debug)]
+pub struct Run {
+    schedule: Arc<Schedule>,
+    fingerprint: Fingerprint,
+    deal: Deal,
+    world_size: u32,
+    rank: Rank,
+    /// The first pass, counted over all epochs, and what was consumed of it.
+    first: u64,
+    consumed: u64,
+    /// This rank's samples in the first pass.
+    head: u64,
+    /// This rank's samples in an epoch before each phase; one entry more for the whole epoch.
+    before: Arc<[u64]>,
+    passes: usize,
+    total: u64,
+    cache: Arc<Mutex<Vec<(usize, AccessStream)>>>,
+}
+
+impl Run {
+    /// The run of `rank` from the beginning.
+    ///
+    /// # Errors
+    /// A world size of 0, a rank that is not below it, a schedule that [`Schedule::new`] would refuse, or more samples
+    /// in all than 64 bits count.
+    pub fn new(
+        schedule: Arc<Schedule>,
+        deal: Deal,
+        world_size: u32,
+        rank: Rank,
+    ) -> Result<Self, OracleError> {
+        let fingerprint = schedule.fingerprint();
+        Self::build(schedule, fingerprint, deal, world_size, rank, 0, 0)
+    }
+
+    /// The run of `rank` from a saved position, which may stem from another world size, dealing or batch size. What is
+    /// left of the started pass is dealt as a whole pass is.
+    ///
+    /// A position at or behind the schedule's end gives a run without passes.
+    ///
+    /// # Errors
+    /// A position of another schedule ([`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch)), one that lies outside its
+    /// pass, and whatever [`new`](Self::new) refuses.
+    pub fn resume(
+        schedule: Arc<Schedule>,
+        deal: Deal,
+        world_size: u32,
+        rank: Rank,
+        position: &Position,
+    ) -> Result<Self, OracleError> {
+        schedule.check()?;
+        let expected = schedule.fingerprint();
+        if position.schedule != expected {
+            return Err(Reason::Schedule { found: position.schedule, expected }.into());
+        }
+        let phases = schedule.phases.len();
+        let Some(phase) = schedule.phases.get(position.phase as usize) else {
+            return Err(Reason::PhaseIndex { phase: position.phase, phases }.into());
+        };
+        let (consumed, len) = (position.consumed, phase.sampler.len());
+        if consumed > len {
+            return Err(Reason::Consumed { consumed, len }.into());
+        }
+        let first = position
+            .epoch
+            .checked_mul(phases as u64)
+            .and_then(|first| first.checked_add(position.phase.into()));
+        let first = first.ok_or(Reason::RunLength)?;
+        // A pass of which all was consumed is over; an empty one is still to come.
+        if consumed == len && len > 0 {
+            let first = first.checked_add(1).ok_or(Reason::RunLength)?;
+            return Self::build(schedule, expected, deal, world_size, rank, first, 0);
+        }
+        Self::build(schedule, expected, deal, world_size, rank, first, consumed)
+    }
+
+    fn build(
+        schedule: Arc<Schedule>,
+        fingerprint: Fingerprint,
+        deal: Deal,
+        world_size: u32,
+        rank: Rank,
+        first: u64,
+        consumed: u64,
+    ) -> Result<Self, OracleError> {
+        schedule.check()?;
+        let phases = schedule.phases.len() as u64;
+        let mut before = vec![0u64];
+        let mut epoch = 0u64;
+        for phase in &schedule.phases {
+            let share = dealing(phase, deal, world_size)?.share(phase.sampler.len(), 0);
+            epoch = epoch.checked_add(share).ok_or(Reason::RunLength)?;
+            before.push(epoch);
+        }
+        check_rank(rank, world_size)?;
+        let end = schedule.epochs.checked_mul(phases).ok_or(Reason::RunLength)?;
+        let passes = usize::try_from(end.saturating_sub(first)).map_err(|_| Reason::RunLength)?;
+        // The whole schedule must be countable; then so is every part of it, and the head, which is shorter than its
+        // pass.
+        schedule.epochs.checked_mul(epoch).ok_or(Reason::RunLength)?;
+        let mut run = Self {
+            schedule,
+            fingerprint,
+            deal,
+            world_size,
+            rank,
+            first,
+            consumed,
+            head: 0,
+            before: before.into(),
+            passes,
+            total: 0,
+            cache: Arc::default(),
+        };
+        if passes > 0 {
+            let phase = run.phase(0);
+            run.head = dealing(phase, deal, world_size)?.share(phase.sampler.len(), consumed);
+            run.total = run.first_tick(passes);
+        }
+        Ok(run)
+    }
+
+    /// The schedule that the run follows.
+    pub fn schedule(&self) -> &Arc<Schedule> {
+        &self.schedule
+    }
+
+    /// The schedule's fingerprint.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// How orders are dealt to ranks.
+    pub fn deal(&self) -> Deal {
+        self.deal
+    }
+
+    /// How many ranks there are.
+    pub fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    /// Whose run it is.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// Where the run starts.
+    pub fn start(&self) -> Position {
+        self.at_pass(self.first, self.consumed)
+    }
+
+    /// The `index`-th pass of this run, or `None` behind the last.
+    pub fn pass(&self, index: usize) -> Option<Pass> {
+        if index >= self.passes {
+            return None;
+        }
+        let number = self.number(index);
+        let phases = self.schedule.phases.len() as u64;
+        let phase = self.phase(index);
+        let (len, consumed) = (phase.sampler.len(), self.consumed_before(index));
+        let dealing = dealing(phase, self.deal, self.world_size).ok()?;
+        let samples = dealing.share(len, consumed);
+        Some(Pass {
+            index,
+            epoch: number / phases,
+            phase: (number % phases) as u32,
+            kind: phase.kind,
+            dataset: phase.dataset,
+            first_tick: Tick(self.first_tick(index)),
+            samples,
+            batches: dealing.batches(len, consumed),
+            batch_size: phase.batch_size.unwrap_or(samples).max(1),
+        })
+    }
+
+    /// All passes in order; computes no order.
+    pub fn passes(&self) -> Passes<'_> {
+        Passes { run: self, next: 0 }
+    }
+
+    /// The pass that a tick belongs to, or `None` behind the run's end.
+    pub fn pass_of(&self, tick: Tick) -> Option<Pass> {
+        if tick.0 >= self.total {
+            return None;
+        }
+        if tick.0 < self.head {
+            return self.pass(0);
+        }
+        // Ticks since the beginning of the first pass's epoch, had that been read from its beginning.
+        let phases = self.schedule.phases.len() as u64;
+        let first_phase = (self.first % phases) as usize;
+        let since = tick.0 - self.head + self.before[first_phase + 1];
+        let epoch = self.before[phases as usize];
+        let phase = self.before.partition_point(|&before| before <= since % epoch) as u64 - 1;
+        self.pass((since / epoch * phases + phase - first_phase as u64) as usize)
+    }
+
+    /// How many samples this rank reads in the whole run: the number of ticks.
+    pub fn samples(&self) -> u64 {
+        self.total
+    }
+
+    /// What this rank reads in a pass of this run. Computes the pass's order, unless it was asked for just before.
+    ///
+    /// # Errors
+    /// What the sampler's [`order`](crate::Sampler::order) returns, or a sampler that breaks its contract.
+    pub fn stream(&self, pass: &Pass) -> Result<AccessStream, OracleError> {
+        if let Some(stream) = self.cached(pass.index) {
+            return Ok(stream);
+        }
+        let phase = self.phase(pass.index);
+        let order = phase.sampler.order(pass.epoch)?;
+        let (found, expected) = (order.len(), phase.sampler.len());
+        if found != expected {
+            return Err(Reason::OrderLength { phase: pass.phase, epoch: pass.epoch, found, expected }.into());
+        }
+        let dealing = dealing(phase, self.deal, self.world_size)?;
+        let stream = AccessStream::new(order, dealing, self.rank, self.consumed_before(pass.index))?;
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.truncate(CACHED - 1);
+        cache.insert(0, (pass.index, stream.clone()));
+        Ok(stream)
+    }
+
+    /// The position after `batches` batches of a pass have been delivered on every rank: the next pass's beginning once
+    /// that is all of them.
+    pub fn position_after(&self, pass: &Pass, batches: u64) -> Position {
+        let number = self.number(pass.index);
+        if batches >= pass.batches {
+            return self.at_pass(number + 1, 0);
+        }
+        // Fewer batches than the pass has, so a batch size is given (or none was delivered), and this is below the
+        // order's length.
+        let delivered = batches * pass.batch_size * u64::from(self.world_size);
+        self.at_pass(number, self.consumed_before(pass.index) + delivered)
+    }
+
+    /// The first tick after `after` at which this rank reads `key`; `None` where it never does again.
+    ///
+    /// Looks through the passes over the key's dataset, from that of `after` on, and computes their orders and inverses
+    /// until one of them reads the sample: none on average with one rank, W of them with W ranks. A pass whose order
+    /// cannot be computed counts as one that does not read it; [`stream`](Self::stream) gives the error.
+    pub fn next_use(&self, key: SampleKey, after: Tick) -> Option<Tick> {
+        self.next_use_from(key, Tick(after.0.checked_add(1)?))
+    }
+
+    /// The first tick at or after `from` at which this rank reads `key`; otherwise as [`next_use`](Self::next_use).
+    pub fn next_use_from(&self, key: SampleKey, from: Tick) -> Option<Tick> {
+        let start = self.pass_of(from)?.index;
+        (start..self.passes).find_map(|index| {
+            let pass = self.pass(index).filter(|pass| pass.dataset == key.dataset && pass.samples > 0)?;
+            let stream = self.stream(&pass).ok()?;
+            let index = stream.next_use(key.id, from.0.saturating_sub(pass.first_tick.0))?;
+            Some(Tick(pass.first_tick.0 + index))
+        })
+    }
+
+    /// Whether this rank reads every sample of each dataset exactly once in an epoch, what `drop_last` drops apart:
+    /// one rank, one phase for each dataset, and samplers that read all samples without repeating any.
+    ///
+    /// Then a cached sample must outlive an epoch's boundary to be of use, no policy beats a placement that never
+    /// evicts, and none has to be looked for. (After a resume, the rest of the started epoch reads each sample at most
+    /// once.)
+    pub fn is_once_per_epoch(&self) -> bool {
+        let phases = &self.schedule.phases;
+        self.world_size == 1
+            && phases.iter().enumerate().all(|(index, phase)| {
+                phase.sampler.is_distinct()
+                    && phase.sampler.len() == phase.sampler.population()
+                    && phases[..index].iter().all(|other| other.dataset != phase.dataset)
+            })
+    }
+
+    fn cached(&self, index: usize) -> Option<AccessStream> {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = cache.iter().position(|&(cached, _)| cached == index)?;
+        cache[..=at].rotate_right(1);
+        Some(cache[0].1.clone())
+    }
+
+    /// The number of a pass over all epochs.
+    fn number(&self, index: usize) -> u64 {
+        self.first + index as u64
+    }
+
+    fn phase(&self, index: usize) -> &Phase {
+        let phases = &self.schedule.phases;
+        &phases[(self.number(index) % phases.len() as u64) as usize]
+    }
+
+    fn consumed_before(&self, index: usize) -> u64 {
+        if index == 0 { self.consumed } else { 0 }
+    }
+
+    /// The tick at which a pass starts; for `passes`, the end.
+    fn first_tick(&self, index: usize) -> u64 {
+        if index == 0 {
+            return 0;
+        }
+        let phases = self.schedule.phases.len() as u64;
+        let ticks = |number: u64| {
+            number / phases * self.before[phases as usize] + self.before[(number % phases) as usize]
+        };
+        self.head + (ticks(self.number(index)) - ticks(self.first + 1))
+    }
+
+    fn at_pass(&self, number: u64, consumed: u64) -> Position {
+        let phases = self.schedule.phases.len() as u64;
+        Position {
+            schedule: self.fingerprint,
+            epoch: number / phases,
+            phase: (number % phases) as u32,
+            consumed,
+        }
+    }
+}
+
+fn dealing(phase: &Phase, deal: Deal, world_size: u32) -> Result<Dealing, OracleError> {
+    Dealing::new(deal, world_size, phase.batch_size, phase.drop_last)
+}
+
+/// The passes of a run, in order; made by [`Run::passes`].
+#[derive(Clone, Debug)]
+pub struct Passes<'a> {
+    run: &'a Run,
+    next: usize,
+}
+
+impl Iterator for Passes<'_> {
+    type Item = Pass;
+
+    fn next(&mut self) -> Option<Pass> {
+        let pass = self.run.pass(self.next)?;
+        self.next += 1;
+        Some(pass)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.run.passes - self.next;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Passes<'_> {}

@@ -1,0 +1,16 @@
+//! The samplers, one in each file.
+
+mod explicit;
+mod feistel;
+mod sequential;
+mod shuffle;
+mod torch;
+mod weighted;
+
+pub use explicit::Explicit;
+pub use feistel::Feistel;
+pub(crate) use feistel::Permutation;
+pub use sequential::Sequential;
+pub use shuffle::Shuffle;
+pub use torch::Torch;
+pub use weighted::Weighted;

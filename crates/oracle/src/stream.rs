@@ -1,0 +1,173 @@
+//! What one rank reads in one pass.
+
+use std::sync::{Arc, OnceLock};
+
+use foreread_types::{Rank, SampleId};
+
+use crate::dealing::wrap;
+use crate::error::{OracleError, Reason};
+use crate::{Deal, Dealing, Order, Uses};
+
+/// The samples that one rank reads in one pass, by index `0..len`; cheap to clone.
+///
+/// Forwards it reads the order through the dealing's arithmetic, a chunk at a time. Backwards
+/// ([`next_use`](Self::next_use)) it inverts the order at the first question and keeps that, shared among clones.
+#[derive(Clone, Debug)]
+pub struct AccessStream {
+    order: Order,
+    dealing: Dealing,
+    rank: Rank,
+    consumed: u64,
+    share: u64,
+    uses: Arc<OnceLock<Uses>>,
+}
+
+impl AccessStream {
+    /// The stream of `rank` over `order`, of which `consumed` positions were read before.
+    ///
+    /// # Errors
+    /// A rank that is not below the world size; more consumed than the order has.
+    pub fn new(order: Order, dealing: Dealing, rank: Rank, consumed: u64) -> Result<Self, OracleError> {
+        check_rank(rank, dealing.world_size())?;
+        let len = order.len();
+        if consumed > len {
+            return Err(Reason::Consumed { consumed, len }.into());
+        }
+        let share = dealing.share(len, consumed);
+        Ok(Self { order, dealing, rank, consumed, share, uses: Arc::default() })
+    }
+
+    /// The stream of another rank of the same pass; the order and its inverse are shared.
+    ///
+    /// # Errors
+    /// A rank that is not below the world size.
+    pub fn of_rank(&self, rank: Rank) -> Result<Self, OracleError> {
+        check_rank(rank, self.dealing.world_size())?;
+        Ok(Self { rank, ..self.clone() })
+    }
+
+    /// The global order behind the stream.
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// How the order is dealt.
+    pub fn dealing(&self) -> Dealing {
+        self.dealing
+    }
+
+    /// Whose stream it is.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// How many samples the rank reads, padding included.
+    pub fn len(&self) -> u64 {
+        self.share
+    }
+
+    /// Whether the rank reads nothing.
+    pub fn is_empty(&self) -> bool {
+        self.share == 0
+    }
+
+    /// The sample that the rank reads as its `index`-th. For many, [`fill`](Self::fill) is faster.
+    ///
+    /// # Panics
+    /// If `index` is not below `len`.
+    pub fn at(&self, index: u64) -> SampleId {
+        self.order.at(self.dealing.position(self.order.len(), self.consumed, self.rank, index))
+    }
+
+    /// Writes the samples `from`, `from + 1`, ... into `out`, which may be empty.
+    ///
+    /// # Panics
+    /// If `from + out.len()` exceeds `len`.
+    pub fn fill(&self, from: u64, out: &mut [SampleId]) {
+        let end = from.checked_add(out.len() as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.share),
+            "{} samples from {from} of a stream of {}",
+            out.len(),
+            self.share
+        );
+        match self.dealing.deal() {
+            Deal::Torch => {
+                self.fill_listed(self.listed(from), u64::from(self.dealing.world_size()), out);
+            }
+            Deal::Blocks => {
+                let (mut from, mut out) = (from, out);
+                while !out.is_empty() {
+                    let block = self.dealing.block(self.share, from);
+                    let here = (block.start + block.size - from).min(out.len() as u64);
+                    let (now, later) = out.split_at_mut(here as usize);
+                    self.fill_listed(self.listed(from), 1, now);
+                    (from, out) = (from + here, later);
+                }
+            }
+        }
+    }
+
+    /// Places `listed`, `listed + step`, ... of the padded list: the order's own part at once, then the padding.
+    fn fill_listed(&self, listed: u64, step: u64, out: &mut [SampleId]) {
+        let list = self.order.len() - self.consumed;
+        let own = list.saturating_sub(listed).div_ceil(step).min(out.len() as u64);
+        let (own_out, padding) = out.split_at_mut(own as usize);
+        self.order.fill(self.consumed + listed.min(list), step, own_out);
+        for (slot, nth) in padding.iter_mut().zip(own..) {
+            *slot = self.order.at(wrap(self.order.len(), self.consumed, listed + nth * step));
+        }
+    }
+
+    fn listed(&self, index: u64) -> u64 {
+        self.dealing.listed(self.share, self.rank, index)
+    }
+
+    /// The inverse of the global order: computed at the first call, in O(len) for tables, and then kept.
+    pub fn uses(&self) -> &Uses {
+        self.uses.get_or_init(|| self.order.inverse())
+    }
+
+    /// The first index at or after `from` at which this rank reads `id`; `None` where it does not.
+    ///
+    /// The first call inverts the order. Then O(1) where no id repeats; where ids repeat, O(uses of the sample by all
+    /// ranks) at most.
+    pub fn next_use(&self, id: SampleId, from: u64) -> Option<u64> {
+        if from >= self.share || id.0 >= self.order.population() {
+            return None;
+        }
+        let len = self.order.len();
+        let list = len - self.consumed;
+        let mine = |listed: u64| {
+            self.dealing.owner(self.share, listed).filter(|&(rank, index)| rank == self.rank && index >= from)
+        };
+        // A rank's places in the list ascend with its indices, so the first match is the next use.
+        let first = self.listed(from);
+        let mut position = if first < list { self.uses().next(id, self.consumed + first) } else { None };
+        while let Some(used) = position {
+            if let Some((_, index)) = mine(used - self.consumed) {
+                return Some(index);
+            }
+            position = self.uses().next(id, used + 1);
+        }
+        // Padding: fewer than W places behind the list, read from the order's beginning.
+        let padding = (self.share * u64::from(self.dealing.world_size())).saturating_sub(list);
+        if padding > len {
+            // Fewer samples than ranks: every rank reads a single one.
+            return (from..self.share).find(|&index| self.at(index) == id);
+        }
+        let mut position = if padding > 0 { self.uses().next(id, 0) } else { None };
+        while let Some(used) = position.filter(|&used| used < padding) {
+            if let Some((_, index)) = mine(list + used) {
+                return Some(index);
+            }
+            position = self.uses().next(id, used + 1);
+        }
+        None
+    }
+}
+
+/// Refuses a rank outside the world.
+pub(crate) fn check_rank(rank: Rank, world_size: u32) -> Result<(), OracleError> {
+    if rank.0 < world_size { Ok(()) } else { Err(Reason::Rank { rank, world_size }.into()) }
+}

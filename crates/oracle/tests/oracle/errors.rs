@@ -1,0 +1,118 @@
+//! Every refusal has its kind, and one line that names the thing and a remedy.
+
+use std::sync::Arc;
+
+use foreread_oracle::*;
+use foreread_types::{DatasetId, Fingerprint, Rank};
+
+fn phase(sampler: impl Sampler + 'static) -> Phase {
+    Phase {
+        kind: PhaseKind::Train,
+        dataset: DatasetId(0),
+        sampler: Arc::new(sampler),
+        batch_size: Some(2),
+        drop_last: false,
+    }
+}
+
+fn schedule(samples: u64) -> Arc<Schedule> {
+    Arc::new(Schedule::new(2, vec![phase(Sequential::new(samples).unwrap())]).unwrap())
+}
+
+fn refuses<T>(result: Result<T, OracleError>, kind: ErrorKind, says: &str) {
+    let error = result.err().unwrap();
+    let text = error.to_string();
+    assert_eq!(error.kind(), kind, "{text}");
+    assert!(text.contains(says) && !text.contains('\n'), "{text}");
+}
+
+#[test]
+fn arguments() {
+    let huge = (1 << 63) + 1;
+    refuses(Sequential::new(huge), ErrorKind::TooLarge, "9223372036854775809 samples");
+    refuses(Feistel::new(huge, 0), ErrorKind::TooLarge, "9223372036854775809 samples");
+    refuses(Explicit::new(3, vec![]), ErrorKind::Invalid, "no explicit orders");
+    refuses(
+        Explicit::new(3, vec![vec![0], vec![3]]),
+        ErrorKind::OutOfRange,
+        "sample 3 in the order of epoch 1",
+    );
+    refuses(Explicit::new(3, vec![vec![0], vec![]]), ErrorKind::Invalid, "epoch 1 has 0 samples");
+    refuses(
+        Explicit::new(3, vec![vec![0]]).unwrap().order(1),
+        ErrorKind::NoSuchEpoch,
+        "epoch 1: explicit orders",
+    );
+    refuses(Order::table(3, vec![0, 9]), ErrorKind::OutOfRange, "sample 9 in position 1");
+    refuses(Dealing::new(Deal::Torch, 0, None, false), ErrorKind::Invalid, "world size 0");
+    refuses(Dealing::new(Deal::Torch, 1, Some(0), false), ErrorKind::Invalid, "batch size 0");
+    refuses("round".parse::<Deal>(), ErrorKind::Invalid, "\"round\"");
+    assert_eq!("blocks".parse::<Deal>().map(|deal| deal.to_string()), Ok("blocks".to_owned()));
+}
+
+#[test]
+fn schedules_and_runs() {
+    refuses(Schedule::new(1, vec![]), ErrorKind::Invalid, "without phases");
+    let known = Explicit::new(3, vec![vec![0]]).unwrap();
+    refuses(Schedule::new(2, vec![phase(known)]), ErrorKind::NoSuchEpoch, "for 1 epochs");
+    let phases = vec![phase(Sequential::new(3).unwrap()), phase(Sequential::new(4).unwrap())];
+    refuses(Schedule::new(2, phases), ErrorKind::Invalid, "dataset 0 has 4 samples in phase 1 and 3 before");
+    refuses(Run::new(schedule(3), Deal::Torch, 2, Rank(2)), ErrorKind::OutOfRange, "rank 2 of 2");
+    refuses(Run::new(schedule(3), Deal::Torch, 0, Rank(0)), ErrorKind::Invalid, "world size 0");
+    let endless = Arc::new(Schedule { epochs: u64::MAX, phases: schedule(3).phases.clone() });
+    refuses(Run::new(endless, Deal::Torch, 1, Rank(0)), ErrorKind::TooLarge, "run too long");
+}
+
+#[test]
+fn positions() {
+    let good = Run::new(schedule(3), Deal::Torch, 1, Rank(0)).unwrap().start();
+    let resume = |position| Run::resume(schedule(3), Deal::Torch, 1, Rank(0), &position);
+    refuses(
+        resume(Position { schedule: Fingerprint(1), ..good }),
+        ErrorKind::Mismatch,
+        "belongs to schedule 00000000000000000000000000000001",
+    );
+    refuses(resume(Position { consumed: 4, ..good }), ErrorKind::OutOfRange, "consumed 4 of a pass of 3");
+    refuses(resume(Position { phase: 1, ..good }), ErrorKind::OutOfRange, "lies in phase 1");
+    refuses(
+        resume(Position { epoch: u64::MAX, phase: 0, consumed: 3, ..good }),
+        ErrorKind::TooLarge,
+        "run too long",
+    );
+    let text = serde_json::to_string(&good).unwrap();
+    assert_eq!(serde_json::from_str::<Position>(&text).unwrap(), good);
+    for (from, to, says) in
+        [("\"version\":1", "\"version\":2", "version 2"), ("schedule\":\"", "schedule\":\"x", "damaged")]
+    {
+        let error = serde_json::from_str::<Position>(&text.replace(from, to)).unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+/// A sampler that promises one length and delivers another is an error, not a wrong stream.
+#[test]
+fn samplers_that_break_their_contract() {
+    #[derive(Debug)]
+    struct Liar;
+    impl Sampler for Liar {
+        fn population(&self) -> u64 {
+            5
+        }
+        fn len(&self) -> u64 {
+            5
+        }
+        fn is_distinct(&self) -> bool {
+            true
+        }
+        fn order(&self, epoch: u64) -> Result<Order, OracleError> {
+            if epoch == 0 { Order::identity(4) } else { Err(OracleError::custom("the file is gone")) }
+        }
+        fn fingerprint(&self) -> Fingerprint {
+            Fingerprinter::new("liar 1").finish()
+        }
+    }
+    let schedule = Arc::new(Schedule::new(2, vec![phase(Liar)]).unwrap());
+    let run = Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap();
+    refuses(run.stream(&run.pass(0).unwrap()), ErrorKind::Custom, "has 4 samples and its sampler says 5");
+    refuses(run.stream(&run.pass(1).unwrap()), ErrorKind::Custom, "the file is gone");
+}

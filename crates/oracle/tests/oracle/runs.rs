@@ -1,0 +1,245 @@
+//! Runs against lists: ticks, resuming anywhere with other worlds, and next uses over all passes.
+
+use std::sync::Arc;
+
+use foreread_oracle::{
+    Deal, Explicit, Feistel, Pass, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle,
+    Weighted,
+};
+use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
+use proptest::prelude::*;
+
+use crate::{ids, read};
+
+fn phase(dataset: u32, sampler: Arc<dyn Sampler>, batch_size: Option<u64>, drop_last: bool) -> Phase {
+    let kind = if dataset == 0 { PhaseKind::Train } else { PhaseKind::Validation };
+    Phase { kind, dataset: DatasetId(dataset), sampler, batch_size, drop_last }
+}
+
+/// One to three phases: a train phase, then validation passes of which one may be empty.
+fn schedules() -> impl Strategy<Value = Arc<Schedule>> {
+    let batch = || prop::option::of(1u64..8);
+    let train = prop_oneof![
+        (1u64..80, any::<u64>()).prop_map(|(n, s)| Arc::new(Shuffle::new(n, s).unwrap()) as Arc<dyn Sampler>),
+        (1u64..80, any::<u64>()).prop_map(|(n, s)| Arc::new(Feistel::new(n, s).unwrap()) as Arc<dyn Sampler>),
+        (prop::collection::vec(0.1f64..2.0, 1..30), 1u64..80, any::<u64>())
+            .prop_map(|(w, n, s)| Arc::new(Weighted::new(&w, n, s).unwrap()) as Arc<dyn Sampler>),
+    ];
+    let others = prop::collection::vec((0u64..20, batch(), any::<bool>()), 0..3);
+    (train, batch(), any::<bool>(), others, 0u64..4).prop_map(
+        |(sampler, batch_size, drop_last, others, epochs)| {
+            let mut phases = vec![phase(0, sampler, batch_size, drop_last)];
+            phases.extend(others.into_iter().zip(1..).map(|((samples, batch_size, drop_last), dataset)| {
+                phase(dataset, Arc::new(Sequential::new(samples).unwrap()), batch_size, drop_last)
+            }));
+            Arc::new(Schedule::new(epochs, phases).unwrap())
+        },
+    )
+}
+
+fn deals() -> impl Strategy<Value = Deal> {
+    prop_oneof![Just(Deal::Torch), Just(Deal::Blocks)]
+}
+
+/// All keys of a run in order of ticks.
+fn keys(run: &Run) -> Vec<SampleKey> {
+    run.passes()
+        .flat_map(|pass| {
+            let ids = read(&run.stream(&pass).unwrap(), 100);
+            ids.into_iter().map(move |id| SampleKey::new(pass.dataset, SampleId(id)))
+        })
+        .collect()
+}
+
+/// The pass that a position lies in, whole: (epoch, phase) of it and those behind it.
+fn pass_keys(schedule: &Schedule, epoch: u64, phase: u32) -> Vec<u64> {
+    ids(&schedule.phases[phase as usize].sampler.order(epoch).unwrap())
+}
+
+proptest! {
+    #[test]
+    fn passes_and_ticks_lie_end_to_end(
+        schedule in schedules(),
+        deal in deals(),
+        world_size in 1u32..6,
+        start in any::<prop::sample::Index>(),
+        epoch in 0u64..5,
+        phase in any::<prop::sample::Index>(),
+    ) {
+        let rank = Rank(world_size / 2);
+        let phase = phase.index(schedule.phases.len());
+        let position = Position {
+            schedule: schedule.fingerprint(),
+            epoch,
+            phase: phase as u32,
+            consumed: start.index(schedule.phases[phase].sampler.len() as usize + 1) as u64,
+        };
+        let run = Run::resume(schedule.clone(), deal, world_size, rank, &position).unwrap();
+        let mut tick = 0;
+        let mut number = None;
+        for (index, pass) in run.passes().enumerate() {
+            let this = pass.epoch * schedule.phases.len() as u64 + u64::from(pass.phase);
+            prop_assert!(number.is_none_or(|before| before + 1 == this));
+            number = Some(this);
+            prop_assert_eq!((pass.index, pass.first_tick), (index, Tick(tick)));
+            prop_assert_eq!(run.stream(&pass).unwrap().len(), pass.samples);
+            prop_assert_eq!(pass.batches, pass.samples.div_ceil(pass.batch_size));
+            for t in tick..tick + pass.samples {
+                prop_assert_eq!(run.pass_of(Tick(t)), Some(pass));
+            }
+            tick += pass.samples;
+            prop_assert_eq!(run.position_after(&pass, pass.batches).consumed, 0);
+        }
+        prop_assert_eq!(run.samples(), tick);
+        prop_assert_eq!(run.pass_of(Tick(tick)), None);
+        prop_assert_eq!(run.pass(run.passes().len()), None);
+    }
+
+    /// Interrupt anywhere, go on with other worlds, deals and batches, as often as one likes: the passes' global orders
+    /// are read without a gap, and nothing twice but what pads the last step.
+    #[test]
+    fn resuming_loses_nothing_and_repeats_nothing(
+        samples in 1u64..200,
+        seed in any::<u64>(),
+        parts in prop::collection::vec((1u32..8, 1u64..8, deals(), 0u64..6), 1..6),
+    ) {
+        let schedule = |batch| {
+            let sampler: Arc<dyn Sampler> = Arc::new(Shuffle::new(samples, seed).unwrap());
+            Arc::new(Schedule::new(3, vec![phase(0, sampler, Some(batch), false)]).unwrap())
+        };
+        let mut position = Run::new(schedule(1), Deal::Torch, 1, Rank(0)).unwrap().start();
+        let mut seen = vec![Vec::new(); 3];
+        let last = (3, 4, Deal::Torch, u64::MAX);
+        for (world_size, batch, deal, steps) in parts.into_iter().chain([last, last, last]) {
+            let Some(pass) = Run::resume(schedule(batch), deal, world_size, Rank(0), &position).unwrap().pass(0) else {
+                continue;
+            };
+            let steps = steps.min(pass.batches);
+            for rank in 0..world_size {
+                let run = Run::resume(schedule(batch), deal, world_size, Rank(rank), &position).unwrap();
+                let mine = read(&run.stream(&pass).unwrap(), 9);
+                seen[pass.epoch as usize].extend(mine.into_iter().take((steps * batch) as usize));
+            }
+            let run = Run::resume(schedule(batch), deal, world_size, Rank(0), &position).unwrap();
+            position = run.position_after(&pass, steps);
+            let seen = &mut seen[pass.epoch as usize];
+            if position.epoch == pass.epoch {
+                // In the middle: exactly the consumed positions, each once.
+                let mut expected = pass_keys(run.schedule(), pass.epoch, 0)[..position.consumed as usize].to_vec();
+                expected.sort_unstable();
+                seen.sort_unstable();
+                prop_assert_eq!(&*seen, &expected);
+            } else {
+                // At the end: all of them, and less than a world of padding.
+                prop_assert!((seen.len() as u64) < samples + u64::from(world_size));
+                seen.sort_unstable();
+                seen.dedup();
+                prop_assert!(seen.iter().copied().eq(0..samples));
+            }
+        }
+        prop_assert_eq!((position.epoch, position.consumed), (3, 0));
+    }
+
+    /// With the same world, the resumed run reads exactly what the uninterrupted one would have.
+    #[test]
+    fn resuming_in_the_same_world_changes_nothing(
+        schedule in schedules(),
+        deal in deals(),
+        world_size in 1u32..5,
+        pass in any::<prop::sample::Index>(),
+        batches in any::<prop::sample::Index>(),
+    ) {
+        for rank in (0..world_size).map(Rank) {
+            let run = Run::new(schedule.clone(), deal, world_size, rank).unwrap();
+            let passes: Vec<Pass> = run.passes().collect();
+            if passes.is_empty() {
+                return Ok(());
+            }
+            let pass = passes[pass.index(passes.len())];
+            let batches = batches.index(pass.batches as usize + 1) as u64;
+            let position = run.position_after(&pass, batches);
+            let resumed = Run::resume(schedule.clone(), deal, world_size, rank, &position).unwrap();
+            let delivered = pass.first_tick.0 + (batches * pass.batch_size).min(pass.samples);
+            prop_assert_eq!(keys(&resumed), &keys(&run)[delivered as usize..]);
+            prop_assert_eq!(resumed.start(), position);
+        }
+    }
+
+    #[test]
+    fn next_uses_are_what_a_search_finds(
+        schedule in schedules(),
+        deal in deals(),
+        world_size in 1u32..4,
+    ) {
+        let run = Run::new(schedule.clone(), deal, world_size, Rank(world_size - 1)).unwrap();
+        let all = keys(&run);
+        prop_assert_eq!(all.len() as u64, run.samples());
+        for dataset in 0..schedule.phases.len() as u32 + 1 {
+            for id in (0..40).step_by(3) {
+                let key = SampleKey::new(DatasetId(dataset), SampleId(id));
+                for after in (0..all.len() + 2).step_by(7) {
+                    let found = all.iter().skip(after + 1).position(|&other| other == key);
+                    let expected = found.map(|nth| Tick((after + 1 + nth) as u64));
+                    prop_assert_eq!(run.next_use(key, Tick(after as u64)), expected);
+                }
+                let first = all.iter().position(|&other| other == key).map(|tick| Tick(tick as u64));
+                prop_assert_eq!(run.next_use_from(key, Tick(0)), first);
+            }
+        }
+        prop_assert_eq!(run.next_use(SampleKey::default(), Tick(u64::MAX)), None);
+    }
+}
+
+#[test]
+fn what_the_fingerprint_leaves_out_may_change() {
+    let schedule = |epochs, batch, drop_last, samples, seed| {
+        let sampler = Arc::new(Shuffle::new(samples, seed).unwrap());
+        Schedule::new(epochs, vec![phase(0, sampler, batch, drop_last)]).unwrap().fingerprint()
+    };
+    let print = schedule(3, Some(4), false, 100, 7);
+    assert_eq!(print, schedule(9, None, true, 100, 7));
+    assert_ne!(print, schedule(3, Some(4), false, 101, 7));
+    assert_ne!(print, schedule(3, Some(4), false, 100, 8));
+    // It is saved, so it must never change either.
+    assert_eq!(print.to_string(), "1216eb268a3ef8d2e6c5c29a4a86a39b");
+}
+
+#[test]
+fn a_run_can_be_extended_after_its_end() {
+    let schedule = |epochs| {
+        let sampler = Arc::new(Shuffle::new(10, 1).unwrap());
+        Arc::new(Schedule::new(epochs, vec![phase(0, sampler, Some(4), false)]).unwrap())
+    };
+    let run = Run::new(schedule(1), Deal::Torch, 1, Rank(0)).unwrap();
+    let end = run.position_after(&run.pass(0).unwrap(), 3);
+    assert_eq!((end.epoch, end.phase, end.consumed), (1, 0, 0));
+    let over = Run::resume(schedule(1), Deal::Torch, 1, Rank(0), &end).unwrap();
+    assert_eq!((over.passes().len(), over.samples(), over.start()), (0, 0, end));
+    let longer = Run::resume(schedule(2), Deal::Torch, 1, Rank(0), &end).unwrap();
+    assert_eq!(longer.pass(0).map(|pass| (pass.epoch, pass.samples)), Some((1, 10)));
+}
+
+#[test]
+fn a_million_epochs_are_described_without_an_order() {
+    let sampler = Arc::new(Shuffle::new(1 << 40, 1).unwrap());
+    let schedule = Arc::new(Schedule::new(1_000_000, vec![phase(0, sampler, Some(256), true)]).unwrap());
+    let run = Run::new(schedule, Deal::Torch, 64, Rank(3)).unwrap();
+    assert_eq!(run.samples(), 1_000_000 << 34);
+    assert_eq!(run.pass_of(Tick(999_999 << 34)).map(|pass| pass.epoch), Some(999_999));
+}
+
+#[test]
+fn once_per_epoch_is_what_it_says() {
+    let once = |phases: Vec<Phase>, world_size| {
+        let schedule = Arc::new(Schedule::new(1, phases).unwrap());
+        Run::new(schedule, Deal::Torch, world_size, Rank(0)).unwrap().is_once_per_epoch()
+    };
+    let shuffle = |dataset| phase(dataset, Arc::new(Shuffle::new(10, 1).unwrap()), Some(4), true);
+    assert!(once(vec![shuffle(0), shuffle(1)], 1));
+    assert!(!once(vec![shuffle(0), shuffle(1)], 2));
+    assert!(!once(vec![shuffle(0), shuffle(0)], 1));
+    let weighted = phase(0, Arc::new(Weighted::new(&[1.0; 10], 10, 1).unwrap()), None, false);
+    assert!(!once(vec![weighted], 1));
+    let half = phase(0, Arc::new(Explicit::new(4, vec![vec![0, 1]]).unwrap()), None, false);
+    assert!(!once(vec![half], 1));
+}

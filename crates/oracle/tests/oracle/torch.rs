@@ -1,0 +1,45 @@
+//! Equality with PyTorch.
+
+use std::sync::Arc;
+
+use foreread_oracle::{AccessStream, Deal, Dealing, Sampler, Sequential, Torch};
+use foreread_types::Rank;
+
+use crate::{ids, read};
+
+#[test]
+fn randperm_vectors() {
+    assert_eq!(ids(&Torch::new(10, 0).unwrap().order(0).unwrap()), [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]);
+    let expected = [41615, 23657, 92717, 16389, 28607, 45432, 45737, 59262, 69052, 23840];
+    assert_eq!(ids(&Torch::new(100_000, 7).unwrap().order(0).unwrap())[..10], expected);
+}
+
+#[test]
+fn only_the_low_half_of_seed_plus_epoch_counts() {
+    let order = |seed, epoch| ids(&Torch::new(1000, seed).unwrap().order(epoch).unwrap());
+    assert_eq!(order((1 << 40) + 7, 0), order(7, 0));
+    assert_eq!(order(3, 4), order(7, 0));
+    assert_eq!(order(u64::MAX, 8), order(7, 0));
+}
+
+/// Every line of `torch_reference.txt`, which PyTorch wrote: one sample and fewer samples than ranks among them.
+#[test]
+fn distributed_and_batch_samplers_read_the_same() {
+    let mut cases = 0;
+    for line in include_str!("torch_reference.txt").lines() {
+        let fields: Vec<u64> = line.split_whitespace().map(|field| field.parse().unwrap()).collect();
+        let (&[samples, seed, epoch, shuffle, world_size, rank, drop_last, batch], expected) =
+            fields.split_first_chunk().unwrap();
+        let sampler: Arc<dyn Sampler> = match shuffle {
+            0 => Arc::new(Sequential::new(samples).unwrap()),
+            _ => Arc::new(Torch::new(samples, seed).unwrap()),
+        };
+        let batch_size = (batch > 0).then_some(batch);
+        let dealing = Dealing::new(Deal::Torch, world_size as u32, batch_size, drop_last == 1).unwrap();
+        let order = sampler.order(epoch).unwrap();
+        let stream = AccessStream::new(order, dealing, Rank(rank as u32), 0).unwrap();
+        assert_eq!(read(&stream, 7), expected, "{line}");
+        cases += 1;
+    }
+    assert!(cases >= 60);
+}

@@ -1,0 +1,403 @@
+//! What is left of a run, counted: how often each sample will be used, and how many bytes each epoch needs.
+//!
+//! Placement needs the uses, the floor needs the epochs, and both come from one walk over the run's passes.
+//!
+//! # The decision, and its price
+//!
+//! A pass that reads every sample of a dataset once is arithmetic: no order is computed, whatever its length, so the
+//! usual run (one rank, shuffled epochs) is counted in time that depends on neither samples nor epochs times samples.
+//! A pass that leaves out only what `drop_last` drops is counted by what it leaves out, but its order is computed. All
+//! other passes are read sample by sample, exactly, with 8 bytes a sample.
+//!
+//! Counting stops after [`Demand::BUDGET`] positions of computed orders. What lies behind is estimated: a pass needs what
+//! the dataset's last counted epoch needed, or its share of the dataset's bytes where none was counted, and
+//! [`is_exact`](Demand::is_exact) says so.
+
+use foreread_oracle::{Pass, Phase, Run};
+use foreread_types::{DatasetId, SampleId, Sizes};
+
+use crate::error::{PlanError, Reason};
+
+/// Whose reads are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// The run's own rank, as if there were no peers.
+    Rank,
+    /// All ranks together: every sample of the global order that is not dropped, padding included.
+    Cluster,
+}
+
+/// What the floor needs to know of an epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Epoch {
+    /// Bytes of the distinct samples that it uses, over all its phases.
+    pub distinct: u64,
+    /// Of these, the bytes of samples that an earlier epoch of the run has used.
+    pub seen: u64,
+}
+
+/// How often each sample of a dataset is used in what is left of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Uses {
+    /// All samples alike.
+    Same(u64),
+    /// Sample `i` is used `every + extra[i]` times, or not at all where that is negative.
+    Each {
+        /// Passes that read the whole dataset, or all of it but what was dropped.
+        every: u64,
+        /// By sample: uses in other passes, less how often it was dropped.
+        extra: Vec<i32>,
+    },
+}
+
+impl Uses {
+    /// The uses of one sample.
+    ///
+    /// # Panics
+    /// If there is no such sample, where samples differ.
+    pub fn of(&self, id: SampleId) -> u64 {
+        match self {
+            Self::Same(uses) => *uses,
+            Self::Each { every, extra } => every.saturating_add_signed(extra[id.0 as usize].into()),
+        }
+    }
+}
+
+/// What is left of a run, counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Demand {
+    pub(crate) datasets: Vec<DatasetDemand>,
+    epochs: Vec<Epoch>,
+    exact: bool,
+}
+
+/// What is left of a run, of one dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DatasetDemand {
+    pub(crate) uses: Uses,
+    /// Uses of all samples.
+    pub(crate) reads: u128,
+    /// Bytes of all uses.
+    pub(crate) bytes: u128,
+    /// Bytes of the distinct samples among them.
+    pub(crate) distinct: u64,
+}
+
+impl Demand {
+    /// How many positions of computed orders are read before the rest of the run is estimated: some seconds' worth.
+    pub const BUDGET: u64 = 1 << 31;
+
+    /// Counts what is left of `run`; `sizes` are indexed by [`DatasetId`].
+    ///
+    /// # Errors
+    /// Sizes that are missing or of another dataset, tables that do not fit in memory, and whatever the oracle returns.
+    pub fn of(run: &Run, sizes: &[Sizes], scope: Scope) -> Result<Self, PlanError> {
+        Self::within(run, sizes, scope, Self::BUDGET)
+    }
+
+    pub(crate) fn within(run: &Run, sizes: &[Sizes], scope: Scope, budget: u64) -> Result<Self, PlanError> {
+        check(run, sizes)?;
+        let phases = &run.schedule().phases;
+        let mut tallies: Vec<Tally<'_>> = sizes
+            .iter()
+            .enumerate()
+            .map(|(dataset, sizes)| {
+                let dataset = DatasetId(dataset as u32);
+                let alone = phases.iter().filter(|phase| phase.dataset == dataset).count() == 1;
+                Tally::new(dataset, sizes, alone)
+            })
+            .collect();
+        let mut epochs = Vec::new();
+        let mut budget = Some(budget);
+        let mut passes = run.passes().peekable();
+        while let Some(pass) = passes.next() {
+            let phase = &phases[pass.phase as usize];
+            let tally = &mut tallies[pass.dataset.0 as usize];
+            let part = Part::of(run, &pass, phase, scope);
+            if part.is_whole(phase) {
+                tally.whole();
+            } else if let Some(left) = budget.and_then(|left| left.checked_sub(part.len)) {
+                budget = Some(left);
+                tally.count(run, &pass, phase, &part)?;
+            } else {
+                budget = None;
+                tally.estimate(&part);
+            }
+            if passes.peek().is_none_or(|next| next.epoch != pass.epoch) {
+                let mut epoch = Epoch::default();
+                for tally in &mut tallies {
+                    let of_dataset = tally.end_of_epoch();
+                    epoch.distinct = epoch.distinct.saturating_add(of_dataset.distinct);
+                    epoch.seen = epoch.seen.saturating_add(of_dataset.seen);
+                }
+                epochs.push(epoch);
+            }
+        }
+        let datasets = tallies.into_iter().map(Tally::finish).collect();
+        Ok(Self { datasets, epochs, exact: budget.is_some() })
+    }
+
+    /// What each epoch needs, from the first (perhaps started) one to the last.
+    pub fn epochs(&self) -> &[Epoch] {
+        &self.epochs
+    }
+
+    /// How often the samples of a dataset are used; none for a dataset without sizes.
+    pub fn uses(&self, dataset: DatasetId) -> Option<&Uses> {
+        self.datasets.get(dataset.0 as usize).map(|dataset| &dataset.uses)
+    }
+
+    /// Whether every pass was counted, and none estimated.
+    pub fn is_exact(&self) -> bool {
+        self.exact
+    }
+}
+
+/// Refuses sizes that are not those of the run's datasets.
+pub(crate) fn check(run: &Run, sizes: &[Sizes]) -> Result<(), Reason> {
+    for phase in &run.schedule().phases {
+        let dataset = phase.dataset;
+        let Some(sizes_of) = sizes.get(dataset.0 as usize) else {
+            return Err(Reason::NoSizes { dataset, found: sizes.len() });
+        };
+        let (found, expected) = (sizes_of.len(), phase.sampler.population());
+        if found != expected {
+            return Err(Reason::Population { dataset, found, expected });
+        }
+    }
+    Ok(())
+}
+
+/// Which part of a pass's order is read.
+struct Part {
+    /// Positions of the whole order.
+    len: u64,
+    /// Whether one rank of several reads it alone.
+    strided: bool,
+    /// Without strides: the positions `from..to`, and from 0 to `padding`.
+    from: u64,
+    to: u64,
+    padding: u64,
+    reads: u64,
+}
+
+impl Part {
+    fn of(run: &Run, pass: &Pass, phase: &Phase, scope: Scope) -> Self {
+        let len = phase.sampler.len();
+        let from = if pass.index == 0 { run.start().consumed } else { 0 };
+        let strided = scope == Scope::Rank && run.world_size() > 1;
+        let reads = if strided { pass.samples } else { pass.samples.saturating_mul(run.world_size().into()) };
+        let own = reads.min(len - from);
+        Self { len, strided, from, to: from + own, padding: (reads - own).min(len), reads }
+    }
+
+    /// Whether every sample is read; once, but for padding.
+    fn is_whole(&self, phase: &Phase) -> bool {
+        self.is_nearly_whole(phase) && self.to == self.len
+    }
+
+    /// Whether every sample is read once but for a tail that is dropped.
+    fn is_nearly_whole(&self, phase: &Phase) -> bool {
+        !self.strided && self.from == 0 && phase.sampler.is_distinct() && self.len == phase.sampler.population()
+    }
+}
+
+/// The counts of one dataset while a run is walked through.
+struct Tally<'a> {
+    dataset: DatasetId,
+    sizes: &'a Sizes,
+    /// Whether a single phase reads the dataset.
+    alone: bool,
+    every: u64,
+    /// By sample; made when they are first needed. `last` is the last epoch (from 1) that used it, 0 for none.
+    extra: Vec<i32>,
+    last: Vec<u32>,
+    reads: u128,
+    bytes: u128,
+    /// The epoch, from 1, and whether a whole pass was in it.
+    epoch: u32,
+    whole_in_epoch: bool,
+    /// Whether every sample was used before this epoch, and the bytes that were.
+    all_before: bool,
+    before: u64,
+    seen: u64,
+    now: Epoch,
+    /// Distinct bytes of the last epoch that used any.
+    counted: Option<u64>,
+}
+
+/// How many ids are read from an order at a time.
+const CHUNK: usize = 4096;
+
+impl<'a> Tally<'a> {
+    fn new(dataset: DatasetId, sizes: &'a Sizes, alone: bool) -> Self {
+        Self {
+            dataset,
+            sizes,
+            alone,
+            every: 0,
+            extra: Vec::new(),
+            last: Vec::new(),
+            reads: 0,
+            bytes: 0,
+            epoch: 1,
+            whole_in_epoch: false,
+            all_before: false,
+            before: 0,
+            seen: 0,
+            now: Epoch::default(),
+            counted: None,
+        }
+    }
+
+    fn whole(&mut self) {
+        let total = self.sizes.total();
+        self.every += 1;
+        self.reads += u128::from(self.sizes.len());
+        self.bytes += u128::from(total);
+        self.whole_in_epoch = true;
+        self.now = Epoch { distinct: total, seen: self.before };
+        self.seen = total;
+    }
+
+    fn count(&mut self, run: &Run, pass: &Pass, phase: &Phase, part: &Part) -> Result<(), PlanError> {
+        if self.extra.is_empty() {
+            let samples = self.sizes.len();
+            self.extra = table(samples).ok_or(Reason::Memory { dataset: self.dataset, samples })?;
+            self.last = table(samples).ok_or(Reason::Memory { dataset: self.dataset, samples })?;
+        }
+        let stream = run.stream(pass)?;
+        let order = stream.order();
+        if part.strided {
+            chunks(0, part.reads, |from, out| stream.fill(from, out), |id| self.one(id));
+            return Ok(());
+        }
+        if self.alone && part.is_nearly_whole(phase) {
+            let mut dropped = Vec::new();
+            chunks(part.to, part.len, |from, out| order.fill(from, 1, out), |id| dropped.push(id));
+            self.all_but(&dropped);
+            return Ok(());
+        }
+        chunks(part.from, part.to, |from, out| order.fill(from, 1, out), |id| self.one(id));
+        chunks(0, part.padding, |from, out| order.fill(from, 1, out), |id| self.one(id));
+        Ok(())
+    }
+
+    /// One use of one sample.
+    fn one(&mut self, id: SampleId) {
+        let bytes = self.sizes.bytes(id);
+        self.reads += 1;
+        self.bytes += u128::from(bytes);
+        let index = id.0 as usize;
+        self.extra[index] = self.extra[index].saturating_add(1);
+        if self.whole_in_epoch {
+            return;
+        }
+        let last = std::mem::replace(&mut self.last[index], self.epoch);
+        if last == self.epoch {
+            return;
+        }
+        self.now.distinct = self.now.distinct.saturating_add(bytes);
+        if last > 0 || self.all_before {
+            self.now.seen = self.now.seen.saturating_add(bytes);
+        } else {
+            self.seen = self.seen.saturating_add(bytes);
+        }
+    }
+
+    /// One use of every sample but these, in the only pass over the dataset in this epoch.
+    fn all_but(&mut self, dropped: &[SampleId]) {
+        let (mut bytes, mut unseen) = (0u64, 0u64);
+        for id in dropped {
+            let index = id.0 as usize;
+            self.extra[index] = self.extra[index].saturating_sub(1);
+            bytes = bytes.saturating_add(self.sizes.bytes(*id));
+            if self.last[index] == 0 && !self.all_before {
+                unseen = unseen.saturating_add(self.sizes.bytes(*id));
+            }
+        }
+        let total = self.sizes.total();
+        self.every += 1;
+        self.reads += u128::from(self.sizes.len()) - dropped.len() as u128;
+        self.bytes += u128::from(total.saturating_sub(bytes));
+        let seen = self.before.saturating_sub(bytes - unseen);
+        self.now = Epoch { distinct: total.saturating_sub(bytes), seen };
+        if !self.all_before {
+            let lasts: Vec<u32> = dropped.iter().map(|id| self.last[id.0 as usize]).collect();
+            self.last.fill(self.epoch);
+            for (id, last) in dropped.iter().zip(&lasts) {
+                self.last[id.0 as usize] = *last;
+            }
+            self.seen = total.saturating_sub(unseen);
+            // From here on it need not be asked again.
+            self.whole_in_epoch = lasts.iter().all(|&last| last > 0);
+        }
+    }
+
+    /// A pass that is not counted.
+    fn estimate(&mut self, part: &Part) {
+        let total = self.sizes.total();
+        let share = |of: u64| {
+            let share = u128::from(of) * u128::from(part.reads) / u128::from(self.sizes.len().max(1));
+            u64::try_from(share).unwrap_or(u64::MAX)
+        };
+        // Nearest whole number of uses a sample.
+        let samples = self.sizes.len().max(1);
+        self.every += part.reads / samples + u64::from(part.reads % samples > samples / 2);
+        self.reads += u128::from(part.reads);
+        self.bytes += u128::from(share(total));
+        let known = self.counted.unwrap_or_else(|| share(total));
+        let distinct = self.now.distinct.saturating_add(known).min(total);
+        // As if what was seen and what is used now had been drawn without regard to each other.
+        let seen = u128::from(distinct) * u128::from(self.before) / u128::from(total.max(1));
+        let seen = u64::try_from(seen).unwrap_or(u64::MAX);
+        self.seen = self.seen.max(self.before.saturating_add(distinct - seen)).min(total);
+        self.now = Epoch { distinct, seen };
+    }
+
+    fn end_of_epoch(&mut self) -> Epoch {
+        let now = std::mem::take(&mut self.now);
+        if now.distinct > 0 {
+            self.counted = Some(now.distinct);
+        }
+        self.epoch = self.epoch.saturating_add(1);
+        self.all_before |= std::mem::take(&mut self.whole_in_epoch);
+        self.before = self.seen;
+        now
+    }
+
+    fn finish(self) -> DatasetDemand {
+        let uses = if self.extra.is_empty() {
+            Uses::Same(self.every)
+        } else {
+            Uses::Each { every: self.every, extra: self.extra }
+        };
+        DatasetDemand { uses, reads: self.reads, bytes: self.bytes, distinct: self.seen }
+    }
+}
+
+/// Hands the ids at `from..to` of something that fills slices to `each`.
+pub(crate) fn chunks(
+    from: u64,
+    to: u64,
+    fill: impl Fn(u64, &mut [SampleId]),
+    mut each: impl FnMut(SampleId),
+) {
+    let mut ids = [SampleId(0); CHUNK];
+    let mut at = from;
+    while at < to {
+        let ids = &mut ids[..(to - at).min(CHUNK as u64) as usize];
+        fill(at, ids);
+        ids.iter().for_each(|&id| each(id));
+        at += ids.len() as u64;
+    }
+}
+
+/// A table of zeros, or none where it does not fit in memory.
+pub(crate) fn table<T: Clone + Default>(entries: u64) -> Option<Vec<T>> {
+    let entries = usize::try_from(entries).ok()?;
+    let mut table = Vec::new();
+    table.try_reserve_exact(entries).ok()?;
+    table.resize(entries, T::default());
+    Some(table)
+}

@@ -1,0 +1,261 @@
+//! Which samples to keep when not all fit.
+//!
+//! Keeping a sample in a store that never evicts saves every use of it but the first. So a sample's value is
+//! `(uses - 1) * (latency + size / bandwidth)` origin seconds, its weight is its footprint, and the samples with the most
+//! value for their weight go in first (DESIGN decision 2: where the origin is bound by requests, the smallest; where it
+//! is bound by bytes, any). Samples that are used once have no value and take no room.
+//!
+//! # The decision, and its price
+//!
+//! Greedy, one level after the other, the fastest first. Samples are small against stores, so it loses little: the
+//! fractional optimum exceeds the greedy choice by less than the value of the first sample that did not fit, and what
+//! comes behind that sample is still tried, so that the room left over is smaller than every sample left out. An exact
+//! knapsack would gain less than one sample and cost capacity times samples.
+//!
+//! A dataset of equally long, equally often used samples is one item here, however many samples it has: its first ids
+//! are kept, and nothing costs memory or time for each of them.
+
+use foreread_types::{Footprint, SampleId, Sizes};
+
+use crate::cluster::{LevelIndex, MAX_LEVELS, OriginCost, Store};
+use crate::demand::{Demand, Uses};
+use crate::error::Reason;
+use crate::placement::Table;
+
+/// What was chosen.
+pub(crate) struct Choice {
+    /// One for each dataset.
+    pub(crate) tables: Vec<Table>,
+    /// One for each level.
+    pub(crate) levels: Vec<Filled>,
+    /// For each dataset, the origin bytes that are saved: those of all uses but the first of what is kept.
+    pub(crate) saved: Vec<u128>,
+    /// Whether every sample that is used more than once is kept.
+    pub(crate) complete: bool,
+}
+
+/// What a level holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Filled {
+    pub(crate) samples: u64,
+    pub(crate) bytes: u128,
+    pub(crate) footprint: u64,
+}
+
+/// Fills the levels of a store with what is worth most.
+pub(crate) fn choose(
+    sizes: &[Sizes],
+    demand: &Demand,
+    store: &Store,
+    origin: OriginCost,
+) -> Result<Choice, Reason> {
+    let uses = demand.datasets.iter().map(|dataset| &dataset.uses);
+    let mut parts: Vec<_> = sizes.iter().zip(uses).map(|(sizes, uses)| Part::new(sizes, uses)).collect();
+    let mut levels = vec![Filled::default(); store.levels.len()];
+    let mut complete = parts.iter().all(|part| part.left(Footprint::EXACT).samples == 0);
+    for (index, (level, filled)) in store.levels.iter().zip(&mut levels).enumerate() {
+        if complete {
+            break;
+        }
+        let mut room = Room { at: LevelIndex(index as u8), left: level.capacity, footprint: level.footprint, filled };
+        let left: Vec<_> = parts.iter().map(|part| part.left(level.footprint)).collect();
+        complete = left.iter().map(|left| left.footprint).sum::<u128>() <= u128::from(level.capacity);
+        if complete {
+            for (dataset, (part, left)) in parts.iter_mut().zip(&left).enumerate() {
+                part.keep_rest(dataset, left, &mut room)?;
+            }
+        } else {
+            let mut items = Vec::new();
+            for (dataset, part) in parts.iter().enumerate() {
+                part.items(dataset, level.footprint, origin, &mut items)?;
+            }
+            items.sort_unstable();
+            for item in items {
+                parts[item.dataset as usize].keep(&item, &mut room)?;
+            }
+        }
+    }
+    let (tables, saved) = parts.into_iter().map(|part| (part.kept, part.saved)).unzip();
+    Ok(Choice { tables, levels, saved, complete })
+}
+
+/// One sample, or one dataset of equal samples. Sorts by worth, the best first, then by dataset and id.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Item {
+    /// `u64::MAX` less the origin nanoseconds saved for each byte of footprint, in units of 2^-24.
+    worthless: u64,
+    dataset: u32,
+    id: u64,
+}
+
+/// A level while it is filled.
+struct Room<'a> {
+    at: LevelIndex,
+    left: u64,
+    footprint: Footprint,
+    filled: &'a mut Filled,
+}
+
+impl Room<'_> {
+    /// Takes the room of as many samples of `bytes` bytes as fit, `most` at most, and says how many.
+    fn take(&mut self, bytes: u64, most: u64) -> u64 {
+        let footprint = self.footprint.of(bytes);
+        let samples = self.left.checked_div(footprint).unwrap_or(u64::MAX).min(most);
+        self.left -= samples * footprint;
+        self.filled.samples += samples;
+        self.filled.bytes += u128::from(samples) * u128::from(bytes);
+        self.filled.footprint += samples * footprint;
+        samples
+    }
+}
+
+/// What of a dataset is worth keeping and is not kept yet.
+struct Left {
+    samples: u64,
+    footprint: u128,
+}
+
+/// One dataset while levels are filled.
+struct Part<'a> {
+    sizes: &'a Sizes,
+    uses: &'a Uses,
+    /// The length and the uses of all samples, where they are alike.
+    alike: Option<(u64, u64)>,
+    kept: Table,
+    saved: u128,
+}
+
+impl<'a> Part<'a> {
+    fn new(sizes: &'a Sizes, uses: &'a Uses) -> Self {
+        let alike = match uses {
+            Uses::Same(uses) if sizes.is_empty() => Some((0, *uses)),
+            Uses::Same(uses) if sizes.is_uniform() => Some((sizes.bytes(SampleId(0)), *uses)),
+            _ => None,
+        };
+        Self { sizes, uses, alike, kept: Table::NOTHING, saved: 0 }
+    }
+
+    /// The ids that are kept already, where all samples are alike: those below this.
+    fn start(&self) -> u64 {
+        match &self.kept {
+            Table::Ranges(ends) => ends[MAX_LEVELS - 1],
+            Table::Bits(_) => 0,
+        }
+    }
+
+    /// The samples that are worth keeping and are not kept, with their uses; where samples differ.
+    fn candidates(&self) -> impl Iterator<Item = (u64, u64)> {
+        (0..self.sizes.len())
+            .map(|id| (id, self.uses.of(SampleId(id))))
+            .filter(|&(id, uses)| uses > 1 && self.kept.level(SampleId(id)).is_none())
+    }
+
+    fn left(&self, footprint: Footprint) -> Left {
+        match self.alike {
+            Some((bytes, uses)) => {
+                let samples = if uses > 1 { self.sizes.len() - self.start() } else { 0 };
+                Left { samples, footprint: u128::from(samples) * u128::from(footprint.of(bytes)) }
+            }
+            None => self.candidates().fold(Left { samples: 0, footprint: 0 }, |left, (id, _)| Left {
+                samples: left.samples + 1,
+                footprint: left.footprint + u128::from(footprint.of(self.sizes.bytes(SampleId(id)))),
+            }),
+        }
+    }
+
+    fn items(
+        &self,
+        dataset: usize,
+        footprint: Footprint,
+        origin: OriginCost,
+        items: &mut Vec<Item>,
+    ) -> Result<(), Reason> {
+        let item = |id, bytes, uses| Item {
+            worthless: u64::MAX - worth(uses, bytes, footprint.of(bytes), origin),
+            dataset: dataset as u32,
+            id,
+        };
+        match self.alike {
+            Some((bytes, uses)) => items.extend((uses > 1).then(|| item(self.start(), bytes, uses))),
+            None => {
+                let samples = self.left(footprint).samples;
+                let room = usize::try_from(samples).ok().and_then(|samples| items.try_reserve(samples).ok());
+                room.ok_or(too_large(dataset, self.sizes))?;
+                items.extend(self.candidates().map(|(id, uses)| item(id, self.sizes.bytes(SampleId(id)), uses)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps an item, if it fits; of equal samples, as many as fit.
+    fn keep(&mut self, item: &Item, room: &mut Room<'_>) -> Result<(), Reason> {
+        match self.alike {
+            Some((bytes, uses)) => {
+                let samples = room.take(bytes, self.sizes.len() - item.id);
+                self.keep_ids(item.id + samples, room.at);
+                self.saved += u128::from(samples) * u128::from(bytes) * u128::from(uses - 1);
+            }
+            None => {
+                let id = SampleId(item.id);
+                let bytes = self.sizes.bytes(id);
+                if room.take(bytes, 1) == 1 {
+                    self.bits(item.dataset as usize)?.keep(item.id, room.at);
+                    self.saved += u128::from(bytes) * u128::from(self.uses.of(id) - 1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps all that is worth keeping and is not kept yet; it fits.
+    fn keep_rest(&mut self, dataset: usize, left: &Left, room: &mut Room<'_>) -> Result<(), Reason> {
+        if left.samples == 0 {
+            return Ok(());
+        }
+        if self.alike.is_some() {
+            return self.keep(&Item { worthless: 0, dataset: dataset as u32, id: self.start() }, room);
+        }
+        if left.samples == self.sizes.len() {
+            self.kept = Table::all(left.samples, room.at);
+            for id in (0..left.samples).map(SampleId) {
+                let bytes = self.sizes.bytes(id);
+                room.take(bytes, 1);
+                self.saved += u128::from(bytes) * u128::from(self.uses.of(id) - 1);
+            }
+            return Ok(());
+        }
+        let ids: Vec<u64> = self.candidates().map(|(id, _)| id).collect();
+        ids.into_iter().try_for_each(|id| self.keep(&Item { worthless: 0, dataset: dataset as u32, id }, room))
+    }
+
+    /// Keeps the ids below `end` that are not kept yet.
+    fn keep_ids(&mut self, end: u64, at: LevelIndex) {
+        if let Table::Ranges(ends) = &mut self.kept {
+            ends[usize::from(at.0)..].fill(end);
+        }
+    }
+
+    /// The table of bits, made where there is none yet.
+    fn bits(&mut self, dataset: usize) -> Result<&mut Table, Reason> {
+        if matches!(self.kept, Table::Ranges(_)) {
+            self.kept = Table::bits(self.sizes.len()).ok_or(too_large(dataset, self.sizes))?;
+        }
+        Ok(&mut self.kept)
+    }
+}
+
+fn too_large(dataset: usize, sizes: &Sizes) -> Reason {
+    Reason::Memory { dataset: (dataset as u32).into(), samples: sizes.len() }
+}
+
+/// The origin nanoseconds that keeping a sample saves for each byte of its footprint, in units of 2^-24, rounded down.
+///
+/// One exact fraction, rounded once, so that samples of equal worth compare as equal. Saturates for samples that are
+/// tiny against the latency, which then all go first.
+fn worth(uses: u64, bytes: u64, footprint: u64, origin: OriginCost) -> u64 {
+    let bandwidth = u128::from(origin.bytes_per_second);
+    let once = (u128::from(origin.latency_ns) * bandwidth).saturating_add(u128::from(bytes) * 1_000_000_000);
+    let all = once.saturating_mul(u128::from(uses.saturating_sub(1))).saturating_mul(1 << 24);
+    let worth = all.checked_div(u128::from(footprint) * bandwidth).unwrap_or(u128::MAX);
+    u64::try_from(worth).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,189 @@
+//! Which level keeps which sample, for the whole run.
+//!
+//! A placement is asked once for each read, from any thread, so it is a plain table: no hashing, no search. Where a
+//! dataset is kept from its first sample on up to some id (all of it, none of it, or as many of its equally long samples
+//! as fit), three numbers say so; else it costs two bits a sample.
+
+use std::fmt;
+use std::sync::Arc;
+
+use foreread_oracle::Fingerprinter;
+use foreread_types::{DatasetId, SampleId, SampleKey};
+
+use crate::cluster::{LevelIndex, MAX_LEVELS};
+
+const PER_WORD: u64 = u64::BITS as u64 / 2;
+
+/// Where each sample of each dataset is kept; cheap to clone.
+///
+/// ```
+/// use foreread_planner::{LevelIndex, Placement};
+/// use foreread_types::{DatasetId, SampleId, SampleKey};
+/// let placement = Placement::everything(&[100], LevelIndex(0));
+/// assert_eq!(placement.level(SampleKey::new(DatasetId(0), SampleId(99))), Some(LevelIndex(0)));
+/// assert_eq!(placement.level(SampleKey::new(DatasetId(0), SampleId(100))), None);
+/// assert_eq!(placement.level(SampleKey::new(DatasetId(1), SampleId(0))), None);
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Placement {
+    datasets: Arc<[Table]>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Table {
+    /// Level `l` keeps the ids from `ends[l - 1]` (0 for the first level) to `ends[l]` exclusive.
+    Ranges([u64; MAX_LEVELS]),
+    /// Two bits a sample, low bits first: 0 nowhere, else the level and 1.
+    Bits(Box<[u64]>),
+}
+
+impl Placement {
+    pub(crate) fn new(datasets: Vec<Table>) -> Self {
+        Self { datasets: datasets.into() }
+    }
+
+    /// Nothing is kept.
+    pub fn nothing() -> Self {
+        Self { datasets: Arc::new([]) }
+    }
+
+    /// Every sample is kept in `level`; `samples` says how many each dataset has, by [`DatasetId`].
+    ///
+    /// # Panics
+    /// If `level` is not below [`MAX_LEVELS`].
+    pub fn everything(samples: &[u64], level: LevelIndex) -> Self {
+        assert!(usize::from(level.0) < MAX_LEVELS, "level {level} of {MAX_LEVELS}");
+        Self::new(samples.iter().map(|&samples| Table::all(samples, level)).collect())
+    }
+
+    /// The level that keeps a sample; none where nothing does, unknown samples and datasets among them.
+    pub fn level(&self, key: SampleKey) -> Option<LevelIndex> {
+        self.datasets.get(key.dataset.0 as usize)?.level(key.id)
+    }
+
+    /// Whether nothing of a dataset is kept, without looking at its samples; may be false where nothing is.
+    pub fn is_nothing(&self, dataset: DatasetId) -> bool {
+        match self.datasets.get(dataset.0 as usize) {
+            None => true,
+            Some(Table::Ranges(ends)) => ends.iter().all(|&end| end == 0),
+            Some(Table::Bits(_)) => false,
+        }
+    }
+
+    /// The bytes that the placement itself takes in memory, for reports.
+    pub fn memory(&self) -> u64 {
+        self.datasets
+            .iter()
+            .map(|table| {
+                let heap = match table {
+                    Table::Ranges(_) => 0,
+                    Table::Bits(words) => size_of_val::<[u64]>(words),
+                };
+                (size_of::<Table>() + heap) as u64
+            })
+            .sum()
+    }
+
+    pub(crate) fn describe(&self, print: Fingerprinter) -> Fingerprinter {
+        let mut print = print.number(self.datasets.len() as u64);
+        for table in self.datasets.iter() {
+            print = match table {
+                Table::Ranges(ends) => print.number(0).numbers(ends.iter().copied()),
+                Table::Bits(words) => print.number(1).numbers(words.iter().copied()),
+            };
+        }
+        print
+    }
+}
+
+impl fmt::Debug for Placement {
+    /// Names how each dataset is kept, not every sample.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.datasets.iter()).finish()
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ranges(ends) => write!(f, "Ranges({ends:?})"),
+            Self::Bits(words) => write!(f, "Bits({} bytes)", size_of_val::<[u64]>(words)),
+        }
+    }
+}
+
+impl Table {
+    pub(crate) const NOTHING: Self = Self::Ranges([0; MAX_LEVELS]);
+
+    pub(crate) fn all(samples: u64, level: LevelIndex) -> Self {
+        let mut ends = [samples; MAX_LEVELS];
+        ends[..usize::from(level.0)].fill(0);
+        Self::Ranges(ends)
+    }
+
+    /// A table that keeps nothing yet; none where it does not fit in memory.
+    pub(crate) fn bits(samples: u64) -> Option<Self> {
+        let words = usize::try_from(samples.div_ceil(PER_WORD)).ok()?;
+        let mut table = Vec::new();
+        table.try_reserve_exact(words).ok()?;
+        table.resize(words, 0);
+        Some(Self::Bits(table.into_boxed_slice()))
+    }
+
+    /// Keeps a sample of a table of bits in `level`, where nothing kept it.
+    pub(crate) fn keep(&mut self, id: u64, level: LevelIndex) {
+        if let Self::Bits(words) = self {
+            words[(id / PER_WORD) as usize] |= (u64::from(level.0) + 1) << (id % PER_WORD * 2);
+        }
+    }
+
+    pub(crate) fn level(&self, id: SampleId) -> Option<LevelIndex> {
+        match self {
+            Self::Ranges(ends) => ends.iter().position(|&end| id.0 < end).map(|level| LevelIndex(level as u8)),
+            Self::Bits(words) => {
+                let word = words.get(usize::try_from(id.0 / PER_WORD).ok()?)?;
+                let code = (word >> (id.0 % PER_WORD * 2)) & 3;
+                code.checked_sub(1).map(|level| LevelIndex(level as u8))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_consecutive() {
+        let table = Table::Ranges([3, 3, 5]);
+        let levels: Vec<_> = (0..6).map(|id| table.level(SampleId(id)).map(|level| level.0)).collect();
+        assert_eq!(levels, [Some(0), Some(0), Some(0), Some(2), Some(2), None]);
+    }
+
+    #[test]
+    fn bits_hold_what_was_kept() {
+        let mut table = Table::bits(100).unwrap();
+        table.keep(31, LevelIndex(2));
+        table.keep(32, LevelIndex(0));
+        table.keep(99, LevelIndex(1));
+        for id in 0..200 {
+            let expected = match id {
+                31 => Some(LevelIndex(2)),
+                32 => Some(LevelIndex(0)),
+                99 => Some(LevelIndex(1)),
+                _ => None,
+            };
+            assert_eq!(table.level(SampleId(id)), expected, "{id}");
+        }
+        assert_eq!(table.level(SampleId(u64::MAX)), None);
+    }
+
+    #[test]
+    fn a_whole_dataset_needs_no_table() {
+        let placement = Placement::everything(&[1 << 60, 0], LevelIndex(1));
+        assert!(placement.memory() < 100);
+        assert_eq!(placement.level(SampleKey::new(DatasetId(0), SampleId((1 << 60) - 1))), Some(LevelIndex(1)));
+        assert!(placement.is_nothing(DatasetId(1)) && placement.is_nothing(DatasetId(2)));
+        assert_eq!(Placement::nothing().level(SampleKey::default()), None);
+    }
+}

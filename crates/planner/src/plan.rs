@@ -1,0 +1,350 @@
+//! The plan: everything above, put together into one value.
+
+use foreread_oracle::{Fingerprinter, Pass, Run};
+use foreread_types::{Fingerprint, Sizes, StoreId};
+use serde::Serialize;
+
+use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
+use crate::demand::{Demand, Scope};
+use crate::error::{PlanError, Reason};
+use crate::floor::Floor;
+use crate::knapsack::{self, Filled};
+use crate::placement::Placement;
+use crate::retention::{self, Forecast, Retention};
+
+/// Where samples live for what is left of a run, and what that costs. Equal inputs give equal plans; cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    store: StoreId,
+    placement: Placement,
+    retention: Retention,
+    floor: Floor,
+    origin_bytes: u64,
+    levels: Vec<LevelPlan>,
+    datasets: Vec<DatasetPlan>,
+}
+
+/// What one level will hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LevelPlan {
+    /// Its name in the cluster description.
+    pub name: String,
+    /// Its room, in bytes.
+    pub capacity: u64,
+    /// Samples that are placed there: for [`Retention::Threshold`], all that may come and go.
+    pub samples: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The room that is taken, in bytes: for [`Retention::Threshold`], the most that is in use at a time, as forecast.
+    pub footprint: u64,
+}
+
+/// What the rest of the run asks of one dataset, and what of it comes from the origin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DatasetPlan {
+    /// Its samples and their bytes.
+    pub samples: u64,
+    /// Bytes of all its samples.
+    pub bytes: u64,
+    /// Uses of all its samples in what is left of the run.
+    pub uses: u64,
+    /// Bytes of all these uses: what would be read without any cache.
+    pub used_bytes: u64,
+    /// Bytes of the samples that are used at all: what has to be read with any cache.
+    pub distinct_bytes: u64,
+    /// Passes over it in a whole epoch.
+    pub passes_per_epoch: u64,
+    /// Samples that this rank reads in a whole epoch, over all these passes.
+    pub uses_per_epoch: u64,
+    /// Origin bytes that this plan reads of it, as predicted.
+    pub origin_bytes: u64,
+}
+
+/// A plan without its tables: what reports print and machines read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// The plan's fingerprint, as 32 hexadecimal digits.
+    pub fingerprint: String,
+    /// The store that the plan is for.
+    pub store: u32,
+    /// `keep` or `threshold`.
+    pub retention: &'static str,
+    /// The threshold's horizon in ticks; none where there is no threshold.
+    pub horizon: Option<u64>,
+    /// The origin bytes that no policy can save.
+    pub floor_origin_bytes: u64,
+    /// Whether the floor was counted, and not estimated.
+    pub floor_is_exact: bool,
+    /// The origin bytes that this plan reads, as predicted.
+    pub origin_bytes: u64,
+    /// By level.
+    pub levels: Vec<LevelPlan>,
+    /// By dataset.
+    pub datasets: Vec<DatasetPlan>,
+}
+
+/// Decides where the samples of `run` live. `sizes` are indexed by [`DatasetId`](foreread_types::DatasetId); those of datasets that the run does not
+/// read are left alone.
+///
+/// Plans for what is left of the run, with caches that are cold at its start, and for its rank alone.
+///
+/// Takes a fraction of a second for a million samples of different lengths where each is used once an epoch; otherwise
+/// the run's orders are computed (see [`Demand`]).
+///
+/// # Errors
+/// A cluster description that makes no sense, sizes that are missing or of another dataset, tables that do not fit in
+/// memory, and whatever the oracle returns.
+///
+/// ```
+/// use std::sync::Arc;
+/// use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
+/// use foreread_planner::{Cluster, Level, Store, plan};
+/// use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let train = Phase {
+///     kind: PhaseKind::Train,
+///     dataset: DatasetId(0),
+///     sampler: Arc::new(Shuffle::new(1000, 42)?),
+///     batch_size: Some(50),
+///     drop_last: false,
+/// };
+/// let run = Run::new(Arc::new(Schedule::new(3, vec![train])?), Deal::Torch, 1, Rank(0))?;
+/// let memory = Level { name: "memory".into(), capacity: 30_000, footprint: Footprint::EXACT };
+/// let cluster = Cluster { store: Store { id: StoreId(0), levels: vec![memory] }, ..Cluster::default() };
+/// let plan = plan(&run, &[Sizes::uniform(1000, 100)], &cluster)?;
+/// assert_eq!(plan.floor(), 100_000 + 2 * 70_000);
+/// assert_eq!(plan.origin_bytes(), plan.floor());
+/// # Ok(())
+/// # }
+/// ```
+pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanError> {
+    let store = &cluster.store;
+    check(cluster)?;
+    let demand = Demand::of(run, sizes, Scope::Rank)?;
+    let floor = Floor::of_demand(&demand, store.capacity().saturating_add(cluster.look_ahead));
+    let choice = knapsack::choose(sizes, &demand, store, cluster.origin)?;
+    let datasets = datasets(run, sizes, &demand);
+    let origin = |saved: &[u128]| -> Vec<u64> {
+        demand.datasets.iter().zip(saved).map(|(demand, saved)| narrow(demand.bytes.saturating_sub(*saved))).collect()
+    };
+    let origins = origin(&choice.saved);
+    let keep = Plan {
+        store: store.id,
+        placement: Placement::new(choice.tables),
+        retention: Retention::Keep,
+        floor,
+        origin_bytes: 0,
+        levels: levels(cluster, &choice.levels),
+        datasets,
+    }
+    .with_origins(&origins);
+    if choice.complete || run.is_once_per_epoch() {
+        return Ok(keep);
+    }
+    let Some(level) = store.levels.first() else { return Ok(keep) };
+    let forecast = retention::forecast(run, sizes, level.capacity, level.footprint)?;
+    let threshold = threshold(keep.clone(), sizes, &demand, &forecast);
+    // Both are priced; where they cost the same, nothing is rewritten.
+    Ok(if threshold.origin_bytes < keep.origin_bytes { threshold } else { keep })
+}
+
+/// The same plan with samples that come and go in the first level, and nothing in the others.
+fn threshold(keep: Plan, sizes: &[Sizes], demand: &Demand, forecast: &Forecast) -> Plan {
+    let origins: Vec<u64> = demand
+        .datasets
+        .iter()
+        .map(|demand| {
+            let hits = share(demand.bytes, forecast.hit_bytes, forecast.bytes);
+            narrow(demand.bytes - hits).max(demand.distinct)
+        })
+        .collect();
+    let samples: Vec<u64> = sizes.iter().map(Sizes::len).collect();
+    let levels = keep.levels.iter().enumerate().map(|(index, level)| {
+        let first = index == 0;
+        let of = |sum: fn(&DatasetPlan) -> u64| {
+            let used = keep.datasets.iter().filter(|dataset| first && dataset.uses > 0);
+            used.fold(0u64, |all, dataset| all.saturating_add(sum(dataset)))
+        };
+        LevelPlan {
+            samples: of(|dataset| dataset.samples),
+            bytes: of(|dataset| dataset.bytes),
+            footprint: if first { forecast.occupancy.min(level.capacity) } else { 0 },
+            ..level.clone()
+        }
+    });
+    Plan {
+        placement: Placement::everything(&samples, LevelIndex(0)),
+        retention: Retention::Threshold { horizon: forecast.horizon },
+        levels: levels.collect(),
+        ..keep
+    }
+    .with_origins(&origins)
+}
+
+impl Plan {
+    /// The store that the plan is for.
+    pub fn store(&self) -> StoreId {
+        self.store
+    }
+
+    /// Which level keeps which sample.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Whether kept samples stay.
+    pub fn retention(&self) -> Retention {
+        self.retention
+    }
+
+    /// The origin bytes that no policy can save, with all levels and the look-ahead.
+    pub fn floor(&self) -> u64 {
+        self.floor.bytes
+    }
+
+    /// Whether the floor was counted; if not, the run was too long for that, and it is an estimate.
+    pub fn floor_is_exact(&self) -> bool {
+        self.floor.exact
+    }
+
+    /// The origin bytes that this plan reads, as predicted: for [`Retention::Keep`], the first use of every sample and all
+    /// uses of what is not kept; for [`Retention::Threshold`], what the rule misses on (a part of) the stream, scaled up.
+    /// What the look-ahead happens to hold at an epoch's boundary is not counted.
+    pub fn origin_bytes(&self) -> u64 {
+        self.origin_bytes
+    }
+
+    /// What each level will hold, the fastest first.
+    pub fn levels(&self) -> &[LevelPlan] {
+        &self.levels
+    }
+
+    /// What the run asks of each dataset, by [`DatasetId`](foreread_types::DatasetId).
+    pub fn datasets(&self) -> &[DatasetPlan] {
+        &self.datasets
+    }
+
+    /// Names everything that the plan decides and predicts; equal on all ranks, machines and releases with equal inputs.
+    pub fn fingerprint(&self) -> Fingerprint {
+        let horizon = match self.retention {
+            Retention::Keep => [0, 0],
+            Retention::Threshold { horizon } => [1, horizon],
+        };
+        let mut print = Fingerprinter::new("plan 1").number(self.store.0.into()).numbers(horizon.into_iter());
+        print = self.placement.describe(print);
+        print = print.number(self.floor.bytes).number(self.floor.exact.into()).number(self.origin_bytes);
+        print = print.number(self.levels.len() as u64);
+        for LevelPlan { name, capacity, samples, bytes, footprint } in &self.levels {
+            print = print.text(name).numbers([*capacity, *samples, *bytes, *footprint].into_iter());
+        }
+        print = print.number(self.datasets.len() as u64);
+        for dataset in &self.datasets {
+            print = print.numbers(
+                [
+                    dataset.samples,
+                    dataset.bytes,
+                    dataset.uses,
+                    dataset.used_bytes,
+                    dataset.distinct_bytes,
+                    dataset.passes_per_epoch,
+                    dataset.uses_per_epoch,
+                    dataset.origin_bytes,
+                ]
+                .into_iter(),
+            );
+        }
+        print.finish()
+    }
+
+    /// The plan without its tables.
+    pub fn summary(&self) -> Summary {
+        let (retention, horizon) = match self.retention {
+            Retention::Keep => ("keep", None),
+            Retention::Threshold { horizon } => ("threshold", Some(horizon)),
+        };
+        Summary {
+            fingerprint: self.fingerprint().to_string(),
+            store: self.store.0,
+            retention,
+            horizon,
+            floor_origin_bytes: self.floor.bytes,
+            floor_is_exact: self.floor.exact,
+            origin_bytes: self.origin_bytes,
+            levels: self.levels.clone(),
+            datasets: self.datasets.clone(),
+        }
+    }
+
+    fn with_origins(mut self, origins: &[u64]) -> Self {
+        self.origin_bytes = origins.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes));
+        for (dataset, &bytes) in self.datasets.iter_mut().zip(origins) {
+            dataset.origin_bytes = bytes;
+        }
+        self
+    }
+}
+
+fn check(cluster: &Cluster) -> Result<(), Reason> {
+    let found = cluster.store.levels.len();
+    if found > MAX_LEVELS {
+        return Err(Reason::Levels { found, most: MAX_LEVELS });
+    }
+    if cluster.origin.bytes_per_second == 0 {
+        return Err(Reason::OriginBandwidth);
+    }
+    Ok(())
+}
+
+fn levels(cluster: &Cluster, filled: &[Filled]) -> Vec<LevelPlan> {
+    let levels = cluster.store.levels.iter().zip(filled);
+    levels
+        .map(|(level, filled)| LevelPlan {
+            name: level.name.clone(),
+            capacity: level.capacity,
+            samples: filled.samples,
+            bytes: narrow(filled.bytes),
+            footprint: filled.footprint,
+        })
+        .collect()
+}
+
+fn datasets(run: &Run, sizes: &[Sizes], demand: &Demand) -> Vec<DatasetPlan> {
+    let phases = &run.schedule().phases;
+    let mut datasets: Vec<_> = sizes
+        .iter()
+        .zip(&demand.datasets)
+        .map(|(sizes, demand)| DatasetPlan {
+            samples: sizes.len(),
+            bytes: sizes.total(),
+            uses: narrow(demand.reads),
+            used_bytes: narrow(demand.bytes),
+            distinct_bytes: demand.distinct,
+            passes_per_epoch: 0,
+            uses_per_epoch: 0,
+            origin_bytes: 0,
+        })
+        .collect();
+    for phase in phases {
+        datasets[phase.dataset.0 as usize].passes_per_epoch += 1;
+    }
+    for pass in whole_epoch(run) {
+        datasets[pass.dataset.0 as usize].uses_per_epoch += pass.samples;
+    }
+    datasets
+}
+
+/// The passes of the last epoch, which no resume has cut short, unless it is the only one.
+fn whole_epoch(run: &Run) -> impl Iterator<Item = Pass> + '_ {
+    let passes = run.passes().count();
+    (passes.saturating_sub(run.schedule().phases.len())..passes).filter_map(|index| run.pass(index))
+}
+
+/// `of * part / whole`, rounded down (twice, where the product does not fit).
+fn share(of: u128, part: u128, whole: u128) -> u128 {
+    of.checked_mul(part).map_or_else(|| of / whole.max(1) * part, |product| product / whole.max(1))
+}
+
+fn narrow(bytes: u128) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}

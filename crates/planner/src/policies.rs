@@ -1,0 +1,158 @@
+//! What a cache of equally long samples does on a given stream: the policies to measure a plan against.
+//!
+//! These are reference models, for tests, reports and the simulator: capacities count samples, every use is on demand,
+//! and a sample that is not kept passes through without taking room. Ids are dense and small, because the tables are
+//! vectors; several datasets are numbered one behind the other.
+//!
+//! [`min`] is Belady's rule with bypass (Belady, "A study of replacement algorithms for a virtual-storage computer",
+//! 1966; Mattson et al., 1970): of the resident samples and the one just used, the one whose next use is farthest goes.
+//! No policy hits more often. [`threshold`] is what [`Retention::Threshold`](crate::Retention) does.
+
+use std::collections::{BinaryHeap, VecDeque};
+
+use foreread_types::SampleId;
+
+/// What a policy did on a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Uses that needed no origin read.
+    pub hits: u64,
+    /// Samples that were put into the cache.
+    pub writes: u64,
+}
+
+/// For each position of a stream, the position at which the same sample is used next; `u64::MAX` where it is not.
+pub fn next_uses(stream: &[SampleId]) -> Vec<u64> {
+    let mut ahead = vec![u64::MAX; samples(stream)];
+    let mut next = vec![u64::MAX; stream.len()];
+    for (at, id) in stream.iter().enumerate().rev() {
+        next[at] = std::mem::replace(&mut ahead[id.0 as usize], at as u64);
+    }
+    next
+}
+
+/// Keeps the first `capacity` samples for good.
+pub fn never_evict(stream: &[SampleId], capacity: u64) -> Outcome {
+    let mut kept = vec![false; samples(stream)];
+    let mut outcome = Outcome::default();
+    for id in stream {
+        let kept = &mut kept[id.0 as usize];
+        if *kept {
+            outcome.hits += 1;
+        } else if outcome.writes < capacity {
+            *kept = true;
+            outcome.writes += 1;
+        }
+    }
+    outcome
+}
+
+/// Drops the sample that was put in longest ago.
+pub fn fifo(stream: &[SampleId], capacity: u64) -> Outcome {
+    let mut kept = vec![false; samples(stream)];
+    let mut queue = VecDeque::new();
+    let mut outcome = Outcome::default();
+    for &id in stream {
+        if kept[id.0 as usize] {
+            outcome.hits += 1;
+        } else if capacity > 0 {
+            if queue.len() as u64 == capacity
+                && let Some(SampleId(oldest)) = queue.pop_front()
+            {
+                kept[oldest as usize] = false;
+            }
+            kept[id.0 as usize] = true;
+            queue.push_back(id);
+            outcome.writes += 1;
+        }
+    }
+    outcome
+}
+
+/// Drops the sample that was used longest ago.
+pub fn lru(stream: &[SampleId], capacity: u64) -> Outcome {
+    // Every use enters the queue; an entry counts only while it is its sample's last use.
+    let mut last = vec![usize::MAX; samples(stream)];
+    let mut queue = VecDeque::new();
+    let mut resident = 0;
+    let mut outcome = Outcome::default();
+    for (at, &id) in stream.iter().enumerate() {
+        if last[id.0 as usize] != usize::MAX {
+            outcome.hits += 1;
+        } else if capacity > 0 {
+            if resident == capacity {
+                while let Some((used, SampleId(oldest))) = queue.pop_front() {
+                    if last[oldest as usize] == used {
+                        last[oldest as usize] = usize::MAX;
+                        resident -= 1;
+                        break;
+                    }
+                }
+            }
+            resident += 1;
+            outcome.writes += 1;
+        }
+        if capacity > 0 {
+            last[id.0 as usize] = at;
+            queue.push_back((at, id));
+        }
+    }
+    outcome
+}
+
+/// Belady's MIN with bypass: the most hits that are possible on demand.
+pub fn min(stream: &[SampleId], capacity: u64) -> Outcome {
+    let next = next_uses(stream);
+    // Residents are named by the position of their next use, which no two share. The heap also holds uses that have
+    // passed; they are smaller than all others and `resident` does not count them.
+    let mut kept = vec![false; stream.len()];
+    let mut heap = BinaryHeap::new();
+    let mut resident = 0;
+    let mut outcome = Outcome::default();
+    for (at, &next) in next.iter().enumerate() {
+        let hit = kept[at];
+        if hit {
+            outcome.hits += 1;
+            resident -= 1;
+        }
+        if next == u64::MAX {
+            continue;
+        }
+        heap.push(next);
+        kept[next as usize] = true;
+        resident += 1;
+        if resident > capacity
+            && let Some(farthest) = heap.pop()
+        {
+            kept[farthest as usize] = false;
+            resident -= 1;
+        }
+        outcome.writes += u64::from(!hit && kept[next as usize]);
+    }
+    outcome
+}
+
+/// Keeps a sample after its use if its next use is at most `horizon` positions away and there is room.
+pub fn threshold(stream: &[SampleId], capacity: u64, horizon: u64) -> Outcome {
+    let next = next_uses(stream);
+    let mut kept = vec![false; samples(stream)];
+    let mut resident = 0;
+    let mut outcome = Outcome::default();
+    for (at, (&id, &next)) in stream.iter().zip(&next).enumerate() {
+        let kept = &mut kept[id.0 as usize];
+        let hit = *kept;
+        if hit {
+            outcome.hits += 1;
+            resident -= 1;
+        }
+        *kept = next != u64::MAX && next - at as u64 <= horizon && resident < capacity;
+        resident += u64::from(*kept);
+        outcome.writes += u64::from(*kept && !hit);
+    }
+    outcome
+}
+
+/// How many entries a table over the ids of a stream needs.
+fn samples(stream: &[SampleId]) -> usize {
+    stream.iter().map(|id| id.0 as usize + 1).max().unwrap_or(0)
+}

@@ -1,0 +1,215 @@
+//! Whether what is kept stays, or makes way for what is used sooner.
+//!
+//! # The decision, and its price
+//!
+//! Two rules. [`Retention::Keep`]: what is placed stays for the whole run. Where each sample is used once an epoch, no
+//! policy hits more often (`facts`: a hit must survive an epoch's boundary, and at most the capacity does), and nothing
+//! is written after its first use. [`Retention::Threshold`]: a sample stays after its use if its next use is near.
+//! Where samples recur irregularly (drawn with replacement or by weight, several phases over one dataset, one rank's
+//! share of a shuffle without peers), that is within 0.4 points of Belady's MIN at full capacity and needs to know only
+//! the next use of the sample at hand; MIN would have to compare the next uses of all residents.
+//!
+//! The threshold, `horizon`, is where the expected occupancy meets the capacity (Little's law): a use whose sample stays
+//! for `gap` ticks occupies `footprint * gap` byte-ticks, and the sum over all uses with `gap <= horizon` is the
+//! occupancy times the length of the stream. The gaps come from the run's own stream, so no distribution is assumed; the
+//! price is one walk over a part of it, and a rule that is the same from the first tick to the last, though at both ends
+//! of a run there is room to spare.
+
+use foreread_oracle::Run;
+use foreread_types::{Footprint, SampleId, SampleKey, Sizes, Tick};
+
+use crate::demand::{chunks, table};
+use crate::error::{PlanError, Reason};
+
+/// What happens to a kept sample after a use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Retention {
+    /// It stays. Never evict.
+    Keep,
+    /// It stays if it is used again soon, and its room is given back if not.
+    Threshold {
+        /// How many ticks away the next use may be.
+        horizon: u64,
+    },
+}
+
+impl Retention {
+    /// Whether a sample that is placed stays after its use at `now`, when its next use is at `next`.
+    ///
+    /// ```
+    /// use foreread_planner::Retention;
+    /// use foreread_types::Tick;
+    /// let rule = Retention::Threshold { horizon: 10 };
+    /// assert!(rule.keeps(Tick(5), Some(Tick(15))));
+    /// assert!(!rule.keeps(Tick(5), Some(Tick(16))) && !rule.keeps(Tick(5), None));
+    /// assert!(Retention::Keep.keeps(Tick(5), None));
+    /// ```
+    pub fn keeps(&self, now: Tick, next: Option<Tick>) -> bool {
+        match self {
+            Self::Keep => true,
+            Self::Threshold { horizon } => next.is_some_and(|next| next.0.saturating_sub(now.0) <= *horizon),
+        }
+    }
+}
+
+/// The longest part of a stream that is looked at: this many ticks, or [`WINDOW_EPOCHS`] where they are more and at most
+/// [`WINDOW_MOST`]. Gaps of more than 3/8 of it are only partly seen.
+const WINDOW: u64 = 1 << 22;
+const WINDOW_EPOCHS: u64 = 8;
+const WINDOW_MOST: u64 = 1 << 26;
+
+/// What a threshold will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Forecast {
+    pub(crate) horizon: u64,
+    /// Bytes of the uses that hit, and of all uses, in the part of the stream that was looked at.
+    pub(crate) hit_bytes: u128,
+    pub(crate) bytes: u128,
+    /// The most bytes of room in use at any time, at that horizon.
+    pub(crate) occupancy: u64,
+}
+
+/// The horizon at which a run's expected occupancy is `capacity`, and what it saves.
+///
+/// `sizes` are those of the run's datasets.
+pub(crate) fn forecast(
+    run: &Run,
+    sizes: &[Sizes],
+    capacity: u64,
+    footprint: Footprint,
+) -> Result<Forecast, PlanError> {
+    let epoch = run.passes().take(2 * run.schedule().phases.len()).map(|pass| pass.samples).sum::<u64>() / 2;
+    let window = WINDOW.max(epoch.saturating_mul(WINDOW_EPOCHS).min(WINDOW_MOST)).min(run.samples());
+    let sample = Sample::of(run, sizes, window, footprint)?;
+    let horizon = sample.horizon(capacity);
+    Ok(sample.simulate(capacity, horizon))
+}
+
+/// The uses of some of a run's samples in the first ticks of its stream.
+///
+/// Of windows longer than [`WINDOW`], one sample in `stride` is looked at, chosen by a hash of its key, with all its
+/// uses, and a cache of a `stride`-th of the capacity stands for the whole (spatial sampling: Waldspurger et al.,
+/// "Efficient MRC construction with SHARDS", FAST 2015, sections 2 and 3).
+struct Sample {
+    uses: Vec<Use>,
+    window: u64,
+    stride: u64,
+    /// Whether the window is the whole run.
+    whole: bool,
+}
+
+/// One use. Windows are short enough for ticks of 32 bits.
+struct Use {
+    tick: u32,
+    /// The tick of the next use; `NEVER` where the window has none.
+    next: u32,
+    bytes: u64,
+    footprint: u64,
+}
+
+const NEVER: u32 = u32::MAX;
+
+impl Sample {
+    fn of(run: &Run, sizes: &[Sizes], window: u64, footprint: Footprint) -> Result<Self, PlanError> {
+        let stride = window.div_ceil(WINDOW).max(1);
+        let mut uses: Vec<Use> = Vec::new();
+        // The numbers of the last uses, from 1.
+        let mut lasts: Vec<Vec<u32>> = vec![Vec::new(); sizes.len()];
+        let mut tick = 0;
+        for pass in run.passes() {
+            if u64::from(tick) >= window {
+                break;
+            }
+            let dataset = pass.dataset;
+            let (sizes, last) = (&sizes[dataset.0 as usize], &mut lasts[dataset.0 as usize]);
+            if last.is_empty() {
+                *last = table(sizes.len()).ok_or(Reason::Memory { dataset, samples: sizes.len() })?;
+            }
+            let stream = run.stream(&pass)?;
+            let samples = pass.samples.min(window - u64::from(tick));
+            chunks(0, samples, |from, out| stream.fill(from, out), |id: SampleId| {
+                if stride == 1 || mix(SampleKey::new(dataset, id)).is_multiple_of(stride) {
+                    let last = &mut last[id.0 as usize];
+                    if let Some(before) = last.checked_sub(1) {
+                        uses[before as usize].next = tick;
+                    }
+                    let bytes = sizes.bytes(id);
+                    uses.push(Use { tick, next: NEVER, bytes, footprint: footprint.of(bytes) });
+                    *last = uses.len() as u32;
+                }
+                tick += 1;
+            });
+        }
+        Ok(Self { uses, window, stride, whole: window == run.samples() })
+    }
+
+    /// The middle quarter of the window, where occupancy is measured: of gaps at the ends, some would be missed because
+    /// they begin or end outside. Of a run that is looked at as a whole nothing lies outside, and this is its plateau.
+    fn middle(&self) -> (u64, u64) {
+        let end = self.window / 8 * 3;
+        (end, self.window - end)
+    }
+
+    fn horizon(&self, capacity: u64) -> u64 {
+        let (from, to) = self.middle();
+        let mut gaps: Vec<(u32, u64)> = Vec::new();
+        for used in self.uses.iter().filter(|used| used.next != NEVER) {
+            let overlap = u64::from(used.next).min(to).saturating_sub(u64::from(used.tick).max(from));
+            if overlap > 0 {
+                gaps.push((used.next - used.tick, overlap.saturating_mul(used.footprint)));
+            }
+        }
+        horizon(&mut gaps, u128::from(capacity) * u128::from(to - from) / u128::from(self.stride))
+    }
+
+    /// What the rule does in a cache that refuses what does not fit.
+    fn simulate(&self, capacity: u64, horizon: u64) -> Forecast {
+        let (from, to) = if self.whole { (0, self.window) } else { self.middle() };
+        let capacity = capacity / self.stride;
+        // By number of the use: whether its sample is still there. Uses are in order of their ticks.
+        let mut due = vec![false; self.window as usize + 1];
+        let (mut hit_bytes, mut bytes) = (0u128, 0u128);
+        let (mut occupied, mut most) = (0u64, 0u64);
+        for used in &self.uses {
+            let hit = due[used.tick as usize];
+            if hit {
+                occupied -= used.footprint;
+            }
+            if (from..to).contains(&used.tick.into()) {
+                bytes += u128::from(used.bytes);
+                hit_bytes += if hit { u128::from(used.bytes) } else { 0 };
+            }
+            let near = used.next != NEVER && u64::from(used.next - used.tick) <= horizon;
+            if near && used.footprint <= capacity - occupied {
+                due[used.next as usize] = true;
+                occupied += used.footprint;
+                most = most.max(occupied);
+            }
+        }
+        Forecast { horizon, hit_bytes, bytes, occupancy: most.saturating_mul(self.stride) }
+    }
+}
+
+/// The largest horizon at which the areas (room times ticks) of all gaps within it add up to no more than `room`;
+/// `u64::MAX` where all gaps together do not. Sorts the gaps.
+fn horizon(gaps: &mut [(u32, u64)], room: u128) -> u64 {
+    gaps.sort_unstable();
+    let mut area = 0u128;
+    for equal in gaps.chunk_by(|a, b| a.0 == b.0) {
+        area += equal.iter().map(|gap| u128::from(gap.1)).sum::<u128>();
+        if area > room {
+            // All that is nearer fits.
+            return u64::from(equal[0].0 - 1);
+        }
+    }
+    u64::MAX
+}
+
+/// A number that says nothing of a sample's place in its dataset (SplitMix64's finaliser).
+fn mix(key: SampleKey) -> u64 {
+    let mut word = (key.id.0 ^ (u64::from(key.dataset.0) << 40)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}

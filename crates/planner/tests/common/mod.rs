@@ -1,0 +1,40 @@
+//! Short ways to build runs, clusters and streams.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::sync::Arc;
+
+use foreread_oracle::{Deal, Phase, PhaseKind, Run, Sampler, Schedule};
+use foreread_planner::{Cluster, Level, Store};
+use foreread_types::{DatasetId, Footprint, Rank, SampleId, StoreId};
+
+pub fn phase(dataset: u32, sampler: impl Sampler + 'static) -> Phase {
+    let kind = if dataset == 0 { PhaseKind::Train } else { PhaseKind::Validation };
+    Phase { kind, dataset: DatasetId(dataset), sampler: Arc::new(sampler), batch_size: None, drop_last: false }
+}
+
+pub fn run(epochs: u64, phases: Vec<Phase>) -> Run {
+    run_of(epochs, phases, 1)
+}
+
+pub fn run_of(epochs: u64, phases: Vec<Phase>, world_size: u32) -> Run {
+    Run::new(Arc::new(Schedule::new(epochs, phases).unwrap()), Deal::Torch, world_size, Rank(0)).unwrap()
+}
+
+pub fn level(capacity: u64) -> Level {
+    Level { name: "memory".into(), capacity, footprint: Footprint::EXACT }
+}
+
+pub fn cluster(levels: Vec<Level>) -> Cluster {
+    Cluster { store: Store { id: StoreId(0), levels }, ..Cluster::default() }
+}
+
+/// All that a run reads, with the datasets' ids one behind the other.
+pub fn stream(run: &Run, samples: &[u64]) -> Vec<SampleId> {
+    let mut all = Vec::new();
+    for pass in run.passes() {
+        let stream = run.stream(&pass).unwrap();
+        let before: u64 = samples[..pass.dataset.0 as usize].iter().sum();
+        all.extend((0..stream.len()).map(|index| SampleId(before + stream.at(index).0)));
+    }
+    all
+}

@@ -1,0 +1,190 @@
+//! What holds for every origin.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foreread_tier::{ErrorKind, Object, OriginTier, Span, Version};
+use futures::StreamExt;
+
+use super::{HIDDEN, PATIENCE, assert_bytes, assert_kind, read, tier};
+use crate::Known;
+
+/// Checks what every origin promises. `known` is all that it lists: whole objects, [`samples`](super::samples)
+/// usually, without versions; those are taken from the listing.
+///
+/// # Panics
+/// If the origin breaks a promise.
+pub async fn origin<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+    every_object_is_listed_once(origin, known).await;
+    listing_goes_on_after_a_path(origin, known).await;
+    listing_stays_below_its_prefix(origin, known).await;
+    let listed = with_versions(origin, known).await;
+    tier(origin, known).await;
+    tier(origin, &listed).await;
+    ranges(origin, &listed).await;
+    ranges_have_allocations_of_their_own(origin, &listed).await;
+    a_missing_object_harms_no_other(origin, &listed).await;
+    another_size_is_a_change(origin, &listed).await;
+    another_version_is_a_change(origin, &listed).await;
+    climbing_paths_are_refused(origin, &listed).await;
+}
+
+async fn list<T: OriginTier + ?Sized>(origin: &T, prefix: &str, after: Option<&str>) -> BTreeMap<String, Object> {
+    let what = format!("listing {prefix:?} after {after:?}");
+    let mut found = BTreeMap::new();
+    let mut stream = origin.list(prefix, after);
+    loop {
+        match tokio::time::timeout(PATIENCE, stream.next()).await {
+            Ok(Some(Ok(object))) => {
+                let path = object.path.to_string();
+                assert!(found.insert(path, object.clone()).is_none(), "{what}: {} twice", object.path);
+            }
+            Ok(Some(Err(error))) => panic!("{what}: {error}"),
+            Ok(None) => return found,
+            Err(_) => panic!("{what}: nothing in {PATIENCE:?}"),
+        }
+    }
+}
+
+fn assert_listed<'a>(what: &str, found: &BTreeMap<String, Object>, known: impl Iterator<Item = &'a Known>) {
+    let expected: BTreeMap<_, _> = known.map(|sample| (sample.object.path.to_string(), sample.object.size)).collect();
+    let found: BTreeMap<_, _> = found.iter().map(|(path, object)| (path.clone(), object.size)).collect();
+    for (hidden, _) in HIDDEN {
+        assert!(!found.contains_key(*hidden), "{what}: {hidden} is hidden");
+    }
+    assert_eq!(found, expected, "{what}: every object with its size");
+}
+
+async fn every_object_is_listed_once<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+    assert_listed("listing all", &list(origin, "", None).await, known.iter());
+}
+
+async fn listing_goes_on_after_a_path<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+    let paths = known.iter().map(|sample| &*sample.object.path);
+    for after in paths.chain(["", "a", "a/", "a0", "b/c/", "b/c/d", "zzz"]) {
+        let rest = known.iter().filter(|sample| sample.object.path.as_bytes() > after.as_bytes());
+        assert_listed(&format!("listing after {after:?}"), &list(origin, "", Some(after)).await, rest);
+    }
+}
+
+async fn listing_stays_below_its_prefix<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+    let mut prefixes: Vec<&str> = known
+        .iter()
+        .flat_map(|sample| sample.object.path.match_indices('/').map(|(at, _)| &sample.object.path[..at]))
+        .collect();
+    prefixes.sort_unstable();
+    prefixes.dedup();
+    for prefix in prefixes {
+        let below = |sample: &&Known| sample.object.path.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/'));
+        let what = format!("listing below {prefix:?}");
+        let found = list(origin, prefix, None).await;
+        assert_listed(&what, &found, known.iter().filter(below));
+        if let Some(first) = found.keys().next() {
+            let rest = known.iter().filter(below).filter(|sample| sample.object.path.as_bytes() > first.as_bytes());
+            assert_listed(&format!("{what} after {first:?}"), &list(origin, prefix, Some(first)).await, rest);
+        }
+    }
+}
+
+async fn with_versions<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) -> Vec<Known> {
+    let listed = list(origin, "", None).await;
+    known.iter().map(|sample| Known { object: listed[&*sample.object.path].clone(), ..sample.clone() }).collect()
+}
+
+async fn ranges<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+    let mut batch = Vec::new();
+    let mut expected = Vec::new();
+    for sample in known.iter().filter(|sample| sample.object.size > 0) {
+        let size = sample.object.size;
+        let ends = [(0, 1), (0, size), (size - 1, size), (size / 3, size / 3 * 2), (1, 4096), (4095, 4098)];
+        for (start, end) in ends.into_iter().filter(|&(start, end)| start < end && end <= size) {
+            batch.push(sample.range(batch.len() as u32, start..end));
+            expected.push((sample, start as usize..end as usize));
+        }
+    }
+    let answers = read("ranges", origin, batch).await;
+    for (answer, (sample, range)) in answers.values().zip(expected) {
+        let what = format!("{range:?} of {}", sample.object.path);
+        assert_bytes(&what, answer, &sample.content[range]);
+    }
+}
+
+/// Neighbouring ranges must not be slices of one merged read. Those are exactly as far apart in memory as in the
+/// object; allocations of their own, even page-aligned ones read with some bytes before, are not for this distance.
+async fn ranges_have_allocations_of_their_own<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+    const STEP: usize = 1001;
+    let Some(sample) = known.iter().find(|sample| sample.object.size >= 3 * STEP as u64) else { return };
+    let part = |tag: u32| sample.range(tag, u64::from(tag) * STEP as u64..u64::from(tag + 1) * STEP as u64);
+    let answers = read("neighbouring ranges", origin, (0..3).map(part).collect()).await;
+    let starts: Vec<usize> = answers.values().flatten().map(|bytes| bytes.as_ptr() as usize).collect();
+    for pair in starts.windows(2) {
+        assert_ne!(pair[1].wrapping_sub(pair[0]), STEP, "two ranges are slices of one allocation");
+    }
+}
+
+async fn a_missing_object_harms_no_other<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+    let mut batch = Vec::new();
+    for (sample, tag) in known.iter().zip((0..).step_by(3)) {
+        batch.push(sample.whole(tag));
+        for (path, tag) in [("no/such/object", tag + 1), ("a/none", tag + 2)] {
+            let mut missing = sample.whole(tag);
+            (missing.object.path, missing.object.version) = (path.into(), None);
+            batch.push(missing);
+        }
+    }
+    let answers = read("some missing", origin, batch).await;
+    for (sample, tag) in known.iter().zip((0..).step_by(3)) {
+        assert_bytes("beside missing ones", &answers[&tag], &sample.content);
+        assert_kind("a missing object", &answers[&(tag + 1)], origin.name(), ErrorKind::NotFound);
+        assert_kind("a missing object", &answers[&(tag + 2)], origin.name(), ErrorKind::NotFound);
+    }
+}
+
+async fn another_size_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+    let mut batch = Vec::new();
+    for sample in known {
+        let size = sample.object.size;
+        for wrong in [size + 1, size + 5000, size.saturating_sub(1), 0].into_iter().filter(|&wrong| wrong != size) {
+            let mut request = sample.whole(batch.len() as u32);
+            (request.object.size, request.object.version) = (wrong, None);
+            batch.push(request);
+        }
+        let mut beyond = sample.range(batch.len() as u32, size..size + 10);
+        (beyond.object.size, beyond.object.version) = (size + 10, None);
+        batch.push(beyond);
+    }
+    let asked = batch.clone();
+    for (answer, request) in read("wrong sizes", origin, batch).await.values().zip(asked) {
+        let what = format!("{} taken for {} bytes, {:?}", request.object.path, request.object.size, request.span);
+        assert_kind(&what, answer, origin.name(), ErrorKind::Changed);
+    }
+}
+
+async fn another_version_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+    for sample in known {
+        let version = match &sample.object.version {
+            Some(Version::Modified(time)) => Version::Modified(time - 1_000_000_000),
+            Some(Version::ETag(_)) => Version::ETag("0123456789abcdef0123456789abcdef".into()),
+            _ => continue,
+        };
+        let mut request = sample.whole(0);
+        request.object.version = Some(version);
+        let what = format!("another version of {}", sample.object.path);
+        assert_kind(&what, &read(&what, origin, vec![request]).await[&0], origin.name(), ErrorKind::Changed);
+    }
+}
+
+async fn climbing_paths_are_refused<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+    for path in ["../etc/passwd", "/etc/passwd", "a/../../x", "..", "a/..", "./a/1", ""] {
+        let mut request = known[0].whole(0);
+        request.object = Object { path: Arc::from(path), size: 10, version: None };
+        let whole = request.clone();
+        request.span = Span::Range(0..5);
+        request.tag = 1;
+        let answers = read(&format!("the path {path:?}"), origin, vec![whole, request, known[0].whole(2)]).await;
+        for tag in 0..2 {
+            assert_kind(&format!("the path {path:?}"), &answers[&tag], origin.name(), ErrorKind::Invalid);
+        }
+        assert_bytes("beside a path that is refused", &answers[&2], &known[0].content);
+    }
+}

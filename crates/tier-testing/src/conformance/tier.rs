@@ -1,0 +1,110 @@
+//! What holds for every tier.
+
+use std::collections::HashSet;
+
+use foreread_tier::Tier;
+use futures::StreamExt;
+use futures::future::join_all;
+
+use super::{assert_bytes, read};
+use crate::Known;
+
+/// Checks what every tier promises: whole reads of `known` samples, of which there are some, in batches of all kinds.
+///
+/// # Panics
+/// If the tier breaks a promise.
+pub async fn tier<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+    assert!(!known.is_empty(), "the suite needs samples to read");
+    name_and_profile(tier);
+    an_empty_batch_ends(tier).await;
+    all_at_once_and_one_by_one(tier, known).await;
+    tags_are_the_callers(tier, known).await;
+    one_sample_many_times(tier, known).await;
+    answers_have_allocations_of_their_own(tier, known).await;
+    dropped_half_way(tier, known).await;
+    batches_side_by_side(tier, known).await;
+}
+
+fn name_and_profile<T: Tier + ?Sized>(tier: &T) {
+    let name = tier.name();
+    assert!(!name.is_empty() && name.len() <= 32, "a short name: {name:?}");
+    assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c)), "{name:?}");
+    assert_eq!(name, tier.name(), "the name stays");
+    let profile = tier.profile();
+    assert!(profile.parallelism > 0, "{profile:?}");
+    assert!(profile.preferred_block > 0, "{profile:?}");
+    assert!(profile.alignment.is_power_of_two(), "{profile:?}");
+}
+
+async fn an_empty_batch_ends<T: Tier + ?Sized>(tier: &T) {
+    read("an empty batch", tier, vec![]).await;
+}
+
+fn wholes(known: &[Known]) -> Vec<foreread_tier::ReadRequest> {
+    known.iter().zip(0..).map(|(sample, tag)| sample.whole(tag)).collect()
+}
+
+async fn all<T: Tier + ?Sized>(what: &str, tier: &T, known: &[Known]) {
+    let answers = read(what, tier, wholes(known)).await;
+    for (sample, answer) in known.iter().zip(answers.values()) {
+        assert_bytes(&format!("{what}: {}", sample.object.path), answer, &sample.content);
+    }
+}
+
+async fn all_at_once_and_one_by_one<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+    all("all in one batch", tier, known).await;
+    for sample in known {
+        let what = format!("{} alone", sample.object.path);
+        assert_bytes(&what, &read(&what, tier, vec![sample.whole(9)]).await[&9], &sample.content);
+    }
+}
+
+async fn tags_are_the_callers<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+    let what = "tags in no order";
+    let tags: Vec<u32> = (0..known.len() as u32).map(|at| u32::MAX - at.wrapping_mul(7919) % 1_000_003).collect();
+    assert_eq!(tags.iter().collect::<HashSet<_>>().len(), tags.len(), "the suite's own tags");
+    let batch = known.iter().zip(&tags).map(|(sample, &tag)| sample.whole(tag)).collect();
+    let answers = read(what, tier, batch).await;
+    for (sample, tag) in known.iter().zip(&tags) {
+        assert_bytes(what, &answers[tag], &sample.content);
+    }
+}
+
+async fn one_sample_many_times<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+    let what = "one sample many times in a batch";
+    for sample in known.iter().take(3).chain(known.last()) {
+        let answers = read(what, tier, (0..5).map(|tag| sample.whole(tag)).collect()).await;
+        for answer in answers.values() {
+            assert_bytes(what, answer, &sample.content);
+        }
+    }
+}
+
+/// An answer that is a slice of a merged read would keep all of that read in memory. Two answers that were cut from
+/// one allocation lie in it as far apart as in what was read; allocations of their own are multiples of 8 apart.
+async fn answers_have_allocations_of_their_own<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+    let answers = read("allocations", tier, wholes(known)).await;
+    let full: Vec<_> = answers.values().flatten().filter(|bytes| !bytes.is_empty()).collect();
+    for pair in full.windows(2) {
+        let [first, second] = pair else { continue };
+        let apart = (second.as_ptr() as usize).wrapping_sub(first.as_ptr() as usize);
+        let touching = apart == first.len() && !first.len().is_multiple_of(8);
+        assert!(!touching, "two answers lie end to end in one allocation");
+    }
+}
+
+async fn dropped_half_way<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+    for taken in 0..known.len().min(3) {
+        let mut stream = tier.read(wholes(known));
+        for _ in 0..taken {
+            assert!(stream.next().await.is_some(), "an answer before the stream is dropped");
+        }
+        drop(stream);
+        all("after a stream was dropped", tier, known).await;
+    }
+    drop(tier.read(wholes(known))); // never polled
+}
+
+async fn batches_side_by_side<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+    join_all((0..8).map(|_| all("one of several batches", tier, known))).await;
+}

@@ -1,0 +1,109 @@
+//! Samples whose bytes can be told from their names.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use foreread_tier::{Object, ReadRequest, Span};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+
+/// The content of the object `path` of `size` bytes: a pure function of its arguments, unlike that of any other
+/// object, and without a period, so that a wrong path, length or offset shows.
+pub fn content(seed: u64, path: &str, size: u64) -> Bytes {
+    content_range(seed, path, size, 0..size)
+}
+
+/// A part of [`content`], without making the rest.
+///
+/// # Panics
+/// If the range leaves the object.
+pub fn content_range(seed: u64, path: &str, size: u64, range: Range<u64>) -> Bytes {
+    assert!(range.start <= range.end && range.end <= size, "{range:?} of {size} bytes of {path}");
+    let name = path.bytes().fold(mix(seed ^ size), |hash, byte| mix(hash ^ u64::from(byte)));
+    let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+    let mut at = range.start;
+    while at < range.end {
+        let word = mix(name ^ (at / 8)).to_le_bytes();
+        let part = &word[(at % 8) as usize..];
+        let part = &part[..part.len().min((range.end - at) as usize)];
+        bytes.extend_from_slice(part);
+        at += part.len() as u64;
+    }
+    Bytes::from(bytes)
+}
+
+/// SplitMix64's output function: every bit of the answer depends on every bit of the input.
+pub(crate) const fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A number in `0.0..1.0`.
+pub(crate) fn unit(value: u64) -> f64 {
+    (mix(value) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// An object, the sample that it is, and what is in it.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The sample.
+    pub key: SampleKey,
+    /// Where it is.
+    pub object: Object,
+    /// What a read of all of it answers.
+    pub content: Bytes,
+}
+
+impl Known {
+    /// The objects `named` by path and size, without versions, numbered in this order as samples of dataset 0, with
+    /// the [`content`] of `seed`.
+    pub fn generate<'a>(seed: u64, named: impl IntoIterator<Item = (&'a str, u64)>) -> Vec<Self> {
+        named
+            .into_iter()
+            .zip(0..)
+            .map(|((path, size), id)| Self {
+                key: SampleKey::new(DatasetId(0), SampleId(id)),
+                object: Object { path: path.into(), size, version: None },
+                content: content(seed, path, size),
+            })
+            .collect()
+    }
+
+    /// A read of all of it, due at the tick that equals the tag.
+    pub fn whole(&self, tag: u32) -> ReadRequest {
+        request(tag, self.key, &self.object)
+    }
+
+    /// A read of a part of it, due at the tick that equals the tag.
+    pub fn range(&self, tag: u32, range: Range<u64>) -> ReadRequest {
+        ReadRequest { span: Span::Range(range), ..self.whole(tag) }
+    }
+}
+
+/// A read of all of `object`, due at the tick that equals the tag.
+pub fn request(tag: u32, key: SampleKey, object: &Object) -> ReadRequest {
+    ReadRequest { tag, key, object: object.clone(), span: Span::Whole, due: Tick(u64::from(tag)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_a_part_of_the_whole() {
+        let whole = content(7, "a/b", 100);
+        assert_eq!(whole.len(), 100);
+        for (start, end) in [(0, 100), (0, 0), (3, 4), (5, 29), (8, 16), (99, 100)] {
+            assert_eq!(content_range(7, "a/b", 100, start..end), whole.slice(start as usize..end as usize));
+        }
+    }
+
+    #[test]
+    fn seed_path_and_size_all_matter() {
+        let base = content(7, "a/b", 100);
+        assert_ne!(content(8, "a/b", 100), base);
+        assert_ne!(content(7, "a/c", 100), base);
+        assert_ne!(content(7, "a/b", 101)[..100], base[..]);
+    }
+}

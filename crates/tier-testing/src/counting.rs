@@ -1,0 +1,96 @@
+//! Counting what passes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use foreread_tier::{
+    CacheTier, Charge, Completions, Lookup, Object, OriginTier, ReadRequest, Sample, Tier, TierError, TierProfile,
+};
+use foreread_types::{Footprint, SampleKey};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+
+use crate::Counts;
+
+/// A tier whose reads are counted and recorded. A request counts as started when its batch is read, and as in flight
+/// until it is answered or its stream dropped.
+#[derive(Debug)]
+pub struct CountingTier<T: ?Sized> {
+    counts: Counts,
+    inner: Arc<T>,
+}
+
+impl<T: ?Sized> CountingTier<T> {
+    /// `inner`, counted from now on.
+    pub fn new(inner: Arc<T>) -> Self {
+        Self { counts: Counts::default(), inner }
+    }
+
+    /// What it has seen.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// The tier below.
+    pub fn inner(&self) -> &Arc<T> {
+        &self.inner
+    }
+}
+
+impl<T: Tier + ?Sized> Tier for CountingTier<T> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn profile(&self) -> &TierProfile {
+        self.inner.profile()
+    }
+
+    /// # Panics
+    /// If two requests have one tag. The stream panics on an answer that nobody asked for.
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        self.counts.batch();
+        let mut flights = HashMap::new();
+        for request in &batch {
+            let before = flights.insert(request.tag, self.counts.start(request.key));
+            assert!(before.is_none(), "tag {} twice in one batch", request.tag);
+        }
+        let answers = self.inner.read(batch);
+        answers
+            .inspect(move |completion| match flights.remove(&completion.tag) {
+                Some(flight) => flight.end(&completion.result),
+                None => panic!("an answer for tag {}, which waits for none", completion.tag),
+            })
+            .boxed()
+    }
+}
+
+impl<T: OriginTier + ?Sized> OriginTier for CountingTier<T> {
+    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        self.inner.list(prefix, after)
+    }
+}
+
+#[async_trait]
+impl<T: CacheTier + ?Sized> CacheTier for CountingTier<T> {
+    fn footprint(&self) -> Footprint {
+        self.inner.footprint()
+    }
+
+    fn lookup(&self, key: SampleKey) -> Lookup {
+        self.inner.lookup(key)
+    }
+
+    fn reserve(&self, bytes: u64) -> Option<Charge> {
+        self.inner.reserve(bytes)
+    }
+
+    async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
+        self.inner.store(room, key, sample).await
+    }
+
+    async fn remove(&self, keys: Vec<SampleKey>) {
+        self.inner.remove(keys).await;
+    }
+}

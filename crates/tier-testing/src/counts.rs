@@ -1,0 +1,101 @@
+//! What a fake has seen.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foreread_tier::TierError;
+use foreread_types::SampleKey;
+
+/// What was asked and answered up to a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Batches that were read.
+    pub batches: u64,
+    /// Requests that have started.
+    pub requests: u64,
+    /// Bytes that were answered.
+    pub bytes: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Requests that had started and were dropped before the answer.
+    pub cancelled: u64,
+    /// Requests under way now.
+    pub in_flight: u64,
+    /// The most requests that were under way at once.
+    pub peak_in_flight: u64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    tally: Tally,
+    order: Vec<SampleKey>,
+}
+
+/// A shared [`Tally`] and the order in which requests started; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Counts(Arc<Mutex<Inner>>);
+
+impl Counts {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The numbers now.
+    pub fn tally(&self) -> Tally {
+        self.lock().tally.clone()
+    }
+
+    /// The samples that were asked for, in the order in which the requests started.
+    pub fn order(&self) -> Vec<SampleKey> {
+        self.lock().order.clone()
+    }
+
+    /// Begins again: forgets everything but what is in flight.
+    pub fn reset(&self) {
+        let mut inner = self.lock();
+        let in_flight = inner.tally.in_flight;
+        *inner = Inner { tally: Tally { in_flight, peak_in_flight: in_flight, ..Tally::default() }, order: vec![] };
+    }
+
+    pub(crate) fn batch(&self) {
+        self.lock().tally.batches += 1;
+    }
+
+    /// One request starts; it ends with [`Flight::end`] or, cancelled, when the flight is dropped.
+    pub(crate) fn start(&self, key: SampleKey) -> Flight {
+        let mut inner = self.lock();
+        inner.order.push(key);
+        let tally = &mut inner.tally;
+        tally.requests += 1;
+        tally.in_flight += 1;
+        tally.peak_in_flight = tally.peak_in_flight.max(tally.in_flight);
+        Flight { counts: self.clone(), ended: false }
+    }
+}
+
+/// One request under way.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    counts: Counts,
+    ended: bool,
+}
+
+impl Flight {
+    pub(crate) fn end(mut self, result: &Result<bytes::Bytes, TierError>) {
+        self.ended = true;
+        let tally = &mut self.counts.lock().tally;
+        match result {
+            Ok(bytes) => tally.bytes += bytes.len() as u64,
+            Err(_) => tally.errors += 1,
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        let tally = &mut self.counts.lock().tally;
+        tally.in_flight -= 1;
+        if !self.ended {
+            tally.cancelled += 1;
+        }
+    }
+}

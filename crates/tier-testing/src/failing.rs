@@ -1,0 +1,228 @@
+//! Failures on command.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use foreread_tier::{
+    CacheTier, Charge, Completion, Completions, ErrorKind, Lookup, Object, OriginTier, ReadRequest, Sample, Tier,
+    TierError, TierProfile,
+};
+use foreread_types::{Footprint, SampleKey};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+
+use crate::content::{mix, unit};
+
+/// What goes wrong with a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// It is answered with an error of this kind; the tier below is not asked.
+    Error(ErrorKind),
+    /// The same, and the error asks to be left alone for so long.
+    RetryAfter(ErrorKind, Duration),
+    /// The answer lacks its last byte (an empty one stays empty).
+    Short,
+    /// The answer has a byte too many.
+    Long,
+    /// The first byte of the answer has one bit flipped.
+    Flip,
+    /// There is no answer, ever; the tier below is not asked.
+    Never,
+}
+
+/// Which reads go wrong.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum When {
+    /// All.
+    Always,
+    /// The `k`-th read of all batches together, from 0.
+    Read(u64),
+    /// Every `n`-th read, beginning with the `n`-th.
+    Every(u64),
+    /// Every read of this sample.
+    Key(SampleKey),
+    /// The first so many reads of this sample.
+    First(SampleKey, u32),
+    /// The first so many reads of each sample.
+    FirstOfEach(u32),
+    /// Reads drawn with this probability from the seed, the sample and how often the sample was read before; so the
+    /// same ones whatever the order of reads.
+    Chance(f64),
+}
+
+/// A tier some of whose reads go wrong, as rules say; the others pass to the tier below.
+///
+/// Listings, lookups and reservations pass always.
+#[derive(Debug)]
+pub struct FailingTier<T: ?Sized> {
+    seed: u64,
+    rules: Vec<(When, Fault)>,
+    stores: Option<ErrorKind>,
+    reads: AtomicU64,
+    of_key: Mutex<HashMap<SampleKey, u32>>,
+    faults: AtomicU64,
+    inner: Arc<T>,
+}
+
+impl<T: ?Sized> FailingTier<T> {
+    /// `inner`, with nothing wrong yet.
+    pub fn new(inner: Arc<T>) -> Self {
+        Self {
+            seed: 0,
+            rules: Vec::new(),
+            stores: None,
+            reads: AtomicU64::new(0),
+            of_key: Mutex::default(),
+            faults: AtomicU64::new(0),
+            inner,
+        }
+    }
+
+    /// The same, where `fault` happens to the reads that `when` says. The first rule that fits counts.
+    #[must_use]
+    pub fn on(mut self, when: When, fault: Fault) -> Self {
+        self.rules.push((when, fault));
+        self
+    }
+
+    /// The same with another seed than 0 for [`When::Chance`].
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
+    /// The same, where nothing can be stored.
+    #[must_use]
+    pub fn with_failing_stores(self, kind: ErrorKind) -> Self {
+        Self { stores: Some(kind), ..self }
+    }
+
+    /// How many reads went wrong.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
+    }
+
+    fn judge(&self, key: SampleKey) -> Option<Fault> {
+        let read = self.reads.fetch_add(1, Ordering::Relaxed);
+        let before = {
+            let mut of_key = self.of_key.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = of_key.entry(key).or_default();
+            *count += 1;
+            *count - 1
+        };
+        let fits = |when: &When| match when {
+            When::Always => true,
+            When::Read(k) => read == *k,
+            When::Every(n) => (read + 1).is_multiple_of(*n),
+            When::Key(which) => key == *which,
+            When::First(which, times) => key == *which && before < *times,
+            When::FirstOfEach(times) => before < *times,
+            When::Chance(probability) => {
+                let sample = mix(key.id.0 ^ mix(u64::from(key.dataset.0)));
+                unit(self.seed ^ mix(sample ^ mix(u64::from(before)))) < *probability
+            }
+        };
+        let fault = self.rules.iter().find(|(when, _)| fits(when)).map(|(_, fault)| fault.clone());
+        self.faults.fetch_add(u64::from(fault.is_some()), Ordering::Relaxed);
+        fault
+    }
+}
+
+fn spoil(fault: &Fault, bytes: &Bytes) -> Bytes {
+    let mut bytes = bytes.to_vec();
+    match fault {
+        Fault::Short => {
+            bytes.pop();
+        }
+        Fault::Long => bytes.push(0),
+        Fault::Flip => {
+            if let Some(first) = bytes.first_mut() {
+                *first ^= 1;
+            }
+        }
+        Fault::Error(_) | Fault::RetryAfter(..) | Fault::Never => {}
+    }
+    Bytes::from(bytes)
+}
+
+impl<T: Tier + ?Sized> Tier for FailingTier<T> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn profile(&self) -> &TierProfile {
+        self.inner.profile()
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        let (mut pass, mut errors, mut spoiled, mut hangs) = (vec![], vec![], HashMap::new(), false);
+        for request in batch {
+            let error =
+                |kind| TierError::new(kind, self.name()).with_object(&*request.object.path).with_detail("on command");
+            let error = match self.judge(request.key) {
+                Some(Fault::Error(kind)) => error(kind),
+                Some(Fault::RetryAfter(kind, wait)) => error(kind).with_retry_after(wait),
+                Some(Fault::Never) => {
+                    hangs = true;
+                    continue;
+                }
+                Some(fault) => {
+                    spoiled.insert(request.tag, fault);
+                    pass.push(request);
+                    continue;
+                }
+                None => {
+                    pass.push(request);
+                    continue;
+                }
+            };
+            errors.push(Completion { tag: request.tag, result: Err(error) });
+        }
+        let passed = self.inner.read(pass).map(move |completion| match spoiled.get(&completion.tag) {
+            Some(fault) => {
+                Completion { tag: completion.tag, result: completion.result.map(|bytes| spoil(fault, &bytes)) }
+            }
+            None => completion,
+        });
+        let answered = stream::select(stream::iter(errors), passed);
+        if hangs { answered.chain(stream::pending()).boxed() } else { answered.boxed() }
+    }
+}
+
+impl<T: OriginTier + ?Sized> OriginTier for FailingTier<T> {
+    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        self.inner.list(prefix, after)
+    }
+}
+
+#[async_trait]
+impl<T: CacheTier + ?Sized> CacheTier for FailingTier<T> {
+    fn footprint(&self) -> Footprint {
+        self.inner.footprint()
+    }
+
+    fn lookup(&self, key: SampleKey) -> Lookup {
+        self.inner.lookup(key)
+    }
+
+    fn reserve(&self, bytes: u64) -> Option<Charge> {
+        self.inner.reserve(bytes)
+    }
+
+    async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
+        match self.stores {
+            Some(kind) => Err(TierError::new(kind, self.name()).with_object(key.to_string())),
+            None => self.inner.store(room, key, sample).await,
+        }
+    }
+
+    async fn remove(&self, keys: Vec<SampleKey>) {
+        self.inner.remove(keys).await;
+    }
+}

@@ -1,0 +1,308 @@
+//! An origin that costs time and nothing else.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_tier::{
+    Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile, Version,
+};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream, FuturesUnordered};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::content::{content_range, mix, unit};
+use crate::{Counts, Known};
+
+/// A store of generated objects ([`content`](crate::content)), with a latency, a bandwidth that all reads share and
+/// a parallelism.
+///
+/// A read waits for one of `parallelism` places, then for the latency, then for its turn on the shared pipe, which
+/// sends `bandwidth` bytes a second, one answer after another. Without latency and bandwidth it answers at once.
+/// Reads advance only while their stream is polled. Clones share the objects and the counts.
+#[derive(Clone, Debug)]
+pub struct FakeOrigin {
+    name: String,
+    profile: TierProfile,
+    paths: Arc<[Arc<str>]>,
+    server: Arc<Server>,
+}
+
+#[derive(Debug)]
+struct Server {
+    seed: u64,
+    latency: Duration,
+    jitter: Duration,
+    bandwidth: Option<u64>,
+    places: Semaphore,
+    pipe_free: Mutex<Option<Instant>>,
+    objects: Mutex<BTreeMap<Arc<str>, (u64, u64)>>, // path -> (size, generation)
+    counts: Counts,
+}
+
+impl FakeOrigin {
+    /// A store of the given objects (path and size); sample `i` of dataset 0 is the `i`-th of them. It answers at
+    /// once and any number of reads together.
+    pub fn new<P: Into<Arc<str>>>(objects: impl IntoIterator<Item = (P, u64)>) -> Self {
+        let objects: Vec<(Arc<str>, u64)> = objects.into_iter().map(|(path, size)| (path.into(), size)).collect();
+        Self {
+            name: "fake".to_owned(),
+            profile: TierProfile::new(64),
+            paths: objects.iter().map(|(path, _)| Arc::clone(path)).collect(),
+            server: Arc::new(Server {
+                seed: 0,
+                latency: Duration::ZERO,
+                jitter: Duration::ZERO,
+                bandwidth: None,
+                places: Semaphore::new(Semaphore::MAX_PERMITS),
+                pipe_free: Mutex::new(None),
+                objects: Mutex::new(objects.into_iter().map(|(path, size)| (path, (size, 0))).collect()),
+                counts: Counts::default(),
+            }),
+        }
+    }
+
+    /// `samples` objects of `size` bytes each, a hundred to a directory: `00000/00000017`.
+    pub fn uniform(samples: u64, size: u64) -> Self {
+        Self::new((0..samples).map(|id| (format!("{:05}/{id:08}", id / 100), size)))
+    }
+
+    fn configure(mut self, change: impl FnOnce(&mut Server)) -> Self {
+        match Arc::get_mut(&mut self.server) {
+            Some(server) => change(server),
+            None => panic!("a fake origin is configured before it is cloned or read"),
+        }
+        self
+    }
+
+    /// The same with another name than `fake`.
+    #[must_use]
+    pub fn with_name(self, name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
+    /// The same with the contents of another seed than 0.
+    ///
+    /// # Panics
+    /// If it was cloned or read already (so for all `with_`).
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        self.configure(|server| server.seed = seed)
+    }
+
+    /// The same where every read takes `latency` before its first byte.
+    #[must_use]
+    pub fn with_latency(self, latency: Duration) -> Self {
+        self.configure(|server| server.latency = latency)
+    }
+
+    /// The same where a read's latency is longer by a part of `jitter` that depends on the seed and the sample, so
+    /// that answers come in another order than requests.
+    #[must_use]
+    pub fn with_jitter(self, jitter: Duration) -> Self {
+        self.configure(|server| server.jitter = jitter)
+    }
+
+    /// The same where all reads together get `bytes_per_second`.
+    ///
+    /// # Panics
+    /// If that is nothing.
+    #[must_use]
+    pub fn with_bandwidth(self, bytes_per_second: u64) -> Self {
+        assert!(bytes_per_second > 0, "a store that never answers is a FailingTier");
+        self.configure(|server| server.bandwidth = Some(bytes_per_second))
+    }
+
+    /// The same where `parallelism` reads are served at once and the others wait their turn.
+    #[must_use]
+    pub fn with_parallelism(mut self, parallelism: usize) -> Self {
+        self.profile.parallelism = parallelism;
+        self.configure(|server| server.places = Semaphore::new(parallelism))
+    }
+
+    /// The same with another profile; does not change how many reads are served at once.
+    #[must_use]
+    pub fn with_profile(self, profile: TierProfile) -> Self {
+        Self { profile, ..self }
+    }
+
+    /// What it has seen.
+    pub fn counts(&self) -> &Counts {
+        &self.server.counts
+    }
+
+    /// How many samples it was made with.
+    pub fn samples(&self) -> u64 {
+        self.paths.len() as u64
+    }
+
+    /// The object of a sample, in the state in which it is now.
+    ///
+    /// # Panics
+    /// If there is no such sample, or its object was removed.
+    pub fn object(&self, id: SampleId) -> Object {
+        let path = &self.paths[id.0 as usize];
+        match self.server.objects().get(path) {
+            Some(&(size, generation)) => Object { path: Arc::clone(path), size, version: version(generation) },
+            None => panic!("{path} was removed"),
+        }
+    }
+
+    /// What a right read of all of a sample answers.
+    ///
+    /// # Panics
+    /// As [`object`](Self::object).
+    pub fn expected(&self, id: SampleId) -> Bytes {
+        let object = self.object(id);
+        content_range(self.server.seed, &object.path, object.size, 0..object.size)
+    }
+
+    /// A read of all of a sample.
+    ///
+    /// # Panics
+    /// As [`object`](Self::object).
+    pub fn request(&self, tag: u32, id: SampleId, due: Tick) -> ReadRequest {
+        let key = SampleKey::new(DatasetId(0), id);
+        ReadRequest { tag, key, object: self.object(id), span: Span::Whole, due }
+    }
+
+    /// All samples with their contents, for the conformance suite.
+    pub fn known(&self) -> Vec<Known> {
+        (0..self.samples())
+            .map(SampleId)
+            .map(|id| Known {
+                key: SampleKey::new(DatasetId(0), id),
+                object: self.object(id),
+                content: self.expected(id),
+            })
+            .collect()
+    }
+
+    /// Replaces an object behind everybody's back by one of `size` bytes: reads of the state before are `Changed`.
+    pub fn change(&self, id: SampleId, size: u64) {
+        let mut objects = self.server.objects();
+        let entry = objects.entry(Arc::clone(&self.paths[id.0 as usize])).or_default();
+        *entry = (size, entry.1 + 1);
+    }
+
+    /// Removes an object behind everybody's back: reads are `NotFound`.
+    pub fn remove(&self, id: SampleId) {
+        self.server.objects().remove(&self.paths[id.0 as usize]);
+    }
+}
+
+fn version(generation: u64) -> Option<Version> {
+    Some(Version::ETag(format!("v{generation}").into()))
+}
+
+fn climbs(path: &str) -> bool {
+    path.is_empty() || path.split('/').any(|part| matches!(part, "" | "." | ".."))
+}
+
+impl Server {
+    fn objects(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, (u64, u64)>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn answer(self: Arc<Self>, name: String, request: ReadRequest) -> Completion {
+        let place = self.places.acquire().await;
+        let flight = self.counts.start(request.key);
+        let stretch = mix(self.seed ^ mix(request.key.id.0 ^ (u64::from(request.key.dataset.0) << 48)));
+        let latency = self.latency + self.jitter.mul_f64(unit(stretch));
+        if !latency.is_zero() {
+            sleep(latency).await;
+        }
+        let result = self.look(&name, &request);
+        if let (Ok(bytes), Some(bandwidth)) = (&result, self.bandwidth) {
+            self.send(bytes.len() as u64, bandwidth).await;
+        }
+        flight.end(&result);
+        drop(place);
+        Completion { tag: request.tag, result }
+    }
+
+    fn look(&self, name: &str, request: &ReadRequest) -> Result<Bytes, TierError> {
+        let object = &request.object;
+        let error = |kind| TierError::new(kind, name).with_object(&*object.path);
+        if climbs(&object.path) {
+            return Err(error(ErrorKind::Invalid));
+        }
+        let Some((size, generation)) = self.objects().get(&object.path).copied() else {
+            return Err(error(ErrorKind::NotFound));
+        };
+        if size != object.size || object.version.is_some() && object.version != version(generation) {
+            return Err(error(ErrorKind::Changed).with_detail(format!("{size} bytes, state {generation}")));
+        }
+        let range = match &request.span {
+            Span::Whole => 0..size,
+            Span::Range(range) => range.clone(),
+        };
+        if range.start > range.end || range.end > size {
+            return Err(error(ErrorKind::Changed).with_detail(format!("no {range:?} in {size} bytes")));
+        }
+        Ok(content_range(self.seed, &object.path, size, range))
+    }
+
+    /// Waits until the pipe has sent `bytes` behind all that it was given before.
+    async fn send(&self, bytes: u64, bandwidth: u64) {
+        let sent = {
+            let mut free = self.pipe_free.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            let begin = free.map_or(now, |free| free.max(now));
+            let took = u128::from(bytes) * 1_000_000_000 / u128::from(bandwidth);
+            let end = begin + Duration::from_nanos(u64::try_from(took).unwrap_or(u64::MAX));
+            *free = Some(end);
+            end
+        };
+        sleep_until(sent).await;
+    }
+}
+
+impl Tier for FakeOrigin {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn profile(&self) -> &TierProfile {
+        &self.profile
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        self.server.counts.batch();
+        batch
+            .into_iter()
+            .map(|request| Arc::clone(&self.server).answer(self.name.clone(), request))
+            .collect::<FuturesUnordered<_>>()
+            .boxed()
+    }
+}
+
+impl OriginTier for FakeOrigin {
+    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        let below = if prefix.is_empty() { String::new() } else { format!("{}/", prefix.trim_end_matches('/')) };
+        let found: Vec<_> = self
+            .server
+            .objects()
+            .iter()
+            .filter(|(path, _)| {
+                path.strip_prefix(below.as_str()).is_some_and(|rest| !rest.split('/').any(|part| part.starts_with('.')))
+            })
+            .filter(|(path, _)| after.is_none_or(|after| path.as_bytes() > after.as_bytes()))
+            .map(|(path, &(size, generation))| {
+                Ok(Object { path: Arc::clone(path), size, version: version(generation) })
+            })
+            .collect();
+        let latency = self.server.latency;
+        stream::once(async move {
+            if !latency.is_zero() {
+                sleep(latency).await;
+            }
+            stream::iter(found)
+        })
+        .flatten()
+        .boxed()
+    }
+}

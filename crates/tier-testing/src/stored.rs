@@ -1,0 +1,166 @@
+//! A cache that has to be read.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use foreread_tier::{
+    Budget, CacheTier, Charge, Completion, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier, TierError,
+    TierProfile,
+};
+use foreread_types::{Footprint, SampleKey};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::time::sleep;
+
+use crate::Counts;
+
+/// A cache whose lookup says [`Lookup::Stored`] and which is then read, as a disk is: storing copies, so the sample's
+/// own charge ends with the sample; reading takes time and answers a copy; the room is given back when the sample is
+/// removed and no read of it is under way. Clones share everything.
+#[derive(Clone, Debug)]
+pub struct StoredCache {
+    name: String,
+    profile: TierProfile,
+    footprint: Footprint,
+    read_latency: Duration,
+    write_latency: Duration,
+    budget: Budget,
+    kept: Arc<Mutex<HashMap<SampleKey, Arc<Kept>>>>,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct Kept {
+    bytes: Bytes,
+    _room: Charge,
+}
+
+impl StoredCache {
+    /// An empty cache of `capacity` bytes that takes no time, with blocks of 4096 bytes.
+    pub fn new(capacity: u64) -> Self {
+        Self {
+            name: "stored".to_owned(),
+            profile: TierProfile::new(16).with_alignment(4096),
+            footprint: Footprint::new(0, 4096),
+            read_latency: Duration::ZERO,
+            write_latency: Duration::ZERO,
+            budget: Budget::new(capacity),
+            kept: Arc::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The same where every read takes `read` and every store `write`.
+    #[must_use]
+    pub fn with_latency(self, read: Duration, write: Duration) -> Self {
+        Self { read_latency: read, write_latency: write, ..self }
+    }
+
+    /// The same with another footprint.
+    #[must_use]
+    pub fn with_footprint(self, footprint: Footprint) -> Self {
+        Self { footprint, ..self }
+    }
+
+    /// What was read from it.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// The bytes of room in use.
+    pub fn used(&self) -> u64 {
+        self.budget.used()
+    }
+
+    /// How many samples it keeps.
+    pub fn len(&self) -> usize {
+        self.kept().len()
+    }
+
+    /// Whether it keeps none.
+    pub fn is_empty(&self) -> bool {
+        self.kept().is_empty()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashMap<SampleKey, Arc<Kept>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn answer(self, request: ReadRequest) -> Completion {
+        let flight = self.counts.start(request.key);
+        let kept = self.kept().get(&request.key).cloned();
+        if !self.read_latency.is_zero() {
+            sleep(self.read_latency).await;
+        }
+        let error = |kind| TierError::new(kind, &*self.name).with_object(request.key.to_string());
+        let result = match kept {
+            None => Err(error(ErrorKind::Absent)),
+            Some(kept) if kept.bytes.len() as u64 != request.len() => Err(error(ErrorKind::Changed)),
+            Some(kept) => Ok(Bytes::copy_from_slice(&kept.bytes)),
+        };
+        flight.end(&result);
+        Completion { tag: request.tag, result }
+    }
+}
+
+impl Tier for StoredCache {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn profile(&self) -> &TierProfile {
+        &self.profile
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        self.counts.batch();
+        batch.into_iter().map(|request| self.clone().answer(request)).collect::<FuturesUnordered<_>>().boxed()
+    }
+}
+
+#[async_trait]
+impl CacheTier for StoredCache {
+    fn footprint(&self) -> Footprint {
+        self.footprint
+    }
+
+    fn lookup(&self, key: SampleKey) -> Lookup {
+        if self.kept().contains_key(&key) { Lookup::Stored } else { Lookup::Absent }
+    }
+
+    fn reserve(&self, bytes: u64) -> Option<Charge> {
+        self.budget.try_charge(bytes)
+    }
+
+    async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
+        let error = |kind| TierError::new(kind, &*self.name).with_object(key.to_string());
+        if !room.is_of(&self.budget) || room.bytes() < self.footprint.of(sample.len() as u64) {
+            return Err(error(ErrorKind::Invalid).with_detail("the room was not reserved for this sample"));
+        }
+        if !self.write_latency.is_zero() {
+            sleep(self.write_latency).await;
+        }
+        let bytes = Bytes::copy_from_slice(&sample);
+        self.kept().entry(key).or_insert_with(|| Arc::new(Kept { bytes, _room: room }));
+        Ok(())
+    }
+
+    async fn remove(&self, keys: Vec<SampleKey>) {
+        let removed: Vec<_> = keys.iter().filter_map(|key| self.kept().remove(key)).collect();
+        drop(removed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn conforms() {
+        let slow = Duration::from_millis(3);
+        crate::conformance::cache(Arc::new(StoredCache::new(8 << 20).with_latency(slow, 2 * slow))).await;
+    }
+}

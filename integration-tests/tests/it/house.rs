@@ -1,0 +1,351 @@
+//! The house rules: which package may depend on which, and what no source file may contain.
+//!
+//! Decision: the arrows are a table that lists, for each package, all that it may have, instead of a few forbidden
+//! edges: what is not thought of is refused. The price is one line here for each new package.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{CargoOpt, DependencyKind, Metadata, MetadataCommand, Package, PackageId};
+
+/// Each package, and the packages of this workspace that it may have as normal dependencies. Development
+/// dependencies are free. Everything may use `foreread-types`, and `foreread-types` nothing.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("foreread-types", &[]),
+    ("foreread-oracle", &["foreread-types"]),
+    ("foreread-planner", &["foreread-types", "foreread-oracle"]),
+    ("foreread-tier", &["foreread-types"]),
+    ("foreread-layers", &["foreread-types", "foreread-tier"]),
+    ("foreread-tier-testing", &["foreread-types", "foreread-tier"]),
+    ("foreread-dataset", &["foreread-types", "foreread-tier"]),
+    (
+        "foreread-loader",
+        &[
+            "foreread-types",
+            "foreread-oracle",
+            "foreread-planner",
+            "foreread-tier",
+            "foreread-layers",
+            "foreread-dataset",
+        ],
+    ),
+    // Backends: types and tier alone, so that none sees the loader or another backend.
+    ("foreread-memory", &["foreread-types", "foreread-tier"]),
+    ("foreread-local", &["foreread-types", "foreread-tier"]),
+    (
+        "foreread",
+        &[
+            "foreread-types",
+            "foreread-oracle",
+            "foreread-planner",
+            "foreread-tier",
+            "foreread-layers",
+            "foreread-dataset",
+            "foreread-loader",
+            "foreread-memory",
+            "foreread-local",
+        ],
+    ),
+    ("foreread-cli", &["foreread-types", "foreread"]),
+    ("xtask", &[]),
+];
+
+/// Packages that are tests themselves and may depend on any other.
+const FREE: &[&str] = &["foreread-integration-tests", "foreread-benches"];
+
+/// Packages that compute and never wait: no runtime, directly or through others.
+const PURE: &[&str] = &["foreread-types", "foreread-oracle", "foreread-planner"];
+
+/// The package that is for tests only.
+const FOR_TESTS: &str = "foreread-tier-testing";
+
+/// Lines that a file may have before its tests.
+const MOST_LINES: usize = 600;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace holds this package").to_owned()
+}
+
+/// All packages, with every feature on, as they are on this machine: other platforms' packages need not be there.
+fn metadata() -> Metadata {
+    MetadataCommand::new()
+        .manifest_path(root().join("Cargo.toml"))
+        .features(CargoOpt::AllFeatures)
+        .other_options(["--filter-platform".to_owned(), "host-tuple".to_owned()])
+        .exec()
+        .expect("cargo metadata describes the workspace")
+}
+
+fn allowed(package: &str) -> Option<&'static [&'static str]> {
+    ARROWS.iter().find(|(name, _)| *name == package).map(|(_, allowed)| *allowed)
+}
+
+/// The names of all dependencies of a package that end up in what it builds: normal ones, and those of build scripts.
+fn built_with(package: &Package) -> impl Iterator<Item = &str> {
+    let built =
+        package.dependencies.iter().filter(|dependency| dependency.kind != DependencyKind::Development);
+    built.map(|dependency| dependency.name.as_str())
+}
+
+/// What breaks the arrows, one line each.
+fn broken_arrows(packages: &[&Package]) -> Vec<String> {
+    let names: BTreeSet<_> = packages.iter().map(|package| package.name.as_str()).collect();
+    let mut broken = Vec::new();
+    for package in packages.iter().filter(|package| !FREE.contains(&package.name.as_str())) {
+        let name = &package.name;
+        let Some(allowed) = allowed(name) else {
+            broken.push(format!(
+                "{name} is in no table: give it a line in ARROWS (integration-tests/tests/it/house.rs) that lists \
+                 the workspace packages it may use, and a place in ARCHITECTURE.md"
+            ));
+            continue;
+        };
+        for used in built_with(package).filter(|used| names.contains(used) && !allowed.contains(used)) {
+            broken.push(match used {
+                FOR_TESTS => format!("{name} uses {FOR_TESTS}, which may only be a development dependency"),
+                _ => format!("{name} may not use {used}: it may use {allowed:?}"),
+            });
+        }
+    }
+    broken
+}
+
+#[test]
+fn packages_use_only_what_the_arrows_allow() {
+    let metadata = metadata();
+    let broken = broken_arrows(&metadata.workspace_packages());
+    assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_tables_name_only_packages_that_exist() {
+    let metadata = metadata();
+    let packages: BTreeSet<_> = metadata.workspace_packages().iter().map(|p| p.name.to_string()).collect();
+    let named = ARROWS.iter().flat_map(|(name, allowed)| std::iter::once(name).chain(*allowed)).chain(FREE);
+    let gone: Vec<_> = named.filter(|name| !packages.contains(**name)).collect();
+    assert!(gone.is_empty(), "the tables in house.rs name packages that are no more: {gone:?}");
+}
+
+#[test]
+fn an_arrow_that_is_not_in_the_table_is_found() {
+    let metadata = metadata();
+    let mut packages: Vec<Package> = metadata.workspace_packages().into_iter().cloned().collect();
+    let loader = packages.iter().find(|package| package.name == "foreread-loader").unwrap();
+    // As if the backend `local` had the loader's dependencies, and a package had come that nobody listed.
+    let dependencies = loader.dependencies.clone();
+    let local = packages.iter_mut().find(|package| package.name == "foreread-local").unwrap();
+    local.dependencies = dependencies;
+    let tier = packages.iter_mut().find(|package| package.name == "foreread-tier").unwrap();
+    tier.name = cargo_metadata::PackageName::new("foreread-unheard-of".to_owned());
+    let broken = broken_arrows(&packages.iter().collect::<Vec<_>>());
+    for line in ["foreread-local may not use foreread-oracle", "foreread-unheard-of is in no table"] {
+        assert!(broken.iter().any(|found| found.starts_with(line)), "{line}: {broken:?}");
+    }
+}
+
+#[test]
+fn types_depends_on_nothing() {
+    let metadata = metadata();
+    let packages = metadata.workspace_packages();
+    let types = packages.iter().find(|package| package.name == "foreread-types").unwrap();
+    assert_eq!(built_with(types).collect::<Vec<_>>(), Vec::<&str>::new());
+}
+
+/// All packages that a package builds with, directly or through others, each with the package that brings it in.
+fn reach(metadata: &Metadata, from: &Package) -> BTreeMap<String, String> {
+    let resolve = metadata.resolve.as_ref().expect("cargo metadata resolves dependencies");
+    let edges: BTreeMap<&PackageId, _> = resolve.nodes.iter().map(|node| (&node.id, &node.deps)).collect();
+    let mut found = BTreeMap::new();
+    let mut next = vec![&from.id];
+    while let Some(user) = next.pop() {
+        let built = edges[user].iter().filter(|dependency| {
+            dependency.dep_kinds.iter().any(|kind| kind.kind != DependencyKind::Development)
+        });
+        for dependency in built {
+            let name = metadata[&dependency.pkg].name.to_string();
+            found.entry(name).or_insert_with(|| {
+                next.push(&dependency.pkg);
+                metadata[user].name.to_string()
+            });
+        }
+    }
+    found
+}
+
+#[test]
+fn pure_packages_never_see_a_runtime() {
+    let metadata = metadata();
+    for package in metadata.workspace_packages() {
+        let reach = reach(&metadata, package);
+        let runtime = reach.get("tokio");
+        if PURE.contains(&package.name.as_str()) {
+            assert_eq!(runtime, None, "{} is pure, and this package brings tokio into it", package.name);
+        } else if package.name == "foreread-loader" {
+            assert!(runtime.is_some(), "the walk over dependencies no longer finds the loader's tokio");
+        }
+    }
+}
+
+/// A source file: its path below the workspace's root, and its text.
+struct Source {
+    path: String,
+    text: String,
+}
+
+/// All Rust files below some folders of the workspace.
+fn sources(folders: &[&str]) -> Vec<Source> {
+    let root = root();
+    let mut files = Vec::new();
+    let mut next: Vec<_> = folders.iter().map(|folder| root.join(folder)).collect();
+    while let Some(folder) = next.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+                next.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                files.push(Source { path: path.strip_prefix(&root).unwrap().display().to_string(), text });
+            }
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    files
+}
+
+const SHIPPED: &[&str] = &["crates", "backends", "xtask"];
+const EVERYTHING: &[&str] = &["crates", "backends", "xtask", "integration-tests", "benches"];
+
+fn lines_before_tests(text: &str) -> usize {
+    let tests = |line: &&str| line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
+    text.lines().take_while(|line| !tests(line)).count()
+}
+
+#[test]
+fn files_are_read_in_a_sitting() {
+    let long: Vec<_> = sources(SHIPPED)
+        .iter()
+        .map(|source| (lines_before_tests(&source.text), &source.path))
+        .filter(|(lines, _)| *lines > MOST_LINES)
+        .map(|(lines, path)| format!("{path}: {lines} lines before its tests; split it by concept"))
+        .collect();
+    assert!(long.is_empty(), "\n{}", long.join("\n"));
+}
+
+#[test]
+fn only_lines_before_the_tests_count() {
+    let file =
+        format!("{}#[cfg(test)]\nmod tests {{\n{}}}\n", "let a = 1;\n".repeat(3), "// test\n".repeat(9));
+    assert_eq!(lines_before_tests(&file), 3);
+}
+
+#[test]
+fn nothing_is_left_to_be_written() {
+    // Put together here, so that this file does not contain them.
+    let words = [concat!("to", "do!("), concat!("unimple", "mented!(")];
+    let left: Vec<_> = sources(EVERYTHING)
+        .iter()
+        .flat_map(|source| {
+            words.iter().filter(|word| source.text.contains(**word)).map(|w| format!("{}: {w}", source.path))
+        })
+        .collect();
+    assert!(left.is_empty(), "\n{}", left.join("\n"));
+}
+
+/// Attributes that silence a lint without saying why, as (line number, line).
+fn silenced_without_reason(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        let code = line.trim_start();
+        let attribute = ["#[", "#!["].iter().find_map(|open| code.strip_prefix(open));
+        let silences = attribute.is_some_and(|attribute| {
+            ["allow(", "expect("].iter().any(|word| attribute.starts_with(word))
+                || (attribute.starts_with("cfg_attr(")
+                    && ["allow(", "expect("].iter().any(|word| attribute.contains(word)))
+        });
+        if silences && !bracketed(&text[start..]).contains("reason =") {
+            found.push((text[..start].lines().count() + 1, line.trim()));
+        }
+        start += line.len();
+    }
+    found
+}
+
+/// From the start to the bracket that closes the first one; strings are passed over.
+fn bracketed(text: &str) -> &str {
+    let mut depth = 0_u32;
+    let mut in_string = false;
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if in_string => escaped = true,
+            '"' => in_string = !in_string,
+            '[' if !in_string => depth += 1,
+            ']' if !in_string && depth == 1 => return &text[..at],
+            ']' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    text
+}
+
+#[test]
+fn every_silenced_lint_has_its_reason() {
+    let mut silent = Vec::new();
+    for source in sources(EVERYTHING) {
+        for (number, line) in silenced_without_reason(&source.text) {
+            silent.push(format!("{}:{number}: {line}", source.path));
+        }
+    }
+    assert!(silent.is_empty(), "say why with `reason = \"...\"`:\n{}", silent.join("\n"));
+}
+
+#[test]
+fn reasons_are_looked_for_in_the_attribute_alone() {
+    let file = concat!(
+        "#",
+        "[allow(dead_code)]\n",
+        "#",
+        "[doc = \"reason = none\"]\n",
+        "    #",
+        "[expect(\n        clippy::x,\n        reason = \"a ] in a string\"\n    )]\n",
+        "// #",
+        "[allow(comment)]\n",
+        "#!",
+        "[expect(unused, reason = \"said\")]\n",
+        "  #",
+        "[expect(clippy::y)] // reason = elsewhere\n",
+    );
+    let found: Vec<_> = silenced_without_reason(file).into_iter().map(|(number, _)| number).collect();
+    assert_eq!(found, [1, 9]);
+}
+
+#[test]
+fn tests_that_need_tools_follow_the_convention() {
+    let needs = fs::read_to_string(root().join("xtask/src/needs.rs")).unwrap();
+    let variables: Vec<_> = needs
+        .split('"')
+        .filter(|word| {
+            word.len() > 14 && word.starts_with("FOREREAD_TEST_") && !word.contains(char::is_whitespace)
+        })
+        .collect();
+    assert!(
+        !variables.is_empty(),
+        "xtask/src/needs.rs names no variable: this test looks in the wrong place"
+    );
+    for source in sources(&["crates", "backends", "integration-tests", "benches"]) {
+        for variable in variables.iter().filter(|variable| source.text.contains(**variable)) {
+            let file = Path::new(&source.path);
+            let module = file.file_stem().unwrap().to_str().unwrap();
+            assert!(
+                source.path.starts_with("integration-tests/tests/it/needs_")
+                    && needs.contains(&format!("\"{module}\"")),
+                "{} reads {variable}: tests that need a tool live in integration-tests/tests/it/needs_NAME.rs, and \
+                 xtask/src/needs.rs lists that module, so that they are counted as skipped where the tool is missing",
+                source.path
+            );
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! All integration tests, as one binary: one link instead of one for each file. A new file is one `mod` line here.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that cannot set itself up fails by panicking"
+)]
+
+mod house;

@@ -1,0 +1,206 @@
+//! What the steps need beyond Cargo and a C compiler: what it is, how it is found, where it comes from.
+//!
+//! The convention for tests that need an outside tool: they live in a module of the integration tests that is named
+//! after the need (`integration-tests/tests/it/needs_torch.rs`) and find the tool through the need's variable. Where
+//! the variable is unset, as under a plain `cargo test`, such a test prints `skipped: <why>` and returns.
+//! `cargo xtask test` leaves these modules out and counts each as skipped; with `--all` it sets the variables and runs
+//! them. So no count ever calls a test passed that did not run. The price is a name in two places; a test of the house
+//! rules holds them together.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cargo::{answers, cargo};
+use crate::workspace::Workspace;
+
+/// One thing that a step or some tests need.
+#[derive(Debug)]
+pub struct Need {
+    /// What it is, as one would say it.
+    pub name: &'static str,
+    /// The step that cannot run fully without it.
+    pub step: &'static str,
+    /// The tests that need it, where it is tests.
+    pub tests: Option<Tests>,
+    /// How to see that it is there, and where to get it.
+    pub source: Source,
+}
+
+/// Tests that need an outside tool.
+#[derive(Debug)]
+pub struct Tests {
+    /// Their module in the integration tests.
+    pub module: &'static str,
+    /// The variable that tells them where the tool is.
+    pub variable: &'static str,
+}
+
+/// Where a need comes from.
+#[derive(Debug)]
+pub enum Source {
+    /// A component of the Rust toolchain: `cargo <command>`.
+    Component { command: &'static str, component: &'static str },
+    /// A Debian package that brings a program.
+    Program { program: &'static str, package: &'static str },
+    /// A Debian package that brings a Python module for the system's Python.
+    Module { module: &'static str, package: &'static str },
+    /// Python packages in an environment of our own, pinned.
+    Environment { packages: &'static [&'static str] },
+    /// A crate with a program of its name, compiled once and kept under the target directory.
+    Crate { name: &'static str, version: &'static str },
+}
+
+/// Debian's own Python: a package from Debian is no use to another one that comes first in the path.
+pub const PYTHON: &str = "/usr/bin/python3";
+
+/// Exits with success where every argument, `name==version`, is installed.
+const PINNED: &str = "import sys, importlib.metadata as m\n\
+    for pin in sys.argv[1:]:\n    \
+        name, version = pin.split('==')\n    \
+        assert m.version(name) == version";
+
+/// Everything, in the order in which it is installed.
+pub const NEEDS: &[Need] = &[
+    Need {
+        name: "rustfmt",
+        step: "fmt",
+        tests: None,
+        source: Source::Component { command: "fmt", component: "rustfmt" },
+    },
+    Need {
+        name: "clippy",
+        step: "clippy",
+        tests: None,
+        source: Source::Component { command: "clippy", component: "clippy" },
+    },
+    Need {
+        name: "PyTorch",
+        step: "test",
+        tests: Some(Tests { module: "needs_torch", variable: "FOREREAD_TEST_PYTHON_TORCH" }),
+        source: Source::Module { module: "torch", package: "python3-torch" },
+    },
+    Need {
+        name: "strace",
+        step: "test",
+        tests: Some(Tests { module: "needs_strace", variable: "FOREREAD_TEST_STRACE" }),
+        source: Source::Program { program: "strace", package: "strace" },
+    },
+    Need {
+        name: "Python's venv",
+        step: "test",
+        tests: None,
+        source: Source::Module { module: "ensurepip", package: "python3-venv" },
+    },
+    Need {
+        name: "pandas, polars and DuckDB",
+        step: "test",
+        tests: Some(Tests { module: "needs_arrow", variable: "FOREREAD_TEST_PYTHON_ARROW" }),
+        source: Source::Environment {
+            packages: &["pyarrow==26.0.1", "pandas==3.1.1", "polars==2.1.0", "duckdb==2.0.0"],
+        },
+    },
+    Need {
+        name: "cargo-deny",
+        step: "deny",
+        tests: None,
+        source: Source::Crate { name: "cargo-deny", version: "0.20.2" },
+    },
+];
+
+impl Need {
+    /// The program to call, where it is there and answers.
+    pub fn find(&self, workspace: &Workspace) -> Option<OsString> {
+        let program = match &self.source {
+            Source::Component { command, .. } => {
+                return answers(&mut cargo(workspace, [*command, "--version"])).then(|| (*command).into());
+            }
+            Source::Program { program, .. } => OsString::from(program),
+            Source::Module { module, .. } => {
+                let import = format!("import {module}");
+                return answers(Command::new(PYTHON).args(["-c", &import])).then(|| PYTHON.into());
+            }
+            Source::Environment { packages } => {
+                let python = environment_python(workspace);
+                let there = answers(Command::new(&python).args(["-c", PINNED]).args(*packages));
+                return there.then(|| python.into_os_string());
+            }
+            Source::Crate { name, .. } => {
+                let own = workspace.tools().join("bin").join(name);
+                if own.exists() { own.into_os_string() } else { OsString::from(name) }
+            }
+        };
+        answers(Command::new(&program).arg("--version")).then_some(program)
+    }
+
+    /// How to get it, as one would type it.
+    pub fn how_to_get(&self) -> String {
+        match &self.source {
+            Source::Component { component, .. } => format!("rustup component add {component}"),
+            Source::Program { package, .. } | Source::Module { package, .. } => {
+                format!("apt-get install {package}")
+            }
+            Source::Environment { packages } => {
+                let packages = packages.join(" ");
+                format!("python3 -m venv target/venv && target/venv/bin/pip install {packages}")
+            }
+            Source::Crate { name, version } => format!("cargo install --locked {name}@{version}"),
+        }
+    }
+
+    /// One line for what could not run: what it needs and how to get that.
+    pub fn line(&self) -> String {
+        format!("needs {}: `{}`, or let `cargo xtask test --all` get it", self.name, self.how_to_get())
+    }
+}
+
+/// The need of a step that is one tool, by the tool's name.
+pub fn tool(step: &str) -> Option<&'static Need> {
+    NEEDS.iter().find(|need| need.step == step && need.tests.is_none())
+}
+
+/// The needs that are tests, each with them.
+pub fn of_tests() -> impl Iterator<Item = (&'static Need, &'static Tests)> {
+    NEEDS.iter().filter_map(|need| Some((need, need.tests.as_ref()?)))
+}
+
+/// Where the Python of our own environment is, or will be.
+fn environment_python(workspace: &Workspace) -> PathBuf {
+    workspace.venv().join(Path::new("bin").join("python"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_and_variables_are_named_once_and_by_the_convention() {
+        let mut modules: Vec<_> = of_tests().map(|(_, tests)| tests.module).collect();
+        let mut variables: Vec<_> = of_tests().map(|(_, tests)| tests.variable).collect();
+        let count = modules.len();
+        assert!(modules.iter().all(|module| module.starts_with("needs_")));
+        assert!(variables.iter().all(|variable| variable.starts_with("FOREREAD_TEST_")));
+        modules.sort_unstable();
+        modules.dedup();
+        variables.sort_unstable();
+        variables.dedup();
+        assert_eq!((modules.len(), variables.len()), (count, count));
+    }
+
+    #[test]
+    fn every_package_of_the_environment_is_pinned() {
+        for need in NEEDS {
+            if let Source::Environment { packages } = need.source {
+                assert!(packages.iter().all(|package| package.contains("==")), "{packages:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_skipped_line_says_what_and_how_in_one_line() {
+        for need in NEEDS {
+            let line = need.line();
+            assert!(line.contains(need.name) && line.contains(&need.how_to_get()) && !line.contains('\n'));
+        }
+    }
+}

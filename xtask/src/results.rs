@@ -1,0 +1,115 @@
+//! Reads what Rust's test harness prints.
+//!
+//! Decision: the human lines are read, because the machine-readable format is not stable yet. The price is that a
+//! test which prints such a line itself would be counted; Cargo shows the output of passing tests to nobody, so that
+//! can only blur the count of a run that has failed already.
+
+/// What the test binaries of one run said, summed.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Results {
+    /// Tests that passed.
+    pub passed: u64,
+    /// Tests that failed.
+    pub failed: u64,
+    /// Names of the tests that are marked `#[ignore]`, with the reason where one is given.
+    pub ignored: Vec<String>,
+}
+
+impl Results {
+    /// Takes one line of output into account; most lines say nothing.
+    pub fn read_line(&mut self, line: &str) {
+        let line = without_colours(line);
+        let line = line.trim_end();
+        if let Some(summary) = line.strip_prefix("test result: ") {
+            self.passed += number_before(summary, " passed");
+            self.failed += number_before(summary, " failed");
+        } else if let Some((name, reason)) = ignored_test(line) {
+            let reason = if reason.is_empty() { "no reason given" } else { reason };
+            self.ignored.push(format!("{name}: {reason}"));
+        }
+    }
+}
+
+/// Name and reason from `test NAME ... ignored, REASON`.
+fn ignored_test(line: &str) -> Option<(&str, &str)> {
+    let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let reason = outcome.strip_prefix("ignored")?;
+    Some((name, reason.trim_start_matches(", ")))
+}
+
+/// The number that stands directly before `word`; 0 where there is none.
+fn number_before(text: &str, word: &str) -> u64 {
+    let Some(end) = text.find(word) else { return 0 };
+    let number = &text[..end];
+    let start = number.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
+    number[start..].parse().unwrap_or(0)
+}
+
+/// The line without terminal colours, which `CARGO_TERM_COLOR=always` brings in.
+fn without_colours(line: &str) -> String {
+    let mut plain = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find("\u{1b}[") {
+        plain.push_str(&rest[..at]);
+        let code = &rest[at + 2..];
+        rest = code.find(|c: char| c.is_ascii_alphabetic()).map_or("", |end| &code[end + 1..]);
+    }
+    plain.push_str(rest);
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(output: &str) -> Results {
+        let mut results = Results::default();
+        output.lines().for_each(|line| results.read_line(line));
+        results
+    }
+
+    #[test]
+    fn binaries_and_doctests_are_summed() {
+        let results = read(
+            "running 2 tests\n\
+             test a ... ok\n\
+             test b ... ok\n\
+             \n\
+             test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+             \n\
+             \x20  Doc-tests foreread_types\n\
+             test result: ok. 11 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; finished in 1.23s\n",
+        );
+        assert_eq!(results, Results { passed: 13, failed: 0, ignored: vec![] });
+    }
+
+    #[test]
+    fn a_failed_binary_counts_both_ways() {
+        let results =
+            read("test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n");
+        assert_eq!((results.passed, results.failed), (10, 2));
+    }
+
+    #[test]
+    fn ignored_tests_keep_their_reason() {
+        let results = read(
+            "test disk::fills_up ... ignored, needs 10 GiB\n\
+             test order::wraps ... ignored\n\
+             test result: ok. 0 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.00s\n",
+        );
+        assert_eq!(results.ignored, ["disk::fills_up: needs 10 GiB", "order::wraps: no reason given"]);
+    }
+
+    #[test]
+    fn colours_do_not_hide_a_result() {
+        let results = read("test result: \u{1b}[32mok\u{1b}[0m. 7 passed; 0 failed; 0 ignored\n");
+        assert_eq!(results.passed, 7);
+    }
+
+    #[test]
+    fn other_lines_say_nothing() {
+        let noise =
+            "warning: unused\ntest \nthe test result: ok. 1 passed\ntest result: \n99 passed\n\u{1b}[";
+        assert_eq!(read(noise), Results::default());
+    }
+}

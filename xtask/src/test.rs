@@ -1,0 +1,84 @@
+//! `cargo xtask test`: all that Cargo and a C compiler alone allow; with `--all`, all there is.
+
+use anyhow::{Result, bail};
+
+use crate::seed::Seed;
+use crate::steps::{self, Run, Step};
+use crate::tally::Tally;
+use crate::workspace::Workspace;
+use crate::{install, needs};
+
+/// What `test` takes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Skip nothing: install what is missing (on Debian, as root) and run what needs it
+    #[arg(long)]
+    all: bool,
+    /// Run only the steps whose name contains this
+    #[arg(long, value_name = "SUBSTRING")]
+    only: Option<String>,
+}
+
+/// Runs the steps; true when none failed.
+pub fn run(args: &Args) -> Result<bool> {
+    let workspace = Workspace::load()?;
+    let seed = Seed::choose()?;
+    println!("{seed}");
+    let steps = chosen(steps::list(&workspace), args.only.as_deref())?;
+    if args.all {
+        let kinds: Vec<_> = steps.iter().map(Step::kind).collect();
+        install::everything(&workspace, &kinds)?;
+    }
+    let run = Run { workspace: &workspace, seed, all: args.all };
+    let mut tally = Tally::default();
+    for step in &steps {
+        tally.step(&step.name(), |results| step.run(&run, results));
+    }
+    if steps.contains(&Step::Test) && !args.all {
+        skip_needs(&mut tally);
+    }
+    let complete = !args.all || tally.skipped() == 0;
+    if !complete {
+        println!("\nfailed: --all skips nothing, and the lines below name what was skipped");
+    }
+    print!("\n{}", tally.summary(seed));
+    Ok(tally.succeeded() && complete)
+}
+
+/// Counts the tests that need outside tools, one line for each tool.
+pub fn skip_needs(tally: &mut Tally) {
+    for (need, tests) in needs::of_tests() {
+        let (name, get) = (need.name, need.how_to_get());
+        tally.skip(format!(
+            "tests in {}: need {name} (`{get}`); `cargo xtask test --all` runs them",
+            tests.module
+        ));
+    }
+}
+
+fn chosen(steps: Vec<Step>, only: Option<&str>) -> Result<Vec<Step>> {
+    let Some(only) = only else { return Ok(steps) };
+    let names: Vec<_> = steps.iter().map(Step::name).collect();
+    let chosen: Vec<_> = steps.into_iter().filter(|step| step.name().contains(only)).collect();
+    if chosen.is_empty() {
+        bail!("no step's name contains `{only}`; the steps are: {}", names.join("; "));
+    }
+    Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_chooses_by_part_of_the_name() {
+        let steps = chosen(vec![Step::Fmt, Step::Clippy, Step::Doc], Some("c")).unwrap();
+        assert_eq!(steps, [Step::Clippy, Step::Doc]);
+    }
+
+    #[test]
+    fn only_that_chooses_nothing_is_an_error_that_lists_the_steps() {
+        let error = chosen(vec![Step::Fmt, Step::Doc], Some("lint")).unwrap_err().to_string();
+        assert_eq!(error, "no step's name contains `lint`; the steps are: fmt; doc");
+    }
+}

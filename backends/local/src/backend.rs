@@ -1,19 +1,52 @@
-//! stub
-use std::sync::Arc;
-use async_trait::async_trait;
-use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+//! Opening directories by URL.
 
-/// Opens directories.
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use foreread_tier::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
+
+use crate::error::NAME;
+use crate::{LocalConfig, LocalOrigin, directory_of};
+
+/// Opens the directories that plain paths and `file` URLs name.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct LocalBackend;
+
 impl LocalBackend {
-    /// The backend.
-    pub const fn new() -> Self { Self }
+    /// The backend; it has no settings of its own.
+    pub const fn new() -> Self {
+        Self
+    }
 }
 
 #[async_trait]
 impl Backend for LocalBackend {
-    fn schemes(&self) -> &[&str] { &["file"] }
-    async fn open(&self, _url: &str, _options: &OpenOptions, _context: &Context) -> Result<Arc<dyn OriginTier>, TierError> { todo!() }
+    fn schemes(&self) -> &[&str] {
+        &["file"]
+    }
+
+    /// See [`directory_of`] for what `url` may be and [`LocalConfig::from_options`] for the options.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind once the directory has been opened or refused.
+    async fn open(
+        &self,
+        url: &str,
+        options: &OpenOptions,
+        context: &Context,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
+        let directory = directory_of(url)?;
+        let config = LocalConfig::from_options(options)?;
+        let buffers = Arc::clone(&context.buffers);
+        // A dead file server may not answer for minutes; that must not hold a thread of the runtime.
+        let opening = context.runtime.spawn_blocking(move || LocalOrigin::open(directory, config, buffers));
+        match opening.await {
+            Ok(origin) => Ok(Arc::new(origin?)),
+            Err(error) => Err(TierError::new(ErrorKind::Closed, NAME)
+                .with_object(url)
+                .with_detail("the runtime ended while the directory was opened")
+                .with_source(error)),
+        }
+    }
 }

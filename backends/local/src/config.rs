@@ -1,23 +1,149 @@
-//! stub
+//! What can be set, and which directory a URL names.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+
 use foreread_tier::{OpenOptions, TierError};
+
+use crate::error::invalid;
+
+/// Reads under way at once where nobody says otherwise: what a disk or a file server needs to be busy. It costs
+/// nothing where the page cache answers, because threads are started only when others wait.
+const PARALLELISM: usize = 32;
+
+/// A bound on the bound: each read under way is a thread.
+const MOST: usize = 4096;
 
 /// How a directory is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalConfig {
-    /// Reads under way at once, at most.
+    /// Reads under way at once, at most; 32 by default.
     pub parallelism: usize,
 }
+
 impl Default for LocalConfig {
-    fn default() -> Self { Self { parallelism: 32 } }
+    fn default() -> Self {
+        Self { parallelism: PARALLELISM }
+    }
 }
+
 impl LocalConfig {
-    /// stub
-    pub fn from_options(_options: &OpenOptions) -> Result<Self, TierError> { todo!() }
-    /// The same with other parallelism.
+    /// The configuration that `options` ask for.
+    ///
+    /// # Errors
+    /// If the parallelism is 0 or above 4,096, or a setting is not known (there is none).
+    pub fn from_options(options: &OpenOptions) -> Result<Self, TierError> {
+        if let Some(name) = options.settings.keys().next() {
+            return Err(invalid(name, "directories have no such setting; remove it"));
+        }
+        match options.parallelism {
+            None => Ok(Self::default()),
+            Some(parallelism @ 1..=MOST) => Ok(Self { parallelism }),
+            Some(other) => Err(invalid("parallelism", format!("{other} is not between 1 and {MOST}"))),
+        }
+    }
+
+    /// The same with at most `parallelism` reads under way at once (0 is taken as 1).
     #[must_use]
-    pub fn with_parallelism(self, parallelism: usize) -> Self { Self { parallelism } }
+    pub fn with_parallelism(self, parallelism: usize) -> Self {
+        Self { parallelism: parallelism.clamp(1, MOST) }
+    }
 }
-/// The directory that a plain path or a `file` URL names.
-pub fn directory_of(_url: &str) -> Result<PathBuf, TierError> { todo!() }
+
+/// The directory that a plain path or a `file` URL names: `data`, `/data`, `file:///data`, `file://localhost/my%20data`.
+///
+/// A plain path is taken as it is, a URL's escapes are resolved.
+///
+/// # Errors
+/// If the text is empty, has another scheme, names another machine or has a broken escape.
+pub fn directory_of(url: &str) -> Result<PathBuf, TierError> {
+    if url.is_empty() {
+        return Err(invalid("", "an empty path names no directory; the one you are in is `.`"));
+    }
+    let rest = match url.split_once(':') {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("file") && rest.starts_with('/') => rest,
+        Some((scheme, rest)) if rest.starts_with("//") && is_scheme(scheme) => {
+            return Err(invalid(url, format!("`{scheme}` is no directory's scheme")));
+        }
+        _ => return Ok(PathBuf::from(url)),
+    };
+    let path = match rest.strip_prefix("//") {
+        None => rest,
+        Some(rest) => match rest.find('/').map(|slash| rest.split_at(slash)) {
+            Some((host, path)) if host.is_empty() || host.eq_ignore_ascii_case("localhost") => path,
+            Some((host, _)) => {
+                let why = format!("it names the machine `{host}`; a directory here has three slashes: `file:///`");
+                return Err(invalid(url, why));
+            }
+            None => return Err(invalid(url, "it has no path; write `file:///directory`")),
+        },
+    };
+    match unescape(path.as_bytes()) {
+        Some(path) if !path.contains(&0) => Ok(PathBuf::from(OsString::from_vec(path))),
+        _ => Err(invalid(url, "a `%` in it is not followed by two hexadecimal digits; write `%25` for a `%`")),
+    }
+}
+
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphabetic())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+}
+
+fn unescape(text: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, tail)) = rest.split_first() {
+        rest = tail;
+        if first != b'%' {
+            bytes.push(first);
+            continue;
+        }
+        let (digits, tail) = rest.split_at_checked(2)?;
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        bytes.push((digit(digits[0])? * 16 + digit(digits[1])?) as u8);
+        rest = tail;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_tier::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn urls_and_paths() {
+        for (url, path) in [
+            ("data", "data"),
+            ("/data/train", "/data/train"),
+            ("a:b/c", "a:b/c"),
+            ("100%/x", "100%/x"),
+            ("file:///data", "/data"),
+            ("FILE://localhost/my%20data", "/my data"),
+            ("file:/data", "/data"),
+            ("file", "file"),
+        ] {
+            assert_eq!(directory_of(url).unwrap(), PathBuf::from(path), "{url}");
+        }
+        for url in ["", "s3://bucket/x", "file://host/x", "file://", "file:///a%2", "file:///a%zz", "file:///a%00"] {
+            assert_eq!(directory_of(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
+        }
+    }
+
+    #[test]
+    fn unknown_settings_and_absurd_parallelism_are_refused() {
+        let mut options = OpenOptions::default();
+        assert_eq!(LocalConfig::from_options(&options).unwrap(), LocalConfig::default());
+        options.parallelism = Some(3);
+        assert_eq!(LocalConfig::from_options(&options).unwrap().parallelism, 3);
+        options.parallelism = Some(0);
+        assert!(LocalConfig::from_options(&options).is_err());
+        options.parallelism = None;
+        options.settings.insert("paralelism".into(), "3".into());
+        let error = LocalConfig::from_options(&options).unwrap_err();
+        assert!(error.to_string().contains("paralelism"), "{error}");
+    }
+}

@@ -1,4 +1,25 @@
-//! Directories.
+//! Directories as origins: a disk, or a file system that a cluster shares.
+//!
+//! [`LocalOrigin`] reads files below a directory on a bounded pool of plain threads, because blocking calls on those
+//! cost a third of what an asynchronous runtime's file API costs, and lists them with some threads more.
+//! [`LocalBackend`] opens one from a plain path or a `file` URL.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use foreread_local::{LocalConfig, LocalOrigin};
+//! use foreread_tier::{HeapBuffers, OriginTier, Tier};
+//! use futures::StreamExt;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let origin = LocalOrigin::open("src", LocalConfig::default(), Arc::new(HeapBuffers))?;
+//! let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+//! let objects = runtime.block_on(origin.list("", None).collect::<Vec<_>>());
+//! assert!(objects.iter().flatten().any(|object| &*object.path == "lib.rs"));
+//! assert_eq!(origin.name(), "local");
+//! # Ok(())
+//! # }
+//! ```
+
 mod backend;
 mod config;
 mod core;
@@ -6,6 +27,7 @@ mod error;
 mod lister;
 mod pool;
 mod reader;
+
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};
 pub use core::LocalOrigin;

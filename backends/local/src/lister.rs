@@ -1,5 +1,328 @@
-//! stub
-use std::os::fd::OwnedFd;
-use foreread_tier::{Object, TierError};
-use futures::Stream;
-pub(crate) fn list(_root: OwnedFd, _prefix: &str, _after: Option<&str>, _threads: usize) -> impl Stream<Item=Result<Object, TierError>> + Send + 'static { futures::stream::empty() }
+//! Finding the files below a directory.
+//!
+//! Some threads of the listing's own share one stack of work: directories to be read, and lots of names to be looked
+//! at (size and modification time take a system call a name, on a file server a round trip). A directory of a million
+//! files is therefore looked at by all of them. The stack is last-in-first-out, and a thread that finds it full works
+//! its names off itself, so memory stays small however the tree is shaped. Results go through a bounded channel: a
+//! slow consumer holds the walk back, and dropping the stream ends it.
+//!
+//! Symbolic links are followed, as `torchvision.datasets.ImageFolder` does. A directory that is one of its own
+//! ancestors (by device and inode) is an error rather than a walk without end; one that is reached by two ways is
+//! listed twice, because its samples have two paths.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use foreread_tier::{ErrorKind, Object, TierError, Version};
+use futures::{Stream, StreamExt};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, StatxFlags};
+use rustix::io::Errno;
+use tokio::sync::mpsc;
+
+use crate::error::{NAME, from_errno, invalid};
+use crate::reader::{check_path, nanoseconds};
+
+/// Names that are looked at by one thread in one go.
+const LOT: usize = 256;
+
+/// Lots on the stack, per thread, from which on nobody adds another.
+const STACK: usize = 4;
+
+/// Threads at most; more than this a file server's directory does not reward.
+const THREADS: usize = 16;
+
+type Found = Result<Object, TierError>;
+
+/// The objects below `prefix`, a directory relative to `root`, whose paths are greater than `after`.
+pub(crate) fn list(
+    root: OwnedFd,
+    prefix: &str,
+    after: Option<&str>,
+    parallelism: usize,
+) -> impl Stream<Item = Found> + Send + 'static {
+    let (out, mut found) = mpsc::channel(16);
+    let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+    match if prefix.is_empty() { Ok(()) } else { check_path(prefix) } {
+        Ok(()) => Walk::start(root, prefix, after, parallelism, out),
+        // The channel is new and has room.
+        Err(error) => drop(out.try_send(vec![Err(error)])),
+    }
+    futures::stream::poll_fn(move |context| found.poll_recv(context)).flat_map(futures::stream::iter)
+}
+
+/// A directory on the way from the root, to find circles.
+struct Ancestor {
+    device: u64,
+    inode: u64,
+    path: String,
+    parent: Option<Arc<Self>>,
+}
+
+enum Work {
+    Directory { path: String, parent: Option<Arc<Ancestor>> },
+    Names { directory: Arc<OwnedFd>, of: Arc<Ancestor>, names: Vec<CString> },
+}
+
+struct Walk {
+    root: OwnedFd,
+    prefix: String,
+    after: Option<String>,
+    bound: usize,
+    out: mpsc::Sender<Vec<Found>>,
+    state: Mutex<State>,
+    wanted: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    work: Vec<Work>,
+    threads: usize,
+    /// Threads that have work in hand and may add more.
+    busy: usize,
+    stopped: bool,
+}
+
+impl Walk {
+    fn start(
+        root: OwnedFd,
+        prefix: &str,
+        after: Option<&str>,
+        parallelism: usize,
+        out: mpsc::Sender<Vec<Found>>,
+    ) {
+        let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
+        let bound = parallelism.clamp(1, THREADS);
+        let (state, wanted) = (Mutex::default(), Condvar::new());
+        let walk = Arc::new(Self { root, prefix: prefix.clone(), after, bound, out, state, wanted });
+        walk.add(Work::Directory { path: prefix, parent: None });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts work on the stack, for an idle thread or a new one.
+    fn add(self: &Arc<Self>, work: Work) {
+        let mut state = self.lock();
+        state.work.push(work);
+        if state.threads > state.busy {
+            drop(state);
+            return self.wanted.notify_one();
+        }
+        if state.threads == self.bound {
+            return;
+        }
+        state.threads += 1;
+        drop(state);
+        let walk = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("foreread-list".into()).spawn(move || walk.run());
+        if let Err(error) = thread {
+            let mut state = self.lock();
+            state.threads -= 1;
+            if state.threads == 0 {
+                state.work.clear();
+                drop(state);
+                let failed = TierError::new(ErrorKind::Transient, NAME).with_source(error);
+                let failed = failed.with_detail("no thread could be started; raise `ulimit -u`");
+                // The first work of the walk: the channel is empty.
+                drop(self.out.try_send(vec![Err(failed)]));
+            }
+        }
+    }
+
+    /// A thread's life.
+    fn run(self: Arc<Self>) {
+        let mut room = Vec::with_capacity(64 << 10);
+        let mut state = self.lock();
+        loop {
+            if state.stopped {
+                break;
+            }
+            if let Some(work) = state.work.pop() {
+                state.busy += 1;
+                drop(state);
+                let going_on = match work {
+                    Work::Directory { path, parent } => self.directory(path, parent, &mut room),
+                    Work::Names { directory, of, names } => self.names(directory.as_fd(), &of, &names),
+                };
+                state = self.lock();
+                state.busy -= 1;
+                if !going_on {
+                    state.stopped = true;
+                    state.work.clear();
+                }
+            } else if state.busy == 0 {
+                break; // nobody is left who could add work
+            } else {
+                state = self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        drop(state);
+        self.wanted.notify_all();
+    }
+
+    /// Sends results on; `false` if nobody wants them any more.
+    fn send(&self, found: Vec<Found>) -> bool {
+        found.is_empty() || self.out.blocking_send(found).is_ok()
+    }
+
+    /// Reads a directory; `false` if the walk is over.
+    fn directory(
+        self: &Arc<Self>,
+        path: String,
+        parent: Option<Arc<Ancestor>>,
+        room: &mut Vec<u8>,
+    ) -> bool {
+        if self.is_before(&path) {
+            return true;
+        }
+        let shown = if path.is_empty() { "." } else { &path };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = match rustix::fs::openat(&self.root, shown, flags, Mode::empty()) {
+            Ok(directory) => Arc::new(directory),
+            Err(Errno::NOENT | Errno::NOTDIR) if parent.is_some() => return true, // gone meanwhile
+            Err(errno) => return self.send(vec![Err(from_errno(errno, shown))]),
+        };
+        let stat = match rustix::fs::fstat(&directory) {
+            Ok(stat) => stat,
+            Err(errno) => return self.send(vec![Err(from_errno(errno, shown))]),
+        };
+        let mut above = parent.as_deref();
+        while let Some(ancestor) = above {
+            if (ancestor.device, ancestor.inode) == (stat.st_dev, stat.st_ino) {
+                let again = if ancestor.path.is_empty() { "the root" } else { &ancestor.path };
+                let why = format!("symbolic links lead in a circle: it is {again} again; remove or exclude it");
+                return self.send(vec![Err(invalid(shown, why))]);
+            }
+            above = ancestor.parent.as_deref();
+        }
+        let of = Arc::new(Ancestor { device: stat.st_dev, inode: stat.st_ino, path, parent });
+        let mut names = Vec::new();
+        let mut entries = RawDir::new(&directory, room.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(Errno::INTR) => continue,
+                Err(errno) => {
+                    let path = if of.path.is_empty() { "." } else { &of.path };
+                    if !self.send(vec![Err(from_errno(errno, path))]) {
+                        return false;
+                    }
+                    break;
+                }
+            };
+            // `.`, `..` and what is hidden.
+            if entry.file_name().to_bytes().starts_with(b".") {
+                continue;
+            }
+            if entry.file_type() == FileType::Directory {
+                match self.join(&of, entry.file_name()) {
+                    Ok(path) => self.add(Work::Directory { path, parent: Some(Arc::clone(&of)) }),
+                    Err(error) => {
+                        if !self.send(vec![Err(error)]) {
+                            return false;
+                        }
+                    }
+                }
+                continue;
+            }
+            names.push(entry.file_name().to_owned());
+            if names.len() == LOT && !self.hand_on(&directory, &of, std::mem::take(&mut names)) {
+                return false;
+            }
+        }
+        self.names(directory.as_fd(), &of, &names)
+    }
+
+    /// Leaves a lot of names to others, or works it off if they have enough; `false` if the walk is over.
+    fn hand_on(self: &Arc<Self>, directory: &Arc<OwnedFd>, of: &Arc<Ancestor>, names: Vec<CString>) -> bool {
+        let full = {
+            let state = self.lock();
+            if state.stopped {
+                return false;
+            }
+            state.work.len() >= STACK * self.bound
+        };
+        if full {
+            return self.names(directory.as_fd(), of, &names);
+        }
+        self.add(Work::Names { directory: Arc::clone(directory), of: Arc::clone(of), names });
+        true
+    }
+
+    /// Looks at names of one directory; `false` if the walk is over.
+    fn names(self: &Arc<Self>, directory: BorrowedFd<'_>, of: &Arc<Ancestor>, names: &[CString]) -> bool {
+        let mut found = Vec::with_capacity(names.len());
+        for name in names {
+            let path = match self.join(of, name) {
+                Ok(path) => path,
+                Err(error) => {
+                    found.push(Err(error));
+                    continue;
+                }
+            };
+            let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MTIME;
+            let stat = match rustix::fs::statx(directory, name, AtFlags::empty(), wanted) {
+                Ok(stat) => stat,
+                Err(errno) => {
+                    found.extend(unreadable(directory, name, &path, errno).map(Err));
+                    continue;
+                }
+            };
+            match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
+                FileType::RegularFile => {
+                    if self.after.as_ref().is_some_and(|after| path <= *after) {
+                        continue;
+                    }
+                    let modified = nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec);
+                    let version = Some(Version::Modified(modified));
+                    found.push(Ok(Object { path: path.into(), size: stat.stx_size, version }));
+                }
+                FileType::Directory => self.add(Work::Directory { path, parent: Some(Arc::clone(of)) }),
+                kind => tracing::warn!(path, ?kind, "left out: neither a file nor a directory"),
+            }
+        }
+        self.send(found)
+    }
+
+    /// The path of `name` in `of`, which must be UTF-8.
+    fn join(&self, of: &Ancestor, name: &CStr) -> Result<String, TierError> {
+        let separator = if of.path.is_empty() { "" } else { "/" };
+        match name.to_str() {
+            Ok(name) => Ok(format!("{}{separator}{name}", of.path)),
+            Err(_) => {
+                let path = format!("{}{separator}{}", of.path, String::from_utf8_lossy(name.to_bytes()));
+                Err(invalid(&path, "the name is not UTF-8; rename it or exclude it"))
+            }
+        }
+    }
+
+    /// Whether all that lies in this directory comes before `after`.
+    fn is_before(&self, path: &str) -> bool {
+        let Some(after) = self.after.as_deref() else { return false };
+        if path.is_empty() || path == self.prefix {
+            return false;
+        }
+        let below = format!("{path}/");
+        !after.starts_with(&below) && *below < *after
+    }
+}
+
+/// What it means that a name cannot be looked at; nothing if it has gone since the directory was read.
+fn unreadable(directory: BorrowedFd<'_>, name: &CStr, path: &str, errno: Errno) -> Option<TierError> {
+    let link = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
+    let error = from_errno(errno, path);
+    match errno {
+        Errno::NOENT | Errno::NOTDIR if link => {
+            Some(error.with_detail("a symbolic link that leads nowhere; remove it or exclude it"))
+        }
+        Errno::NOENT => None,
+        Errno::LOOP => Some(
+            invalid(path, "symbolic links lead in a circle; remove or exclude it")
+                .with_source(std::io::Error::from(errno)),
+        ),
+        _ => Some(error),
+    }
+}

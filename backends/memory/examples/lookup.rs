@@ -17,7 +17,8 @@ fn main() {
             buffer.extend(&[0; 100]);
             let Some(room) = memory.reserve(memory.footprint().of(100)) else { return };
             let sample = Sample::uncharged(buffer.freeze());
-            let stored = memory.store(room, SampleKey::new(DatasetId(0), SampleId(id)), sample).now_or_never();
+            let stored =
+                memory.store(room, SampleKey::new(DatasetId(0), SampleId(id)), sample).now_or_never();
             assert!(stored.is_some_and(|stored| stored.is_ok()));
         }
         let stored = began.elapsed();

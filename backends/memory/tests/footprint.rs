@@ -55,8 +55,12 @@ fn the_footprint_covers_what_keeping_samples_takes() {
             worst = worst.max(each);
         }
     }
-    println!("at most {:.1} bytes beside each sample of {LENGTH}, counted as {}", worst - 1000.0, footprint - 1000);
-    assert!(worst <= footprint as f64, "{worst:.1} bytes a sample, counted as {footprint}");
-    assert!(worst >= footprint as f64 * 0.9, "{worst:.1} bytes a sample, counted as {footprint}: too careful");
+    let (measured, counted) = (worst - LENGTH as f64, (footprint - LENGTH as u64) as f64);
+    println!("at most {measured:.1} bytes beside each sample of {LENGTH}, counted as {counted}");
+    assert!(measured <= counted, "{measured:.1} bytes beside a sample, counted as {counted}");
+    assert!(
+        measured >= counted * 0.9,
+        "{measured:.1} bytes beside a sample, counted as {counted}: too careful"
+    );
     assert_eq!(memory.budget().used(), 120_000 * footprint);
 }

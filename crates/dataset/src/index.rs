@@ -1,21 +1,176 @@
-//! stub
+//! Making a catalog by listing an origin.
+
+use foreread_tier::{Object, OriginTier, TierError};
+use futures::StreamExt;
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind};
+
+/// Names that cannot be listed, from which on the index is given up.
+const MOST_ERRORS: u64 = 100;
 
 /// Which objects of an origin become samples.
-#[derive(Clone, Debug, Default)]
+///
+/// Globs are matched against the path below the base URL, as a whole: `*` and `?` stop at `/`, `**/` is any number of
+/// directories, `[a-z]` and `{a,b}` are alternatives. So `*.jpg` is what lies at the top, and `**/*.jpg` is all of it.
+/// Catalogs (names that end in `.foreread`) are never samples, and hidden files are not listed in the first place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexOptions {
-    /// Globs.
+    /// If there are any, only objects that match one of these.
     pub include: Vec<String>,
-    /// Globs.
+    /// No object that matches one of these, included or not.
     pub exclude: Vec<String>,
+}
+
+impl IndexOptions {
+    /// The same with one more glob of what is wanted.
+    #[must_use]
+    pub fn including(mut self, glob: impl Into<String>) -> Self {
+        self.include.push(glob.into());
+        self
+    }
+
+    /// The same with one more glob of what is not.
+    #[must_use]
+    pub fn excluding(mut self, glob: impl Into<String>) -> Self {
+        self.exclude.push(glob.into());
+        self
+    }
 }
 
 /// How far an index has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Samples found.
+    /// Samples found so far.
     pub objects: u64,
-    /// Their bytes.
+    /// Their length together, in bytes.
     pub bytes: u64,
+}
+
+struct Filter {
+    include: Option<GlobSet>,
+    exclude: GlobSet,
+}
+
+impl Filter {
+    fn new(options: &IndexOptions) -> Result<Self, DatasetError> {
+        let include = (!options.include.is_empty()).then(|| set(&options.include)).transpose()?;
+        Ok(Self { include, exclude: set(&options.exclude)? })
+    }
+
+    fn wants(&self, path: &str) -> bool {
+        self.include.as_ref().is_none_or(|include| include.is_match(path)) && !self.exclude.is_match(path)
+    }
+
+    /// Whether what could not be listed was not wanted anyway: it, or (if it is a directory) all that is in it, is
+    /// excluded. What is merely not *included* may be a directory with something in it that is.
+    fn excludes(&self, error: &TierError) -> bool {
+        error.object().is_some_and(|path| {
+            self.exclude.is_match(path) || self.exclude.is_match(format!("{path}/"))
+        })
+    }
+}
+
+fn set(globs: &[String]) -> Result<GlobSet, DatasetError> {
+    let mut set = GlobSetBuilder::new();
+    for text in globs {
+        set.add(GlobBuilder::new(text).literal_separator(true).build().map_err(|error| bad_glob(text, error))?);
+    }
+    set.build().map_err(|error| bad_glob(&globs.join(" "), error))
+}
+
+fn bad_glob(text: &str, error: globset::Error) -> DatasetError {
+    let message = format!("{text:?} is no glob: {}", error.kind());
+    DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
+}
+
+impl Catalog {
+    /// Lists an origin and makes the catalog of what it holds. `progress` is called after each sample that is found.
+    ///
+    /// What cannot be listed and is not excluded is an error, but the listing goes on (to 100 of them), so that the
+    /// message can say how many there are beside the first.
+    ///
+    /// When the listing has ended the future sorts and encodes without yielding, about 1 us a sample.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Listing`] if something could not be listed, [`DatasetErrorKind::Empty`] if there is no
+    /// sample, [`DatasetErrorKind::Invalid`] for a broken glob, and those of [`Catalog::from_objects`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the listing and leaves nothing behind.
+    pub async fn index(
+        origin: &dyn OriginTier,
+        base_url: &str,
+        options: &IndexOptions,
+        mut progress: impl FnMut(Progress),
+    ) -> Result<Self, DatasetError> {
+        let filter = Filter::new(options)?;
+        let mut found: Vec<Object> = Vec::new();
+        let (mut so_far, mut catalogs, mut unwanted, mut errors) = (Progress::default(), 0u64, 0u64, 0u64);
+        let mut first = None;
+        let mut listing = origin.list("", None);
+        while let Some(object) = listing.next().await {
+            match object {
+                Ok(object) if object.path.ends_with(CATALOG_SUFFIX) => catalogs += 1,
+                Ok(object) if !filter.wants(&object.path) => unwanted += 1,
+                Ok(object) => {
+                    so_far.objects += 1;
+                    so_far.bytes = so_far.bytes.saturating_add(object.size);
+                    found.push(object);
+                    progress(so_far);
+                }
+                Err(error) if filter.excludes(&error) => {
+                    tracing::debug!(%error, "not listed, and excluded");
+                }
+                Err(error) => {
+                    errors += 1;
+                    first.get_or_insert(error);
+                    if errors == MOST_ERRORS {
+                        break;
+                    }
+                }
+            }
+        }
+        drop(listing);
+        if let Some(first) = first {
+            return Err(incomplete(base_url, errors, first));
+        }
+        if found.is_empty() {
+            let message = format!("{base_url}: there are no samples{}", left_out(options, unwanted, catalogs));
+            return Err(DatasetError::new(DatasetErrorKind::Empty, message));
+        }
+        Self::from_objects(base_url, found)
+    }
+}
+
+fn incomplete(base_url: &str, errors: u64, first: TierError) -> DatasetError {
+    let more = match errors {
+        1 => String::new(),
+        MOST_ERRORS => format!(" (and {} more at least)", errors - 1),
+        _ => format!(" (and {} more)", errors - 1),
+    };
+    let message = format!("{base_url}: not all of it could be listed: {first}{more}");
+    DatasetError::new(DatasetErrorKind::Listing, message).with_source(first)
+}
+
+/// What was found and is no sample.
+fn left_out(options: &IndexOptions, unwanted: u64, catalogs: u64) -> String {
+    let mut parts = Vec::new();
+    if unwanted > 0 {
+        let how = match (options.include.is_empty(), options.exclude.is_empty()) {
+            (true, _) => "excluded",
+            (_, true) => "not included",
+            _ => "excluded or not included",
+        };
+        parts.push(format!("{unwanted} {how} by the globs"));
+    }
+    if catalogs > 0 {
+        parts.push(format!("{catalogs} left out as catalogs (*{CATALOG_SUFFIX})"));
+    }
+    match parts.is_empty() {
+        true => " in it (hidden files do not count)".to_owned(),
+        false => format!(": of what is there, {}", parts.join(" and ")),
+    }
 }

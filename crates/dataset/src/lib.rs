@@ -1,12 +1,43 @@
-//! Catalogs.
+//! Catalogs: which samples a dataset has, in which order, and where in the origin each one lies.
+//!
+//! A [`Catalog`] is made once, by listing an origin ([`Catalog::index`]), and opened ever after ([`Catalog::open`]): a
+//! listing of a million files takes minutes on a shared file system, opening its catalog takes milliseconds. It fixes
+//! the number of each sample, so that an order drawn from a seed means the same samples on every machine, and its
+//! [fingerprint](Catalog::fingerprint) says whether two ranks or two runs speak of the same data.
+//!
+//! This crate knows tiers and no backend: an origin is whatever implements [`OriginTier`](foreread_tier::OriginTier).
+//!
+//! ```
+//! use foreread_dataset::Catalog;
+//! use foreread_tier::Object;
+//! use foreread_types::SampleId;
+//!
+//! # fn main() -> Result<(), foreread_dataset::DatasetError> {
+//! let object = |path: &str| Object { path: path.into(), size: 10, version: None };
+//! let catalog = Catalog::from_objects("/data", [object("dog/1.jpg"), object("cat/2.jpg")])?;
+//! assert_eq!((catalog.len(), catalog.total_bytes()), (2, 20));
+//! assert_eq!(catalog.path(SampleId(0))?, "cat/2.jpg");
+//! assert_eq!(catalog.label(SampleId(1)), Some("dog"));
+//! # Ok(())
+//! # }
+//! ```
 
 mod catalog;
+mod encode;
 mod error;
+mod image;
 mod index;
+mod names;
+
+#[cfg(test)]
+mod tests;
 
 pub use catalog::{Catalog, Entry, Format};
 pub use error::{DatasetError, DatasetErrorKind};
 pub use index::{IndexOptions, Progress};
 
-/// The file name that a catalog has where nobody chose one. Names that end in `.foreread` are never samples.
+/// How names of catalogs end. Such files are never samples, so that a catalog may lie in the directory it describes.
+pub const CATALOG_SUFFIX: &str = ".foreread";
+
+/// The file name that a catalog has where nobody chose one.
 pub const CATALOG_FILE_NAME: &str = "catalog.foreread";

@@ -13,8 +13,8 @@ use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Every knob: its name, its default as text (none: unset), and what it does.
-pub const KNOBS: &[(&str, Option<&str>, &str)] = &[
+/// Every knob of a run.
+pub const KNOBS: &[Knob] = &[
     ("batch-size", Some("64"), "samples a batch"),
     ("epochs", Some("2"), "how often the dataset is read"),
     ("seed", Some("0"), "what the order is drawn from"),
@@ -64,29 +64,32 @@ impl fmt::Display for Provenance {
     }
 }
 
-/// A set of knobs, each as text with its provenance.
-#[derive(Clone, Debug, Default)]
-pub struct Knobs(BTreeMap<&'static str, (String, Provenance)>);
+/// One knob: its name, its default as text (none: unset), and what it does.
+pub type Knob = (&'static str, Option<&'static str>, &'static str);
 
-fn known(name: &str) -> Option<&'static str> {
-    let name = name.replace('_', "-");
-    KNOBS.iter().map(|(known, ..)| *known).find(|known| *known == name)
+/// A set of knobs, each as text with its provenance.
+#[derive(Clone, Debug)]
+pub struct Knobs {
+    tables: Vec<&'static [Knob]>,
+    values: BTreeMap<&'static str, (String, Provenance)>,
 }
 
 impl Knobs {
     /// The defaults, then `file` (a missing one is no error), then the environment, then `arguments`: the later wins.
+    /// `more` are knobs of the caller's own, beside [`KNOBS`].
     ///
     /// # Errors
     /// If the file cannot be read or is no TOML, or names a knob that does not exist.
     pub fn gather(
+        more: &'static [Knob],
         arguments: impl IntoIterator<Item = (&'static str, String)>,
         environment: impl Fn(&str) -> Option<String>,
         file: &Path,
     ) -> Result<Self> {
-        let mut knobs = Self::default();
-        for (name, default, _) in KNOBS {
+        let mut knobs = Self { tables: vec![KNOBS, more], values: BTreeMap::new() };
+        for (name, default, _) in knobs.tables.iter().copied().flatten() {
             if let Some(default) = default {
-                knobs.0.insert(name, ((*default).to_owned(), Provenance::Default));
+                knobs.values.insert(name, ((*default).to_owned(), Provenance::Default));
             }
         }
         knobs.read_file(file)?;
@@ -97,13 +100,18 @@ impl Knobs {
         Ok(knobs)
     }
 
+    fn known(&self, name: &str) -> Option<&'static str> {
+        let name = name.replace('_', "-");
+        self.tables.iter().copied().flatten().map(|(known, ..)| *known).find(|known| *known == name)
+    }
+
     /// Sets one knob, as an argument.
     ///
     /// # Errors
     /// If there is no such knob.
     pub fn set(&mut self, name: &str, value: impl Into<String>) -> Result<()> {
-        let name = known(name).ok_or_else(|| Error::usage(format!("there is no setting '{name}'")))?;
-        self.0.insert(name, (value.into(), Provenance::Argument));
+        let name = self.known(name).ok_or_else(|| Error::usage(format!("there is no setting '{name}'")))?;
+        self.values.insert(name, (value.into(), Provenance::Argument));
         Ok(())
     }
 
@@ -117,16 +125,20 @@ impl Knobs {
             Error::usage(format!("{} is no TOML: {}", path.display(), error.message()))
         })?;
         for (name, value) in table {
-            let name = known(&name)
+            let name = self
+                .known(&name)
                 .ok_or_else(|| Error::usage(format!("{}: there is no setting '{name}'", path.display())))?;
             let value = match value {
                 toml::Value::String(text) => text,
                 toml::Value::Integer(number) => number.to_string(),
                 toml::Value::Boolean(flag) => flag.to_string(),
                 toml::Value::Float(number) => number.to_string(),
-                _ => return Err(Error::usage(format!("{}: {name} is one value", path.display()))),
+                toml::Value::Array(list) if list.iter().all(toml::Value::is_str) => {
+                    list.iter().filter_map(toml::Value::as_str).collect::<Vec<_>>().join("\n")
+                }
+                _ => return Err(Error::usage(format!("{}: {name} is a value or a list of strings", path.display()))),
             };
-            self.0.insert(name, (value, Provenance::File(path.to_owned())));
+            self.values.insert(name, (value, Provenance::File(path.to_owned())));
         }
         Ok(())
     }
@@ -136,26 +148,26 @@ impl Knobs {
         if let Some((rank, world_size)) = launcher {
             for (name, variable) in [("rank", rank), ("world-size", world_size)] {
                 if let Some(value) = environment(variable) {
-                    self.0.insert(name, (value, Provenance::Environment((*variable).to_owned())));
+                    self.values.insert(name, (value, Provenance::Environment((*variable).to_owned())));
                 }
             }
         }
-        for (name, ..) in KNOBS {
+        for (name, ..) in self.tables.clone().into_iter().flatten() {
             let variable = format!("FOREREAD_{}", name.to_uppercase().replace('-', "_"));
             if let Some(value) = environment(&variable) {
-                self.0.insert(name, (value, Provenance::Environment(variable)));
+                self.values.insert(name, (value, Provenance::Environment(variable)));
             }
         }
     }
 
     /// The value of a knob and where it came from.
     pub fn get(&self, name: &str) -> Option<(&str, &Provenance)> {
-        self.0.get(name).map(|(value, from)| (value.as_str(), from))
+        self.values.get(name).map(|(value, from)| (value.as_str(), from))
     }
 
     /// All that are set, by name, with their provenance.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str, &Provenance)> {
-        self.0.iter().map(|(name, (value, from))| (*name, value.as_str(), from))
+        self.values.iter().map(|(name, (value, from))| (*name, value.as_str(), from))
     }
 
     /// A knob's value with a type.
@@ -192,7 +204,7 @@ mod tests {
         let environment: BTreeMap<String, String> =
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let arguments = arguments.iter().map(|(name, value)| (*name, (*value).to_owned()));
-        Knobs::gather(arguments, |name| environment.get(name).cloned(), &path)
+        Knobs::gather(&[], arguments, |name| environment.get(name).cloned(), &path)
     }
 
     #[test]
@@ -220,7 +232,7 @@ mod tests {
     #[test]
     fn unknown_names_and_bad_values_are_named_with_their_place() {
         assert!(gather(&[], &[], "batchsize = 3").unwrap_err().to_string().ends_with("no setting 'batchsize'"));
-        assert!(gather(&[], &[], "seed = [1]").unwrap_err().to_string().ends_with("seed is one value"));
+        assert!(gather(&[], &[], "seed = [1]").unwrap_err().to_string().ends_with("seed is a value or a list of strings"));
         assert!(gather(&[], &[], "seed =").unwrap_err().to_string().contains("is no TOML"));
         let knobs = gather(&[], &[("FOREREAD_SEED", "x")], "").unwrap();
         let error = knobs.parse::<u64>("seed").unwrap_err();

@@ -9,7 +9,7 @@
 //!   registered at run time.
 //! * [`Ready::prepared`] tells what a run would do without doing it: order, placement, floor.
 //!
-//! The crates behind it are re-exported under their names ([`oracle`], [`planner`], [`dataset`], [`tier`]).
+//! The crates behind it are re-exported under their names ([`oracle`], [`planner`], [`dataset`], [`tier`], [`layers`]).
 
 mod config;
 mod error;
@@ -17,6 +17,7 @@ mod knobs;
 mod loader;
 mod memory;
 mod origin;
+mod planned;
 mod prepared;
 mod registry;
 mod report;
@@ -24,6 +25,7 @@ mod runtime;
 mod size;
 
 pub use foreread_dataset as dataset;
+pub use foreread_layers as layers;
 pub use foreread_oracle as oracle;
 pub use foreread_planner as planner;
 pub use foreread_tier as tier;
@@ -35,9 +37,10 @@ pub use foreread_oracle::{Deal, Position};
 
 pub use crate::config::{Config, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
-pub use crate::knobs::{KNOBS, Knobs, Provenance};
+pub use crate::knobs::{KNOBS, Knob, Knobs, Provenance};
 pub use crate::loader::{Builder, Loader, Ready};
-pub use crate::prepared::{Prepared, run, sampler};
+pub use crate::planned::{Planned, sampler};
+pub use crate::prepared::Prepared;
 pub use crate::registry::Registry;
 pub use crate::report::{CountReport, EpochReport, ReadsReport, Report};
 pub use crate::size::{ByteRate, ByteSize, ParseSizeError};

@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use crate::config::{Config, Memory, SamplerKind};
 use crate::error::Result;
 use crate::origin;
+use crate::planned::Planned;
 use crate::prepared::Prepared;
 use crate::registry::Registry;
 use crate::report::{Report, Whole};
@@ -203,7 +204,8 @@ impl Ready {
     /// Starts reading ahead.
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
-        let Prepared { config, run, plan, opened, memory, cluster: _, shared } = prepared;
+        let Prepared { planned, opened, memory, shared } = prepared;
+        let Planned { config, run, plan, floor, cluster: _ } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         let datasets = opened
             .into_iter()
@@ -220,7 +222,7 @@ impl Ready {
             on_error: config.on_error,
         };
         let inner = foreread_loader::Loader::start(parts, workers.handle());
-        Loader { inner, catalogs, config, origin: shared.meter, _workers: workers }
+        Loader { inner, catalogs, config, floor, origin: shared.meter, _workers: workers }
     }
 }
 
@@ -250,6 +252,7 @@ pub struct Loader {
     inner: foreread_loader::Loader,
     catalogs: Vec<Catalog>,
     config: Config,
+    floor: u64,
     origin: Meter,
     /// Last: the engine's task goes before the threads that it runs on.
     _workers: Workers,
@@ -284,7 +287,7 @@ impl Loader {
             world_size: self.config.world_size,
             samples: self.catalogs[0].len(),
             dataset_bytes: self.catalogs[0].total_bytes(),
-            floor: self.inner.plan().floor(),
+            floor: self.floor,
         };
         Report::new(&whole, &self.origin.read(), &self.inner.report())
     }

@@ -29,7 +29,7 @@ impl Registry {
     pub fn with_defaults() -> Self {
         let registry = Self::empty();
         #[cfg(feature = "local")]
-        let registry = registry.register(foreread_local::LocalBackend);
+        let registry = registry.register(foreread_local::LocalBackend::new());
         registry
     }
 

@@ -89,10 +89,6 @@ impl Line {
         self.next += 1;
     }
 
-    pub(crate) fn head(&self) -> Option<&Entry> {
-        self.heap.peek()
-    }
-
     pub(crate) fn pop(&mut self) -> Option<Entry> {
         self.heap.pop()
     }

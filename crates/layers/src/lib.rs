@@ -51,7 +51,8 @@ macro_rules! pass_through {
                 &self,
                 prefix: &str,
                 after: Option<&str>,
-            ) -> futures::stream::BoxStream<'static, Result<foreread_tier::Object, foreread_tier::TierError>> {
+            ) -> futures::stream::BoxStream<'static, Result<foreread_tier::Object, foreread_tier::TierError>>
+            {
                 self.inner.list(prefix, after)
             }
         }

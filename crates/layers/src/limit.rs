@@ -202,3 +202,110 @@ impl<T: Tier + ?Sized> Tier for Limited<T> {
 }
 
 pass_through!(Limited);
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use foreread_tier_testing::FakeOrigin;
+    use foreread_types::SampleId;
+    use futures::StreamExt;
+    use futures::future::join_all;
+
+    use super::*;
+
+    fn places(count: usize) -> NonZeroUsize {
+        NonZeroUsize::new(count).unwrap()
+    }
+
+    fn origin(samples: u64) -> Arc<FakeOrigin> {
+        Arc::new(FakeOrigin::uniform(samples, 10).with_latency(Duration::from_millis(10)))
+    }
+
+    fn batch(origin: &FakeOrigin, ids: impl IntoIterator<Item = u64>) -> Vec<ReadRequest> {
+        ids.into_iter().map(|id| origin.request(id as u32, SampleId(id), Tick(id))).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn never_more_under_way_than_places_and_never_fewer_while_some_wait() {
+        let origin = origin(90);
+        let limited = Limited::new(Arc::clone(&origin), places(7));
+        assert_eq!(limited.profile().parallelism, 7);
+        let began = tokio::time::Instant::now();
+        let batches = (0..3).map(|part| limited.read(batch(&origin, part * 30..(part + 1) * 30)).count());
+        assert_eq!(join_all(batches).await, [30, 30, 30]);
+        assert_eq!(origin.counts().tally().peak_in_flight, 7);
+        assert_eq!(began.elapsed(), Duration::from_millis(10 * 90u64.div_ceil(7)));
+        assert_eq!((limited.limit().taken(), limited.limit().waiting()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_earliest_due_goes_first_whichever_batch_it_is_in() {
+        let origin = origin(12);
+        let limited = Limited::new(Arc::clone(&origin), places(1));
+        let late = limited.read(batch(&origin, [11, 3, 9, 1]));
+        let early = limited.read(batch(&origin, [10, 2, 0, 8]));
+        futures::join!(late.count(), early.count());
+        let order: Vec<u64> = origin.counts().order().iter().map(|key| key.id.0).collect();
+        assert_eq!(order, [1, 0, 2, 3, 8, 9, 10, 11]); // 1 found the place free before anybody else came
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dropped_stream_gives_its_places_and_its_turns_to_others() {
+        let origin = origin(30);
+        let limited = Limited::new(Arc::clone(&origin), places(4));
+        let mut first = limited.read(batch(&origin, 0..10));
+        let mut second = limited.read(batch(&origin, 10..20));
+        assert!(futures::poll!(first.next()).is_pending());
+        assert!(futures::poll!(second.next()).is_pending());
+        assert_eq!((limited.limit().taken(), limited.limit().waiting()), (4, 16));
+        drop(first); // gives four places to `second`, which is dropped before it looks
+        assert_eq!((limited.limit().taken(), limited.limit().waiting()), (4, 6));
+        drop(second);
+        assert_eq!((limited.limit().taken(), limited.limit().waiting()), (0, 0));
+        assert_eq!(limited.read(batch(&origin, 20..30)).count().await, 10);
+        drop(limited.read(batch(&origin, 0..10))); // never polled: never in line
+        assert_eq!(limited.limit().taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn permits_and_requests_wait_in_one_line() {
+        let limit = Limit::new(places(1));
+        let held = limit.acquire(Tick(5)).await;
+        let mut late = Box::pin(limit.acquire(Tick(9)));
+        let mut early = Box::pin(limit.acquire(Tick(1)));
+        assert!(futures::poll!(&mut late).is_pending());
+        assert!(futures::poll!(&mut early).is_pending());
+        drop(held);
+        drop(early); // had been given the place
+        let permit = late.await;
+        assert_eq!((limit.taken(), limit.waiting()), (1, 0));
+        drop(permit);
+        assert_eq!(limit.taken(), 0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_batches_dropped_at_any_point_leave_no_place_taken(
+            count in 1usize..5,
+            batches in proptest::collection::vec((0u64..20, 0u64..10, 0u64..50), 1..8),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            runtime.unwrap().block_on(async {
+                let origin = Arc::new(
+                    FakeOrigin::uniform(100, 1).with_latency(Duration::from_millis(1)).with_jitter(Duration::from_millis(9)),
+                );
+                let limited = Limited::new(Arc::clone(&origin), places(count));
+                join_all(batches.iter().map(|&(length, taken, from)| {
+                    let stream = limited.read(batch(&origin, from..from + length));
+                    async move {
+                        let got = stream.take(taken as usize).count().await;
+                        assert_eq!(got as u64, taken.min(length));
+                    }
+                })).await;
+                assert_eq!((limited.limit().taken(), limited.limit().waiting()), (0, 0));
+                assert!(origin.counts().tally().peak_in_flight <= count as u64);
+            });
+        }
+    }
+}

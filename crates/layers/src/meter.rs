@@ -212,3 +212,66 @@ impl Drop for Measured {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use foreread_tier::ErrorKind;
+    use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
+    use foreread_types::{SampleId, Tick};
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    use super::*;
+
+    fn batch(origin: &FakeOrigin, count: u32) -> Vec<ReadRequest> {
+        (0..count).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(0))).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn everything_is_counted_twice() {
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        let _guard = metrics::set_default_local_recorder(&recorder);
+        let origin =
+            Arc::new(FakeOrigin::uniform(10, 100).with_latency(std::time::Duration::from_millis(250)));
+        let failing =
+            FailingTier::new(Arc::clone(&origin)).on(When::Read(3), Fault::Error(ErrorKind::NotFound));
+        let metered = Metered::new(Arc::new(failing));
+        let meter = metered.meter();
+
+        let stream = metered.read(batch(&origin, 10));
+        assert_eq!((meter.read().requests, meter.read().in_flight), (10, 10));
+        assert_eq!(stream.count().await, 10);
+        let mut dropped = metered.read(batch(&origin, 5));
+        assert!(futures::poll!(dropped.next()).is_pending());
+        drop(dropped);
+        let expected =
+            Reading { requests: 15, bytes: 900, errors: 1, cancelled: 5, retried: 0, in_flight: 0 };
+        assert_eq!(meter.read(), expected);
+
+        let mut seen = BTreeMap::new();
+        for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+            let labels: Vec<_> =
+                key.key().labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+            let value = match value {
+                DebugValue::Counter(count) => count as f64,
+                DebugValue::Gauge(value) => value.0,
+                DebugValue::Histogram(values) => values.iter().map(|value| value.0).sum(),
+            };
+            seen.insert(format!("{}{{{}}}", key.key().name(), labels.join(",")), value);
+        }
+        let expected = [
+            ("foreread_tier_read_bytes_total{tier=fake}", 900.0),
+            ("foreread_tier_read_cancelled_total{tier=fake}", 5.0),
+            ("foreread_tier_read_errors_total{tier=fake,kind=not found}", 1.0),
+            ("foreread_tier_read_requests_total{tier=fake}", 15.0),
+            ("foreread_tier_read_seconds{tier=fake}", 9.0 * 0.25),
+            ("foreread_tier_reads_in_flight{tier=fake}", 0.0),
+        ];
+        assert_eq!(
+            seen.into_iter().collect::<Vec<_>>(),
+            expected.map(|(name, value)| (name.to_owned(), value))
+        );
+    }
+}

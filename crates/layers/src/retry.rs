@@ -282,3 +282,153 @@ impl<T: Tier + ?Sized> Stream for Attempts<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use foreread_tier::ErrorKind;
+    use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
+    use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+
+    use super::*;
+
+    const KEY: SampleKey = SampleKey::new(DatasetId(0), SampleId(3));
+
+    fn policy(attempts: u32) -> RetryPolicy {
+        RetryPolicy::default().with_attempts(NonZeroU32::new(attempts).unwrap())
+    }
+
+    fn origin() -> Arc<FakeOrigin> {
+        Arc::new(FakeOrigin::uniform(200, 10).with_latency(Duration::from_millis(5)))
+    }
+
+    fn failing(origin: &Arc<FakeOrigin>, when: When, fault: Fault) -> Arc<FailingTier<FakeOrigin>> {
+        Arc::new(FailingTier::new(Arc::clone(origin)).on(when, fault))
+    }
+
+    fn batch(origin: &FakeOrigin, ids: impl IntoIterator<Item = u64>) -> Vec<ReadRequest> {
+        ids.into_iter().map(|id| origin.request(id as u32, SampleId(id), Tick(id))).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_is_repeated_and_the_others_do_not_wait() {
+        let origin = origin();
+        let wait = Fault::RetryAfter(ErrorKind::Throttled, Duration::from_secs(3));
+        let below = failing(&origin, When::First(KEY, 2), wait);
+        let meter = Meter::new();
+        let retrying = Retrying::new(below, policy(5), 1).with_meter(&meter);
+        let began = Instant::now();
+        let mut stream = retrying.read(batch(&origin, 0..10));
+        for _ in 0..9 {
+            assert_ne!(stream.next().await.unwrap().tag, 3);
+        }
+        assert_eq!(began.elapsed(), Duration::from_millis(5));
+        let last = stream.next().await.unwrap();
+        assert_eq!((last.tag, last.result.unwrap()), (3, origin.expected(SampleId(3))));
+        let waited = began.elapsed().as_secs_f64();
+        assert!((6.0..6.32).contains(&waited), "twice what the store asked for and some jitter: {waited} s");
+        assert!(stream.next().await.is_none());
+        assert_eq!(meter.read().retried, 2);
+        assert_eq!(origin.counts().tally().requests, 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_the_last_attempt_the_error_says_how_many_there_were() {
+        let origin = origin();
+        let below = failing(&origin, When::Key(KEY), Fault::Error(ErrorKind::Transient));
+        let retrying = Retrying::new(Arc::clone(&below), policy(4), 1);
+        let answers: Vec<_> = retrying.read(batch(&origin, [3])).collect().await;
+        let [Completion { tag: 3, result: Err(error) }] = &answers[..] else { panic!("{answers:?}") };
+        assert!(error.to_string().contains("transient failure: after 4 attempts in "), "{error}");
+        assert_eq!((error.kind(), error.tier(), below.faults()), (ErrorKind::Transient, "fake", 4));
+        assert!(error.object().unwrap().ends_with("00000003"));
+        assert!(error.source().unwrap().to_string().ends_with("on command"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_no_attempt_can_mend_passes_at_once() {
+        use ErrorKind::{
+            Absent, Changed, Closed, Corrupt, Denied, Full, Invalid, NotFound, Other, Unsupported,
+        };
+        let origin = origin();
+        for kind in [Absent, Changed, Closed, Corrupt, Denied, Full, Invalid, NotFound, Other, Unsupported] {
+            let below = failing(&origin, When::Key(KEY), Fault::Error(kind));
+            let retrying = Retrying::new(Arc::clone(&below), policy(9), 1);
+            let began = Instant::now();
+            let answers: Vec<_> = retrying.read(batch(&origin, [3])).collect().await;
+            let error = answers[0].result.as_ref().unwrap_err();
+            assert_eq!((error.kind(), below.faults(), began.elapsed()), (kind, 1, Duration::ZERO));
+            assert!(!error.to_string().contains("attempts"), "{error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_ends_retries_and_is_not_waited_for_in_vain() {
+        let origin = origin();
+        let impatient = policy(1000).with_patience(Duration::from_secs(30));
+        let below = failing(&origin, When::Key(KEY), Fault::Error(ErrorKind::Transient));
+        let began = Instant::now();
+        let answers: Vec<_> = Retrying::new(below, impatient, 1).read(batch(&origin, [3])).collect().await;
+        assert!(answers[0].result.is_err());
+        assert!(began.elapsed() <= Duration::from_secs(30), "{:?}", began.elapsed());
+
+        let wait = Fault::RetryAfter(ErrorKind::Throttled, Duration::from_secs(31));
+        let began = Instant::now();
+        let below = failing(&origin, When::Key(KEY), wait);
+        let answers: Vec<_> = Retrying::new(below, impatient, 1).read(batch(&origin, [3])).collect().await;
+        assert_eq!(answers[0].result.as_ref().unwrap_err().retry_after(), Some(Duration::from_secs(31)));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn waits_double_up_to_the_longest_and_never_overflow() {
+        let policy = RetryPolicy::default();
+        let bounds: Vec<u128> = [1, 2, 3, 7, 8, 33, u32::MAX].map(|n| policy.bound(n).as_millis()).to_vec();
+        assert_eq!(bounds, [100, 200, 400, 6400, 10_000, 10_000, 10_000]);
+    }
+
+    /// When each answer came, in order.
+    fn history(
+        seed: u64,
+        chance: f64,
+        attempts: u32,
+        ids: &[u64],
+    ) -> Vec<(u32, Result<usize, ErrorKind>, Duration)> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            let origin = origin();
+            let below = FailingTier::new(Arc::clone(&origin))
+                .on(When::Chance(chance), Fault::Error(ErrorKind::Transient))
+                .with_seed(seed);
+            let retrying = Retrying::new(Arc::new(below), policy(attempts), seed);
+            let began = Instant::now();
+            let requests = ids.iter().zip(0..).map(|(&id, tag)| origin.request(tag, SampleId(id), Tick(id)));
+            let stream = retrying.read(requests.collect());
+            stream
+                .map(|answer| {
+                    let result = answer.result.map(|bytes| bytes.len()).map_err(|error| error.kind());
+                    (answer.tag, result, began.elapsed())
+                })
+                .collect()
+                .await
+        })
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_tag_is_answered_once_and_two_runs_are_alike(
+            seed: u64,
+            chance in 0.0f64..1.0,
+            attempts in 1u32..6,
+            ids in proptest::collection::vec(0u64..200, 0..60),
+        ) {
+            let first = history(seed, chance, attempts, &ids);
+            let mut tags: Vec<u32> = first.iter().map(|(tag, ..)| *tag).collect();
+            tags.sort_unstable();
+            assert_eq!(tags, (0..ids.len() as u32).collect::<Vec<_>>());
+            assert!(first.iter().all(|(_, result, _)| matches!(result, Ok(10) | Err(ErrorKind::Transient))));
+            assert_eq!(first, history(seed, chance, attempts, &ids));
+        }
+    }
+}

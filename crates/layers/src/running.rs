@@ -3,8 +3,8 @@
 use std::task::{Context, Poll};
 
 use foreread_tier::{Completion, Completions};
-use futures::stream::SelectAll;
 use futures::StreamExt;
+use futures::stream::SelectAll;
 
 /// Batches that are under way in the tier below. The first needs no set to be kept in; in the common case it is the
 /// only one.
@@ -31,7 +31,12 @@ impl Running {
                 Poll::Pending => {}
             }
         }
-        match self.others.as_mut().filter(|others| !others.is_empty()).map(|others| others.poll_next_unpin(cx)) {
+        match self
+            .others
+            .as_mut()
+            .filter(|others| !others.is_empty())
+            .map(|others| others.poll_next_unpin(cx))
+        {
             Some(Poll::Ready(Some(completion))) => Poll::Ready(Some(completion)),
             Some(Poll::Pending) => Poll::Pending,
             None | Some(Poll::Ready(None)) if self.first.is_some() => Poll::Pending,

@@ -1,13 +1,15 @@
 //! The answers to one batch of reads, held to the tier's contract.
 //!
 //! Whatever a tier does, every read that was issued is answered once: tags that are unknown or come twice are dropped,
-//! a wrong length becomes an error, and reads that a tier forgot when its stream ended fail by name. An engine that
-//! trusted a tier here would wait for ever.
+//! a wrong length becomes an error, and reads that a tier forgot when its stream ended, or when it panicked, fail by
+//! name. An engine that trusted a tier here would wait for ever.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use foreread_tier::{Charge, Completions, ErrorKind, Sample, Tier, TierError};
+use foreread_tier::{Charge, Completions, ErrorKind, ReadRequest, Sample, Tier, TierError};
 use foreread_types::{SampleKey, Tick};
 use futures::{Stream, StreamExt};
 
@@ -24,6 +26,8 @@ pub(crate) struct Answers {
     tier: String,
     completions: Option<Completions>,
     pending: Vec<Option<Pending>>,
+    /// Why reads that are still pending when the stream has ended fail.
+    ended: String,
 }
 
 /// How one read ended.
@@ -35,13 +39,26 @@ pub(crate) struct Answer {
 }
 
 impl Answers {
-    /// `pending[tag]` is the read with that tag.
-    pub(crate) fn new(tier: &dyn Tier, completions: Completions, pending: Vec<Pending>) -> Self {
-        Self {
+    /// Starts `requests`; `pending[tag]` is the one with that tag.
+    pub(crate) fn of(tier: &dyn Tier, requests: Vec<ReadRequest>, pending: Vec<Pending>) -> Self {
+        let mut answers = Self {
             tier: tier.name().to_owned(),
-            completions: Some(completions),
+            completions: None,
             pending: pending.into_iter().map(Some).collect(),
+            ended: "the tier ended without an answer".to_owned(),
+        };
+        match catch_unwind(AssertUnwindSafe(|| tier.read(requests))) {
+            Ok(completions) => answers.completions = Some(completions),
+            Err(panic) => answers.panicked(&*panic),
         }
+        answers
+    }
+
+    /// Nothing of the tier's is used after this, so it does not matter in which state the panic has left it.
+    fn panicked(&mut self, panic: &(dyn Any + Send)) {
+        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(|s| &**s));
+        self.ended = format!("the tier panicked: {}", said.unwrap_or("without a word"));
+        self.completions = None;
     }
 }
 
@@ -51,11 +68,15 @@ impl Stream for Answers {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
         let this = &mut *self;
         while let Some(completions) = &mut this.completions {
-            let completion = match completions.poll_next_unpin(context) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Some(completion)) => completion,
-                Poll::Ready(None) => {
+            let completion = match catch_unwind(AssertUnwindSafe(|| completions.poll_next_unpin(context))) {
+                Ok(Poll::Pending) => return Poll::Pending,
+                Ok(Poll::Ready(Some(completion))) => completion,
+                Ok(Poll::Ready(None)) => {
                     this.completions = None;
+                    break;
+                }
+                Err(panic) => {
+                    this.panicked(&*panic);
                     break;
                 }
             };
@@ -72,7 +93,7 @@ impl Stream for Answers {
         }
         let forgotten = this.pending.iter_mut().find_map(Option::take);
         Poll::Ready(forgotten.map(|pending| {
-            let error = TierError::new(ErrorKind::Closed, &*this.tier).with_detail("the tier ended without an answer");
+            let error = TierError::new(ErrorKind::Closed, &*this.tier).with_detail(&*this.ended);
             Answer { tick: pending.tick, key: pending.key, result: Err(error) }
         }))
     }
@@ -86,10 +107,11 @@ mod tests {
 
     use super::*;
 
+    /// Says what it was given to say, whatever it is asked.
     #[derive(Debug)]
-    struct Nameless;
+    struct Odd(Vec<Completion>);
 
-    impl Tier for Nameless {
+    impl Tier for Odd {
         fn name(&self) -> &str {
             "odd"
         }
@@ -100,7 +122,7 @@ mod tests {
         }
 
         fn read(&self, _: Vec<ReadRequest>) -> Completions {
-            stream::empty().boxed()
+            stream::iter(self.0.clone()).boxed()
         }
     }
 
@@ -110,8 +132,7 @@ mod tests {
         let pending = |tick| Pending { tick: Tick(tick), key: SampleKey::default(), bytes: 2, charge: budget.charge(2) };
         let say = |tag, bytes: &'static [u8]| Completion { tag, result: Ok(Bytes::from_static(bytes)) };
         let told = vec![say(9, b"ab"), say(1, b"ab"), say(1, b"cd"), say(0, b"abc")];
-        let answers =
-            Answers::new(&Nameless, stream::iter(told).boxed(), vec![pending(10), pending(11), pending(12)]);
+        let answers = Answers::of(&Odd(told), Vec::new(), vec![pending(10), pending(11), pending(12)]);
         let got: Vec<Answer> = futures::executor::block_on(answers.collect());
         assert_eq!(got.iter().map(|answer| answer.tick.0).collect::<Vec<_>>(), [11, 10, 12]);
         assert_eq!(&got[0].result.as_ref().unwrap()[..], b"ab");

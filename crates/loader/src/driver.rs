@@ -39,7 +39,7 @@ pub struct Dataset {
     pub origin: Arc<dyn Tier>,
 }
 
-type Dealing = JoinHandle<(usize, Result<AccessStream, OracleError>)>;
+type Dealing = (usize, JoinHandle<Result<AccessStream, OracleError>>);
 
 pub(crate) struct Driver {
     pub(crate) core: Core,
@@ -52,6 +52,8 @@ pub(crate) struct Driver {
     pub(crate) held: Held,
     /// Why samples could not be read, for the error that ends the run.
     pub(crate) errors: HashMap<SampleKey, TierError>,
+    /// Why the order of a pass could not be computed; said when all before it has been handed out.
+    pub(crate) disorder: Option<LoadError>,
     pub(crate) reads: SelectAll<Answers>,
     pub(crate) dealing: Option<Dealing>,
     pub(crate) ended: bool,
@@ -107,9 +109,8 @@ impl Outgoing {
     }
 }
 
-/// One turn's work: events that follow from actions, and the reads to be sent at its end.
+/// One turn's reads, to be sent at its end.
 struct Turn {
-    events: VecDeque<Event>,
     origins: Vec<Outgoing>,
     caches: Vec<Outgoing>,
 }
@@ -117,11 +118,10 @@ struct Turn {
 impl Driver {
     /// Runs until the last batch has been handed out, the run has failed, or the task is dropped.
     pub(crate) async fn run(mut self) {
-        while !self.ended {
-            let mut events = VecDeque::new();
+        let mut events = Vec::new();
+        loop {
             self.gather(&mut events);
-            events.push_back(Event::Proceed);
-            self.turn(events);
+            self.turn(&mut events);
             if self.ended {
                 break;
             }
@@ -129,29 +129,30 @@ impl Driver {
                 biased;
                 answer = self.reads.next(), if !self.reads.is_empty() => {
                     if let Some(answer) = answer {
-                        let mut events = VecDeque::new();
                         self.answered(answer, &mut events);
-                        self.turn(events);
                     }
                 }
-                dealt = dealt(&mut self.dealing) => match dealt {
-                    Ok((pass, stream)) => self.turn(VecDeque::from([Event::Dealt { pass, stream }])),
-                    Err(error) => self.finish(Err(error)),
-                },
+                (pass, stream) = dealt(&mut self.dealing) => events.push(match stream {
+                    Ok(stream) => Event::Dealt { pass, stream },
+                    Err(error) => {
+                        self.disorder = Some(error);
+                        Event::NotDealt { pass }
+                    }
+                }),
                 () = self.handover.changed() => {}
             }
         }
     }
 
     /// Everything that has happened by now.
-    fn gather(&mut self, events: &mut VecDeque<Event>) {
+    fn gather(&mut self, events: &mut Vec<Event>) {
         let told = self.handover.told();
         if told.released > 0 {
-            events.push_back(Event::Released { bytes: told.released });
+            events.push(Event::Released { bytes: told.released });
         }
         events.extend((0..told.taken).map(|_| Event::Taken));
         if told.asked {
-            events.push_back(Event::Asked);
+            events.push(Event::Asked);
         }
         for _ in 0..GATHER {
             match self.reads.next().now_or_never().flatten() {
@@ -161,18 +162,26 @@ impl Driver {
         }
     }
 
-    fn answered(&mut self, Answer { tick, key, result }: Answer, events: &mut VecDeque<Event>) {
+    fn answered(&mut self, Answer { tick, key, result }: Answer, events: &mut Vec<Event>) {
         match result {
             Ok(sample) => {
+                if !self.errors.is_empty() {
+                    self.errors.remove(&key); // a cache's
+                }
                 self.held.put(tick, key.id, sample);
-                events.push_back(Event::Arrived(tick));
+                events.push(Event::Arrived(tick));
             }
-            Err(error) => {
-                tracing::debug!(%key, %error, "a read failed");
-                self.errors.insert(key, error);
-                events.push_back(Event::Failed(tick));
-            }
+            Err(error) => self.failed(tick, key, error, events),
         }
+    }
+
+    fn failed(&mut self, tick: Tick, key: SampleKey, mut error: TierError, events: &mut Vec<Event>) {
+        if let (None, Ok((object, _))) = (error.object(), self.locate(key)) {
+            error = error.with_object(&*object.path);
+        }
+        tracing::debug!(%key, %error, "a read failed");
+        self.errors.insert(key, error);
+        events.push(Event::Failed(tick));
     }
 
     fn finish(&mut self, end: Result<(), LoadError>) {
@@ -180,27 +189,24 @@ impl Driver {
         self.handover.finish(end);
     }
 
-    /// Tells the core `events` and all that follow from them, then sends the reads that came of it.
-    fn turn(&mut self, events: VecDeque<Event>) {
+    /// Tells the core `events` and lets it proceed, again as long as something has come of it at once (lookups that
+    /// were answered may have completed batches and made room), then sends the reads that it asked for.
+    fn turn(&mut self, events: &mut Vec<Event>) {
         let mut turn = Turn {
-            events,
             origins: self.datasets.iter().map(|_| Outgoing::default()).collect(),
             caches: self.caches.iter().map(|_| Outgoing::default()).collect(),
         };
         let mut actions = Vec::new();
-        let mut proceed_again = false;
         loop {
-            while let Some(event) = turn.events.pop_front() {
+            for event in events.drain(..).chain([Event::Proceed]) {
                 self.core.on(event, &mut actions);
-                for action in actions.drain(..) {
-                    proceed_again |= self.act(action, &mut turn);
-                }
             }
-            // Lookups that were answered at once may have completed batches and made room.
-            if !std::mem::take(&mut proceed_again) || self.ended {
+            for action in actions.drain(..) {
+                self.act(action, &mut turn, events);
+            }
+            if events.is_empty() || self.ended {
                 break;
             }
-            turn.events.push_back(Event::Proceed);
         }
         for (origin, outgoing) in self.datasets.iter().map(|dataset| &dataset.origin).zip(turn.origins) {
             send(&mut self.reads, &**origin, outgoing);
@@ -210,28 +216,25 @@ impl Driver {
         }
     }
 
-    /// Carries out one action; says whether the core should proceed again before the driver waits.
-    fn act(&mut self, action: Action, turn: &mut Turn) -> bool {
+    /// Carries out one action; what comes of it at once is added to `events`.
+    fn act(&mut self, action: Action, turn: &mut Turn, events: &mut Vec<Event>) {
         match action {
             Action::Deal { pass } => self.deal(pass),
-            Action::Find { tick, key, level } => {
-                turn.events.push_back(match self.caches[level].lookup(key) {
-                    Lookup::Ready(sample) => {
-                        self.held.put(tick, key.id, sample);
-                        Event::Found(tick)
-                    }
-                    Lookup::Stored => Event::Kept(tick),
-                    Lookup::Absent => Event::Absent(tick),
-                });
-                return true;
-            }
+            Action::Find { tick, key, level } => events.push(match self.caches[level].lookup(key) {
+                Lookup::Ready(sample) => {
+                    self.held.put(tick, key.id, sample);
+                    Event::Found(tick)
+                }
+                Lookup::Stored => Event::Kept(tick),
+                Lookup::Absent => Event::Absent(tick),
+            }),
             Action::Fetch { tick, key, level } => match self.locate(key) {
                 Ok(place) => turn.caches[level].push(place, key, tick, &self.staging),
-                Err(error) => self.answered(Answer { tick, key, result: Err(error) }, &mut turn.events),
+                Err(error) => self.unread(tick, key, error, events),
             },
             Action::Read { tick, key } => match self.locate(key) {
                 Ok(place) => turn.origins[key.dataset.0 as usize].push(place, key, tick, &self.staging),
-                Err(error) => self.answered(Answer { tick, key, result: Err(error) }, &mut turn.events),
+                Err(error) => self.unread(tick, key, error, events),
             },
             Action::Store { tick, key, level } => self.store(tick, key, level),
             Action::Remove { key, level } => {
@@ -250,9 +253,18 @@ impl Driver {
                     self.errors.remove(&key).unwrap_or_else(|| TierError::new(ErrorKind::Other, "engine"));
                 self.finish(Err(LoadError::sample(key, epoch, error)));
             }
-            Action::End => self.finish(Ok(())),
+            Action::End => {
+                let end = self.disorder.take().map_or(Ok(()), Err);
+                self.finish(end);
+            }
         }
-        false
+    }
+
+    /// A read that cannot even be sent. The core has counted its bytes, and there is no charge to give them back.
+    fn unread(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
+        let bytes = self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id);
+        self.handover.release(bytes);
+        self.failed(tick, key, error, events);
     }
 
     fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
@@ -269,13 +281,14 @@ impl Driver {
         let Some(pass) = self.run.pass(index) else { return };
         let run = self.run.clone();
         let inverse = matches!(self.plan.retention(), Retention::Threshold { .. });
-        self.dealing = Some(tokio::task::spawn_blocking(move || {
-            let stream = run.stream(&pass);
-            if let (true, Ok(stream)) = (inverse, &stream) {
+        let task = tokio::task::spawn_blocking(move || {
+            let stream = run.stream(&pass)?;
+            if inverse {
                 stream.uses(); // built here, or the runtime's thread would build it at the first question
             }
-            (index, stream)
-        }));
+            Ok(stream)
+        });
+        self.dealing = Some((index, task));
     }
 
     fn store(&mut self, tick: Tick, key: SampleKey, level: usize) {
@@ -309,7 +322,7 @@ impl Drop for Driver {
 
 fn send(reads: &mut SelectAll<Answers>, tier: &dyn Tier, outgoing: Outgoing) {
     if !outgoing.requests.is_empty() {
-        reads.push(Answers::new(tier, tier.read(outgoing.requests), outgoing.pending));
+        reads.push(Answers::of(tier, outgoing.requests, outgoing.pending));
     }
 }
 
@@ -322,12 +335,14 @@ fn in_passing(work: impl Future<Output = ()> + Send + 'static) {
 }
 
 /// The stream that is being dealt, when it is there; never, when none is.
-async fn dealt(dealing: &mut Option<Dealing>) -> Result<(usize, AccessStream), LoadError> {
-    let Some(task) = dealing else { return std::future::pending().await };
-    let done = task.await;
+async fn dealt(dealing: &mut Option<Dealing>) -> (usize, Result<AccessStream, LoadError>) {
+    let Some((pass, task)) = dealing else { return std::future::pending().await };
+    let (pass, done) = (*pass, task.await);
     *dealing = None;
-    match done {
-        Ok((pass, stream)) => stream.map(|stream| (pass, stream)).map_err(LoadError::order),
+    let stream = match done {
+        Ok(stream) => stream.map_err(LoadError::order),
+        Err(error) if error.is_panic() => Err(LoadError::order(OracleError::custom("the sampler panicked"))),
         Err(_) => Err(LoadError::stopped()),
-    }
+    };
+    (pass, stream)
 }

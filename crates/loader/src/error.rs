@@ -70,7 +70,8 @@ impl fmt::Display for LoadError {
                         f.write_str("; index the dataset again if it was changed on purpose")
                     }
                     ErrorKind::Denied => f.write_str("; give this user permission to read it"),
-                    _ => Ok(()),
+                    ErrorKind::Expired => f.write_str("; renew the credentials"),
+                    _ => f.write_str("; resume when that is mended, or have unreadable samples skipped or substituted"),
                 }
             }
             Cause::Order(error) => write!(f, "the order of an epoch cannot be computed: {error}"),

@@ -131,6 +131,7 @@ impl Handover {
         let now = self.began.elapsed();
         if let Some(batch) = state.queue.pop_front() {
             let asked = state.waiting_since.take().unwrap_or(now);
+            state.asked = false; // what was asked for is this
             state.taken += 1;
             state.last = Some((batch.pass, batch.index));
             if let Some(pass) = state.run.pass(batch.pass) {

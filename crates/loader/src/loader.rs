@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tracing::Instrument;
 
 use crate::batch::Batch;
-use crate::core::{Config, Core, OnError};
+use crate::core::{Config, Core, OnError, TURN};
 use crate::driver::{Dataset, Driver, Held};
 use crate::error::LoadError;
 use crate::handover::Handover;
@@ -60,12 +60,20 @@ pub struct Loader {
 
 impl Loader {
     /// Starts the run on `runtime`.
+    ///
+    /// The datasets and their sizes are those that the run and the plan were made from; with others, the run ends with
+    /// [`LoadErrorKind::Stopped`](crate::LoadErrorKind::Stopped).
     pub fn start(parts: Parts, runtime: &Handle) -> Self {
         let Parts { run, plan, datasets, caches, look_ahead, on_error } = parts;
-        let handover = Arc::new(Handover::new(run.clone(), look_ahead / 16));
+        let handover = Arc::new(Handover::new(run.clone(), look_ahead / TURN));
         let staging = {
-            let handover = Arc::clone(&handover);
-            Budget::with_release(look_ahead, move |bytes| handover.release(bytes))
+            // Weak, or batches that nobody takes would keep their own queue alive through their charges.
+            let handover = Arc::downgrade(&handover);
+            Budget::with_release(look_ahead, move |bytes| {
+                if let Some(handover) = handover.upgrade() {
+                    handover.release(bytes);
+                }
+            })
         };
         let (levels, caches): (Vec<Source>, Vec<Arc<dyn CacheTier>>) = caches.into_iter().unzip();
         let sizes = datasets.iter().map(|dataset| dataset.catalog.sizes()).collect();
@@ -80,6 +88,7 @@ impl Loader {
             handover: Arc::clone(&handover),
             held: Held::starting_at(first),
             errors: Default::default(),
+            disorder: None,
             reads: SelectAll::new(),
             dealing: None,
             ended: false,

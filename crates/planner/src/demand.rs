@@ -5,12 +5,12 @@
 //! # The decision, and its price
 //!
 //! A pass that reads every sample of a dataset once is arithmetic: no order is computed, whatever its length, so the
-//! usual run (one rank, shuffled epochs) is counted in time that depends on neither samples nor epochs times samples.
-//! A pass that leaves out only what `drop_last` drops is counted by what it leaves out, but its order is computed. All
+//! usual run (one rank, shuffled epochs) costs some nanoseconds an epoch however many samples there are. A
+//! pass that leaves out only what `drop_last` drops is counted by what it leaves out, but its order is computed. All
 //! other passes are read sample by sample, exactly, with 8 bytes a sample.
 //!
-//! Counting stops after [`Demand::BUDGET`] positions of computed orders. What lies behind is estimated: a pass needs what
-//! the dataset's last counted epoch needed, or its share of the dataset's bytes where none was counted, and
+//! Counting stops after [`Demand::BUDGET`] positions of computed orders. What lies behind is estimated: a pass needs
+//! what the dataset's last counted epoch needed, or its share of the dataset's bytes where none was counted, and
 //! [`is_exact`](Demand::is_exact) says so.
 
 use foreread_oracle::{Pass, Phase, Run};
@@ -84,8 +84,9 @@ pub(crate) struct DatasetDemand {
 }
 
 impl Demand {
-    /// How many positions of computed orders are read before the rest of the run is estimated: some seconds' worth.
-    pub const BUDGET: u64 = 1 << 31;
+    /// How many positions of computed orders are read before the rest of the run is estimated: enough for 90 epochs of
+    /// 1.28 million samples, which take a second to count where they are shuffled and ten where they are drawn.
+    pub const BUDGET: u64 = 1 << 27;
 
     /// Counts what is left of `run`; `sizes` are indexed by [`DatasetId`].
     ///
@@ -198,7 +199,10 @@ impl Part {
 
     /// Whether every sample is read once but for a tail that is dropped.
     fn is_nearly_whole(&self, phase: &Phase) -> bool {
-        !self.strided && self.from == 0 && phase.sampler.is_distinct() && self.len == phase.sampler.population()
+        !self.strided
+            && self.from == 0
+            && phase.sampler.is_distinct()
+            && self.len == phase.sampler.population()
     }
 }
 
@@ -400,4 +404,70 @@ pub(crate) fn table<T: Clone + Default>(entries: u64) -> Option<Vec<T>> {
     table.try_reserve_exact(entries).ok()?;
     table.resize(entries, T::default());
     Some(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use foreread_oracle::{Deal, Feistel, PhaseKind, Sampler, Schedule, Shuffle, Weighted};
+    use foreread_types::Rank;
+
+    use super::*;
+    use crate::floor::floor;
+
+    fn run(epochs: u64, sampler: impl Sampler + 'static, drop_last: bool, world_size: u32) -> Run {
+        let kind = PhaseKind::Train;
+        let batch_size = Some(64);
+        let phase = Phase { kind, dataset: DatasetId(0), sampler: Arc::new(sampler), batch_size, drop_last };
+        let schedule = Schedule::new(epochs, vec![phase]).unwrap();
+        Run::new(Arc::new(schedule), Deal::Torch, world_size, Rank(0)).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_counted_is_estimated_closely() {
+        let samples = 10_000;
+        let sizes = [Sizes::table(&(0..samples).map(|id| 50 + id % 101).collect::<Vec<_>>())];
+        let weights = vec![1.0; samples as usize];
+        let runs = [
+            ("dropping", run(12, Shuffle::new(samples, 3).unwrap(), true, 1), 1),
+            ("drawing", run(12, Weighted::new(&weights, samples, 3).unwrap(), false, 1), 8),
+            ("sharing", run(48, Shuffle::new(samples, 3).unwrap(), false, 4), 15),
+        ];
+        for (name, run, percent) in runs {
+            let exact = Demand::of(&run, &sizes, Scope::Rank).unwrap();
+            let short = Demand::within(&run, &sizes, Scope::Rank, samples * 3 + samples / 2).unwrap();
+            assert!(exact.is_exact() && !short.is_exact(), "{name}");
+            assert_eq!(short.epochs().len(), exact.epochs().len());
+            assert_eq!(short.epochs()[..3], exact.epochs()[..3]);
+            for capacity in [0, 100_000, 500_000, 2_000_000] {
+                let (found, expected) = (floor(short.epochs(), capacity), floor(exact.epochs(), capacity));
+                let off = found.abs_diff(expected) * 100;
+                assert!(off <= expected * percent, "{name}, {capacity}: {found}, exactly {expected}");
+            }
+            let bytes = |demand: &Demand| demand.datasets[0].bytes as f64;
+            assert!((bytes(&short) / bytes(&exact) - 1.0).abs() < 0.01, "{name}");
+            assert_eq!(short.datasets[0].reads, exact.datasets[0].reads, "{name}");
+        }
+    }
+
+    #[test]
+    fn runs_too_long_to_count_need_no_table() {
+        // 2^40 samples in no order's table, and the last of them dropped.
+        let samples = (1 << 40) + 1;
+        let run = run(100, Feistel::new(samples, 0).unwrap(), true, 1);
+        let demand = Demand::of(&run, &[Sizes::uniform(samples, 10)], Scope::Rank).unwrap();
+        assert!(!demand.is_exact());
+        assert_eq!(demand.uses(DatasetId(0)), Some(&Uses::Same(100)));
+        let found = floor(demand.epochs(), 4 * samples) as f64;
+        assert!((found / (10 * samples + 99 * 6 * samples) as f64 - 1.0).abs() < 1e-6, "{found}");
+    }
+
+    #[test]
+    fn a_million_epochs_are_arithmetic() {
+        let run = run(1_000_000, Shuffle::new(1 << 40, 0).unwrap(), false, 1);
+        let demand = Demand::of(&run, &[Sizes::uniform(1 << 40, 1)], Scope::Rank).unwrap();
+        assert_eq!(demand.uses(DatasetId(0)), Some(&Uses::Same(1_000_000)));
+        assert_eq!(floor(demand.epochs(), (1 << 40) - 1), (1 << 40) + 999_999);
+    }
 }

@@ -55,7 +55,9 @@ pub(crate) enum Reason {
         "sizes[{dataset}] has {found} samples and the run's sampler draws from {expected}: give the sizes of the dataset that the run reads"
     )]
     Population { dataset: DatasetId, found: u64, expected: u64 },
-    #[error("dataset {dataset} has {samples} samples: a table for each does not fit in memory; split the dataset")]
+    #[error(
+        "dataset {dataset} has {samples} samples: a table for each does not fit in memory; split the dataset"
+    )]
     Memory { dataset: DatasetId, samples: u64 },
     #[error(transparent)]
     Oracle(OracleError),

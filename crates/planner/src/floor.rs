@@ -28,7 +28,8 @@ use crate::error::PlanError;
 /// assert_eq!(floor(&epochs, 500), 100);
 /// ```
 pub fn floor(epochs: &[Epoch], capacity: u64) -> u64 {
-    let sum: u128 = epochs.iter().map(|epoch| u128::from(epoch.distinct.saturating_sub(capacity.min(epoch.seen)))).sum();
+    let sum: u128 =
+        epochs.iter().map(|epoch| u128::from(epoch.distinct.saturating_sub(capacity.min(epoch.seen)))).sum();
     u64::try_from(sum).unwrap_or(u64::MAX)
 }
 

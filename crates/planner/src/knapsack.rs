@@ -1,16 +1,17 @@
 //! Which samples to keep when not all fit.
 //!
 //! Keeping a sample in a store that never evicts saves every use of it but the first. So a sample's value is
-//! `(uses - 1) * (latency + size / bandwidth)` origin seconds, its weight is its footprint, and the samples with the most
-//! value for their weight go in first (DESIGN decision 2: where the origin is bound by requests, the smallest; where it
-//! is bound by bytes, any). Samples that are used once have no value and take no room.
+//! `(uses - 1) * (latency + size / bandwidth)` origin seconds, its weight is its footprint, and the samples with the
+//! most value for their weight go in first: where the origin is bound by requests, the smallest; where it is bound by bytes, any.
+//! Samples that are used once have no value and take no room.
 //!
 //! # The decision, and its price
 //!
-//! Greedy, one level after the other, the fastest first. Samples are small against stores, so it loses little: the
-//! fractional optimum exceeds the greedy choice by less than the value of the first sample that did not fit, and what
-//! comes behind that sample is still tried, so that the room left over is smaller than every sample left out. An exact
-//! knapsack would gain less than one sample and cost capacity times samples.
+//! Greedy (Dantzig, "Discrete-variable extremum problems", 1957), one level after the other, the fastest first. Samples
+//! are small against stores, so it loses little: the fractional optimum exceeds the greedy choice by less than the
+//! value of the first sample that did not fit, and what comes behind that sample is still tried, so that the room left
+//! over is smaller than every sample left out. An exact knapsack would gain less than one sample and cost capacity
+//! times samples.
 //!
 //! A dataset of equally long, equally often used samples is one item here, however many samples it has: its first ids
 //! are kept, and nothing costs memory or time for each of them.
@@ -57,7 +58,8 @@ pub(crate) fn choose(
         if complete {
             break;
         }
-        let mut room = Room { at: LevelIndex(index as u8), left: level.capacity, footprint: level.footprint, filled };
+        let mut room =
+            Room { at: LevelIndex(index as u8), left: level.capacity, footprint: level.footprint, filled };
         let left: Vec<_> = parts.iter().map(|part| part.left(level.footprint)).collect();
         complete = left.iter().map(|left| left.footprint).sum::<u128>() <= u128::from(level.capacity);
         if complete {
@@ -181,7 +183,9 @@ impl<'a> Part<'a> {
                 let samples = self.left(footprint).samples;
                 let room = usize::try_from(samples).ok().and_then(|samples| items.try_reserve(samples).ok());
                 room.ok_or(too_large(dataset, self.sizes))?;
-                items.extend(self.candidates().map(|(id, uses)| item(id, self.sizes.bytes(SampleId(id)), uses)));
+                items.extend(
+                    self.candidates().map(|(id, uses)| item(id, self.sizes.bytes(SampleId(id)), uses)),
+                );
             }
         }
         Ok(())
@@ -225,7 +229,8 @@ impl<'a> Part<'a> {
             return Ok(());
         }
         let ids: Vec<u64> = self.candidates().map(|(id, _)| id).collect();
-        ids.into_iter().try_for_each(|id| self.keep(&Item { worthless: 0, dataset: dataset as u32, id }, room))
+        ids.into_iter()
+            .try_for_each(|id| self.keep(&Item { worthless: 0, dataset: dataset as u32, id }, room))
     }
 
     /// Keeps the ids below `end` that are not kept yet.
@@ -258,4 +263,23 @@ fn worth(uses: u64, bytes: u64, footprint: u64, origin: OriginCost) -> u64 {
     let all = once.saturating_mul(u128::from(uses.saturating_sub(1))).saturating_mul(1 << 24);
     let worth = all.checked_div(u128::from(footprint) * bandwidth).unwrap_or(u128::MAX);
     u64::try_from(worth).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worth_is_exact_where_it_must_tie_and_saturates_where_it_must_not_overflow() {
+        let by_bytes = OriginCost { latency_ns: 0, bytes_per_second: 7 };
+        let at = |bytes| worth(3, bytes, bytes, by_bytes);
+        assert!((1..1000).all(|bytes| at(bytes) == at(1)));
+        let by_requests = OriginCost::default();
+        assert!(worth(2, 100, 100, by_requests) > worth(2, 101, 101, by_requests));
+        assert!(worth(3, 101, 101, by_requests) > worth(2, 100, 100, by_requests));
+        assert_eq!(worth(1, 100, 100, by_requests), 0);
+        assert_eq!(worth(2, 0, 0, by_requests), u64::MAX);
+        let slow = OriginCost { latency_ns: u64::MAX, bytes_per_second: u64::MAX };
+        assert_eq!(worth(u64::MAX, u64::MAX, 1, slow), u64::MAX);
+    }
 }

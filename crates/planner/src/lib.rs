@@ -10,9 +10,9 @@
 //! # The decision, and its price
 //!
 //! Under one-use-per-epoch shuffling no eviction policy beats a cache that never evicts, so samples are placed once, by
-//! a static knapsack, and stay. Only where samples recur within an epoch, or may stay away for several, does the planner
-//! give room to what is used next. The price is that the plan is made for a whole run: a run that is cut short or
-//! prolonged has been planned for the wrong number of uses, which changes which samples would best be kept, never
+//! a static knapsack, and stay. Only where samples recur within an epoch, or may stay away for several, does the
+//! planner give room to what is used next. The price is that the plan is made for a whole run: a run that is cut short
+//! or prolonged has been planned for the wrong number of uses, which changes which samples would best be kept, never
 //! whether the right ones are read.
 //!
 //! Everything here is a function of its arguments, in integers, with ties broken by (dataset, id): equal inputs give

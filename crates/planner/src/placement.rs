@@ -1,8 +1,8 @@
 //! Which level keeps which sample, for the whole run.
 //!
 //! A placement is asked once for each read, from any thread, so it is a plain table: no hashing, no search. Where a
-//! dataset is kept from its first sample on up to some id (all of it, none of it, or as many of its equally long samples
-//! as fit), three numbers say so; else it costs two bits a sample.
+//! dataset is kept from its first sample on up to some id (all of it, none of it, or as many of its equally long
+//! samples as fit), three numbers say so; else it costs two bits a sample.
 
 use std::fmt;
 use std::sync::Arc;
@@ -139,7 +139,9 @@ impl Table {
 
     pub(crate) fn level(&self, id: SampleId) -> Option<LevelIndex> {
         match self {
-            Self::Ranges(ends) => ends.iter().position(|&end| id.0 < end).map(|level| LevelIndex(level as u8)),
+            Self::Ranges(ends) => {
+                ends.iter().position(|&end| id.0 < end).map(|level| LevelIndex(level as u8))
+            }
             Self::Bits(words) => {
                 let word = words.get(usize::try_from(id.0 / PER_WORD).ok()?)?;
                 let code = (word >> (id.0 % PER_WORD * 2)) & 3;
@@ -182,7 +184,10 @@ mod tests {
     fn a_whole_dataset_needs_no_table() {
         let placement = Placement::everything(&[1 << 60, 0], LevelIndex(1));
         assert!(placement.memory() < 100);
-        assert_eq!(placement.level(SampleKey::new(DatasetId(0), SampleId((1 << 60) - 1))), Some(LevelIndex(1)));
+        assert_eq!(
+            placement.level(SampleKey::new(DatasetId(0), SampleId((1 << 60) - 1))),
+            Some(LevelIndex(1))
+        );
         assert!(placement.is_nothing(DatasetId(1)) && placement.is_nothing(DatasetId(2)));
         assert_eq!(Placement::nothing().level(SampleKey::default()), None);
     }

@@ -42,7 +42,7 @@ pub struct LevelPlan {
 /// What the rest of the run asks of one dataset, and what of it comes from the origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DatasetPlan {
-    /// Its samples and their bytes.
+    /// How many samples it has.
     pub samples: u64,
     /// Bytes of all its samples.
     pub bytes: u64,
@@ -54,7 +54,8 @@ pub struct DatasetPlan {
     pub distinct_bytes: u64,
     /// Passes over it in a whole epoch.
     pub passes_per_epoch: u64,
-    /// Samples that this rank reads in a whole epoch, over all these passes.
+    /// Samples that this rank reads in the run's last epoch, over all these passes: whole, unless a resume cut short an
+    /// only one.
     pub uses_per_epoch: u64,
     /// Origin bytes that this plan reads of it, as predicted.
     pub origin_bytes: u64,
@@ -83,8 +84,8 @@ pub struct Summary {
     pub datasets: Vec<DatasetPlan>,
 }
 
-/// Decides where the samples of `run` live. `sizes` are indexed by [`DatasetId`](foreread_types::DatasetId); those of datasets that the run does not
-/// read are left alone.
+/// Decides where the samples of `run` live. `sizes` are indexed by [`DatasetId`](foreread_types::DatasetId); those of
+/// datasets that the run does not read are left alone.
 ///
 /// Plans for what is left of the run, with caches that are cold at its start, and for its rank alone.
 ///
@@ -126,7 +127,12 @@ pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanE
     let choice = knapsack::choose(sizes, &demand, store, cluster.origin)?;
     let datasets = datasets(run, sizes, &demand);
     let origin = |saved: &[u128]| -> Vec<u64> {
-        demand.datasets.iter().zip(saved).map(|(demand, saved)| narrow(demand.bytes.saturating_sub(*saved))).collect()
+        demand
+            .datasets
+            .iter()
+            .zip(saved)
+            .map(|(demand, saved)| narrow(demand.bytes.saturating_sub(*saved)))
+            .collect()
     };
     let origins = origin(&choice.saved);
     let keep = Plan {
@@ -208,9 +214,9 @@ impl Plan {
         self.floor.exact
     }
 
-    /// The origin bytes that this plan reads, as predicted: for [`Retention::Keep`], the first use of every sample and all
-    /// uses of what is not kept; for [`Retention::Threshold`], what the rule misses on (a part of) the stream, scaled up.
-    /// What the look-ahead happens to hold at an epoch's boundary is not counted.
+    /// The origin bytes that this plan reads, as predicted: for [`Retention::Keep`], the first use of every sample and
+    /// all uses of what is not kept; for [`Retention::Threshold`], what the rule misses on (a part of) the stream,
+    /// scaled up. What the look-ahead happens to hold at an epoch's boundary is not counted.
     pub fn origin_bytes(&self) -> u64 {
         self.origin_bytes
     }
@@ -225,7 +231,8 @@ impl Plan {
         &self.datasets
     }
 
-    /// Names everything that the plan decides and predicts; equal on all ranks, machines and releases with equal inputs.
+    /// Names everything that the plan decides and predicts; equal on all ranks, machines and releases with equal
+    /// inputs.
     pub fn fingerprint(&self) -> Fingerprint {
         let horizon = match self.retention {
             Retention::Keep => [0, 0],

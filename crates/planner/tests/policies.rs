@@ -1,4 +1,5 @@
-//! The reference policies give the figures that are known for them (`facts`: what a cache can and cannot do).
+//! The reference policies give the figures that are known for them.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
 
@@ -29,7 +30,13 @@ fn shuffled_epochs_hit_as_tabulated() {
     let epochs = 8;
     let all = stream(&run(epochs, vec![phase(0, Shuffle::new(SAMPLES, 1).unwrap())]), &[SAMPLES]);
     // Share, LRU's hits, writes of LRU and MIN.
-    let table = [(10, 0.005, 0.995, 0.23), (20, 0.022, 0.98, 0.32), (35, 0.070, 0.93, 0.37), (50, 0.153, 0.85, 0.35), (80, 0.478, 0.52, 0.18)];
+    let table = [
+        (10, 0.005, 0.995, 0.23),
+        (20, 0.022, 0.98, 0.32),
+        (35, 0.070, 0.93, 0.37),
+        (50, 0.153, 0.85, 0.35),
+        (80, 0.478, 0.52, 0.18),
+    ];
     for (percent, lru, lru_writes, min_writes) in table {
         let capacity = SAMPLES * percent / 100;
         let share = percent as f64 / 100.0;
@@ -98,8 +105,8 @@ fn a_private_cache_is_better_off_with_a_threshold() {
 
 #[test]
 fn few_ranks_come_near_min_too() {
-    // The gaps of a share of shuffled epochs are not spread evenly: at an epoch's boundary more of them overlap, and the
-    // cache refuses some.
+    // The gaps of a share of shuffled epochs are not spread evenly: at an epoch's boundary more of them overlap, and
+    // the cache refuses some.
     for (ranks, within) in [(2, 0.04), (4, 0.01)] {
         let run = run_of(90, vec![phase(0, Shuffle::new(SAMPLES, 1).unwrap())], ranks);
         let all = stream(&run, &[SAMPLES]);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use foreread_tier::{
-    CacheTier, Charge, Completions, Lookup, Object, OriginTier, ReadRequest, Sample, Tier, TierError, TierProfile,
+    CacheTier, Charge, Completions, Lookup, Object, OriginTier, ReadRequest, Sample, Tier, TierError,
+    TierProfile,
 };
 use foreread_types::{Footprint, SampleKey};
 use futures::StreamExt;

@@ -53,7 +53,10 @@ impl Counts {
     pub fn reset(&self) {
         let mut inner = self.lock();
         let in_flight = inner.tally.in_flight;
-        *inner = Inner { tally: Tally { in_flight, peak_in_flight: in_flight, ..Tally::default() }, order: vec![] };
+        *inner = Inner {
+            tally: Tally { in_flight, peak_in_flight: in_flight, ..Tally::default() },
+            order: vec![],
+        };
     }
 
     pub(crate) fn batch(&self) {

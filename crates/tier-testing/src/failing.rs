@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use foreread_tier::{
-    CacheTier, Charge, Completion, Completions, ErrorKind, Lookup, Object, OriginTier, ReadRequest, Sample, Tier,
-    TierError, TierProfile,
+    CacheTier, Charge, Completion, Completions, ErrorKind, Lookup, Object, OriginTier, ReadRequest, Sample,
+    Tier, TierError, TierProfile,
 };
 use foreread_types::{Footprint, SampleKey};
 use futures::StreamExt;
@@ -163,8 +163,9 @@ impl<T: Tier + ?Sized> Tier for FailingTier<T> {
     fn read(&self, batch: Vec<ReadRequest>) -> Completions {
         let (mut pass, mut errors, mut spoiled, mut hangs) = (vec![], vec![], HashMap::new(), false);
         for request in batch {
-            let error =
-                |kind| TierError::new(kind, self.name()).with_object(&*request.object.path).with_detail("on command");
+            let error = |kind| {
+                TierError::new(kind, self.name()).with_object(&*request.object.path).with_detail("on command")
+            };
             let error = match self.judge(request.key) {
                 Some(Fault::Error(kind)) => error(kind),
                 Some(Fault::RetryAfter(kind, wait)) => error(kind).with_retry_after(wait),
@@ -185,9 +186,10 @@ impl<T: Tier + ?Sized> Tier for FailingTier<T> {
             errors.push(Completion { tag: request.tag, result: Err(error) });
         }
         let passed = self.inner.read(pass).map(move |completion| match spoiled.get(&completion.tag) {
-            Some(fault) => {
-                Completion { tag: completion.tag, result: completion.result.map(|bytes| spoil(fault, &bytes)) }
-            }
+            Some(fault) => Completion {
+                tag: completion.tag,
+                result: completion.result.map(|bytes| spoil(fault, &bytes)),
+            },
             None => completion,
         });
         let answered = stream::select(stream::iter(errors), passed);
@@ -224,5 +226,74 @@ impl<T: CacheTier + ?Sized> CacheTier for FailingTier<T> {
 
     async fn remove(&self, keys: Vec<SampleKey>) {
         self.inner.remove(keys).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_types::{DatasetId, SampleId, Tick};
+
+    use super::*;
+    use crate::{CountingTier, FakeOrigin};
+
+    const KEY: SampleKey = SampleKey::new(DatasetId(0), SampleId(3));
+
+    async fn kinds(tier: &impl Tier, origin: &FakeOrigin) -> Vec<(u32, Result<usize, ErrorKind>)> {
+        let batch = (0..6).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(0))).collect();
+        let mut answers: Vec<_> = tier.read(batch).collect().await;
+        answers.sort_by_key(|answer| answer.tag);
+        let kind = |answer: Completion| answer.result.map(|bytes| bytes.len()).map_err(|error| error.kind());
+        answers.into_iter().map(|answer| (answer.tag, kind(answer))).collect()
+    }
+
+    #[tokio::test]
+    async fn rules_pick_reads_and_the_others_pass() {
+        let origin = Arc::new(FakeOrigin::uniform(6, 10));
+        let counting = Arc::new(CountingTier::new(Arc::clone(&origin)));
+        let failing = FailingTier::new(Arc::clone(&counting))
+            .on(When::Read(1), Fault::Error(ErrorKind::Transient))
+            .on(When::First(KEY, 1), Fault::RetryAfter(ErrorKind::Throttled, Duration::from_secs(1)))
+            .on(When::Key(SampleKey { id: SampleId(4), ..KEY }), Fault::Short)
+            .on(When::Every(6), Fault::Long);
+        let transient = Err(ErrorKind::Transient);
+        let throttled = Err(ErrorKind::Throttled);
+        let first = [(0, Ok(10)), (1, transient), (2, Ok(10)), (3, throttled), (4, Ok(9)), (5, Ok(11))];
+        assert_eq!(kinds(&failing, &origin).await, first);
+        let second = [(0, Ok(10)), (1, Ok(10)), (2, Ok(10)), (3, Ok(10)), (4, Ok(9)), (5, Ok(11))];
+        assert_eq!(kinds(&failing, &origin).await, second);
+        assert_eq!(failing.faults(), 6);
+        let tally = counting.counts().tally();
+        assert_eq!(
+            (tally.requests, tally.bytes, tally.errors, tally.in_flight, tally.batches),
+            (10, 100, 0, 0, 2)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_never_answers_holds_up_nobody_else() {
+        let origin = Arc::new(FakeOrigin::uniform(6, 10));
+        let failing = FailingTier::new(Arc::clone(&origin)).on(When::Key(KEY), Fault::Never);
+        let batch = (0..6).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(0))).collect();
+        let mut stream = failing.read(batch);
+        for _ in 0..5 {
+            assert!(stream.next().await.unwrap().result.is_ok());
+        }
+        assert!(tokio::time::timeout(Duration::from_secs(3600), stream.next()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn chance_does_not_depend_on_the_order_of_reads() {
+        let origin = Arc::new(FakeOrigin::uniform(6, 10));
+        let build = || {
+            let rule = (When::Chance(0.5), Fault::Error(ErrorKind::Transient));
+            FailingTier::new(Arc::clone(&origin)).on(rule.0, rule.1).with_seed(1)
+        };
+        let (forward, backward) = (build(), build());
+        let one = |tier: &FailingTier<FakeOrigin>, id| tier.judge(SampleKey { id: SampleId(id), ..KEY });
+        let first: Vec<_> = (0..100).map(|id| one(&forward, id)).collect();
+        let mut second: Vec<_> = (0..100).rev().map(|id| one(&backward, id)).collect();
+        second.reverse();
+        assert_eq!(first, second);
+        assert!((30..70).contains(&forward.faults()), "{} of 100", forward.faults());
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile, Version,
+    Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile,
+    Version,
 };
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
@@ -47,7 +48,8 @@ impl FakeOrigin {
     /// A store of the given objects (path and size); sample `i` of dataset 0 is the `i`-th of them. It answers at
     /// once and any number of reads together.
     pub fn new<P: Into<Arc<str>>>(objects: impl IntoIterator<Item = (P, u64)>) -> Self {
-        let objects: Vec<(Arc<str>, u64)> = objects.into_iter().map(|(path, size)| (path.into(), size)).collect();
+        let objects: Vec<(Arc<str>, u64)> =
+            objects.into_iter().map(|(path, size)| (path.into(), size)).collect();
         Self {
             name: "fake".to_owned(),
             profile: TierProfile::new(64),
@@ -146,7 +148,9 @@ impl FakeOrigin {
     pub fn object(&self, id: SampleId) -> Object {
         let path = &self.paths[id.0 as usize];
         match self.server.objects().get(path) {
-            Some(&(size, generation)) => Object { path: Arc::clone(path), size, version: version(generation) },
+            Some(&(size, generation)) => {
+                Object { path: Arc::clone(path), size, version: version(generation) }
+            }
             None => panic!("{path} was removed"),
         }
     }
@@ -282,13 +286,15 @@ impl Tier for FakeOrigin {
 
 impl OriginTier for FakeOrigin {
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
-        let below = if prefix.is_empty() { String::new() } else { format!("{}/", prefix.trim_end_matches('/')) };
+        let below =
+            if prefix.is_empty() { String::new() } else { format!("{}/", prefix.trim_end_matches('/')) };
         let found: Vec<_> = self
             .server
             .objects()
             .iter()
             .filter(|(path, _)| {
-                path.strip_prefix(below.as_str()).is_some_and(|rest| !rest.split('/').any(|part| part.starts_with('.')))
+                path.strip_prefix(below.as_str())
+                    .is_some_and(|rest| !rest.split('/').any(|part| part.starts_with('.')))
             })
             .filter(|(path, _)| after.is_none_or(|after| path.as_bytes() > after.as_bytes()))
             .map(|(path, &(size, generation))| {
@@ -304,5 +310,66 @@ impl OriginTier for FakeOrigin {
         })
         .flatten()
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance;
+
+    #[tokio::test(start_paused = true)]
+    async fn conforms() {
+        let objects = conformance::samples(3).into_iter().map(|known| (known.object.path, known.object.size));
+        let hidden = conformance::HIDDEN.iter().map(|&(path, size)| (path.into(), size));
+        let origin = FakeOrigin::new(objects.chain(hidden)).with_seed(3);
+        let slow = origin.with_latency(Duration::from_millis(5)).with_jitter(Duration::from_millis(9));
+        let slow = slow.with_bandwidth(50_000_000).with_parallelism(4);
+        conformance::origin(&slow, &conformance::samples(3)).await;
+        assert_eq!(slow.counts().tally().peak_in_flight, 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn latency_bandwidth_and_parallelism_take_their_time() {
+        let origin = FakeOrigin::uniform(100, 1_000_000).with_latency(Duration::from_millis(50));
+        let batch = || (0..100).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(0))).collect();
+        let began = Instant::now();
+        assert_eq!(origin.read(batch()).count().await, 100);
+        assert_eq!(began.elapsed(), Duration::from_millis(50));
+
+        let narrow = FakeOrigin::uniform(100, 1_000_000).with_bandwidth(100_000_000);
+        let began = Instant::now();
+        assert_eq!(narrow.read(batch()).count().await, 100);
+        assert_eq!(began.elapsed(), Duration::from_secs(1));
+
+        let few = FakeOrigin::uniform(100, 1).with_latency(Duration::from_millis(50)).with_parallelism(10);
+        let began = Instant::now();
+        let batch = (0..100).map(|id| few.request(id, SampleId(u64::from(id)), Tick(0))).collect();
+        assert_eq!(few.read(batch).count().await, 100);
+        assert_eq!(began.elapsed(), Duration::from_millis(500));
+        assert_eq!(
+            few.counts().order(),
+            (0..100).map(|id| few.request(0, SampleId(id), Tick(0)).key).collect::<Vec<_>>()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changed_and_removed_objects_are_noticed_and_dropped_reads_counted() {
+        let origin = FakeOrigin::uniform(2, 10).with_latency(Duration::from_millis(1));
+        let stale = |id| origin.request(id as u32, SampleId(id), Tick(0));
+        let batch = vec![stale(0), stale(1)];
+        origin.change(SampleId(0), 10);
+        origin.remove(SampleId(1));
+        let mut answers: Vec<_> = origin.read(batch.clone()).collect().await;
+        answers.sort_by_key(|answer| answer.tag);
+        let kinds: Vec<_> = answers.into_iter().map(|answer| answer.result.unwrap_err().kind()).collect();
+        assert_eq!(kinds, [ErrorKind::Changed, ErrorKind::NotFound]);
+
+        let mut stream = origin.read(batch);
+        assert!(futures::poll!(stream.next()).is_pending());
+        assert_eq!(origin.counts().tally().in_flight, 2);
+        drop(stream);
+        let tally = origin.counts().tally();
+        assert_eq!((tally.in_flight, tally.cancelled, tally.errors, tally.batches), (0, 2, 2, 2));
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use foreread_tier::{
-    Budget, CacheTier, Charge, Completion, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier, TierError,
-    TierProfile,
+    Budget, CacheTier, Charge, Completion, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier,
+    TierError, TierProfile,
 };
 use foreread_types::{Footprint, SampleKey};
 use futures::StreamExt;

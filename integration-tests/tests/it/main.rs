@@ -5,4 +5,8 @@
     reason = "a test that cannot set itself up fails by panicking"
 )]
 
+mod bad_input;
 mod house;
+mod load;
+mod order;
+mod support;

@@ -15,6 +15,11 @@ pub enum Event {
         /// What this rank reads in it.
         stream: AccessStream,
     },
+    /// The stream that [`Action::Deal`] asked for cannot be computed: the run ends before this pass.
+    NotDealt {
+        /// The pass's index in the run.
+        pass: usize,
+    },
     /// A lookup found the sample in memory: it is at hand, and takes no staging memory.
     Found(Tick),
     /// A lookup says that the cache keeps it and wants to be read.
@@ -42,7 +47,7 @@ pub enum Event {
 /// Something to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Compute the stream of this pass and answer with [`Event::Dealt`].
+    /// Compute the stream of this pass and answer with [`Event::Dealt`] or [`Event::NotDealt`].
     Deal {
         /// The pass's index in the run.
         pass: usize,
@@ -115,6 +120,6 @@ pub enum Action {
         /// The sample.
         key: SampleKey,
     },
-    /// The last batch has been handed out.
+    /// The last batch has been handed out: the run's, or the last before a pass whose order cannot be computed.
     End,
 }

@@ -25,8 +25,8 @@
 //! A sample with a place is looked up there first; a miss, whatever its reason, is a read from the origin, after which
 //! the sample is stored, so the first use fills the cache and nothing is read twice for it. Nothing is ever evicted
 //! under [`Retention::Keep`]. Under [`Retention::Threshold`] a sample stays in the fastest cache iff its next use is at
-//! most `horizon` ticks away, which is decided at each use. The core keeps no table of what is cached: the cache is
-//! asked, so a lost sample costs one read and nothing else.
+//! most `horizon` ticks away; of uses that are under way together the last one decides. The core keeps no table of what
+//! is cached: the cache is asked, so a lost sample costs one read and nothing else.
 
 mod event;
 mod upcoming;
@@ -48,7 +48,7 @@ use crate::report::{Source, Taking};
 const SLOT_BYTES: u64 = 512;
 
 /// New reads wait until this fraction of the look-ahead is free, so that they leave in batches.
-const TURN: u64 = 16;
+pub(crate) const TURN: u64 = 16;
 
 /// What happens when a sample cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub enum OnError {
     Fail,
     /// Its batch goes out without it.
     Skip,
-    /// Its place is taken by the nearest sample of the same batch, so that batches keep their size. A batch without
+    /// Its place is taken by the nearest sample of the same batch (the earlier of two), so that batches keep their size. A batch without
     /// any readable sample ends the run.
     Substitute,
 }
@@ -82,8 +82,9 @@ struct Batch {
     first: Tick,
     ticks: u64,
     bytes: u64,
-    /// Uses that are not settled yet.
+    /// Uses that are not settled yet, and uses that are settled without a sample.
     waiting: u64,
+    bad: u64,
     /// Whether its last use has been issued.
     closed: bool,
     taking: Taking,
@@ -144,13 +145,15 @@ impl Core {
 
     /// Takes note of `event` and appends what is to be done to `actions`.
     ///
-    /// Events that make no sense (late, repeated, about unknown uses) are ignored.
+    /// Events that make no sense (late, repeated, about unknown uses) are ignored. Actions are to be carried out in
+    /// order; what comes of them may be told once all have been.
     pub fn on(&mut self, event: Event, actions: &mut Vec<Action>) {
-        if self.ended {
+        if self.ended && !matches!(event, Event::Released { .. }) {
             return;
         }
         match event {
             Event::Dealt { pass, stream } => self.upcoming.dealt(pass, stream),
+            Event::NotDealt { pass } => self.upcoming.not_dealt(pass),
             Event::Found(tick) => self.found(tick, actions),
             Event::Kept(tick) => self.kept(tick, actions),
             Event::Absent(tick) => self.absent(tick, actions),
@@ -203,11 +206,12 @@ impl Core {
     fn failed(&mut self, tick: Tick, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         match slot.state {
-            // A cache that cannot deliver what it said it kept costs a read, not the run. The failed read gave its
-            // staging memory back; this one takes it again.
-            State::Fetching { .. } => {
+            // A cache that cannot deliver what it said it kept costs a read, not the run; it is told to forget it, or it
+            // would fail again at every use. The failed read gave its staging memory back; this one takes it again.
+            State::Fetching { level } => {
                 slot.state = State::Reading;
                 self.charged += slot.bytes;
+                actions.push(Action::Remove { key: slot.key, level });
                 actions.push(Action::Read { tick, key: slot.key });
             }
             State::Reading => self.settle(tick, State::Bad, false, actions),
@@ -215,53 +219,65 @@ impl Core {
         }
     }
 
+    /// Levels come from [`place`](Self::place), so they exist.
     fn level_source(&self, level: usize) -> Source {
-        self.config.levels.get(level).copied().unwrap_or(Source::Memory)
+        self.config.levels[level]
     }
 
-    /// Gives `tick` and all later uses that follow it their final state; `cached` says whether a cache delivered it.
-    fn settle(&mut self, tick: Tick, state: State, cached: bool, actions: &mut Vec<Action>) {
-        let (mut tick, mut state, mut cached) = (tick, state, cached);
+    /// Gives `tick` and all later uses that follow it their final state; `kept` says whether a cache keeps the sample.
+    fn settle(&mut self, tick: Tick, state: State, kept: bool, actions: &mut Vec<Action>) {
+        let (mut tick, mut state) = (tick, state);
         loop {
             let Some(slot) = self.window.get_mut(tick) else { return };
-            slot.state = state;
+            (slot.state, slot.kept) = (state, kept);
             let (key, bytes, follower) = (slot.key, slot.bytes, slot.follower.take());
             let at = self.batches.partition_point(|batch| batch.first <= tick);
             if let Some(batch) = at.checked_sub(1).and_then(|at| self.batches.get_mut(at)) {
                 batch.waiting -= 1;
-                if let State::Ready(source) = state {
-                    batch.taking.reads.add(source, bytes);
+                match state {
+                    State::Ready(source) => batch.taking.reads.add(source, bytes),
+                    _ => batch.bad += 1,
                 }
             }
-            if let State::Ready(_) = state {
-                self.retain(tick, key, cached, actions);
-            }
-            let Some(next) = follower else { return };
-            if let State::Ready(_) = state {
+            let ready = matches!(state, State::Ready(_));
+            let Some(next) = follower else {
+                // The last use that has been issued decides for all before it.
+                if ready {
+                    self.retain(tick, key, kept, actions);
+                }
+                return;
+            };
+            if ready {
                 actions.push(Action::Share { from: tick, to: next });
-                (state, cached) = (State::Ready(Source::Memory), false);
+                state = State::Ready(Source::Memory);
             }
             tick = next;
         }
     }
 
-    /// Decides whether a sample that is at hand stays in a cache (`cached`: it has just come from one).
-    fn retain(&self, tick: Tick, key: SampleKey, cached: bool, actions: &mut Vec<Action>) {
+    /// Decides whether a sample that is at hand stays in a cache (`kept`: one keeps it now).
+    fn retain(&mut self, tick: Tick, key: SampleKey, kept: bool, actions: &mut Vec<Action>) {
         let Some(level) = self.place(key) else { return };
         let stays = self.horizon.is_none_or(|horizon| self.upcoming.next_use(key, tick, horizon).is_some());
-        match (stays, cached) {
+        match (stays, kept) {
             (true, true) => {}
             (true, false) => actions.push(Action::Store { tick, key, level }),
+            // Kept or not: a copy of it may still be on its way into the cache.
             (false, _) => actions.push(Action::Remove { key, level }),
+        }
+        if let Some(slot) = self.window.get_mut(tick) {
+            slot.kept = stays;
         }
     }
 
-    /// The cache that a sample belongs into, if any: its place, or the fastest where samples come and go.
+    /// The cache that a sample belongs into, if any: its place, or the fastest where samples come and go. A level that
+    /// the plan knows and the engine does not is none.
     fn place(&self, key: SampleKey) -> Option<usize> {
-        match self.horizon {
-            None => self.plan.placement().level(key).map(|level| usize::from(level.0)),
-            Some(_) => (!self.config.levels.is_empty()).then_some(0),
-        }
+        let level = match self.horizon {
+            None => usize::from(self.plan.placement().level(key)?.0),
+            Some(_) => 0,
+        };
+        (level < self.config.levels.len()).then_some(level)
     }
 
     // ---- the trainer ----
@@ -321,28 +337,20 @@ impl Core {
     /// Deals with the uses of a complete batch that have no sample, as the policy says; an error names the first that
     /// ends the run.
     fn mend(&mut self, first: Tick, ticks: u64, actions: &mut Vec<Action>) -> Result<(), Tick> {
-        let at = |offset: u64| Tick(first.0 + offset);
-        let bad: Vec<u64> =
-            (0..ticks).filter(|&offset| self.window.get(at(offset)).is_some_and(|s| s.state == State::Bad)).collect();
+        let Some(batch) = self.batches.get_mut(self.handed).filter(|batch| batch.bad > 0) else { return Ok(()) };
+        let is_bad = |tick: &Tick| self.window.get(*tick).is_some_and(|slot| slot.state == State::Bad);
+        let (bad, good): (Vec<Tick>, Vec<Tick>) = (first.0..first.0 + ticks).map(Tick).partition(is_bad);
         let Some(&first_bad) = bad.first() else { return Ok(()) };
         match self.config.on_error {
-            OnError::Fail => return Err(at(first_bad)),
-            OnError::Skip => {
-                if let Some(batch) = self.batches.get_mut(self.handed) {
-                    batch.taking.skipped += bad.len() as u64;
-                }
-            }
+            OnError::Fail => return Err(first_bad),
+            OnError::Skip => batch.taking.skipped += bad.len() as u64,
             OnError::Substitute => {
-                for &offset in &bad {
-                    let good = |&other: &u64| !bad.contains(&other);
-                    let nearest = (0..offset).rev().find(good).or_else(|| (offset + 1..ticks).find(good));
-                    let Some(other) = nearest else { return Err(at(first_bad)) };
-                    let bytes = self.window.get(at(other)).map_or(0, |slot| slot.bytes);
-                    actions.push(Action::Share { from: at(other), to: at(offset) });
-                    if let Some(batch) = self.batches.get_mut(self.handed) {
-                        batch.taking.substituted += 1;
-                        batch.taking.reads.add(Source::Memory, bytes);
-                    }
+                for tick in bad {
+                    let from = nearest(&good, tick).ok_or(first_bad)?;
+                    let bytes = self.window.get(from).map_or(0, |slot| slot.bytes);
+                    actions.push(Action::Share { from, to: tick });
+                    batch.taking.substituted += 1;
+                    batch.taking.reads.add(Source::Memory, bytes);
                 }
             }
         }
@@ -392,6 +400,7 @@ impl Core {
                 ticks: 1,
                 bytes,
                 waiting: 1,
+                bad: 0,
                 closed: next.closes,
                 taking: Taking::default(),
             }),
@@ -417,10 +426,11 @@ impl Core {
     /// Lets the use at `tick` have what an earlier use of the same sample has or gets.
     fn follow(&mut self, earlier: Tick, tick: Tick, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get_mut(earlier) else { return };
+        let kept = slot.kept;
         match slot.state {
             State::Ready(_) => {
                 actions.push(Action::Share { from: earlier, to: tick });
-                self.settle(tick, State::Ready(Source::Memory), false, actions);
+                self.settle(tick, State::Ready(Source::Memory), kept, actions);
             }
             State::Bad => self.settle(tick, State::Bad, false, actions),
             state => {
@@ -429,4 +439,11 @@ impl Core {
             }
         }
     }
+}
+
+/// The element of the ascending `ticks` that is nearest to `tick`, the earlier of two that are equally near.
+fn nearest(ticks: &[Tick], tick: Tick) -> Option<Tick> {
+    let after = ticks.partition_point(|other| *other < tick);
+    let around = &ticks[after.saturating_sub(1)..ticks.len().min(after + 1)];
+    around.iter().copied().min_by_key(|other| other.0.abs_diff(tick.0))
 }

@@ -27,9 +27,11 @@ pub(super) struct Next {
 pub(super) struct Upcoming {
     run: Run,
     dealt: VecDeque<(Pass, AccessStream)>,
-    /// The first pass that has not been dealt; `asked` says whether it has been asked for.
+    /// The first pass that has not been dealt; `asked` says whether it has been asked for, `cut` that it never will be
+    /// there, nor any after it.
     undealt: usize,
     asked: bool,
+    cut: bool,
     /// Position of the next use in the front pass.
     index: u64,
     chunk: Vec<SampleId>,
@@ -38,11 +40,21 @@ pub(super) struct Upcoming {
 
 impl Upcoming {
     pub(super) fn new(run: Run) -> Self {
-        Self { run, dealt: VecDeque::new(), undealt: 0, asked: false, index: 0, chunk: Vec::new(), chunk_from: 0 }
+        Self {
+            run,
+            dealt: VecDeque::new(),
+            undealt: 0,
+            asked: false,
+            cut: false,
+            index: 0,
+            chunk: Vec::new(),
+            chunk_from: 0,
+        }
     }
 
-    pub(super) fn run(&self) -> &Run {
-        &self.run
+    /// The first pass that has not been dealt, unless all have been that ever will.
+    fn pending(&self) -> Option<Pass> {
+        if self.cut { None } else { self.run.pass(self.undealt) }
     }
 
     /// The pass that should be dealt next, once: so that the one being issued, the one after it and everything up to
@@ -51,19 +63,19 @@ impl Upcoming {
         if self.asked || (self.dealt.len() >= 2 && self.covers(horizon)) {
             return None;
         }
-        self.run.pass(self.undealt)?;
+        let pass = self.pending()?;
         self.asked = true;
-        Some(self.undealt)
+        Some(pass.index)
     }
 
     /// Whether the uses up to `horizon` ticks beyond the next one are known, or all that there are.
     pub(super) fn covers(&self, horizon: u64) -> bool {
-        if self.run.pass(self.undealt).is_none() {
+        if self.pending().is_none() {
             return true;
         }
         match (self.dealt.front(), self.dealt.back()) {
             (Some((first, _)), Some((last, _))) => {
-                last.first_tick.0 + last.samples > first.first_tick.0 + self.index + horizon
+                last.first_tick.0 + last.samples > (first.first_tick.0 + self.index).saturating_add(horizon)
             }
             _ => false,
         }
@@ -79,6 +91,11 @@ impl Upcoming {
         }
         self.undealt += 1;
         self.asked = false;
+    }
+
+    /// Takes note that a stream that was asked for cannot be had: the run ends before it.
+    pub(super) fn not_dealt(&mut self, pass: usize) {
+        self.cut |= self.asked && pass == self.undealt;
     }
 
     /// The next use; `None` at the end, or while its pass is being dealt.
@@ -115,12 +132,12 @@ impl Upcoming {
 
     /// Whether every use has been issued.
     pub(super) fn is_exhausted(&mut self) -> bool {
-        self.peek().is_none() && self.dealt.is_empty() && self.run.pass(self.undealt).is_none()
+        self.peek().is_none() && self.dealt.is_empty() && self.pending().is_none()
     }
 
     /// When `key` is used next after the use at `tick`, if that is at most `horizon` ticks later.
     ///
-    /// `tick` is a use in a pass that is still known, or the last one of the pass before.
+    /// `tick` is the sample's last use that has been issued, so passes that have been issued whole need not be known.
     pub(super) fn next_use(&self, key: SampleKey, tick: Tick, horizon: u64) -> Option<Tick> {
         let latest = tick.0.saturating_add(horizon);
         for (pass, stream) in &self.dealt {

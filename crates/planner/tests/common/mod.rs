@@ -9,7 +9,13 @@ use foreread_types::{DatasetId, Footprint, Rank, SampleId, StoreId};
 
 pub fn phase(dataset: u32, sampler: impl Sampler + 'static) -> Phase {
     let kind = if dataset == 0 { PhaseKind::Train } else { PhaseKind::Validation };
-    Phase { kind, dataset: DatasetId(dataset), sampler: Arc::new(sampler), batch_size: None, drop_last: false }
+    Phase {
+        kind,
+        dataset: DatasetId(dataset),
+        sampler: Arc::new(sampler),
+        batch_size: None,
+        drop_last: false,
+    }
 }
 
 pub fn run(epochs: u64, phases: Vec<Phase>) -> Run {

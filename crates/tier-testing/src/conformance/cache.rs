@@ -20,7 +20,10 @@ use crate::{Known, content};
 /// If the cache breaks a promise.
 pub async fn cache(cache: Arc<dyn CacheTier>) {
     let all = free(&*cache);
-    assert!((4 << 20..=1 << 30).contains(&all), "the suite needs an empty cache of 4 MiB to 1 GiB, not {all} bytes");
+    assert!(
+        (4 << 20..=1 << 30).contains(&all),
+        "the suite needs an empty cache of 4 MiB to 1 GiB, not {all} bytes"
+    );
     footprints_grow(&*cache);
     room_is_counted(&*cache, all);
     stored_samples_are_found_and_read(&*cache, all).await;
@@ -92,7 +95,11 @@ fn footprints_grow(cache: &dyn CacheTier) {
     for size in [0u64, 1, 100, 4096, 100_003, 10_000_000] {
         assert!(footprint.of(size) >= size, "a footprint covers its sample");
         assert!(footprint.of(size + 1) >= footprint.of(size), "a footprint grows with its sample");
-        assert!(footprint.of(size) < size + (64 << 10), "a footprint of {size} bytes is {}", footprint.of(size));
+        assert!(
+            footprint.of(size) < size + (64 << 10),
+            "a footprint of {size} bytes is {}",
+            footprint.of(size)
+        );
     }
 }
 
@@ -108,7 +115,8 @@ fn room_is_counted(cache: &dyn CacheTier, all: u64) {
 }
 
 async fn stored_samples_are_found_and_read(cache: &dyn CacheTier, all: u64) {
-    let known: Vec<Known> = (0..).zip([0, 1, 100, 4096, 4097, 100_003, 1 << 20]).map(|(id, n)| sample(id, n)).collect();
+    let known: Vec<Known> =
+        (0..).zip([0, 1, 100, 4096, 4097, 100_003, 1 << 20]).map(|(id, n)| sample(id, n)).collect();
     let keys: Vec<SampleKey> = known.iter().map(|known| known.key).collect();
     let mut used = 0;
     for known in &known {
@@ -216,7 +224,9 @@ async fn full_is_full(cache: &dyn CacheTier, all: u64) {
 async fn a_dropped_store_is_whole_or_nothing(cache: &dyn CacheTier, all: u64) {
     for polls in 0..4 {
         let known = sample(50 + polls, 70_000);
-        let Some(room) = cache.reserve(cache.footprint().of(70_000)) else { panic!("an empty cache has room") };
+        let Some(room) = cache.reserve(cache.footprint().of(70_000)) else {
+            panic!("an empty cache has room")
+        };
         {
             let mut store = pin!(cache.store(room, known.key, Sample::uncharged(known.content.clone())));
             for _ in 0..polls {

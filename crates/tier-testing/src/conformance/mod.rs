@@ -104,3 +104,152 @@ fn assert_kind(what: &str, answer: &Result<Bytes, TierError>, tier: &str, expect
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use foreread_tier::{Object, OriginTier, TierProfile};
+    use futures::stream::{self, BoxStream};
+
+    use super::*;
+    use crate::{FailingTier, FakeOrigin, Fault, When};
+
+    fn right() -> FakeOrigin {
+        let objects = samples(3).into_iter().map(|known| (known.object.path, known.object.size));
+        FakeOrigin::new(objects).with_seed(3)
+    }
+
+    async fn suite_with(when: When, fault: Fault) {
+        origin(&FailingTier::new(Arc::new(right())).on(when, fault), &samples(3)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[should_panic(expected = "bytes instead of")]
+    async fn the_suite_sees_a_byte_too_few() {
+        suite_with(When::Read(43), Fault::Short).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[should_panic(expected = "other bytes of the same length")]
+    async fn the_suite_sees_a_wrong_bit() {
+        suite_with(When::Read(43), Fault::Flip).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[should_panic(expected = "no answer in")]
+    async fn the_suite_sees_a_missing_answer() {
+        suite_with(When::Read(43), Fault::Never).await;
+    }
+
+    /// Breaks one promise.
+    #[derive(Debug)]
+    struct Wrong(FakeOrigin, Breach);
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Breach {
+        AnswersTwice,
+        MergesRanges,
+        ListsTwice,
+        IgnoresAfter,
+        TakesPrefixesForNames,
+    }
+
+    impl Tier for Wrong {
+        fn name(&self) -> &str {
+            self.0.name()
+        }
+
+        fn profile(&self) -> &TierProfile {
+            self.0.profile()
+        }
+
+        fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+            let answers = self.0.read(batch.clone());
+            match self.1 {
+                Breach::AnswersTwice => {
+                    answers.flat_map(|answer| stream::iter([answer.clone(), answer])).boxed()
+                }
+                Breach::MergesRanges => {
+                    let whole = samples(3)
+                        .into_iter()
+                        .max_by_key(|known| known.content.len())
+                        .map(|known| known.content);
+                    let merged = move |answer: foreread_tier::Completion| {
+                        let range = batch
+                            .iter()
+                            .find(|request| request.tag == answer.tag)
+                            .map(|request| &request.span);
+                        let result = answer.result.map(|bytes| match (&whole, range) {
+                            (Some(whole), Some(foreread_tier::Span::Range(range)))
+                                if whole.get(range.start as usize..range.end as usize)
+                                    == Some(&bytes[..]) =>
+                            {
+                                whole.slice(range.start as usize..range.end as usize)
+                            }
+                            _ => bytes,
+                        });
+                        foreread_tier::Completion { result, ..answer }
+                    };
+                    answers.map(merged).boxed()
+                }
+                _ => answers,
+            }
+        }
+    }
+
+    impl OriginTier for Wrong {
+        fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+            match self.1 {
+                Breach::ListsTwice => self.0.list(prefix, after).chain(self.0.list(prefix, after)).boxed(),
+                Breach::IgnoresAfter => self.0.list(prefix, None),
+                Breach::TakesPrefixesForNames => {
+                    let prefix = prefix.to_owned();
+                    let below = move |object: &Result<Object, _>| {
+                        std::future::ready(
+                            object.as_ref().is_ok_and(|object| object.path.starts_with(&prefix)),
+                        )
+                    };
+                    self.0.list("", after).filter(below).boxed()
+                }
+                _ => self.0.list(prefix, after),
+            }
+        }
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "was answered twice")]
+    async fn the_suite_sees_two_answers() {
+        origin(&Wrong(right(), Breach::AnswersTwice), &samples(3)).await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "slices of one allocation")]
+    async fn the_suite_sees_slices_of_a_merged_read() {
+        let known: Vec<Known> =
+            samples(3).into_iter().filter(|known| !(3003..1 << 20).contains(&known.object.size)).collect();
+        let objects = known.iter().map(|known| (Arc::clone(&known.object.path), known.object.size));
+        let merging = FakeOrigin::new(objects).with_seed(3);
+        origin(&Wrong(merging, Breach::MergesRanges), &known).await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "top twice")]
+    async fn the_suite_sees_an_object_listed_twice() {
+        let known: Vec<Known> = samples(3).into_iter().filter(|known| &*known.object.path == "top").collect();
+        let top = FakeOrigin::new([("top", 12_345)]).with_seed(3);
+        origin(&Wrong(top, Breach::ListsTwice), &known).await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "listing after")]
+    async fn the_suite_sees_a_listing_that_begins_at_the_beginning() {
+        origin(&Wrong(right(), Breach::IgnoresAfter), &samples(3)).await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "listing below \"a\"")]
+    async fn the_suite_sees_a_prefix_taken_for_a_part_of_a_name() {
+        origin(&Wrong(right(), Breach::TakesPrefixesForNames), &samples(3)).await;
+    }
+}

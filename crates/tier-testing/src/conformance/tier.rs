@@ -28,7 +28,10 @@ pub async fn tier<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
 fn name_and_profile<T: Tier + ?Sized>(tier: &T) {
     let name = tier.name();
     assert!(!name.is_empty() && name.len() <= 32, "a short name: {name:?}");
-    assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c)), "{name:?}");
+    assert!(
+        name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c)),
+        "{name:?}"
+    );
     assert_eq!(name, tier.name(), "the name stays");
     let profile = tier.profile();
     assert!(profile.parallelism > 0, "{profile:?}");
@@ -61,7 +64,8 @@ async fn all_at_once_and_one_by_one<T: Tier + ?Sized>(tier: &T, known: &[Known])
 
 async fn tags_are_the_callers<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     let what = "tags in no order";
-    let tags: Vec<u32> = (0..known.len() as u32).map(|at| u32::MAX - at.wrapping_mul(7919) % 1_000_003).collect();
+    let tags: Vec<u32> =
+        (0..known.len() as u32).map(|at| u32::MAX - at.wrapping_mul(7919) % 1_000_003).collect();
     assert_eq!(tags.iter().collect::<HashSet<_>>().len(), tags.len(), "the suite's own tags");
     let batch = known.iter().zip(&tags).map(|(sample, &tag)| sample.whole(tag)).collect();
     let answers = read(what, tier, batch).await;

@@ -1,0 +1,242 @@
+//! The command line.
+//!
+//! Values stay text here: they may also come from the environment or a file, and are given types in one place, where a
+//! bad one is reported with the place that it came from.
+
+use clap::{Args, Parser, Subcommand};
+
+/// A data loader for machine-learning training that knows the order of its reads in advance.
+#[derive(Debug, Parser)]
+#[command(name = "foreread", version, max_term_width = 100, after_help = AFTER_HELP)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "Every option can also come from the environment (--look-ahead: FOREREAD_LOOK_AHEAD) or from \
+foreread.toml in the working directory (look-ahead = \"1GiB\"); arguments win over the environment, and it over the file. \
+Sizes are bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB. Logs: RUST_LOG=debug. \
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// The whole idea in under a minute, on generated data behind a slow origin
+    Demo(Demo),
+    /// Build a catalog of a dataset
+    Index(Index),
+    /// Print the ids of the samples that a rank reads in an epoch, one a line
+    Order(Order),
+    /// Run the loader over a dataset and report each epoch
+    Load(Load),
+    /// Show what would be kept where, and the fewest bytes that must be read
+    Plan(Plan),
+}
+
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// Where to make the data; removed again afterwards [default: a temporary directory]
+    #[arg(long, value_name = "DIR")]
+    pub directory: Option<std::path::PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Index {
+    /// The dataset: a directory or a URL
+    #[arg(value_name = "URL")]
+    pub target: String,
+    /// How samples lie in objects: auto or files
+    #[arg(long)]
+    pub format: Option<String>,
+    /// Index only what matches this glob (relative path; may be repeated)
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<String>,
+    /// Leave out what matches this glob (relative path; may be repeated)
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// The catalog file [default: the dataset's last name, with .foreread]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// Print every setting and where it came from, and stop
+    #[arg(long)]
+    pub explain: bool,
+}
+
+/// What decides the order.
+#[derive(Debug, Args)]
+pub struct Drawing {
+    /// What the order is drawn from [default: 0]
+    #[arg(long, value_name = "S")]
+    pub seed: Option<String>,
+    /// shuffle, torch (PyTorch's DistributedSampler), feistel or sequential [default: shuffle]
+    #[arg(long)]
+    pub sampler: Option<String>,
+    /// Samples a batch, on each rank
+    #[arg(long, value_name = "B")]
+    pub batch_size: Option<String>,
+    /// Drop what does not divide evenly among ranks and batches, instead of padding
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub drop_last: Option<String>,
+    /// How ranks share an epoch: torch (strided) or blocks [default: torch]
+    #[arg(long)]
+    pub deal: Option<String>,
+    /// This process among the ranks [default: the launcher's, or 0]
+    #[arg(long, value_name = "R")]
+    pub rank: Option<String>,
+    /// How many ranks there are [default: the launcher's, or 1]
+    #[arg(long, value_name = "W")]
+    pub world_size: Option<String>,
+}
+
+impl Drawing {
+    fn given(&self) -> Vec<(&'static str, Option<String>)> {
+        vec![
+            ("seed", self.seed.clone()),
+            ("sampler", self.sampler.clone()),
+            ("batch-size", self.batch_size.clone()),
+            ("drop-last", self.drop_last.clone()),
+            ("deal", self.deal.clone()),
+            ("rank", self.rank.clone()),
+            ("world-size", self.world_size.clone()),
+        ]
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Order {
+    /// How many samples there are
+    #[arg(long, value_name = "N")]
+    pub samples: Option<String>,
+    /// Which epoch's order [default: 0]
+    #[arg(long, value_name = "E")]
+    pub epoch: Option<String>,
+    #[command(flatten)]
+    pub drawing: Drawing,
+    /// Print every setting and where it came from, and stop
+    #[arg(long)]
+    pub explain: bool,
+}
+
+impl Order {
+    /// What was given on the command line.
+    pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
+        let mut given = self.drawing.given();
+        given.extend([("samples", self.samples.clone()), ("epoch", self.epoch.clone())]);
+        given
+    }
+}
+
+/// What a run is asked to do, beside its order.
+#[derive(Debug, Args)]
+pub struct Running {
+    #[command(flatten)]
+    pub drawing: Drawing,
+    /// How often the dataset is read [default: 2]
+    #[arg(long, value_name = "E")]
+    pub epochs: Option<String>,
+    /// A second dataset, read in order after every epoch
+    #[arg(long, value_name = "URL")]
+    pub validate: Option<String>,
+    /// The memory tier of this rank: a size, or auto [default: auto]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// How far reads run ahead of the trainer [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub look_ahead: Option<String>,
+    /// The most bytes a second that are read from the origin
+    #[arg(long, value_name = "SIZE/s")]
+    pub origin_limit: Option<String>,
+    /// The most reads from the origin at once
+    #[arg(long, value_name = "N")]
+    pub origin_parallelism: Option<String>,
+    /// How long the trainer computes on each batch [default: 0]
+    #[arg(long, value_name = "MS")]
+    pub compute_ms: Option<String>,
+    /// What to do about a sample that cannot be read: fail, skip or substitute [default: fail]
+    #[arg(long, value_name = "POLICY")]
+    pub on_error: Option<String>,
+    /// text or json [default: text]
+    #[arg(long)]
+    pub report: Option<String>,
+    /// Print every setting and where it came from, and stop
+    #[arg(long)]
+    pub explain: bool,
+}
+
+impl Running {
+    fn given(&self) -> Vec<(&'static str, Option<String>)> {
+        let mut given = self.drawing.given();
+        given.extend([
+            ("epochs", self.epochs.clone()),
+            ("validate", self.validate.clone()),
+            ("memory", self.memory.clone()),
+            ("look-ahead", self.look_ahead.clone()),
+            ("origin-limit", self.origin_limit.clone()),
+            ("origin-parallelism", self.origin_parallelism.clone()),
+            ("compute-ms", self.compute_ms.clone()),
+            ("on-error", self.on_error.clone()),
+            ("report", self.report.clone()),
+        ]);
+        given
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Load {
+    /// The dataset: a directory, a URL, or a catalog made by `foreread index`
+    #[arg(value_name = "URL|CATALOG")]
+    pub target: String,
+    #[command(flatten)]
+    pub running: Running,
+    /// Add each epoch's SHA-256 to the report: over each sample's id and bytes, in delivery order
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub digest: Option<String>,
+    /// Add each epoch's delivered ids to the report
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub ids: Option<String>,
+}
+
+impl Load {
+    /// What was given on the command line.
+    pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
+        let mut given = self.running.given();
+        given.extend([("digest", self.digest.clone()), ("ids", self.ids.clone())]);
+        given
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// The dataset: a directory, a URL, or a catalog; or none, with --samples and --sample-bytes
+    #[arg(value_name = "URL|CATALOG", conflicts_with_all = ["samples", "sample_bytes"])]
+    pub target: Option<String>,
+    /// How many samples there are
+    #[arg(long, value_name = "N")]
+    pub samples: Option<String>,
+    /// How long each is
+    #[arg(long, value_name = "SIZE")]
+    pub sample_bytes: Option<String>,
+    #[command(flatten)]
+    pub running: Running,
+}
+
+impl Plan {
+    /// What was given on the command line.
+    pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
+        let mut given = self.running.given();
+        given.extend([("samples", self.samples.clone()), ("sample-bytes", self.sample_bytes.clone())]);
+        given
+    }
+}
+
+impl Index {
+    /// What was given on the command line.
+    pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
+        let list = |globs: &[String]| (!globs.is_empty()).then(|| globs.join("\n"));
+        vec![
+            ("format", self.format.clone()),
+            ("include", list(&self.include)),
+            ("exclude", list(&self.exclude)),
+            ("output", self.output.clone()),
+        ]
+    }
+}

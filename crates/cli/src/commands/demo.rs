@@ -1,0 +1,242 @@
+//! `foreread demo`: the same training run with and without foreread, on generated data behind a slow origin.
+//!
+//! The origin is slow by a backend of our own, registered at run time: a directory that answers each read a few
+//! milliseconds late and all of them together at no more than a given rate. Both runs read through it.
+
+use std::fs;
+use std::io::Write;
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use foreread::tier::{
+    Backend, Completions, Context, Object, OpenOptions, OriginTier, ReadRequest, Tier, TierError, TierProfile,
+};
+use foreread::layers::Throttled;
+use foreread::types::{DatasetId, SampleId, SampleKey, Tick};
+use foreread::{ByteSize, Config, IndexOptions, Loader, Memory, Registry, SamplerKind, sampler};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+
+use crate::arguments::Demo;
+use crate::output;
+use crate::progress::Work;
+
+const SAMPLES: u64 = 600;
+const LONGEST: u64 = 120_000;
+const EPOCHS: u64 = 3;
+const BATCH: u64 = 32;
+const COMPUTE: Duration = Duration::from_millis(25);
+const LATENCY: Duration = Duration::from_millis(8);
+const RATE: NonZeroU64 = NonZeroU64::new(40_000_000).unwrap();
+const LOOK_AHEAD: u64 = 8 << 20;
+const SEED: u64 = 42;
+
+pub fn run(options: &Demo) -> Result<()> {
+    let parent = options.directory.clone().unwrap_or_else(std::env::temp_dir);
+    let directory = Scratch::new(&parent)?;
+    let bytes = generate(&directory.0)?;
+    let mut out = output::stdout();
+    writeln!(
+        out,
+        "{SAMPLES} samples, {}, behind an origin of {}/s with {} ms of latency; {EPOCHS} epochs in batches of {BATCH}, \
+         {} ms of computing each.\n",
+        ByteSize(bytes),
+        ByteSize(RATE.get()),
+        LATENCY.as_millis(),
+        COMPUTE.as_millis()
+    )?;
+    out.flush()?;
+    let url = format!("slow://{}", directory.0.display());
+    let mut rows = vec![
+        ("plain loop, reads on demand", plain(&url)?),
+        ("foreread, no memory tier", ahead(&url, 0)?),
+        ("foreread, memory for half", ahead(&url, bytes / 2)?),
+        ("foreread, memory for all", ahead(&url, 2 * bytes)?),
+    ];
+    rows[0].1.floor = rows[1].1.floor;
+    write!(out, "{:30}", "seconds an epoch")?;
+    (0..EPOCHS).try_for_each(|epoch| write!(out, "{epoch:>8}"))?;
+    writeln!(out, "{:>9}{:>10}{:>12}{:>12}", "total", "waiting", "origin", "floor")?;
+    for (name, run) in &rows {
+        let total = run.epochs.iter().sum::<f64>();
+        write!(out, "{name:30}")?;
+        run.epochs.iter().try_for_each(|seconds| write!(out, "{seconds:>8.2}"))?;
+        let (origin, floor) = (ByteSize(run.origin_bytes).to_string(), ByteSize(run.floor).to_string());
+        writeln!(out, "{total:>9.2}{:>8.0} %{origin:>12}{floor:>12}", 100.0 * run.waited / total)?;
+    }
+    let computing = SAMPLES.div_ceil(BATCH) as f64 * COMPUTE.as_secs_f64();
+    writeln!(out, "\nComputing alone takes {computing:.2} s an epoch. The same seed gave the same order every time.")?;
+    Ok(out.flush()?)
+}
+
+#[derive(Default)]
+struct Outcome {
+    epochs: [f64; EPOCHS as usize],
+    waited: f64,
+    origin_bytes: u64,
+    floor: u64,
+}
+
+impl Outcome {
+    /// Books one step: `asked` and `got` are when its batch was asked for and there.
+    fn step(&mut self, epoch: u64, asked: Instant, got: Instant) {
+        std::thread::sleep(COMPUTE);
+        self.waited += (got - asked).as_secs_f64();
+        self.epochs[epoch as usize] += asked.elapsed().as_secs_f64();
+    }
+}
+
+fn registry() -> Registry {
+    Registry::with_defaults().register(SlowBackend)
+}
+
+/// What a plain training loop does: it reads the next batch's samples when it needs them, one after the other.
+fn plain(url: &str) -> Result<Outcome> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let buffers = Arc::new(foreread::tier::HeapBuffers);
+    let context = Context { buffers, runtime: runtime.handle().clone(), seed: SEED };
+    let registry = registry();
+    let origin = runtime.block_on(registry.find(url)?.open(url, &OpenOptions::default(), &context))?;
+    let origin = Throttled::new(origin, RATE);
+    let catalog = Loader::builder(url).registry(registry).index(IndexOptions::default(), |_| ())?;
+    let order = sampler(SamplerKind::Shuffle, catalog.len(), SEED)?;
+    let mut work = Work::new("without foreread", EPOCHS * SAMPLES, "samples");
+    let mut outcome = Outcome::default();
+    for epoch in 0..EPOCHS {
+        let order = order.order(epoch)?;
+        let mut ids = vec![SampleId(0); order.len() as usize];
+        order.fill(0, 1, &mut ids);
+        for batch in ids.chunks(BATCH as usize) {
+            let asked = Instant::now();
+            for &id in batch {
+                let entry = catalog.entry(id)?;
+                let key = SampleKey::new(DatasetId(0), id);
+                let request = ReadRequest { tag: 0, key, object: entry.object, span: entry.span, due: Tick(0) };
+                let answer = runtime.block_on(origin.read(vec![request]).next());
+                outcome.origin_bytes += answer.context("no answer from the origin")?.result?.len() as u64;
+                work.step();
+            }
+            outcome.step(epoch, asked, Instant::now());
+        }
+    }
+    Ok(outcome)
+}
+
+/// The same run with foreread.
+fn ahead(url: &str, memory: u64) -> Result<Outcome> {
+    let mut config = Config::default();
+    (config.batch_size, config.epochs, config.seed) = (BATCH, EPOCHS, SEED);
+    (config.memory, config.look_ahead) = (Memory::Bytes(memory), LOOK_AHEAD);
+    config.origin_limit = Some(RATE.get());
+    let mut loader = Loader::builder(url).config(config).registry(registry()).start()?;
+    let mut work = Work::new("with foreread", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
+    let mut outcome = Outcome::default();
+    loop {
+        let asked = Instant::now();
+        let Some(batch) = loader.batches().next() else { break };
+        outcome.step(batch?.epoch(), asked, Instant::now());
+        work.step();
+    }
+    let report = loader.report();
+    (outcome.origin_bytes, outcome.floor) = (report.origin_bytes, report.floor_origin_bytes);
+    Ok(outcome)
+}
+
+/// A directory that is removed again.
+struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    fn new(parent: &Path) -> Result<Self> {
+        let path = parent.join(format!("foreread-demo-{}", std::process::id()));
+        fs::create_dir_all(&path).with_context(|| format!("{} cannot be made", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "the demo's data could not be removed");
+        }
+    }
+}
+
+/// Writes samples of different lengths in ten classes; returns their bytes.
+fn generate(directory: &Path) -> Result<u64> {
+    let mut work = Work::new("making data", SAMPLES, "samples");
+    let mut state = SEED;
+    let mut sum = 0;
+    for id in 0..SAMPLES {
+        let class = directory.join(format!("class-{}", id % 10));
+        fs::create_dir_all(&class).with_context(|| format!("{} cannot be made", class.display()))?;
+        let mut bytes = vec![0u8; (LONGEST / 2 + id * 7919 % (LONGEST / 2)) as usize];
+        for word in bytes.chunks_mut(8) {
+            // Marsaglia's xorshift64: bytes that do not compress, quickly.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+        }
+        sum += bytes.len() as u64;
+        let path = class.join(format!("{id:05}.bin"));
+        fs::write(&path, bytes).with_context(|| format!("{} cannot be written", path.display()))?;
+        work.step();
+    }
+    Ok(sum)
+}
+
+/// Opens `slow://DIR`.
+#[derive(Debug)]
+struct SlowBackend;
+
+#[async_trait::async_trait]
+impl Backend for SlowBackend {
+    fn schemes(&self) -> &[&str] {
+        &["slow"]
+    }
+
+    async fn open(
+        &self,
+        url: &str,
+        options: &OpenOptions,
+        context: &Context,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
+        let path = url.strip_prefix("slow://").unwrap_or(url);
+        let registry = Registry::with_defaults();
+        let backend = registry.find(path).map_err(|error| {
+            TierError::new(foreread::tier::ErrorKind::Unsupported, "slow").with_detail(error.to_string())
+        })?;
+        Ok(Arc::new(Slow(backend.open(path, options, context).await?)))
+    }
+}
+
+/// An origin that answers late.
+#[derive(Debug)]
+struct Slow(Arc<dyn OriginTier>);
+
+impl Tier for Slow {
+    fn name(&self) -> &str {
+        "slow"
+    }
+
+    fn profile(&self) -> &TierProfile {
+        self.0.profile()
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        let answers = batch.into_iter().map(|request| {
+            let inner = Arc::clone(&self.0);
+            stream::once(tokio::time::sleep(LATENCY)).flat_map(move |()| inner.read(vec![request.clone()])).boxed()
+        });
+        stream::select_all(answers).boxed()
+    }
+}
+
+impl OriginTier for Slow {
+    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        self.0.list(prefix, after)
+    }
+}

@@ -1,0 +1,7 @@
+//! One module a subcommand: read the settings, do the work, print the result.
+
+pub mod demo;
+pub mod index;
+pub mod load;
+pub mod order;
+pub mod plan;

@@ -1,0 +1,52 @@
+//! `foreread order`: the ids that a rank reads in one epoch.
+
+use std::io::Write;
+
+use anyhow::Result;
+use foreread::oracle::{AccessStream, Dealing};
+use foreread::types::{Rank, SampleId};
+use foreread::{Config, Error, Provenance, sampler};
+
+use crate::arguments::Order;
+use crate::{output, settings};
+
+const CHUNK: usize = 4096;
+
+pub fn run(options: &Order) -> Result<()> {
+    let knobs = settings::gather(options.given())?;
+    if options.explain {
+        return settings::explain(&knobs);
+    }
+    let config = Config::from_knobs(&knobs)?;
+    let samples: u64 = knobs.parse("samples")?.ok_or_else(|| knobs.refuse("samples", "say how many there are"))?;
+    let epoch: u64 = knobs.parse("epoch")?.unwrap_or(0);
+    // The default of `load` would drop or cut by batches that nobody asked for here.
+    let batches = !matches!(knobs.get("batch-size"), None | Some((_, Provenance::Default)));
+    let batch_size = batches.then_some(config.batch_size);
+
+    let order = sampler(config.sampler, samples, config.seed).and_then(|sampler| sampler.order(epoch));
+    let dealing = Dealing::new(config.deal, config.world_size, batch_size, config.drop_last);
+    let stream = AccessStream::new(
+        order.map_err(Error::from)?,
+        dealing.map_err(Error::from)?,
+        Rank(config.rank),
+        0,
+    )
+    .map_err(Error::from)?;
+    print(&stream)
+}
+
+fn print(stream: &AccessStream) -> Result<()> {
+    let mut out = output::stdout();
+    let mut ids = vec![SampleId(0); CHUNK];
+    let mut at = 0;
+    while at < stream.len() {
+        let count = CHUNK.min(usize::try_from(stream.len() - at).unwrap_or(CHUNK));
+        stream.fill(at, &mut ids[..count]);
+        for id in &ids[..count] {
+            writeln!(out, "{id}")?;
+        }
+        at += count as u64;
+    }
+    Ok(out.flush()?)
+}

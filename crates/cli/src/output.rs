@@ -1,0 +1,31 @@
+//! Writing results, and saying in one line why there are none.
+
+use std::io::{self, BufWriter, StdoutLock, Write};
+use std::process::ExitCode;
+
+use foreread::ErrorKind;
+
+/// Standard output, buffered. A reader that has gone away (`| head`) is found out at the next write.
+pub fn stdout() -> BufWriter<StdoutLock<'static>> {
+    BufWriter::with_capacity(1 << 16, io::stdout().lock())
+}
+
+/// Prints `error` as one line on standard error and says how the program ends.
+pub fn fail(error: &anyhow::Error) -> ExitCode {
+    if is_broken_pipe(error) {
+        // Whoever read the output has seen enough.
+        return ExitCode::SUCCESS;
+    }
+    // File names may hold line breaks; the message stays on one line.
+    let line: String = format!("{error:#}").chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    // Nothing is left to be done if even this cannot be written.
+    let _ = writeln!(io::stderr(), "foreread: {line}");
+    match error.downcast_ref::<foreread::Error>().map(foreread::Error::kind) {
+        Some(ErrorKind::Usage) => ExitCode::from(2),
+        _ => ExitCode::from(1),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,53 @@
+//! The settings of one invocation: arguments, then `FOREREAD_*`, then `foreread.toml`, then defaults.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Result;
+use foreread::{Knob, Knobs};
+
+use crate::output;
+
+/// The command's own knobs, beside those of a run.
+const OWN: &[Knob] = &[
+    ("report", Some("text"), "text or json"),
+    ("digest", Some("false"), "add each epoch's SHA-256 to the report"),
+    ("ids", Some("false"), "add each epoch's delivered ids to the report"),
+    ("samples", None, "how many samples there are, where there is no dataset"),
+    ("sample-bytes", None, "how long each is"),
+    ("epoch", Some("0"), "which epoch's order to print"),
+    ("format", Some("auto"), "how samples lie in objects"),
+    ("include", None, "globs of what to index"),
+    ("exclude", None, "globs of what to leave out"),
+    ("output", None, "where to write the catalog"),
+];
+
+/// Gathers all settings; `arguments` are those given on the command line.
+pub fn gather(arguments: Vec<(&'static str, Option<String>)>) -> Result<Knobs> {
+    let given = arguments.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    let environment = |name: &str| std::env::var(name).ok();
+    Ok(Knobs::gather(OWN, given, environment, Path::new("foreread.toml"))?)
+}
+
+/// Prints every setting with the place that it came from.
+pub fn explain(knobs: &Knobs) -> Result<()> {
+    let mut out = output::stdout();
+    for (name, value, from) in knobs.iter() {
+        writeln!(out, "{name:20} {:24} {from}", value.replace('\n', ","))?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Whether the report is to be JSON.
+pub fn is_json(knobs: &Knobs) -> Result<bool> {
+    match knobs.get("report").map_or("text", |(value, _)| value) {
+        "text" => Ok(false),
+        "json" => Ok(true),
+        _ => Err(knobs.refuse("report", "it is text or json").into()),
+    }
+}
+
+/// A knob that holds a list, one entry a line.
+pub fn list(knobs: &Knobs, name: &str) -> Vec<String> {
+    knobs.get(name).map_or_else(Vec::new, |(value, _)| value.lines().map(str::to_owned).collect())
+}

@@ -1,0 +1,184 @@
+//! Writing a catalog: the samples in their order, as the bytes of an Arrow IPC file.
+//!
+//! Labels are a dictionary column, because a thousand names stand behind a million rows; what only some origins have
+//! (modification times, ETags) is a column only where it is used. Everything written is a function of the samples and
+//! the base URL alone, so that two ranks that index the same data write the same bytes.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::types::Int32Type;
+use arrow_array::{
+    ArrayRef, DictionaryArray, Int32Array, RecordBatch, StringArray, TimestampNanosecondArray, UInt64Array,
+};
+use arrow_ipc::writer::FileWriter;
+use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
+use foreread_tier::{Object, Version};
+use foreread_types::Fingerprint;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::image::{
+    BASE_URL_KEY, CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, FINGERPRINT_KEY, FORMAT_KEY, Fault, VERSION,
+    VERSION_KEY, checksum, checksum_digits,
+};
+use crate::names::Cut;
+
+/// Rows of a batch: few batches for a million samples, and text well below the 31 bits that count it.
+const ROWS: usize = 65_536;
+
+/// One sample on its way into a catalog.
+pub(crate) struct Sample {
+    pub(crate) object: Object,
+    pub(crate) cut: Cut,
+}
+
+impl Sample {
+    fn label(&self) -> Option<&str> {
+        Some(self.cut.label(&self.object.path)).filter(|label| !label.is_empty())
+    }
+
+    fn modified(&self) -> Option<i64> {
+        match self.object.version {
+            Some(Version::Modified(time)) => Some(time),
+            _ => None,
+        }
+    }
+
+    fn etag(&self) -> Option<&str> {
+        match &self.object.version {
+            Some(Version::ETag(tag)) => Some(tag),
+            _ => None,
+        }
+    }
+}
+
+/// What identifies the data, whatever the catalog's own form and place: of each sample in order its path, offset,
+/// length, version and label.
+pub(crate) fn fingerprint(samples: &[Sample]) -> Fingerprint {
+    let mut hash = Xxh3::new();
+    hash.update(b"foreread samples 1\0");
+    let text = |hash: &mut Xxh3, kind: u8, text: &str| {
+        hash.update(&[kind]);
+        hash.update(&(text.len() as u64).to_le_bytes());
+        hash.update(text.as_bytes());
+    };
+    for sample in samples {
+        text(&mut hash, 1, &sample.object.path);
+        hash.update(&0u64.to_le_bytes()); // the offset: a file is read from its beginning
+        hash.update(&sample.object.size.to_le_bytes());
+        match (sample.modified(), sample.etag()) {
+            (Some(time), _) => {
+                hash.update(&[2]);
+                hash.update(&time.to_le_bytes());
+            }
+            (None, Some(tag)) => text(&mut hash, 3, tag),
+            (None, None) => hash.update(&[0]),
+        }
+        match sample.label() {
+            Some(label) => text(&mut hash, 4, label),
+            None => hash.update(&[0]),
+        }
+    }
+    Fingerprint(hash.digest128())
+}
+
+/// The bytes of the catalog file; `samples` are sorted.
+pub(crate) fn encode(base_url: &str, format: &str, samples: &[Sample]) -> Result<Vec<u8>, ArrowError> {
+    let labels = Labels::of(samples)?;
+    let modified = samples.iter().any(|sample| sample.modified().is_some());
+    let etag = samples.iter().any(|sample| sample.etag().is_some());
+    let mut fields = vec![
+        Field::new("path", DataType::Utf8, false),
+        Field::new("offset", DataType::UInt64, false),
+        Field::new("length", DataType::UInt64, false),
+        Field::new_dictionary("label", DataType::Int32, DataType::Utf8, true),
+    ];
+    if modified {
+        let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
+        fields.push(Field::new("modified", time, true));
+    }
+    if etag {
+        fields.push(Field::new("etag", DataType::Utf8, true));
+    }
+    let metadata = [
+        (VERSION_KEY, VERSION.to_owned()),
+        (BASE_URL_KEY, base_url.to_owned()),
+        (FORMAT_KEY, format.to_owned()),
+        (FINGERPRINT_KEY, fingerprint(samples).to_string()),
+    ];
+    let metadata: HashMap<_, _> =
+        metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let schema = Arc::new(Schema::new(fields).with_metadata(metadata));
+    let mut writer = FileWriter::try_new(Vec::new(), &schema)?;
+    let blank = String::from_utf8_lossy(&CHECKSUM_BLANK);
+    writer.write_metadata(CHECKSUM_KEY, format!("{CHECKSUM_PREFIX}{blank}"));
+    for rows in samples.chunks(ROWS) {
+        let paths = StringArray::from_iter_values(rows.iter().map(|sample| &*sample.object.path));
+        let offsets = UInt64Array::from_iter_values(rows.iter().map(|_| 0));
+        let lengths = UInt64Array::from_iter_values(rows.iter().map(|sample| sample.object.size));
+        let mut columns: Vec<ArrayRef> =
+            vec![Arc::new(paths), Arc::new(offsets), Arc::new(lengths), Arc::new(labels.column(rows)?)];
+        if modified {
+            let times: TimestampNanosecondArray = rows.iter().map(Sample::modified).collect();
+            columns.push(Arc::new(times.with_timezone("UTC")));
+        }
+        if etag {
+            columns.push(Arc::new(rows.iter().map(Sample::etag).collect::<StringArray>()));
+        }
+        writer.write(&RecordBatch::try_new(Arc::clone(&schema), columns)?)?;
+    }
+    writer.finish()?;
+    let mut bytes = writer.into_inner()?;
+    let damaged = |fault: Fault| ArrowError::IpcError(fault.why);
+    let digits = checksum_digits(&bytes).map_err(damaged)?;
+    let sum = checksum(&bytes, &digits);
+    bytes[digits].copy_from_slice(sum.as_bytes());
+    Ok(bytes)
+}
+
+/// The labels of sorted samples, which are therefore sorted.
+struct Labels<'a> {
+    names: Vec<&'a str>,
+    dictionary: ArrayRef,
+}
+
+impl<'a> Labels<'a> {
+    fn of(samples: &'a [Sample]) -> Result<Self, ArrowError> {
+        let mut names: Vec<&str> = samples.iter().filter_map(Sample::label).collect();
+        names.dedup();
+        let text: usize = names.iter().map(|name| name.len()).sum();
+        if i32::try_from(text).is_err() {
+            return Err(ArrowError::InvalidArgumentError("the names of the labels exceed 2 GiB".into()));
+        }
+        let dictionary = Arc::new(StringArray::from_iter_values(&names));
+        Ok(Self { names, dictionary })
+    }
+
+    fn column(&self, rows: &[Sample]) -> Result<DictionaryArray<Int32Type>, ArrowError> {
+        let number = |sample: &Sample| self.names.binary_search(&sample.label()?).ok().map(|number| number as i32);
+        let numbers: Int32Array = rows.iter().map(number).collect();
+        DictionaryArray::try_new(numbers, Arc::clone(&self.dictionary))
+    }
+}
+
+/// Writes a file whole or not at all: beside its place first, then renamed. A reader has the old or the new one.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let name = path.file_name().ok_or_else(|| std::io::Error::other("the path has no file name"))?;
+    let mut beside = std::ffi::OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}", std::process::id()));
+    let beside = path.with_file_name(beside);
+    let written = (|| {
+        let mut file = std::fs::File::create(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)
+    })();
+    if written.is_err() {
+        // What failed is reported; the attempt to clean up can only fail for the same reason.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}

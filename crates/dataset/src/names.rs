@@ -1,0 +1,79 @@
+//! Paths: which are allowed, how samples are numbered, what a label is.
+
+use std::cmp::Ordering;
+
+/// The longest path or ETag in bytes. A batch of a catalog counts its text in 31 bits, and object stores stop at 1,024.
+pub(crate) const MAX_TEXT: usize = 16 << 10;
+
+/// Why a path cannot be a sample's: it could lead out of the origin, or no origin has such a name.
+pub(crate) fn refuse(path: &str) -> Option<&'static str> {
+    if path.len() > MAX_TEXT {
+        return Some("it is longer than 16,384 bytes");
+    }
+    if path.contains('\0') {
+        return Some("it has a zero byte in it");
+    }
+    match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
+        None => None,
+        Some("") => Some("it is absolute or has an empty part"),
+        Some(_) => Some("it has a `.` or `..` in it and may leave the origin"),
+    }
+}
+
+/// A path cut into the parts that samples are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Length of the first directory; 0 for a file at the top.
+    first: u32,
+    /// Length of the containing directory; 0 for a file at the top.
+    directory: u32,
+}
+
+impl Cut {
+    /// Cuts a path of at most [`MAX_TEXT`] bytes.
+    pub(crate) fn of(path: &str) -> Self {
+        Self { first: path.find('/').unwrap_or(0) as u32, directory: path.rfind('/').unwrap_or(0) as u32 }
+    }
+
+    /// The first directory, which is the label; empty at the top.
+    pub(crate) fn label<'a>(&self, path: &'a str) -> &'a str {
+        &path[..self.first as usize]
+    }
+}
+
+/// The order in which samples are numbered: by first directory, then by containing directory, then by file name,
+/// each as bytes. It is the order of torchvision's `ImageFolder`, which sorts the classes, walks each, sorts the
+/// directories it finds and the files in each.
+pub(crate) fn compare((a, cut_a): (&str, Cut), (b, cut_b): (&str, Cut)) -> Ordering {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let first = a[..cut_a.first as usize].cmp(&b[..cut_b.first as usize]);
+    let directory = || a[..cut_a.directory as usize].cmp(&b[..cut_b.directory as usize]);
+    let name = || a[cut_a.directory as usize..].cmp(&b[cut_b.directory as usize..]);
+    first.then_with(directory).then_with(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_is_image_folders_and_not_the_paths() {
+        // Sorted by whole path, `a-b/1` would come before `a/2`, and `a/b-c/1` before `a/b/2`, and `a/z` last of `a`.
+        let right = ["top", "zop", "a/z", "a/b/2", "a/b/10/1", "a/b-c/1", "a-b/1", "b/1"];
+        let mut sorted = right;
+        sorted.sort_unstable();
+        assert_ne!(sorted, ["top", "zop", "a/z", "a/b/2", "a/b/10/1", "a/b-c/1", "a-b/1", "b/1"]);
+        sorted.sort_unstable_by(|a, b| compare((a, Cut::of(a)), (b, Cut::of(b))));
+        assert_eq!(sorted, ["top", "zop", "a/z", "a/b/2", "a/b-c/1", "a/b/10/1", "a-b/1", "b/1"]);
+    }
+
+    #[test]
+    fn climbing_paths_are_refused() {
+        for path in ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a/.", "a\0b", &"x".repeat(MAX_TEXT + 1)] {
+            assert!(refuse(path).is_some(), "{path:?}");
+        }
+        for path in ["a", "a/b", "..a/b..", "a/...", ".hidden", "a b/\u{e9}"] {
+            assert_eq!(refuse(path), None, "{path:?}");
+        }
+    }
+}

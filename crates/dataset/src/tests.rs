@@ -1,0 +1,327 @@
+//! Catalogs as a whole: round trips, damage, hostile files, other tools' view.
+
+use std::fs;
+use std::path::Path;
+
+use foreread_tier::{Object, Span, Version};
+use foreread_types::SampleId;
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use crate::image::{Image, checksum, checksum_digits};
+use crate::{Catalog, DatasetErrorKind, Entry};
+
+fn object(path: &str, size: u64, version: Option<Version>) -> Object {
+    Object { path: path.into(), size, version }
+}
+
+fn small() -> Vec<Object> {
+    vec![
+        object("dog/b.jpg", 10, Some(Version::Modified(1_600_000_000_123_456_789))),
+        object("dog/a.jpg", 0, Some(Version::Modified(-5))),
+        object("cat/deep/\u{e9}.jpg", 1 << 40, None),
+        object("top.jpg", 7, Some(Version::ETag("\"abc\"".into()))),
+    ]
+}
+
+fn saved(objects: Vec<Object>) -> (TempDir, std::path::PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(crate::CATALOG_FILE_NAME);
+    Catalog::from_objects("/data", objects).unwrap().save(&path).unwrap();
+    (directory, path)
+}
+
+fn entries(catalog: &Catalog) -> Vec<Entry> {
+    (0..catalog.len()).map(|id| catalog.entry(SampleId(id)).unwrap()).collect()
+}
+
+#[test]
+fn a_saved_catalog_says_what_the_made_one_said() {
+    let made = Catalog::from_objects("s3://bucket/data", small()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c");
+    made.save(&path).unwrap();
+    made.save(&path).unwrap();
+    let opened = Catalog::open(&path).unwrap();
+    for catalog in [&made, &opened] {
+        assert_eq!((catalog.len(), catalog.is_empty()), (4, false));
+        assert_eq!(catalog.total_bytes(), 17 + (1 << 40));
+        assert_eq!(catalog.base_url(), "s3://bucket/data");
+        let paths: Vec<&str> = (0..4).map(|id| catalog.path(SampleId(id)).unwrap()).collect();
+        assert_eq!(paths, ["top.jpg", "cat/deep/\u{e9}.jpg", "dog/a.jpg", "dog/b.jpg"]);
+        let labels: Vec<Option<&str>> = (0..5).map(|id| catalog.label(SampleId(id))).collect();
+        assert_eq!(labels, [None, Some("cat"), Some("dog"), Some("dog"), None]);
+        assert_eq!(catalog.labels().iter().map(|label| &**label).collect::<Vec<_>>(), ["cat", "dog"]);
+        assert_eq!(catalog.label_index(SampleId(3)), Some(1));
+        let mut sorted = small();
+        sorted.sort_by_key(|object| paths.iter().position(|path| **path == *object.path));
+        let expected: Vec<Entry> =
+            sorted.into_iter().map(|object| Entry { object, span: Span::Whole }).collect();
+        assert_eq!(entries(catalog), expected);
+        assert_eq!(catalog.entry(SampleId(4)).unwrap_err().kind(), DatasetErrorKind::OutOfRange);
+        assert_eq!(catalog.entry(SampleId(u64::MAX)).unwrap_err().kind(), DatasetErrorKind::OutOfRange);
+    }
+    assert_eq!(made.fingerprint(), opened.fingerprint());
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "a temporary file was left");
+}
+
+/// Changing this means that saved state and persisted caches of older versions no longer fit their data.
+#[test]
+fn the_fingerprint_is_as_it_ever_was() {
+    let catalog = Catalog::from_objects("/data", small()).unwrap();
+    assert_eq!(catalog.fingerprint().to_string(), "GOLDEN");
+}
+
+#[test]
+fn the_fingerprint_is_of_the_data_and_not_of_its_place_or_listing_order() {
+    let base = Catalog::from_objects("/data", small()).unwrap();
+    let mut reversed = small();
+    reversed.reverse();
+    assert_eq!(Catalog::from_objects("s3://elsewhere", reversed).unwrap().fingerprint(), base.fingerprint());
+    type Change = fn(&mut Object);
+    let changes: [Change; 4] = [
+        |object| object.path = "dog/c.jpg".into(),
+        |object| object.size += 1,
+        |object| object.version = None,
+        |object| object.version = Some(Version::Modified(1_600_000_000_123_456_790)),
+    ];
+    for change in changes {
+        let mut objects = small();
+        change(&mut objects[0]);
+        assert_ne!(Catalog::from_objects("/data", objects).unwrap().fingerprint(), base.fingerprint());
+    }
+}
+
+#[test]
+fn more_samples_than_a_batch_holds() {
+    let objects = (0..140_000u64).map(|number| object(&format!("{}/{number}", number % 7), number, None));
+    let (_directory, path) = saved(objects.collect());
+    let catalog = Catalog::open(path).unwrap();
+    assert_eq!(catalog.len(), 140_000);
+    for id in [0, 65_535, 65_536, 131_071, 131_072, 139_999] {
+        let entry = catalog.entry(SampleId(id)).unwrap();
+        let (label, number) = entry.object.path.split_once('/').unwrap();
+        assert_eq!(catalog.label(SampleId(id)), Some(label));
+        assert_eq!(number.parse::<u64>().unwrap(), entry.object.size);
+        assert_eq!(catalog.sizes().bytes(SampleId(id)), entry.object.size);
+    }
+}
+
+#[test]
+fn what_no_catalog_can_hold_is_refused_by_name() {
+    let of = |objects: Vec<Object>| Catalog::from_objects("/data", objects).unwrap_err();
+    assert_eq!(of(vec![]).kind(), DatasetErrorKind::Empty);
+    for path in ["/etc/passwd", "a/../../x", "a//b", "a/", "", "a\0b"] {
+        let error = of(vec![object("fine", 1, None), object(path, 1, None)]);
+        assert_eq!(error.kind(), DatasetErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains(&format!("{path:?}")), "{error}");
+        assert!(!error.to_string().contains('\n'), "{error}");
+    }
+    let error = of(vec![object("a/b", 1, None), object("c", 1, None), object("a/b", 2, None)]);
+    assert!(error.to_string().contains("\"a/b\"") && error.to_string().contains("twice"), "{error}");
+    assert_eq!(of(vec![object("a", u64::MAX, None), object("b", 1, None)]).kind(), DatasetErrorKind::Invalid);
+}
+
+#[test]
+fn what_is_no_catalog_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    let kind = |path: &Path| Catalog::open(path).unwrap_err().kind();
+    assert_eq!(kind(&path), DatasetErrorKind::Io);
+    assert_eq!(kind(directory.path()), DatasetErrorKind::NotACatalog);
+    assert!(!Catalog::is_catalog_file(&path) && !Catalog::is_catalog_file(directory.path()));
+    for content in [&b""[..], b"ARROW", b"{\"a\": 1}"] {
+        fs::write(&path, content).unwrap();
+        assert_eq!(kind(&path), DatasetErrorKind::NotACatalog, "{content:?}");
+        assert!(!Catalog::is_catalog_file(&path));
+    }
+    // An Arrow file of somebody else's.
+    let schema = arrow_schema::Schema::new(Vec::<arrow_schema::Field>::new());
+    let mut writer = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &schema).unwrap();
+    writer.finish().unwrap();
+    fs::write(&path, writer.into_inner().unwrap()).unwrap();
+    assert!(Catalog::is_catalog_file(&path));
+    let error = Catalog::open(&path).unwrap_err();
+    assert_eq!(error.kind(), DatasetErrorKind::NotACatalog);
+    assert!(error.to_string().contains("foreread index"), "{error}");
+}
+
+#[test]
+fn every_flipped_byte_and_every_truncation_is_refused() {
+    let (directory, path) = saved(small());
+    let bytes = fs::read(&path).unwrap();
+    let damaged = directory.path().join("damaged");
+    for at in 0..bytes.len() {
+        for flip in [0x01, 0x20, 0x80, 0xff] {
+            let mut copy = bytes.clone();
+            copy[at] ^= flip;
+            fs::write(&damaged, copy).unwrap();
+            let error = Catalog::open(&damaged).expect_err(&format!("byte {at} ^ {flip:#x} was accepted"));
+            assert!(error.to_string().contains("damaged"), "{error}");
+        }
+        fs::write(&damaged, &bytes[..at]).unwrap();
+        assert!(Catalog::open(&damaged).is_err(), "the first {at} bytes were accepted");
+    }
+    fs::write(&damaged, [&bytes[..], b"\n"].concat()).unwrap();
+    assert!(Catalog::open(&damaged).is_err());
+}
+
+/// Puts a right checksum on wrong bytes, as somebody would who wants to be believed.
+fn believable(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+    let digits = checksum_digits(&bytes).ok()?;
+    let sum = checksum(&bytes, &digits);
+    bytes[digits].copy_from_slice(sum.as_bytes());
+    Some(bytes)
+}
+
+/// Asks everything of a file that may be hostile; it must answer or refuse.
+fn ask_everything(bytes: Vec<u8>, file: &Path) {
+    let Some(bytes) = believable(bytes) else { return };
+    fs::write(file, bytes).unwrap();
+    let Ok(catalog) = Catalog::open(file) else { return };
+    for id in 0..catalog.len().min(1000) + 1 {
+        if let Ok(entry) = catalog.entry(SampleId(id)) {
+            assert!(!entry.object.path.split('/').any(|part| matches!(part, "" | "." | "..")));
+            assert_eq!(entry.object.size, catalog.sizes().bytes(SampleId(id)));
+        }
+        assert_eq!(catalog.label(SampleId(id)).is_some(), catalog.label_index(SampleId(id)).is_some());
+    }
+}
+
+#[test]
+fn a_hostile_byte_with_a_right_checksum_does_no_harm() {
+    let (directory, path) = saved(small());
+    let bytes = fs::read(&path).unwrap();
+    let hostile = directory.path().join("hostile");
+    for at in 0..bytes.len() {
+        for value in [0x00, 0x01, 0x7f, 0x80, 0xff] {
+            let mut copy = bytes.clone();
+            copy[at] = value;
+            ask_everything(copy, &hostile);
+        }
+    }
+}
+
+#[test]
+fn a_climbing_path_in_a_catalog_is_refused_when_it_is_read() {
+    let (_directory, path) = saved(vec![object("aaa/bbb", 1, None), object("ccc", 1, None)]);
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(7).position(|window| window == b"aaa/bbb").unwrap();
+    bytes[at..at + 7].copy_from_slice(b"../../b");
+    fs::write(&path, believable(bytes).unwrap()).unwrap();
+    let catalog = Catalog::open(&path).unwrap();
+    assert!(catalog.entry(SampleId(0)).is_ok());
+    let error = catalog.entry(SampleId(1)).unwrap_err();
+    assert_eq!(error.kind(), DatasetErrorKind::Corrupt);
+    assert!(error.to_string().contains("../../b") && error.to_string().contains("sample 1"), "{error}");
+}
+
+#[test]
+fn replacing_an_open_catalog_leaves_it_whole() {
+    let (_directory, path) = saved(small());
+    let open = Catalog::open(&path).unwrap();
+    let before = entries(&open);
+    Catalog::from_objects("/other", [object("x", 1, None)]).unwrap().save(&path).unwrap();
+    assert_eq!(entries(&open), before);
+    assert_eq!(Catalog::open(&path).unwrap().len(), 1);
+}
+
+#[test]
+fn arrows_own_reader_sees_the_columns_and_the_metadata() {
+    let (_directory, path) = saved(small());
+    let reader = arrow_ipc::reader::FileReader::try_new(fs::File::open(path).unwrap(), None).unwrap();
+    let schema = reader.schema();
+    let columns: Vec<String> =
+        schema.fields().iter().map(|field| format!("{}: {}", field.name(), field.data_type())).collect();
+    assert_eq!(
+        columns,
+        [
+            "path: Utf8",
+            "offset: UInt64",
+            "length: UInt64",
+            "label: Dictionary(Int32, Utf8)",
+            "modified: Timestamp(ns, \"UTC\")",
+            "etag: Utf8"
+        ]
+    );
+    let value = |key: &str| schema.metadata().get(key).unwrap().to_string();
+    assert_eq!(value("foreread.catalog"), "1");
+    assert_eq!(value("foreread.format"), "files");
+    assert_eq!(value("foreread.base_url"), "/data");
+    assert_eq!(value("foreread.fingerprint").len(), 32);
+    let sum = reader.custom_metadata().get("foreread.checksum").unwrap().to_string();
+    assert!(sum.starts_with("xxh3:") && sum.len() == 37 && sum != format!("xxh3:{}", "0".repeat(32)), "{sum}");
+    let batches: Vec<_> = reader.collect::<Result<_, _>>().unwrap();
+    assert_eq!(batches.iter().map(|batch| batch.num_rows()).sum::<usize>(), 4);
+    // What no object has is no column.
+    let (_directory, path) = saved(vec![object("a", 1, None)]);
+    let reader = arrow_ipc::reader::FileReader::try_new(fs::File::open(path).unwrap(), None).unwrap();
+    assert_eq!(reader.schema().fields().len(), 4);
+}
+
+fn versions() -> impl Strategy<Value = Option<Version>> {
+    prop_oneof![
+        Just(None),
+        any::<i64>().prop_map(|time| Some(Version::Modified(time))),
+        "[ -~]{0,8}".prop_map(|tag| Some(Version::ETag(tag.into()))),
+    ]
+}
+
+fn objects() -> impl Strategy<Value = Vec<Object>> {
+    let paths = prop::collection::btree_set("([a-c.-]?[a-c\u{e9}\u{4e16}]/){0,3}[a-d -]{0,2}[a-d]", 1..40);
+    paths.prop_flat_map(|paths| {
+        let rest = prop::collection::vec((0..1u64 << 50, versions()), paths.len());
+        (Just(paths), rest).prop_map(|(paths, rest)| {
+            paths.iter().zip(rest).map(|(path, (size, version))| object(path, size, version)).collect()
+        })
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_objects_come_back(objects in objects()) {
+        let (_directory, path) = saved(objects.clone());
+        let catalog = Catalog::open(path).unwrap();
+        let found = entries(&catalog);
+        // The order, said again and slowly.
+        let mut expected = objects;
+        expected.sort_by_key(|object| {
+            let parts: Vec<&str> = object.path.split('/').collect();
+            let (name, directories) = parts.split_last().unwrap();
+            let first = directories.first().copied().unwrap_or_default();
+            (first.to_owned(), directories.join("/"), (*name).to_owned())
+        });
+        let found: Vec<Object> = found.into_iter().map(|entry| entry.object).collect();
+        prop_assert_eq!(&found, &expected);
+        for (id, object) in expected.iter().enumerate() {
+            let label = object.path.split_once('/').map(|(label, _)| label);
+            prop_assert_eq!(catalog.label(SampleId(id as u64)), label);
+        }
+    }
+
+    #[test]
+    fn random_flips_are_refused_and_hostile_ones_harmless(
+        objects in objects(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 1..=255u8), 1..4),
+    ) {
+        let (_directory, path) = saved(objects);
+        let whole = fs::read(&path).unwrap();
+        let mut bytes = whole.clone();
+        for (at, flip) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+        }
+        prop_assume!(bytes != whole);
+        fs::write(&path, &bytes).unwrap();
+        prop_assert!(Catalog::open(&path).is_err());
+        ask_everything(bytes, &path);
+    }
+}
+
+#[test]
+fn the_image_in_memory_is_the_file() {
+    let (_directory, path) = saved(small());
+    let image = Image::owned(fs::read(&path).unwrap()).unwrap();
+    assert_eq!(image.rows(), 4);
+    assert_eq!(image.bytes(), fs::read(&path).unwrap());
+}

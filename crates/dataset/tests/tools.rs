@@ -1,0 +1,72 @@
+//! The promise that other tools open a catalog, kept with the tools themselves.
+//!
+//! Set `FOREREAD_TEST_PYTHON_ARROW` to a Python that has pyarrow, pandas, polars and duckdb.
+
+use std::process::Command;
+
+use foreread_dataset::Catalog;
+use foreread_tier::{Object, Version};
+
+const SCRIPT: &str = r#"
+import sys
+import duckdb, pandas, polars, pyarrow.feather
+
+path, labelled, versioned = sys.argv[1], sys.argv[2] == "labelled", sys.argv[3] == "versioned"
+columns = ["path", "offset", "length", "label"] + (["modified", "etag"] if versioned else [])
+total = sum(range(1000))
+
+frame = pandas.read_feather(path)
+assert list(frame.columns) == columns, frame.columns
+assert len(frame) == 1000 and frame["length"].sum() == total, frame
+assert frame["label"].isna().sum() == (1 if labelled else 1000), frame["label"]
+if versioned:
+    assert frame["modified"].dropna().iloc[0].value == 1_600_000_000_123_456_789, frame["modified"]
+
+for mapped in [True, False]:
+    frame = polars.read_ipc(path, memory_map=mapped)
+    assert frame.columns == columns and frame.height == 1000, frame
+    assert frame["length"].sum() == total
+    assert frame["label"].null_count() == (1 if labelled else 1000), frame["label"]
+assert polars.scan_ipc(path).select(polars.col("length").sum()).collect().item() == total
+
+table = pyarrow.feather.read_table(path, memory_map=True)
+table.validate(full=True)
+assert table.schema.metadata[b"foreread.catalog"] == b"1", table.schema.metadata
+rows, length, labels = duckdb.sql("select count(*), sum(length), count(label) from table").fetchone()
+assert (rows, length, labels) == (1000, total, 999 if labelled else 0), (rows, length, labels)
+if labelled:
+    found = duckdb.sql("select length from table where label = 'class3' and path = 'class3/13'").fetchall()
+    assert found == [(13,)], found
+"#;
+
+#[test]
+fn pandas_polars_and_duckdb_open_a_catalog() {
+    let Some(python) = std::env::var_os("FOREREAD_TEST_PYTHON_ARROW") else {
+        println!("skipped: FOREREAD_TEST_PYTHON_ARROW names no Python with pyarrow, pandas, polars and duckdb");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    for (labelled, versioned) in [(true, true), (true, false), (false, false)] {
+        let path = directory.path().join("catalog.foreread");
+        let objects = (0..1000u64).map(|number| Object {
+            path: match number {
+                1.. if labelled => format!("class{}/{number}", number % 10).into(),
+                _ => format!("{number}").into(),
+            },
+            size: number,
+            version: match number % 3 {
+                0 if versioned => Some(Version::Modified(1_600_000_000_123_456_789)),
+                1 if versioned => Some(Version::ETag(format!("\"{number}\"").into())),
+                _ => None,
+            },
+        });
+        Catalog::from_objects("/data", objects).unwrap().save(&path).unwrap();
+        let mut command = Command::new(&python);
+        command.args(["-c", SCRIPT]).arg(&path);
+        command.arg(if labelled { "labelled" } else { "flat" });
+        command.arg(if versioned { "versioned" } else { "plain" });
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "labelled {labelled}, versioned {versioned}: {said}");
+    }
+}

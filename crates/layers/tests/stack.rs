@@ -1,0 +1,109 @@
+//! All layers together keep the contract of the tier below.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_layers::{Limited, Meter, Metered, RetryPolicy, Retrying, Throttled};
+use foreread_tier::{CacheTier, ErrorKind, OriginTier, Tier};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, StoredCache, When, conformance};
+use foreread_types::{SampleId, Tick};
+use futures::StreamExt;
+
+type Stack<T> = Retrying<Limited<Throttled<Metered<T>>>>;
+
+fn stack<T: Tier + ?Sized>(inner: Arc<T>, rate: u64, places: usize) -> (Stack<T>, Meter) {
+    let (Some(rate), Some(places)) = (NonZeroU64::new(rate), NonZeroUsize::new(places)) else {
+        panic!("not zero")
+    };
+    let metered = Metered::new(inner);
+    let meter = metered.meter();
+    let throttled = Throttled::new(Arc::new(metered), rate);
+    let limited = Limited::new(Arc::new(throttled), places);
+    (Retrying::new(Arc::new(limited), RetryPolicy::default(), 5).with_meter(&meter), meter)
+}
+
+fn conforming() -> FakeOrigin {
+    let objects = conformance::samples(3).into_iter().map(|known| (known.object.path, known.object.size));
+    let hidden = conformance::HIDDEN.iter().map(|&(path, size)| (path.into(), size));
+    FakeOrigin::new(objects.chain(hidden)).with_seed(3)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stack_conforms_as_an_origin() {
+    let slow = conforming().with_latency(Duration::from_millis(2)).with_jitter(Duration::from_millis(7));
+    let origin: Arc<dyn OriginTier> = Arc::new(slow);
+    let (stack, meter) = stack(origin, 1_000_000_000, 3);
+    assert_eq!((stack.name(), stack.profile().parallelism), ("fake", 3));
+    conformance::origin(&stack, &conformance::samples(3)).await;
+    assert_eq!(meter.read().in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stack_conforms_as_an_origin_where_every_object_fails_at_first() {
+    let flaky = FailingTier::new(Arc::new(conforming()))
+        .on(When::FirstOfEach(1), Fault::Error(ErrorKind::Transient))
+        .on(When::Chance(0.1), Fault::RetryAfter(ErrorKind::Throttled, Duration::from_millis(20)));
+    let (stack, meter) = stack(Arc::new(flaky), 1_000_000_000, 3);
+    conformance::origin(&stack, &conformance::samples(3)).await;
+    assert!(meter.read().retried > 12, "{:?}", meter.read());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stack_conforms_as_a_cache() {
+    let cache = StoredCache::new(8 << 20).with_latency(Duration::from_millis(1), Duration::from_millis(1));
+    let (stack, _) = stack(Arc::new(cache), 1_000_000_000, 3);
+    let stack: Arc<dyn CacheTier> = Arc::new(stack);
+    conformance::cache(stack).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_attempts_take_bandwidth_and_sleeping_ones_take_no_place() {
+    let origin = Arc::new(FakeOrigin::uniform(100, 100_000));
+    let flaky = FailingTier::new(Arc::clone(&origin))
+        .on(When::FirstOfEach(1), Fault::RetryAfter(ErrorKind::Throttled, Duration::from_secs(10)));
+    let (stack, meter) = stack(Arc::new(flaky), 10_000_000, 4);
+    let batch = (0..100).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(u64::from(id)))).collect();
+    let began = tokio::time::Instant::now();
+    assert_eq!(
+        stack.read(batch).filter(|answer| std::future::ready(answer.result.is_ok())).count().await,
+        100
+    );
+    // A second of failures, ten of sleep during which the others fail, a second of successes.
+    let took = began.elapsed().as_secs_f64();
+    assert!((11.0..11.3).contains(&took), "{took} s");
+    let read = meter.read();
+    assert_eq!((read.requests, read.errors, read.retried, read.bytes), (200, 100, 100, 10_000_000));
+}
+
+/// The paused clock has one thread; wake-ups lost between threads would show here, as a test that does not end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_streams_on_several_threads_all_end() {
+    let origin = Arc::new(FakeOrigin::uniform(64, 1000));
+    let flaky =
+        FailingTier::new(Arc::clone(&origin)).on(When::Chance(0.02), Fault::Error(ErrorKind::Transient));
+    let (stack, meter) = stack(Arc::new(flaky), 200_000_000, 3);
+    let stack = Arc::new(stack);
+    let tasks: Vec<_> = (0..16u32)
+        .map(|task| {
+            let (origin, stack) = (Arc::clone(&origin), Arc::clone(&stack));
+            tokio::spawn(async move {
+                for round in 0..40u32 {
+                    let request =
+                        |tag: u32| origin.request(tag, SampleId(u64::from(tag)), Tick(u64::from(round)));
+                    let batch: Vec<_> = (0..(task + round) % 30).map(request).collect();
+                    let (length, dropped) = (batch.len(), (task + round).is_multiple_of(5));
+                    let taken = if dropped { length / 2 } else { length };
+                    assert_eq!(stack.read(batch).take(taken).count().await, taken);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(60), task)
+            .await
+            .expect("a stream that does not end")
+            .unwrap();
+    }
+    assert_eq!(meter.read().in_flight, 0);
+}

@@ -1,0 +1,164 @@
+//! Whatever is wrong, one clear line says what, the exit code is not zero, and nothing hangs.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::{Samples, content, foreread, number, run};
+
+fn index(samples: &Samples) -> String {
+    let catalog = samples.path().join("set.foreread").to_str().unwrap().to_owned();
+    run(&mut foreread(["index", samples.path().to_str().unwrap(), "-o", &catalog])).ok();
+    catalog
+}
+
+#[track_caller]
+fn assert_says(line: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(line.contains(part), "'{part}' is not in: {line}");
+    }
+}
+
+#[test]
+fn no_such_directory() {
+    let line = run(&mut foreread(["load", "/no/such/place"])).fails(1);
+    assert_says(&line, &["/no/such/place", "not found"]);
+}
+
+#[test]
+fn an_empty_directory() {
+    let samples = Samples::new();
+    let line = run(&mut foreread(["load", samples.path().to_str().unwrap()])).fails(1);
+    assert_says(&line, &[samples.path().to_str().unwrap(), "no samples"]);
+}
+
+#[test]
+fn a_file_that_is_no_catalog() {
+    let samples = Samples::awkward(3, 10);
+    samples.add("notes.txt", b"hello");
+    let line = run(&mut foreread(["load", samples.path().join("notes.txt").to_str().unwrap()])).fails(1);
+    assert_says(&line, &["notes.txt", "neither a directory nor a catalog"]);
+}
+
+/// Indexes, changes one file and loads: one line that names the file and says what has changed.
+#[track_caller]
+fn changed(change: impl FnOnce(&Path), says: &[&str]) {
+    let samples = Samples::awkward(200, 1000);
+    let catalog = index(&samples);
+    change(&samples.path().join("a/2"));
+    let line = run(&mut foreread(["load", &catalog])).fails(1);
+    assert_says(&line, &["a/2", "sample "]);
+    assert_says(&line, says);
+}
+
+#[test]
+fn a_file_deleted_between_index_and_read() {
+    changed(|path| fs::remove_file(path).unwrap(), &["not found", "index"]);
+}
+
+#[test]
+fn a_file_truncated_between_index_and_read() {
+    changed(|path| fs::write(path, b"short").unwrap(), &["changed", "5 bytes"]);
+}
+
+#[test]
+fn a_file_grown_between_index_and_read() {
+    changed(|path| fs::write(path, content(1, 5000)).unwrap(), &["changed"]);
+}
+
+#[test]
+fn a_file_replaced_by_a_pipe() {
+    changed(
+        |path| {
+            fs::remove_file(path).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+        },
+        &["a/2"],
+    );
+}
+
+#[test]
+fn unreadable_samples_are_skipped_or_substituted_where_that_is_chosen() {
+    let samples = Samples::awkward(200, 1000);
+    let catalog = index(&samples);
+    fs::remove_file(samples.path().join("a/2")).unwrap();
+    let skip = run(&mut foreread(["load", &catalog, "--on-error=skip", "--report=json", "--epochs=2"])).json();
+    assert_eq!((number(&skip, "/skipped"), number(&skip, "/epochs/0/samples")), (2, 199));
+    let other = run(&mut foreread(["load", &catalog, "--on-error=substitute", "--report=json", "--epochs=2"])).json();
+    assert_eq!((number(&other, "/substituted"), number(&other, "/epochs/1/samples")), (2, 200));
+}
+
+#[test]
+fn a_file_without_read_permission() {
+    use std::os::unix::fs::PermissionsExt;
+    let samples = Samples::awkward(20, 1000);
+    let path = samples.path().join("a/2");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    if fs::read(&path).is_ok() {
+        // Root reads everything; become somebody else, who may still enter the directory and run the command.
+        let program = samples.directory.path().join("foreread-copy");
+        fs::copy(crate::support::binary(), &program).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(samples.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = std::process::Command::new(&program);
+        command.args(["load", samples.path().to_str().unwrap()]).current_dir("/");
+        std::os::unix::process::CommandExt::uid(&mut command, 65534);
+        let line = run(&mut command).fails(1);
+        assert_says(&line, &["a/2", "permission denied"]);
+        return;
+    }
+    let line = run(&mut foreread(["load", samples.path().to_str().unwrap()])).fails(1);
+    assert_says(&line, &["a/2", "permission denied"]);
+}
+
+#[test]
+fn a_catalog_with_any_flipped_byte_or_a_missing_end() {
+    let samples = Samples::awkward(40, 100);
+    let catalog = index(&samples);
+    let whole = fs::read(&catalog).unwrap();
+    for at in (0..whole.len()).step_by(whole.len() / 23) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x20;
+        fs::write(&catalog, &bytes).unwrap();
+        let line = run(&mut foreread(["load", &catalog])).fails(1);
+        assert_says(&line, &["set.foreread"]);
+    }
+    fs::write(&catalog, &whole[..whole.len() - 7]).unwrap();
+    assert_says(&run(&mut foreread(["load", &catalog])).fails(1), &["set.foreread"]);
+}
+
+#[test]
+fn a_sample_larger_than_memory_and_look_ahead_is_delivered() {
+    let samples = Samples::awkward(20, 1000);
+    samples.add("a/big", &content(9, 3_000_000));
+    let report = crate::support::load(&samples, &["--memory=100KB", "--look-ahead=50KB", "--batch-size=4", "--digest"]);
+    let ids = crate::support::order(&["--samples=21"]);
+    assert_eq!(report["epochs"][0]["digest"], samples.digest(&ids));
+}
+
+#[test]
+fn settings_that_make_no_sense() {
+    let samples = Samples::awkward(8, 10);
+    let target = samples.path().to_str().unwrap();
+    for (arguments, says) in [
+        (&["--rank=4", "--world-size=4"][..], &["--rank 4", "0 to 3"][..]),
+        (&["--rank=1"], &["--rank 1"]),
+        (&["--batch-size=0"], &["--batch-size 0", "at least 1"]),
+        (&["--epochs=0"], &["--epochs 0", "at least 1"]),
+        (&["--memory=lots"], &["--memory lots", "no size", "MiB"]),
+        (&["--look-ahead=12XB"], &["--look-ahead 12XB", "no size"]),
+        (&["--origin-limit=0"], &["--origin-limit 0", "at least 1"]),
+        (&["--sampler=random"], &["--sampler random", "shuffle, torch"]),
+        (&["--on-error=ignore"], &["--on-error ignore", "fail, skip"]),
+        (&["--deal=fair"], &["--deal fair", "torch"]),
+        (&["--compute-ms=-3"], &["--compute-ms -3"]),
+        (&["--report=xml"], &["--report xml", "text or json"]),
+        (&["--seed=-1"], &["--seed -1"]),
+    ] {
+        let line = run(&mut foreread(["load", target].iter().chain(arguments))).fails(2);
+        assert_says(&line, says);
+    }
+    assert_says(&run(&mut foreread(["load", "gopher://x"])).fails(1), &["gopher", "file"]);
+    assert_says(&run(&mut foreread(["order"])).fails(2), &["--samples"]);
+    assert_says(&run(&mut foreread(["plan", "--samples=5"])).fails(2), &["--sample-bytes"]);
+    assert_eq!(run(&mut foreread(["load", target, "--no-such-option"])).code, Some(2));
+}

@@ -1,0 +1,143 @@
+//! `foreread load` on real directories: content, order, origin reads, memory.
+
+use crate::support::{Samples, four_thousand, foreread, load, number, order, run};
+
+/// Every pass of a report has the digest that the order and the files give.
+#[track_caller]
+fn assert_digests(samples: &Samples, report: &serde_json::Value, sampler: &str, seed: &str) {
+    let count = number(report, "/samples").to_string();
+    for epoch in report["epochs"].as_array().unwrap().iter().filter(|epoch| epoch["phase"] == "train") {
+        let number = epoch["epoch"].to_string();
+        let ids = order(&["--samples", &count, "--sampler", sampler, "--seed", seed, "--epoch", &number]);
+        assert_eq!(epoch["digest"], samples.digest(&ids), "epoch {number}");
+    }
+}
+
+#[test]
+fn everything_in_memory_reads_each_sample_once() {
+    let samples = four_thousand();
+    let report = load(samples, &["--seed", "11", "--epochs", "3", "--memory", "1GiB", "--digest"]);
+    assert_eq!(number(&report, "/samples"), 4000);
+    assert_eq!(number(&report, "/dataset_bytes"), samples.bytes());
+    assert_eq!(number(&report, "/origin_bytes"), samples.bytes());
+    assert_eq!(number(&report, "/origin_requests"), 4000);
+    assert_eq!(number(&report, "/floor_origin_bytes"), samples.bytes());
+    assert_eq!(number(&report, "/epochs/2/reads/memory/samples"), 4000);
+    assert_eq!(number(&report, "/epochs/2/batches"), 63);
+    assert_digests(samples, &report, "shuffle", "11");
+}
+
+#[test]
+fn memory_for_a_part_stays_at_the_floor() {
+    let samples = four_thousand();
+    let (size, epochs) = (samples.bytes(), 4);
+    let capacity = size * 6 / 10;
+    let report = load(
+        samples,
+        &["--epochs", "4", "--memory", &capacity.to_string(), "--look-ahead", "16MiB", "--sampler", "torch", "--digest"],
+    );
+    let bound = size + (epochs - 1) * (size - capacity);
+    let read = number(&report, "/origin_bytes");
+    assert!(read as f64 <= 1.01 * bound as f64, "{read} of at most {bound}");
+    assert!(read >= number(&report, "/floor_origin_bytes"));
+    assert_digests(samples, &report, "torch", "0");
+}
+
+#[test]
+fn a_validation_set_is_read_after_every_epoch_and_cached_like_the_rest() {
+    let train = Samples::awkward(600, 50_000);
+    let validation = Samples::awkward(150, 50_000);
+    let path = validation.path().to_str().unwrap();
+    let report = load(
+        &train,
+        &["--epochs", "3", "--memory", "1GiB", "--batch-size", "32", "--validate", path, "--digest", "--ids"],
+    );
+    let phases: Vec<_> = report["epochs"].as_array().unwrap().iter().map(|epoch| epoch["phase"].clone()).collect();
+    assert_eq!(phases, ["train", "validation", "train", "validation", "train", "validation"]);
+    let ids: Vec<u64> = (0..150).collect();
+    for pass in [1, 3, 5] {
+        assert_eq!(report["epochs"][pass]["digest"], validation.digest(&ids));
+        assert_eq!(report["epochs"][pass]["ids"], serde_json::json!(ids));
+    }
+    assert_digests(&train, &report, "shuffle", "0");
+    assert_eq!(number(&report, "/origin_bytes"), train.bytes() + validation.bytes());
+    assert_eq!(number(&report, "/origin_requests"), 750);
+    assert_eq!(number(&report, "/epochs/5/reads/memory/samples"), 150);
+}
+
+#[test]
+fn ranks_share_an_epoch_as_order_says() {
+    let samples = Samples::awkward(101, 1000);
+    for deal in ["torch", "blocks"] {
+        for rank in ["0", "1", "2"] {
+            let common = ["--world-size", "3", "--rank", rank, "--batch-size", "8", "--deal", deal, "--seed", "5"];
+            let report = load(&samples, &[&common[..], &["--epochs", "1", "--ids", "--memory", "1MB"]].concat());
+            let ids = order(&[&common[..], &["--samples", "101"]].concat());
+            assert_eq!(report["epochs"][0]["ids"], serde_json::json!(ids), "{deal} {rank}");
+            assert_eq!(number(&report, "/rank").to_string(), rank);
+        }
+    }
+}
+
+#[test]
+fn drop_last_drops_the_short_batch() {
+    let samples = Samples::awkward(101, 1000);
+    let report = load(&samples, &["--batch-size", "8", "--drop-last", "--epochs", "1"]);
+    assert_eq!((number(&report, "/epochs/0/samples"), number(&report, "/epochs/0/batches")), (96, 12));
+}
+
+#[test]
+fn a_limited_origin_gets_a_memory_tier_and_a_plain_local_one_does_not() {
+    // Whether the file system is a local one decides; here only that a limit turns the tier on is certain.
+    let samples = Samples::awkward(50, 1000);
+    let report = load(&samples, &["--origin-limit", "100MB/s", "--look-ahead", "1MB"]);
+    assert_eq!(number(&report, "/origin_requests"), 50);
+    assert_eq!(number(&report, "/epochs/1/reads/memory/samples"), 50);
+}
+
+#[test]
+fn resident_memory_stays_within_the_tier_the_look_ahead_and_a_constant() {
+    const MIB: u64 = 1 << 20;
+    let samples = Samples::new();
+    // From nothing to 64 MB, so that the largest batch alone is more than the look-ahead.
+    for id in 0..400u64 {
+        let length = match id % 100 {
+            0 => 64_000_000,
+            1..=10 => 3_000_000 + id * 1001,
+            11..=60 => 150_000 + id * 77,
+            61..=90 => 500 * id,
+            _ => 0,
+        };
+        samples.add(&format!("{}/{id}", id % 7), &crate::support::content(id, length as usize));
+    }
+    let batch = 8;
+    let sizes: Vec<u64> = samples.in_order().iter().map(|path| std::fs::metadata(path).unwrap().len()).collect();
+    let mut largest = [0, 0];
+    for epoch in 0..10 {
+        let ids = order(&["--samples", "400", "--epoch", &epoch.to_string()]);
+        for batch in ids.chunks(batch) {
+            let bytes = batch.iter().map(|&id| sizes[id as usize]).sum::<u64>();
+            if bytes > largest[0] {
+                largest = [bytes, largest[0]];
+            } else if bytes > largest[1] {
+                largest[1] = bytes;
+            }
+        }
+    }
+    for (memory, look_ahead) in [(100 * MIB, 32 * MIB), (200 * MIB, 256 * MIB), (0, 16 * MIB)] {
+        let finished = run(&mut foreread([
+            "load",
+            samples.path().to_str().unwrap(),
+            "--epochs=10",
+            "--batch-size=8",
+            &format!("--memory={memory}"),
+            &format!("--look-ahead={look_ahead}"),
+            "--report=json",
+        ]));
+        let bound = memory + look_ahead.max(largest[0] + largest[1]) + 96 * MIB;
+        let peak = finished.peak;
+        finished.ok();
+        println!("memory {memory}, look-ahead {look_ahead}: peak {} MiB of {} MiB", peak / MIB, bound / MIB);
+        assert!(peak <= bound, "peak {} MiB of {} MiB", peak / MIB, bound / MIB);
+    }
+}

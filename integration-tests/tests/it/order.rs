@@ -1,0 +1,49 @@
+//! `foreread order` as a user sees it.
+
+use crate::support::{foreread, order, run};
+
+#[test]
+fn torch_vectors_of_the_literature() {
+    assert_eq!(order(&["--samples", "10", "--sampler", "torch"]), [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]);
+    let ids = order(&["--samples", "100000", "--sampler", "torch", "--seed", "7"]);
+    assert_eq!(ids[..6], [41615, 23657, 92717, 16389, 28607, 45432]);
+    // The seed is the sum of seed and epoch, as DistributedSampler has it.
+    assert_eq!(order(&["--samples", "100000", "--sampler", "torch", "--seed", "3", "--epoch", "4"]), ids);
+}
+
+#[test]
+fn fewer_samples_than_ranks() {
+    let of = |rank: &str, more: &[&str]| {
+        order(&[&["--samples", "1", "--sampler", "torch", "--world-size", "4", "--rank", rank], more].concat())
+    };
+    for rank in ["0", "1", "2", "3"] {
+        assert_eq!(of(rank, &[]), [0]);
+        assert_eq!(of(rank, &["--drop-last"]), [0; 0]);
+    }
+}
+
+#[test]
+fn settings_come_from_argument_environment_and_file_in_that_order() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("foreread.toml"), "seed = 1\nsamples = 5\nsampler = 'torch'\n").unwrap();
+    let mut command = foreread(["order", "--explain", "--samples", "7"]);
+    command.current_dir(directory.path()).env("FOREREAD_SEED", "2").env("RANK", "1").env("WORLD_SIZE", "3");
+    let explained = run(&mut command).ok();
+    let line = |name: &str| {
+        let line = explained.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(line("samples"), "samples 7 argument");
+    assert_eq!(line("seed"), "seed 2 environment FOREREAD_SEED");
+    assert_eq!(line("sampler"), "sampler torch file foreread.toml");
+    assert_eq!(line("rank"), "rank 1 environment RANK");
+    assert_eq!(line("epochs"), "epochs 2 default");
+}
+
+#[test]
+fn a_reader_that_stops_early_is_no_error() {
+    let line = format!("{} order --samples 3000000 | head -n 1", crate::support::binary().display());
+    let output = crate::support::output(std::process::Command::new("sh").args(["-c", &line]));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.stdout.iter().filter(|&&byte| byte == b'\n').count(), 1);
+}

@@ -1,0 +1,228 @@
+//! What the tests of the command share: datasets, the command itself under a deadline, and an independent opinion of
+//! what it should deliver.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+/// Nothing that these tests start takes this long; what does, hangs.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// The `foreread` of this build, which lies two folders above the test's own executable.
+pub fn binary() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.parent().unwrap().parent().unwrap().join("foreread");
+    assert!(path.is_file(), "{} is not there: `cargo build` first, or `cargo test --workspace`", path.display());
+    path
+}
+
+/// What a finished command left behind.
+pub struct Finished {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    /// Largest resident set, in bytes, as far as it was seen.
+    pub peak: u64,
+}
+
+impl Finished {
+    /// Asserts success and returns the output.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self.stdout
+    }
+
+    /// Asserts success and parses the output as one JSON object.
+    #[track_caller]
+    pub fn json(self) -> Value {
+        serde_json::from_str(&self.ok()).unwrap()
+    }
+
+    /// Asserts failure with `code` and one line on standard error, and returns the line.
+    #[track_caller]
+    pub fn fails(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{}{}", self.stdout, self.stderr);
+        assert_eq!(self.stdout, "");
+        let line = self.stderr.trim_end().to_owned();
+        assert!(line.starts_with("foreread: ") && !line.contains('\n'), "{line}");
+        line
+    }
+}
+
+/// `foreread` with these arguments, free of the settings around it, in a directory without `foreread.toml`.
+pub fn foreread<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(binary());
+    command.args(arguments).current_dir(std::env::temp_dir()).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("FOREREAD_") || ["RANK", "WORLD_SIZE", "RUST_LOG"].contains(&&*text) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs a command to its end, watching its memory; one that does not end is killed and fails the test.
+#[track_caller]
+pub fn run(command: &mut Command) -> Finished {
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let err = tempfile::NamedTempFile::new().unwrap();
+    command.stdout(out.reopen().unwrap()).stderr(err.reopen().unwrap());
+    let mut child = command.spawn().unwrap();
+    let began = Instant::now();
+    let mut peak = 0;
+    let status = loop {
+        peak = peak.max(high_water(child.id()).unwrap_or(0));
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if began.elapsed() > DEADLINE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("{command:?} hangs; it said: {}", fs::read_to_string(err.path()).unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let read = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
+    Finished { code: status.code(), stdout: read(out.path()), stderr: read(err.path()), peak }
+}
+
+/// The largest resident set of a process so far, in bytes. The kernel keeps it, so looking now and then is enough.
+fn high_water(process: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Runs anything else and returns its output.
+pub fn output(command: &mut Command) -> Output {
+    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// Bytes that differ from sample to sample and do not repeat within one.
+pub fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = vec![0; length];
+    for word in bytes.chunks_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+    }
+    bytes
+}
+
+/// A directory of samples.
+pub struct Samples {
+    pub directory: TempDir,
+}
+
+impl Samples {
+    pub fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    /// `count` files of about `bytes` bytes: names with spaces and letters beyond ASCII, folders in folders, hidden
+    /// files beside them, and one empty file.
+    pub fn awkward(count: u64, bytes: u64) -> Self {
+        let samples = Self::new();
+        let classes = ["cats and dogs", "Äpfel", "a", "a-b", "zebra/striped one", "zebra", "数字/零", "B"];
+        for id in 0..count {
+            let class = classes[(id % classes.len() as u64) as usize];
+            let name = match id % 4 {
+                0 => format!("img {id}.jpg"),
+                1 => format!("bild-ü{id}.png"),
+                2 => format!("{id}"),
+                _ => format!("x_{id:06}.JPEG"),
+            };
+            let length = if id == 5 { 0 } else { bytes - bytes / 10 + (id * 7919) % (bytes / 5 + 1) };
+            samples.add(&format!("{class}/{name}"), &content(id, length as usize));
+        }
+        samples.add(".hidden", b"no sample");
+        samples.add("a/.cache/x.jpg", b"no sample");
+        samples
+    }
+
+    pub fn add(&self, path: &str, bytes: &[u8]) {
+        let path = self.directory.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The samples' paths in the order of their ids, found without any code of ours: walked and sorted by (first
+    /// directory, containing directory, file name), each as bytes.
+    pub fn in_order(&self) -> Vec<PathBuf> {
+        let mut found: Vec<(Vec<u8>, Vec<u8>, Vec<u8>, PathBuf)> = Vec::new();
+        let mut pending = vec![self.path().to_owned()];
+        while let Some(directory) = pending.pop() {
+            for entry in fs::read_dir(&directory).unwrap().map(Result::unwrap) {
+                let name = entry.file_name().into_encoded_bytes();
+                if name.starts_with(b".") {
+                    continue;
+                }
+                if entry.file_type().unwrap().is_dir() {
+                    pending.push(entry.path());
+                    continue;
+                }
+                let relative = entry.path().strip_prefix(self.path()).unwrap().parent().unwrap().to_owned();
+                let first = relative.iter().next().unwrap_or_default().as_encoded_bytes().to_owned();
+                found.push((first, relative.into_os_string().into_encoded_bytes(), name, entry.path()));
+            }
+        }
+        found.sort();
+        found.into_iter().map(|(.., path)| path).collect()
+    }
+
+    /// The sum of all samples' lengths.
+    pub fn bytes(&self) -> u64 {
+        self.in_order().iter().map(|path| fs::metadata(path).unwrap().len()).sum()
+    }
+
+    /// SHA-256 over each sample's id and bytes, in the given order.
+    pub fn digest(&self, ids: &[u64]) -> String {
+        let paths = self.in_order();
+        let mut digest = Sha256::new();
+        for &id in ids {
+            digest.update(id.to_le_bytes());
+            digest.update(fs::read(&paths[id as usize]).unwrap());
+        }
+        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// 4,000 files of about 100 KB, made once for all tests that only read them.
+pub fn four_thousand() -> &'static Samples {
+    static SAMPLES: OnceLock<Samples> = OnceLock::new();
+    SAMPLES.get_or_init(|| Samples::awkward(4000, 100_000))
+}
+
+/// What `foreread order` says.
+pub fn order(arguments: &[&str]) -> Vec<u64> {
+    let output = run(&mut foreread(["order"].iter().chain(arguments))).ok();
+    output.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+/// `foreread load --report json` on `samples`.
+#[track_caller]
+pub fn load(samples: &Samples, arguments: &[&str]) -> Value {
+    let target = samples.path().to_str().unwrap();
+    run(&mut foreread(["load", target, "--report", "json"].iter().chain(arguments))).json()
+}
+
+/// A number in a report.
+#[track_caller]
+pub fn number(report: &Value, pointer: &str) -> u64 {
+    report.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {report}"))
+}

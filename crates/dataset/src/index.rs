@@ -174,3 +174,90 @@ fn left_out(options: &IndexOptions, unwanted: u64, catalogs: u64) -> String {
         false => format!(": of what is there, {}", parts.join(" and ")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use foreread_tier::{Completions, ErrorKind, ReadRequest, Tier, TierProfile};
+    use foreread_types::SampleId;
+    use futures::stream::BoxStream;
+
+    use super::*;
+
+    /// An origin that only lists: a path, or an error about one (`!path`).
+    #[derive(Debug)]
+    struct Listed(Vec<&'static str>, TierProfile);
+
+    impl Tier for Listed {
+        fn name(&self) -> &str {
+            "listed"
+        }
+        fn profile(&self) -> &TierProfile {
+            &self.1
+        }
+        fn read(&self, _: Vec<ReadRequest>) -> Completions {
+            futures::stream::empty().boxed()
+        }
+    }
+
+    impl OriginTier for Listed {
+        fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+            let listed = self.0.clone().into_iter().map(|path| match path.strip_prefix('!') {
+                Some(path) => Err(TierError::new(ErrorKind::Denied, "listed").with_object(path)),
+                None => Ok(Object { path: path.into(), size: 10, version: None }),
+            });
+            futures::stream::iter(listed.collect::<Vec<_>>()).boxed()
+        }
+    }
+
+    async fn index(paths: &[&'static str], options: IndexOptions) -> Result<Vec<String>, DatasetError> {
+        let origin = Listed(paths.to_vec(), TierProfile::new(1));
+        let mut last = Progress::default();
+        let catalog = Catalog::index(&origin, "/data", &options, |progress| {
+            assert_eq!(progress.objects, last.objects + 1);
+            last = progress;
+        })
+        .await?;
+        assert_eq!((last.objects, last.bytes), (catalog.len(), catalog.total_bytes()));
+        (0..catalog.len()).map(|id| catalog.path(SampleId(id)).map(ToOwned::to_owned)).collect()
+    }
+
+    #[tokio::test]
+    async fn globs_match_the_whole_path_and_stars_stop_at_slashes() {
+        let paths = ["a.jpg", "x/b.jpg", "x/c.txt", "x/y/d.jpg", "catalog.foreread"];
+        let any = IndexOptions::default;
+        assert_eq!(index(&paths, any()).await.unwrap(), ["a.jpg", "x/b.jpg", "x/c.txt", "x/y/d.jpg"]);
+        assert_eq!(index(&paths, any().including("*.jpg")).await.unwrap(), ["a.jpg"]);
+        let all = any().including("**/*.jpg");
+        assert_eq!(index(&paths, all.clone()).await.unwrap(), ["a.jpg", "x/b.jpg", "x/y/d.jpg"]);
+        assert_eq!(index(&paths, all.excluding("x/y/**")).await.unwrap(), ["a.jpg", "x/b.jpg"]);
+        assert_eq!(index(&paths, any().including("x/*.{txt,jpg}")).await.unwrap(), ["x/b.jpg", "x/c.txt"]);
+        let error = index(&paths, any().including("[a")).await.unwrap_err();
+        assert_eq!(error.kind(), DatasetErrorKind::Invalid);
+        assert!(error.to_string().contains("[a"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn nothing_left_says_what_was_left_out() {
+        let error = index(&[], IndexOptions::default()).await.unwrap_err();
+        assert_eq!(error.to_string(), "/data: there are no samples in it (hidden files do not count)");
+        let paths = ["a", "b", "old.foreread"];
+        let error = index(&paths, IndexOptions::default().excluding("*")).await.unwrap_err();
+        assert_eq!(error.kind(), DatasetErrorKind::Empty);
+        let told = "2 excluded by the globs and 1 left out as catalogs (*.foreread)";
+        assert_eq!(error.to_string(), format!("/data: there are no samples: of what is there, {told}"));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_listed_counts_unless_it_is_excluded() {
+        let paths = ["a", "!private", "b", "!other/link"];
+        let error = index(&paths, IndexOptions::default()).await.unwrap_err();
+        assert_eq!(error.kind(), DatasetErrorKind::Listing);
+        let text = error.to_string();
+        assert!(text.contains("listed: private: ") && text.ends_with("(and 1 more)"), "{text}");
+        assert!(std::error::Error::source(&error).is_some());
+        let options = IndexOptions::default().excluding("private/**").excluding("**/link");
+        assert_eq!(index(&paths, options).await.unwrap(), ["a", "b"]);
+        // A directory of which something is wanted is not decided by what is not.
+        assert!(index(&paths, IndexOptions::default().excluding("private/*.txt")).await.is_err());
+    }
+}

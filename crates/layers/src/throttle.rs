@@ -63,7 +63,7 @@ impl State {
     fn sent(&self, clear: Instant, bytes: u64) -> (Instant, u64) {
         let scaled = u128::from(bytes) * NANOS + u128::from(self.rest);
         let (nanos, rest) = (scaled / u128::from(self.rate), scaled % u128::from(self.rate));
-        // A transmission of more than 500 years ends never; a century is never too.
+        // Cut at a century, so that the sum below stays an instant.
         let took = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX).min(u64::MAX / 5));
         (clear + took, rest as u64)
     }

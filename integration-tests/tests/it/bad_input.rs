@@ -95,10 +95,11 @@ fn a_file_without_read_permission() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
     if fs::read(&path).is_ok() {
         // Root reads everything; become somebody else, who may still enter the directory and run the command.
-        let program = samples.directory.path().join("foreread-copy");
+        let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let program = elsewhere.path().join("foreread");
         fs::copy(crate::support::binary(), &program).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::set_permissions(samples.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        [samples.path(), elsewhere.path(), &program].into_iter().for_each(open);
         let mut command = std::process::Command::new(&program);
         command.args(["load", samples.path().to_str().unwrap()]).current_dir("/");
         std::os::unix::process::CommandExt::uid(&mut command, 65534);

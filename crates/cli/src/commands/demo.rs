@@ -30,7 +30,7 @@ const EPOCHS: u64 = 3;
 const BATCH: u64 = 32;
 const COMPUTE: Duration = Duration::from_millis(25);
 const LATENCY: Duration = Duration::from_millis(8);
-const RATE: NonZeroU64 = NonZeroU64::new(40_000_000).unwrap();
+const RATE: NonZeroU64 = NonZeroU64::new(40 << 20).unwrap();
 const LOOK_AHEAD: u64 = 8 << 20;
 const SEED: u64 = 42;
 

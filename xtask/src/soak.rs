@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 
-use crate::cargo::run_tests;
+use crate::cargo::{self, run_tests};
 use crate::seed::Seed;
 use crate::steps::{Run, suites};
 use crate::tally::{Outcome, Tally};
@@ -30,6 +30,11 @@ pub fn run(args: &Args) -> Result<bool> {
     let mut tally = Tally::default();
     tally.step("soak", |results| {
         Ok(Outcome::Ran(run_tests(&mut command, results, &mut std::io::stdout().lock())?))
+    });
+    // Ten seconds and 2.5 GB: PyTorch's order at the size from which it shuffles otherwise.
+    tally.step("torch's large path", |_| {
+        let example = ["run", "--package", "foreread-oracle", "--example", "torch_large_vector"];
+        Ok(Outcome::Ran(cargo::run(&mut cargo::cargo(&workspace, example))?))
     });
     skip_needs(&mut tally);
     print!("\n{}", tally.summary(seed));

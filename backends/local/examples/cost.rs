@@ -2,6 +2,9 @@
 //!
 //! `cargo run --release -p foreread-local --example cost -- [files] [bytes each] [directory] [us of work with each]`
 
+#![expect(clippy::unwrap_used, reason = "a measurement that fails may say so by panicking")]
+
+use std::collections::VecDeque;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -28,13 +31,18 @@ fn report(what: &str, samples: usize, work: impl FnOnce()) {
     println!("{what:40} {:6.2} us CPU {:6.2} us wall a sample", each(used), each(wall));
 }
 
-fn plain(root: &Path, names: &[String]) {
+fn plain(root: &Path, names: &[String], keep: usize) {
+    let mut kept = VecDeque::new();
     for name in names {
         let file = std::fs::File::open(root.join(name)).unwrap();
         let length = file.metadata().unwrap().len() as usize;
         let mut bytes = Vec::with_capacity(length);
         file.take(length as u64).read_to_end(&mut bytes).unwrap();
         assert_eq!(bytes.len(), length);
+        kept.push_back(bytes);
+        if kept.len() > keep {
+            kept.pop_front();
+        }
     }
 }
 
@@ -43,6 +51,15 @@ fn reused(root: &Path, names: &[String], length: usize) {
     for name in names {
         let file = std::fs::File::open(root.join(name)).unwrap();
         file.read_exact_at(&mut bytes, 0).unwrap();
+    }
+}
+
+/// Puts the files out of the page cache, so that they are read from the disk again.
+fn evict(root: &Path, names: &[String]) {
+    for name in names {
+        let file = std::fs::File::open(root.join(name)).unwrap();
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     }
 }
 
@@ -79,14 +96,36 @@ fn main() {
     let samples = files * rounds;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let compute = words.next().map_or(Duration::ZERO, |word| Duration::from_micros(word.parse().unwrap()));
+    for parallelism in [1, 2, 32] {
+        let config = LocalConfig::default().with_parallelism(parallelism);
+        let origin = LocalOrigin::open(&root, config, Arc::new(HeapBuffers)).unwrap();
+        evict(&root, &names);
+        report(&format!("cold, parallelism {parallelism}"), files, || {
+            let batch = objects.iter().enumerate().map(request).collect();
+            let answers = origin.read(batch).for_each(|answer| {
+                consume(answer, length, compute);
+                std::future::ready(())
+            });
+            runtime.block_on(answers);
+        });
+    }
+    println!();
     for _ in 0..3 {
-        report("plain loop, memory reused", samples, || (0..rounds).for_each(|_| reused(&root, &names, length)));
-        report("plain loop, memory of its own", samples, || (0..rounds).for_each(|_| plain(&root, &names)));
+        report("plain loop, memory reused", samples, || {
+            (0..rounds).for_each(|_| reused(&root, &names, length))
+        });
+        report("plain loop, memory of its own", samples, || {
+            (0..rounds).for_each(|_| plain(&root, &names, 0))
+        });
+        // What readers ahead hold: the memory is no longer in the core's own cache.
+        report("plain loop, 256 samples held", samples, || {
+            (0..rounds).for_each(|_| plain(&root, &names, 256))
+        });
         report("two plain loops at once", samples, || {
             std::thread::scope(|scope| {
                 for half in names.chunks(files.div_ceil(2)) {
                     let root = &root;
-                    scope.spawn(move || (0..rounds).for_each(|_| plain(root, half)));
+                    scope.spawn(move || (0..rounds).for_each(|_| plain(root, half, 0)));
                 }
             });
         });

@@ -74,7 +74,8 @@ pub fn directory_of(url: &str) -> Result<PathBuf, TierError> {
         Some(rest) => match rest.find('/').map(|slash| rest.split_at(slash)) {
             Some((host, path)) if host.is_empty() || host.eq_ignore_ascii_case("localhost") => path,
             Some((host, _)) => {
-                let why = format!("it names the machine `{host}`; a directory here has three slashes: `file:///`");
+                let why =
+                    format!("it names the machine `{host}`; a directory here has three slashes: `file:///`");
                 return Err(invalid(url, why));
             }
             None => return Err(invalid(url, "it has no path; write `file:///directory`")),
@@ -82,7 +83,9 @@ pub fn directory_of(url: &str) -> Result<PathBuf, TierError> {
     };
     match unescape(path.as_bytes()) {
         Some(path) if !path.contains(&0) => Ok(PathBuf::from(OsString::from_vec(path))),
-        _ => Err(invalid(url, "a `%` in it is not followed by two hexadecimal digits; write `%25` for a `%`")),
+        _ => {
+            Err(invalid(url, "a `%` in it is not followed by two hexadecimal digits; write `%25` for a `%`"))
+        }
     }
 }
 
@@ -128,7 +131,9 @@ mod tests {
         ] {
             assert_eq!(directory_of(url).unwrap(), PathBuf::from(path), "{url}");
         }
-        for url in ["", "s3://bucket/x", "file://host/x", "file://", "file:///a%2", "file:///a%zz", "file:///a%00"] {
+        for url in
+            ["", "s3://bucket/x", "file://host/x", "file://", "file:///a%2", "file:///a%zz", "file:///a%00"]
+        {
             assert_eq!(directory_of(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
         }
     }

@@ -18,7 +18,9 @@ fn classify(errno: Errno) -> (ErrorKind, Option<&'static str>) {
         Errno::ACCESS | Errno::PERM => (ErrorKind::Denied, None),
         Errno::MFILE => (ErrorKind::Transient, Some("too many open files; raise `ulimit -n`")),
         Errno::NFILE => (ErrorKind::Transient, Some("too many open files on this machine")),
-        Errno::IO | Errno::STALE | Errno::INTR | Errno::AGAIN | Errno::TIMEDOUT => (ErrorKind::Transient, None),
+        Errno::IO | Errno::STALE | Errno::INTR | Errno::AGAIN | Errno::TIMEDOUT => {
+            (ErrorKind::Transient, None)
+        }
         Errno::NAMETOOLONG => (ErrorKind::Invalid, Some("the name is too long for this file system")),
         Errno::LOOP => (ErrorKind::Other, Some("symbolic links lead in a circle")),
         // What a path leads to when something else was put in a file's place.

@@ -168,12 +168,7 @@ impl Walk {
     }
 
     /// Reads a directory; `false` if the walk is over.
-    fn directory(
-        self: &Arc<Self>,
-        path: String,
-        parent: Option<Arc<Ancestor>>,
-        room: &mut Vec<u8>,
-    ) -> bool {
+    fn directory(self: &Arc<Self>, path: String, parent: Option<Arc<Ancestor>>, room: &mut Vec<u8>) -> bool {
         if self.is_before(&path) {
             return true;
         }
@@ -192,7 +187,8 @@ impl Walk {
         while let Some(ancestor) = above {
             if (ancestor.device, ancestor.inode) == (stat.st_dev, stat.st_ino) {
                 let again = if ancestor.path.is_empty() { "the root" } else { &ancestor.path };
-                let why = format!("symbolic links lead in a circle: it is {again} again; remove or exclude it");
+                let why =
+                    format!("symbolic links lead in a circle: it is {again} again; remove or exclude it");
                 return self.send(vec![Err(invalid(shown, why))]);
             }
             above = ancestor.parent.as_deref();

@@ -17,7 +17,18 @@
 //! consumer for each. Answers are put where the consumer finds them at once; the *wake-up* is owed, and paid before the
 //! thread does anything that may take long: before it waits for a device, before a large sample, before it goes idle,
 //! before it turns to another batch, and after [`WAKE_EVERY`] answers at the latest. So no answer ever waits behind a
-//! slow read: at most behind three small ones from the page cache.
+//! slow read: at most behind seven small ones from the page cache, some 100 us.
+//!
+//! # Measured
+//!
+//! `examples/cost.rs`, files of 100 KB, two cores, CPU with the consumer's: from the page cache 18-20 us a sample and
+//! 9.3-10 us of wall clock; a plain loop on one thread takes 14-15 us of either, 16 if it holds on to as many samples;
+//! two such loops at once 7.2 us of wall clock. A wake-up for each answer costs up to 4 us more where the consumer has
+//! a core to itself, and nothing where it has not. From a cold disk 177 us of wall clock with one thread, 151 with two,
+//! 88 with 32 (the disk's limit).
+//!
+//! All of it holds only while the allocator keeps freed memory: glibc, as it starts, gives 100 KB freed on another
+//! thread back to the kernel time and again, and that alone costs up to 18 us more.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -153,11 +164,6 @@ impl Pool {
             }
         }
         Answers { batch, ready: VecDeque::new(), left }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn threads(&self) -> usize {
-        lock(&self.0.state).threads
     }
 }
 

@@ -63,7 +63,11 @@ impl Reader {
     }
 
     /// Reads one sample; calls `about_to_wait` before the first system call that may wait for a device or a server.
-    pub(crate) fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
+    pub(crate) fn read(
+        &self,
+        request: &ReadRequest,
+        about_to_wait: impl FnOnce(),
+    ) -> Result<Bytes, TierError> {
         let path = &*request.object.path;
         let (offset, length) = extent(request)?;
         check_path(path)?;
@@ -104,7 +108,9 @@ impl Reader {
             match rustix::fs::openat2(&self.root, path, FLAGS, Mode::empty(), ResolveFlags::CACHED) {
                 Ok(file) => return Ok(file),
                 // An old kernel (before 5.12), or a sandbox that knows no `openat2`.
-                Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => self.tries_cache.store(false, Ordering::Relaxed),
+                Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
+                    self.tries_cache.store(false, Ordering::Relaxed)
+                }
                 // `AGAIN`: not cached. Anything else is left to the open that may wait to say.
                 Err(_) => {}
             }
@@ -193,7 +199,9 @@ fn compare(request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
     }
     match &object.version {
         None => Ok(()),
-        Some(Version::Modified(then)) if *then == nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32) => Ok(()),
+        Some(Version::Modified(then)) if *then == nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32) => {
+            Ok(())
+        }
         Some(Version::Modified(_)) => Err(changed(&object.path, "another modification time; index it again")),
         Some(_) => Err(invalid(&object.path, "it was indexed where objects have ETags; files have none")),
     }

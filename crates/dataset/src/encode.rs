@@ -108,8 +108,7 @@ pub(crate) fn encode(base_url: &str, format: &str, samples: &[Sample]) -> Result
         (FORMAT_KEY, format.to_owned()),
         (FINGERPRINT_KEY, fingerprint(samples).to_string()),
     ];
-    let metadata: HashMap<_, _> =
-        metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let metadata: HashMap<_, _> = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
     let schema = Arc::new(Schema::new(fields).with_metadata(metadata));
     let mut writer = FileWriter::try_new(Vec::new(), &schema)?;
     let blank = String::from_utf8_lossy(&CHECKSUM_BLANK);
@@ -157,7 +156,8 @@ impl<'a> Labels<'a> {
     }
 
     fn column(&self, rows: &[Sample]) -> Result<DictionaryArray<Int32Type>, ArrowError> {
-        let number = |sample: &Sample| self.names.binary_search(&sample.label()?).ok().map(|number| number as i32);
+        let number =
+            |sample: &Sample| self.names.binary_search(&sample.label()?).ok().map(|number| number as i32);
         let numbers: Int32Array = rows.iter().map(number).collect();
         DictionaryArray::try_new(numbers, Arc::clone(&self.dictionary))
     }

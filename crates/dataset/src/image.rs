@@ -16,7 +16,11 @@ use std::io::Read;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use arrow_ipc::{Block, Buffer, Field, FieldNode, Footer, Message, MetadataVersion, RecordBatch, Schema, TimeUnit, Type, root_as_footer, root_as_message};
+use arrow_ipc::{
+    Block, Buffer, Field, FieldNode, Footer, Message, MetadataVersion, RecordBatch, Schema, TimeUnit, Type,
+    root_as_footer, root_as_message,
+};
+use foreread_types::Sizes;
 use memmap2::Mmap;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -81,6 +85,7 @@ pub(crate) struct Image {
     batches: Vec<Batch>,
     rows_per_batch: u64,
     rows: u64,
+    sizes: Sizes,
 }
 
 /// A column of numbers: where its validity bits (if some value is absent) and its values begin.
@@ -121,19 +126,22 @@ pub(crate) struct Row<'a> {
 impl Image {
     /// Maps a catalog file and checks every byte of it.
     pub(crate) fn map(file: &File) -> Result<Self, MapError> {
-        // SAFETY: a mapping is shared memory, and no borrow of it may see it change. Whoever writes to the file in
-        // place, or truncates it (then touching it is a SIGBUS), breaks that; no lock of the system's prevents it.
-        // foreread itself never does: a catalog is written beside its place and renamed over it, which leaves this
-        // mapping its own inode. What remains is another program that edits a catalog in place under a running
-        // loader. Numbers are read by value and checked at each use, so even then no access leaves the mapping.
-        let map = unsafe { Mmap::map(file) }.map_err(MapError::Io)?;
+        let map = mapping(file).map_err(MapError::Io)?;
         let digits = checksum_digits(&map)?;
         // Not through the mapping: the pages would count as this process's memory from then on.
         let checksum = checksum_of_file(file, map.len(), &digits).map_err(MapError::Io)?;
         if map.get(digits) != Some(checksum.as_bytes()) {
             return Err(corrupt("its checksum does not match: the file was damaged or edited").into());
         }
-        Ok(Self::parse(Bytes::Mapped(map))?)
+        let length = map.len();
+        let mut image = Self::parse(Bytes::Mapped(map))?;
+        // Checking the rows has touched most pages, names too (the kernel maps what is around). A new mapping has none.
+        let fresh = mapping(file).map_err(MapError::Io)?;
+        if fresh.len() != length {
+            return Err(corrupt("it changed while it was opened").into());
+        }
+        image.bytes = Bytes::Mapped(fresh);
+        Ok(image)
     }
 
     /// Takes bytes that [`encode`](crate::encode) has just made.
@@ -154,14 +162,19 @@ impl Image {
             return Err(corrupt("it has more than one table of labels"));
         }
         let batches = footer.recordBatches().into_iter().flatten();
-        let batches: Vec<Batch> = batches.map(|block| batch(&bytes, block, columns)).collect::<Result<_, _>>()?;
+        let batches: Vec<Batch> =
+            batches.map(|block| batch(&bytes, block, columns)).collect::<Result<_, _>>()?;
         let rows_per_batch = batches.first().map_or(1, |batch| batch.rows);
         let (last, full) = batches.split_last().ok_or_else(|| corrupt("it has no samples"))?;
         if full.iter().any(|batch| batch.rows != rows_per_batch) || last.rows > rows_per_batch {
             return Err(corrupt("its batches are not of one length"));
         }
         let rows = (full.len() * rows_per_batch + last.rows) as u64;
-        Ok(Self { rows_per_batch: rows_per_batch as u64, rows, metadata, labels, batches, bytes })
+        let sizes = Sizes::uniform(0, 0);
+        let mut image =
+            Self { rows_per_batch: rows_per_batch as u64, rows, metadata, labels, batches, sizes, bytes };
+        image.sizes = Sizes::table(&image.lengths()?);
+        Ok(image)
     }
 
     /// All bytes, as they stand in a file.
@@ -180,6 +193,11 @@ impl Image {
 
     pub(crate) fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// The length of each sample.
+    pub(crate) fn sizes(&self) -> &Sizes {
+        &self.sizes
     }
 
     fn find(&self, row: u64) -> Option<(&Batch, usize)> {
@@ -217,7 +235,7 @@ impl Image {
 
     /// The lengths of all samples, after checking what every row must keep: that its bytes are the whole object and
     /// its label one of those there are.
-    pub(crate) fn lengths(&self) -> Result<Vec<u64>, Fault> {
+    fn lengths(&self) -> Result<Vec<u64>, Fault> {
         let mut lengths = Vec::with_capacity(self.rows as usize);
         let mut total = 0u64;
         for batch in &self.batches {
@@ -271,6 +289,15 @@ impl Text {
     }
 }
 
+fn mapping(file: &File) -> std::io::Result<Mmap> {
+    // SAFETY: a mapping is shared memory, and no borrow of it may see it change. Whoever writes to the file in place, or
+    // truncates it (then touching it is a SIGBUS), breaks that, and no lock prevents it. foreread itself never does: a
+    // catalog is written beside its place and renamed over it, which leaves this mapping its own inode. What remains is
+    // another program that edits a catalog in place under a running loader. Numbers are read by value and checked at
+    // each use, so even then no access leaves the mapping.
+    unsafe { Mmap::map(file) }
+}
+
 /// Why mapping failed.
 #[derive(Debug)]
 pub(crate) enum MapError {
@@ -295,7 +322,8 @@ fn footer(bytes: &[u8]) -> Result<Footer<'_>, Fault> {
     if magic != MAGIC {
         return Err(cut());
     }
-    let length = usize::try_from(i32::from_le_bytes(*length)).map_err(|_| corrupt("its footer is damaged"))?;
+    let length =
+        usize::try_from(i32::from_le_bytes(*length)).map_err(|_| corrupt("its footer is damaged"))?;
     let start = rest.len().checked_sub(length).ok_or_else(|| corrupt("its footer is damaged"))?;
     let footer = root_as_footer(&rest[start..]).map_err(|_| corrupt("its footer is damaged"))?;
     if footer.version() != MetadataVersion::V5 {
@@ -320,7 +348,8 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, Fault> {
     }
     let mut pairs = footer.custom_metadata().into_iter().flatten();
     let value = pairs.find(|pair| pair.key() == Some(CHECKSUM_KEY)).and_then(|pair| pair.value());
-    let digits = value.and_then(|value| value.strip_prefix(CHECKSUM_PREFIX)).filter(|digits| digits.len() == 32);
+    let digits =
+        value.and_then(|value| value.strip_prefix(CHECKSUM_PREFIX)).filter(|digits| digits.len() == 32);
     let digits = digits.ok_or_else(|| corrupt("its checksum is missing"))?;
     // They are borrowed from the footer and so from `bytes`: their place is their distance from its beginning.
     let start = digits.as_ptr().addr() - bytes.as_ptr().addr();
@@ -423,7 +452,9 @@ impl<'a> Parts<'a> {
     fn of(batch: &RecordBatch<'a>, body: Range<usize>) -> Result<Self, Fault> {
         let rows = usize::try_from(batch.length()).ok().filter(|&rows| rows <= bytes_bound(&body));
         let rows = rows.ok_or_else(|| corrupt("a batch has an impossible number of rows"))?;
-        if batch.compression().is_some() || batch.variadicBufferCounts().is_some_and(|counts| !counts.is_empty()) {
+        if batch.compression().is_some()
+            || batch.variadicBufferCounts().is_some_and(|counts| !counts.is_empty())
+        {
             return Err(corrupt("a batch is compressed"));
         }
         let nodes = Box::new(batch.nodes().into_iter().flatten());
@@ -436,7 +467,8 @@ impl<'a> Parts<'a> {
         let damaged = || corrupt("a column lies outside its batch");
         let buffer = self.buffers.next().ok_or_else(damaged)?;
         let start = usize::try_from(buffer.offset()).map_err(|_| damaged())?;
-        let length = usize::try_from(buffer.length()).ok().filter(|&length| length >= least).ok_or_else(damaged)?;
+        let length =
+            usize::try_from(buffer.length()).ok().filter(|&length| length >= least).ok_or_else(damaged)?;
         let end = start.checked_add(length).filter(|&end| end <= self.body.len()).ok_or_else(damaged)?;
         Ok(self.body.start + start..self.body.start + end)
     }
@@ -499,7 +531,8 @@ fn batch(bytes: &[u8], block: &Block, columns: Columns) -> Result<Batch, Fault> 
 fn labels(bytes: &[u8], block: &Block) -> Result<Vec<Arc<str>>, Fault> {
     let (message, body) = message(bytes, block)?;
     let table = message.header_as_dictionary_batch().filter(|table| !table.isDelta());
-    let data = table.and_then(|table| table.data()).ok_or_else(|| corrupt("its labels are something else"))?;
+    let data =
+        table.and_then(|table| table.data()).ok_or_else(|| corrupt("its labels are something else"))?;
     let mut parts = Parts::of(&data, body)?;
     let text = parts.text()?;
     let mut labels: Vec<Arc<str>> = Vec::with_capacity(parts.rows);

@@ -67,16 +67,18 @@ impl Filter {
     /// Whether what could not be listed was not wanted anyway: it, or (if it is a directory) all that is in it, is
     /// excluded. What is merely not *included* may be a directory with something in it that is.
     fn excludes(&self, error: &TierError) -> bool {
-        error.object().is_some_and(|path| {
-            self.exclude.is_match(path) || self.exclude.is_match(format!("{path}/"))
-        })
+        error
+            .object()
+            .is_some_and(|path| self.exclude.is_match(path) || self.exclude.is_match(format!("{path}/")))
     }
 }
 
 fn set(globs: &[String]) -> Result<GlobSet, DatasetError> {
     let mut set = GlobSetBuilder::new();
     for text in globs {
-        set.add(GlobBuilder::new(text).literal_separator(true).build().map_err(|error| bad_glob(text, error))?);
+        set.add(
+            GlobBuilder::new(text).literal_separator(true).build().map_err(|error| bad_glob(text, error))?,
+        );
     }
     set.build().map_err(|error| bad_glob(&globs.join(" "), error))
 }
@@ -138,7 +140,8 @@ impl Catalog {
             return Err(incomplete(base_url, errors, first));
         }
         if found.is_empty() {
-            let message = format!("{base_url}: there are no samples{}", left_out(options, unwanted, catalogs));
+            let message =
+                format!("{base_url}: there are no samples{}", left_out(options, unwanted, catalogs));
             return Err(DatasetError::new(DatasetErrorKind::Empty, message));
         }
         Self::from_objects(base_url, found)

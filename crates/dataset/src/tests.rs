@@ -250,7 +250,10 @@ fn arrows_own_reader_sees_the_columns_and_the_metadata() {
     assert_eq!(value("foreread.base_url"), "/data");
     assert_eq!(value("foreread.fingerprint").len(), 32);
     let sum = reader.custom_metadata().get("foreread.checksum").unwrap().to_string();
-    assert!(sum.starts_with("xxh3:") && sum.len() == 37 && sum != format!("xxh3:{}", "0".repeat(32)), "{sum}");
+    assert!(
+        sum.starts_with("xxh3:") && sum.len() == 37 && sum != format!("xxh3:{}", "0".repeat(32)),
+        "{sum}"
+    );
     let batches: Vec<_> = reader.collect::<Result<_, _>>().unwrap();
     assert_eq!(batches.iter().map(|batch| batch.num_rows()).sum::<usize>(), 4);
     // What no object has is no column.

@@ -44,3 +44,8 @@ pub use crate::prepared::Prepared;
 pub use crate::registry::Registry;
 pub use crate::report::{CountReport, EpochReport, ReadsReport, Report};
 pub use crate::size::{ByteRate, ByteSize, ParseSizeError};
+
+/// The README's examples, compiled.
+#[cfg(all(doctest, feature = "local"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

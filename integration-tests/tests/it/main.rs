@@ -6,7 +6,11 @@
 )]
 
 mod bad_input;
+mod catalog;
 mod house;
 mod load;
+mod needs_strace;
+mod needs_torch;
 mod order;
+mod stop;
 mod support;

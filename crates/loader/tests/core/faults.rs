@@ -1,0 +1,1 @@
+//! Faults that were found once, by name.

@@ -1,0 +1,50 @@
+//! The core against a reference model: random runs in random interleavings, checked after every step.
+//!
+//! [`scenario`] draws a run, its caches and everything that will go wrong; [`model`] says what must come out, the
+//! plainest way; [`world`] plays origin, caches and trainer in an order that a seed decides, and compares. A failure
+//! prints the smallest scenario and the seed; `PROPTEST_RNG_SEED` repeats it, `PROPTEST_CASES` or `FOREREAD_SOAK` (any
+//! value: a hundred thousand cases) look longer.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod faults;
+mod ledger;
+mod model;
+mod scenario;
+mod world;
+
+use std::hash::{BuildHasher, RandomState};
+
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+
+use crate::scenario::scenarios;
+use crate::world::{Outcome, World};
+
+fn config() -> Config {
+    let mut config = Config { failure_persistence: None, max_shrink_iters: 4000, ..Config::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = if std::env::var_os("FOREREAD_SOAK").is_some() { 100_000 } else { 2_000 };
+    }
+    if config.rng_seed == RngSeed::Random {
+        config.rng_seed = RngSeed::Fixed(RandomState::new().hash_one(0));
+    }
+    config
+}
+
+#[test]
+fn any_run_in_any_interleaving_is_what_the_model_says() {
+    let config = config();
+    if let RngSeed::Fixed(seed) = config.rng_seed {
+        println!("PROPTEST_RNG_SEED={seed}");
+    }
+    let outcomes = std::cell::RefCell::new(std::collections::BTreeMap::<Outcome, u32>::new());
+    let result = TestRunner::new(config).run(&scenarios(), |scenario| {
+        let outcome = World::new(&scenario).play()?;
+        *outcomes.borrow_mut().entry(outcome).or_default() += 1;
+        Ok(())
+    });
+    println!("{:?}", outcomes.borrow());
+    if let Err(failure) = result {
+        panic!("{failure}");
+    }
+}

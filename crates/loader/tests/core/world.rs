@@ -1,0 +1,464 @@
+//! Plays everything around the core (origin, caches, trainer, dealing) in an order drawn from a seed, and checks.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use foreread_loader::core::{Action, Config, Core, Event};
+use foreread_loader::{Source, Taking};
+use foreread_oracle::Run;
+use foreread_planner::{Floor, Plan, Retention, Scope};
+use foreread_types::{SampleKey, Tick};
+use proptest::test_runner::TestCaseError;
+use proptest::{prop_assert, prop_assert_eq};
+
+use crate::ledger::{Charge, Found, Ledger, Sample, Store};
+use crate::model::Model;
+use crate::scenario::{Scenario, content, mix};
+
+pub type Checked<T = ()> = Result<T, TestCaseError>;
+
+/// How a case ended, for the tally of what was covered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    Complete,
+    Failed,
+    Stopped,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Outcome {
+    pub end: End,
+    pub threshold: bool,
+}
+
+/// What the core waits for.
+#[derive(Debug)]
+enum Question {
+    Deal { pass: usize },
+    Find { tick: Tick, key: SampleKey, level: usize },
+    Fetch { tick: Tick, key: SampleKey, level: usize, charge: Charge },
+    Read { tick: Tick, key: SampleKey, charge: Charge },
+}
+
+impl Question {
+    /// The use that it is about, and whether it is a lookup.
+    fn about(&self) -> Option<(Tick, bool)> {
+        match self {
+            Self::Deal { .. } => None,
+            Self::Find { tick, .. } => Some((*tick, true)),
+            Self::Fetch { tick, .. } | Self::Read { tick, .. } => Some((*tick, false)),
+        }
+    }
+}
+
+/// What the trainer has done since the core was told last.
+#[derive(Debug, Default)]
+struct Untold {
+    taken: u64,
+    asked: bool,
+}
+
+pub struct World<'a> {
+    scenario: &'a Scenario,
+    run: Run,
+    pub plan: Arc<Plan>,
+    model: Model,
+    core: Core,
+    ledger: Rc<Ledger>,
+    stores: Vec<Store>,
+    questions: Vec<Question>,
+    /// Bytes of the lookups among them, which the core counts and nobody holds.
+    finding: u64,
+    dealt: usize,
+    /// By use: the sample at hand, and where it came from.
+    held: BTreeMap<u64, (Rc<Sample>, Source)>,
+    queue: VecDeque<Vec<Rc<Sample>>>,
+    trainer: VecDeque<Vec<Rc<Sample>>>,
+    waiting: bool,
+    untold: Untold,
+    handed: usize,
+    end: Option<End>,
+    /// By sample: reads from the origin, and copies made in a cache.
+    pub read: HashMap<SampleKey, u64>,
+    pub stored: HashMap<SampleKey, u64>,
+    undelivered: HashSet<SampleKey>,
+    state: u64,
+}
+
+impl<'a> World<'a> {
+    pub fn new(scenario: &'a Scenario) -> Self {
+        let run = scenario.run();
+        let plan = Arc::new(scenario.plan(&run));
+        let ledger = Rc::new(Ledger::default());
+        let levels = scenario.caches.iter().map(|cache| if cache.ready { Source::Memory } else { Source::Disk });
+        let config =
+            Config { look_ahead: scenario.look_ahead, on_error: scenario.on_error, levels: levels.collect() };
+        Self {
+            model: Model::new(scenario, &run),
+            core: Core::new(config, run.clone(), Arc::clone(&plan), scenario.sizes()),
+            stores: (0..).zip(&scenario.caches).map(|(level, &cache)| Store::new(level, cache, &ledger)).collect(),
+            scenario,
+            run,
+            plan,
+            ledger,
+            questions: Vec::new(),
+            finding: 0,
+            dealt: 0,
+            held: BTreeMap::new(),
+            queue: VecDeque::new(),
+            trainer: VecDeque::new(),
+            waiting: false,
+            untold: Untold::default(),
+            handed: 0,
+            end: None,
+            read: HashMap::new(),
+            stored: HashMap::new(),
+            undelivered: HashSet::new(),
+            state: scenario.seed,
+        }
+    }
+
+    /// Plays the run to its end, or to the step at which it is dropped.
+    pub fn play(&mut self) -> Checked<Outcome> {
+        let most = 10_000 + 200 * self.model.uses.len() as u32;
+        let mut step = 0;
+        while self.end.is_none() && self.scenario.stop != Some(step) {
+            self.step()?;
+            step += 1;
+            prop_assert!(step < most, "no end after {step} steps");
+        }
+        let end = *self.end.get_or_insert(End::Stopped);
+        if end == End::Complete {
+            self.check_origin()?;
+        }
+        self.drop_everything()?;
+        Ok(Outcome { end, threshold: self.plan.retention() != Retention::Keep })
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.state = mix(self.state);
+        self.state % below.max(1)
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.draw(100) < percent
+    }
+
+    fn step(&mut self) -> Checked {
+        let faults = self.scenario.faults;
+        if self.chance(faults.nonsense) {
+            self.nonsense()?;
+        }
+        if self.chance(faults.lost) && !self.stores.is_empty() {
+            let (level, which) = (self.draw(self.stores.len() as u64), self.draw(1 << 20));
+            self.stores[level as usize].lose(which);
+        }
+        match self.draw(20) {
+            0..10 if !self.questions.is_empty() => {
+                let at = self.draw(self.questions.len() as u64) as usize;
+                self.answer(at)
+            }
+            0..13 => self.proceed(),
+            13..15 => self.tell_trainer(),
+            15..19 => {
+                self.train();
+                Ok(())
+            }
+            _ => {
+                self.stores.iter_mut().for_each(Store::publish);
+                Ok(())
+            }
+        }
+    }
+
+    // ---- telling ----
+
+    fn tell(&mut self, event: Event) -> Checked {
+        let mut actions = Vec::new();
+        self.core.on(event, &mut actions);
+        for action in actions {
+            self.act(action)?;
+        }
+        self.check()
+    }
+
+    fn proceed(&mut self) -> Checked {
+        self.tell(Event::Proceed)?;
+        let told = !self.untold.asked && self.untold.taken == 0;
+        let hangs = self.waiting && told && self.queue.is_empty() && self.questions.is_empty() && self.end.is_none();
+        prop_assert!(!hangs, "the trainer waits for the core and the core for nobody: {:?}", self.core);
+        Ok(())
+    }
+
+    fn tell_trainer(&mut self) -> Checked {
+        let bytes = self.ledger.untold.take();
+        self.tell(Event::Released { bytes })?;
+        let Untold { taken, asked } = std::mem::take(&mut self.untold);
+        for _ in 0..taken {
+            self.tell(Event::Taken)?;
+        }
+        if asked { self.tell(Event::Asked) } else { Ok(()) }
+    }
+
+    fn answer(&mut self, at: usize) -> Checked {
+        match self.questions.swap_remove(at) {
+            Question::Deal { pass } if self.scenario.faults.undealt == Some(pass) => {
+                self.tell(Event::NotDealt { pass })
+            }
+            Question::Deal { pass } => {
+                let stream = self.run.stream(&self.run.pass(pass).unwrap()).unwrap();
+                self.tell(Event::Dealt { pass, stream })
+            }
+            Question::Find { tick, key, level } => {
+                self.finding -= self.scenario.bytes(key);
+                match self.stores[level].lookup(key) {
+                    Found::Ready(sample) => {
+                        self.put(tick, sample, level)?;
+                        self.tell(Event::Found(tick))
+                    }
+                    Found::Stored => self.tell(Event::Kept(tick)),
+                    Found::Nothing => self.tell(Event::Absent(tick)),
+                }
+            }
+            Question::Fetch { tick, key, level, charge } => {
+                if self.stores[level].is_readable(key) {
+                    self.put(tick, Sample::read(key, charge), level)?;
+                    return self.tell(Event::Arrived(tick));
+                }
+                drop(charge);
+                self.undelivered.insert(key);
+                self.tell(Event::Failed(tick))
+            }
+            Question::Read { tick, charge, key } if self.scenario.is_bad(key) => {
+                drop(charge);
+                self.tell(Event::Failed(tick))
+            }
+            Question::Read { tick, charge, key } => {
+                self.hold(tick, Sample::read(key, charge), Source::Origin)?;
+                self.tell(Event::Arrived(tick))
+            }
+        }
+    }
+
+    fn put(&mut self, tick: Tick, sample: Rc<Sample>, level: usize) -> Checked {
+        let source = if self.scenario.caches[level].ready { Source::Memory } else { Source::Disk };
+        self.hold(tick, sample, source)
+    }
+
+    fn hold(&mut self, tick: Tick, sample: Rc<Sample>, source: Source) -> Checked {
+        let before = self.held.insert(tick.0, (sample, source));
+        prop_assert!(before.is_none(), "{tick} got two samples");
+        Ok(())
+    }
+
+    /// Tells the core what makes no sense; it must neither act nor count.
+    fn nonsense(&mut self) -> Checked {
+        let end = self.model.uses.len() as u64 + 3;
+        let (tick, kind) = (Tick(self.draw(end)), self.draw(9));
+        let open = |lookup| self.questions.iter().any(|question| question.about() == Some((tick, lookup)));
+        let dealing = self.questions.iter().any(|question| matches!(question, Question::Deal { .. }));
+        let event = match kind {
+            0 if !open(true) => Event::Found(tick),
+            1 if !open(true) => Event::Kept(tick),
+            2 if !open(true) => Event::Absent(tick),
+            3 if !open(false) => Event::Arrived(tick),
+            4 if !open(false) => Event::Failed(tick),
+            5 if self.queue.is_empty() && self.untold.taken == 0 => Event::Taken,
+            6 if !dealing => Event::NotDealt { pass: self.dealt },
+            7 => Event::NotDealt { pass: self.dealt + 1 },
+            8 => match self.run.pass(0) {
+                Some(pass) if !dealing || self.dealt > 1 => {
+                    Event::Dealt { pass: 0, stream: self.run.stream(&pass).unwrap() }
+                }
+                _ => return Ok(()),
+            },
+            _ => return Ok(()),
+        };
+        let (said, before) = (format!("{event:?}"), self.core.charged());
+        let mut actions = Vec::new();
+        self.core.on(event, &mut actions);
+        prop_assert!(actions.is_empty(), "{said} led to {actions:?}");
+        prop_assert_eq!(self.core.charged(), before, "{} was counted", said);
+        Ok(())
+    }
+
+    // ---- the trainer ----
+
+    fn train(&mut self) {
+        if self.chance(30) {
+            self.trainer.pop_front();
+        } else if let Some(batch) = self.queue.pop_front() {
+            (self.waiting, self.untold.asked) = (false, false);
+            self.untold.taken += 1;
+            self.trainer.push_back(batch);
+            while self.trainer.len() > self.scenario.hold {
+                self.trainer.pop_front();
+            }
+        } else if !self.waiting && self.end.is_none() {
+            (self.waiting, self.untold.asked) = (true, true);
+        }
+    }
+
+    // ---- acting ----
+
+    /// Where the plan wants a sample.
+    fn place(&self, key: SampleKey) -> Option<usize> {
+        match self.plan.retention() {
+            Retention::Keep => self.plan.placement().level(key).map(|level| usize::from(level.0)),
+            _ => (!self.stores.is_empty()).then_some(0),
+        }
+    }
+
+    fn act(&mut self, action: Action) -> Checked {
+        prop_assert!(self.end.is_none(), "{action:?} after the end");
+        let keeps = self.plan.retention() == Retention::Keep;
+        let faults = self.scenario.faults;
+        match action {
+            Action::Deal { pass } => {
+                let open = self.questions.iter().any(|question| matches!(question, Question::Deal { .. }));
+                prop_assert!(!open && pass == self.dealt && self.run.pass(pass).is_some(), "deal {pass}");
+                self.dealt += 1;
+                self.questions.push(Question::Deal { pass });
+            }
+            Action::Find { tick, key, level } => {
+                prop_assert_eq!((self.model.uses[tick.0 as usize], self.place(key)), (key, Some(level)));
+                self.finding += self.scenario.bytes(key);
+                self.questions.push(Question::Find { tick, key, level });
+            }
+            Action::Fetch { tick, key, level } => {
+                prop_assert_eq!((self.model.uses[tick.0 as usize], self.place(key)), (key, Some(level)));
+                let charge = Charge::staging(&self.ledger, self.scenario.bytes(key));
+                self.questions.push(Question::Fetch { tick, key, level, charge });
+            }
+            Action::Read { tick, key } => {
+                prop_assert_eq!(self.model.uses[tick.0 as usize], key);
+                *self.read.entry(key).or_default() += 1;
+                let charge = Charge::staging(&self.ledger, self.scenario.bytes(key));
+                self.questions.push(Question::Read { tick, key, charge });
+            }
+            Action::Store { tick, key, level } => {
+                prop_assert_eq!(self.place(key), Some(level));
+                let sample = self.held.get(&tick.0).map(|(sample, _)| Rc::clone(sample));
+                let Some(sample) = sample.filter(|sample| sample.key == key) else {
+                    return Err(TestCaseError::fail(format!("{key} is not at hand at {tick} to be stored")));
+                };
+                *self.stored.entry(key).or_default() += 1;
+                let broken = self.chance(faults.broken);
+                if self.chance(faults.refused) {
+                    return Ok(());
+                }
+                let twice = self.stores[level].holds(key);
+                let fits =
+                    self.stores[level].store(&sample, self.scenario.bytes(key), broken, !faults.slow_writes);
+                prop_assert!(!(faults.spare_the_caches() && twice), "{key} is stored twice");
+                prop_assert!(!(keeps && faults.spare_the_caches()) || fits, "{key} has a place and no room");
+            }
+            Action::Remove { key, level } => {
+                prop_assert_eq!(self.place(key), Some(level));
+                prop_assert!(!keeps || self.undelivered.contains(&key), "{key} is removed from its place");
+                self.stores[level].remove(key);
+            }
+            Action::Share { from, to } => {
+                let Some((sample, _)) = self.held.get(&from.0) else {
+                    return Err(TestCaseError::fail(format!("nothing at {from} to share with {to}")));
+                };
+                let sample = Rc::clone(sample);
+                self.hold(to, sample, Source::Memory)?;
+            }
+            Action::Hand { pass, index, first, ticks, taking } => self.hand((pass, index, first.0, ticks), taking)?,
+            Action::Fail { tick, key } => {
+                prop_assert_eq!(Some((tick.0, key)), self.model.fail);
+                prop_assert_eq!(self.handed, self.model.batches.len(), "batches before the failure");
+                self.end = Some(End::Failed);
+            }
+            Action::End => {
+                prop_assert_eq!(None, self.model.fail, "the end instead of a failure");
+                prop_assert_eq!(self.handed, self.model.batches.len(), "batches at the end");
+                self.end = Some(End::Complete);
+            }
+        }
+        Ok(())
+    }
+
+    fn hand(&mut self, (pass, index, first, ticks): (usize, u64, u64, u64), taking: Taking) -> Checked {
+        let Some(expected) = self.model.batches.get(self.handed) else {
+            return Err(TestCaseError::fail(format!("batch {index} of pass {pass} is one too many")));
+        };
+        self.handed += 1;
+        let wanted = (expected.pass, expected.index, expected.first, expected.keys.len() as u64);
+        prop_assert_eq!((pass, index, first, ticks), wanted);
+        prop_assert_eq!((taking.skipped, taking.substituted), (expected.skipped, expected.substituted));
+        let (mut batch, mut reads) = (Vec::new(), HashMap::<Source, (u64, u64)>::new());
+        for (tick, &key) in (first..).zip(&expected.delivered) {
+            let found = self.held.remove(&tick);
+            prop_assert_eq!(found.as_ref().map(|(sample, _)| sample.key), key, "at {}", tick);
+            if let Some((sample, source)) = found {
+                prop_assert_eq!(sample.content, content(sample.key));
+                let read = reads.entry(source).or_default();
+                *read = (read.0 + 1, read.1 + self.scenario.bytes(sample.key));
+                batch.push(sample);
+            }
+        }
+        for source in Source::ALL {
+            let count = taking.reads.from(source);
+            let counted = reads.get(&source).copied().unwrap_or_default();
+            prop_assert_eq!((count.samples, count.bytes), counted, "from {}", source.as_str());
+        }
+        self.queue.push_back(batch);
+        Ok(())
+    }
+
+    // ---- checking ----
+
+    /// What holds after every step.
+    fn check(&self) -> Checked {
+        let (staging, untold) = (self.ledger.staging.get(), self.ledger.untold.get());
+        prop_assert_eq!(self.core.charged(), staging + untold + self.finding, "counted and outstanding");
+        let bound = self.scenario.look_ahead.max(self.model.largest(1 + self.scenario.hold));
+        prop_assert!(staging <= bound, "{staging} bytes of staging memory, {bound} at most");
+        for (room, cache) in self.ledger.room.iter().zip(&self.scenario.caches) {
+            prop_assert!(room.get() <= cache.capacity, "{} bytes of {}", room.get(), cache.capacity);
+        }
+        Ok(())
+    }
+
+    /// What a whole run may have read from the origin.
+    fn check_origin(&self) -> Checked {
+        let faults = self.scenario.faults;
+        let cut = faults.undealt.is_some_and(|pass| self.run.pass(pass).is_some());
+        if faults.bad > 0 || cut {
+            return Ok(());
+        }
+        let read: u64 = self.read.iter().map(|(&key, times)| self.scenario.bytes(key) * times).sum();
+        let capacity: u64 = self.scenario.caches.iter().map(|cache| cache.capacity).sum();
+        let staging = self.scenario.look_ahead.max(self.model.largest(1 + self.scenario.hold));
+        let floor = Floor::of(&self.run, &self.scenario.sizes(), capacity + staging, Scope::Rank).unwrap();
+        prop_assert!(read >= floor.bytes, "{read} bytes from the origin, and the floor is {}", floor.bytes);
+        if self.plan.retention() != Retention::Keep || !faults.spare_the_caches() {
+            return Ok(());
+        }
+        let most = self.model.origin_bytes(self.scenario, |key| self.place(key).is_some());
+        prop_assert_eq!(most, self.plan.origin_bytes(), "the plan's prediction");
+        prop_assert!(read <= most, "{read} bytes from the origin, {most} planned");
+        for key in self.model.uses.iter().filter(|&&key| self.place(key).is_some()) {
+            prop_assert_eq!(self.read.get(key), Some(&1), "reads of {}", key);
+        }
+        Ok(())
+    }
+
+    /// Lets everything go; then nothing may be counted any more.
+    fn drop_everything(&mut self) -> Checked {
+        self.queue.clear();
+        self.trainer.clear();
+        self.questions.clear();
+        self.held.clear();
+        let bytes = self.ledger.untold.take();
+        self.tell(Event::Released { bytes })?;
+        prop_assert_eq!((self.ledger.staging.get(), self.core.charged()), (0, self.finding));
+        prop_assert!(self.end != Some(End::Complete) || self.finding == 0, "lookups after the end");
+        self.stores.clear();
+        prop_assert!(self.ledger.room.iter().all(|room| room.get() == 0));
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! `foreread index`: which files become samples, and what a catalog says of them.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::support::{Samples, foreread, load, number, run};
+
+#[test]
+fn hidden_files_and_catalogs_are_no_samples() {
+    let samples = Samples::awkward(30, 100);
+    let target = samples.path().to_str().unwrap();
+    let catalog = samples.path().join("mine.foreread").to_str().unwrap().to_owned();
+    let said = run(&mut foreread(["index", target, "-o", &catalog])).ok();
+    assert!(said.contains("30 samples"), "{said}");
+    // Listed again with the catalog beside the samples: still thirty.
+    assert_eq!(number(&load(&samples, &["--epochs=1"]), "/samples"), 30);
+}
+
+#[test]
+fn a_catalog_loads_as_its_directory_does() {
+    let samples = Samples::awkward(120, 1000);
+    let directory = load(&samples, &["--digest", "--epochs=2", "--memory=1MB"]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut index = foreread(["index", samples.path().to_str().unwrap()]);
+    run(index.current_dir(elsewhere.path())).ok();
+    let name = format!("{}.foreread", samples.path().file_name().unwrap().to_str().unwrap());
+    let catalog = elsewhere.path().join(name.trim_start_matches('/'));
+    let report = run(&mut foreread([
+        "load",
+        catalog.to_str().unwrap(),
+        "--digest",
+        "--epochs=2",
+        "--memory=1MB",
+        "--report=json",
+    ]))
+    .json();
+    for epoch in 0..2 {
+        assert_eq!(report["epochs"][epoch]["digest"], directory["epochs"][epoch]["digest"]);
+    }
+}
+
+#[test]
+fn include_and_exclude_choose() {
+    let samples = Samples::new();
+    for path in ["a/1.jpg", "a/2.png", "b/3.jpg", "b/notes.txt"] {
+        samples.add(path, b"x");
+    }
+    let count = |arguments: &[&str]| {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = foreread(["index", samples.path().to_str().unwrap(), "-o", "c.foreread"].iter().chain(arguments));
+        run(command.current_dir(directory.path())).ok()
+    };
+    assert!(count(&["--include", "**/*.jpg"]).contains("2 samples"));
+    assert!(count(&["--exclude", "b/**"]).contains("2 samples"));
+    assert!(count(&["--include", "**/*.{jpg,png}", "--exclude", "a/1.*"]).contains("2 samples"));
+    let line = run(&mut foreread(["index", samples.path().to_str().unwrap(), "--include", "[", "-o", "c"])).fails(1);
+    assert!(line.contains('['), "{line}");
+}
+
+#[test]
+fn labels_are_the_first_directories() {
+    let samples = Samples::new();
+    for path in ["b/x/1", "a/2", "top", "b/3"] {
+        samples.add(path, b"x");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = foreread(["index", samples.path().to_str().unwrap(), "-o", "c.foreread"]);
+    let said = run(command.current_dir(directory.path())).ok();
+    assert!(said.contains("4 samples") && said.contains("2 labels"), "{said}");
+    let catalog = foreread_dataset::Catalog::open(directory.path().join("c.foreread")).unwrap();
+    let labels: Vec<_> =
+        (0..4).map(|id| (catalog.path(id.into()).unwrap(), catalog.label(id.into()))).collect();
+    assert_eq!(labels, [("top", None), ("a/2", Some("a")), ("b/3", Some("b")), ("b/x/1", Some("b"))]);
+}
+
+#[test]
+fn a_name_that_is_not_utf8_is_named_and_can_be_excluded() {
+    let samples = Samples::awkward(10, 100);
+    fs::write(samples.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9.jpg")), b"x").unwrap();
+    let target = samples.path().to_str().unwrap();
+    let line = run(&mut foreread(["load", target])).fails(1);
+    assert!(line.contains("caf") && line.contains("UTF-8"), "{line}");
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = foreread(["index", target, "-o", "c.foreread", "--exclude", "caf*.jpg"]);
+    assert!(run(command.current_dir(directory.path())).ok().contains("10 samples"));
+}
+
+#[test]
+fn a_catalog_that_climbs_out_is_refused() {
+    let samples = Samples::awkward(3, 10);
+    let secret = samples.path().parent().unwrap();
+    let target = samples.path().to_str().unwrap();
+    let catalog = samples.path().join("c.foreread");
+    run(&mut foreread(["index", target, "-o", catalog.to_str().unwrap()])).ok();
+    // Whoever can write a catalog can give it a right checksum: change a path of the same length and seal it again.
+    let path = "a/2";
+    let climbing = "../";
+    let mut bytes = fs::read(&catalog).unwrap();
+    let at = bytes.windows(path.len()).position(|window| window == path.as_bytes()).unwrap();
+    bytes[at..at + path.len()].copy_from_slice(climbing.as_bytes());
+    seal(&mut bytes);
+    fs::write(&catalog, &bytes).unwrap();
+    let line = run(&mut foreread(["load", catalog.to_str().unwrap(), "--epochs=1"])).fails(1);
+    assert!(line.contains("..") && !line.contains(&format!("{}: denied", secret.display())), "{line}");
+}
+
+/// Makes the checksum of a changed catalog right again: XXH3-128 over the file with the checksum's digits zeroed.
+fn seal(bytes: &mut [u8]) {
+    let marker = b"xxh3:";
+    let at = bytes.windows(marker.len()).rposition(|window| window == marker).unwrap() + marker.len();
+    bytes[at..at + 32].fill(b'0');
+    let sum = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(bytes));
+    bytes[at..at + 32].copy_from_slice(sum.as_bytes());
+}

@@ -1,0 +1,100 @@
+//! What `foreread load` really asks of the file system, counted from outside the process.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{Samples, foreread, four_thousand, number, run};
+
+/// System calls on one run's samples.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Successful opens, by the last part of the path.
+    opens: BTreeMap<String, u64>,
+    /// Successful reads from opened samples, and their bytes.
+    reads: u64,
+    bytes: u64,
+}
+
+/// Runs `foreread load` under strace; `None` where there is no strace.
+fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, Seen)> {
+    let Some(strace) = std::env::var_os("FOREREAD_TEST_STRACE") else {
+        println!("skipped: FOREREAD_TEST_STRACE names no strace");
+        return None;
+    };
+    let traces = tempfile::tempdir().unwrap();
+    let prefix = traces.path().join("trace");
+    let own = foreread(["load", samples.path().to_str().unwrap(), "--report", "json"].iter().chain(arguments));
+    let mut command = Command::new(strace);
+    // One file a thread: calls stay whole. -y names the file behind each descriptor.
+    command.args(["-ff", "-y", "-xx", "-s", "0", "-e", "trace=open,openat,openat2,read,readv,pread64,preadv,preadv2"]);
+    command.arg("-o").arg(&prefix).arg(own.get_program()).args(own.get_args()).current_dir("/");
+    let report = run(&mut command).json();
+    let mut seen = Seen::default();
+    for file in std::fs::read_dir(traces.path()).unwrap() {
+        let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        text.lines().for_each(|line| seen.add(line, samples.path()));
+    }
+    Some((report, seen))
+}
+
+impl Seen {
+    fn add(&mut self, line: &str, root: &Path) {
+        let Some((call, result)) = line.rsplit_once(" = ") else { return };
+        // `= 11<\x2f\x74...>`: strace -xx writes paths as hexadecimal escapes.
+        let path = |text: &str| {
+            let (_, rest) = text.split_once('<')?;
+            let bytes = rest.split_once('>')?.0.split("\\x").skip(1);
+            let bytes: Vec<u8> = bytes.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+            String::from_utf8(bytes).ok()?.strip_prefix(root.to_str().unwrap()).map(str::to_owned)
+        };
+        if call.starts_with("open") {
+            if let Some(path) = path(result).filter(|_| !call.contains("O_DIRECTORY")) {
+                *self.opens.entry(path).or_default() += 1;
+            }
+        } else if path(call).is_some()
+            && let Ok(bytes) = result.split_whitespace().next().unwrap_or_default().parse::<u64>()
+        {
+            self.reads += 1;
+            self.bytes += bytes;
+        }
+    }
+
+    fn opens(&self) -> u64 {
+        self.opens.values().sum()
+    }
+}
+
+#[test]
+fn each_sample_is_opened_and_read_once_when_all_fit() {
+    let samples = four_thousand();
+    let Some((report, seen)) = traced(samples, &["--epochs", "3", "--memory", "1GiB"]) else { return };
+    assert_eq!(seen.opens(), 4000);
+    assert!(seen.opens.values().all(|&opens| opens == 1));
+    // The empty file needs no read; one of no bytes is allowed.
+    assert!((3999..=4000).contains(&seen.reads), "{} reads", seen.reads);
+    assert_eq!(seen.bytes, samples.bytes());
+    assert_eq!((number(&report, "/origin_requests"), number(&report, "/origin_bytes")), (4000, seen.bytes));
+}
+
+#[test]
+fn memory_for_a_part_reads_no_more_than_the_rest_again() {
+    let samples = four_thousand();
+    let capacity = samples.bytes() * 6 / 10;
+    let memory = capacity.to_string();
+    let arguments = ["--epochs", "3", "--memory", &memory, "--look-ahead", "16MiB"];
+    let Some((report, seen)) = traced(samples, &arguments) else { return };
+    let bound = samples.bytes() + 2 * (samples.bytes() - capacity);
+    assert!(seen.bytes as f64 <= 1.01 * bound as f64, "{} of at most {bound}", seen.bytes);
+    assert_eq!(number(&report, "/origin_bytes"), seen.bytes);
+    assert_eq!(number(&report, "/origin_requests"), seen.opens());
+}
+
+#[test]
+fn a_validation_set_is_read_once_when_all_fit() {
+    let (train, validation) = (Samples::awkward(200, 20_000), Samples::awkward(60, 20_000));
+    let arguments = ["--epochs=3", "--memory=100MB", "--validate", validation.path().to_str().unwrap()];
+    let Some((report, seen)) = traced(&train, &arguments) else { return };
+    assert_eq!((seen.opens(), seen.bytes), (200, train.bytes()));
+    assert_eq!(number(&report, "/origin_bytes"), train.bytes() + validation.bytes());
+}

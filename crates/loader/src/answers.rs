@@ -103,7 +103,7 @@ impl Stream for Answers {
 mod tests {
     use bytes::Bytes;
     use foreread_tier::{Budget, Completion, ReadRequest, TierProfile};
-    use futures::stream;
+    use futures::{FutureExt, stream};
 
     use super::*;
 
@@ -133,7 +133,7 @@ mod tests {
         let say = |tag, bytes: &'static [u8]| Completion { tag, result: Ok(Bytes::from_static(bytes)) };
         let told = vec![say(9, b"ab"), say(1, b"ab"), say(1, b"cd"), say(0, b"abc")];
         let answers = Answers::of(&Odd(told), Vec::new(), vec![pending(10), pending(11), pending(12)]);
-        let got: Vec<Answer> = futures::executor::block_on(answers.collect());
+        let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
         assert_eq!(got.iter().map(|answer| answer.tick.0).collect::<Vec<_>>(), [11, 10, 12]);
         assert_eq!(&got[0].result.as_ref().unwrap()[..], b"ab");
         assert_eq!(got[1].result.as_ref().unwrap_err().kind(), ErrorKind::Changed);

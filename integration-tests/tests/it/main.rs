@@ -9,6 +9,7 @@ mod bad_input;
 mod catalog;
 mod house;
 mod load;
+mod needs_arrow;
 mod needs_strace;
 mod needs_torch;
 mod order;

@@ -300,10 +300,13 @@ impl Core {
         self.issue(actions);
         // Uses that were shared at once may have completed a batch.
         self.hand(actions);
+        if self.ended {
+            return;
+        }
         if let Some(pass) = self.upcoming.wants(self.horizon.unwrap_or(0)) {
             actions.push(Action::Deal { pass });
         }
-        if !self.ended && self.handed == self.batches.len() && self.upcoming.is_exhausted() {
+        if self.handed == self.batches.len() && self.upcoming.is_exhausted() {
             self.ended = true;
             actions.push(Action::End);
         }

@@ -95,7 +95,9 @@ impl Upcoming {
 
     /// Takes note that a stream that was asked for cannot be had: the run ends before it.
     pub(super) fn not_dealt(&mut self, pass: usize) {
-        self.cut |= self.asked && pass == self.undealt;
+        if self.asked && pass == self.undealt {
+            (self.asked, self.cut) = (false, true);
+        }
     }
 
     /// The next use; `None` at the end, or while its pass is being dealt.

@@ -1,1 +1,76 @@
 //! Faults that were found once, by name.
+
+use foreread_loader::OnError;
+use foreread_oracle::Deal;
+use foreread_planner::Retention;
+use foreread_types::Footprint;
+
+use crate::scenario::{Cache, Draw, Faults, Reading, Scenario};
+use crate::world::{End, World};
+
+/// One dataset, read whole in each of `epochs` epochs, by a core that nothing happens to.
+fn plain(sizes: Vec<u64>, draw: Draw, epochs: u64) -> Scenario {
+    Scenario {
+        datasets: vec![sizes],
+        phases: vec![Reading { dataset: 0, draw, batch_size: Some(4), drop_last: false }],
+        epochs,
+        deal: Deal::Torch,
+        world_size: 1,
+        rank: 0,
+        resume: None,
+        caches: Vec::new(),
+        look_ahead: 100_000,
+        on_error: OnError::Fail,
+        faults: Faults::default(),
+        hold: 1,
+        stop: None,
+        seed: 1,
+    }
+}
+
+fn cache(ready: bool, capacity: u64) -> Cache {
+    Cache { ready, capacity, footprint: Footprint::EXACT }
+}
+
+#[test]
+fn a_horizon_without_end_is_counted_without_overflow() {
+    // One use of each sample close behind the other: all fit in turn, so every gap is within the horizon.
+    let mut scenario = plain(vec![1000; 50], Draw::Explicit(400), 1);
+    scenario.caches = vec![cache(true, 48_000)];
+    let endless = (0..1000).map(|seed| Scenario { seed, ..scenario.clone() }).find(|scenario| {
+        scenario.plan(&scenario.run()).retention() == Retention::Threshold { horizon: u64::MAX }
+    });
+    let scenario = endless.expect("a plan whose horizon has no end");
+    assert_eq!(World::new(&scenario).play().unwrap().end, End::Complete);
+}
+
+#[test]
+fn uses_that_share_one_read_store_it_once() {
+    let mut scenario = plain(vec![100; 3], Draw::Explicit(60), 1);
+    scenario.caches = vec![cache(false, 1_000)];
+    let mut world = World::new(&scenario);
+    world.play().unwrap();
+    assert!(world.stored.values().all(|&times| times == 1), "{:?}", world.stored);
+}
+
+#[test]
+fn a_copy_that_cannot_be_read_is_replaced() {
+    let mut scenario = plain(vec![100; 8], Draw::Sequential, 5);
+    scenario.look_ahead = 0;
+    scenario.caches = vec![cache(false, 1_000)];
+    // Every other copy is bad. If it stayed, its sample would be read from the origin in every epoch.
+    scenario.faults.broken = 50;
+    let mut world = World::new(&scenario);
+    world.play().unwrap();
+    assert_eq!(world.stored, world.read);
+    assert!(world.read.values().any(|&times| times < 5), "{:?}", world.read);
+}
+
+#[test]
+fn nothing_is_asked_for_behind_a_failure() {
+    for seed in 0..200 {
+        let mut scenario = plain(vec![10; 6], Draw::Shuffle, 4);
+        (scenario.seed, scenario.faults.bad) = (seed, 20);
+        World::new(&scenario).play().unwrap();
+    }
+}

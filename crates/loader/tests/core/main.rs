@@ -2,8 +2,8 @@
 //!
 //! [`scenario`] draws a run, its caches and everything that will go wrong; [`model`] says what must come out, the
 //! plainest way; [`world`] plays origin, caches and trainer in an order that a seed decides, and compares. A failure
-//! prints the smallest scenario and the seed; `PROPTEST_RNG_SEED` repeats it, `PROPTEST_CASES` or `FOREREAD_SOAK` (any
-//! value: a hundred thousand cases) look longer.
+//! prints the smallest scenario and the seed; `PROPTEST_RNG_SEED` repeats it, `PROPTEST_CASES` looks longer, and
+//! `FOREREAD_SOAK` (any value) ten times as long.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -23,7 +23,10 @@ use crate::world::{Outcome, World};
 fn config() -> Config {
     let mut config = Config { failure_persistence: None, max_shrink_iters: 4000, ..Config::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = if std::env::var_os("FOREREAD_SOAK").is_some() { 100_000 } else { 2_000 };
+        config.cases = 10_000;
+    }
+    if std::env::var_os("FOREREAD_SOAK").is_some() {
+        config.cases = config.cases.saturating_mul(10);
     }
     if config.rng_seed == RngSeed::Random {
         config.rng_seed = RngSeed::Fixed(RandomState::new().hash_one(0));

@@ -167,7 +167,7 @@ pub const fn mix(value: u64) -> u64 {
 }
 
 fn sizes() -> impl Strategy<Value = Vec<u64>> {
-    let count = prop_oneof![1 => Just(0usize), 20 => 1..40usize];
+    let count = prop_oneof![1 => Just(0usize), 20 => 1..60usize];
     let kind = prop_oneof![
         Just((0u64, 0u64, false)),
         Just((1000, 1000, false)),
@@ -191,7 +191,7 @@ fn reading(datasets: usize) -> impl Strategy<Value = Reading> {
         4 => Just(Draw::Shuffle),
         1 => Just(Draw::Torch),
         1 => Just(Draw::Feistel),
-        2 => (0..60u64).prop_map(Draw::Weighted),
+        4 => (0..150u64).prop_map(Draw::Weighted),
         2 => (0..60u64).prop_map(Draw::Explicit),
     ];
     let batch_size = prop_oneof![1 => Just(None), 9 => (1..10u64).prop_map(Some)];
@@ -200,7 +200,7 @@ fn reading(datasets: usize) -> impl Strategy<Value = Reading> {
 }
 
 fn caches() -> impl Strategy<Value = Vec<Cache>> {
-    let capacity = prop_oneof![Just(0), 0..40_000u64, 0..40_000u64, Just(1_000_000)];
+    let capacity = prop_oneof![1 => Just(0), 4 => 0..40_000u64, 1 => Just(1_000_000)];
     let footprint = prop_oneof![Just(Footprint::EXACT), Just(Footprint::new(16, 64))];
     let cache = (any::<bool>(), capacity, footprint)
         .prop_map(|(ready, capacity, footprint)| Cache { ready, capacity, footprint });

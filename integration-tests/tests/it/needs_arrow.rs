@@ -1,6 +1,4 @@
 //! The promise that other tools open a catalog, kept with the tools themselves.
-//!
-//! Set `FOREREAD_TEST_PYTHON_ARROW` to a Python that has pyarrow, pandas, polars and duckdb.
 
 use std::process::Command;
 

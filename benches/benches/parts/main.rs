@@ -1,0 +1,2 @@
+//! One part at a time.
+fn main() {}

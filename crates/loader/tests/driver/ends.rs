@@ -1,0 +1,145 @@
+//! How runs end when something does not go on: an error that says what, and never a hang.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use foreread_loader::{LoadErrorKind, Loader};
+use foreread_oracle::{OracleError, Order, Sampler, Sequential};
+use foreread_tier::{ErrorKind, Tier};
+use foreread_tier_testing::{FailingTier, Fault, When};
+use foreread_types::{Fingerprint, SampleId};
+use futures::{StreamExt, stream};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+use crate::rig::{Custom, Rig, mixed};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Takes batches up to the error, which must come before long; how many there were and what it says.
+async fn until_error(loader: &mut Loader) -> (usize, LoadErrorKind, String) {
+    let mut batches = 0;
+    loop {
+        match timeout(LONG, loader.next()).await.expect("no hang").expect("an error before the end") {
+            Ok(_) => batches += 1,
+            Err(error) => {
+                assert!(loader.next().await.is_none(), "after an error the run is over");
+                return (batches, error.kind(), error.to_string());
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_read_that_is_never_answered_holds_back_its_batch_alone_and_no_drop() {
+    let fake = mixed(64, 37, 1_000).with_latency(Duration::from_millis(1));
+    let key = fake.request(0, SampleId(9), Default::default()).key;
+    let failing = FailingTier::new(Arc::new(fake.clone())).on(When::Key(key), Fault::Never);
+    let rig = Rig::new(fake).origin(failing);
+    let at = rig.ids().iter().position(|&id| id == SampleId(9)).unwrap();
+    let mut loader = rig.start();
+    for _ in 0..at / 8 {
+        rig.check(&loader.next().await.unwrap().unwrap());
+    }
+    assert!(timeout(LONG, loader.next()).await.is_err());
+    drop(loader);
+    tokio::time::sleep(LONG).await;
+    assert_eq!(rig.fake.counts().tally().in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tier_that_forgets_reads_is_named() {
+    let fake = mixed(64, 37, 1_000);
+    let inner = fake.clone();
+    let rig = Rig::new(fake).origin(Custom(move |batch| inner.read(batch).take(20)));
+    let (batches, kind, text) = until_error(&mut rig.start()).await;
+    assert_eq!((batches, kind), (2, LoadErrorKind::Sample(ErrorKind::Closed)));
+    let id = rig.ids()[20];
+    let path = rig.fake.object(id).path;
+    for part in [&format!("sample {id} (epoch 0)"), "custom", &*path, "ended without an answer"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tier_that_panics_is_named() {
+    let fake = mixed(64, 37, 1_000);
+    let inner = fake.clone();
+    let answering = Custom(move |batch| {
+        let mut left = 20;
+        inner.read(batch).inspect(move |_| {
+            left -= 1;
+            assert!(left > 0, "on the twentieth");
+        })
+    });
+    let (batches, kind, text) = until_error(&mut Rig::new(fake.clone()).origin(answering).start()).await;
+    assert_eq!((batches, kind), (2, LoadErrorKind::Sample(ErrorKind::Closed)));
+    assert!(text.contains("custom: 0") && text.contains("the tier panicked: on the twentieth"), "{text}");
+
+    let reading = Custom(|_| -> stream::Empty<_> { panic!("at once") });
+    let (batches, kind, text) = until_error(&mut Rig::new(fake).origin(reading).start()).await;
+    assert_eq!((batches, kind), (0, LoadErrorKind::Sample(ErrorKind::Closed)));
+    assert!(text.contains("custom") && text.contains("the tier panicked: at once"), "{text}");
+}
+
+/// In order, up to an epoch for which it has none.
+#[derive(Debug)]
+struct Tired {
+    inner: Sequential,
+    panics: bool,
+    asked: AtomicUsize,
+}
+
+impl Sampler for Tired {
+    fn population(&self) -> u64 {
+        self.inner.population()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn is_distinct(&self) -> bool {
+        true
+    }
+
+    fn order(&self, epoch: u64) -> Result<Order, OracleError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        if epoch < 2 {
+            return self.inner.order(epoch);
+        }
+        assert!(!self.panics, "too tired");
+        Err(OracleError::custom("epoch 2 is too much"))
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        self.inner.fingerprint()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_that_cannot_be_computed_ends_the_run_behind_the_epochs_before_it() {
+    for panics in [false, true] {
+        let inner = Sequential::new(40).unwrap();
+        let sampler = Arc::new(Tired { inner, panics, asked: AtomicUsize::new(0) });
+        let rig = Rig { sampler: Arc::clone(&sampler) as _, epochs: 5, ..Rig::new(mixed(40, 37, 1_000)) };
+        let (batches, kind, text) = until_error(&mut rig.start()).await;
+        assert_eq!((batches, kind), (10, LoadErrorKind::Order), "{text}");
+        assert!(text.contains(if panics { "panicked" } else { "epoch 2 is too much" }), "{text}");
+        assert_eq!(sampler.asked.load(Ordering::Relaxed), 3);
+    }
+}
+
+#[test]
+fn a_runtime_that_is_shut_down_ends_the_run() {
+    let runtime = Runtime::new().unwrap();
+    let fake = mixed(64, 37, 1_000);
+    let silent = Custom(|_| stream::pending());
+    let mut loader = Rig::new(fake).origin(silent).start_on(runtime.handle());
+    let trainer = std::thread::spawn(move || loader.batches().next());
+    std::thread::sleep(Duration::from_millis(20));
+    drop(runtime);
+    let error = trainer.join().unwrap().expect("an error").unwrap_err();
+    assert_eq!(error.kind(), LoadErrorKind::Stopped);
+}

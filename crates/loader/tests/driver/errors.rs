@@ -1,0 +1,62 @@
+//! What errors say: which sample, where, which tier, and what to do.
+
+use std::sync::Arc;
+
+use foreread_loader::LoadErrorKind;
+use foreread_tier::ErrorKind;
+use foreread_tier_testing::{FailingTier, Fault, FakeOrigin, When};
+use foreread_types::{SampleId, SampleKey};
+use futures::StreamExt;
+
+use crate::rig::Rig;
+
+async fn failure(rig: &Rig) -> foreread_loader::LoadError {
+    let mut loader = rig.start();
+    loop {
+        if let Err(error) = loader.next().await.expect("an error before the end") {
+            return error;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_names_sample_path_tier_and_remedy() {
+    let cases = [
+        (Fault::Error(ErrorKind::NotFound), ErrorKind::NotFound, "index the dataset again"),
+        (Fault::Error(ErrorKind::Denied), ErrorKind::Denied, "permission"),
+        (Fault::Error(ErrorKind::Expired), ErrorKind::Expired, "renew the credentials"),
+        (Fault::Error(ErrorKind::Corrupt), ErrorKind::Corrupt, "skipped or substituted"),
+        (Fault::Short, ErrorKind::Changed, "index the dataset again"),
+        (Fault::Long, ErrorKind::Changed, "index the dataset again"),
+    ];
+    for (fault, kind, remedy) in cases {
+        let fake = FakeOrigin::uniform(200, 100).with_name("store");
+        let key = SampleKey::new(Default::default(), SampleId(117));
+        let rig = Rig::new(fake.clone()).origin(FailingTier::new(Arc::new(fake)).on(When::Key(key), fault));
+        let error = failure(&rig).await;
+        assert_eq!((error.kind(), error.key()), (LoadErrorKind::Sample(kind), Some(key)));
+        let text = error.to_string();
+        for part in ["sample 117 (epoch 0)", "store: 00001/00000117", kind.as_str(), remedy] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(!text.contains('\n'));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_changes_between_epochs_names_the_epoch() {
+    let rig = Rig { look_ahead: 1_000, ..Rig::new(FakeOrigin::uniform(50, 100)) };
+    let mut loader = rig.start();
+    for _ in 0..7 {
+        rig.check(&loader.next().await.unwrap().unwrap());
+    }
+    let last = *rig.ids().last().unwrap();
+    rig.fake.change(last, 101);
+    let error = loop {
+        if let Err(error) = loader.next().await.unwrap() {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), LoadErrorKind::Sample(ErrorKind::Changed));
+    assert!(error.to_string().contains("(epoch 1)"), "{error}");
+}

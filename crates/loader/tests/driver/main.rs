@@ -1,0 +1,11 @@
+//! The engine on tokio: real driver, real hand-over, fake tiers. Most of it on the paused clock, where times are exact.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+mod content;
+mod ends;
+mod errors;
+mod memory;
+mod metrics;
+mod rig;
+mod timing;

@@ -1,0 +1,115 @@
+//! Staging memory: how much, until when, and that too little of it hangs nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_loader::Source;
+use foreread_memory::MemoryTier;
+use foreread_oracle::Weighted;
+use foreread_planner::Retention;
+use foreread_tier_testing::FakeOrigin;
+use futures::StreamExt;
+use tokio::time::{sleep, timeout};
+
+use crate::rig::{Rig, marked, mixed};
+
+const MS: Duration = Duration::from_millis(1);
+
+#[tokio::test(start_paused = true)]
+async fn two_held_batches_and_hardly_any_look_ahead_are_no_deadlock() {
+    for look_ahead in [0, 1, 900, 5_000] {
+        let rig = Rig { look_ahead, ..Rig::new(mixed(200, 37, 1_000).with_latency(2 * MS)) };
+        let (mut loader, mut ids, mut held) = (rig.start(), Vec::new(), Vec::new());
+        while let Some(batch) = timeout(1000 * MS, loader.next()).await.expect("no deadlock") {
+            let batch = batch.unwrap();
+            ids.extend(rig.check(&batch));
+            held.push(batch);
+            if held.len() > 2 {
+                held.remove(0);
+            }
+        }
+        assert_eq!(ids, rig.ids());
+        drop(held);
+        assert_eq!(loader.staged_bytes(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn staging_stays_within_the_look_ahead_or_two_batches() {
+    for (look_ahead, bound) in [(0, 16_000), (10_000, 16_000), (40_000, 40_000)] {
+        let rig = Rig { look_ahead, ..Rig::new(FakeOrigin::uniform(400, 1_000).with_latency(2 * MS)) };
+        let (mut loader, mut most) = (rig.start(), 0);
+        loop {
+            sleep(MS).await;
+            most = most.max(loader.staged_bytes());
+            let Some(batch) = loader.next().await else { break };
+            // Held while it is looked at, let go before the next is asked for.
+            let batch = batch.unwrap();
+            most = most.max(loader.staged_bytes());
+            sleep(MS).await;
+            drop(batch);
+        }
+        assert!(most <= bound && most >= 8_000, "{most} with {look_ahead} ahead");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_larger_than_all_memory_is_delivered() {
+    let rig = Rig { look_ahead: 10_000, batch_size: 16, ..Rig::new(FakeOrigin::uniform(64, 50_000)) };
+    let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(60_000)), 60_000);
+    assert_eq!(rig.check_all(&mut rig.start()).await, 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_wait_loses_no_batch() {
+    let rig = Rig::new(mixed(100, 37, 1_000).with_latency(5 * MS).with_parallelism(4));
+    let (mut loader, mut ids, mut dropped) = (rig.start(), Vec::new(), 0);
+    loop {
+        match timeout(MS, loader.next()).await {
+            Err(_) => dropped += 1,
+            Ok(None) => break,
+            Ok(Some(batch)) => ids.extend(rig.check(&batch.unwrap())),
+        }
+    }
+    assert_eq!(ids, rig.ids());
+    assert!(dropped > 100, "{dropped}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_loader_ends_all_that_it_does_and_holds() {
+    let mark = Arc::new(());
+    let fake = mixed(1000, 37, 1_000).with_latency(5 * MS).with_parallelism(8);
+    let rig = Rig { epochs: 3, look_ahead: 50_000, ..Rig::new(fake.clone()) }.origin(marked(&fake, &mark));
+    let mut loader = rig.start();
+    let batch = loader.next().await.unwrap().unwrap();
+    sleep(50 * MS).await; // some batches wait to be taken, some samples for their batch, some reads for their answer
+    let at_once = fake.counts().tally();
+    assert!(at_once.in_flight > 0 && Arc::strong_count(&mark) > 1 + batch.len());
+    drop(loader);
+    sleep(Duration::from_secs(60)).await;
+    let later = fake.counts().tally();
+    assert_eq!((later.in_flight, later.requests), (0, at_once.requests));
+    assert_eq!(later.cancelled, at_once.in_flight);
+    assert_eq!(Arc::strong_count(&mark), 1 + batch.len(), "only the trainer's batch is left");
+    rig.check(&batch);
+    drop(batch);
+    assert_eq!(Arc::strong_count(&mark), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_threshold_hits_as_often_as_was_planned() {
+    let samples = 3_000u32;
+    let weights: Vec<f64> = (0..samples).map(|id| 1.0 / f64::from(1 + id % 100)).collect();
+    let sampler = Arc::new(Weighted::new(&weights, u64::from(samples), 5).unwrap());
+    let fake = FakeOrigin::uniform(u64::from(samples), 2_000);
+    let room = u64::from(samples) * 2_336 / 4;
+    let rig = Rig { sampler, epochs: 6, batch_size: 32, look_ahead: 100_000, ..Rig::new(fake) };
+    let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(room)), room);
+    let mut loader = rig.start();
+    assert!(matches!(loader.plan().retention(), Retention::Threshold { .. }));
+    rig.check_all(&mut loader).await;
+    let used = 6.0 * f64::from(samples) * 2_000.0;
+    let planned = 1.0 - loader.plan().origin_bytes() as f64 / used;
+    let hit = 1.0 - rig.fake.counts().tally().bytes as f64 / used;
+    assert!((hit - planned).abs() < 0.02, "{hit} instead of {planned}");
+}

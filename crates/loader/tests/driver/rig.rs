@@ -1,0 +1,187 @@
+//! Short ways to start a run over fakes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foreread_dataset::Catalog;
+use foreread_loader::{Batch, Dataset, Loader, OnError, Parts, Source};
+use foreread_oracle::{Deal, Phase, PhaseKind, Position, Run, Sampler, Schedule, Shuffle};
+use foreread_planner::{Cluster, Level, Store, plan};
+use foreread_tier::{CacheTier, Completion, Completions, ReadRequest, Tier, TierProfile};
+use foreread_tier_testing::FakeOrigin;
+use foreread_types::{DatasetId, Rank, SampleId, StoreId};
+use futures::{Stream, StreamExt};
+use tokio::runtime::Handle;
+
+/// A run in the making.
+pub struct Rig {
+    pub fake: FakeOrigin,
+    /// What is read, where that is not the fake itself.
+    pub origin: Option<Arc<dyn Tier>>,
+    pub sampler: Arc<dyn Sampler>,
+    pub epochs: u64,
+    pub batch_size: u64,
+    pub start: Option<Position>,
+    /// With their capacities, which the fakes do not tell.
+    pub caches: Vec<(Source, Arc<dyn CacheTier>, u64)>,
+    pub look_ahead: u64,
+    pub on_error: OnError,
+}
+
+impl Rig {
+    /// Two shuffled epochs in batches of 8, a mebibyte ahead, no caches.
+    pub fn new(fake: FakeOrigin) -> Self {
+        let sampler = Arc::new(Shuffle::new(fake.samples(), 7).unwrap());
+        Self {
+            fake,
+            origin: None,
+            sampler,
+            epochs: 2,
+            batch_size: 8,
+            start: None,
+            caches: Vec::new(),
+            look_ahead: 1 << 20,
+            on_error: OnError::Fail,
+        }
+    }
+
+    pub fn origin(mut self, origin: impl Tier) -> Self {
+        self.origin = Some(Arc::new(origin));
+        self
+    }
+
+    pub fn cache(mut self, source: Source, cache: Arc<dyn CacheTier>, capacity: u64) -> Self {
+        self.caches.push((source, cache, capacity));
+        self
+    }
+
+    pub fn run(&self) -> Run {
+        let phase = Phase {
+            kind: PhaseKind::Train,
+            dataset: DatasetId(0),
+            sampler: Arc::clone(&self.sampler),
+            batch_size: Some(self.batch_size),
+            drop_last: false,
+        };
+        let schedule = Arc::new(Schedule::new(self.epochs, vec![phase]).unwrap());
+        match &self.start {
+            None => Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap(),
+            Some(position) => Run::resume(schedule, Deal::Torch, 1, Rank(0), position).unwrap(),
+        }
+    }
+
+    pub fn start_on(&self, runtime: &Handle) -> Loader {
+        let objects = (0..self.fake.samples()).map(|id| self.fake.object(SampleId(id)));
+        let catalog = Catalog::from_objects("fake://", objects).unwrap();
+        let levels = self.caches.iter().map(|(source, cache, capacity)| Level {
+            name: source.as_str().into(),
+            capacity: *capacity,
+            footprint: cache.footprint(),
+        });
+        let store = Store { id: StoreId(0), levels: levels.collect() };
+        let cluster = Cluster { store, look_ahead: self.look_ahead, ..Cluster::default() };
+        let run = self.run();
+        let plan = Arc::new(plan(&run, &[catalog.sizes()], &cluster).unwrap());
+        let origin = self.origin.clone().unwrap_or_else(|| Arc::new(self.fake.clone()));
+        let parts = Parts {
+            run,
+            plan,
+            datasets: vec![Dataset { catalog, origin }],
+            caches: self.caches.iter().map(|(source, cache, _)| (*source, Arc::clone(cache))).collect(),
+            look_ahead: self.look_ahead,
+            on_error: self.on_error,
+        };
+        Loader::start(parts, runtime)
+    }
+
+    /// On the runtime of the test.
+    pub fn start(&self) -> Loader {
+        self.start_on(&Handle::current())
+    }
+
+    /// All ids that the run delivers, in order.
+    pub fn ids(&self) -> Vec<SampleId> {
+        let run = self.run();
+        let ids = run.passes().flat_map(|pass| {
+            let stream = run.stream(&pass).unwrap();
+            (0..stream.len()).map(move |index| stream.at(index))
+        });
+        ids.collect()
+    }
+
+    /// Checks a batch's bytes and returns its ids.
+    pub fn check(&self, batch: &Batch) -> Vec<SampleId> {
+        for (id, bytes) in batch.iter() {
+            assert_eq!(*bytes, self.fake.expected(id), "{id}");
+        }
+        batch.iter().map(|(id, _)| id).collect()
+    }
+
+    /// Takes all batches, checks them against the run, and returns how many there were.
+    pub async fn check_all(&self, loader: &mut Loader) -> usize {
+        let (mut ids, mut batches) = (Vec::new(), 0);
+        while let Some(batch) = loader.next().await {
+            ids.extend(self.check(&batch.unwrap()));
+            batches += 1;
+        }
+        assert_eq!(ids, self.ids());
+        batches
+    }
+}
+
+/// Objects of the sizes `0`, `step`, `2 * step`, ... below `most`, again and again.
+pub fn mixed(samples: u64, step: u64, most: u64) -> FakeOrigin {
+    FakeOrigin::new((0..samples).map(|id| (format!("{:03}/{id:06}", id / 50), id * step % most)))
+}
+
+/// A tier that reads as it is told.
+pub struct Custom<F>(pub F);
+
+impl<F> fmt::Debug for Custom<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Custom")
+    }
+}
+
+impl<F, S> Tier for Custom<F>
+where
+    F: Fn(Vec<ReadRequest>) -> S + Send + Sync + 'static,
+    S: Stream<Item = Completion> + Send + 'static,
+{
+    fn name(&self) -> &str {
+        "custom"
+    }
+
+    fn profile(&self) -> &TierProfile {
+        const PROFILE: TierProfile = TierProfile::new(1);
+        &PROFILE
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        (self.0)(batch).boxed()
+    }
+}
+
+/// `fake`, with `mark` kept by every answer until its last byte is dropped: the mark's strong count less one is the
+/// number of answers that are alive.
+pub fn marked(fake: &FakeOrigin, mark: &Arc<()>) -> impl Tier {
+    struct Marked(Bytes, #[expect(dead_code, reason = "kept, not read")] Arc<()>);
+    impl AsRef<[u8]> for Marked {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    // Weak, or the tier itself would count.
+    let (fake, mark) = (fake.clone(), Arc::downgrade(mark));
+    Custom(move |batch| {
+        let mark = mark.clone();
+        fake.read(batch).map(move |answer| Completion {
+            tag: answer.tag,
+            result: answer.result.map(|bytes| match mark.upgrade() {
+                Some(mark) => Bytes::from_owner(Marked(bytes, mark)),
+                None => bytes,
+            }),
+        })
+    })
+}

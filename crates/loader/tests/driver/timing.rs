@@ -1,0 +1,93 @@
+//! How long it takes, on the paused clock: exact.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_loader::{PassReport, Source};
+use foreread_memory::MemoryTier;
+use foreread_tier_testing::FakeOrigin;
+use futures::StreamExt;
+use tokio::time::sleep;
+
+use crate::rig::Rig;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Runs to the end with a trainer that computes for `compute` on every batch.
+async fn train(rig: &Rig, compute: Duration) -> Vec<PassReport> {
+    let mut loader = rig.start();
+    while let Some(batch) = loader.next().await {
+        batch.unwrap();
+        sleep(compute).await;
+    }
+    loader.report().passes
+}
+
+fn near(time: Duration, bound: Duration, percent: u32) {
+    let most = bound + bound * percent / 100;
+    assert!(time >= bound && time <= most, "{time:?} for at least {bound:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_epoch_takes_as_long_as_the_bandwidth_allows() {
+    // 1000 samples of 100 KB at 100 MB/s: a second.
+    let fake = FakeOrigin::uniform(1000, 100_000).with_latency(5 * MS).with_bandwidth(100_000_000);
+    let rig = Rig { look_ahead: 8 << 20, batch_size: 20, epochs: 3, ..Rig::new(fake) };
+    let passes = train(&rig, MS).await;
+    near(passes[0].time, Duration::from_secs(1), 2);
+    // Later epochs begin with a full buffer, so they are asked for a little less than all.
+    for pass in &passes[1..] {
+        near(pass.time + 100 * MS, Duration::from_secs(1), 12);
+    }
+    let total: Duration = passes.iter().map(|pass| pass.time).sum();
+    near(total + 3 * MS, Duration::from_secs(3), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_epoch_takes_as_long_as_latency_and_parallelism_allow() {
+    // 960 samples, 16 at once, 10 ms each: 600 ms.
+    let fake = FakeOrigin::uniform(960, 1000).with_latency(10 * MS).with_parallelism(16);
+    let rig = Rig { look_ahead: 256 << 10, epochs: 1, ..Rig::new(fake) };
+    near(train(&rig, Duration::ZERO).await[0].time, 600 * MS, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_warm_epoch_reads_what_is_not_kept() {
+    // Half is kept, so a later epoch takes half as long.
+    let (bytes, footprint) = (100_000, 100_352);
+    let fake = FakeOrigin::uniform(1000, bytes).with_bandwidth(100_000_000);
+    let memory = Arc::new(MemoryTier::new(500 * footprint));
+    let rig = Rig { look_ahead: 4 << 20, epochs: 3, batch_size: 20, ..Rig::new(fake) };
+    let rig = rig.cache(Source::Memory, memory, 500 * footprint);
+    let passes = train(&rig, Duration::ZERO).await;
+    near(passes[0].time, Duration::from_secs(1), 2);
+    for pass in &passes[1..] {
+        assert!(pass.reads.from(Source::Memory).samples >= 500);
+        near(pass.time + 30 * MS, 500 * MS, 12);
+    }
+    assert!(rig.fake.counts().tally().bytes <= 2000 * bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reading_ahead_crosses_the_epochs_boundary() {
+    // A batch of 8 takes 8 ms to read and 10 ms to compute.
+    let fake = FakeOrigin::uniform(400, 10_000).with_latency(5 * MS).with_bandwidth(10_000_000);
+    let rig = Rig { epochs: 4, look_ahead: 500_000, ..Rig::new(fake) };
+    let passes = train(&rig, 10 * MS).await;
+    assert_eq!(passes.len(), 4);
+    assert!(passes[0].first_batch > Duration::ZERO && passes[0].stall == passes[0].first_batch);
+    for pass in &passes[1..] {
+        assert_eq!((pass.first_batch, pass.stall), (Duration::ZERO, Duration::ZERO), "pass {}", pass.pass);
+        assert_eq!(pass.time, 490 * MS, "the time of computing");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stall_and_computing_add_up_to_the_time() {
+    // A batch takes 20 ms to read and 5 ms to compute.
+    let fake = FakeOrigin::uniform(160, 25_000).with_bandwidth(10_000_000);
+    let rig = Rig { epochs: 1, look_ahead: 500_000, ..Rig::new(fake) };
+    let pass = &train(&rig, 5 * MS).await[0];
+    assert_eq!((pass.batches, pass.time), (20, 400 * MS));
+    assert_eq!((pass.first_batch, pass.stall), (20 * MS, 400 * MS - 19 * 5 * MS));
+}

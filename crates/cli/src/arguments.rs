@@ -193,13 +193,21 @@ pub struct Load {
     /// Add each epoch's delivered ids to the report
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub ids: Option<String>,
+    /// Go on from this file if it exists, and keep the run's state in it: written at every epoch's end, on SIGTERM and
+    /// SIGINT, and at the end
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<String>,
 }
 
 impl Load {
     /// What was given on the command line.
     pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
         let mut given = self.running.given();
-        given.extend([("digest", self.digest.clone()), ("ids", self.ids.clone())]);
+        given.extend([
+            ("digest", self.digest.clone()),
+            ("ids", self.ids.clone()),
+            ("state", self.state.clone()),
+        ]);
         given
     }
 }

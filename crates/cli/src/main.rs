@@ -1,13 +1,14 @@
 //! The `foreread` command.
 //!
 //! Standard output carries the result alone; progress, logs and errors go to standard error. Exit codes: 0 done,
-//! 1 failed, 2 wrong usage.
+//! 1 failed, 2 wrong usage, 128 + n ended by signal n after its state was saved (`load --state`).
 
 mod arguments;
 mod commands;
 mod output;
 mod progress;
 mod settings;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -23,7 +24,10 @@ fn main() -> ExitCode {
         Command::Demo(options) => commands::demo::run(&options),
         Command::Index(options) => commands::index::run(&options),
         Command::Order(options) => commands::order::run(&options),
-        Command::Load(options) => commands::load::run(&options),
+        Command::Load(options) => match commands::load::run(&options) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Plan(options) => commands::plan::run(&options),
     };
     match done {

@@ -13,6 +13,7 @@ const OWN: &[Knob] = &[
     ("report", Some("text"), "text or json"),
     ("digest", Some("false"), "add each epoch's SHA-256 to the report"),
     ("ids", Some("false"), "add each epoch's delivered ids to the report"),
+    ("state", None, "where the run's state is kept"),
     ("samples", None, "how many samples there are, where there is no dataset"),
     ("sample-bytes", None, "how long each is"),
     ("epoch", Some("0"), "which epoch's order to print"),

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use foreread_loader::OnError;
 use foreread_oracle::Deal;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::knobs::Knobs;
 use crate::size::{ByteRate, ByteSize};
 
 /// How an epoch's order is drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum SamplerKind {
     /// A fresh uniform permutation every epoch.

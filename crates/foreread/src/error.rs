@@ -18,6 +18,8 @@ pub enum ErrorKind {
     Dataset,
     /// The run cannot be planned.
     Plan,
+    /// A saved state cannot be read or written, or is of another run.
+    State,
     /// The run has ended early: a sample cannot be read.
     Load,
     /// The machine refused something (threads, memory).

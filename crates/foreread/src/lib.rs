@@ -23,6 +23,7 @@ mod registry;
 mod report;
 mod runtime;
 mod size;
+mod state;
 
 pub use foreread_dataset as dataset;
 pub use foreread_layers as layers;
@@ -44,6 +45,7 @@ pub use crate::prepared::Prepared;
 pub use crate::registry::Registry;
 pub use crate::report::{CountReport, EpochReport, ReadsReport, Report};
 pub use crate::size::{ByteRate, ByteSize, ParseSizeError};
+pub use crate::state::State;
 
 /// The README's examples, compiled.
 #[cfg(all(doctest, feature = "local"))]

@@ -22,6 +22,7 @@ use crate::prepared::Prepared;
 use crate::registry::Registry;
 use crate::report::{Report, Whole};
 use crate::runtime::Workers;
+use crate::state::State;
 
 /// Settings for a run; made by [`Loader::builder`].
 ///
@@ -33,6 +34,7 @@ pub struct Builder {
     registry: Registry,
     runtime: Option<Handle>,
     buffers: Arc<dyn Buffers>,
+    resume: Option<State>,
 }
 
 impl Builder {
@@ -127,6 +129,14 @@ impl Builder {
         self
     }
 
+    /// Goes on where a run was when it gave this state ([`Loader::state`]). Refused for another order or other data;
+    /// batch size, number of ranks and of epochs may be others.
+    #[must_use]
+    pub fn resume(mut self, state: State) -> Self {
+        self.resume = Some(state);
+        self
+    }
+
     /// Opens the datasets, draws the order and plans, without reading any sample; `progress` is told how far listing
     /// has come. Blocks the thread; not for async code.
     ///
@@ -136,8 +146,8 @@ impl Builder {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         let prepared = workers.wait(async move {
-            let Self { target, config, registry, .. } = self;
-            Prepared::new(&target, config, &registry, &context, progress).await
+            let Self { target, config, registry, resume, .. } = self;
+            Prepared::new(&target, config, &registry, &context, resume, progress).await
         })?;
         Ok(Ready { prepared, workers })
     }
@@ -169,7 +179,7 @@ impl Builder {
         let runtime = self.runtime.clone().or_else(|| Handle::try_current().ok());
         let workers = Workers::new(runtime)?;
         let context = self.context(workers.handle());
-        let prepared = Prepared::new(&self.target, self.config, &self.registry, &context, |_| ()).await?;
+        let prepared = Prepared::new(&self.target, self.config, &self.registry, &context, self.resume, |_| ()).await?;
         Ok(Ready { prepared, workers }.start())
     }
 
@@ -267,6 +277,7 @@ impl Loader {
             registry: Registry::with_defaults(),
             runtime: None,
             buffers: Arc::new(HeapBuffers),
+            resume: None,
         }
     }
 
@@ -295,6 +306,13 @@ impl Loader {
     /// Where the run stands: after the last batch that was taken.
     pub fn position(&self) -> Position {
         self.inner.position()
+    }
+
+    /// The same with what it takes to resume there later: see [`Builder::resume`].
+    ///
+    /// What has been taken counts as consumed: save after a step is complete.
+    pub fn state(&self) -> State {
+        State::new(&self.config, &self.catalogs, &self.position())
     }
 
     /// Where samples are kept, and the floor.

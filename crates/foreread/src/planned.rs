@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foreread_memory::MemoryTier;
 use foreread_oracle::{
-    Feistel, OracleError, Phase, PhaseKind, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
+    Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
 };
 use foreread_planner::{Cluster, Floor, Level, OriginCost, Plan, Scope, Store, plan};
 use foreread_tier::{CacheTier, Tier};
@@ -46,8 +46,23 @@ impl Planned {
     /// # Errors
     /// If the settings make no sense or contradict each other.
     pub fn new(config: Config, sizes: &[Sizes], kernel_cached: bool) -> Result<Self> {
+        Self::resumed(config, sizes, kernel_cached, |_| Ok(None))
+    }
+
+    /// The same for what is left of a run from the position that `start` finds in its schedule.
+    pub(crate) fn resumed(
+        config: Config,
+        sizes: &[Sizes],
+        kernel_cached: bool,
+        start: impl FnOnce(&Schedule) -> Result<Option<Position>>,
+    ) -> Result<Self> {
         let config = config.validated()?;
-        let run = run(&config, sizes)?;
+        let schedule = Arc::new(schedule(&config, sizes)?);
+        let (deal, world_size, rank) = (config.deal, config.world_size, Rank(config.rank));
+        let run = match start(&schedule)? {
+            None => Run::new(schedule, deal, world_size, rank)?,
+            Some(position) => Run::resume(schedule, deal, world_size, rank, &position)?,
+        };
         let memory = match config.memory {
             Memory::Bytes(bytes) => bytes,
             // The kernel's cache is no help against a limit that the user has put on the origin.
@@ -87,7 +102,7 @@ impl Planned {
     }
 }
 
-fn run(config: &Config, sizes: &[Sizes]) -> Result<Run> {
+fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
     let mut phases = Vec::new();
     for (dataset, sizes) in sizes.iter().enumerate() {
         let (kind, order) = match dataset {
@@ -103,8 +118,7 @@ fn run(config: &Config, sizes: &[Sizes]) -> Result<Run> {
             drop_last: kind == PhaseKind::Train && config.drop_last,
         });
     }
-    let schedule = Arc::new(Schedule::new(config.epochs, phases)?);
-    Ok(Run::new(schedule, config.deal, config.world_size, Rank(config.rank))?)
+    Ok(Schedule::new(config.epochs, phases)?)
 }
 
 fn cluster(config: &Config, memory: u64) -> Cluster {

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::origin::{Opened, Shared, open};
 use crate::planned::Planned;
 use crate::registry::Registry;
+use crate::state::State;
 
 /// Datasets, order and plan of one rank's run.
 #[derive(Debug)]
@@ -31,6 +32,7 @@ impl Prepared {
         config: Config,
         registry: &Registry,
         context: &Context,
+        resume: Option<State>,
         mut progress: impl FnMut(Progress) + Send,
     ) -> Result<Self> {
         let config = config.validated()?;
@@ -42,7 +44,16 @@ impl Prepared {
         let sizes: Vec<Sizes> = opened.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
         // A plan for many millions of samples takes a while, and the runtime's threads have reads to drive.
-        let planning = context.runtime.spawn_blocking(move || Planned::new(config, &sizes, kernel_cached));
+        let planning = context.runtime.spawn_blocking({
+            let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
+            move || {
+                let of_run = config.clone();
+                let start = |schedule: &_| {
+                    resume.map(|state| state.position(&of_run, &catalogs, schedule)).transpose()
+                };
+                Planned::resumed(config, &sizes, kernel_cached, start)
+            }
+        });
         let planned =
             planning.await.map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
         let capacity = planned.cluster.store.capacity();

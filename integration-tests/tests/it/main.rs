@@ -13,5 +13,6 @@ mod needs_arrow;
 mod needs_strace;
 mod needs_torch;
 mod order;
+mod state;
 mod stop;
 mod support;

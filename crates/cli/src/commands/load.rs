@@ -1,19 +1,26 @@
 //! `foreread load`: run the loader as a trainer would and report each epoch.
 
 use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
-use foreread::{Batch, ByteSize, Config, EpochReport, Error, Loader, Report};
+use foreread::{Batch, ByteSize, Config, EpochReport, Error, Loader, Report, State};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::Load;
 use crate::progress::Work;
+use crate::signals::Signals;
 use crate::{output, progress, settings};
 
-pub fn run(options: &Load) -> Result<()> {
+/// A wait for a batch looks for signals this often.
+const NAP: Duration = Duration::from_millis(50);
+
+pub fn run(options: &Load) -> Result<ExitCode> {
     let knobs = settings::gather(options.given())?;
     if options.running.explain {
-        return settings::explain(&knobs);
+        return settings::explain(&knobs).map(|()| ExitCode::SUCCESS);
     }
     let json = settings::is_json(&knobs)?;
     let config = Config::from_knobs(&knobs)?;
@@ -21,52 +28,120 @@ pub fn run(options: &Load) -> Result<()> {
         digest: knobs.parse("digest")?.unwrap_or(false),
         ids: knobs.parse("ids")?.unwrap_or(false),
     };
+    let keeper = Keeper::new(knobs.get("state").map(|(path, _)| PathBuf::from(path)))?;
     let compute = config.compute;
-    let ready = Loader::builder(&options.target).config(config).prepare_with(progress::listing(&options.target))?;
+    let mut builder = Loader::builder(&options.target).config(config);
+    if let Some(state) = keeper.saved()? {
+        builder = builder.resume(state);
+    }
+    let ready = builder.prepare_with(progress::listing(&options.target))?;
     let passes: Vec<u64> = ready.prepared().run().passes().map(|pass| pass.batches).collect();
     let mut out = output::stdout();
     if !json {
         heading(&mut out, ready.prepared())?;
     }
-    let mut loader = ready.start();
-    let mut seen: Vec<Seen> = Vec::new();
+    let mut session = Session { loader: ready.start(), keeper, compute, wanted, seen: Vec::new() };
     let mut shown = 0;
-    for batches in passes {
-        if batches == 0 {
-            continue;
-        }
-        let mut work: Option<Work> = None;
-        let mut pass = Seen::new(wanted);
-        for _ in 0..batches {
-            let Some(batch) = loader.batches().next() else { break };
-            let batch = batch.map_err(Error::from)?;
-            work.get_or_insert_with(|| Work::new(format!("epoch {} {}", batch.epoch(), batch.phase()), batches, "batches"))
-                .step();
-            pass.see(&batch);
-            drop(batch);
-            if !compute.is_zero() {
-                std::thread::sleep(compute);
-            }
-        }
-        drop(work);
-        seen.push(pass);
+    let mut ended = None;
+    for batches in passes.into_iter().filter(|&batches| batches > 0) {
+        let pass = session.pass(batches);
+        // Also of a run that has failed: what was delivered need not be delivered again.
+        session.keeper.keep(&session.loader)?;
+        ended = pass?;
         if !json {
-            let report = finish(loader.report(), &seen);
+            let report = session.report();
             for epoch in &report.epochs[shown..] {
                 line(&mut out, epoch)?;
             }
             shown = report.epochs.len();
             out.flush()?;
         }
+        if ended.is_some() {
+            break;
+        }
     }
-    let report = finish(loader.report(), &seen);
+    session.keeper.keep(&session.loader)?;
+    let report = session.report();
     if json {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
     } else {
         total(&mut out, &report)?;
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    Ok(ended.unwrap_or(ExitCode::SUCCESS))
+}
+
+/// The run from the trainer's side: takes batches, computes, remembers what it saw.
+struct Session {
+    loader: Loader,
+    keeper: Keeper,
+    compute: Duration,
+    wanted: Wanted,
+    seen: Vec<Seen>,
+}
+
+impl Session {
+    /// Takes one pass's batches; ends early, with the exit code, when a signal has come.
+    fn pass(&mut self, batches: u64) -> Result<Option<ExitCode>> {
+        let mut work: Option<Work> = None;
+        self.seen.push(Seen::new(self.wanted));
+        for _ in 0..batches {
+            // Here the step before is complete: what has been taken has been computed on.
+            let batch = loop {
+                if let Some(code) = self.keeper.signalled() {
+                    return Ok(Some(code));
+                }
+                if let Some(next) = self.loader.next_timeout(NAP) {
+                    break next;
+                }
+            };
+            let Some(batch) = batch else { break };
+            let batch = batch.map_err(Error::from)?;
+            let label = || format!("epoch {} {}", batch.epoch(), batch.phase());
+            work.get_or_insert_with(|| Work::new(label(), batches, "batches")).step();
+            if let Some(seen) = self.seen.last_mut() {
+                seen.see(&batch);
+            }
+            drop(batch);
+            if !self.compute.is_zero() {
+                std::thread::sleep(self.compute);
+            }
+        }
+        Ok(None)
+    }
+
+    fn report(&self) -> Report {
+        finish(self.loader.report(), &self.seen)
+    }
+}
+
+/// Keeps the run's state in a file, if one was named.
+struct Keeper(Option<(PathBuf, Signals)>);
+
+impl Keeper {
+    /// Without a file, signals end the program as they always do: there is nothing to be saved.
+    fn new(path: Option<PathBuf>) -> Result<Self> {
+        path.map(|path| Ok((path, Signals::watch()?))).transpose().map(Self)
+    }
+
+    fn saved(&self) -> Result<Option<State>> {
+        match &self.0 {
+            Some((path, _)) => Ok(State::read(path)?),
+            None => Ok(None),
+        }
+    }
+
+    fn keep(&self, loader: &Loader) -> Result<()> {
+        match &self.0 {
+            Some((path, _)) => Ok(loader.state().write(path)?),
+            None => Ok(()),
+        }
+    }
+
+    fn signalled(&self) -> Option<ExitCode> {
+        self.0.as_ref()?.1.noted()
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -1,0 +1,227 @@
+//! How far a run has come, as a file: what it takes to go on later, elsewhere, with another number of ranks.
+//!
+//! The state says what the order was drawn from and over which data, in words as well as by fingerprint, so that a
+//! refusal can say *what* differs. World size, batch size, dealing and the number of epochs are not part of it: they may
+//! change. It is a few hundred bytes of JSON; writing it is atomic (a new file, flushed, renamed over the old one), so
+//! that a job that is killed while it writes leaves the state before.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{ErrorKind as IoErrorKind, Write};
+use std::path::Path;
+
+use foreread_dataset::Catalog;
+use foreread_oracle::{Position, Schedule};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, SamplerKind};
+use crate::error::{Error, ErrorKind, Result};
+
+const VERSION: u32 = 1;
+
+/// A saved run. Small, versioned, free of topology.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    version: u32,
+    sampler: SamplerKind,
+    seed: u64,
+    train: Data,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    validation: Option<Data>,
+    epoch: u64,
+    phase: u32,
+    consumed: u64,
+}
+
+/// Which data the order is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Data {
+    samples: u64,
+    catalog: String,
+}
+
+impl Data {
+    fn of(catalog: &Catalog) -> Self {
+        Self { samples: catalog.len(), catalog: catalog.fingerprint().to_string() }
+    }
+}
+
+impl State {
+    pub(crate) fn new(config: &Config, catalogs: &[Catalog], position: &Position) -> Self {
+        let mut data = catalogs.iter().map(Data::of);
+        Self {
+            version: VERSION,
+            sampler: config.sampler,
+            seed: config.seed,
+            train: data.next().unwrap_or(Data { samples: 0, catalog: String::new() }),
+            validation: data.next(),
+            epoch: position.epoch,
+            phase: position.phase,
+            consumed: position.consumed,
+        }
+    }
+
+    /// The epoch that the run goes on in, from 0.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Samples of that pass that all ranks together have consumed.
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// The position in `schedule`, if this is a state of a run by `config` over `catalogs`.
+    pub(crate) fn position(&self, config: &Config, catalogs: &[Catalog], schedule: &Schedule) -> Result<Position> {
+        self.compare(config, catalogs)?;
+        let Self { epoch, phase, consumed, .. } = *self;
+        Ok(Position { schedule: schedule.fingerprint(), epoch, phase, consumed })
+    }
+
+    fn compare(&self, config: &Config, catalogs: &[Catalog]) -> Result<()> {
+        let same = |what: &str, then: &dyn fmt::Display, now: &dyn fmt::Display| {
+            let (then, now) = (then.to_string(), now.to_string());
+            if then == now {
+                return Ok(());
+            }
+            let message = format!("the state is of another run: its {what} is {then}, this run's is {now}");
+            Err(Error::new(ErrorKind::State, message))
+        };
+        same("sampler", &self.sampler, &config.sampler)?;
+        same("seed", &self.seed, &config.seed)?;
+        let presence = |there: bool| if there { "there" } else { "absent" };
+        same("validation set", &presence(self.validation.is_some()), &presence(catalogs.len() > 1))?;
+        for ((what, then), now) in
+            [("dataset", Some(&self.train)), ("validation set", self.validation.as_ref())].into_iter().zip(catalogs)
+        {
+            let Some(then) = then else { continue };
+            same(&format!("{what}'s number of samples"), &then.samples, &now.len())?;
+            same(&format!("{what}'s catalog fingerprint"), &then.catalog, &now.fingerprint())?;
+        }
+        Ok(())
+    }
+
+    /// Reads a state file; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be read or is no state.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        let wrong = |why: &dyn fmt::Display| {
+            Error::new(ErrorKind::State, format!("{} is no usable state: {why}", path.display()))
+        };
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(wrong(&error)),
+        };
+        let state: Self = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+        if state.version != VERSION {
+            let why = format!("it has version {}, and this release reads {VERSION}", state.version);
+            return Err(wrong(&why));
+        }
+        Ok(Some(state))
+    }
+
+    /// Writes a state file: whole or not at all, and durable when this returns.
+    ///
+    /// # Errors
+    /// If it cannot be written; the file is then as it was.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        self.replace(path).map_err(|error| {
+            Error::new(ErrorKind::State, format!("the state cannot be written to {}: {error}", path.display()))
+        })
+    }
+
+    fn replace(&self, path: &Path) -> std::io::Result<()> {
+        let name = path.file_name().ok_or(IoErrorKind::InvalidInput)?;
+        let mut temporary = name.to_owned();
+        temporary.push(format!(".{}.tmp", std::process::id()));
+        let temporary = path.with_file_name(temporary);
+        let written = File::create(&temporary).and_then(|mut file| {
+            serde_json::to_writer(&mut file, self)?;
+            file.write_all(b"\n")?;
+            file.sync_all()
+        });
+        let replaced = written.and_then(|()| std::fs::rename(&temporary, path));
+        if replaced.is_err() {
+            // The failure is what matters; a file that is left over is as harmless as one that was never made.
+            let _ = std::fs::remove_file(&temporary);
+        }
+        replaced?;
+        // The rename itself, where directories can be flushed.
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(directory)?.sync_all()
+    }
+}
+
+impl fmt::Display for SamplerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shuffle => "shuffle",
+            Self::Torch => "torch",
+            Self::Feistel => "feistel",
+            Self::Sequential => "sequential",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_tier::Object;
+
+    use super::*;
+
+    fn catalog(paths: &[&str]) -> Catalog {
+        let objects = paths.iter().map(|&path| Object { path: path.into(), size: 1, version: None });
+        Catalog::from_objects("/x", objects).unwrap()
+    }
+
+    fn state(config: &Config, catalogs: &[Catalog]) -> State {
+        let position =
+            Position { schedule: foreread_types::Fingerprint(0), epoch: 3, phase: 0, consumed: 17 };
+        State::new(config, catalogs, &position)
+    }
+
+    #[test]
+    fn written_and_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        assert_eq!(State::read(&path).unwrap(), None);
+        let saved = state(&Config::default(), &[catalog(&["a", "b"])]);
+        saved.write(&path).unwrap();
+        saved.write(&path).unwrap();
+        assert_eq!(State::read(&path).unwrap(), Some(saved));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_differs_is_said() {
+        let (config, data) = (Config::default(), [catalog(&["a", "b"])]);
+        let saved = state(&config, &data);
+        let refused = |config: &Config, catalogs: &[Catalog]| saved.compare(config, catalogs).unwrap_err().to_string();
+        assert!(saved.compare(&config, &data).is_ok());
+        let other = Config { seed: 5, ..config.clone() };
+        assert!(refused(&other, &data).ends_with("its seed is 0, this run's is 5"));
+        let other = Config { sampler: SamplerKind::Torch, ..config.clone() };
+        assert!(refused(&other, &data).ends_with("its sampler is shuffle, this run's is torch"));
+        assert!(refused(&config, &[catalog(&["a"])]).contains("number of samples is 2, this run's is 1"));
+        assert!(refused(&config, &[catalog(&["a", "c"])]).contains("catalog fingerprint is"));
+        assert!(refused(&config, &[data[0].clone(), data[0].clone()]).contains("validation set is absent"));
+        // What may change between runs.
+        let other = Config { batch_size: 7, epochs: 99, world_size: 4, rank: 3, ..config };
+        assert!(saved.compare(&other, &data).is_ok());
+    }
+
+    #[test]
+    fn a_damaged_or_foreign_file_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("state.json");
+        for text in ["", "{}", "[1,2", "hello"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(State::read(&path).unwrap_err().to_string().contains("is no usable state"), "{text}");
+        }
+        let text = serde_json::to_string(&state(&Config::default(), &[catalog(&["a"])])).unwrap();
+        std::fs::write(&path, text.replace("\"version\":1", "\"version\":9")).unwrap();
+        assert!(State::read(&path).unwrap_err().to_string().contains("version 9"));
+    }
+}

@@ -1,0 +1,118 @@
+//! `load --state`: a run that is ended anywhere goes on where it was.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::{Samples, foreread, load, run};
+
+/// All ids that a report's passes delivered, in order, by (epoch, phase).
+fn ids(report: &Value) -> Vec<(u64, String, Vec<u64>)> {
+    let epochs = report["epochs"].as_array().unwrap().iter();
+    epochs
+        .map(|epoch| {
+            let ids = epoch["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
+            (epoch["epoch"].as_u64().unwrap(), epoch["phase"].as_str().unwrap().to_owned(), ids)
+        })
+        .collect()
+}
+
+/// The passes of two reports one after the other; a pass that both have a part of is one.
+fn joined(mut first: Vec<(u64, String, Vec<u64>)>, second: Vec<(u64, String, Vec<u64>)>) -> Vec<(u64, String, Vec<u64>)> {
+    for (epoch, phase, ids) in second {
+        match first.last_mut() {
+            Some(last) if last.0 == epoch && last.1 == phase => last.2.extend(ids),
+            _ => first.push((epoch, phase, ids)),
+        }
+    }
+    first
+}
+
+fn command(samples: &Samples, validation: &Samples, state: &Path, more: &[&str]) -> Command {
+    let mut command = foreread(["load", samples.path().to_str().unwrap(), "--report=json", "--ids", "--epochs=3"]);
+    command.args(["--batch-size=4", "--seed=9", "--memory=1MB", "--validate", validation.path().to_str().unwrap()]);
+    command.arg("--state").arg(state).args(more);
+    command
+}
+
+#[test]
+fn a_run_that_is_terminated_anywhere_goes_on_where_it_was() {
+    let (samples, validation) = (Samples::awkward(61, 2000), Samples::awkward(10, 2000));
+    let whole = ids(&load(
+        &samples,
+        &["--ids", "--epochs=3", "--batch-size=4", "--seed=9", "--validate", validation.path().to_str().unwrap()],
+    ));
+    let seed: u64 = std::env::var("FOREREAD_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let soak = std::env::var_os("FOREREAD_SOAK").is_some();
+    let mut random = seed | 1;
+    for _ in 0..if soak { 300 } else { 12 } {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state.json");
+        let mut seen = Vec::new();
+        let mut signals = 0;
+        loop {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let out = tempfile::NamedTempFile::new().unwrap();
+            let mut child = command(&samples, &validation, &state, &["--compute-ms=4"])
+                .stdout(out.reopen().unwrap())
+                .stderr(Stdio::inherit())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(random % 150));
+            let signal = if random % 2 == 0 { "-TERM" } else { "-INT" };
+            Command::new("kill").args([signal, &child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
+            let status = child.wait().unwrap();
+            let said = std::fs::read_to_string(out.path()).unwrap();
+            if said.is_empty() {
+                // It was ended before it watched for signals: nothing was delivered either.
+                assert!(!status.success());
+                continue;
+            }
+            seen = joined(seen, ids(&serde_json::from_str(&said).unwrap()));
+            match status.code() {
+                Some(0) => break,
+                code => assert!(matches!(code, Some(130 | 143)), "{status}"),
+            }
+            signals += 1;
+            assert!(signals < 1000, "the run never ends");
+        }
+        assert_eq!(seen, whole, "after {signals} signals, from FOREREAD_TEST_SEED={seed}");
+    }
+}
+
+#[test]
+fn a_finished_run_can_be_prolonged_and_goes_on_at_another_batch_size() {
+    let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state.json");
+    assert_eq!(ids(&run(&mut command(&samples, &validation, &state, &[])).json()).len(), 6);
+    assert_eq!(ids(&run(&mut command(&samples, &validation, &state, &[])).json()).len(), 0);
+    let more = ids(&run(&mut command(&samples, &validation, &state, &["--epochs=4", "--batch-size=7"])).json());
+    let passes: Vec<_> = more.iter().map(|(epoch, phase, ids)| (*epoch, phase.as_str(), ids.len())).collect();
+    assert_eq!(passes, [(3, "train", 20), (3, "validation", 5)]);
+}
+
+#[test]
+fn a_state_of_another_run_is_refused_with_what_differs() {
+    let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state.json");
+    run(&mut command(&samples, &validation, &state, &[])).ok();
+    for (arguments, says) in [
+        (&["--seed=10"][..], "its seed is 9, this run's is 10"),
+        (&["--sampler=torch"], "its sampler is shuffle, this run's is torch"),
+    ] {
+        let line = run(&mut command(&samples, &validation, &state, arguments)).fails(1);
+        assert!(line.contains(says), "{line}");
+    }
+    samples.add("a/more", b"more");
+    let line = run(&mut command(&samples, &validation, &state, &[])).fails(1);
+    assert!(line.contains("number of samples is 20, this run's is 21"), "{line}");
+    std::fs::write(&state, "not a state").unwrap();
+    let line = run(&mut command(&samples, &validation, &state, &[])).fails(1);
+    assert!(line.contains("state.json") && line.contains("no usable state"), "{line}");
+}

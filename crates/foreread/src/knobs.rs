@@ -136,7 +136,12 @@ impl Knobs {
                 toml::Value::Array(list) if list.iter().all(toml::Value::is_str) => {
                     list.iter().filter_map(toml::Value::as_str).collect::<Vec<_>>().join("\n")
                 }
-                _ => return Err(Error::usage(format!("{}: {name} is a value or a list of strings", path.display()))),
+                _ => {
+                    return Err(Error::usage(format!(
+                        "{}: {name} is a value or a list of strings",
+                        path.display()
+                    )));
+                }
             };
             self.values.insert(name, (value, Provenance::File(path.to_owned())));
         }
@@ -185,9 +190,7 @@ impl Knobs {
     /// An error about a knob's value.
     pub fn refuse(&self, name: &str, why: impl fmt::Display) -> Error {
         match self.get(name) {
-            Some((value, from)) => {
-                Error::new(ErrorKind::Usage, format!("--{name} {value} ({from}): {why}"))
-            }
+            Some((value, from)) => Error::new(ErrorKind::Usage, format!("--{name} {value} ({from}): {why}")),
             None => Error::new(ErrorKind::Usage, format!("--{name}: {why}")),
         }
     }
@@ -210,8 +213,11 @@ mod tests {
     #[test]
     fn argument_before_environment_before_file_before_default() {
         let file = "seed = 1\nepochs = 5\nlook-ahead = '1GiB'\ndrop_last = true";
-        let knobs = gather(&[("seed", "3")], &[("FOREREAD_SEED", "2"), ("FOREREAD_EPOCHS", "7")], file).unwrap();
-        let say = |name| knobs.get(name).map(|(value, from)| format!("{value} {from}").replace(".toml", "")).unwrap();
+        let knobs =
+            gather(&[("seed", "3")], &[("FOREREAD_SEED", "2"), ("FOREREAD_EPOCHS", "7")], file).unwrap();
+        let say = |name| {
+            knobs.get(name).map(|(value, from)| format!("{value} {from}").replace(".toml", "")).unwrap()
+        };
         assert_eq!(say("seed"), "3 argument");
         assert_eq!(say("epochs"), "7 environment FOREREAD_EPOCHS");
         assert!(say("look-ahead").starts_with("1GiB file "));
@@ -231,8 +237,15 @@ mod tests {
 
     #[test]
     fn unknown_names_and_bad_values_are_named_with_their_place() {
-        assert!(gather(&[], &[], "batchsize = 3").unwrap_err().to_string().ends_with("no setting 'batchsize'"));
-        assert!(gather(&[], &[], "seed = [1]").unwrap_err().to_string().ends_with("seed is a value or a list of strings"));
+        assert!(
+            gather(&[], &[], "batchsize = 3").unwrap_err().to_string().ends_with("no setting 'batchsize'")
+        );
+        assert!(
+            gather(&[], &[], "seed = [1]")
+                .unwrap_err()
+                .to_string()
+                .ends_with("seed is a value or a list of strings")
+        );
         assert!(gather(&[], &[], "seed =").unwrap_err().to_string().contains("is no TOML"));
         let knobs = gather(&[], &[("FOREREAD_SEED", "x")], "").unwrap();
         let error = knobs.parse::<u64>("seed").unwrap_err();

@@ -179,7 +179,8 @@ impl Builder {
         let runtime = self.runtime.clone().or_else(|| Handle::try_current().ok());
         let workers = Workers::new(runtime)?;
         let context = self.context(workers.handle());
-        let prepared = Prepared::new(&self.target, self.config, &self.registry, &context, self.resume, |_| ()).await?;
+        let prepared =
+            Prepared::new(&self.target, self.config, &self.registry, &context, self.resume, |_| ()).await?;
         Ok(Ready { prepared, workers }.start())
     }
 
@@ -191,10 +192,16 @@ impl Builder {
     ///
     /// # Errors
     /// If it cannot be opened or listed, or nothing in it is a sample.
-    pub fn index(self, options: IndexOptions, progress: impl FnMut(Progress) + Send + 'static) -> Result<Catalog> {
+    pub fn index(
+        self,
+        options: IndexOptions,
+        progress: impl FnMut(Progress) + Send + 'static,
+    ) -> Result<Catalog> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
-        workers.wait(async move { origin::index(&self.target, &options, &self.registry, &context, progress).await })
+        workers.wait(async move {
+            origin::index(&self.target, &options, &self.registry, &context, progress).await
+        })
     }
 }
 
@@ -223,14 +230,8 @@ impl Ready {
             .collect();
         let caches =
             memory.into_iter().map(|memory| (Source::Memory, memory as Arc<dyn CacheTier>)).collect();
-        let parts = Parts {
-            run,
-            plan,
-            datasets,
-            caches,
-            look_ahead: config.look_ahead,
-            on_error: config.on_error,
-        };
+        let parts =
+            Parts { run, plan, datasets, caches, look_ahead: config.look_ahead, on_error: config.on_error };
         let inner = foreread_loader::Loader::start(parts, workers.handle());
         Loader { inner, catalogs, config, floor, origin: shared.meter, _workers: workers }
     }

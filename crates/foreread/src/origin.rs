@@ -80,12 +80,14 @@ pub(crate) async fn open(
 
 async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {
     if !Catalog::is_catalog_file(path) {
-        let message = format!("{} is neither a directory nor a catalog made by `foreread index`", path.display());
+        let message =
+            format!("{} is neither a directory nor a catalog made by `foreread index`", path.display());
         return Err(Error::new(ErrorKind::Dataset, message));
     }
     let path = path.to_owned();
     let opened = context.runtime.spawn_blocking(move || Catalog::open(path)).await;
-    opened.map_err(|error| Error::new(ErrorKind::System, format!("the catalog was not opened: {error}")))?
+    opened
+        .map_err(|error| Error::new(ErrorKind::System, format!("the catalog was not opened: {error}")))?
         .map_err(Error::from)
 }
 

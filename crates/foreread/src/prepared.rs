@@ -54,8 +54,9 @@ impl Prepared {
                 Planned::resumed(config, &sizes, kernel_cached, start)
             }
         });
-        let planned =
-            planning.await.map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
+        let planned = planning
+            .await
+            .map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
         let capacity = planned.cluster.store.capacity();
         let memory = (capacity > 0).then(|| Arc::new(MemoryTier::new(capacity)));
         Ok(Self { planned, opened, memory, shared })

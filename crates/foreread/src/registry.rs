@@ -57,8 +57,12 @@ impl Registry {
         let knows = |backend: &&Arc<dyn Backend>| backend.schemes().contains(&scheme.as_str());
         self.0.iter().rev().find(knows).ok_or_else(|| {
             let known = self.schemes().join(", ");
-            let known = if known.is_empty() { "none (no backend's feature is enabled)".to_owned() } else { known };
-            Error::new(ErrorKind::Dataset, format!("{url}: no backend opens '{scheme}' URLs; known schemes: {known}"))
+            let known =
+                if known.is_empty() { "none (no backend's feature is enabled)".to_owned() } else { known };
+            Error::new(
+                ErrorKind::Dataset,
+                format!("{url}: no backend opens '{scheme}' URLs; known schemes: {known}"),
+            )
         })
     }
 }

@@ -38,7 +38,10 @@ impl Workers {
 
     /// Runs `work` on the runtime and waits for it on a channel, never by `block_on`, which would panic inside another
     /// runtime.
-    pub(crate) fn wait<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub(crate) fn wait<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         let (tell, told) = mpsc::sync_channel(1);
         self.handle.spawn(async move {
             // Nobody listens any more: the caller has given up.

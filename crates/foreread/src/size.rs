@@ -50,11 +50,14 @@ impl FromStr for ByteSize {
         let unit = unit.trim_start().to_ascii_lowercase();
         let &(_, scale) = UNITS.iter().chain([&TIB]).find(|(name, _)| *name == unit).ok_or_else(wrong)?;
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if whole.is_empty() || (number.contains('.') && (fraction.is_empty() || fraction.len() > 18 || scale == 1)) {
+        if whole.is_empty()
+            || (number.contains('.') && (fraction.is_empty() || fraction.len() > 18 || scale == 1))
+        {
             return Err(wrong());
         }
         let digits = |part: &str| if part.is_empty() { Ok(0) } else { part.parse::<u128>() };
-        let (whole, numerator) = (digits(whole).map_err(|_| wrong())?, digits(fraction).map_err(|_| wrong())?);
+        let (whole, numerator) =
+            (digits(whole).map_err(|_| wrong())?, digits(fraction).map_err(|_| wrong())?);
         let denominator = 10u128.pow(fraction.len() as u32);
         let bytes = whole
             .checked_mul(u128::from(scale))
@@ -124,8 +127,21 @@ mod tests {
 
     #[test]
     fn what_is_no_size() {
-        for text in ["", "MB", "-1", "1.MB", ".5MB", "1.5", "1..5MB", "1e9", "12X", "1,5MB", "99999999999TB", "NaN", "MB/s"]
-        {
+        for text in [
+            "",
+            "MB",
+            "-1",
+            "1.MB",
+            ".5MB",
+            "1.5",
+            "1..5MB",
+            "1e9",
+            "12X",
+            "1,5MB",
+            "99999999999TB",
+            "NaN",
+            "MB/s",
+        ] {
             assert!(text.parse::<ByteSize>().is_err(), "{text}");
             assert!(text.parse::<ByteRate>().is_err(), "{text}");
         }
@@ -134,8 +150,10 @@ mod tests {
 
     #[test]
     fn printed_with_binary_units() {
-        let printed: Vec<String> =
-            [0, 1023, 1024, 256 << 20, 3 << 29, 1 << 40].iter().map(|&bytes| ByteSize(bytes).to_string()).collect();
+        let printed: Vec<String> = [0, 1023, 1024, 256 << 20, 3 << 29, 1 << 40]
+            .iter()
+            .map(|&bytes| ByteSize(bytes).to_string())
+            .collect();
         assert_eq!(printed, ["0 B", "1023 B", "1.0 KiB", "256.0 MiB", "1.5 GiB", "1.0 TiB"]);
     }
 }

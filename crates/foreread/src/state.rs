@@ -72,7 +72,12 @@ impl State {
     }
 
     /// The position in `schedule`, if this is a state of a run by `config` over `catalogs`.
-    pub(crate) fn position(&self, config: &Config, catalogs: &[Catalog], schedule: &Schedule) -> Result<Position> {
+    pub(crate) fn position(
+        &self,
+        config: &Config,
+        catalogs: &[Catalog],
+        schedule: &Schedule,
+    ) -> Result<Position> {
         self.compare(config, catalogs)?;
         let Self { epoch, phase, consumed, .. } = *self;
         Ok(Position { schedule: schedule.fingerprint(), epoch, phase, consumed })
@@ -92,7 +97,9 @@ impl State {
         let presence = |there: bool| if there { "there" } else { "absent" };
         same("validation set", &presence(self.validation.is_some()), &presence(catalogs.len() > 1))?;
         for ((what, then), now) in
-            [("dataset", Some(&self.train)), ("validation set", self.validation.as_ref())].into_iter().zip(catalogs)
+            [("dataset", Some(&self.train)), ("validation set", self.validation.as_ref())]
+                .into_iter()
+                .zip(catalogs)
         {
             let Some(then) = then else { continue };
             same(&format!("{what}'s number of samples"), &then.samples, &now.len())?;
@@ -128,7 +135,10 @@ impl State {
     /// If it cannot be written; the file is then as it was.
     pub fn write(&self, path: &Path) -> Result<()> {
         self.replace(path).map_err(|error| {
-            Error::new(ErrorKind::State, format!("the state cannot be written to {}: {error}", path.display()))
+            Error::new(
+                ErrorKind::State,
+                format!("the state cannot be written to {}: {error}", path.display()),
+            )
         })
     }
 
@@ -149,7 +159,8 @@ impl State {
         }
         replaced?;
         // The rename itself, where directories can be flushed.
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory =
+            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(directory)?.sync_all()
     }
 }
@@ -198,7 +209,8 @@ mod tests {
     fn what_differs_is_said() {
         let (config, data) = (Config::default(), [catalog(&["a", "b"])]);
         let saved = state(&config, &data);
-        let refused = |config: &Config, catalogs: &[Catalog]| saved.compare(config, catalogs).unwrap_err().to_string();
+        let refused =
+            |config: &Config, catalogs: &[Catalog]| saved.compare(config, catalogs).unwrap_err().to_string();
         assert!(saved.compare(&config, &data).is_ok());
         let other = Config { seed: 5, ..config.clone() };
         assert!(refused(&other, &data).ends_with("its seed is 0, this run's is 5"));

@@ -81,9 +81,11 @@ fn unreadable_samples_are_skipped_or_substituted_where_that_is_chosen() {
     let samples = Samples::awkward(200, 1000);
     let catalog = index(&samples);
     fs::remove_file(samples.path().join("a/2")).unwrap();
-    let skip = run(&mut foreread(["load", &catalog, "--on-error=skip", "--report=json", "--epochs=2"])).json();
+    let skip =
+        run(&mut foreread(["load", &catalog, "--on-error=skip", "--report=json", "--epochs=2"])).json();
     assert_eq!((number(&skip, "/skipped"), number(&skip, "/epochs/0/samples")), (2, 199));
-    let other = run(&mut foreread(["load", &catalog, "--on-error=substitute", "--report=json", "--epochs=2"])).json();
+    let other =
+        run(&mut foreread(["load", &catalog, "--on-error=substitute", "--report=json", "--epochs=2"])).json();
     assert_eq!((number(&other, "/substituted"), number(&other, "/epochs/1/samples")), (2, 200));
 }
 
@@ -92,7 +94,7 @@ fn a_file_without_read_permission() {
     use std::os::unix::fs::PermissionsExt;
     let samples = Samples::awkward(20, 1000);
     let path = samples.path().join("a/2");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&path).is_ok() {
         // Root reads everything; become somebody else, who may still enter the directory and run the command.
         let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -131,7 +133,10 @@ fn a_catalog_with_any_flipped_byte_or_a_missing_end() {
 fn a_sample_larger_than_memory_and_look_ahead_is_delivered() {
     let samples = Samples::awkward(20, 1000);
     samples.add("a/big", &content(9, 3_000_000));
-    let report = crate::support::load(&samples, &["--memory=100KB", "--look-ahead=50KB", "--batch-size=4", "--digest"]);
+    let report = crate::support::load(
+        &samples,
+        &["--memory=100KB", "--look-ahead=50KB", "--batch-size=4", "--digest"],
+    );
     let ids = crate::support::order(&["--samples=21"]);
     assert_eq!(report["epochs"][0]["digest"], samples.digest(&ids));
 }

@@ -47,13 +47,15 @@ fn include_and_exclude_choose() {
     }
     let count = |arguments: &[&str]| {
         let directory = tempfile::tempdir().unwrap();
-        let mut command = foreread(["index", samples.path().to_str().unwrap(), "-o", "c.foreread"].iter().chain(arguments));
+        let mut command =
+            foreread(["index", samples.path().to_str().unwrap(), "-o", "c.foreread"].iter().chain(arguments));
         run(command.current_dir(directory.path())).ok()
     };
     assert!(count(&["--include", "**/*.jpg"]).contains("2 samples"));
     assert!(count(&["--exclude", "b/**"]).contains("2 samples"));
     assert!(count(&["--include", "**/*.{jpg,png}", "--exclude", "a/1.*"]).contains("2 samples"));
-    let line = run(&mut foreread(["index", samples.path().to_str().unwrap(), "--include", "[", "-o", "c"])).fails(1);
+    let line =
+        run(&mut foreread(["index", samples.path().to_str().unwrap(), "--include", "[", "-o", "c"])).fails(1);
     assert!(line.contains('['), "{line}");
 }
 

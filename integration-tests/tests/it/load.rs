@@ -1,6 +1,6 @@
 //! `foreread load` on real directories: content, order, origin reads, memory.
 
-use crate::support::{Samples, four_thousand, foreread, load, number, order, run};
+use crate::support::{Samples, foreread, four_thousand, load, number, order, run};
 
 /// Every pass of a report has the digest that the order and the files give.
 #[track_caller]
@@ -34,7 +34,17 @@ fn memory_for_a_part_stays_at_the_floor() {
     let capacity = size * 6 / 10;
     let report = load(
         samples,
-        &["--epochs", "4", "--memory", &capacity.to_string(), "--look-ahead", "16MiB", "--sampler", "torch", "--digest"],
+        &[
+            "--epochs",
+            "4",
+            "--memory",
+            &capacity.to_string(),
+            "--look-ahead",
+            "16MiB",
+            "--sampler",
+            "torch",
+            "--digest",
+        ],
     );
     let bound = size + (epochs - 1) * (size - capacity);
     let read = number(&report, "/origin_bytes");
@@ -52,7 +62,8 @@ fn a_validation_set_is_read_after_every_epoch_and_cached_like_the_rest() {
         &train,
         &["--epochs", "3", "--memory", "1GiB", "--batch-size", "32", "--validate", path, "--digest", "--ids"],
     );
-    let phases: Vec<_> = report["epochs"].as_array().unwrap().iter().map(|epoch| epoch["phase"].clone()).collect();
+    let phases: Vec<_> =
+        report["epochs"].as_array().unwrap().iter().map(|epoch| epoch["phase"].clone()).collect();
     assert_eq!(phases, ["train", "validation", "train", "validation", "train", "validation"]);
     let ids: Vec<u64> = (0..150).collect();
     for pass in [1, 3, 5] {
@@ -70,8 +81,10 @@ fn ranks_share_an_epoch_as_order_says() {
     let samples = Samples::awkward(101, 1000);
     for deal in ["torch", "blocks"] {
         for rank in ["0", "1", "2"] {
-            let common = ["--world-size", "3", "--rank", rank, "--batch-size", "8", "--deal", deal, "--seed", "5"];
-            let report = load(&samples, &[&common[..], &["--epochs", "1", "--ids", "--memory", "1MB"]].concat());
+            let common =
+                ["--world-size", "3", "--rank", rank, "--batch-size", "8", "--deal", deal, "--seed", "5"];
+            let report =
+                load(&samples, &[&common[..], &["--epochs", "1", "--ids", "--memory", "1MB"]].concat());
             let ids = order(&[&common[..], &["--samples", "101"]].concat());
             assert_eq!(report["epochs"][0]["ids"], serde_json::json!(ids), "{deal} {rank}");
             assert_eq!(number(&report, "/rank").to_string(), rank);
@@ -111,7 +124,8 @@ fn resident_memory_stays_within_the_tier_the_look_ahead_and_a_constant() {
         samples.add(&format!("{}/{id}", id % 7), &crate::support::content(id, length as usize));
     }
     let batch = 8;
-    let sizes: Vec<u64> = samples.in_order().iter().map(|path| std::fs::metadata(path).unwrap().len()).collect();
+    let sizes: Vec<u64> =
+        samples.in_order().iter().map(|path| std::fs::metadata(path).unwrap().len()).collect();
     let mut largest = [0, 0];
     for epoch in 0..10 {
         let ids = order(&["--samples", "400", "--epoch", &epoch.to_string()]);

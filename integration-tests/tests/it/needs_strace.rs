@@ -24,10 +24,19 @@ fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, S
     };
     let traces = tempfile::tempdir().unwrap();
     let prefix = traces.path().join("trace");
-    let own = foreread(["load", samples.path().to_str().unwrap(), "--report", "json"].iter().chain(arguments));
+    let own =
+        foreread(["load", samples.path().to_str().unwrap(), "--report", "json"].iter().chain(arguments));
     let mut command = Command::new(strace);
     // One file a thread: calls stay whole. -y names the file behind each descriptor.
-    command.args(["-ff", "-y", "-xx", "-s", "0", "-e", "trace=open,openat,openat2,read,readv,pread64,preadv,preadv2"]);
+    command.args([
+        "-ff",
+        "-y",
+        "-xx",
+        "-s",
+        "0",
+        "-e",
+        "trace=open,openat,openat2,read,readv,pread64,preadv,preadv2",
+    ]);
     command.arg("-o").arg(&prefix).arg(own.get_program()).args(own.get_args()).current_dir("/");
     let report = run(&mut command).json();
     let mut seen = Seen::default();

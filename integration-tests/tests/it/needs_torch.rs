@@ -46,7 +46,8 @@ fn order_equals_distributed_sampler_for_random_cases() {
         let sampler = if case["shuffle"] == true { "torch" } else { "sequential" };
         let (samples, seed, epoch) = (text("samples"), text("seed"), text("epoch"));
         let (world, rank, batch) = (text("world_size"), text("rank"), text("batch_size"));
-        let mut arguments = vec!["--samples", &samples, "--seed", &seed, "--epoch", &epoch, "--sampler", sampler];
+        let mut arguments =
+            vec!["--samples", &samples, "--seed", &seed, "--epoch", &epoch, "--sampler", sampler];
         arguments.extend(["--world-size", &world, "--rank", &rank]);
         if case["drop_last"] == true {
             arguments.push("--drop-last");
@@ -54,7 +55,8 @@ fn order_equals_distributed_sampler_for_random_cases() {
         if batch != "0" {
             arguments.extend(["--batch-size", &batch]);
         }
-        let expected: Vec<u64> = case["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
+        let expected: Vec<u64> =
+            case["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
         assert_eq!(order(&arguments), expected, "{arguments:?}");
     }
 }

@@ -14,7 +14,9 @@ fn torch_vectors_of_the_literature() {
 #[test]
 fn fewer_samples_than_ranks() {
     let of = |rank: &str, more: &[&str]| {
-        order(&[&["--samples", "1", "--sampler", "torch", "--world-size", "4", "--rank", rank], more].concat())
+        order(
+            &[&["--samples", "1", "--sampler", "torch", "--world-size", "4", "--rank", rank], more].concat(),
+        )
     };
     for rank in ["0", "1", "2", "3"] {
         assert_eq!(of(rank, &[]), [0]);
@@ -25,7 +27,8 @@ fn fewer_samples_than_ranks() {
 #[test]
 fn settings_come_from_argument_environment_and_file_in_that_order() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("foreread.toml"), "seed = 1\nsamples = 5\nsampler = 'torch'\n").unwrap();
+    std::fs::write(directory.path().join("foreread.toml"), "seed = 1\nsamples = 5\nsampler = 'torch'\n")
+        .unwrap();
     let mut command = foreread(["order", "--explain", "--samples", "7"]);
     command.current_dir(directory.path()).env("FOREREAD_SEED", "2").env("RANK", "1").env("WORLD_SIZE", "3");
     let explained = run(&mut command).ok();

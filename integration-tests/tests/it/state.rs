@@ -8,8 +8,10 @@ use serde_json::Value;
 
 use crate::support::{Samples, foreread, load, run};
 
-/// All ids that a report's passes delivered, in order, by (epoch, phase).
-fn ids(report: &Value) -> Vec<(u64, String, Vec<u64>)> {
+/// What was delivered of each pass: epoch, phase, ids in order.
+type Passes = Vec<(u64, String, Vec<u64>)>;
+
+fn ids(report: &Value) -> Passes {
     let epochs = report["epochs"].as_array().unwrap().iter();
     epochs
         .map(|epoch| {
@@ -20,7 +22,7 @@ fn ids(report: &Value) -> Vec<(u64, String, Vec<u64>)> {
 }
 
 /// The passes of two reports one after the other; a pass that both have a part of is one.
-fn joined(mut first: Vec<(u64, String, Vec<u64>)>, second: Vec<(u64, String, Vec<u64>)>) -> Vec<(u64, String, Vec<u64>)> {
+fn joined(mut first: Passes, second: Passes) -> Passes {
     for (epoch, phase, ids) in second {
         match first.last_mut() {
             Some(last) if last.0 == epoch && last.1 == phase => last.2.extend(ids),
@@ -31,8 +33,15 @@ fn joined(mut first: Vec<(u64, String, Vec<u64>)>, second: Vec<(u64, String, Vec
 }
 
 fn command(samples: &Samples, validation: &Samples, state: &Path, more: &[&str]) -> Command {
-    let mut command = foreread(["load", samples.path().to_str().unwrap(), "--report=json", "--ids", "--epochs=3"]);
-    command.args(["--batch-size=4", "--seed=9", "--memory=1MB", "--validate", validation.path().to_str().unwrap()]);
+    let mut command =
+        foreread(["load", samples.path().to_str().unwrap(), "--report=json", "--ids", "--epochs=3"]);
+    command.args([
+        "--batch-size=4",
+        "--seed=9",
+        "--memory=1MB",
+        "--validate",
+        validation.path().to_str().unwrap(),
+    ]);
     command.arg("--state").arg(state).args(more);
     command
 }
@@ -42,7 +51,14 @@ fn a_run_that_is_terminated_anywhere_goes_on_where_it_was() {
     let (samples, validation) = (Samples::awkward(61, 2000), Samples::awkward(10, 2000));
     let whole = ids(&load(
         &samples,
-        &["--ids", "--epochs=3", "--batch-size=4", "--seed=9", "--validate", validation.path().to_str().unwrap()],
+        &[
+            "--ids",
+            "--epochs=3",
+            "--batch-size=4",
+            "--seed=9",
+            "--validate",
+            validation.path().to_str().unwrap(),
+        ],
     ));
     let seed: u64 = std::env::var("FOREREAD_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let soak = std::env::var_os("FOREREAD_SOAK").is_some();
@@ -63,8 +79,12 @@ fn a_run_that_is_terminated_anywhere_goes_on_where_it_was() {
                 .spawn()
                 .unwrap();
             std::thread::sleep(Duration::from_millis(random % 150));
-            let signal = if random % 2 == 0 { "-TERM" } else { "-INT" };
-            Command::new("kill").args([signal, &child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
+            let signal = if random.is_multiple_of(2) { "-TERM" } else { "-INT" };
+            Command::new("kill")
+                .args([signal, &child.id().to_string()])
+                .stderr(Stdio::null())
+                .status()
+                .unwrap();
             let status = child.wait().unwrap();
             let said = std::fs::read_to_string(out.path()).unwrap();
             if said.is_empty() {
@@ -91,7 +111,8 @@ fn a_finished_run_can_be_prolonged_and_goes_on_at_another_batch_size() {
     let state = directory.path().join("state.json");
     assert_eq!(ids(&run(&mut command(&samples, &validation, &state, &[])).json()).len(), 6);
     assert_eq!(ids(&run(&mut command(&samples, &validation, &state, &[])).json()).len(), 0);
-    let more = ids(&run(&mut command(&samples, &validation, &state, &["--epochs=4", "--batch-size=7"])).json());
+    let more =
+        ids(&run(&mut command(&samples, &validation, &state, &["--epochs=4", "--batch-size=7"])).json());
     let passes: Vec<_> = more.iter().map(|(epoch, phase, ids)| (*epoch, phase.as_str(), ids.len())).collect();
     assert_eq!(passes, [(3, "train", 20), (3, "validation", 5)]);
 }

@@ -16,7 +16,8 @@ fn an_interrupt_ends_the_command_at_once() {
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    let interrupt = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let interrupt =
+        std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {

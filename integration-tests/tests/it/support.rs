@@ -19,7 +19,11 @@ const DEADLINE: Duration = Duration::from_secs(120);
 pub fn binary() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.parent().unwrap().parent().unwrap().join("foreread");
-    assert!(path.is_file(), "{} is not there: `cargo build` first, or `cargo test --workspace`", path.display());
+    assert!(
+        path.is_file(),
+        "{} is not there: `cargo build` first, or `cargo test --workspace`",
+        path.display()
+    );
     path
 }
 
@@ -163,7 +167,7 @@ impl Samples {
     /// The samples' paths in the order of their ids, found without any code of ours: walked and sorted by (first
     /// directory, containing directory, file name), each as bytes.
     pub fn in_order(&self) -> Vec<PathBuf> {
-        let mut found: Vec<(Vec<u8>, Vec<u8>, Vec<u8>, PathBuf)> = Vec::new();
+        let mut found = Vec::new();
         let mut pending = vec![self.path().to_owned()];
         while let Some(directory) = pending.pop() {
             for entry in fs::read_dir(&directory).unwrap().map(Result::unwrap) {

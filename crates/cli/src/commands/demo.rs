@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use foreread::layers::Throttled;
 use foreread::tier::{
     Backend, Completions, Context, Object, OpenOptions, OriginTier, ReadRequest, Tier, TierError, TierProfile,
 };
-use foreread::layers::Throttled;
 use foreread::types::{DatasetId, SampleId, SampleKey, Tick};
 use foreread::{ByteSize, Config, IndexOptions, Loader, Memory, Registry, SamplerKind, sampler};
 use futures::StreamExt;
@@ -68,7 +68,10 @@ pub fn run(options: &Demo) -> Result<()> {
         writeln!(out, "{total:>9.2}{:>8.0} %{origin:>12}{floor:>12}", 100.0 * run.waited / total)?;
     }
     let computing = SAMPLES.div_ceil(BATCH) as f64 * COMPUTE.as_secs_f64();
-    writeln!(out, "\nComputing alone takes {computing:.2} s an epoch. The same seed gave the same order every time.")?;
+    writeln!(
+        out,
+        "\nComputing alone takes {computing:.2} s an epoch. The same seed gave the same order every time."
+    )?;
     Ok(out.flush()?)
 }
 
@@ -114,7 +117,8 @@ fn plain(url: &str) -> Result<Outcome> {
             for &id in batch {
                 let entry = catalog.entry(id)?;
                 let key = SampleKey::new(DatasetId(0), id);
-                let request = ReadRequest { tag: 0, key, object: entry.object, span: entry.span, due: Tick(0) };
+                let request =
+                    ReadRequest { tag: 0, key, object: entry.object, span: entry.span, due: Tick(0) };
                 let answer = runtime.block_on(origin.read(vec![request]).next());
                 outcome.origin_bytes += answer.context("no answer from the origin")?.result?.len() as u64;
                 work.step();
@@ -229,7 +233,9 @@ impl Tier for Slow {
     fn read(&self, batch: Vec<ReadRequest>) -> Completions {
         let answers = batch.into_iter().map(|request| {
             let inner = Arc::clone(&self.0);
-            stream::once(tokio::time::sleep(LATENCY)).flat_map(move |()| inner.read(vec![request.clone()])).boxed()
+            stream::once(tokio::time::sleep(LATENCY))
+                .flat_map(move |()| inner.read(vec![request.clone()]))
+                .boxed()
         });
         stream::select_all(answers).boxed()
     }

@@ -24,10 +24,8 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     }
     let json = settings::is_json(&knobs)?;
     let config = Config::from_knobs(&knobs)?;
-    let wanted = Wanted {
-        digest: knobs.parse("digest")?.unwrap_or(false),
-        ids: knobs.parse("ids")?.unwrap_or(false),
-    };
+    let wanted =
+        Wanted { digest: knobs.parse("digest")?.unwrap_or(false), ids: knobs.parse("ids")?.unwrap_or(false) };
     let keeper = Keeper::new(knobs.get("state").map(|(path, _)| PathBuf::from(path)))?;
     let compute = config.compute;
     let mut builder = Loader::builder(&options.target).config(config);

@@ -18,7 +18,8 @@ pub fn run(options: &Order) -> Result<()> {
         return settings::explain(&knobs);
     }
     let config = Config::from_knobs(&knobs)?;
-    let samples: u64 = knobs.parse("samples")?.ok_or_else(|| knobs.refuse("samples", "say how many there are"))?;
+    let samples: u64 =
+        knobs.parse("samples")?.ok_or_else(|| knobs.refuse("samples", "say how many there are"))?;
     let epoch: u64 = knobs.parse("epoch")?.unwrap_or(0);
     // The default of `load` would drop or cut by batches that nobody asked for here.
     let batches = !matches!(knobs.get("batch-size"), None | Some((_, Provenance::Default)));
@@ -26,13 +27,9 @@ pub fn run(options: &Order) -> Result<()> {
 
     let order = sampler(config.sampler, samples, config.seed).and_then(|sampler| sampler.order(epoch));
     let dealing = Dealing::new(config.deal, config.world_size, batch_size, config.drop_last);
-    let stream = AccessStream::new(
-        order.map_err(Error::from)?,
-        dealing.map_err(Error::from)?,
-        Rank(config.rank),
-        0,
-    )
-    .map_err(Error::from)?;
+    let stream =
+        AccessStream::new(order.map_err(Error::from)?, dealing.map_err(Error::from)?, Rank(config.rank), 0)
+            .map_err(Error::from)?;
     print(&stream)
 }
 

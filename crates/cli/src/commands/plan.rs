@@ -43,7 +43,8 @@ pub fn run(options: &Plan) -> Result<()> {
 
 /// The sizes of a dataset that is only described.
 fn imagined(knobs: &Knobs) -> Result<Sizes> {
-    let missing = |name: &str| knobs.refuse(name, "name a dataset, or give both --samples and --sample-bytes");
+    let missing =
+        |name: &str| knobs.refuse(name, "name a dataset, or give both --samples and --sample-bytes");
     let samples: u64 = knobs.parse("samples")?.ok_or_else(|| missing("samples"))?;
     let bytes: ByteSize = knobs.parse("sample-bytes")?.ok_or_else(|| missing("sample-bytes"))?;
     if samples == 0 {
@@ -92,18 +93,31 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
         )?;
     }
     match summary.horizon {
-        None if summary.levels.is_empty() => writeln!(out, "retention    nothing is kept: there is no memory tier")?,
+        None if summary.levels.is_empty() => {
+            writeln!(out, "retention    nothing is kept: there is no memory tier")?
+        }
         None => writeln!(out, "retention    keep: what is placed stays for the whole run")?,
         Some(horizon) => {
-            writeln!(out, "retention    threshold: a sample stays if its next use is at most {horizon} samples away")?;
+            writeln!(
+                out,
+                "retention    threshold: a sample stays if its next use is at most {horizon} samples away"
+            )?;
         }
     }
     writeln!(out, "look-ahead   {}", ByteSize(config.look_ahead))?;
     writeln!(out, "this plan    {} from the origin", ByteSize(summary.origin_bytes))?;
     let floor = if summary.floor_is_exact { "" } else { " (estimated)" };
-    writeln!(out, "floor        {}{floor}: no policy reads less for this rank", ByteSize(summary.floor_origin_bytes))?;
+    writeln!(
+        out,
+        "floor        {}{floor}: no policy reads less for this rank",
+        ByteSize(summary.floor_origin_bytes)
+    )?;
     if config.world_size > 1 {
-        writeln!(out, "             {}: no policy reads less for all ranks together", ByteSize(planned.floor()))?;
+        writeln!(
+            out,
+            "             {}: no policy reads less for all ranks together",
+            ByteSize(planned.floor())
+        )?;
     }
     writeln!(out, "fingerprint  {}", summary.fingerprint)?;
     Ok(())

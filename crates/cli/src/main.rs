@@ -1,37 +1,7 @@
-//! The `foreread` command.
-//!
-//! Standard output carries the result alone; progress, logs and errors go to standard error. Exit codes: 0 done,
-//! 1 failed, 2 wrong usage, 128 + n ended by signal n after its state was saved (`load --state`).
-
-mod arguments;
-mod commands;
-mod output;
-mod progress;
-mod settings;
-mod signals;
+//! The `foreread` command. All of it is in the library beside this file.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use tracing_subscriber::EnvFilter;
-
-use crate::arguments::{Arguments, Command};
-
 fn main() -> ExitCode {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let done = match Arguments::parse().command {
-        Command::Demo(options) => commands::demo::run(&options),
-        Command::Index(options) => commands::index::run(&options),
-        Command::Order(options) => commands::order::run(&options),
-        Command::Load(options) => match commands::load::run(&options) {
-            Ok(code) => return code,
-            Err(error) => Err(error),
-        },
-        Command::Plan(options) => commands::plan::run(&options),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => output::fail(&error),
-    }
+    foreread_cli::run()
 }

@@ -15,16 +15,9 @@ use tempfile::TempDir;
 /// Nothing that these tests start takes this long; what does, hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The `foreread` of this build, which lies two folders above the test's own executable.
-pub fn binary() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let path = test.parent().unwrap().parent().unwrap().join("foreread");
-    assert!(
-        path.is_file(),
-        "{} is not there: `cargo build` first, or `cargo test --workspace`",
-        path.display()
-    );
-    path
+/// The `foreread` of this build.
+pub fn binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_foreread-under-test"))
 }
 
 /// What a finished command left behind.

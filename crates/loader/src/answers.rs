@@ -56,7 +56,8 @@ impl Answers {
 
     /// Nothing of the tier's is used after this, so it does not matter in which state the panic has left it.
     fn panicked(&mut self, panic: &(dyn Any + Send)) {
-        let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(|s| &**s));
+        let said =
+            panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(|s| &**s));
         self.ended = format!("the tier panicked: {}", said.unwrap_or("without a word"));
         self.completions = None;
     }
@@ -85,8 +86,11 @@ impl Stream for Answers {
             };
             let result = match completion.result {
                 Ok(data) if data.len() as u64 == pending.bytes => Ok(Sample::new(data, pending.charge)),
-                Ok(data) => Err(TierError::new(ErrorKind::Changed, &*this.tier)
-                    .with_detail(format!("{} bytes instead of {}", data.len(), pending.bytes))),
+                Ok(data) => Err(TierError::new(ErrorKind::Changed, &*this.tier).with_detail(format!(
+                    "{} bytes instead of {}",
+                    data.len(),
+                    pending.bytes
+                ))),
                 Err(error) => Err(error),
             };
             return Poll::Ready(Some(Answer { tick: pending.tick, key: pending.key, result }));
@@ -129,7 +133,12 @@ mod tests {
     #[test]
     fn a_tier_that_lies_still_answers_every_read_once() {
         let budget = Budget::new(100);
-        let pending = |tick| Pending { tick: Tick(tick), key: SampleKey::default(), bytes: 2, charge: budget.charge(2) };
+        let pending = |tick| Pending {
+            tick: Tick(tick),
+            key: SampleKey::default(),
+            bytes: 2,
+            charge: budget.charge(2),
+        };
         let say = |tag, bytes: &'static [u8]| Completion { tag, result: Ok(Bytes::from_static(bytes)) };
         let told = vec![say(9, b"ab"), say(1, b"ab"), say(1, b"cd"), say(0, b"abc")];
         let answers = Answers::of(&Odd(told), Vec::new(), vec![pending(10), pending(11), pending(12)]);

@@ -271,9 +271,9 @@ impl Driver {
         let catalog = &self.datasets[key.dataset.0 as usize].catalog;
         match catalog.entry(key.id) {
             Ok(entry) => Ok((entry.object, entry.span)),
-            Err(error) => {
-                Err(TierError::new(ErrorKind::Invalid, "catalog").with_detail(error.to_string()).with_source(error))
-            }
+            Err(error) => Err(TierError::new(ErrorKind::Invalid, "catalog")
+                .with_detail(error.to_string())
+                .with_source(error)),
         }
     }
 

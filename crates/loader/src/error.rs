@@ -71,13 +71,15 @@ impl fmt::Display for LoadError {
                     }
                     ErrorKind::Denied => f.write_str("; give this user permission to read it"),
                     ErrorKind::Expired => f.write_str("; renew the credentials"),
-                    _ => f.write_str("; resume when that is mended, or have unreadable samples skipped or substituted"),
+                    _ => f.write_str(
+                        "; resume when that is mended, or have unreadable samples skipped or substituted",
+                    ),
                 }
             }
             Cause::Order(error) => write!(f, "the order of an epoch cannot be computed: {error}"),
-            Cause::Stopped => {
-                f.write_str("the engine stopped before the run was over; was its runtime shut down, or did a tier panic?")
-            }
+            Cause::Stopped => f.write_str(
+                "the engine stopped before the run was over; was its runtime shut down, or did a tier panic?",
+            ),
         }
     }
 }

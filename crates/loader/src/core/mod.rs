@@ -340,7 +340,9 @@ impl Core {
     /// Deals with the uses of a complete batch that have no sample, as the policy says; an error names the first that
     /// ends the run.
     fn mend(&mut self, first: Tick, ticks: u64, actions: &mut Vec<Action>) -> Result<(), Tick> {
-        let Some(batch) = self.batches.get_mut(self.handed).filter(|batch| batch.bad > 0) else { return Ok(()) };
+        let Some(batch) = self.batches.get_mut(self.handed).filter(|batch| batch.bad > 0) else {
+            return Ok(());
+        };
         let is_bad = |tick: &Tick| self.window.get(*tick).is_some_and(|slot| slot.state == State::Bad);
         let (bad, good): (Vec<Tick>, Vec<Tick>) = (first.0..first.0 + ticks).map(Tick).partition(is_bad);
         let Some(&first_bad) = bad.first() else { return Ok(()) };

@@ -122,7 +122,7 @@ impl Upcoming {
         Some(Next {
             pass: pass.index,
             batch: self.index / batch_size,
-            closes: (self.index + 1) % batch_size == 0 || self.index + 1 == pass.samples,
+            closes: (self.index + 1).is_multiple_of(batch_size) || self.index + 1 == pass.samples,
             key: SampleKey::new(pass.dataset, id),
         })
     }

@@ -33,10 +33,10 @@ fn cache(ready: bool, capacity: u64) -> Cache {
 }
 
 #[test]
-fn a_horizon_without_end_is_counted_without_overflow() {
-    // One use of each sample close behind the other: all fit in turn, so every gap is within the horizon.
-    let mut scenario = plain(vec![1000; 50], Draw::Explicit(400), 1);
-    scenario.caches = vec![cache(true, 48_000)];
+fn a_horizon_without_end_is_waited_for_and_no_longer() {
+    // Nearly all fit at once, so that with luck all gaps together do.
+    let mut scenario = plain(vec![1000; 20], Draw::Explicit(30), 3);
+    scenario.caches = vec![cache(true, 17_000)];
     let endless = (0..1000).map(|seed| Scenario { seed, ..scenario.clone() }).find(|scenario| {
         scenario.plan(&scenario.run()).retention() == Retention::Threshold { horizon: u64::MAX }
     });
@@ -58,12 +58,11 @@ fn a_copy_that_cannot_be_read_is_replaced() {
     let mut scenario = plain(vec![100; 8], Draw::Sequential, 5);
     scenario.look_ahead = 0;
     scenario.caches = vec![cache(false, 1_000)];
-    // Every other copy is bad. If it stayed, its sample would be read from the origin in every epoch.
+    // Every other copy is bad. If it stayed, its sample would be read in all epochs, and not in some.
     scenario.faults.broken = 50;
     let mut world = World::new(&scenario);
     world.play().unwrap();
-    assert_eq!(world.stored, world.read);
-    assert!(world.read.values().any(|&times| times < 5), "{:?}", world.read);
+    assert!(world.read.values().any(|times| (2..5).contains(times)), "{:?}", world.read);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What must come out of a run, computed the plainest way: no look-ahead, no caches, no order of events.
 
+use std::collections::{HashMap, HashSet};
+
 use foreread_loader::OnError;
 use foreread_oracle::Run;
 use foreread_types::SampleKey;
@@ -34,16 +36,21 @@ pub struct Model {
     pub fail: Option<(u64, SampleKey)>,
     /// Every use, in order, of the whole run: also those behind its end.
     pub uses: Vec<SampleKey>,
+    /// For each use, how far away the next use of its sample is; none behind what can be dealt.
+    pub gaps: Vec<Option<u64>>,
     /// Bytes of the largest batches, descending.
     largest: Vec<u64>,
 }
 
 impl Model {
     pub fn new(scenario: &Scenario, run: &Run) -> Self {
-        let mut model = Self { batches: Vec::new(), fail: None, uses: Vec::new(), largest: Vec::new() };
-        let mut over = false;
+        let (batches, uses, gaps, largest) = Default::default();
+        let mut model = Self { batches, fail: None, uses, gaps, largest };
+        let (mut over, mut known) = (false, u64::MAX);
         for pass in run.passes() {
-            over |= scenario.faults.undealt == Some(pass.index);
+            if scenario.faults.undealt == Some(pass.index) {
+                (over, known) = (true, pass.first_tick.0);
+            }
             let stream = run.stream(&pass).unwrap();
             let ids = (0..stream.len()).map(|index| stream.at(index));
             let keys: Vec<_> = ids.map(|id| SampleKey::new(pass.dataset, id)).collect();
@@ -66,6 +73,13 @@ impl Model {
             }
         }
         model.largest.sort_unstable_by(|a, b| b.cmp(a));
+        let mut last = HashMap::new();
+        model.gaps = vec![None; model.uses.len()];
+        for (tick, &key) in model.uses.iter().enumerate().take_while(|(tick, _)| (*tick as u64) < known) {
+            if let Some(before) = last.insert(key, tick) {
+                model.gaps[before] = Some((tick - before) as u64);
+            }
+        }
         model
     }
 
@@ -76,8 +90,12 @@ impl Model {
 
     /// Origin bytes if every use of what is not `placed` is read, and the first use of what is.
     pub fn origin_bytes(&self, scenario: &Scenario, placed: impl Fn(SampleKey) -> bool) -> u64 {
-        let mut seen = std::collections::HashSet::new();
-        self.uses.iter().filter(|&&key| !placed(key) || seen.insert(key)).map(|&key| scenario.bytes(key)).sum()
+        let mut seen = HashSet::new();
+        self.uses
+            .iter()
+            .filter(|&&key| !placed(key) || seen.insert(key))
+            .map(|&key| scenario.bytes(key))
+            .sum()
     }
 }
 
@@ -105,7 +123,10 @@ fn deliver(
                 batch.skipped += 1;
             }
             OnError::Substitute => {
-                let nearest = (0..keys.len()).filter(good).min_by_key(|&other| (other.abs_diff(at), other)).ok_or(at)?;
+                let nearest = (0..keys.len())
+                    .filter(good)
+                    .min_by_key(|&other| (other.abs_diff(at), other))
+                    .ok_or(at)?;
                 batch.delivered[at] = Some(keys[nearest]);
                 batch.substituted += 1;
             }

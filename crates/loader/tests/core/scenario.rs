@@ -127,7 +127,8 @@ impl Scenario {
             }
             Draw::Explicit(len) => {
                 let len = if samples == 0 { 0 } else { len };
-                let order = |epoch: u64| (0..len).map(|at| mix(seed ^ mix(epoch << 32 | at)) % samples).collect();
+                let order =
+                    |epoch: u64| (0..len).map(|at| mix(seed ^ mix(epoch << 32 | at)) % samples).collect();
                 Arc::new(Explicit::new(samples, (0..self.epochs).map(order).collect()).unwrap())
             }
         }
@@ -202,8 +203,11 @@ fn reading(datasets: usize) -> impl Strategy<Value = Reading> {
 fn caches() -> impl Strategy<Value = Vec<Cache>> {
     let capacity = prop_oneof![1 => Just(0), 4 => 0..40_000u64, 1 => Just(1_000_000)];
     let footprint = prop_oneof![Just(Footprint::EXACT), Just(Footprint::new(16, 64))];
-    let cache = (any::<bool>(), capacity, footprint)
-        .prop_map(|(ready, capacity, footprint)| Cache { ready, capacity, footprint });
+    let cache = (any::<bool>(), capacity, footprint).prop_map(|(ready, capacity, footprint)| Cache {
+        ready,
+        capacity,
+        footprint,
+    });
     prop_oneof![1 => Just(Vec::new()), 5 => prop::collection::vec(cache, 1..=2)]
 }
 
@@ -241,25 +245,39 @@ pub fn scenarios() -> impl Strategy<Value = Scenario> {
     ];
     let on_error = prop_oneof![Just(OnError::Fail), Just(OnError::Skip), Just(OnError::Substitute)];
     let faults = prop_oneof![1 => Just(Faults::default()), 2 => faults()];
-    let trainer = (prop_oneof![3 => Just(1usize), 1 => 2..4usize], prop_oneof![9 => Just(None), 1 => (0..600u32).prop_map(Some)]);
+    let trainer = (
+        prop_oneof![3 => Just(1usize), 1 => 2..4usize],
+        prop_oneof![9 => Just(None), 1 => (0..600u32).prop_map(Some)],
+    );
     (data, 1..=5u64, deal, (world, resume), caches(), look_ahead, (on_error, faults), (trainer, any::<u64>()))
-        .prop_map(|(data, epochs, deal, (world, resume), caches, look_ahead, (on_error, faults), (trainer, seed))| {
-            let ((datasets, phases), (world_size, rank), (hold, stop)) = (data, world, trainer);
-            Scenario {
-                datasets,
-                phases,
+        .prop_map(
+            |(
+                data,
                 epochs,
                 deal,
-                world_size,
-                rank,
-                resume,
+                (world, resume),
                 caches,
                 look_ahead,
-                on_error,
-                faults,
-                hold,
-                stop,
-                seed,
-            }
-        })
+                (on_error, faults),
+                (trainer, seed),
+            )| {
+                let ((datasets, phases), (world_size, rank), (hold, stop)) = (data, world, trainer);
+                Scenario {
+                    datasets,
+                    phases,
+                    epochs,
+                    deal,
+                    world_size,
+                    rank,
+                    resume,
+                    caches,
+                    look_ahead,
+                    on_error,
+                    faults,
+                    hold,
+                    stop,
+                    seed,
+                }
+            },
+        )
 }

@@ -77,12 +77,17 @@ pub struct World<'a> {
     trainer: VecDeque<Vec<Rc<Sample>>>,
     waiting: bool,
     untold: Untold,
+    /// Whether the core has been told that the trainer waits.
+    asked: bool,
     handed: usize,
     end: Option<End>,
     /// By sample: reads from the origin, and copies made in a cache.
     pub read: HashMap<SampleKey, u64>,
     pub stored: HashMap<SampleKey, u64>,
+    /// Samples that a cache had and did not deliver.
     undelivered: HashSet<SampleKey>,
+    /// The last use of each sample that something was done for.
+    latest: HashMap<SampleKey, u64>,
     state: u64,
 }
 
@@ -91,13 +96,17 @@ impl<'a> World<'a> {
         let run = scenario.run();
         let plan = Arc::new(scenario.plan(&run));
         let ledger = Rc::new(Ledger::default());
-        let levels = scenario.caches.iter().map(|cache| if cache.ready { Source::Memory } else { Source::Disk });
+        let levels =
+            scenario.caches.iter().map(|cache| if cache.ready { Source::Memory } else { Source::Disk });
         let config =
             Config { look_ahead: scenario.look_ahead, on_error: scenario.on_error, levels: levels.collect() };
         Self {
             model: Model::new(scenario, &run),
             core: Core::new(config, run.clone(), Arc::clone(&plan), scenario.sizes()),
-            stores: (0..).zip(&scenario.caches).map(|(level, &cache)| Store::new(level, cache, &ledger)).collect(),
+            stores: (0..)
+                .zip(&scenario.caches)
+                .map(|(level, &cache)| Store::new(level, cache, &ledger))
+                .collect(),
             scenario,
             run,
             plan,
@@ -110,11 +119,13 @@ impl<'a> World<'a> {
             trainer: VecDeque::new(),
             waiting: false,
             untold: Untold::default(),
+            asked: false,
             handed: 0,
             end: None,
             read: HashMap::new(),
             stored: HashMap::new(),
             undelivered: HashSet::new(),
+            latest: HashMap::new(),
             state: scenario.seed,
         }
     }
@@ -184,9 +195,16 @@ impl<'a> World<'a> {
     }
 
     fn proceed(&mut self) -> Checked {
+        let before = self.core.charged();
         self.tell(Event::Proceed)?;
+        let (now, bound) = (self.core.charged(), self.scenario.look_ahead.max(self.model.largest(2)));
+        prop_assert!(
+            now <= before || self.asked || now <= bound,
+            "{now} bytes of {bound} for a trainer that is busy"
+        );
         let told = !self.untold.asked && self.untold.taken == 0;
-        let hangs = self.waiting && told && self.queue.is_empty() && self.questions.is_empty() && self.end.is_none();
+        let hangs =
+            self.waiting && told && self.queue.is_empty() && self.questions.is_empty() && self.end.is_none();
         prop_assert!(!hangs, "the trainer waits for the core and the core for nobody: {:?}", self.core);
         Ok(())
     }
@@ -196,9 +214,14 @@ impl<'a> World<'a> {
         self.tell(Event::Released { bytes })?;
         let Untold { taken, asked } = std::mem::take(&mut self.untold);
         for _ in 0..taken {
+            self.asked = false;
             self.tell(Event::Taken)?;
         }
-        if asked { self.tell(Event::Asked) } else { Ok(()) }
+        if asked {
+            self.asked = true;
+            self.tell(Event::Asked)?;
+        }
+        Ok(())
     }
 
     fn answer(&mut self, at: usize) -> Checked {
@@ -310,6 +333,16 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Whether the plan wants a sample kept after its use at `tick`.
+    fn stays(&self, tick: u64) -> bool {
+        match self.plan.retention() {
+            Retention::Threshold { horizon } => {
+                self.model.gaps[tick as usize].is_some_and(|gap| gap <= horizon)
+            }
+            _ => true,
+        }
+    }
+
     fn act(&mut self, action: Action) -> Checked {
         prop_assert!(self.end.is_none(), "{action:?} after the end");
         let keeps = self.plan.retention() == Retention::Keep;
@@ -324,6 +357,7 @@ impl<'a> World<'a> {
             Action::Find { tick, key, level } => {
                 prop_assert_eq!((self.model.uses[tick.0 as usize], self.place(key)), (key, Some(level)));
                 self.finding += self.scenario.bytes(key);
+                self.latest.insert(key, tick.0);
                 self.questions.push(Question::Find { tick, key, level });
             }
             Action::Fetch { tick, key, level } => {
@@ -339,6 +373,7 @@ impl<'a> World<'a> {
             }
             Action::Store { tick, key, level } => {
                 prop_assert_eq!(self.place(key), Some(level));
+                prop_assert!(self.stays(tick.0), "{key} is stored at {tick}, and its next use is far away");
                 let sample = self.held.get(&tick.0).map(|(sample, _)| Rc::clone(sample));
                 let Some(sample) = sample.filter(|sample| sample.key == key) else {
                     return Err(TestCaseError::fail(format!("{key} is not at hand at {tick} to be stored")));
@@ -356,7 +391,10 @@ impl<'a> World<'a> {
             }
             Action::Remove { key, level } => {
                 prop_assert_eq!(self.place(key), Some(level));
-                prop_assert!(!keeps || self.undelivered.contains(&key), "{key} is removed from its place");
+                prop_assert!(
+                    self.undelivered.contains(&key) || !self.stays(self.latest[&key]),
+                    "{key} is removed, and its next use is near"
+                );
                 self.stores[level].remove(key);
             }
             Action::Share { from, to } => {
@@ -364,9 +402,12 @@ impl<'a> World<'a> {
                     return Err(TestCaseError::fail(format!("nothing at {from} to share with {to}")));
                 };
                 let sample = Rc::clone(sample);
+                self.latest.insert(sample.key, to.0);
                 self.hold(to, sample, Source::Memory)?;
             }
-            Action::Hand { pass, index, first, ticks, taking } => self.hand((pass, index, first.0, ticks), taking)?,
+            Action::Hand { pass, index, first, ticks, taking } => {
+                self.hand((pass, index, first.0, ticks), taking)?
+            }
             Action::Fail { tick, key } => {
                 prop_assert_eq!(Some((tick.0, key)), self.model.fail);
                 prop_assert_eq!(self.handed, self.model.batches.len(), "batches before the failure");

@@ -8,14 +8,14 @@ use foreread_memory::MemoryTier;
 use foreread_tier::{CacheTier, ErrorKind};
 use foreread_tier_testing::{FailingTier, Fault, StoredCache, When};
 use foreread_types::SampleId;
-use futures::StreamExt;
 use tokio::runtime::Runtime;
 
-use crate::rig::{Rig, mixed};
+use crate::rig::{Rig, mixed, next};
 
 #[tokio::test(start_paused = true)]
 async fn three_epochs_through_two_caches() {
-    let fake = mixed(500, 37, 5_000).with_latency(Duration::from_millis(3)).with_jitter(Duration::from_millis(9));
+    let fake =
+        mixed(500, 37, 5_000).with_latency(Duration::from_millis(3)).with_jitter(Duration::from_millis(9));
     let total: u64 = (0..500).map(|id| fake.object(SampleId(id)).size).sum();
     let (memory, disk) = (Arc::new(MemoryTier::new(total / 4)), Arc::new(StoredCache::new(total / 2)));
     let rig = Rig { epochs: 3, look_ahead: 100_000, ..Rig::new(fake) }
@@ -56,13 +56,13 @@ async fn a_run_goes_on_where_another_stopped() {
     let mut loader = rig.start();
     let mut ids = Vec::new();
     for _ in 0..20 {
-        ids.extend(rig.check(&loader.next().await.unwrap().unwrap()));
+        ids.extend(rig.check(&next(&mut loader).await.unwrap().unwrap()));
     }
     rig.start = Some(loader.position());
     drop(loader);
     let mut loader = rig.start();
     assert_eq!(loader.position(), rig.start.unwrap());
-    while let Some(batch) = loader.next().await {
+    while let Some(batch) = next(&mut loader).await {
         ids.extend(rig.check(&batch.unwrap()));
     }
     assert_eq!(ids, all);
@@ -107,7 +107,7 @@ async fn unreadable_samples_are_skipped_or_substituted() {
         }
         rig = rig.origin(failing);
         let (mut loader, mut ids) = (rig.start(), Vec::new());
-        while let Some(batch) = loader.next().await {
+        while let Some(batch) = next(&mut loader).await {
             ids.push(rig.check(&batch.unwrap()));
         }
         let expected: Vec<_> = rig.ids();

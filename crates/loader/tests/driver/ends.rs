@@ -13,7 +13,7 @@ use futures::{StreamExt, stream};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::rig::{Custom, Rig, mixed};
+use crate::rig::{Custom, Rig, mixed, next};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -21,7 +21,7 @@ const LONG: Duration = Duration::from_secs(3600);
 async fn until_error(loader: &mut Loader) -> (usize, LoadErrorKind, String) {
     let mut batches = 0;
     loop {
-        match timeout(LONG, loader.next()).await.expect("no hang").expect("an error before the end") {
+        match next(loader).await.expect("an error before the end") {
             Ok(_) => batches += 1,
             Err(error) => {
                 assert!(loader.next().await.is_none(), "after an error the run is over");
@@ -40,7 +40,7 @@ async fn one_read_that_is_never_answered_holds_back_its_batch_alone_and_no_drop(
     let at = rig.ids().iter().position(|&id| id == SampleId(9)).unwrap();
     let mut loader = rig.start();
     for _ in 0..at / 8 {
-        rig.check(&loader.next().await.unwrap().unwrap());
+        rig.check(&next(&mut loader).await.unwrap().unwrap());
     }
     assert!(timeout(LONG, loader.next()).await.is_err());
     drop(loader);
@@ -123,7 +123,8 @@ async fn an_order_that_cannot_be_computed_ends_the_run_behind_the_epochs_before_
     for panics in [false, true] {
         let inner = Sequential::new(40).unwrap();
         let sampler = Arc::new(Tired { inner, panics, asked: AtomicUsize::new(0) });
-        let rig = Rig { sampler: Arc::clone(&sampler) as _, epochs: 5, ..Rig::new(mixed(40, 37, 1_000)) };
+        let fake = mixed(40, 37, 1_000).with_latency(Duration::from_millis(5));
+        let rig = Rig { sampler: Arc::clone(&sampler) as _, epochs: 5, look_ahead: 20_000, ..Rig::new(fake) };
         let (batches, kind, text) = until_error(&mut rig.start()).await;
         assert_eq!((batches, kind), (10, LoadErrorKind::Order), "{text}");
         assert!(text.contains(if panics { "panicked" } else { "epoch 2 is too much" }), "{text}");

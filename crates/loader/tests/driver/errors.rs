@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use foreread_loader::LoadErrorKind;
 use foreread_tier::ErrorKind;
-use foreread_tier_testing::{FailingTier, Fault, FakeOrigin, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
 use foreread_types::{SampleId, SampleKey};
-use futures::StreamExt;
 
-use crate::rig::Rig;
+use crate::rig::{Rig, next};
 
 async fn failure(rig: &Rig) -> foreread_loader::LoadError {
     let mut loader = rig.start();
     loop {
-        if let Err(error) = loader.next().await.expect("an error before the end") {
+        if let Err(error) = next(&mut loader).await.expect("an error before the end") {
             return error;
         }
     }
@@ -48,12 +47,12 @@ async fn an_object_that_changes_between_epochs_names_the_epoch() {
     let rig = Rig { look_ahead: 1_000, ..Rig::new(FakeOrigin::uniform(50, 100)) };
     let mut loader = rig.start();
     for _ in 0..7 {
-        rig.check(&loader.next().await.unwrap().unwrap());
+        rig.check(&next(&mut loader).await.unwrap().unwrap());
     }
     let last = *rig.ids().last().unwrap();
     rig.fake.change(last, 101);
     let error = loop {
-        if let Err(error) = loader.next().await.unwrap() {
+        if let Err(error) = next(&mut loader).await.unwrap() {
             break error;
         }
     };

@@ -11,7 +11,7 @@ use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::{sleep, timeout};
 
-use crate::rig::{Rig, marked, mixed};
+use crate::rig::{Rig, marked, mixed, next};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -42,7 +42,7 @@ async fn staging_stays_within_the_look_ahead_or_two_batches() {
         loop {
             sleep(MS).await;
             most = most.max(loader.staged_bytes());
-            let Some(batch) = loader.next().await else { break };
+            let Some(batch) = next(&mut loader).await else { break };
             // Held while it is looked at, let go before the next is asked for.
             let batch = batch.unwrap();
             most = most.max(loader.staged_bytes());
@@ -50,6 +50,54 @@ async fn staging_stays_within_the_look_ahead_or_two_batches() {
             drop(batch);
         }
         assert!(most <= bound && most >= 8_000, "{most} with {look_ahead} ahead");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taken_batch_makes_room_at_once() {
+    // All that is read ahead is in the memory tier, so what bounds the look-ahead is how far the trainer has come.
+    let rig = Rig { look_ahead: 40_000, epochs: 1, ..Rig::new(FakeOrigin::uniform(400, 1_000)) };
+    let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(1 << 20)), 1 << 20);
+    let mut loader = rig.start();
+    sleep(MS).await;
+    let before = rig.fake.counts().tally().requests;
+    let _held = next(&mut loader).await;
+    sleep(MS).await;
+    assert_eq!(rig.fake.counts().tally().requests, before + 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_batch_makes_room_at_once() {
+    let rig = Rig { look_ahead: 20_000, ..Rig::new(FakeOrigin::uniform(400, 1_000)) };
+    let mut loader = rig.start();
+    let held = next(&mut loader).await;
+    sleep(MS).await;
+    let before = rig.fake.counts().tally().requests;
+    drop(held);
+    sleep(MS).await;
+    assert!(rig.fake.counts().tally().requests > before);
+}
+
+#[test]
+fn threads_that_hand_over_thousands_of_times_lose_no_wake_up() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for look_ahead in [0, 2_000, 20_000] {
+        let rig = Rig { look_ahead, batch_size: 1, ..Rig::new(mixed(2_000, 7, 50)) };
+        let (mut loader, mut held, mut ids) = (rig.start_on(runtime.handle()), Vec::new(), Vec::new());
+        let long = Duration::from_secs(30);
+        loop {
+            let batch = if ids.len().is_multiple_of(2) {
+                loader.next_timeout(long).expect("no hang")
+            } else {
+                runtime.block_on(async { timeout(long, loader.next()).await.expect("no hang") })
+            };
+            let Some(batch) = batch else { break };
+            let batch = batch.unwrap();
+            ids.extend(rig.check(&batch));
+            held.push(batch);
+            held.truncate(ids.len() % 3);
+        }
+        assert_eq!(ids, rig.ids());
     }
 }
 
@@ -81,8 +129,8 @@ async fn dropping_the_loader_ends_all_that_it_does_and_holds() {
     let fake = mixed(1000, 37, 1_000).with_latency(5 * MS).with_parallelism(8);
     let rig = Rig { epochs: 3, look_ahead: 50_000, ..Rig::new(fake.clone()) }.origin(marked(&fake, &mark));
     let mut loader = rig.start();
-    let batch = loader.next().await.unwrap().unwrap();
-    sleep(50 * MS).await; // some batches wait to be taken, some samples for their batch, some reads for their answer
+    let batch = next(&mut loader).await.unwrap().unwrap();
+    sleep(7 * MS).await; // some batches wait to be taken, some samples for their batch, some reads for their answer
     let at_once = fake.counts().tally();
     assert!(at_once.in_flight > 0 && Arc::strong_count(&mark) > 1 + batch.len());
     drop(loader);

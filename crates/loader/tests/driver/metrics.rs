@@ -6,10 +6,9 @@ use std::sync::Arc;
 use foreread_loader::Source;
 use foreread_memory::MemoryTier;
 use foreread_tier_testing::FakeOrigin;
-use futures::StreamExt;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
-use crate::rig::Rig;
+use crate::rig::{Rig, next};
 
 #[test]
 fn what_is_delivered_is_counted_by_source() {
@@ -21,7 +20,7 @@ fn what_is_delivered_is_counted_by_source() {
             let rig = Rig { look_ahead: 10_000, ..Rig::new(FakeOrigin::uniform(100, 1_000)) };
             let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(1 << 20)), 1 << 20);
             let mut loader = rig.start();
-            while let Some(batch) = loader.next().await {
+            while let Some(batch) = next(&mut loader).await {
                 batch.unwrap();
             }
             loader.report()

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
-use foreread_loader::{Batch, Dataset, Loader, OnError, Parts, Source};
+use foreread_loader::{Batch, Dataset, LoadError, Loader, OnError, Parts, Source};
 use foreread_oracle::{Deal, Phase, PhaseKind, Position, Run, Sampler, Schedule, Shuffle};
 use foreread_planner::{Cluster, Level, Store, plan};
 use foreread_tier::{CacheTier, Completion, Completions, ReadRequest, Tier, TierProfile};
@@ -13,6 +14,7 @@ use foreread_tier_testing::FakeOrigin;
 use foreread_types::{DatasetId, Rank, SampleId, StoreId};
 use futures::{Stream, StreamExt};
 use tokio::runtime::Handle;
+use tokio::time::timeout;
 
 /// A run in the making.
 pub struct Rig {
@@ -121,13 +123,18 @@ impl Rig {
     /// Takes all batches, checks them against the run, and returns how many there were.
     pub async fn check_all(&self, loader: &mut Loader) -> usize {
         let (mut ids, mut batches) = (Vec::new(), 0);
-        while let Some(batch) = loader.next().await {
+        while let Some(batch) = next(loader).await {
             ids.extend(self.check(&batch.unwrap()));
             batches += 1;
         }
         assert_eq!(ids, self.ids());
         batches
     }
+}
+
+/// The next batch. A run that hangs fails at once here, since the paused clock goes on by itself.
+pub async fn next(loader: &mut Loader) -> Option<Result<Batch, LoadError>> {
+    timeout(Duration::from_secs(3600), loader.next()).await.expect("no hang")
 }
 
 /// Objects of the sizes `0`, `step`, `2 * step`, ... below `most`, again and again.

@@ -6,17 +6,16 @@ use std::time::Duration;
 use foreread_loader::{PassReport, Source};
 use foreread_memory::MemoryTier;
 use foreread_tier_testing::FakeOrigin;
-use futures::StreamExt;
 use tokio::time::sleep;
 
-use crate::rig::Rig;
+use crate::rig::{Rig, next};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// Runs to the end with a trainer that computes for `compute` on every batch.
 async fn train(rig: &Rig, compute: Duration) -> Vec<PassReport> {
     let mut loader = rig.start();
-    while let Some(batch) = loader.next().await {
+    while let Some(batch) = next(&mut loader).await {
         batch.unwrap();
         sleep(compute).await;
     }

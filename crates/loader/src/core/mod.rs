@@ -23,7 +23,8 @@
 //! # Placement and retention
 //!
 //! A sample with a place is looked up there first; a miss, whatever its reason, is a read from the origin, after which
-//! the sample is stored, so the first use fills the cache and nothing is read twice for it. Nothing is ever evicted
+//! the sample is stored, so the first use fills the cache and nothing is read twice for it. Disks are asked for every
+//! sample, placed there or not, because they remember earlier runs. Nothing is ever evicted
 //! under [`Retention::Keep`]. Under [`Retention::Threshold`] a sample stays in the fastest cache iff its next use is at
 //! most `horizon` ticks away; of uses that are under way together the last one decides. The core keeps no table of what
 //! is cached: the cache is asked, so a lost sample costs one read and nothing else.
@@ -172,7 +173,7 @@ impl Core {
         let Some(slot) = self.window.get_mut(tick) else { return };
         if let State::Finding { level } = slot.state {
             self.charged = self.charged.saturating_sub(slot.bytes);
-            self.settle(tick, State::Ready(self.level_source(level)), true, actions);
+            self.served(tick, level, actions);
         }
     }
 
@@ -185,10 +186,9 @@ impl Core {
     }
 
     fn absent(&mut self, tick: Tick, actions: &mut Vec<Action>) {
-        let Some(slot) = self.window.get_mut(tick) else { return };
-        if let State::Finding { .. } = slot.state {
-            slot.state = State::Reading;
-            actions.push(Action::Read { tick, key: slot.key });
+        let Some(slot) = self.window.get(tick) else { return };
+        if let State::Finding { level } = slot.state {
+            self.look(tick, slot.key, Some(level), actions);
         }
     }
 
@@ -196,9 +196,7 @@ impl Core {
         let Some(slot) = self.window.get(tick) else { return };
         match slot.state {
             State::Reading => self.settle(tick, State::Ready(Source::Origin), false, actions),
-            State::Fetching { level } => {
-                self.settle(tick, State::Ready(self.level_source(level)), true, actions);
-            }
+            State::Fetching { level } => self.served(tick, level, actions),
             _ => {}
         }
     }
@@ -219,9 +217,42 @@ impl Core {
         }
     }
 
-    /// Levels come from [`place`](Self::place), so they exist.
-    fn level_source(&self, level: usize) -> Source {
-        self.config.levels[level]
+    /// The cache at `level` has delivered the sample. One that belongs elsewhere moves there.
+    fn served(&mut self, tick: Tick, level: usize, actions: &mut Vec<Action>) {
+        let Some(key) = self.window.get(tick).map(|slot| slot.key) else { return };
+        let at_home = self.place(key).is_none_or(|place| place == level);
+        self.settle(tick, State::Ready(self.config.levels[level]), at_home, actions);
+        if !at_home {
+            actions.push(Action::Remove { key, level });
+        }
+    }
+
+    /// Looks for the sample in the next cache that may have it, or reads it from the origin.
+    fn look(&mut self, tick: Tick, key: SampleKey, after: Option<usize>, actions: &mut Vec<Action>) {
+        let (state, action) = match self.candidate(key, after) {
+            Some(level) => (State::Finding { level }, Action::Find { tick, key, level }),
+            None => (State::Reading, Action::Read { tick, key }),
+        };
+        if let Some(slot) = self.window.get_mut(tick) {
+            slot.state = state;
+            actions.push(action);
+        }
+    }
+
+    /// The caches that may have a sample, one after the other: its place, then the disks, which an earlier run by
+    /// another plan may have filled.
+    fn candidate(&self, key: SampleKey, after: Option<usize>) -> Option<usize> {
+        let place = self.place(key);
+        let disk = |from: usize| {
+            let levels = self.config.levels.iter().enumerate().skip(from);
+            let mut disks = levels.filter(|&(level, &source)| source == Source::Disk && place != Some(level));
+            disks.next().map(|(level, _)| level)
+        };
+        match after {
+            None => place.or_else(|| disk(0)),
+            Some(level) if place == Some(level) => disk(0),
+            Some(level) => disk(level + 1),
+        }
     }
 
     /// Gives `tick` and all later uses that follow it their final state; `kept` says whether a cache keeps the sample.
@@ -411,21 +442,13 @@ impl Core {
             }),
         }
         self.span += bytes + SLOT_BYTES;
-        let level = self.place(key);
         let earlier = self.window.push(key, bytes, State::Following);
         if let Some(earlier) = earlier {
             self.follow(earlier, tick, actions);
             return;
         }
         self.charged += bytes;
-        let (state, action) = match level {
-            Some(level) => (State::Finding { level }, Action::Find { tick, key, level }),
-            None => (State::Reading, Action::Read { tick, key }),
-        };
-        if let Some(slot) = self.window.get_mut(tick) {
-            slot.state = state;
-        }
-        actions.push(action);
+        self.look(tick, key, None, actions);
     }
 
     /// Lets the use at `tick` have what an earlier use of the same sample has or gets.

@@ -50,6 +50,8 @@ pub struct Faults {
     pub broken: u64,
     /// Stores that are refused.
     pub refused: u64,
+    /// Samples that a cache that has to be read holds from an earlier run, whatever their place in this one.
+    pub warm: u64,
     /// Whether what is stored is found only some time later.
     pub slow_writes: bool,
     /// Steps at which the core is told something that makes no sense.
@@ -61,7 +63,7 @@ pub struct Faults {
 impl Faults {
     /// Whether every sample that a cache was given is there when it is looked up.
     pub fn spare_the_caches(&self) -> bool {
-        self.lost == 0 && self.broken == 0 && self.refused == 0 && !self.slow_writes
+        self.lost == 0 && self.broken == 0 && self.refused == 0 && self.warm == 0 && !self.slow_writes
     }
 }
 
@@ -214,17 +216,25 @@ fn caches() -> impl Strategy<Value = Vec<Cache>> {
 fn faults() -> impl Strategy<Value = Faults> {
     let seldom = |most: u64| prop_oneof![3 => Just(0), 1 => 1..most];
     let undealt = prop_oneof![9 => Just(None), 1 => (0..6usize).prop_map(Some)];
-    (seldom(20), seldom(10), seldom(50), seldom(50), prop::bool::weighted(0.2), 0..10u64, undealt).prop_map(
-        |(bad, lost, broken, refused, slow_writes, nonsense, undealt)| Faults {
+    (
+        seldom(20),
+        seldom(10),
+        seldom(50),
+        (seldom(50), seldom(100)),
+        prop::bool::weighted(0.2),
+        0..10u64,
+        undealt,
+    )
+        .prop_map(|(bad, lost, broken, (refused, warm), slow_writes, nonsense, undealt)| Faults {
             bad,
             lost,
             broken,
             refused,
+            warm,
             slow_writes,
             nonsense,
             undealt,
-        },
-    )
+        })
 }
 
 pub fn scenarios() -> impl Strategy<Value = Scenario> {

@@ -84,7 +84,11 @@ impl fmt::Display for Figure {
             Some(false) => "MISSED",
         };
         let found = number(self.found);
-        write!(f, "| {:<58} | {asked:>10} | {found:>9} | {:<9} | {verdict:<6} | {} |", self.what, self.unit, self.note)
+        write!(
+            f,
+            "| {:<58} | {asked:>10} | {found:>9} | {:<9} | {verdict:<6} | {} |",
+            self.what, self.unit, self.note
+        )
     }
 }
 

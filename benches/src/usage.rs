@@ -27,7 +27,8 @@ impl Usage {
         // SAFETY: the pointer is to a `rusage` that is ours to write.
         unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
         let seconds = |time: libc::timeval| {
-            (Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)).as_secs_f64()
+            (Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64))
+                .as_secs_f64()
         };
         let system = seconds(usage.ru_stime);
         Self {

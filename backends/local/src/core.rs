@@ -35,7 +35,7 @@ pub struct LocalOrigin {
     root: PathBuf,
     profile: TierProfile,
     config: LocalConfig,
-    pool: Pool,
+    pool: Pool<Reader>,
 }
 
 impl LocalOrigin {

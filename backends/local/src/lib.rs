@@ -1,4 +1,5 @@
-//! Directories as origins: a disk, or a file system that a cluster shares.
+//! Directories: as origins ([`LocalOrigin`]: a disk, or a file system that a cluster shares), and as caches
+//! ([`DiskTier`], in [`disk`]).
 //!
 //! [`LocalOrigin`] reads files below a directory on a bounded pool of plain threads, because blocking calls on those
 //! cost a third of what an asynchronous runtime's file API costs, and lists them with some threads more.
@@ -23,6 +24,7 @@
 mod backend;
 mod config;
 mod core;
+pub mod disk;
 mod error;
 mod lister;
 mod pool;
@@ -31,3 +33,4 @@ mod reader;
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};
 pub use core::LocalOrigin;
+pub use disk::{DiskConfig, DiskTier};

@@ -9,7 +9,8 @@
 //! reader says before it waits (`reader.rs`), so the pool counts the two apart: threads that compute are as many as
 //! the machine has cores, threads that wait are as many as the configuration allows. A thread that is about to wait
 //! first hands its turn on: to an idle thread, else to a new one. No time limit is guessed and no watcher runs. Threads
-//! are started when they are needed and end after some seconds of idleness.
+//! are started when they are needed and end after some seconds of idleness. A reader that always waits for a device
+//! ([`Read::ALWAYS_WAITS`]) has as many turns as threads, and its threads never hand one on.
 //!
 //! # Waking the consumer
 //!
@@ -43,8 +44,22 @@ use bytes::Bytes;
 use foreread_tier::{Completion, ErrorKind, ReadRequest, TierError};
 use futures::Stream;
 
-use crate::error::NAME;
-use crate::reader::Reader;
+/// What a pool's threads do with a request.
+pub(crate) trait Read: fmt::Debug + Send + Sync + 'static {
+    /// The tier's name in messages, and its threads'.
+    const NAME: &'static str;
+    const THREAD: &'static str;
+
+    /// Whether every read waits for a device. Then there is no turn to hand on: each thread takes the next read as soon
+    /// as it is back, and `about_to_wait` need not be called.
+    const ALWAYS_WAITS: bool;
+
+    /// What messages call the thing that is asked for.
+    fn asked(request: &ReadRequest) -> String;
+
+    /// Reads one sample; calls `about_to_wait` before the first system call that may wait for a device or a server.
+    fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError>;
+}
 
 /// How many answers may share one wake-up.
 const WAKE_EVERY: u32 = 8;
@@ -60,11 +75,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The threads of one origin. Dropping it answers what is queued with [`ErrorKind::Closed`] and tells the threads to
+/// The threads of one tier. Dropping it answers what is queued with [`ErrorKind::Closed`] and tells the threads to
 /// end; it does not wait for them, because a read from a dead file server may never return.
-pub(crate) struct Pool(Arc<Shared>);
+pub(crate) struct Pool<R: Read>(Arc<Shared<R>>);
 
-impl fmt::Debug for Pool {
+impl<R: Read> fmt::Debug for Pool<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = lock(&self.0.state);
         f.debug_struct("Pool")
@@ -75,9 +90,9 @@ impl fmt::Debug for Pool {
     }
 }
 
-struct Shared {
-    reader: Reader,
-    /// Threads that compute at once: the cores.
+struct Shared<R> {
+    reader: R,
+    /// Threads that compute at once: the cores, where threads compute.
     cores: usize,
     /// Threads at once.
     bound: usize,
@@ -140,15 +155,18 @@ impl State {
     }
 }
 
-impl Pool {
-    pub(crate) fn new(reader: Reader, bound: usize) -> Self {
+impl<R: Read> Pool<R> {
+    pub(crate) fn new(reader: R, bound: usize) -> Self {
         let bound = bound.max(1);
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(bound);
+        let cores = match R::ALWAYS_WAITS {
+            true => bound,
+            false => std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(bound),
+        };
         let (state, wanted) = (Mutex::default(), Condvar::new());
         Self(Arc::new(Shared { reader, cores, bound, state, wanted }))
     }
 
-    pub(crate) fn reader(&self) -> &Reader {
+    pub(crate) fn reader(&self) -> &R {
         &self.0.reader
     }
 
@@ -167,7 +185,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl<R: Read> Drop for Pool<R> {
     fn drop(&mut self) {
         let queue = {
             let mut state = lock(&self.0.state);
@@ -175,22 +193,22 @@ impl Drop for Pool {
             std::mem::take(&mut state.queue)
         };
         self.0.wanted.notify_all();
-        refuse(queue, ErrorKind::Closed, "the origin was closed");
+        refuse::<R>(queue, ErrorKind::Closed, "the tier was closed");
     }
 }
 
 /// Answers all that is left of some batches with an error.
-fn refuse(queue: VecDeque<Queued>, kind: ErrorKind, why: &str) {
+fn refuse<R: Read>(queue: VecDeque<Queued>, kind: ErrorKind, why: &str) {
     for Queued { batch, requests } in queue {
         for request in requests {
-            let error = TierError::new(kind, NAME).with_object(&*request.object.path).with_detail(why);
+            let error = TierError::new(kind, R::NAME).with_object(R::asked(&request)).with_detail(why);
             batch.put(Completion { tag: request.tag, result: Err(error) });
         }
         batch.wake();
     }
 }
 
-impl Shared {
+impl<R: Read> Shared<R> {
     /// Puts one more thread to work, if that is of use.
     fn help(self: &Arc<Self>) {
         let help = lock(&self.state).call_help(self.cores, self.bound);
@@ -203,7 +221,7 @@ impl Shared {
 
     fn start(self: &Arc<Self>) {
         let shared = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("foreread-local".into()).spawn(move || shared.work());
+        let thread = std::thread::Builder::new().name(R::THREAD.into()).spawn(move || shared.work());
         let Err(error) = thread else { return };
         let queue = {
             let mut state = lock(&self.state);
@@ -213,7 +231,7 @@ impl Shared {
             if state.threads > 0 { VecDeque::new() } else { std::mem::take(&mut state.queue) }
         };
         tracing::warn!(%error, "no thread for reading files could be started");
-        refuse(queue, ErrorKind::Transient, "no thread could be started; raise `ulimit -u`");
+        refuse::<R>(queue, ErrorKind::Transient, "no thread could be started; raise `ulimit -u`");
     }
 
     /// A thread's life.
@@ -225,7 +243,7 @@ impl Shared {
             if batch.dropped.load(Ordering::Relaxed) {
                 continue;
             }
-            if request.len() >= LARGE || !owed.is_to(&batch) {
+            if R::ALWAYS_WAITS || request.len() >= LARGE || !owed.is_to(&batch) {
                 owed.pay();
             }
             let result = self.read(&request, || {
@@ -244,7 +262,7 @@ impl Shared {
     fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
         let read = AssertUnwindSafe(|| self.reader.read(request, about_to_wait));
         catch_unwind(read).unwrap_or_else(|_| {
-            let error = TierError::new(ErrorKind::Other, NAME).with_object(&*request.object.path);
+            let error = TierError::new(ErrorKind::Other, R::NAME).with_object(R::asked(request));
             Err(error.with_detail("the read panicked"))
         })
     }

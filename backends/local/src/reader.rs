@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, ReadRequest, Span, TierError, Version};
+use foreread_tier::{Buffers, ErrorKind, ReadRequest, Span, TierError, Version};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::error::{changed, from_errno, invalid};
+use crate::error::{NAME, changed, from_errno, invalid};
+use crate::pool::Read;
 
 /// A length from which the file is looked at before memory is taken for it, so that a catalog that lies costs an
 /// error and not the process.
@@ -62,12 +63,38 @@ impl Reader {
         self.root.as_fd()
     }
 
-    /// Reads one sample; calls `about_to_wait` before the first system call that may wait for a device or a server.
-    pub(crate) fn read(
-        &self,
-        request: &ReadRequest,
-        about_to_wait: impl FnOnce(),
-    ) -> Result<Bytes, TierError> {
+    fn open(&self, path: &str, notice: &mut Notice<impl FnOnce()>) -> Result<OwnedFd, Errno> {
+        if self.tries_cache.load(Ordering::Relaxed) {
+            match rustix::fs::openat2(&self.root, path, FLAGS, Mode::empty(), ResolveFlags::CACHED) {
+                Ok(file) => return Ok(file),
+                // An old kernel (before 5.12), or a sandbox that knows no `openat2`.
+                Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
+                    self.tries_cache.store(false, Ordering::Relaxed)
+                }
+                // `AGAIN`: not cached. Anything else is left to the open that may wait to say.
+                Err(_) => {}
+            }
+        }
+        notice.give();
+        loop {
+            match rustix::fs::openat(&self.root, path, FLAGS, Mode::empty()) {
+                Err(Errno::INTR) => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+impl Read for Reader {
+    const NAME: &'static str = NAME;
+    const THREAD: &'static str = "foreread-local";
+    const ALWAYS_WAITS: bool = false;
+
+    fn asked(request: &ReadRequest) -> String {
+        request.object.path.to_string()
+    }
+
+    fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
         let path = &*request.object.path;
         let (offset, length) = extent(request)?;
         check_path(path)?;
@@ -76,7 +103,10 @@ impl Reader {
         if length >= LOOK_FIRST {
             compare(request, &rustix::fs::fstat(&file).map_err(|errno| from_errno(errno, path))?)?;
         }
-        let mut buffer = self.buffers.allocate(length, 1);
+        let mut buffer = self.buffers.allocate(length, 1).ok_or_else(|| {
+            let error = TierError::new(ErrorKind::Other, NAME).with_object(path);
+            error.with_detail(format!("there is no memory for its {length} bytes"))
+        })?;
         if length > 0 && self.tries_cache.load(Ordering::Relaxed) {
             match buffer.fill(|empty| read_cached(file.as_fd(), empty, offset)) {
                 Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
@@ -101,27 +131,6 @@ impl Reader {
             return Err(changed(path, format!("it ended {} bytes early", length - buffer.filled())));
         }
         Ok(buffer.freeze())
-    }
-
-    fn open(&self, path: &str, notice: &mut Notice<impl FnOnce()>) -> Result<OwnedFd, Errno> {
-        if self.tries_cache.load(Ordering::Relaxed) {
-            match rustix::fs::openat2(&self.root, path, FLAGS, Mode::empty(), ResolveFlags::CACHED) {
-                Ok(file) => return Ok(file),
-                // An old kernel (before 5.12), or a sandbox that knows no `openat2`.
-                Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
-                    self.tries_cache.store(false, Ordering::Relaxed)
-                }
-                // `AGAIN`: not cached. Anything else is left to the open that may wait to say.
-                Err(_) => {}
-            }
-        }
-        notice.give();
-        loop {
-            match rustix::fs::openat(&self.root, path, FLAGS, Mode::empty()) {
-                Err(Errno::INTR) => {}
-                result => return result,
-            }
-        }
     }
 }
 

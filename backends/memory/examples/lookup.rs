@@ -13,7 +13,7 @@ fn main() {
         let memory = MemoryTier::new(u64::MAX);
         let began = Instant::now();
         for id in 0..samples {
-            let mut buffer = HeapBuffers.allocate(100, 1);
+            let mut buffer = HeapBuffers.allocate(100, 1).expect("memory");
             buffer.extend(&[0; 100]);
             let Some(room) = memory.reserve(memory.footprint().of(100)) else { return };
             let sample = Sample::uncharged(buffer.freeze());

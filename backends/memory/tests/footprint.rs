@@ -44,7 +44,7 @@ fn the_footprint_covers_what_keeping_samples_takes() {
     let before = LIVE.load(Relaxed);
     let mut worst = 0.0f64;
     for id in 0..120_000u64 {
-        let mut buffer = HeapBuffers.allocate(LENGTH, 1);
+        let mut buffer = HeapBuffers.allocate(LENGTH, 1).unwrap();
         buffer.extend(&[0; LENGTH]);
         let sample = Sample::new(buffer.freeze(), look_ahead.charge(LENGTH as u64));
         let room = memory.reserve(footprint).unwrap();

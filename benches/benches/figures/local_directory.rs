@@ -10,10 +10,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use foreread::oracle::{Sampler, Shuffle};
 use foreread::types::SampleId;
-use foreread::{Catalog, IndexOptions, Loader, Memory};
+use foreread::{Builder, Catalog, IndexOptions, Loader, Memory};
 use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};
+use foreread_tier::HeapBuffers;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -27,8 +28,9 @@ const EPOCHS: u64 = 9;
 const ROUNDS: usize = 7;
 
 /// Who reads, and what it is called in the table.
-const CONTENDERS: [(&str, &str); 6] = [
+const CONTENDERS: [(&str, &str); 7] = [
     ("foreread", "foreread, defaults"),
+    ("foreread-heap", "foreread, every buffer from the allocator"),
     ("foreread-memory", "foreread, memory for all of it"),
     ("plain-1", "1 thread of open, pread, close"),
     ("plain-2", "2 threads of open, pread, close"),
@@ -77,12 +79,17 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
         median(found[0].iter().zip(&found[at]).map(|(ours, theirs)| ours.rate() / theirs.rate()))
     };
     figures.push(
-        Figure::new("page-cached directory, CPU of all threads", Asked::AtMost(24.0), mid("foreread", Found::cpu), "us/sample")
-            .note(format!(
-                "{:.1} of it in the kernel, {:.1} page faults",
-                mid("foreread", |found| found.warm.system * 1e6 / found.samples),
-                mid("foreread", |found| found.warm.faults / found.samples)
-            )),
+        Figure::new(
+            "page-cached directory, CPU of all threads",
+            Asked::AtMost(24.0),
+            mid("foreread", Found::cpu),
+            "us/sample",
+        )
+        .note(format!(
+            "{:.1} of it in the kernel, {:.1} page faults",
+            mid("foreread", |found| found.warm.system * 1e6 / found.samples),
+            mid("foreread", |found| found.warm.faults / found.samples)
+        )),
     );
     figures.push(Figure::new(
         "the same with starting up, listing and the first epoch",
@@ -90,9 +97,19 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
         mid("foreread", |found| found.whole.cpu * 1e6 / found.whole_samples),
         "us/sample",
     ));
-    figures.push(Figure::new("against 1 thread of plain positioned reads", Asked::AtLeast(1.5), ratio("plain-1"), "times"));
+    figures.push(Figure::new(
+        "against 1 thread of plain positioned reads",
+        Asked::AtLeast(1.5),
+        ratio("plain-1"),
+        "times",
+    ));
     figures.push(Figure::new("against 2 such threads", Asked::Nothing, ratio("plain-2"), "times"));
-    figures.push(Figure::new("against 1 thread into one buffer for ever", Asked::Nothing, ratio("readv"), "times"));
+    figures.push(Figure::new(
+        "against 1 thread into one buffer for ever",
+        Asked::Nothing,
+        ratio("readv"),
+        "times",
+    ));
     for (name, what) in CONTENDERS {
         let note = format!(
             "{:.1} us CPU a sample, {:.1} page faults; {:.1} GB/s",
@@ -100,7 +117,9 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
             mid(name, |found| found.warm.faults / found.samples),
             mid(name, |found| found.bytes / found.warm.seconds / 1e9)
         );
-        figures.push(Figure::new(format!("- {what}"), Asked::Nothing, mid(name, Found::rate), "samples/s").note(note));
+        figures.push(
+            Figure::new(format!("- {what}"), Asked::Nothing, mid(name, Found::rate), "samples/s").note(note),
+        );
     }
     ensure!(rate.is_finite(), "nothing was measured");
     Ok(figures)
@@ -109,24 +128,23 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
 /// One contender, in its own process.
 pub fn part(args: &[String]) -> Result<()> {
     let [name, directory] = args else { bail!("a contender and a directory") };
-    let directory = Path::new(directory);
+    let path = Path::new(directory);
     let found = match &**name {
-        "foreread" => foreread(directory, Memory::Auto)?,
-        "foreread-memory" => foreread(directory, Memory::Bytes(4 << 30))?,
-        "plain-1" => plain(directory, 1)?,
-        "plain-2" => plain(directory, 2)?,
-        "readv" => one_buffer(directory, false)?,
-        "copied" => one_buffer(directory, true)?,
+        "foreread" => foreread(Loader::builder(directory))?,
+        "foreread-heap" => foreread(Loader::builder(directory).buffers(Arc::new(HeapBuffers)))?,
+        "foreread-memory" => foreread(Loader::builder(directory).memory(Memory::Bytes(4 << 30)))?,
+        "plain-1" => plain(path, 1)?,
+        "plain-2" => plain(path, 2)?,
+        "readv" => one_buffer(path, false)?,
+        "copied" => one_buffer(path, true)?,
         _ => bail!("nobody is called {name}"),
     };
     share::answer(&found)
 }
 
-fn foreread(directory: &Path, memory: Memory) -> Result<Found> {
+fn foreread(builder: Builder) -> Result<Found> {
     let start = Instant::now();
-    let path = directory.to_str().context("the directory's name is text")?;
-    let mut loader =
-        Loader::builder(path).batch_size(BATCH as u64).epochs(EPOCHS + 1).seed(SEED).memory(memory).start()?;
+    let mut loader = builder.batch_size(BATCH as u64).epochs(EPOCHS + 1).seed(SEED).start()?;
     let first = loader.catalog().len();
     let (mut samples, mut bytes) = (0, 0);
     let mut warm = Usage::since(start);
@@ -175,7 +193,11 @@ impl Plan {
     }
 
     /// Times `work` on all the orders, the first apart.
-    fn measure(self, start: Instant, mut work: impl FnMut(&Self, &[SampleId]) -> Result<u64>) -> Result<Found> {
+    fn measure(
+        self,
+        start: Instant,
+        mut work: impl FnMut(&Self, &[SampleId]) -> Result<u64>,
+    ) -> Result<Found> {
         let (mut warm, mut bytes) = (Usage::since(start), 0);
         for (epoch, order) in self.orders.iter().enumerate() {
             bytes += work(&self, order)?;
@@ -216,7 +238,8 @@ fn plain(directory: &Path, threads: usize) -> Result<Found> {
         return plan.measure(start, |plan, order| {
             let mut bytes = 0;
             for ids in order.chunks(BATCH) {
-                let batch = ids.iter().map(|id| read(&plan.files[id.0 as usize])).collect::<Result<Vec<_>>>()?;
+                let batch =
+                    ids.iter().map(|id| read(&plan.files[id.0 as usize])).collect::<Result<Vec<_>>>()?;
                 bytes += batch.iter().map(|sample| sample.len() as u64).sum::<u64>();
             }
             Ok(bytes)
@@ -232,7 +255,8 @@ fn plain(directory: &Path, threads: usize) -> Result<Found> {
                 let files = Arc::clone(&files);
                 scope.spawn(move || {
                     for ids in order.chunks(BATCH).skip(thread).step_by(threads) {
-                        let batch = ids.iter().map(|id| read(&files[id.0 as usize])).collect::<Result<Vec<_>>>();
+                        let batch =
+                            ids.iter().map(|id| read(&files[id.0 as usize])).collect::<Result<Vec<_>>>();
                         if say.send(batch).is_err() {
                             return;
                         }
@@ -253,7 +277,8 @@ fn plain(directory: &Path, threads: usize) -> Result<Found> {
 fn one_buffer(directory: &Path, own: bool) -> Result<Found> {
     let start = Instant::now();
     let plan = Plan::new(directory)?;
-    let length = |ids: &[SampleId], plan: &Plan| ids.iter().map(|id| plan.files[id.0 as usize].1).sum::<usize>();
+    let length =
+        |ids: &[SampleId], plan: &Plan| ids.iter().map(|id| plan.files[id.0 as usize].1).sum::<usize>();
     let mut buffer: Vec<u8> = Vec::new();
     plan.measure(start, |plan, order| {
         let mut bytes = 0;

@@ -1,9 +1,35 @@
-//! Whole processes against the figures that were asked for.
+//! Whole processes against the figures that were asked for: one table at the end, in Markdown.
+//!
+//! `cargo xtask bench --bench figures` measures all, `... -- local_directory` those whose name contains the word. A
+//! figure that is missed is said and nothing else: how fast a busy machine is decides no build.
 
+mod catalog;
 mod local_directory;
+mod memory_tier;
+mod oracle;
+mod peers;
+mod throttled_origin;
+
+use std::path::Path;
 
 use anyhow::{Result, bail};
+use foreread_benches::table::Figure;
 use foreread_benches::{files, share, table};
+
+/// Samples in the directory that is read from, and their lengths.
+const FILES: usize = 4000;
+const LENGTHS: (u64, u64) = (80_000, 120_000);
+
+type Measure = fn(&Path) -> Result<Vec<Figure>>;
+
+const ALL: [(&str, Measure); 6] = [
+    ("oracle", |_| oracle::figures()),
+    ("catalog", |_| catalog::figures()),
+    ("memory_tier", |_| memory_tier::figures()),
+    ("local_directory", local_directory::figures),
+    ("throttled_origin", throttled_origin::figures),
+    ("peers", peers::figures),
+];
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -12,15 +38,29 @@ fn main() -> Result<()> {
     {
         return part(rest);
     }
+    let word = args.iter().find(|arg| !arg.starts_with('-')).map_or("", |word| word);
+    let chosen: Vec<_> = ALL.iter().filter(|(name, _)| name.contains(word)).collect();
+    if chosen.is_empty() {
+        return Ok(()); // the word may be meant for the other benchmarks
+    }
     let directory = tempfile::tempdir()?;
-    files::make(directory.path(), 4000, 80_000, 120_000)?;
-    table::print(&local_directory::figures(directory.path())?);
+    files::make(directory.path(), FILES, LENGTHS.0, LENGTHS.1)?;
+    let mut figures = Vec::new();
+    for (name, measure) in chosen {
+        eprintln!("measuring {name}");
+        figures.extend(measure(directory.path())?);
+    }
+    table::print(&figures);
     Ok(())
 }
 
+/// What a process of its own is for.
 fn part(args: &[String]) -> Result<()> {
     match args.split_first() {
+        Some((name, rest)) if name == "catalog" => catalog::part(rest),
+        Some((name, _)) if name == "memory_tier" => memory_tier::part(),
         Some((name, rest)) if name == "local_directory" => local_directory::part(rest),
+        Some((name, rest)) if name == "throttled_origin" => throttled_origin::part(rest),
         _ => bail!("there is no part {args:?}"),
     }
 }

@@ -1,2 +1,31 @@
-//! One part at a time.
-fn main() {}
+//! One part at a time, by criterion: what a change did to it.
+//!
+//! `cargo xtask bench --bench parts -- oracle` runs those whose name contains a word.
+
+mod catalog;
+mod core;
+mod layers;
+mod memory;
+mod oracle;
+mod planner;
+
+use std::time::Duration;
+
+use criterion::Criterion;
+
+fn main() {
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2))
+        .configure_from_args();
+    let parts: [fn(&mut Criterion) -> anyhow::Result<()>; 6] =
+        [oracle::parts, planner::parts, catalog::parts, memory::parts, layers::parts, core::parts];
+    for part in parts {
+        if let Err(error) = part(&mut criterion) {
+            eprintln!("not measured: {error:#}");
+            std::process::exit(1);
+        }
+    }
+    criterion.final_summary();
+}

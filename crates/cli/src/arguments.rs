@@ -30,6 +30,31 @@ pub enum Command {
     Load(Load),
     /// Show what would be kept where, and the fewest bytes that must be read
     Plan(Plan),
+    /// Show what disk tiers hold, or remove what is not in use
+    #[command(subcommand)]
+    Cache(Cache),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Cache {
+    /// Show what the disk tier in a directory holds, by dataset
+    List {
+        /// The directory, as given to --disk
+        #[arg(value_name = "DIR")]
+        directory: std::path::PathBuf,
+    },
+    /// Remove caches from a directory that no process uses: all, or those that the options name
+    Clean {
+        /// The directory, as given to --disk
+        #[arg(value_name = "DIR")]
+        directory: std::path::PathBuf,
+        /// Only those that were not used for so many days
+        #[arg(long, value_name = "DAYS")]
+        older_than: Option<f64>,
+        /// Only the one of this catalog fingerprint
+        #[arg(long, value_name = "FINGERPRINT")]
+        dataset: Option<String>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -59,6 +84,11 @@ pub struct Index {
     /// Print every setting and where it came from, and stop
     #[arg(long)]
     pub explain: bool,
+}
+
+/// An option that may be repeated, as the text of a knob: one value a line.
+fn list(values: &[String]) -> Option<String> {
+    (!values.is_empty()).then(|| values.join("\n"))
 }
 
 /// What decides the order.
@@ -139,6 +169,9 @@ pub struct Running {
     /// The memory tier of this rank: a size, or auto [default: auto]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
+    /// A directory of the disk tier and the bytes that it may take there (may be repeated)
+    #[arg(long, value_name = "DIR=SIZE")]
+    pub disk: Vec<String>,
     /// How far reads run ahead of the trainer [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub look_ahead: Option<String>,
@@ -169,6 +202,7 @@ impl Running {
             ("epochs", self.epochs.clone()),
             ("validate", self.validate.clone()),
             ("memory", self.memory.clone()),
+            ("disk", list(&self.disk)),
             ("look-ahead", self.look_ahead.clone()),
             ("origin-limit", self.origin_limit.clone()),
             ("origin-parallelism", self.origin_parallelism.clone()),
@@ -239,7 +273,6 @@ impl Plan {
 impl Index {
     /// What was given on the command line.
     pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
-        let list = |globs: &[String]| (!globs.is_empty()).then(|| globs.join("\n"));
         vec![
             ("format", self.format.clone()),
             ("include", list(&self.include)),

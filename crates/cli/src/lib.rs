@@ -22,7 +22,11 @@ use crate::arguments::{Arguments, Command};
 pub fn run() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let done = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    let done = match arguments.command {
         Command::Demo(options) => commands::demo::run(&options),
         Command::Index(options) => commands::index::run(&options),
         Command::Order(options) => commands::order::run(&options),
@@ -31,9 +35,26 @@ pub fn run() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Plan(options) => commands::plan::run(&options),
+        Command::Cache(options) => commands::cache::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => output::fail(&error),
     }
+}
+
+/// What the argument parser says: help and version as they are, an error as one line like any other.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    {
+        // Help that cannot be printed helps nobody.
+        let _ = error.print();
+        return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+    }
+    let text = error.render().to_string();
+    let mut lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let first = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let rest: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    output::complain(&format!("{first} {}", rest.join("; ")).trim_end().to_owned());
+    ExitCode::from(2)
 }

@@ -27,6 +27,12 @@ impl Signals {
         Ok(Self(noted))
     }
 
+    /// Fails if a signal has come.
+    pub fn check(&self) -> Result<()> {
+        anyhow::ensure!(self.noted().is_none(), "interrupted");
+        Ok(())
+    }
+
     /// How the program ends, if a signal has come.
     pub fn noted(&self) -> Option<ExitCode> {
         match self.0.load(Ordering::Relaxed) {

@@ -1,6 +1,7 @@
 //! What a run is asked to do, with types.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -73,6 +74,38 @@ impl fmt::Display for Memory {
     }
 }
 
+/// One directory of the disk tier, with the bytes that it may take there; written `DIR=SIZE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// The directory. It is made if its parent is there.
+    pub directory: PathBuf,
+    /// The most bytes that are kept in it.
+    pub bytes: u64,
+}
+
+impl FromStr for Disk {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is no DIR=SIZE, such as /local/cache=500GB");
+        let (directory, size) =
+            text.rsplit_once('=').filter(|(directory, _)| !directory.is_empty()).ok_or_else(wrong)?;
+        let bytes = size.parse::<ByteSize>().map_err(|error| error.to_string())?.0;
+        Ok(Self { directory: directory.into(), bytes })
+    }
+}
+
+/// A knob that holds one directory a line.
+struct Disks(Vec<Disk>);
+
+impl FromStr for Disks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.lines().map(str::parse).collect::<Result<_, _>>().map(Self)
+    }
+}
+
 struct OnErrorText(OnError);
 
 impl FromStr for OnErrorText {
@@ -88,13 +121,16 @@ impl FromStr for OnErrorText {
     }
 }
 
+/// More epochs than anybody trains for; a plan costs some bytes an epoch.
+const MOST_EPOCHS: u64 = 1_000_000;
+
 /// Everything that can be asked of a run. [`Default`] is what `foreread load` does without options.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
     /// Samples a batch, on this rank; at least 1.
     pub batch_size: u64,
-    /// How often the dataset is read; at least 1.
+    /// How often the dataset is read; 1 to 1,000,000.
     pub epochs: u64,
     /// What the order is drawn from.
     pub seed: u64,
@@ -106,6 +142,8 @@ pub struct Config {
     pub deal: Deal,
     /// The memory tier.
     pub memory: Memory,
+    /// The disk tier: none, one or several directories.
+    pub disk: Vec<Disk>,
     /// How far reads may run ahead of the trainer, in bytes.
     pub look_ahead: u64,
     /// This process among the ranks.
@@ -134,6 +172,7 @@ impl Default for Config {
             drop_last: false,
             deal: Deal::Torch,
             memory: Memory::Auto,
+            disk: Vec::new(),
             look_ahead: 256 << 20,
             rank: 0,
             world_size: 1,
@@ -165,6 +204,7 @@ impl Config {
             drop_last: knobs.parse("drop-last")?.unwrap_or(default.drop_last),
             deal: knobs.parse("deal")?.unwrap_or(default.deal),
             memory: knobs.parse("memory")?.unwrap_or(default.memory),
+            disk: knobs.parse::<Disks>("disk")?.map_or(default.disk, |disks| disks.0),
             look_ahead: knobs.parse::<ByteSize>("look-ahead")?.map_or(default.look_ahead, |size| size.0),
             rank: knobs.parse("rank")?.unwrap_or(default.rank),
             world_size: knobs.parse("world-size")?.unwrap_or(default.world_size),
@@ -174,6 +214,11 @@ impl Config {
             on_error: knobs.parse::<OnErrorText>("on-error")?.map_or(default.on_error, |text| text.0),
             validate: knobs.get("validate").map(|(value, _)| value.to_owned()),
         };
+        if knobs.get("rank").is_none() && config.world_size > 1 {
+            return Err(
+                knobs.refuse("world-size", "say also which rank this is (--rank, or the launcher's RANK)")
+            );
+        }
         config.check().map_err(|(name, why)| knobs.refuse(name, why))?;
         Ok(config)
     }
@@ -186,10 +231,16 @@ impl Config {
         };
         least("batch-size", self.batch_size)?;
         least("epochs", self.epochs)?;
+        if self.epochs > MOST_EPOCHS {
+            return Err(("epochs", format!("it is at most {MOST_EPOCHS}")));
+        }
         least("world-size", u64::from(self.world_size))?;
         if self.rank >= self.world_size {
             let why = format!("ranks run from 0 to {}, one below the world size", self.world_size - 1);
             return Err(("rank", why));
+        }
+        if self.disk.iter().any(|disk| disk.bytes == 0) {
+            return Err(("disk", "a directory of the disk tier has at least 1 byte".to_owned()));
         }
         least("origin-limit", self.origin_limit.unwrap_or(1))?;
         least("origin-parallelism", self.origin_parallelism.unwrap_or(1) as u64)

@@ -23,6 +23,7 @@ pub const KNOBS: &[Knob] = &[
     ("deal", Some("torch"), "how ranks share an epoch: torch (strided) or blocks"),
     ("validate", None, "a second dataset, read in order after every epoch"),
     ("memory", Some("auto"), "the memory tier of this rank"),
+    ("disk", None, "the disk tier of this node: DIR=SIZE, one a line"),
     ("look-ahead", Some("256MiB"), "how far reads run ahead of the trainer"),
     ("rank", None, "this process among the ranks"),
     ("world-size", None, "how many ranks there are"),
@@ -116,7 +117,7 @@ impl Knobs {
     }
 
     fn read_file(&mut self, path: &Path) -> Result<()> {
-        let text = match std::fs::read_to_string(path) {
+        let text = match crate::text::read(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(Error::usage(format!("{} cannot be read: {error}", path.display()))),
@@ -149,10 +150,13 @@ impl Knobs {
     }
 
     fn read_environment(&mut self, environment: impl Fn(&str) -> Option<String>) {
-        let launcher = RANKS.iter().find(|(rank, _)| environment(rank).is_some());
+        let set = |name: &str| environment(name).filter(|value| !value.is_empty());
+        // One half without the other is taken too, and then refused where the halves are checked against each other.
+        let launcher =
+            RANKS.iter().find(|(rank, world_size)| set(rank).is_some() || set(world_size).is_some());
         if let Some((rank, world_size)) = launcher {
             for (name, variable) in [("rank", rank), ("world-size", world_size)] {
-                if let Some(value) = environment(variable) {
+                if let Some(value) = set(variable) {
                     self.values.insert(name, (value, Provenance::Environment((*variable).to_owned())));
                 }
             }
@@ -227,8 +231,7 @@ mod tests {
 
     #[test]
     fn launchers_give_the_rank_and_never_halves_of_two() {
-        let knobs =
-            gather(&[], &[("SLURM_PROCID", "3"), ("SLURM_NTASKS", "8"), ("WORLD_SIZE", "2")], "").unwrap();
+        let knobs = gather(&[], &[("SLURM_PROCID", "3"), ("SLURM_NTASKS", "8"), ("RANK", "")], "").unwrap();
         assert_eq!(knobs.parse::<u32>("rank").unwrap(), Some(3));
         assert_eq!(knobs.parse::<u32>("world-size").unwrap(), Some(8));
         let knobs = gather(&[("rank", "0")], &[("RANK", "1"), ("WORLD_SIZE", "2")], "").unwrap();

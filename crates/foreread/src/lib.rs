@@ -12,6 +12,7 @@
 //! The crates behind it are re-exported under their names ([`oracle`], [`planner`], [`dataset`], [`tier`], [`layers`]).
 
 mod config;
+mod disk;
 mod error;
 mod knobs;
 mod loader;
@@ -24,9 +25,12 @@ mod report;
 mod runtime;
 mod size;
 mod state;
+mod text;
 
 pub use foreread_dataset as dataset;
 pub use foreread_layers as layers;
+#[cfg(feature = "local")]
+pub use foreread_local::disk as disk_cache;
 pub use foreread_oracle as oracle;
 pub use foreread_planner as planner;
 pub use foreread_tier as tier;
@@ -36,7 +40,7 @@ pub use foreread_dataset::{Catalog, IndexOptions, Progress};
 pub use foreread_loader::{Batch, Batches, LoadError, LoadErrorKind, OnError};
 pub use foreread_oracle::{Deal, Position};
 
-pub use crate::config::{Config, Memory, SamplerKind};
+pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::knobs::{KNOBS, Knob, Knobs, Provenance};
 pub use crate::loader::{Builder, Loader, Ready};

@@ -1,5 +1,6 @@
 //! The loader that programs use: from a URL and a few settings to batches.
 
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
@@ -7,14 +8,14 @@ use std::time::Duration;
 
 use foreread_dataset::{Catalog, IndexOptions, Progress};
 use foreread_layers::Meter;
-use foreread_loader::{Batch, Batches, Dataset, LoadError, Parts, Source};
+use foreread_loader::{Batch, Batches, Dataset, LoadError, Parts};
 use foreread_oracle::{Deal, Position};
 use foreread_planner::Plan;
-use foreread_tier::{Buffers, CacheTier, Context, HeapBuffers, Tier};
+use foreread_tier::{Buffers, Context, RecycledBuffers, Tier};
 use futures::Stream;
 use tokio::runtime::Handle;
 
-use crate::config::{Config, Memory, SamplerKind};
+use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
 use crate::origin;
 use crate::planned::Planned;
@@ -98,6 +99,13 @@ impl Builder {
     #[must_use]
     pub fn memory(mut self, memory: Memory) -> Self {
         self.config.memory = memory;
+        self
+    }
+
+    /// A directory of the disk tier, with the bytes that it may take there; may be called several times.
+    #[must_use]
+    pub fn disk(mut self, directory: impl Into<PathBuf>, bytes: u64) -> Self {
+        self.config.disk.push(Disk { directory: directory.into(), bytes });
         self
     }
 
@@ -221,15 +229,13 @@ impl Ready {
     /// Starts reading ahead.
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
-        let Prepared { planned, opened, memory, shared } = prepared;
+        let Prepared { planned, opened, caches, shared } = prepared;
         let Planned { config, run, plan, floor, cluster: _ } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         let datasets = opened
             .into_iter()
             .map(|dataset| Dataset { catalog: dataset.catalog, origin: dataset.origin as Arc<dyn Tier> })
             .collect();
-        let caches =
-            memory.into_iter().map(|memory| (Source::Memory, memory as Arc<dyn CacheTier>)).collect();
         let parts =
             Parts { run, plan, datasets, caches, look_ahead: config.look_ahead, on_error: config.on_error };
         let inner = foreread_loader::Loader::start(parts, workers.handle());
@@ -277,7 +283,7 @@ impl Loader {
             config: Config::default(),
             registry: Registry::with_defaults(),
             runtime: None,
-            buffers: Arc::new(HeapBuffers),
+            buffers: Arc::new(RecycledBuffers::default()),
             resume: None,
         }
     }
@@ -321,14 +327,14 @@ impl Loader {
         self.inner.plan()
     }
 
-    /// The training dataset's catalog: names and labels of its samples.
-    pub fn catalog(&self) -> &Catalog {
-        &self.catalogs[0]
+    /// The catalog that a batch's samples are of, training's or validation's: their names and labels.
+    pub fn catalog(&self, batch: &Batch) -> &Catalog {
+        &self.catalogs[batch.dataset().0 as usize]
     }
 
-    /// The validation dataset's catalog, where there is one.
-    pub fn validation_catalog(&self) -> Option<&Catalog> {
-        self.catalogs.get(1)
+    /// The datasets' catalogs: training first, then validation where there is one.
+    pub fn catalogs(&self) -> &[Catalog] {
+        &self.catalogs
     }
 
     /// Staging memory in use now, in bytes: read ahead, or with the trainer and in no cache.

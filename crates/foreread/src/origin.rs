@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foreread_dataset::{Catalog, IndexOptions, Progress};
-use foreread_layers::{Limit, Limited, Meter, Metered, RetryPolicy, Retrying, Throttle, Throttled};
+use foreread_layers::{AdaptivePolicy, Limit, Meter, Stack, Throttle};
 use foreread_tier::{Context, OpenOptions, OriginTier};
 
 use crate::config::Config;
@@ -16,8 +16,7 @@ use crate::registry::Registry;
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
     pub(crate) meter: Meter,
-    throttle: Option<Throttle>,
-    limit: Option<Limit>,
+    stack: Stack,
     options: OpenOptions,
 }
 
@@ -25,24 +24,29 @@ impl Shared {
     pub(crate) fn new(config: &Config) -> Self {
         let mut options = OpenOptions::default();
         options.parallelism = config.origin_parallelism;
-        Self {
-            meter: Meter::new(),
-            throttle: config.origin_limit.and_then(NonZeroU64::new).map(Throttle::new),
-            limit: config.origin_parallelism.and_then(NonZeroUsize::new).map(Limit::new),
-            options,
-        }
+        // The first guess is a batch: what the trainer waits for first is asked for at once.
+        let first = NonZeroUsize::new(config.batch_size.min(256) as usize).unwrap_or(NonZeroUsize::MIN);
+        let most = config.origin_parallelism.and_then(NonZeroUsize::new);
+        let policy = most.map_or_else(AdaptivePolicy::default, AdaptivePolicy::up_to).beginning_at(first);
+        let meter = Meter::new();
+        // Ranks that fail together must not try again together.
+        let seed = config.seed ^ (u64::from(config.rank) << 32);
+        let stack = Stack::new(seed)
+            .with_throttle(config.origin_limit.and_then(NonZeroU64::new).map(Throttle::new))
+            .with_limit(Some(Limit::adaptive(policy)))
+            .with_meter(meter.clone());
+        Self { meter, stack, options }
     }
 
-    /// `origin` in its layers; their order and its reasons are in `foreread_layers`.
-    fn wrap(&self, origin: Arc<dyn OriginTier>, seed: u64) -> Arc<dyn OriginTier> {
-        let mut tier: Arc<dyn OriginTier> = Arc::new(Metered::with_meter(origin, self.meter.clone()));
-        if let Some(throttle) = &self.throttle {
-            tier = Arc::new(Throttled::with_throttle(tier, throttle.clone()));
+    /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory whose pages this
+    /// machine's kernel keeps finds its own parallelism (its threads say when they wait), does not answer late, and is
+    /// read at memory's speed: it gets only what the user asked for.
+    fn wrap(&self, origin: Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
+        if !origin.profile().kernel_cached {
+            return self.stack.wrap(origin);
         }
-        if let Some(limit) = &self.limit {
-            tier = Arc::new(Limited::with_limit(tier, limit.clone()));
-        }
-        Arc::new(Retrying::new(tier, RetryPolicy::default(), seed).with_meter(&self.meter))
+        let fixed = self.options.parallelism.and_then(NonZeroUsize::new).map(Limit::new);
+        self.stack.clone().with_hedge(None).with_deadline(None).with_limit(fixed).wrap(origin)
     }
 }
 
@@ -74,8 +78,7 @@ pub(crate) async fn open(
         Some(catalog) => catalog,
         None => Catalog::index(&*origin, &url, &IndexOptions::default(), progress).await?,
     };
-    let seed = context.seed;
-    Ok(Opened { catalog, origin: shared.wrap(origin, seed) })
+    Ok(Opened { catalog, origin: shared.wrap(origin) })
 }
 
 async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {

@@ -27,6 +27,17 @@ pub fn sampler(kind: SamplerKind, samples: u64, seed: u64) -> Result<Arc<dyn Sam
     })
 }
 
+/// What was found where the run is to take place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Whether the kernel keeps what is read from the origin, so that automatic memory takes none.
+    pub(crate) kernel_cached: bool,
+    /// The room of the disk tier, in bytes of footprints.
+    pub(crate) disk: u64,
+    /// What the disk tier holds already, in bytes: the first epoch need not read it, so the floor is lower by that.
+    pub(crate) warm: u64,
+}
+
 /// One rank's run, planned.
 #[derive(Debug)]
 pub struct Planned {
@@ -38,22 +49,23 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Plans a run over datasets of these sizes: training first, then validation where there is a second.
-    /// `kernel_cached` says that the kernel keeps what is read, so that automatic memory takes none.
+    /// Plans a run over datasets of these sizes: training first, then validation where there is a second. The disk tier
+    /// counts as cold.
     ///
     /// Takes a fraction of a second for a million samples; not for a runtime's thread.
     ///
     /// # Errors
     /// If the settings make no sense or contradict each other.
-    pub fn new(config: Config, sizes: &[Sizes], kernel_cached: bool) -> Result<Self> {
-        Self::resumed(config, sizes, kernel_cached, |_| Ok(None))
+    pub fn new(config: Config, sizes: &[Sizes]) -> Result<Self> {
+        let room = config.disk.iter().map(|disk| disk.bytes).sum();
+        Self::resumed(config, sizes, Place { kernel_cached: false, disk: room, warm: 0 }, |_| Ok(None))
     }
 
     /// The same for what is left of a run from the position that `start` finds in its schedule.
     pub(crate) fn resumed(
         config: Config,
         sizes: &[Sizes],
-        kernel_cached: bool,
+        place: Place,
         start: impl FnOnce(&Schedule) -> Result<Option<Position>>,
     ) -> Result<Self> {
         let config = config.validated()?;
@@ -66,12 +78,12 @@ impl Planned {
         let memory = match config.memory {
             Memory::Bytes(bytes) => bytes,
             // The kernel's cache is no help against a limit that the user has put on the origin.
-            Memory::Auto if kernel_cached && config.origin_limit.is_none() => 0,
+            Memory::Auto if place.kernel_cached && config.origin_limit.is_none() => 0,
             Memory::Auto => memory::automatic(config.look_ahead),
         };
-        let cluster = cluster(&config, memory);
+        let cluster = cluster(&config, memory, place.disk);
         let plan = plan(&run, sizes, &cluster)?;
-        let floor = floor(&run, sizes, &cluster, &plan)?;
+        let floor = floor(&run, sizes, &cluster, &plan)?.saturating_sub(place.warm);
         Ok(Self { config, run, cluster, plan: Arc::new(plan), floor })
     }
 
@@ -121,10 +133,17 @@ fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
     Ok(Schedule::new(config.epochs, phases)?)
 }
 
-fn cluster(config: &Config, memory: u64) -> Cluster {
-    let tier = MemoryTier::new(memory);
-    let level = Level { name: tier.name().to_owned(), capacity: memory, footprint: tier.footprint() };
-    let levels = if memory > 0 { vec![level] } else { Vec::new() };
+fn cluster(config: &Config, memory: u64, disk: u64) -> Cluster {
+    let tier = MemoryTier::new(0);
+    let mut levels =
+        vec![Level { name: tier.name().to_owned(), capacity: memory, footprint: tier.footprint() }];
+    #[cfg(feature = "local")]
+    levels.push(Level {
+        name: "disk".to_owned(),
+        capacity: disk,
+        footprint: foreread_local::DiskTier::FOOTPRINT,
+    });
+    levels.retain(|level| level.capacity > 0);
     let mut origin = OriginCost::default();
     if let Some(limit) = config.origin_limit {
         origin.bytes_per_second = limit;

@@ -5,14 +5,16 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use foreread_dataset::{Catalog, Progress};
+use foreread_loader::Source;
 use foreread_memory::MemoryTier;
-use foreread_tier::Context;
+use foreread_tier::{CacheTier, Context};
 use foreread_types::Sizes;
 
 use crate::config::Config;
+use crate::disk::{self, Disk};
 use crate::error::{Error, ErrorKind, Result};
 use crate::origin::{Opened, Shared, open};
-use crate::planned::Planned;
+use crate::planned::{Place, Planned};
 use crate::registry::Registry;
 use crate::state::State;
 
@@ -21,7 +23,7 @@ use crate::state::State;
 pub struct Prepared {
     pub(crate) planned: Planned,
     pub(crate) opened: Vec<Opened>,
-    pub(crate) memory: Option<Arc<MemoryTier>>,
+    pub(crate) caches: Vec<(Source, Arc<dyn CacheTier>)>,
     pub(crate) shared: Shared,
 }
 
@@ -43,23 +45,27 @@ impl Prepared {
         }
         let sizes: Vec<Sizes> = opened.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
+        let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
+        let disk = disk::open(&config, &catalogs, context).await?;
+        let place = Place {
+            kernel_cached,
+            disk: disk.as_ref().map_or(0, |disk| disk.capacity),
+            warm: disk.as_ref().map_or(0, |disk| disk.warm),
+        };
         // A plan for many millions of samples takes a while, and the runtime's threads have reads to drive.
         let planning = context.runtime.spawn_blocking({
-            let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
             move || {
                 let of_run = config.clone();
                 let start = |schedule: &_| {
                     resume.map(|state| state.position(&of_run, &catalogs, schedule)).transpose()
                 };
-                Planned::resumed(config, &sizes, kernel_cached, start)
+                Planned::resumed(config, &sizes, place, start)
             }
         });
         let planned = planning
             .await
             .map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
-        let capacity = planned.cluster.store.capacity();
-        let memory = (capacity > 0).then(|| Arc::new(MemoryTier::new(capacity)));
-        Ok(Self { planned, opened, memory, shared })
+        Ok(Self { caches: caches(&planned, disk), planned, opened, shared })
     }
 
     /// The datasets' catalogs: training first, then validation where there is one.
@@ -74,4 +80,22 @@ impl Deref for Prepared {
     fn deref(&self) -> &Planned {
         &self.planned
     }
+}
+
+/// The caches that the plan's levels stand for, in the same order.
+fn caches(planned: &Planned, disk: Option<Disk>) -> Vec<(Source, Arc<dyn CacheTier>)> {
+    let mut caches: Vec<(Source, Arc<dyn CacheTier>)> = Vec::new();
+    for level in &planned.cluster.store.levels {
+        match &disk {
+            Some(disk) if level.name == disk.tier.name() => {
+                caches.push((Source::Disk, Arc::clone(&disk.tier)))
+            }
+            _ => caches.push((Source::Memory, Arc::new(MemoryTier::new(level.capacity)))),
+        }
+    }
+    // A disk that another process owns has no room, and so no level; what it holds can be read all the same.
+    if let Some(disk) = disk.filter(|disk| disk.capacity == 0) {
+        caches.push((Source::Disk, disk.tier));
+    }
+    caches
 }

@@ -144,7 +144,7 @@ impl Report {
             skipped: run.skipped,
             substituted: run.substituted,
             retried: origin.retried,
-            hedged: 0,
+            hedged: origin.hedged,
             epochs: run.passes.iter().map(EpochReport::of).collect(),
         }
     }

@@ -116,7 +116,7 @@ impl State {
         let wrong = |why: &dyn fmt::Display| {
             Error::new(ErrorKind::State, format!("{} is no usable state: {why}", path.display()))
         };
-        let text = match std::fs::read_to_string(path) {
+        let text = match crate::text::read(path) {
             Ok(text) => text,
             Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(wrong(&error)),

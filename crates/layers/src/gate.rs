@@ -14,9 +14,9 @@ use foreread_tier::{Completion, Completions, ReadRequest, Tier};
 use foreread_types::Tick;
 use futures::task::AtomicWaker;
 use futures::{Stream, StreamExt};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
-use crate::running::Running;
+use crate::running::{Running, Since};
 
 /// One who waits in a [`Line`], with any number of entries.
 #[derive(Debug, Default)]
@@ -130,7 +130,18 @@ pub(crate) trait Gate: Send + Unpin + 'static {
     /// waiter's own, for the gate to use.
     fn poll(&self, waiter: &Arc<Waiter>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> usize;
 
-    /// So many requests that had started have ended.
+    /// The time, for a gate that wants to know how long requests take.
+    fn clock(&self) -> Option<Instant> {
+        None
+    }
+
+    /// A request that started at `started` has been answered.
+    fn answered(&self, started: Option<Instant>, completion: &Completion) {
+        let _ = (started, completion);
+        self.ended(1);
+    }
+
+    /// So many requests that had started have ended without an answer.
     fn ended(&self, requests: usize);
 
     /// The waiter goes away: its entries leave the line, turns that it did not take are given to others.
@@ -148,7 +159,7 @@ pub(crate) struct Gated<T: ?Sized, G: Gate> {
     waiting: Vec<ReadRequest>, // in the order of their start
     started: usize,            // how many of `waiting` have started; they are taken out in one go at the end
     under_way: usize,
-    running: Running,
+    running: Running<Since>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -186,14 +197,14 @@ impl<T: Tier + ?Sized, G: Gate> Gated<T, G> {
             batch
         };
         self.under_way += batch.len();
-        self.running.push(self.inner.read(batch));
+        let started = self.gate.clock();
+        self.running.push(Since { started, answers: self.inner.read(batch) });
     }
 
-    fn end(&mut self, requests: usize) {
-        let requests = requests.min(self.under_way);
-        self.under_way -= requests;
-        if requests > 0 {
-            self.gate.ended(requests);
+    fn answered(&mut self, started: Option<Instant>, completion: &Completion) {
+        if self.under_way > 0 {
+            self.under_way -= 1;
+            self.gate.answered(started, completion);
         }
     }
 }
@@ -215,12 +226,14 @@ impl<T: Tier + ?Sized, G: Gate> Stream for Gated<T, G> {
                 }
             }
             match this.running.poll_next(cx) {
-                Poll::Ready(Some(completion)) => {
-                    this.end(1);
+                Poll::Ready(Some((started, completion))) => {
+                    this.answered(started, &completion);
                     return Poll::Ready(Some(completion));
                 }
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) if this.under_way > 0 => this.end(this.under_way), // the tier below broke its word
+                Poll::Ready(None) if this.under_way > 0 => {
+                    this.gate.ended(std::mem::take(&mut this.under_way)); // the tier below broke its word
+                }
                 Poll::Ready(None) if this.waiting.is_empty() => return Poll::Ready(None),
                 Poll::Ready(None) => return Poll::Pending,
             }

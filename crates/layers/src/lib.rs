@@ -1,4 +1,5 @@
-//! Wrappers around any tier: measuring, holding to a rate, limiting, retrying. Each is the only place for what it does.
+//! Wrappers around any tier: measuring, holding to a rate, limiting, hedging, ending, retrying. Each is the only place
+//! for what it does.
 //!
 //! A layer wraps an `Arc` of a tier (a concrete one, or `dyn OriginTier`), keeps its name and profile, and implements
 //! whatever of the tier traits the wrapped one has. Only [`read`](foreread_tier::Tier::read) is touched: listings,
@@ -7,32 +8,33 @@
 //! # The order of stacking
 //!
 //! ```text
-//! Retrying( Limited( Throttled( Metered( backend ))))
+//! Retrying( Limited( Hedged( Throttled( Metered( Deadlined( backend ))))))
 //! ```
 //!
-//! Seen from the store outwards:
+//! [`Stack`] puts them on in this order, and is the only place that does. Seen from the store outwards:
 //!
-//! * [`Metered`] is next to the store, so that it counts what the store is really asked (every attempt) and times
-//!   how long the store takes, not how long requests wait for a turn.
-//! * [`Throttled`] sees every attempt, because a failed one loaded the store as well. It is inside of the limit, so
-//!   that tokens are spent at the moment when a request leaves: were it outside, requests would queue behind it with
-//!   their tokens paid, and leave in a burst.
+//! * [`Deadlined`] is next to the store: its bound is on what the store does, not on queues, and whatever lies further
+//!   out can rely on every read being answered, in its right length.
+//! * [`Metered`] counts what the store is really asked (every attempt and every second read) and times how long the
+//!   store takes, not how long requests wait for a turn. What a deadline ends is an error to it.
+//! * [`Throttled`] sees every attempt and every second read, because these load the store as well. It is inside of the
+//!   limit, so that tokens are spent at the moment when a request leaves: were it outside, requests would queue behind
+//!   it with their tokens paid, and leave in a burst. To an adaptive limit it looks like a store of that bandwidth.
+//! * [`Hedged`] is inside of the limit, so that time spent waiting for a place makes no read late, a second read needs
+//!   no place (they are few, and waiting for one would defeat it), and the place of a read that hangs is free as soon
+//!   as its second one is answered. The latency that the limit adapts itself to is that of the quicker of the two.
 //! * [`Limited`] is outside of the throttle, where its queue, ordered by need, is the long one; and inside of the
 //!   retries, so that a request that sleeps between two attempts holds no place.
 //! * [`Retrying`] is outermost: each attempt passes all the others again. It tells the [`Meter`] how often it did.
 //!
 //! ```
-//! use std::num::{NonZeroU64, NonZeroUsize};
+//! use std::num::NonZeroU64;
 //! use std::sync::Arc;
-//! use foreread_layers::{Limited, Metered, RetryPolicy, Retrying, Throttled};
+//! use foreread_layers::{Stack, Throttle};
 //! use foreread_tier::OriginTier;
 //!
-//! fn stack(origin: Arc<dyn OriginTier>, rate: NonZeroU64, parallelism: NonZeroUsize) -> Arc<dyn OriginTier> {
-//!     let metered = Metered::new(origin);
-//!     let meter = metered.meter();
-//!     let throttled = Throttled::new(Arc::new(metered), rate);
-//!     let limited = Limited::new(Arc::new(throttled), parallelism);
-//!     Arc::new(Retrying::new(Arc::new(limited), RetryPolicy::default(), 0).with_meter(&meter))
+//! fn held(origin: Arc<dyn OriginTier>, rate: NonZeroU64) -> Arc<dyn OriginTier> {
+//!     Stack::new(0).with_throttle(Some(Throttle::new(rate))).wrap(origin)
 //! }
 //! ```
 //!
@@ -87,14 +89,26 @@ macro_rules! pass_through {
     };
 }
 
+mod adaptive;
+mod controller;
+mod deadline;
 mod gate;
+mod hedged;
+mod histogram;
 mod limit;
 mod meter;
+mod open;
 mod retry;
 mod running;
+mod stack;
 mod throttle;
 
+pub use adaptive::Decisions;
+pub use controller::{AdaptivePolicy, Controller, Outcome, Why};
+pub use deadline::{DeadlinePolicy, Deadlined};
+pub use hedged::{HedgePolicy, Hedged};
 pub use limit::{Limit, Limited, Permit};
 pub use meter::{Meter, Metered, Reading};
 pub use retry::{RetryPolicy, Retrying};
+pub use stack::Stack;
 pub use throttle::{Throttle, Throttled};

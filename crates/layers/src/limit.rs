@@ -1,8 +1,8 @@
 //! At most so many requests under way at once.
 //!
 //! A store has a concurrency beyond which more requests only queue inside of it, where nobody can reorder them. Here
-//! they queue outside, the earliest due first. The number is fixed; what adapts it to a measured latency will set it
-//! behind [`Limit`], and neither [`Limited`] nor its users will notice.
+//! they queue outside, the earliest due first. The number is fixed ([`Limit::new`]) or finds itself
+//! ([`Limit::adaptive`]); neither [`Limited`] nor its users notice which.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -11,20 +11,45 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use foreread_tier::{Completions, ReadRequest, Tier, TierProfile};
+use foreread_tier::{Completion, Completions, ReadRequest, Tier, TierProfile};
 use foreread_types::Tick;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
+use crate::adaptive::{Adaptive, Decisions, Gauges};
+use crate::controller::AdaptivePolicy;
 use crate::gate::{Gate, Gated, Line, Waiter, Wakes};
 
 /// A number of places that requests take one each; clones share them.
 #[derive(Clone)]
-pub struct Limit(Arc<Mutex<State>>);
+pub struct Limit(Arc<Shared>);
+
+struct Shared {
+    most: usize,
+    /// Whether somebody wants to know how long requests take.
+    timed: bool,
+    state: Mutex<State>,
+}
 
 struct State {
     places: usize,
     taken: usize,
+    peak: usize,
     line: Line,
+    adaptive: Option<Adaptive>,
+    gauges: Option<Gauges>,
+}
+
+impl State {
+    /// Tells whoever measures what is under way now; `now` where the limit is adaptive.
+    fn note(&mut self, now: Option<Instant>) {
+        self.peak = self.peak.max(self.taken);
+        if let (Some(adaptive), Some(now)) = (&mut self.adaptive, now) {
+            adaptive.load(now, self.taken, self.line.len());
+        }
+        if let Some(gauges) = &self.gauges {
+            gauges.in_flight.set(self.taken as f64);
+        }
+    }
 }
 
 impl fmt::Debug for Limit {
@@ -32,6 +57,7 @@ impl fmt::Debug for Limit {
         let state = self.lock();
         f.debug_struct("Limit")
             .field("places", &state.places)
+            .field("most", &self.0.most)
             .field("taken", &state.taken)
             .field("waiting", &state.line.len())
             .finish()
@@ -41,19 +67,41 @@ impl fmt::Debug for Limit {
 impl Limit {
     /// `places` places, all free.
     pub fn new(places: NonZeroUsize) -> Self {
-        Self(Arc::new(Mutex::new(State { places: places.get(), taken: 0, line: Line::default() })))
+        Self::with(places.get(), places.get(), None)
+    }
+
+    /// Places whose number follows what the store can do and what is needed, within `policy`; how is told in the
+    /// head of the module that decides it, [`Controller`](crate::Controller).
+    pub fn adaptive(policy: AdaptivePolicy) -> Self {
+        let adaptive = Adaptive::new(policy);
+        Self::with(adaptive.limit(), policy.most.get(), Some(adaptive))
+    }
+
+    fn with(places: usize, most: usize, adaptive: Option<Adaptive>) -> Self {
+        let timed = adaptive.is_some();
+        let state = State { places, taken: 0, peak: 0, line: Line::default(), adaptive, gauges: None };
+        Self(Arc::new(Shared { most, timed, state: Mutex::new(state) }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many places there are.
+    fn now(&self) -> Option<Instant> {
+        self.0.timed.then(Instant::now)
+    }
+
+    /// How many places there are now.
     pub fn places(&self) -> usize {
         self.lock().places
     }
 
-    /// How many of them are taken.
+    /// How many there may ever be: [`places`](Self::places) where the number is fixed.
+    pub fn most(&self) -> usize {
+        self.0.most
+    }
+
+    /// How many of them are taken; for a while more than there are, where an adaptive limit has fallen.
     pub fn taken(&self) -> usize {
         self.lock().taken
     }
@@ -63,7 +111,27 @@ impl Limit {
         self.lock().line.len()
     }
 
+    /// What was decided so far, and why.
+    pub fn decisions(&self) -> Decisions {
+        let state = self.lock();
+        let fixed = Decisions::fixed(state.places);
+        let decided = state.adaptive.as_ref().map_or(fixed, Adaptive::decisions);
+        Decisions { in_flight: state.taken, peak_in_flight: state.peak, ..decided }
+    }
+
+    /// Registers the metrics of this limit under the name of the first tier that it limits.
+    fn name(&self, tier: &str) {
+        let mut state = self.lock();
+        if state.gauges.is_none() {
+            let gauges = Gauges::of(tier);
+            gauges.limit.set(state.places as f64);
+            state.gauges = Some(gauges);
+        }
+    }
+
     /// Takes a place, waiting for one if need be: the earliest due first, among equals the first to come.
+    ///
+    /// An adaptive limit learns nothing from how long a permit is held: only reads have a latency.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the line; a place that was given and not yet taken goes to the next.
@@ -85,7 +153,7 @@ impl Limit {
     }
 
     /// Gives free places to the head of the line; wakes all who got some but `me`, who looks for itself.
-    fn give(state: &mut State, me: Option<&Arc<Waiter>>, wakes: &mut Wakes) {
+    fn give(&self, state: &mut State, now: Option<Instant>, me: Option<&Arc<Waiter>>, wakes: &mut Wakes) {
         while state.taken < state.places
             && let Some(entry) = state.line.pop()
         {
@@ -95,20 +163,42 @@ impl Limit {
                 wakes.add(&entry.waiter);
             }
         }
+        state.note(now);
+    }
+
+    /// Takes back `places`, after `told` has told who measures about it.
+    fn back(&self, places: usize, now: Option<Instant>, told: impl FnOnce(&mut Adaptive, Instant)) {
+        let mut wakes = Wakes::default();
+        let mut state = self.lock();
+        state.taken -= places;
+        if let (Some(now), State { adaptive: Some(adaptive), places, gauges, .. }) = (now, &mut *state) {
+            told(adaptive, now);
+            if *places != adaptive.limit() {
+                *places = adaptive.limit();
+                if let Some(gauges) = gauges {
+                    gauges.changed(*places, adaptive.decisions().why);
+                }
+            }
+        }
+        self.give(&mut state, now, None, &mut wakes);
+        drop(state);
+        wakes.wake();
     }
 }
 
 impl Gate for Limit {
     fn join(&self, waiter: &Arc<Waiter>, requests: &[ReadRequest]) {
+        let now = self.now();
         let mut state = self.lock();
-        if state.line.len() == 0 && state.places - state.taken >= requests.len() {
+        if state.line.len() == 0 && state.places.saturating_sub(state.taken) >= requests.len() {
             state.taken += requests.len(); // the common case: room for all
             waiter.give(requests.len());
-            return;
+        } else {
+            for request in requests {
+                state.line.join(waiter, request.due, 1);
+            }
         }
-        for request in requests {
-            state.line.join(waiter, request.due, 1);
-        }
+        state.note(now);
     }
 
     fn poll(&self, waiter: &Arc<Waiter>, _: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> usize {
@@ -118,18 +208,26 @@ impl Gate for Limit {
             turns => return turns,
         }
         let mut wakes = Wakes::default();
-        Self::give(&mut self.lock(), Some(waiter), &mut wakes);
+        {
+            let mut state = self.lock();
+            if state.taken < state.places && state.line.len() > 0 {
+                self.give(&mut state, self.now(), Some(waiter), &mut wakes);
+            }
+        }
         wakes.wake();
         waiter.take()
     }
 
+    fn clock(&self) -> Option<Instant> {
+        self.now()
+    }
+
+    fn answered(&self, started: Option<Instant>, completion: &Completion) {
+        self.back(1, self.now(), |adaptive, now| adaptive.answered(now, started.unwrap_or(now), completion));
+    }
+
     fn ended(&self, requests: usize) {
-        let mut wakes = Wakes::default();
-        let mut state = self.lock();
-        state.taken -= requests;
-        Self::give(&mut state, None, &mut wakes);
-        drop(state);
-        wakes.wake();
+        self.back(requests, self.now(), |_, _| {});
     }
 
     fn leave(&self, waiter: &Arc<Waiter>) {
@@ -137,7 +235,7 @@ impl Gate for Limit {
         let mut state = self.lock();
         state.line.leave(waiter);
         state.taken -= waiter.take();
-        Self::give(&mut state, None, &mut wakes);
+        self.give(&mut state, self.now(), None, &mut wakes);
         drop(state);
         wakes.wake();
     }
@@ -158,6 +256,12 @@ impl Drop for Permit {
 ///
 /// A dropped stream gives its places back at once, although a request that had started may still occupy the store
 /// until it ends by itself.
+///
+/// | metric | kind | labels |
+/// |---|---|---|
+/// | `foreread_tier_limit` | gauge | `tier` (of a limit that tiers share: the first of them) |
+/// | `foreread_tier_in_flight` | gauge | `tier`; places taken now |
+/// | `foreread_tier_limit_changes_total` | counter | `tier`, `why`: decisions of an adaptive limit |
 #[derive(Debug)]
 pub struct Limited<T: ?Sized> {
     limit: Limit,
@@ -171,10 +275,11 @@ impl<T: Tier + ?Sized> Limited<T> {
         Self::with_limit(inner, Limit::new(places))
     }
 
-    /// The same with a limit that others share.
+    /// The same with a limit that others share, or that adapts itself.
     pub fn with_limit(inner: Arc<T>, limit: Limit) -> Self {
         let mut profile = inner.profile().clone();
-        profile.parallelism = profile.parallelism.min(limit.places());
+        profile.parallelism = profile.parallelism.min(limit.most());
+        limit.name(inner.name());
         Self { limit, profile, inner }
     }
 }
@@ -231,7 +336,7 @@ mod tests {
         let origin = origin(90);
         let limited = Limited::new(Arc::clone(&origin), places(7));
         assert_eq!(limited.profile().parallelism, 7);
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         let batches = (0..3).map(|part| limited.read(batch(&origin, part * 30..(part + 1) * 30)).count());
         assert_eq!(join_all(batches).await, [30, 30, 30]);
         assert_eq!(origin.counts().tally().peak_in_flight, 7);

@@ -22,6 +22,7 @@ struct Numbers {
     errors: AtomicU64,
     cancelled: AtomicU64,
     retried: AtomicU64,
+    hedged: AtomicU64,
     in_flight: AtomicU64,
 }
 
@@ -43,6 +44,8 @@ pub struct Reading {
     pub cancelled: u64,
     /// Requests that were repeats of a failed one.
     pub retried: u64,
+    /// Requests that were second reads of a late one.
+    pub hedged: u64,
     /// Requests under way now.
     pub in_flight: u64,
 }
@@ -62,12 +65,17 @@ impl Meter {
             errors: numbers.errors.load(Relaxed),
             cancelled: numbers.cancelled.load(Relaxed),
             retried: numbers.retried.load(Relaxed),
+            hedged: numbers.hedged.load(Relaxed),
             in_flight: numbers.in_flight.load(Relaxed),
         }
     }
 
     pub(crate) fn retried(&self, requests: u64) {
         self.0.retried.fetch_add(requests, Relaxed);
+    }
+
+    pub(crate) fn hedged(&self) {
+        self.0.hedged.fetch_add(1, Relaxed);
     }
 }
 
@@ -246,8 +254,7 @@ mod tests {
         let mut dropped = metered.read(batch(&origin, 5));
         assert!(futures::poll!(dropped.next()).is_pending());
         drop(dropped);
-        let expected =
-            Reading { requests: 15, bytes: 900, errors: 1, cancelled: 5, retried: 0, in_flight: 0 };
+        let expected = Reading { requests: 15, bytes: 900, errors: 1, cancelled: 5, ..Reading::default() };
         assert_eq!(meter.read(), expected);
 
         let mut seen = BTreeMap::new();

@@ -247,7 +247,7 @@ const fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The last error, and how often it was tried.
+/// The last error with its own words, and how often it was tried.
 fn give_up(error: TierError, attempts: u32, took: Duration) -> TierError {
     if attempts == 1 {
         return error;
@@ -259,7 +259,9 @@ fn give_up(error: TierError, attempts: u32, took: Duration) -> TierError {
     if let Some(wait) = error.retry_after() {
         last = last.with_retry_after(wait);
     }
-    last.with_detail(format!("after {attempts} attempts in {:.1} s", took.as_secs_f64())).with_source(error)
+    let tried = format!("after {attempts} attempts in {:.1} s", took.as_secs_f64());
+    let detail = error.detail().map_or_else(|| tried.clone(), |detail| format!("{detail}, {tried}"));
+    last.with_detail(detail).with_source(error)
 }
 
 impl<T: Tier + ?Sized> Stream for Attempts<T> {
@@ -340,7 +342,7 @@ mod tests {
         let retrying = Retrying::new(Arc::clone(&below), policy(4), 1);
         let answers: Vec<_> = retrying.read(batch(&origin, [3])).collect().await;
         let [Completion { tag: 3, result: Err(error) }] = &answers[..] else { panic!("{answers:?}") };
-        assert!(error.to_string().contains("transient failure: after 4 attempts in "), "{error}");
+        assert!(error.to_string().contains("transient failure: on command, after 4 attempts in "), "{error}");
         assert_eq!((error.kind(), error.tier(), below.faults()), (ErrorKind::Transient, "fake", 4));
         assert!(error.object().unwrap().ends_with("00000003"));
         assert!(error.source().unwrap().to_string().ends_with("on command"));

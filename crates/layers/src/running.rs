@@ -1,21 +1,43 @@
 //! Several streams of completions as one.
 
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use foreread_tier::{Completion, Completions};
-use futures::StreamExt;
 use futures::stream::SelectAll;
+use futures::{Stream, StreamExt};
+use tokio::time::Instant;
 
 /// Batches that are under way in the tier below. The first needs no set to be kept in; in the common case it is the
 /// only one.
-#[derive(Default)]
-pub(crate) struct Running {
-    first: Option<Completions>,
-    others: Option<SelectAll<Completions>>,
+pub(crate) struct Running<S = Completions> {
+    first: Option<S>,
+    others: Option<SelectAll<S>>,
 }
 
-impl Running {
-    pub(crate) fn push(&mut self, batch: Completions) {
+impl<S> Default for Running<S> {
+    fn default() -> Self {
+        Self { first: None, others: None }
+    }
+}
+
+/// A batch that remembers when it started, where somebody wants to know.
+pub(crate) struct Since {
+    pub(crate) started: Option<Instant>,
+    pub(crate) answers: Completions,
+}
+
+impl Stream for Since {
+    type Item = (Option<Instant>, Completion);
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let started = self.started;
+        self.answers.poll_next_unpin(cx).map(|next| next.map(|completion| (started, completion)))
+    }
+}
+
+impl<S: Stream + Unpin> Running<S> {
+    pub(crate) fn push(&mut self, batch: S) {
         match self.first {
             None => self.first = Some(batch),
             Some(_) => self.others.get_or_insert_default().push(batch),
@@ -23,7 +45,7 @@ impl Running {
     }
 
     /// The next answer of any of them; `None` when all have ended (for now: more can be pushed).
-    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<S::Item>> {
         if let Some(first) = &mut self.first {
             match first.poll_next_unpin(cx) {
                 Poll::Ready(Some(completion)) => return Poll::Ready(Some(completion)),

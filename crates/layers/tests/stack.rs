@@ -4,7 +4,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{Limited, Meter, Metered, RetryPolicy, Retrying, Throttled};
+use foreread_layers::{Limited, Meter, Metered, RetryPolicy, Retrying, Stack as Layers, Throttled};
 use foreread_tier::{CacheTier, ErrorKind, OriginTier, Tier};
 use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, StoredCache, When, conformance};
 use foreread_types::{SampleId, Tick};
@@ -50,6 +50,21 @@ async fn a_stack_conforms_as_an_origin_where_every_object_fails_at_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn all_layers_in_their_usual_order_conform_as_an_origin() {
+    let slow = conforming().with_latency(Duration::from_millis(2)).with_jitter(Duration::from_millis(50));
+    let flaky = FailingTier::new(Arc::new(slow))
+        .on(When::FirstOfEach(1), Fault::Short)
+        .on(When::Every(7), Fault::Stall(Duration::from_secs(5)))
+        .on(When::Every(11), Fault::Error(ErrorKind::Transient));
+    let layers = Layers::new(5);
+    let origin = layers.wrap(Arc::new(flaky));
+    assert_eq!((origin.name(), origin.profile().parallelism), ("fake", 64));
+    conformance::origin(&*origin, &conformance::samples(3)).await;
+    assert_eq!(layers.meter.read().in_flight, 0);
+    assert_eq!(layers.limit.map(|limit| (limit.taken(), limit.waiting())), Some((0, 0)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stack_conforms_as_a_cache() {
     let cache = StoredCache::new(8 << 20).with_latency(Duration::from_millis(1), Duration::from_millis(1));
     let (stack, _) = stack(Arc::new(cache), 1_000_000_000, 3);
@@ -82,11 +97,20 @@ async fn many_streams_on_several_threads_all_end() {
     let origin = Arc::new(FakeOrigin::uniform(64, 1000));
     let flaky =
         FailingTier::new(Arc::clone(&origin)).on(When::Chance(0.02), Fault::Error(ErrorKind::Transient));
-    let (stack, meter) = stack(Arc::new(flaky), 200_000_000, 3);
-    let stack = Arc::new(stack);
+    let flaky: Arc<dyn OriginTier> = Arc::new(flaky);
+    let (fixed, fixed_meter) = stack(Arc::clone(&flaky), 200_000_000, 3);
+    together(&origin, Arc::new(fixed)).await;
+    assert_eq!(fixed_meter.read().in_flight, 0);
+    let layers = Layers::new(5);
+    together(&origin, layers.wrap(flaky)).await;
+    assert_eq!(layers.meter.read().in_flight, 0);
+    assert_eq!(layers.limit.map(|limit| (limit.taken(), limit.waiting())), Some((0, 0)));
+}
+
+async fn together(origin: &Arc<FakeOrigin>, stack: Arc<dyn OriginTier>) {
     let tasks: Vec<_> = (0..16u32)
         .map(|task| {
-            let (origin, stack) = (Arc::clone(&origin), Arc::clone(&stack));
+            let (origin, stack) = (Arc::clone(origin), Arc::clone(&stack));
             tokio::spawn(async move {
                 for round in 0..40u32 {
                     let request =
@@ -100,10 +124,10 @@ async fn many_streams_on_several_threads_all_end() {
         })
         .collect();
     for task in tasks {
-        tokio::time::timeout(Duration::from_secs(60), task)
-            .await
-            .expect("a stream that does not end")
-            .unwrap();
+        match tokio::time::timeout(Duration::from_secs(60), task).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => panic!("{error}"),
+            Err(_) => panic!("a stream that does not end"),
+        }
     }
-    assert_eq!(meter.read().in_flight, 0);
 }

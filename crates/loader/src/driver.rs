@@ -279,6 +279,7 @@ impl Driver {
 
     fn deal(&mut self, index: usize) {
         let Some(pass) = self.run.pass(index) else { return };
+        tracing::debug!(epoch = pass.epoch, phase = %pass.kind, batches = pass.batches, "dealing");
         let run = self.run.clone();
         let inverse = matches!(self.plan.retention(), Retention::Threshold { .. });
         let task = tokio::task::spawn_blocking(move || {
@@ -299,8 +300,14 @@ impl Driver {
             return;
         };
         in_passing(async move {
-            if let Err(error) = cache.store(room, key, sample).await {
-                tracing::warn!(tier = cache.name(), %key, %error, "a sample could not be kept");
+            match cache.store(room, key, sample).await {
+                Ok(()) => {}
+                // Too much is on its way already: the next use will store it.
+                Err(error) if error.kind() == ErrorKind::Full => {
+                    metrics::counter!("foreread_store_skipped_total", "tier" => cache.name().to_owned())
+                        .increment(1);
+                }
+                Err(error) => tracing::warn!(tier = cache.name(), %key, %error, "a sample could not be kept"),
             }
         });
     }

@@ -13,7 +13,7 @@ use foreread_tier::{
 };
 use foreread_types::{Footprint, SampleKey};
 use futures::StreamExt;
-use futures::stream::{self, BoxStream};
+use futures::stream::{self, BoxStream, FuturesUnordered};
 
 use crate::content::{mix, unit};
 
@@ -33,6 +33,8 @@ pub enum Fault {
     Flip,
     /// There is no answer, ever; the tier below is not asked.
     Never,
+    /// The answer comes so much later than it would.
+    Stall(Duration),
 }
 
 /// Which reads go wrong.
@@ -45,6 +47,13 @@ pub enum When {
     Read(u64),
     /// Every `n`-th read, beginning with the `n`-th.
     Every(u64),
+    /// Of every `of` reads the last `reads`.
+    Burst {
+        /// How many fail in a row.
+        reads: u64,
+        /// Out of how many.
+        of: u64,
+    },
     /// Every read of this sample.
     Key(SampleKey),
     /// The first so many reads of this sample.
@@ -120,6 +129,7 @@ impl<T: ?Sized> FailingTier<T> {
             When::Always => true,
             When::Read(k) => read == *k,
             When::Every(n) => (read + 1).is_multiple_of(*n),
+            When::Burst { reads, of } => read % of >= of - reads,
             When::Key(which) => key == *which,
             When::First(which, times) => key == *which && before < *times,
             When::FirstOfEach(times) => before < *times,
@@ -146,7 +156,7 @@ fn spoil(fault: &Fault, bytes: &Bytes) -> Bytes {
                 *first ^= 1;
             }
         }
-        Fault::Error(_) | Fault::RetryAfter(..) | Fault::Never => {}
+        Fault::Error(_) | Fault::RetryAfter(..) | Fault::Never | Fault::Stall(_) => {}
     }
     Bytes::from(bytes)
 }
@@ -162,6 +172,7 @@ impl<T: Tier + ?Sized> Tier for FailingTier<T> {
 
     fn read(&self, batch: Vec<ReadRequest>) -> Completions {
         let (mut pass, mut errors, mut spoiled, mut hangs) = (vec![], vec![], HashMap::new(), false);
+        let stalled = FuturesUnordered::new();
         for request in batch {
             let error = |kind| {
                 TierError::new(kind, self.name()).with_object(&*request.object.path).with_detail("on command")
@@ -171,6 +182,15 @@ impl<T: Tier + ?Sized> Tier for FailingTier<T> {
                 Some(Fault::RetryAfter(kind, wait)) => error(kind).with_retry_after(wait),
                 Some(Fault::Never) => {
                     hangs = true;
+                    continue;
+                }
+                Some(Fault::Stall(time)) => {
+                    let mut answer = self.inner.read(vec![request]);
+                    stalled.push(async move {
+                        let completion = answer.next().await;
+                        tokio::time::sleep(time).await;
+                        completion
+                    });
                     continue;
                 }
                 Some(fault) => {
@@ -192,7 +212,8 @@ impl<T: Tier + ?Sized> Tier for FailingTier<T> {
             },
             None => completion,
         });
-        let answered = stream::select(stream::iter(errors), passed);
+        let stalled = stalled.filter_map(std::future::ready);
+        let answered = stream::select(stream::select(stream::iter(errors), passed), stalled);
         if hangs { answered.chain(stream::pending()).boxed() } else { answered.boxed() }
     }
 }
@@ -279,6 +300,19 @@ mod tests {
             assert!(stream.next().await.unwrap().result.is_ok());
         }
         assert!(tokio::time::timeout(Duration::from_secs(3600), stream.next()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_stalls_is_late_and_right_and_bursts_are_in_a_row() {
+        let origin = Arc::new(FakeOrigin::uniform(6, 10).with_latency(Duration::from_millis(2)));
+        let failing = FailingTier::new(Arc::clone(&origin))
+            .on(When::Key(KEY), Fault::Stall(Duration::from_secs(5)))
+            .on(When::Burst { reads: 2, of: 6 }, Fault::Error(ErrorKind::Transient));
+        let began = tokio::time::Instant::now();
+        let transient = Err(ErrorKind::Transient);
+        let expected = [(0, Ok(10)), (1, Ok(10)), (2, Ok(10)), (3, Ok(10)), (4, transient), (5, transient)];
+        assert_eq!(kinds(&failing, &origin).await, expected);
+        assert_eq!(began.elapsed(), Duration::from_millis(5002));
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 //!
 //! * [`FakeOrigin`]: a store of generated objects with a latency, a bandwidth and a parallelism.
 //! * [`FailingTier`]: any tier, with failures on command.
+//! * [`Trainer`]: what an engine and a trainer ask of an origin, in time, and how they fare.
 //! * [`CountingTier`]: any tier, counted and recorded.
 //! * [`StoredCache`]: a cache that has to be read, as a disk has, but without the disk.
 //! * [`conformance`]: what the contract promises, as functions that every backend's tests call.
@@ -16,6 +17,7 @@ mod counts;
 mod failing;
 mod origin;
 mod stored;
+mod trainer;
 
 pub mod conformance;
 
@@ -25,3 +27,4 @@ pub use counts::{Counts, Tally};
 pub use failing::{FailingTier, Fault, When};
 pub use origin::FakeOrigin;
 pub use stored::StoredCache;
+pub use trainer::{Course, Fared, Trainer};

@@ -1,6 +1,8 @@
 //! An origin that costs time and nothing else.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,9 +26,12 @@ use crate::{Counts, Known};
 /// A read waits for one of `parallelism` places, then for the latency, then for its turn on the shared pipe, which
 /// sends `bandwidth` bytes a second, one answer after another. Without latency and bandwidth it answers at once.
 /// Reads advance only while their stream is polled. Clones share the objects and the counts.
+///
+/// Latency, bandwidth and parallelism can be changed while it is read ([`set_latency`](Self::set_latency) and its
+/// like): reads that have started keep the latency that they started with.
 #[derive(Clone, Debug)]
 pub struct FakeOrigin {
-    name: String,
+    name: Arc<str>,
     profile: TierProfile,
     paths: Arc<[Arc<str>]>,
     server: Arc<Server>,
@@ -35,10 +40,13 @@ pub struct FakeOrigin {
 #[derive(Debug)]
 struct Server {
     seed: u64,
-    latency: Duration,
+    latency: AtomicU64, // nanoseconds
     jitter: Duration,
-    bandwidth: Option<u64>,
+    bandwidth: AtomicU64, // bytes a second; 0 for any
     places: Semaphore,
+    pipe_outside: bool,
+    refuses_above: u64,
+    zeroes: Option<Bytes>,
     pipe_free: Mutex<Option<Instant>>,
     objects: Mutex<BTreeMap<Arc<str>, (u64, u64)>>, // path -> (size, generation)
     counts: Counts,
@@ -51,15 +59,18 @@ impl FakeOrigin {
         let objects: Vec<(Arc<str>, u64)> =
             objects.into_iter().map(|(path, size)| (path.into(), size)).collect();
         Self {
-            name: "fake".to_owned(),
+            name: "fake".into(),
             profile: TierProfile::new(64),
             paths: objects.iter().map(|(path, _)| Arc::clone(path)).collect(),
             server: Arc::new(Server {
                 seed: 0,
-                latency: Duration::ZERO,
+                latency: AtomicU64::new(0),
                 jitter: Duration::ZERO,
-                bandwidth: None,
+                bandwidth: AtomicU64::new(0),
                 places: Semaphore::new(Semaphore::MAX_PERMITS),
+                pipe_outside: false,
+                refuses_above: u64::MAX,
+                zeroes: None,
                 pipe_free: Mutex::new(None),
                 objects: Mutex::new(objects.into_iter().map(|(path, size)| (path, (size, 0))).collect()),
                 counts: Counts::default(),
@@ -82,7 +93,7 @@ impl FakeOrigin {
 
     /// The same with another name than `fake`.
     #[must_use]
-    pub fn with_name(self, name: impl Into<String>) -> Self {
+    pub fn with_name(self, name: impl Into<Arc<str>>) -> Self {
         Self { name: name.into(), ..self }
     }
 
@@ -98,7 +109,13 @@ impl FakeOrigin {
     /// The same where every read takes `latency` before its first byte.
     #[must_use]
     pub fn with_latency(self, latency: Duration) -> Self {
-        self.configure(|server| server.latency = latency)
+        self.set_latency(latency);
+        self
+    }
+
+    /// Reads that start from now on take `latency` before their first byte.
+    pub fn set_latency(&self, latency: Duration) {
+        self.server.latency.store(latency.as_nanos() as u64, Relaxed);
     }
 
     /// The same where a read's latency is longer by a part of `jitter` that depends on the seed and the sample, so
@@ -114,8 +131,17 @@ impl FakeOrigin {
     /// If that is nothing.
     #[must_use]
     pub fn with_bandwidth(self, bytes_per_second: u64) -> Self {
+        self.set_bandwidth(bytes_per_second);
+        self
+    }
+
+    /// From now on all reads together get `bytes_per_second`.
+    ///
+    /// # Panics
+    /// If that is nothing.
+    pub fn set_bandwidth(&self, bytes_per_second: u64) {
         assert!(bytes_per_second > 0, "a store that never answers is a FailingTier");
-        self.configure(|server| server.bandwidth = Some(bytes_per_second))
+        self.server.bandwidth.store(bytes_per_second, Relaxed);
     }
 
     /// The same where `parallelism` reads are served at once and the others wait their turn.
@@ -123,6 +149,29 @@ impl FakeOrigin {
     pub fn with_parallelism(mut self, parallelism: usize) -> Self {
         self.profile.parallelism = parallelism;
         self.configure(|server| server.places = Semaphore::new(parallelism))
+    }
+
+    /// The same where a read gives its place back before its bytes are sent, so that the store does the lesser of
+    /// `parallelism / latency` reads and `bandwidth` bytes a second, whatever the sizes. Otherwise it keeps it, and a
+    /// narrow pipe makes the places scarce as well.
+    #[must_use]
+    pub fn with_pipe_outside(self) -> Self {
+        self.configure(|server| server.pipe_outside = true)
+    }
+
+    /// The same where a read that comes while `reads` are under way is refused at once, as
+    /// [`Throttled`](ErrorKind::Throttled).
+    #[must_use]
+    pub fn with_refusals_above(self, reads: u64) -> Self {
+        self.configure(|server| server.refuses_above = reads)
+    }
+
+    /// The same where every byte is zero and all answers share them: for tests of timing, in which making contents
+    /// would be most of the work.
+    #[must_use]
+    pub fn with_zeroes(self) -> Self {
+        let largest = self.server.objects().values().map(|&(size, _)| size).max().unwrap_or(0);
+        self.configure(|server| server.zeroes = Some(Bytes::from(vec![0; largest as usize])))
     }
 
     /// The same with another profile; does not change how many reads are served at once.
@@ -161,7 +210,7 @@ impl FakeOrigin {
     /// As [`object`](Self::object).
     pub fn expected(&self, id: SampleId) -> Bytes {
         let object = self.object(id);
-        content_range(self.server.seed, &object.path, object.size, 0..object.size)
+        self.server.content(&object.path, object.size, 0..object.size)
     }
 
     /// A read of all of a sample.
@@ -211,16 +260,36 @@ impl Server {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn answer(self: Arc<Self>, name: String, request: ReadRequest) -> Completion {
-        let place = self.places.acquire().await;
+    fn latency(&self) -> Duration {
+        Duration::from_nanos(self.latency.load(Relaxed))
+    }
+
+    fn content(&self, path: &str, size: u64, range: Range<u64>) -> Bytes {
+        match &self.zeroes {
+            Some(zeroes) => zeroes.slice(range.start as usize..range.end as usize),
+            None => content_range(self.seed, path, size, range),
+        }
+    }
+
+    async fn answer(self: Arc<Self>, name: Arc<str>, request: ReadRequest) -> Completion {
+        if self.refuses_above < u64::MAX && self.counts.tally().in_flight >= self.refuses_above {
+            let error = TierError::new(ErrorKind::Throttled, &*name).with_object(&*request.object.path);
+            let result = Err(error.with_detail("too many reads"));
+            self.counts.start(request.key).end(&result);
+            return Completion { tag: request.tag, result };
+        }
+        let mut place = Some(self.places.acquire().await);
         let flight = self.counts.start(request.key);
         let stretch = mix(self.seed ^ mix(request.key.id.0 ^ (u64::from(request.key.dataset.0) << 48)));
-        let latency = self.latency + self.jitter.mul_f64(unit(stretch));
+        let latency = self.latency() + self.jitter.mul_f64(unit(stretch));
         if !latency.is_zero() {
             sleep(latency).await;
         }
         let result = self.look(&name, &request);
-        if let (Ok(bytes), Some(bandwidth)) = (&result, self.bandwidth) {
+        if self.pipe_outside {
+            place = None;
+        }
+        if let (Ok(bytes), bandwidth @ 1..) = (&result, self.bandwidth.load(Relaxed)) {
             self.send(bytes.len() as u64, bandwidth).await;
         }
         flight.end(&result);
@@ -247,7 +316,7 @@ impl Server {
         if range.start > range.end || range.end > size {
             return Err(error(ErrorKind::Changed).with_detail(format!("no {range:?} in {size} bytes")));
         }
-        Ok(content_range(self.seed, &object.path, size, range))
+        Ok(self.content(&object.path, size, range))
     }
 
     /// Waits until the pipe has sent `bytes` behind all that it was given before.
@@ -278,7 +347,7 @@ impl Tier for FakeOrigin {
         self.server.counts.batch();
         batch
             .into_iter()
-            .map(|request| Arc::clone(&self.server).answer(self.name.clone(), request))
+            .map(|request| Arc::clone(&self.server).answer(Arc::clone(&self.name), request))
             .collect::<FuturesUnordered<_>>()
             .boxed()
     }
@@ -301,7 +370,7 @@ impl OriginTier for FakeOrigin {
                 Ok(Object { path: Arc::clone(path), size, version: version(generation) })
             })
             .collect();
-        let latency = self.server.latency;
+        let latency = self.server.latency();
         stream::once(async move {
             if !latency.is_zero() {
                 sleep(latency).await;

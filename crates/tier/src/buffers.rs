@@ -6,15 +6,19 @@
 
 use std::alloc::Layout;
 use std::fmt::Debug;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::recycled::Shelves;
+
 /// Hands out memory for samples.
 pub trait Buffers: Debug + Send + Sync + 'static {
-    /// Memory for exactly `length` bytes that begins at a multiple of `align` (a power of two).
-    fn allocate(&self, length: usize, align: usize) -> Buffer;
+    /// Memory for exactly `length` bytes that begins at a multiple of `align` (a power of two); `None` if there is not
+    /// so much. Lengths come from catalogs, and a file of ten terabytes must cost an error and not the process.
+    fn allocate(&self, length: usize, align: usize) -> Option<Buffer>;
 }
 
 /// Memory from the program's allocator.
@@ -22,7 +26,7 @@ pub trait Buffers: Debug + Send + Sync + 'static {
 pub struct HeapBuffers;
 
 impl Buffers for HeapBuffers {
-    fn allocate(&self, length: usize, align: usize) -> Buffer {
+    fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
         Buffer::heap(length, align)
     }
 }
@@ -31,21 +35,29 @@ impl Buffers for HeapBuffers {
 #[derive(Debug)]
 pub struct Buffer {
     memory: Heap,
+    /// How much of the memory is used.
+    length: usize,
     filled: usize,
+    /// Where the memory goes when it is let go; back to the allocator if nowhere.
+    shelves: Option<Arc<Shelves>>,
 }
 
 impl Buffer {
-    /// `length` bytes from the program's allocator, at a multiple of `align`.
-    ///
-    /// # Panics
-    /// If `align` is no power of two or the length exceeds `isize::MAX`. Aborts if memory is exhausted.
-    pub fn heap(length: usize, align: usize) -> Self {
-        Self { memory: Heap::new(length, align), filled: 0 }
+    /// `length` bytes from the program's allocator, at a multiple of `align`; `None` if it has not so much, or `align` is
+    /// no power of two.
+    pub fn heap(length: usize, align: usize) -> Option<Self> {
+        Some(Self { memory: Heap::new(length, align)?, length, filled: 0, shelves: None })
+    }
+
+    /// The first `length` bytes of `memory`, which goes to `shelves` afterwards.
+    pub(crate) fn recycled(memory: Heap, length: usize, shelves: Arc<Shelves>) -> Self {
+        debug_assert!(length <= memory.size() && memory.layout.align() == 1);
+        Self { memory, length, filled: 0, shelves: Some(shelves) }
     }
 
     /// How many bytes it holds when full.
     pub fn capacity(&self) -> usize {
-        self.memory.layout.size()
+        self.length
     }
 
     /// How many bytes have been filled.
@@ -65,11 +77,14 @@ impl Buffer {
         &mut self,
         read: impl for<'a> FnOnce(&'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8], E>,
     ) -> Result<usize, E> {
-        let empty = &mut self.memory.as_uninit()[self.filled..];
+        let empty = &mut self.memory.as_uninit()[self.filled..self.length];
         let (start, room) = (empty.as_ptr().cast::<u8>(), empty.len());
         let done = read(empty)?;
         // A `&mut [u8]` is initialised memory; that it is *this* memory is what has to be checked.
-        assert!(done.is_empty() || (done.as_ptr() == start && done.len() <= room), "a read filled other memory");
+        assert!(
+            done.is_empty() || (done.as_ptr() == start && done.len() <= room),
+            "a read filled other memory"
+        );
         let count = done.len();
         self.filled += count;
         Ok(count)
@@ -80,14 +95,77 @@ impl Buffer {
     /// # Panics
     /// If they do not fit.
     pub fn extend(&mut self, bytes: &[u8]) {
-        let empty = &mut self.memory.as_uninit()[self.filled..][..bytes.len()];
+        let empty = &mut self.memory.as_uninit()[self.filled..self.length][..bytes.len()];
         empty.write_copy_of_slice(bytes);
         self.filled += bytes.len();
     }
 
     /// The filled part, shared from now on. The allocation lives until the last handle is dropped.
-    pub fn freeze(self) -> Bytes {
-        Bytes::from_owner(self)
+    pub fn freeze(mut self) -> Bytes {
+        let (filled, memory) = (self.filled, self.take());
+        match self.shelves.take() {
+            None => Bytes::from_owner(Plain { memory, filled }),
+            Some(shelves) => {
+                let memory = ManuallyDrop::new(memory);
+                let (pointer, size) = (memory.pointer, memory.size());
+                Bytes::from_owner(Shelved { pointer, size, filled, shelves })
+            }
+        }
+    }
+
+    fn take(&mut self) -> Heap {
+        (self.length, self.filled) = (0, 0);
+        std::mem::replace(&mut self.memory, Heap::EMPTY)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(shelves) = self.shelves.take() {
+            shelves.put(self.take());
+        }
+    }
+}
+
+/// Filled memory that goes back to the allocator.
+struct Plain {
+    memory: Heap,
+    filled: usize,
+}
+
+impl AsRef<[u8]> for Plain {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: as in `Buffer::as_ref`; nothing is ever written here.
+        unsafe { std::slice::from_raw_parts(self.memory.pointer.as_ptr(), self.filled) }
+    }
+}
+
+/// Filled memory that goes to the shelves. One stays with each sample in memory, so it is no larger than [`Plain`]: the
+/// alignment of what lies on shelves is known to be 1.
+struct Shelved {
+    pointer: NonNull<u8>,
+    size: usize,
+    filled: usize,
+    shelves: Arc<Shelves>,
+}
+
+// SAFETY: the memory is owned by this value alone and is plain bytes.
+unsafe impl Send for Shelved {}
+// SAFETY: shared references only read (`as_ref`).
+unsafe impl Sync for Shelved {}
+
+impl AsRef<[u8]> for Shelved {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: as in `Buffer::as_ref`; nothing is ever written here.
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.filled) }
+    }
+}
+
+impl Drop for Shelved {
+    fn drop(&mut self) {
+        // It was a layout in `Heap::new`, so it is one here.
+        let Ok(layout) = Layout::from_size_align(self.size, 1) else { return };
+        self.shelves.put(Heap { pointer: self.pointer, layout });
     }
 }
 
@@ -101,7 +179,7 @@ impl AsRef<[u8]> for Buffer {
 
 /// An allocation that is neither initialised nor grown.
 #[derive(Debug)]
-struct Heap {
+pub(crate) struct Heap {
     pointer: NonNull<u8>,
     layout: Layout,
 }
@@ -112,20 +190,22 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    fn new(length: usize, align: usize) -> Self {
-        let layout = match Layout::from_size_align(length, align) {
-            Ok(layout) => layout,
-            Err(error) => panic!("a buffer of {length} bytes at a multiple of {align}: {error}"),
-        };
+    /// No memory at all.
+    const EMPTY: Self = Self { pointer: NonNull::dangling(), layout: Layout::new::<()>() };
+
+    pub(crate) fn new(length: usize, align: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(length, align).ok()?;
         if length == 0 {
-            return Self { pointer: layout.dangling_ptr(), layout };
+            return Some(Self { pointer: layout.dangling_ptr(), layout });
         }
         // SAFETY: the layout's size is not zero.
         let pointer = unsafe { std::alloc::alloc(layout) };
-        match NonNull::new(pointer) {
-            Some(pointer) => Self { pointer, layout },
-            None => std::alloc::handle_alloc_error(layout),
-        }
+        NonNull::new(pointer).map(|pointer| Self { pointer, layout })
+    }
+
+    /// How many bytes it has.
+    pub(crate) fn size(&self) -> usize {
+        self.layout.size()
     }
 
     fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
@@ -150,7 +230,7 @@ mod tests {
 
     #[test]
     fn filled_in_parts_and_frozen_without_a_copy() {
-        let mut buffer = HeapBuffers.allocate(10, 4096);
+        let mut buffer = HeapBuffers.allocate(10, 4096).unwrap();
         buffer.extend(&[1, 2, 3]);
         let count = buffer.fill(|empty| Ok::<_, ()>(empty[..4].write_copy_of_slice(&[4, 5, 6, 7]))).unwrap();
         assert_eq!((count, buffer.filled(), buffer.capacity()), (4, 7, 10));
@@ -162,13 +242,19 @@ mod tests {
 
     #[test]
     fn an_empty_buffer_allocates_nothing_and_freezes() {
-        assert!(HeapBuffers.allocate(0, 1).freeze().is_empty());
+        assert!(HeapBuffers.allocate(0, 1).unwrap().freeze().is_empty());
     }
 
     #[test]
     #[should_panic(expected = "other memory")]
     fn filling_other_memory_is_caught() {
         let other: &'static mut [u8] = Box::leak(vec![0; 4].into_boxed_slice());
-        let _ = Buffer::heap(10, 1).fill(|_| Ok::<_, ()>(other));
+        let _ = Buffer::heap(10, 1).unwrap().fill(|_| Ok::<_, ()>(other));
+    }
+
+    #[test]
+    fn what_no_machine_has_is_refused() {
+        assert!(HeapBuffers.allocate(1 << 62, 1).is_none());
+        assert!(HeapBuffers.allocate(usize::MAX, 4096).is_none());
     }
 }

@@ -143,6 +143,11 @@ impl TierError {
     pub fn object(&self) -> Option<&str> {
         self.0.object.as_deref()
     }
+
+    /// What the message says beyond tier, object and kind, where it says more.
+    pub fn detail(&self) -> Option<&str> {
+        self.0.detail.as_deref()
+    }
 }
 
 impl fmt::Display for TierError {
@@ -179,7 +184,11 @@ mod tests {
             .with_object("images/a.jpg")
             .with_detail("17 bytes instead of 20")
             .with_source(std::io::Error::other("inner"));
-        assert_eq!(error.to_string(), "local: images/a.jpg: changed since it was indexed: 17 bytes instead of 20");
+        assert_eq!(
+            error.to_string(),
+            "local: images/a.jpg: changed since it was indexed: 17 bytes instead of 20"
+        );
+        assert_eq!((error.object(), error.detail()), (Some("images/a.jpg"), Some("17 bytes instead of 20")));
         assert_eq!(error.source().unwrap().to_string(), "inner");
         assert!(!error.is_retryable());
         assert!(TierError::new(ErrorKind::Throttled, "s3").is_retryable());

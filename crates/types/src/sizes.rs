@@ -29,7 +29,8 @@ impl Sizes {
     /// One length a sample, in the order of their ids; the total saturates at `u64::MAX`.
     pub fn table(lengths: &[u64]) -> Self {
         let total = lengths.iter().fold(0u64, |sum, &length| sum.saturating_add(length));
-        let table = match lengths.iter().map(|&length| u32::try_from(length)).collect::<Result<Vec<u32>, _>>() {
+        let table = match lengths.iter().map(|&length| u32::try_from(length)).collect::<Result<Vec<u32>, _>>()
+        {
             Ok(narrow) => Table::Narrow(narrow.into()),
             Err(_) => Table::Wide(lengths.into()),
         };

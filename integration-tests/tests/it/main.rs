@@ -7,6 +7,7 @@
 
 mod bad_input;
 mod catalog;
+mod disk;
 mod house;
 mod load;
 mod needs_arrow;

@@ -23,6 +23,7 @@ use futures::stream::{self, BoxStream};
 use crate::arguments::Demo;
 use crate::output;
 use crate::progress::Work;
+use crate::signals::Signals;
 
 const SAMPLES: u64 = 600;
 const LONGEST: u64 = 120_000;
@@ -36,8 +37,13 @@ const SEED: u64 = 42;
 
 pub fn run(options: &Demo) -> Result<()> {
     let parent = options.directory.clone().unwrap_or_else(std::env::temp_dir);
-    let directory = Scratch::new(&parent)?;
-    let bytes = generate(&directory.0)?;
+    let directory = tempfile::Builder::new()
+        .prefix("foreread-demo-")
+        .tempdir_in(&parent)
+        .with_context(|| format!("no directory can be made in {}", parent.display()))?;
+    // From here on there is something to be removed, also when the demo is interrupted.
+    let signals = Signals::watch()?;
+    let bytes = generate(directory.path(), &signals)?;
     let mut out = output::stdout();
     writeln!(
         out,
@@ -49,12 +55,12 @@ pub fn run(options: &Demo) -> Result<()> {
         COMPUTE.as_millis()
     )?;
     out.flush()?;
-    let url = format!("slow://{}", directory.0.display());
+    let url = format!("slow://{}", directory.path().display());
     let mut rows = vec![
-        ("plain loop, reads on demand", plain(&url)?),
-        ("foreread, no memory tier", ahead(&url, 0)?),
-        ("foreread, memory for half", ahead(&url, bytes / 2)?),
-        ("foreread, memory for all", ahead(&url, 2 * bytes)?),
+        ("plain loop, reads on demand", plain(&url, &signals)?),
+        ("foreread, no memory tier", ahead(&url, 0, &signals)?),
+        ("foreread, memory for half", ahead(&url, bytes / 2, &signals)?),
+        ("foreread, memory for all", ahead(&url, 2 * bytes, &signals)?),
     ];
     rows[0].1.floor = rows[1].1.floor;
     write!(out, "{:30}", "seconds an epoch")?;
@@ -97,7 +103,7 @@ fn registry() -> Registry {
 }
 
 /// What a plain training loop does: it reads the next batch's samples when it needs them, one after the other.
-fn plain(url: &str) -> Result<Outcome> {
+fn plain(url: &str, signals: &Signals) -> Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let buffers = Arc::new(foreread::tier::HeapBuffers);
     let context = Context { buffers, runtime: runtime.handle().clone(), seed: SEED };
@@ -121,6 +127,7 @@ fn plain(url: &str) -> Result<Outcome> {
                     ReadRequest { tag: 0, key, object: entry.object, span: entry.span, due: Tick(0) };
                 let answer = runtime.block_on(origin.read(vec![request]).next());
                 outcome.origin_bytes += answer.context("no answer from the origin")?.result?.len() as u64;
+                signals.check()?;
                 work.step();
             }
             outcome.step(epoch, asked, Instant::now());
@@ -130,7 +137,7 @@ fn plain(url: &str) -> Result<Outcome> {
 }
 
 /// The same run with foreread.
-fn ahead(url: &str, memory: u64) -> Result<Outcome> {
+fn ahead(url: &str, memory: u64, signals: &Signals) -> Result<Outcome> {
     let mut config = Config::default();
     (config.batch_size, config.epochs, config.seed) = (BATCH, EPOCHS, SEED);
     (config.memory, config.look_ahead) = (Memory::Bytes(memory), LOOK_AHEAD);
@@ -142,6 +149,7 @@ fn ahead(url: &str, memory: u64) -> Result<Outcome> {
         let asked = Instant::now();
         let Some(batch) = loader.batches().next() else { break };
         outcome.step(batch?.epoch(), asked, Instant::now());
+        signals.check()?;
         work.step();
     }
     let report = loader.report();
@@ -149,27 +157,8 @@ fn ahead(url: &str, memory: u64) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// A directory that is removed again.
-struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    fn new(parent: &Path) -> Result<Self> {
-        let path = parent.join(format!("foreread-demo-{}", std::process::id()));
-        fs::create_dir_all(&path).with_context(|| format!("{} cannot be made", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "the demo's data could not be removed");
-        }
-    }
-}
-
 /// Writes samples of different lengths in ten classes; returns their bytes.
-fn generate(directory: &Path) -> Result<u64> {
+fn generate(directory: &Path, signals: &Signals) -> Result<u64> {
     let mut work = Work::new("making data", SAMPLES, "samples");
     let mut state = SEED;
     let mut sum = 0;
@@ -187,6 +176,7 @@ fn generate(directory: &Path) -> Result<u64> {
         sum += bytes.len() as u64;
         let path = class.join(format!("{id:05}.bin"));
         fs::write(&path, bytes).with_context(|| format!("{} cannot be written", path.display()))?;
+        signals.check()?;
         work.step();
     }
     Ok(sum)

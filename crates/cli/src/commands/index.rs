@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use foreread::{ByteSize, Error, IndexOptions, Loader};
+use foreread::{ByteSize, Catalog, Error, ErrorKind, IndexOptions, Loader};
 
 use crate::arguments::Index;
 use crate::{output, progress, settings};
@@ -24,6 +24,7 @@ pub fn run(options: &Index) -> Result<()> {
         Some((path, _)) => path.to_owned(),
         None => default_name(&options.target),
     };
+    refuse_to_replace(Path::new(&path))?;
     let catalog = Loader::builder(&options.target).index(index, progress::listing(&options.target))?;
     catalog.save(Path::new(&path)).map_err(Error::from)?;
     let mut out = output::stdout();
@@ -36,6 +37,16 @@ pub fn run(options: &Index) -> Result<()> {
         catalog.fingerprint()
     )?;
     Ok(out.flush()?)
+}
+
+/// A catalog may take a catalog's place, and nothing else's.
+fn refuse_to_replace(path: &Path) -> Result<()> {
+    if path.exists() && !Catalog::is_catalog_file(path) {
+        let message =
+            format!("{} is there and is no catalog; name another file with --output", path.display());
+        return Err(Error::new(ErrorKind::Usage, message).into());
+    }
+    Ok(())
 }
 
 /// The last part of the target's path, in the working directory.

@@ -26,10 +26,16 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     let config = Config::from_knobs(&knobs)?;
     let wanted =
         Wanted { digest: knobs.parse("digest")?.unwrap_or(false), ids: knobs.parse("ids")?.unwrap_or(false) };
-    let keeper = Keeper::new(knobs.get("state").map(|(path, _)| PathBuf::from(path)))?;
+    let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
+    if state.is_some() && config.world_size > 1 {
+        // Each rank has come another way, and nothing tells them the lowest step that all have completed.
+        return Err(knobs
+            .refuse("state", "a state is of one rank alone; it cannot be kept with --world-size above 1")
+            .into());
+    }
     let compute = config.compute;
     let mut builder = Loader::builder(&options.target).config(config);
-    if let Some(state) = keeper.saved()? {
+    if let Some(state) = state.as_deref().map(State::read).transpose()?.flatten() {
         builder = builder.resume(state);
     }
     let ready = builder.prepare_with(progress::listing(&options.target))?;
@@ -38,14 +44,20 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     if !json {
         heading(&mut out, ready.prepared())?;
     }
-    let mut session = Session { loader: ready.start(), keeper, compute, wanted, seen: Vec::new() };
+    let loader = ready.start();
+    // From here on there is something to be saved. The first time at once, so that a path that cannot be written is
+    // found out before hours of work.
+    let keeper = Keeper::new(state)?;
+    keeper.keep(&loader)?;
+    let mut session = Session { loader, keeper, compute, wanted, seen: Vec::new() };
     let mut shown = 0;
     let mut ended = None;
     for batches in passes.into_iter().filter(|&batches| batches > 0) {
         let pass = session.pass(batches);
         // Also of a run that has failed: what was delivered need not be delivered again.
-        session.keeper.keep(&session.loader)?;
+        let kept = session.keeper.keep(&session.loader);
         ended = pass?;
+        kept?;
         if !json {
             let report = session.report();
             for epoch in &report.epochs[shown..] {
@@ -123,13 +135,6 @@ impl Keeper {
         path.map(|path| Ok((path, Signals::watch()?))).transpose().map(Self)
     }
 
-    fn saved(&self) -> Result<Option<State>> {
-        match &self.0 {
-            Some((path, _)) => Ok(State::read(path)?),
-            None => Ok(None),
-        }
-    }
-
     fn keep(&self, loader: &Loader) -> Result<()> {
         match &self.0 {
             Some((path, _)) => Ok(loader.state().write(path)?),
@@ -195,14 +200,7 @@ fn heading(out: &mut impl Write, prepared: &foreread::Prepared) -> Result<()> {
         )?;
     }
     for level in prepared.plan().levels() {
-        writeln!(
-            out,
-            "{:12} {}, keeps {} samples, {}",
-            level.name,
-            ByteSize(level.capacity),
-            level.samples,
-            ByteSize(level.bytes)
-        )?;
+        writeln!(out, "{:12} {}", level.name, super::plan::keeps(level, prepared.plan().retention()))?;
     }
     if prepared.plan().levels().is_empty() {
         writeln!(out, "{:12} none", "memory")?;

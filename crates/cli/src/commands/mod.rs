@@ -1,5 +1,6 @@
 //! One module a subcommand: read the settings, do the work, print the result.
 
+pub mod cache;
 pub mod demo;
 pub mod index;
 pub mod load;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use foreread::planner::Summary;
+use foreread::planner::{LevelPlan, Retention, Summary};
 use foreread::types::Sizes;
 use foreread::{ByteSize, Config, Knobs, Loader, Planned};
 use serde::Serialize;
@@ -36,7 +36,7 @@ pub fn run(options: &Plan) -> Result<()> {
             let ready = Loader::builder(target).config(config).prepare_with(progress::listing(target))?;
             print(&mut out, ready.prepared(), json)?;
         }
-        None => print(&mut out, &Planned::new(config, &[imagined(&knobs)?], false)?, json)?,
+        None => print(&mut out, &Planned::new(config, &[imagined(&knobs)?])?, json)?,
     }
     Ok(out.flush()?)
 }
@@ -82,15 +82,7 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
         )?;
     }
     for level in &summary.levels {
-        writeln!(
-            out,
-            "{:12} {}: keeps {} samples, {} ({} with what they take beside their bytes)",
-            level.name,
-            ByteSize(level.capacity),
-            level.samples,
-            ByteSize(level.bytes),
-            ByteSize(level.footprint)
-        )?;
+        writeln!(out, "{:12} {}", level.name, keeps(level, planned.plan().retention()))?;
     }
     match summary.horizon {
         None if summary.levels.is_empty() => {
@@ -121,4 +113,19 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
     }
     writeln!(out, "fingerprint  {}", summary.fingerprint)?;
     Ok(())
+}
+
+/// What a level will hold, in words.
+pub fn keeps(level: &LevelPlan, retention: Retention) -> String {
+    let (capacity, bytes, footprint) =
+        (ByteSize(level.capacity), ByteSize(level.bytes), ByteSize(level.footprint));
+    match retention {
+        Retention::Threshold { .. } => {
+            format!("{capacity}: samples come and go, about {footprint} at a time")
+        }
+        _ => format!(
+            "{capacity}: keeps {} samples, {bytes} ({footprint} with what they take beside)",
+            level.samples
+        ),
+    }
 }

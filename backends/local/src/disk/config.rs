@@ -1,0 +1,120 @@
+//! What a disk tier is told, and what it says of itself.
+
+use std::path::PathBuf;
+
+use foreread_types::Fingerprint;
+
+/// Reads under way at once where nobody says otherwise: a device is saturated by 16 to 32.
+const PARALLELISM: usize = 32;
+
+/// Bytes on their way to the disk at once where nobody says otherwise.
+const WRITE_BEHIND: u64 = 32 << 20;
+
+/// Where a disk tier keeps its samples, and how it goes about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DiskConfig {
+    /// The directories, each with the bytes that `foreread-cache` in it may take, other datasets' caches and all
+    /// bookkeeping included. At most 32.
+    pub directories: Vec<(PathBuf, u64)>,
+    /// The bytes that may wait to be written at once; a sample that finds no room there is not stored. 32 MiB.
+    pub write_behind: u64,
+    /// Reads under way at once, at most; 32.
+    pub parallelism: usize,
+    /// What to do with a directory whose space another process owns; [`WhenOwned::ReadOnly`].
+    pub when_owned: WhenOwned,
+    /// The length in bytes at which a segment file is closed and the next one begun, 1 MiB to 64 GiB; `None`, the
+    /// default, chooses 256 MiB, or more where there would be more than 128 files.
+    pub segment: Option<u64>,
+}
+
+impl DiskConfig {
+    /// Caches in `directories`, each with its capacity in bytes.
+    pub fn new(directories: impl IntoIterator<Item = (PathBuf, u64)>) -> Self {
+        Self {
+            directories: directories.into_iter().collect(),
+            write_behind: WRITE_BEHIND,
+            parallelism: PARALLELISM,
+            when_owned: WhenOwned::default(),
+            segment: None,
+        }
+    }
+
+    /// The same with at most `bytes` on their way to the disk at once.
+    #[must_use]
+    pub fn with_write_behind(self, bytes: u64) -> Self {
+        Self { write_behind: bytes, ..self }
+    }
+
+    /// The same with at most `parallelism` reads under way at once (0 is taken as 1).
+    #[must_use]
+    pub fn with_parallelism(self, parallelism: usize) -> Self {
+        Self { parallelism: parallelism.max(1), ..self }
+    }
+
+    /// The same, with a directory that another process owns treated so.
+    #[must_use]
+    pub fn when_owned(self, when_owned: WhenOwned) -> Self {
+        Self { when_owned, ..self }
+    }
+
+    /// The same with segments of `bytes`.
+    #[must_use]
+    pub fn with_segment(self, bytes: u64) -> Self {
+        Self { segment: Some(bytes), ..self }
+    }
+}
+
+/// What to do with a directory whose space another process owns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenOwned {
+    /// Read what it holds and write nothing.
+    #[default]
+    ReadOnly,
+    /// Fail, naming the directory and the process.
+    Refuse,
+}
+
+/// What a tier may do with a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It owns the space.
+    Owner,
+    /// It reads what another process keeps there.
+    ReadOnly,
+}
+
+/// A dataset of the run, in the order of its [`DatasetId`](foreread_types::DatasetId)s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatasetOnDisk {
+    /// The catalog's fingerprint: what the samples are kept under.
+    pub fingerprint: Fingerprint,
+    /// How many samples there are; others are refused.
+    pub samples: u64,
+    /// The sum of their lengths in bytes. Only as much of other datasets' old caches is removed as this needs.
+    pub bytes: u64,
+}
+
+/// What is kept of a dataset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// How many samples.
+    pub samples: u64,
+    /// The bytes that they take: the sum of their footprints.
+    pub bytes: u64,
+}
+
+/// What has happened since the tier was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskCounts {
+    /// Samples written.
+    pub written: u64,
+    /// Their footprints, in bytes.
+    pub written_bytes: u64,
+    /// Samples that were not stored because too much was on its way already.
+    pub skipped: u64,
+    /// Samples that were not stored because the disk failed or was full.
+    pub failed: u64,
+    /// Samples that were dropped because their record was not what it should be.
+    pub corrupt: u64,
+}

@@ -1,0 +1,45 @@
+//! The tier's errors.
+
+use foreread_tier::{ErrorKind, TierError};
+use foreread_types::{Fingerprint, SampleId};
+use rustix::io::Errno;
+
+/// The tier's name in messages, metrics and reports.
+pub(super) const NAME: &str = "disk";
+
+/// The error of a system call about `object`, a path.
+pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierError {
+    let (kind, remedy) = match errno {
+        Errno::NOSPC | Errno::DQUOT => {
+            (ErrorKind::Full, Some("the disk is full; free some of it or give --disk less"))
+        }
+        Errno::ROFS => {
+            (ErrorKind::Denied, Some("the file system is read-only; choose a directory on another"))
+        }
+        Errno::ACCESS | Errno::PERM => {
+            (ErrorKind::Denied, Some("make the directory writable for this user, or choose another"))
+        }
+        Errno::NOENT => (ErrorKind::NotFound, Some("create the directory, or choose another")),
+        Errno::NOTDIR => (ErrorKind::Invalid, Some("it is no directory; choose one that is")),
+        Errno::MFILE | Errno::NFILE => (ErrorKind::Transient, Some("too many open files; raise `ulimit -n`")),
+        _ => (ErrorKind::Other, None),
+    };
+    let source = std::io::Error::from(errno);
+    let detail = remedy.map_or_else(|| source.to_string(), str::to_owned);
+    TierError::new(kind, NAME).with_object(object.to_string()).with_detail(detail).with_source(source)
+}
+
+/// The same from the standard library's error.
+pub(super) fn from_io(error: &std::io::Error, object: impl std::fmt::Display) -> TierError {
+    from_errno(Errno::from_io_error(error).unwrap_or(Errno::IO), object)
+}
+
+/// An error about one sample.
+pub(super) fn about(kind: ErrorKind, id: SampleId, detail: impl Into<String>) -> TierError {
+    TierError::new(kind, NAME).with_object(format!("sample {id}")).with_detail(detail)
+}
+
+/// One line for what was lost and why; the run goes on without it.
+pub(super) fn lost(fingerprint: Fingerprint, what: impl std::fmt::Display, why: impl std::fmt::Display) {
+    tracing::warn!(%fingerprint, "the disk cache goes on without {what}: {why}");
+}

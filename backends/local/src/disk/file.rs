@@ -1,0 +1,122 @@
+//! Files that bypass the page cache.
+//!
+//! A file is opened with `O_DIRECT`. Where the file system refuses that, reads and writes go through the page cache
+//! and the pages are dropped afterwards (`posix_fadvise`), which costs a copy and, for writes, waiting for the device.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use foreread_tier::Buffer;
+use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+/// Repeats a system call that a signal has interrupted.
+pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// A segment's file.
+#[derive(Debug)]
+pub(super) struct DirectFile {
+    file: OwnedFd,
+    direct: AtomicBool,
+}
+
+impl DirectFile {
+    /// Opens `path` to read, and to write as well if `write`; `create` makes it, and fails if it is there.
+    pub(super) fn open(path: &Path, write: bool, create: bool) -> Result<Self, Errno> {
+        let mut flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        flags |= if write { OFlags::RDWR } else { OFlags::RDONLY };
+        if create {
+            flags |= OFlags::CREATE | OFlags::EXCL;
+        }
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+        // Without `O_CREAT` first, because a file system that refuses `O_DIRECT` may have made the file by then.
+        if create {
+            let file = retry(|| rustix::fs::open(path, flags, mode))?;
+            let direct = retry(|| rustix::fs::fcntl_setfl(&file, OFlags::DIRECT)).is_ok();
+            return Ok(Self { file, direct: AtomicBool::new(direct) });
+        }
+        match retry(|| rustix::fs::open(path, flags | OFlags::DIRECT, mode)) {
+            Ok(file) => Ok(Self { file, direct: AtomicBool::new(true) }),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
+                let file = retry(|| rustix::fs::open(path, flags, mode))?;
+                Ok(Self { file, direct: AtomicBool::new(false) })
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Gives up on `O_DIRECT` for this file, if it was in use.
+    fn give_up(&self) -> bool {
+        self.direct.swap(false, Ordering::Relaxed)
+            && retry(|| rustix::fs::fcntl_setfl(&self.file, OFlags::empty())).is_ok()
+    }
+
+    /// Fills `buffer` from `offset` on, as far as the file goes.
+    pub(super) fn read(&self, buffer: &mut Buffer, offset: u64) -> Result<(), Errno> {
+        while buffer.filled() < buffer.capacity() {
+            let from = offset + buffer.filled() as u64;
+            match buffer.fill(|empty| rustix::io::pread(&self.file, empty, from).map(|(done, _)| done)) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                // Also what a read that begins off the grid answers, after a file that ends there.
+                Err(Errno::INVAL) if buffer.filled() == 0 && self.give_up() => {}
+                Err(Errno::INVAL) if buffer.filled() > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        self.drop_pages(offset, buffer.filled() as u64);
+        Ok(())
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(&self.file, &bytes[done..], offset + done as u64) {
+                Ok(0) => return Err(Errno::NOSPC),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::INVAL) if self.give_up() => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        if !self.direct.load(Ordering::Relaxed) {
+            // Pages that wait to be written are not dropped.
+            retry(|| rustix::fs::fdatasync(&self.file))?;
+            self.drop_pages(offset, bytes.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn drop_pages(&self, offset: u64, length: u64) {
+        if !self.direct.load(Ordering::Relaxed) {
+            // Advice: a file system that has no use for it loses nothing.
+            let _ =
+                rustix::fs::fadvise(&self.file, offset, std::num::NonZeroU64::new(length), Advice::DontNeed);
+        }
+    }
+
+    /// Gives the blocks of a range back to the file system; the file's length stays.
+    pub(super) fn punch(&self, offset: u64, length: u64) -> Result<(), Errno> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        retry(|| rustix::fs::fallocate(&self.file, flags, offset, length))
+    }
+
+    pub(super) fn set_length(&self, length: u64) -> Result<(), Errno> {
+        retry(|| rustix::fs::ftruncate(&self.file, length))
+    }
+
+    /// The length and the bytes that are allocated on disk.
+    pub(super) fn size(&self) -> Result<(u64, u64), Errno> {
+        let stat = rustix::fs::fstat(self.file.as_fd())?;
+        Ok((stat.st_size as u64, stat.st_blocks as u64 * 512))
+    }
+}

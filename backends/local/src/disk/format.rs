@@ -1,0 +1,316 @@
+//! The bytes of a cache on disk, and the one word that says where a sample is.
+//!
+//! Everything is little endian, begins with a magic number and a version, and ends with a crc32c of itself. A record
+//! says whose it is: the dataset's fingerprint and the sample's id. So a file that was mixed up, a stale index, a hole
+//! or a block that was written over cannot deliver another sample; the worst is a miss.
+//!
+//! ```text
+//! segment   4096 bytes of header, then records
+//! record    64 bytes of header, the sample, zeros up to a multiple of 4096
+//! index     64 bytes of header, then entries of 32 bytes: a record was written, a record is dead
+//! ```
+
+use foreread_types::{Fingerprint, Footprint, SampleId};
+
+/// What offsets, lengths and memory of direct I/O are multiples of; the logical block of any device in use.
+pub(super) const BLOCK: u64 = 4096;
+
+/// The header of a record, in bytes. A cache line, so that samples begin at one.
+pub(super) const HEADER: usize = 64;
+
+/// What a sample takes on disk.
+pub(super) const FOOTPRINT: Footprint = Footprint::new(HEADER as u64, BLOCK);
+
+/// The header of an index and each of its entries, in bytes.
+pub(super) const INDEX_HEADER: usize = 64;
+pub(super) const ENTRY: usize = 32;
+
+const VERSION: u32 = 1;
+pub(super) const SEGMENT_MAGIC: [u8; 8] = *b"FORESEG\n";
+pub(super) const INDEX_MAGIC: [u8; 8] = *b"FOREIDX\n";
+const RECORD_MAGIC: [u8; 4] = *b"FREC";
+
+/// Where a record is. One word, so that a table of them is read and changed without locks; never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    /// Which of the tier's directories, below [`MAX_DIRECTORIES`].
+    pub(super) directory: u8,
+    /// Which segment there, below [`MAX_SEGMENTS`].
+    pub(super) segment: u16,
+    /// The first block within the segment, below [`MAX_START`].
+    pub(super) start: u32,
+    /// How many blocks, 1 to [`MAX_BLOCKS`].
+    pub(super) blocks: u32,
+}
+
+pub(super) const MAX_DIRECTORIES: usize = 1 << 5;
+pub(super) const MAX_SEGMENTS: u16 = 1 << 15;
+pub(super) const MAX_START: u32 = 1 << 24;
+pub(super) const MAX_BLOCKS: u32 = (1 << 20) - 1;
+
+impl Place {
+    pub(super) fn pack(self) -> u64 {
+        u64::from(self.directory) << 59
+            | u64::from(self.segment) << 44
+            | u64::from(self.start) << 20
+            | u64::from(self.blocks)
+    }
+
+    /// `None` for zero, which is no place.
+    pub(super) fn unpack(word: u64) -> Option<Self> {
+        let part = |shift: u32, bits: u32| (word >> shift) & ((1 << bits) - 1);
+        (word != 0).then(|| Self {
+            directory: part(59, 5) as u8,
+            segment: part(44, 15) as u16,
+            start: part(20, 24) as u32,
+            blocks: part(0, 20) as u32,
+        })
+    }
+
+    pub(super) fn offset(self) -> u64 {
+        u64::from(self.start) * BLOCK
+    }
+
+    pub(super) fn bytes(self) -> u64 {
+        u64::from(self.blocks) * BLOCK
+    }
+
+    fn is_sound(self) -> bool {
+        self.segment < MAX_SEGMENTS
+            && self.start > 0
+            && self.start < MAX_START
+            && (1..=MAX_BLOCKS).contains(&self.blocks)
+    }
+}
+
+/// How many blocks a sample of `length` bytes takes, or `None` if it is too large to be kept.
+pub(super) fn blocks_of(length: u64) -> Option<u32> {
+    u32::try_from(FOOTPRINT.of(length) / BLOCK).ok().filter(|&blocks| blocks <= MAX_BLOCKS)
+}
+
+fn word32(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|part| part.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn word64(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|part| part.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
+fn word128(bytes: &[u8], at: usize) -> u128 {
+    bytes.get(at..at + 16).and_then(|part| part.try_into().ok()).map_or(0, u128::from_le_bytes)
+}
+
+/// Puts the checksum of all before them into the last four bytes.
+fn seal(bytes: &mut [u8]) {
+    if let Some((text, sum)) = bytes.split_last_chunk_mut::<4>() {
+        *sum = crc32c::crc32c(text).to_le_bytes();
+    }
+}
+
+fn is_sealed(bytes: &[u8]) -> bool {
+    bytes.split_last_chunk::<4>().is_some_and(|(text, sum)| crc32c::crc32c(text).to_le_bytes() == *sum)
+}
+
+/// The header of the record of `data`.
+pub(super) fn record_header(fingerprint: Fingerprint, id: SampleId, data: &[u8]) -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
+    bytes[..4].copy_from_slice(&RECORD_MAGIC);
+    bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[8..24].copy_from_slice(&fingerprint.0.to_le_bytes());
+    bytes[24..32].copy_from_slice(&id.0.to_le_bytes());
+    bytes[32..40].copy_from_slice(&(data.len() as u64).to_le_bytes());
+    bytes[40..44].copy_from_slice(&crc32c::crc32c(data).to_le_bytes());
+    seal(&mut bytes);
+    bytes
+}
+
+/// The length of the sample in `record`, a record's blocks, if that is what they are, whole and of this sample; else
+/// what is wrong with them.
+pub(super) fn check_record(
+    record: &[u8],
+    fingerprint: Fingerprint,
+    id: SampleId,
+) -> Result<usize, &'static str> {
+    let Some((header, data)) = record.split_at_checked(HEADER) else { return Err("the file ends there") };
+    if header[..4] != RECORD_MAGIC || !is_sealed(header) {
+        return Err("there is no record there");
+    }
+    if word32(header, 4) != VERSION {
+        return Err("the record is of another version");
+    }
+    if word128(header, 8) != fingerprint.0 || word64(header, 24) != id.0 {
+        return Err("the record is another sample's");
+    }
+    let length = word64(header, 32);
+    if FOOTPRINT.of(length) != record.len() as u64 {
+        return Err("the record has another length");
+    }
+    if crc32c::crc32c(&data[..length as usize]) != word32(header, 40) {
+        return Err("its checksum does not match");
+    }
+    Ok(length as usize)
+}
+
+/// What the header of a file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Header {
+    /// It is what it should be.
+    Right,
+    /// It is ours, but of another version or dataset, or damaged.
+    Wrong,
+    /// It does not begin as ours do.
+    Foreign,
+}
+
+/// The header of a segment or index, `length` bytes.
+pub(super) fn file_header(magic: [u8; 8], fingerprint: Fingerprint, number: u16, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    bytes[..8].copy_from_slice(&magic);
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[12..28].copy_from_slice(&fingerprint.0.to_le_bytes());
+    bytes[28..30].copy_from_slice(&number.to_le_bytes());
+    seal(&mut bytes);
+    bytes
+}
+
+/// What kind of file begins with `bytes`; they are as many as its header has, or all that the file has.
+pub(super) fn check_file(bytes: &[u8], magic: [u8; 8], fingerprint: Fingerprint, number: u16) -> Header {
+    let right = bytes.starts_with(&magic)
+        && is_sealed(bytes)
+        && word32(bytes, 8) == VERSION
+        && word128(bytes, 12) == fingerprint.0
+        && word32(bytes, 28) == u32::from(number);
+    // A header that was torn may be empty, and one that was damaged may have lost some of its magic.
+    let alike = bytes.iter().zip(&magic).filter(|(found, expected)| found == expected).count();
+    match right {
+        true => Header::Right,
+        false if alike + 2 >= bytes.len().min(magic.len()) => Header::Wrong,
+        false => Header::Foreign,
+    }
+}
+
+/// One entry of an index: a record was written, or is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) id: SampleId,
+    /// Its directory is the index's own.
+    pub(super) place: Place,
+    pub(super) dead: bool,
+}
+
+/// Appends the entry as the `position`-th of the index of `fingerprint`. Both are in its checksum, so that an entry
+/// counts nowhere else.
+pub(super) fn push_entry(out: &mut Vec<u8>, entry: Entry, fingerprint: Fingerprint, position: u64) {
+    let mut bytes = [0; ENTRY];
+    bytes[..8].copy_from_slice(&entry.id.0.to_le_bytes());
+    bytes[8..12].copy_from_slice(&u32::from(entry.place.segment).to_le_bytes());
+    bytes[12..16].copy_from_slice(&entry.place.start.to_le_bytes());
+    bytes[16..20].copy_from_slice(&entry.place.blocks.to_le_bytes());
+    bytes[20..24].copy_from_slice(&u32::from(entry.dead).to_le_bytes());
+    let sum = entry_sum(&bytes[..28], fingerprint, position);
+    bytes[28..].copy_from_slice(&sum.to_le_bytes());
+    out.extend_from_slice(&bytes);
+}
+
+fn entry_sum(bytes: &[u8], fingerprint: Fingerprint, position: u64) -> u32 {
+    let sum = crc32c::crc32c(&fingerprint.0.to_le_bytes());
+    crc32c::crc32c_append(crc32c::crc32c_append(sum, &position.to_le_bytes()), bytes)
+}
+
+/// The entry in these [`ENTRY`] bytes, if it is whole and makes sense.
+pub(super) fn read_entry(
+    bytes: &[u8],
+    directory: u8,
+    fingerprint: Fingerprint,
+    position: u64,
+) -> Option<Entry> {
+    let text = bytes.get(..28)?;
+    if bytes.len() != ENTRY || entry_sum(text, fingerprint, position) != word32(bytes, 28) {
+        return None;
+    }
+    let segment = u16::try_from(word32(bytes, 8)).ok()?;
+    let place = Place { directory, segment, start: word32(bytes, 12), blocks: word32(bytes, 16) };
+    let dead = match word32(bytes, 20) {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    place.is_sound().then_some(Entry { id: SampleId(word64(bytes, 0)), place, dead })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRINT: Fingerprint = Fingerprint(0x1234_5678_9abc_def0_1122_3344_5566_7788);
+
+    fn record(id: u64, data: &[u8]) -> Vec<u8> {
+        let mut record = record_header(PRINT, SampleId(id), data).to_vec();
+        record.extend_from_slice(data);
+        record.resize(FOOTPRINT.of(data.len() as u64) as usize, 0);
+        record
+    }
+
+    #[test]
+    fn places_are_one_word() {
+        for place in [
+            Place { directory: 31, segment: MAX_SEGMENTS - 1, start: MAX_START - 1, blocks: MAX_BLOCKS },
+            Place { directory: 0, segment: 0, start: 1, blocks: 1 },
+            Place { directory: 3, segment: 77, start: 12_345, blocks: 28 },
+        ] {
+            assert!(place.is_sound());
+            assert_eq!(Place::unpack(place.pack()), Some(place));
+        }
+        assert_eq!(Place::unpack(0), None);
+        assert_eq!(blocks_of(u64::MAX), None);
+        assert_eq!((blocks_of(0), blocks_of(4096 - 64), blocks_of(4096 - 63)), (Some(1), Some(1), Some(2)));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_record_shows() {
+        let whole = record(7, b"some bytes of a sample");
+        assert_eq!(check_record(&whole, PRINT, SampleId(7)), Ok(22));
+        assert!(check_record(&whole, PRINT, SampleId(8)).is_err());
+        assert!(check_record(&whole, Fingerprint(1), SampleId(7)).is_err());
+        for bit in 0..(HEADER + 22) * 8 {
+            let mut bad = whole.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(check_record(&bad, PRINT, SampleId(7)).is_err(), "bit {bit}");
+        }
+        for length in 0..whole.len() {
+            assert!(check_record(&whole[..length], PRINT, SampleId(7)).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_of_an_entry_shows_and_it_counts_in_one_place_only() {
+        let place = Place { directory: 2, segment: 7, start: 99, blocks: 28 };
+        let entry = Entry { id: SampleId(5), place, dead: false };
+        let mut bytes = Vec::new();
+        push_entry(&mut bytes, entry, PRINT, 3);
+        assert_eq!(read_entry(&bytes, 2, PRINT, 3), Some(entry));
+        assert_eq!(read_entry(&bytes, 2, PRINT, 4), None);
+        assert_eq!(read_entry(&bytes, 2, Fingerprint(9), 3), None);
+        for bit in 0..ENTRY * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(read_entry(&bytes, 2, PRINT, 3), None, "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_damaged_header_is_still_ours_and_another_file_is_not() {
+        let header = file_header(SEGMENT_MAGIC, PRINT, 3, 4096);
+        let check = |bytes: &[u8]| check_file(bytes, SEGMENT_MAGIC, PRINT, 3);
+        assert_eq!(check(&header), Header::Right);
+        assert_eq!(check_file(&header, SEGMENT_MAGIC, PRINT, 4), Header::Wrong);
+        assert_eq!(check_file(&header, SEGMENT_MAGIC, Fingerprint(0), 3), Header::Wrong);
+        assert_eq!(check(&[]), Header::Wrong);
+        assert_eq!(check(b"hello world"), Header::Foreign);
+        for byte in 0..4096 {
+            let mut bad = header.clone();
+            bad[byte] ^= 0x40;
+            assert_eq!(check(&bad), Header::Wrong, "byte {byte}");
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! One dataset in one directory: its segments, and how they are found again.
+//!
+//! # Recovery
+//!
+//! The owner reads the index, checks the headers of the segments, and then makes the files agree with what it found,
+//! whatever had happened to them: entries without a whole record below them are dropped, what no entry claims is cut
+//! off or punched out, files without a living record are removed. Data is not read, so the time depends on the number
+//! of samples and not on their bytes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use foreread_tier::TierError;
+use foreread_types::{Fingerprint, SampleId};
+use rustix::io::Errno;
+
+use super::aligned::Aligned;
+use super::error::{from_errno, from_io, lost};
+use super::file::DirectFile;
+use super::format::{BLOCK, Entry, Header, MAX_SEGMENTS, MAX_START, Place, SEGMENT_MAGIC, file_header};
+use super::index::{self, Index, Listed};
+use super::layout::{self, INDEX, segment_name};
+use super::room::Room;
+use super::table::Table;
+
+/// What a segment takes beside its records at most, in bytes: its header and the file system's own list of its blocks.
+pub(super) const SEGMENT: u64 = 24 << 10;
+
+/// The error of a write for which there is no room left within the capacity; the file system's is `NOSPC`.
+pub(super) const NO_ROOM: Errno = Errno::NOBUFS;
+
+/// What file systems allocate beside a file's data, in bytes; less than this is not worth punching.
+const TRIFLE: u64 = 64 << 10;
+
+/// The segments of one dataset in one directory, as readers see them.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    pub(super) path: PathBuf,
+    fingerprint: Fingerprint,
+    segments: RwLock<BTreeMap<u16, Arc<DirectFile>>>,
+}
+
+impl Shelf {
+    pub(super) fn new(root: &Path, fingerprint: Fingerprint) -> Self {
+        let path = root.join(fingerprint.to_string());
+        Self { path, fingerprint, segments: RwLock::default() }
+    }
+
+    /// The segment `number`; a reader opens those that the owner has begun since.
+    pub(super) fn segment(&self, number: u16) -> Result<Arc<DirectFile>, Errno> {
+        if let Some(file) = self.segments.read().unwrap_or_else(PoisonError::into_inner).get(&number) {
+            return Ok(Arc::clone(file));
+        }
+        let file = Arc::new(DirectFile::open(&self.path.join(segment_name(number)), false, false)?);
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(Arc::clone(segments.entry(number).or_insert(file)))
+    }
+
+    /// Forgets open files that may have been replaced.
+    pub(super) fn forget_files(&self) {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn insert(&self, number: u16, file: Arc<DirectFile>) {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).insert(number, file);
+    }
+
+    fn forget(&self, number: u16) {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+}
+
+/// A segment as its owner sees it.
+#[derive(Debug)]
+struct Segment {
+    file: Arc<DirectFile>,
+    /// Where the next record goes.
+    end: u64,
+    living: u64,
+}
+
+/// The same dataset in the same directory as its owner sees it: what is written to.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    index: Index,
+    segments: BTreeMap<u16, Segment>,
+    /// The one that is appended to.
+    active: Option<u16>,
+    /// Numbers of files that are not ours.
+    foreign: Vec<u16>,
+}
+
+/// What one shelf may become.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// The length at which a segment is closed.
+    pub(super) segment: u64,
+    /// The most samples that there can be.
+    pub(super) samples: u64,
+    /// How many segments have their headers counted from the start.
+    pub(super) segments: usize,
+}
+
+impl Ledger {
+    /// Finds again what `shelf` holds and puts it into `table`, as far as there is room.
+    pub(super) fn recover(
+        shelf: &Shelf,
+        directory: u8,
+        table: &Table,
+        room: &Room,
+        bounds: Bounds,
+    ) -> Result<Self, TierError> {
+        let failed = |error: std::io::Error| from_io(&error, shelf.path.display());
+        let listed =
+            match index::read(&shelf.path.join(INDEX), directory, shelf.fingerprint).map_err(failed)? {
+                Some(Ok(listed)) => listed,
+                None => {
+                    // Segments without an index are of no use; what is not ours stays.
+                    layout::remove_files(&shelf.path, shelf.fingerprint).map_err(failed)?;
+                    Listed::default()
+                }
+                Some(Err(Header::Foreign)) => {
+                    let path = shelf.path.join(INDEX);
+                    return Err(from_errno(Errno::EXIST, path.display())
+                        .with_detail("it is no index of ours; move it away"));
+                }
+                Some(Err(_)) => {
+                    lost(shelf.fingerprint, "what it held", "the index is damaged or of another version");
+                    layout::remove_files(&shelf.path, shelf.fingerprint).map_err(failed)?;
+                    Listed::default()
+                }
+            };
+        if listed.damaged > 0 {
+            lost(shelf.fingerprint, format_args!("{} entries", listed.damaged), "the index is damaged");
+        }
+        let (mut segments, foreign) = open_segments(shelf, room)?;
+        let found = listed.living();
+        let mut missing = 0;
+        let mut kept: BTreeMap<u16, Vec<Place>> = BTreeMap::new();
+        let mut living = Vec::with_capacity(found.len());
+        let total = found.len();
+        for (id, place) in found {
+            let end = place.offset() + place.bytes();
+            let whole = segments.get(&place.segment).is_some_and(|segment| end <= segment.end);
+            missing += u64::from(!whole);
+            // Not of this dataset, or in another directory as well, or more than may be kept now.
+            if whole && table.knows(id) && table.get(id).is_none() && room.find(place.blocks) {
+                table.put(id, place);
+                kept.entry(place.segment).or_default().push(place);
+                living.push((id, place));
+            }
+        }
+        if missing > 0 {
+            lost(
+                shelf.fingerprint,
+                format_args!("{missing} samples"),
+                "their segments are gone, cut off or damaged",
+            );
+        }
+        // The index first: once a place is given up, nothing may name it any longer.
+        let dead = listed.length - living.len() as u64;
+        let rewrite = living.len() < total || dead > living.len() as u64 + 1024 || listed.length == 0;
+        let index = match rewrite || listed.damaged > 0 {
+            true => Index::rewrite(&shelf.path, shelf.fingerprint, living.iter().copied(), bounds.samples),
+            false => Index::resume(&shelf.path, shelf.fingerprint, listed.length, bounds.samples),
+        };
+        let index = index.map_err(failed)?;
+        segments.retain(|number, segment| match kept.get_mut(number) {
+            Some(places) => {
+                segment.living = places.len() as u64;
+                tidy(segment, places, room);
+                shelf.insert(*number, Arc::clone(&segment.file));
+                true
+            }
+            None => {
+                if let Err(error) = layout::remove_segment(&shelf.path, shelf.fingerprint, *number) {
+                    waste(room, segment);
+                    tracing::warn!(%error, segment = %shelf.path.join(segment_name(*number)).display(), "not removed");
+                }
+                false
+            }
+        });
+        let active = segments
+            .iter()
+            .rev()
+            .find(|(_, segment)| segment.end < bounds.segment)
+            .map(|(&number, _)| number);
+        Ok(Self { index, segments, active, foreign })
+    }
+
+    /// Writes `bytes`, whole records, and answers where they are.
+    ///
+    /// On an error nothing is kept of them.
+    pub(super) fn write(
+        &mut self,
+        shelf: &Shelf,
+        room: &Room,
+        bytes: &[u8],
+        bounds: Bounds,
+    ) -> Result<(u16, u64), Errno> {
+        let fits = |segment: &Segment| {
+            segment.end + bytes.len() as u64 <= bounds.segment && segment.end / BLOCK < u64::from(MAX_START)
+        };
+        let number = match self.active.filter(|number| self.segments.get(number).is_some_and(fits)) {
+            Some(number) => number,
+            None => {
+                // Many that are nearly empty: their headers are counted like samples.
+                if self.segments.len() >= bounds.segments && !room.take(SEGMENT) {
+                    return Err(NO_ROOM);
+                }
+                self.begin(shelf)?
+            }
+        };
+        let segment = self.segments.get_mut(&number).ok_or(Errno::IO)?;
+        let start = segment.end;
+        if let Err(errno) = segment.file.write(bytes, start) {
+            let _ = segment.file.set_length(start); // gives its room back; nothing names it
+            return Err(errno);
+        }
+        segment.end += bytes.len() as u64;
+        Ok((number, start))
+    }
+
+    /// Begins a segment.
+    fn begin(&mut self, shelf: &Shelf) -> Result<u16, Errno> {
+        let is_free = |number: &u16| !self.segments.contains_key(number) && !self.foreign.contains(number);
+        let number = (0..MAX_SEGMENTS).find(is_free).ok_or(Errno::NOSPC)?;
+        let path = shelf.path.join(segment_name(number));
+        let file = Arc::new(DirectFile::open(&path, true, true)?);
+        let mut header = Aligned::new(BLOCK as usize);
+        header.extend(&file_header(SEGMENT_MAGIC, shelf.fingerprint, number, BLOCK as usize));
+        if let Err(errno) = file.write(header.as_slice(), 0) {
+            let _ = fs::remove_file(&path); // gives its room back
+            return Err(errno);
+        }
+        shelf.insert(number, Arc::clone(&file));
+        self.segments.insert(number, Segment { file, end: BLOCK, living: 0 });
+        let before = self.active.replace(number);
+        // What was full and is empty by now was kept for being appended to.
+        if let Some(before) = before.filter(|before| self.segments.get(before).is_some_and(|s| s.living == 0))
+        {
+            self.remove(shelf, before);
+        }
+        Ok(number)
+    }
+
+    /// Takes back what [`write`](Self::write) wrote last.
+    pub(super) fn unwrite(&mut self, number: u16, start: u64) {
+        if let Some(segment) = self.segments.get_mut(&number) {
+            let _ = segment.file.set_length(start);
+            segment.end = start;
+        }
+    }
+
+    /// Lists records that have been written.
+    pub(super) fn list(
+        &mut self,
+        directory: u8,
+        table: &Table,
+        records: &[(SampleId, Place)],
+    ) -> std::io::Result<()> {
+        self.make_way(directory, table, records.len() as u64)?;
+        self.index.append(records.iter().map(|&(id, place)| Entry { id, place, dead: false }))?;
+        for (_, place) in records {
+            if let Some(segment) = self.segments.get_mut(&place.segment) {
+                segment.living += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn make_way(&mut self, directory: u8, table: &Table, entries: u64) -> std::io::Result<()> {
+        if self.index.is_full(entries) {
+            self.index.compact(table.iter().filter(|(_, place)| place.directory == directory))?;
+        }
+        Ok(())
+    }
+
+    /// Lists records as dead and gives their blocks back. On an error they stay listed, and are found to be no records
+    /// when the cache is opened again and they are read.
+    pub(super) fn bury(
+        &mut self,
+        shelf: &Shelf,
+        directory: u8,
+        table: &Table,
+        room: &Room,
+        records: &[(SampleId, Place)],
+    ) -> std::io::Result<()> {
+        let entries = records.iter().map(|&(id, place)| Entry { id, place, dead: true });
+        let listed =
+            self.make_way(directory, table, records.len() as u64).and_then(|()| self.index.append(entries));
+        for (_, place) in records {
+            let Some(segment) = self.segments.get_mut(&place.segment) else { continue };
+            segment.living = segment.living.saturating_sub(1);
+            if segment.living > 0 {
+                if segment.file.punch(place.offset(), place.bytes()).is_err() {
+                    room.waste(place.bytes());
+                }
+            } else if self.active == Some(place.segment) {
+                match segment.file.set_length(BLOCK) {
+                    Ok(()) => segment.end = BLOCK,
+                    Err(_) => room.waste(place.bytes()),
+                }
+            } else {
+                self.remove(shelf, place.segment);
+            }
+        }
+        listed
+    }
+
+    fn remove(&mut self, shelf: &Shelf, number: u16) {
+        shelf.forget(number);
+        self.segments.remove(&number);
+        if let Err(error) = layout::remove_segment(&shelf.path, shelf.fingerprint, number) {
+            self.foreign.push(number);
+            tracing::warn!(%error, segment = %shelf.path.join(segment_name(number)).display(), "not removed");
+        }
+    }
+}
+
+/// Opens the segments that are ours and right; removes those that are ours and wrong.
+fn open_segments(shelf: &Shelf, room: &Room) -> Result<(BTreeMap<u16, Segment>, Vec<u16>), TierError> {
+    let failed = |error: std::io::Error| from_io(&error, shelf.path.display());
+    let (mut segments, mut foreign) = (BTreeMap::new(), Vec::new());
+    for number in layout::segments(&shelf.path).map_err(failed)? {
+        let path = shelf.path.join(segment_name(number));
+        match layout::kind(&path, SEGMENT_MAGIC, shelf.fingerprint, number) {
+            Ok(Header::Right) => {}
+            Ok(Header::Wrong) => {
+                lost(shelf.fingerprint, segment_name(number), "its header is damaged or of another version");
+                fs::remove_file(&path).map_err(failed)?;
+                continue;
+            }
+            Ok(Header::Foreign) => {
+                lost(shelf.fingerprint, segment_name(number), "it is no segment of ours");
+                room.waste(layout::allocated(&path));
+                foreign.push(number);
+                continue;
+            }
+            Err(error) => {
+                lost(shelf.fingerprint, segment_name(number), error);
+                foreign.push(number);
+                continue;
+            }
+        }
+        match DirectFile::open(&path, true, false).and_then(|file| Ok((file.size()?.0, file))) {
+            Ok((length, file)) => {
+                segments.insert(number, Segment { file: Arc::new(file), end: length, living: 0 });
+            }
+            Err(errno) => {
+                lost(shelf.fingerprint, segment_name(number), errno);
+                foreign.push(number);
+            }
+        }
+    }
+    Ok((segments, foreign))
+}
+
+/// Cuts off and punches out what no record claims, so that the room that it took is there.
+fn tidy(segment: &mut Segment, places: &mut [Place], room: &Room) {
+    places.sort_unstable_by_key(|place| place.start);
+    segment.end = places.iter().map(|place| place.offset() + place.bytes()).max().unwrap_or(BLOCK);
+    let living: u64 = BLOCK + places.iter().map(|place| place.bytes()).sum::<u64>();
+    let tidied: Result<(), Errno> = (|| {
+        segment.file.set_length(segment.end)?;
+        if segment.file.size()?.1 <= living + TRIFLE {
+            return Ok(());
+        }
+        let mut at = BLOCK;
+        for place in places.iter() {
+            if place.offset() > at {
+                segment.file.punch(at, place.offset() - at)?;
+            }
+            at = at.max(place.offset() + place.bytes());
+        }
+        Ok(())
+    })();
+    if let Err(errno) = tidied {
+        tracing::debug!(%errno, "a segment's dead records keep their room");
+    }
+    let taken = segment.file.size().map_or(segment.end, |(_, allocated)| allocated);
+    room.waste(taken.saturating_sub(living + TRIFLE));
+}
+
+fn waste(room: &Room, segment: &Segment) {
+    room.waste(segment.file.size().map_or(segment.end, |(_, allocated)| allocated));
+}

@@ -1,0 +1,154 @@
+//! What the tier's threads share.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foreread_tier::{Budget, Buffers};
+use foreread_types::{DatasetId, Fingerprint, SampleId};
+
+use super::config::{Access, DiskCounts};
+use super::format::Place;
+use super::lock::Lock;
+use super::pack::Job;
+use super::room::Room;
+use super::shelf::{Bounds, Shelf};
+use super::table::Table;
+
+/// One dataset of the run; datasets with one fingerprint are one.
+#[derive(Debug)]
+pub(super) struct Set {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) table: Table,
+}
+
+/// One directory of the tier.
+#[derive(Debug)]
+pub(super) struct Directory {
+    pub(super) path: PathBuf,
+    pub(super) access: Access,
+    pub(super) room: Room,
+    /// By set; none where a reader has found nothing.
+    pub(super) shelves: Vec<Shelf>,
+    pub(super) bounds: Vec<Bounds>,
+    /// Writing has failed; nothing is written here any more.
+    failed: AtomicBool,
+}
+
+impl Directory {
+    pub(super) fn new(
+        path: PathBuf,
+        access: Access,
+        room: Room,
+        shelves: Vec<Shelf>,
+        bounds: Vec<Bounds>,
+    ) -> Self {
+        Self { path, access, room, shelves, bounds, failed: AtomicBool::new(false) }
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.access == Access::Owner && !self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Stops writing here, and says so once.
+    pub(super) fn fail(&self, error: &dyn std::fmt::Display) {
+        if !self.failed.swap(true, Ordering::Relaxed) {
+            let directory = self.path.display();
+            tracing::warn!(%directory, "the disk cache takes nothing more; what it holds is read on: {error}");
+        }
+    }
+}
+
+/// The locks that a tier holds. Whoever may still write holds them too.
+#[derive(Debug)]
+pub(super) struct Locks(pub(super) Vec<Lock>);
+
+impl Drop for Locks {
+    fn drop(&mut self) {
+        for lock in &self.0 {
+            lock.touch();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) written: AtomicU64,
+    pub(super) written_bytes: AtomicU64,
+    pub(super) skipped: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) corrupt: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn counts(&self) -> DiskCounts {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DiskCounts {
+            written: get(&self.written),
+            written_bytes: get(&self.written_bytes),
+            skipped: get(&self.skipped),
+            failed: get(&self.failed),
+            corrupt: get(&self.corrupt),
+        }
+    }
+}
+
+/// A sample within a tier: which set, which sample.
+pub(super) type Key = (usize, SampleId);
+
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) sets: Vec<Set>,
+    /// Which set each dataset of the run is.
+    pub(super) numbers: Vec<usize>,
+    pub(super) directories: Vec<Directory>,
+    pub(super) buffers: Arc<dyn Buffers>,
+    pub(super) behind: Budget,
+    /// Reads under way.
+    pub(super) reading: AtomicUsize,
+    /// The tier was dropped: what is queued is written without waiting for anything.
+    pub(super) closing: AtomicBool,
+    pub(super) counters: Counters,
+    pub(super) jobs: Sender<Job>,
+    /// Samples on their way to the disk, and to which directory.
+    on_the_way: Mutex<HashMap<Key, usize>>,
+}
+
+impl Store {
+    pub(super) fn new(
+        sets: Vec<Set>,
+        numbers: Vec<usize>,
+        directories: Vec<Directory>,
+        buffers: Arc<dyn Buffers>,
+        behind: u64,
+        jobs: Sender<Job>,
+    ) -> Self {
+        Self {
+            sets,
+            numbers,
+            directories,
+            buffers,
+            behind: Budget::new(behind),
+            reading: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            counters: Counters::default(),
+            jobs,
+            on_the_way: Mutex::default(),
+        }
+    }
+
+    /// The set that a dataset of the run is.
+    pub(super) fn set(&self, dataset: DatasetId) -> Option<usize> {
+        self.numbers.get(dataset.0 as usize).copied()
+    }
+
+    pub(super) fn place(&self, (set, id): Key) -> Option<Place> {
+        self.sets.get(set)?.table.get(id)
+    }
+
+    pub(super) fn on_the_way(&self) -> MutexGuard<'_, HashMap<Key, usize>> {
+        self.on_the_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

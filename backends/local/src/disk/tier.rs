@@ -1,0 +1,441 @@
+//! The tier as the engine sees it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use foreread_tier::{
+    Buffers, CacheTier, Charge, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier, TierError,
+    TierProfile,
+};
+use foreread_types::{DatasetId, Footprint, SampleId, SampleKey};
+use tokio::sync::oneshot;
+
+use super::config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, Stored};
+use super::error::NAME;
+use super::format::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, blocks_of};
+use super::index::Follower;
+use super::open::{self, Opened};
+use super::pack::{Job, Outlet, Packer, Pending};
+use super::read::Reader;
+use super::store::{Key, Locks, Set, Store};
+use super::table::Table;
+use super::write::Writer;
+use crate::pool::Pool;
+
+/// Below this many bytes a read costs a device as much as its bytes do.
+const PREFERRED_BLOCK: u64 = 64 << 10;
+
+/// How often a reader looks what the owner has written since.
+const FOLLOW: Duration = Duration::from_secs(1);
+
+/// How long dropping the tier waits for what is on its way to the disk.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Samples on local disks, kept from one run to the next. See the [module](super) for how.
+///
+/// Its threads are plain ones: up to the parallelism for reads (`foreread-disk`), one that packs (`foreread-pack`), one
+/// a directory that writes (`foreread-write`), and one that follows the owners of directories that are only read
+/// (`foreread-follow`).
+///
+/// Dropping it writes what is on its way to the disk, for five seconds at most, and then gives the directories up; if
+/// the disk hangs for longer, its thread keeps the directory until it has ended. Nothing is lost by not dropping it but
+/// what was on its way. A process that was forked from the tier's keeps the directories in use until it ends.
+pub struct DiskTier {
+    profile: TierProfile,
+    store: Arc<Store>,
+    pool: Pool<Reader>,
+    followers: Arc<Mutex<Vec<Followed>>>,
+    /// Disconnected when the last of the threads that write has ended.
+    ended: Mutex<Receiver<()>>,
+    /// Dropping it ends the thread that follows.
+    _following: Sender<()>,
+    locks: Option<Arc<Locks>>,
+}
+
+/// A shelf that another process writes.
+struct Followed {
+    directory: usize,
+    set: usize,
+    follower: Follower,
+}
+
+impl fmt::Debug for DiskTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let directories: Vec<_> =
+            self.store.directories.iter().map(|directory| (&directory.path, directory.access)).collect();
+        f.debug_struct("DiskTier")
+            .field("directories", &directories)
+            .field("counts", &self.counts())
+            .finish_non_exhaustive()
+    }
+}
+
+impl DiskTier {
+    /// Opens the directories of `config` and finds again what they hold of `datasets`, which are numbered in this order
+    /// as the run numbers them. Samples are read into memory from `buffers`. Blocks on files, for as long as it takes
+    /// to read 32 bytes a sample.
+    ///
+    /// A directory that is missing is made, its parent is not. If the directories hold more of the datasets than they
+    /// may take now, the rest is dropped; other datasets' caches are removed as the [module](super) says.
+    ///
+    /// # Errors
+    /// If there is no directory, or more than 32, or one twice, or one that cannot be used: [`ErrorKind::Denied`],
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Full`], or, for one that another process owns and
+    /// [`WhenOwned::Refuse`](super::WhenOwned::Refuse), [`ErrorKind::Other`]. The message names it and the remedy.
+    pub fn open(
+        config: DiskConfig,
+        datasets: &[DatasetOnDisk],
+        buffers: Arc<dyn Buffers>,
+    ) -> Result<Self, TierError> {
+        check(&config)?;
+        let (sets, numbers) = sets(datasets);
+        let mut opened = Vec::with_capacity(config.directories.len());
+        for number in 0..config.directories.len() as u8 {
+            opened.push(open::open(&config, number, &sets, datasets)?);
+        }
+        let (jobs, queue) = channel();
+        let (ending, ended) = channel();
+        let (mut directories, mut ledgers, mut locks) = (Vec::new(), Vec::new(), Vec::new());
+        for Opened { directory, ledgers: own, locks: held } in opened {
+            directories.push(directory);
+            ledgers.push(own);
+            locks.extend(held);
+        }
+        let locks = Arc::new(Locks(locks));
+        let store = Arc::new(Store::new(sets, numbers, directories, buffers, config.write_behind, jobs));
+        let mut outlets = Vec::new();
+        for (number, ledgers) in (0..).zip(ledgers) {
+            if store.directories[usize::from(number)].access == Access::ReadOnly {
+                outlets.push(None);
+                continue;
+            }
+            let (commands, received) = channel();
+            let (giving, spare) = sync_channel(4);
+            let queued = Arc::new(AtomicUsize::new(0));
+            outlets.push(Some(Outlet { commands, queued: Arc::clone(&queued), spare }));
+            let store = Arc::clone(&store);
+            let _locks = Arc::clone(&locks);
+            let writer = Writer { store, number, ledgers, commands: received, queued, spare: giving, _locks };
+            let ending = ending.clone();
+            spawn("foreread-write", move || {
+                writer.run();
+                drop(ending);
+            })?;
+        }
+        let packer = Packer { store: Arc::clone(&store), jobs: queue, outlets, open: Default::default() };
+        spawn("foreread-pack", move || {
+            packer.run();
+            drop(ending);
+        })?;
+        let followers = Arc::new(Mutex::new(followers(&store)));
+        let (_following, stop) = channel();
+        let tier = Self {
+            profile: TierProfile::new(config.parallelism)
+                .with_preferred_block(PREFERRED_BLOCK)
+                .with_alignment(BLOCK),
+            pool: Pool::new(Reader(Arc::clone(&store)), config.parallelism),
+            store,
+            followers,
+            ended: Mutex::new(ended),
+            _following,
+            locks: Some(locks),
+        };
+        tier.refresh();
+        tier.follow(stop)?;
+        Ok(tier)
+    }
+
+    /// What a sample takes: its length and a header, rounded up to whole blocks. Known before anything is opened, so that
+    /// a run can be planned without its disks.
+    pub const FOOTPRINT: Footprint = FOOTPRINT;
+
+    /// The bytes of footprints that it keeps when it is full: what the planner may place here. Only of directories
+    /// whose space this tier owns; one that is only read has no room.
+    pub fn capacity(&self) -> u64 {
+        self.store.directories.iter().map(|directory| directory.room.budget().limit()).sum()
+    }
+
+    /// The bytes of footprints that are free now, in all directories together.
+    pub fn free(&self) -> u64 {
+        self.store.directories.iter().map(|directory| directory.room.free()).sum()
+    }
+
+    /// What is kept of a dataset: after opening, what a warm start finds. Nothing of a dataset that is not the run's.
+    pub fn stored(&self, dataset: DatasetId) -> Stored {
+        self.store.set(dataset).map_or_else(Stored::default, |set| self.store.sets[set].table.stored())
+    }
+
+    /// Which samples of a dataset are kept, ascending.
+    pub fn samples(&self, dataset: DatasetId) -> Vec<SampleId> {
+        match self.store.set(dataset) {
+            Some(set) => self.store.sets[set].table.iter().map(|(id, _)| id).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// What the tier may do with each directory, in their order.
+    pub fn access(&self) -> Vec<Access> {
+        self.store.directories.iter().map(|directory| directory.access).collect()
+    }
+
+    /// What has happened since it was opened.
+    pub fn counts(&self) -> DiskCounts {
+        self.store.counters.counts()
+    }
+
+    /// Finds what the owners of directories that are only read have written since; a thread does so every second.
+    /// Reads the ends of their indexes, and blocks on that.
+    pub fn refresh(&self) {
+        refresh(&self.store, &self.followers);
+    }
+
+    /// Starts the thread that follows, if there is anything to follow.
+    fn follow(&self, stop: Receiver<()>) -> Result<(), TierError> {
+        if self.followers.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            return Ok(());
+        }
+        let (store, followers) = (Arc::clone(&self.store), Arc::clone(&self.followers));
+        spawn("foreread-follow", move || {
+            while stop.recv_timeout(FOLLOW) == Err(RecvTimeoutError::Timeout) {
+                refresh(&store, &followers);
+            }
+        })
+    }
+
+    fn key(&self, key: SampleKey) -> Option<Key> {
+        Some((self.store.set(key.dataset)?, key.id))
+    }
+
+    /// The directory that `room` was reserved in.
+    fn directory_of(&self, room: &Charge) -> Option<usize> {
+        self.store.directories.iter().position(|directory| room.is_of(directory.room.budget()))
+    }
+}
+
+impl Drop for DiskTier {
+    fn drop(&mut self) {
+        self.store.closing.store(true, Ordering::Relaxed);
+        // A packer that is gone has ended already.
+        let _ = self.store.jobs.send(Job::End);
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the disk does not take what is on its way to it; not waiting any longer");
+        }
+        drop(self.locks.take());
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), TierError> {
+    match std::thread::Builder::new().name(name.to_owned()).spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(TierError::new(ErrorKind::Transient, NAME)
+            .with_detail("no thread could be started; raise `ulimit -u`")
+            .with_source(error)),
+    }
+}
+
+fn check(config: &DiskConfig) -> Result<(), TierError> {
+    let invalid = |what: String, why: &str| {
+        Err(TierError::new(ErrorKind::Invalid, NAME).with_object(what).with_detail(why.to_owned()))
+    };
+    let count = config.directories.len();
+    if !(1..=MAX_DIRECTORIES).contains(&count) {
+        return invalid(format!("{count} directories"), "a disk tier has 1 to 32 of them");
+    }
+    let mut seen = BTreeSet::new();
+    for (path, _) in &config.directories {
+        if !seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
+            return invalid(path.display().to_string(), "the directory is named twice; name it once");
+        }
+    }
+    Ok(())
+}
+
+/// The datasets without repetition, and which of them each is.
+fn sets(datasets: &[DatasetOnDisk]) -> (Vec<Set>, Vec<usize>) {
+    let mut sets: Vec<Set> = Vec::new();
+    let mut numbers = Vec::with_capacity(datasets.len());
+    for dataset in datasets {
+        let same = sets.iter().position(|set| set.fingerprint == dataset.fingerprint);
+        numbers.push(same.unwrap_or(sets.len()));
+        if same.is_none() {
+            let all = datasets.iter().filter(|other| other.fingerprint == dataset.fingerprint);
+            let samples = all.map(|dataset| dataset.samples).max().unwrap_or(0);
+            sets.push(Set { fingerprint: dataset.fingerprint, table: Table::new(samples) });
+        }
+    }
+    (sets, numbers)
+}
+
+fn followers(store: &Store) -> Vec<Followed> {
+    let mut followers = Vec::new();
+    for (number, directory) in store.directories.iter().enumerate() {
+        if directory.access == Access::Owner {
+            continue;
+        }
+        for (set, shelf) in directory.shelves.iter().enumerate() {
+            let follower = Follower::new(&shelf.path, store.sets[set].fingerprint, number as u8);
+            followers.push(Followed { directory: number, set, follower });
+        }
+    }
+    followers
+}
+
+fn refresh(store: &Store, followers: &Mutex<Vec<Followed>>) {
+    let mut followers = followers.lock().unwrap_or_else(PoisonError::into_inner);
+    for Followed { directory, set, follower } in followers.iter_mut() {
+        let news = match follower.look() {
+            Ok(news) => news,
+            Err(error) => {
+                tracing::debug!(%error, "the index of a cache that is only read could not be read");
+                continue;
+            }
+        };
+        let table = &store.sets[*set].table;
+        if news.afresh {
+            store.directories[*directory].shelves[*set].forget_files();
+            for (id, place) in table.iter().filter(|(_, place)| usize::from(place.directory) == *directory) {
+                table.take_from(id, place);
+            }
+        }
+        for entry in news.entries.into_iter().filter(|entry| table.knows(entry.id)) {
+            match entry.dead {
+                true => {
+                    table.take_from(entry.id, entry.place);
+                }
+                // One that is kept elsewhere stays there.
+                false if table.get(entry.id).is_none_or(|place| place.directory == entry.place.directory) => {
+                    table.put(entry.id, entry.place);
+                }
+                false => {}
+            }
+        }
+    }
+}
+
+impl Tier for DiskTier {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn profile(&self) -> &TierProfile {
+        &self.profile
+    }
+
+    /// Reads on the tier's own threads. A record that is not what it should be is [`ErrorKind::Corrupt`] and dropped.
+    /// An answer's allocation is the record's: the sample, 64 bytes, and what rounds them up to 4096.
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        Box::pin(self.pool.submit(batch))
+    }
+}
+
+#[async_trait]
+impl CacheTier for DiskTier {
+    /// Length and 64 bytes, rounded up to 4096. Indexes are counted apart, from the capacity.
+    fn footprint(&self) -> Footprint {
+        FOOTPRINT
+    }
+
+    /// [`Lookup::Stored`] once a sample is written and listed, or [`Lookup::Absent`]. One load from memory.
+    fn lookup(&self, key: SampleKey) -> Lookup {
+        match self.key(key).and_then(|key| self.store.place(key)) {
+            Some(_) => Lookup::Stored,
+            None => Lookup::Absent,
+        }
+    }
+
+    /// Room in the directory that has the most.
+    fn reserve(&self, bytes: u64) -> Option<Charge> {
+        let mut writable: Vec<_> =
+            self.store.directories.iter().filter(|directory| directory.is_writable()).collect();
+        writable.sort_by_key(|directory| std::cmp::Reverse(directory.room.free()));
+        writable.into_iter().find_map(|directory| directory.room.budget().try_charge(bytes))
+    }
+
+    /// Copies the sample towards the disk; the future is ready when it is there, or never will be.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`], at once, if too much is on its way already (counted, see [`DiskTier::counts`]); later, if
+    /// the disk is full. [`ErrorKind::Invalid`] if the room is not this tier's or less than the footprint, or the
+    /// sample is not one of the run's datasets. [`ErrorKind::Unsupported`] if the sample is 4 GiB or longer. Otherwise
+    /// what the file system says; nothing is written to that directory any more then.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped before it was polled stores nothing; after that the sample is stored all the same.
+    async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
+        let error = |kind| TierError::new(kind, NAME).with_object(key.to_string());
+        let bytes = FOOTPRINT.of(sample.len() as u64);
+        let Some(directory) = self.directory_of(&room).filter(|_| room.bytes() >= bytes) else {
+            return Err(error(ErrorKind::Invalid).with_detail("the room was not reserved for this sample"));
+        };
+        let known = |(set, id): &Key| self.store.sets[*set].table.knows(*id);
+        let Some(own) = self.key(key).filter(known) else {
+            return Err(error(ErrorKind::Invalid).with_detail("it is no sample of the run's datasets"));
+        };
+        let Some(blocks) = blocks_of(sample.len() as u64) else {
+            return Err(
+                error(ErrorKind::Unsupported).with_detail("samples of 4 GiB or more are not kept on disk")
+            );
+        };
+        let (done, stored) = oneshot::channel();
+        let job = {
+            let mut on_the_way = self.store.on_the_way();
+            if let Some(&directory) = on_the_way.get(&own) {
+                Job::After { directory, done }
+            } else if self.store.place(own).is_some() {
+                return Ok(());
+            } else {
+                let Some(behind) = self.behind(bytes) else {
+                    drop(on_the_way);
+                    self.store.counters.skipped.fetch_add(1, Ordering::Relaxed);
+                    return Err(
+                        error(ErrorKind::Full).with_detail("too much is on its way to the disk already")
+                    );
+                };
+                on_the_way.insert(own, directory);
+                let pending = Pending { id: key.id, blocks, room, behind, done };
+                Job::Store { key: own, directory, sample, pending }
+            }
+        };
+        let closed = || error(ErrorKind::Closed).with_detail("the thread that writes has ended");
+        self.store.jobs.send(job).map_err(|_| closed())?;
+        stored.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Forgets samples at once, also those on their way to the disk, and is ready when their room is free. In a
+    /// directory that is only read, the owner's copy stays, and is found again when the tier is opened again.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped after it was polled removes all the same.
+    async fn remove(&self, keys: Vec<SampleKey>) {
+        let mut gone = Vec::new();
+        for key in keys.into_iter().filter_map(|key| self.key(key)) {
+            let place = self.store.sets[key.0].table.take(key.1);
+            if place.is_some() || self.store.on_the_way().contains_key(&key) {
+                gone.push((key, place));
+            }
+        }
+        if gone.is_empty() {
+            return;
+        }
+        let (done, forgotten) = oneshot::channel();
+        if self.store.jobs.send(Job::Forget { keys: gone, done: Some(Arc::new(done)) }).is_ok() {
+            // Dropped, not sent, by the last of the writers.
+            let _ = forgotten.await;
+        }
+    }
+}
+
+impl DiskTier {
+    /// Room in the write-behind budget; a sample larger than all of it goes when nothing else is on its way.
+    fn behind(&self, bytes: u64) -> Option<Charge> {
+        let behind = &self.store.behind;
+        let alone = bytes > behind.limit() && behind.used() == 0;
+        if alone { Some(behind.charge(bytes)) } else { behind.try_charge(bytes) }
+    }
+}

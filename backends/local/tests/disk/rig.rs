@@ -1,0 +1,198 @@
+//! A directory, the datasets that are kept in it, and what has to come back.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
+use foreread_tier::{CacheTier, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span, Tier, TierError};
+use foreread_tier_testing::{Known, content};
+use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Tick};
+use futures::StreamExt;
+
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two datasets of 4,000 samples.
+pub fn datasets() -> [DatasetOnDisk; 2] {
+    [dataset(1), dataset(2)]
+}
+
+pub fn dataset(print: u128) -> DatasetOnDisk {
+    DatasetOnDisk { fingerprint: Fingerprint(print), samples: 4000, bytes: 1 << 30 }
+}
+
+pub fn config(directory: &Path, capacity: u64) -> DiskConfig {
+    DiskConfig::new([(directory.to_owned(), capacity)])
+}
+
+pub fn open(directory: &Path, capacity: u64) -> DiskTier {
+    open_as(config(directory, capacity)).unwrap()
+}
+
+pub fn open_as(config: DiskConfig) -> Result<DiskTier, TierError> {
+    DiskTier::open(config, &datasets(), Arc::new(HeapBuffers))
+}
+
+/// The sample `id` of dataset 0, `size` bytes long; its content depends on both.
+pub fn sample(id: u64, size: u64) -> Known {
+    let path = format!("samples/{id}");
+    let content = content(9, &path, size);
+    let object = Object { path: path.into(), size, version: None };
+    Known { key: SampleKey::new(DatasetId(0), SampleId(id)), object, content }
+}
+
+/// A length that belongs to a sample, so that nobody has to remember it.
+pub fn size_of(id: u64) -> u64 {
+    [0, 1, 100, 4032, 4033, 20_000, 70_001, 110_000][(id % 8) as usize] + id / 8 % 7
+}
+
+pub fn known(id: u64) -> Known {
+    sample(id, size_of(id))
+}
+
+pub fn run<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("it hangs") })
+}
+
+/// Stores a sample and waits until it is there; `None` if there is no room for it.
+pub async fn store(tier: &DiskTier, known: &Known) -> Option<Result<(), TierError>> {
+    let room = tier.reserve(tier.footprint().of(known.object.size))?;
+    Some(tier.store(room, known.key, Sample::uncharged(known.content.clone())).await)
+}
+
+pub async fn read(tier: &DiskTier, known: &Known) -> Result<Bytes, TierError> {
+    let object = known.object.clone();
+    let request = ReadRequest { tag: 3, key: known.key, object, span: Span::Whole, due: Tick(0) };
+    let mut answers = tier.read(vec![request]);
+    let answer = answers.next().await.expect("every read is answered");
+    assert_eq!(answer.tag, 3);
+    answer.result
+}
+
+pub fn is_stored(tier: &DiskTier, known: &Known) -> bool {
+    matches!(tier.lookup(known.key), Lookup::Stored)
+}
+
+/// Reads everything that a tier says it keeps of dataset 0; how many samples were right, the others were errors.
+///
+/// # Panics
+/// If one is wrong.
+pub async fn verify(tier: &DiskTier, known: impl Fn(u64) -> Known) -> u64 {
+    let mut right = 0;
+    for id in tier.samples(DatasetId(0)) {
+        let known = known(id.0);
+        match read(tier, &known).await {
+            Ok(bytes) => {
+                assert!(bytes == known.content, "sample {id}: wrong bytes");
+                right += 1;
+            }
+            Err(error) => assert!(!is_stored(tier, &known), "an unreadable sample stays: {error}"),
+        }
+    }
+    right
+}
+
+/// The bytes that a directory and all below it take on the disk.
+pub fn taken(path: &Path) -> u64 {
+    let metadata = fs::symlink_metadata(path).unwrap();
+    let below = match metadata.is_dir() {
+        true => fs::read_dir(path).unwrap().map(|entry| taken(&entry.unwrap().path())).sum(),
+        false => 0,
+    };
+    metadata.blocks() * 512 + below
+}
+
+/// The files below a directory, those that name others first, as a process that dies leaves them.
+pub fn files(path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(files(&path)),
+            false => found.push(path),
+        }
+    }
+    found.sort_by_key(|path| (path.extension().is_some(), path.clone()));
+    found
+}
+
+/// Copies a cache as it is at this moment.
+pub fn copy(from: &Path, to: &Path) {
+    for file in files(from) {
+        let target = to.join(file.strip_prefix(from).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        match fs::copy(&file, &target) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // just removed
+            other => drop(other.unwrap()),
+        }
+    }
+}
+
+pub fn seed() -> u64 {
+    let seed = std::env::var("FOREREAD_TEST_SEED").ok().map_or_else(
+        || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64,
+        |text| text.parse().unwrap(),
+    );
+    println!("FOREREAD_TEST_SEED={seed}");
+    seed
+}
+
+/// SplitMix64.
+pub struct Draw(pub u64);
+
+impl Draw {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// Runs a command; whether it succeeded.
+pub fn command(words: &[&str]) -> bool {
+    let output = std::process::Command::new(words[0]).args(&words[1..]).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// A file system of its own, unmounted at the end.
+pub struct Mount(pub tempfile::TempDir);
+
+impl Mount {
+    /// A tmpfs of `bytes`; `None` where that is not allowed.
+    pub fn tmpfs(bytes: u64) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let options = format!("size={bytes}");
+        let path = directory.path().to_str().unwrap().to_owned();
+        command(&["mount", "-t", "tmpfs", "-o", &options, "tmpfs", &path]).then_some(Self(directory))
+    }
+
+    /// An ext4 of `bytes` in a file.
+    pub fn ext4(bytes: u64) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("image");
+        fs::File::create(&image).unwrap().set_len(bytes).unwrap();
+        let target = directory.path().join("mounted");
+        fs::create_dir(&target).unwrap();
+        let (image, target) = (image.to_str().unwrap().to_owned(), target.to_str().unwrap().to_owned());
+        let made = command(&["mkfs.ext4", "-q", "-F", "-m", "0", &image])
+            && command(&["mount", "-o", "loop", &image, &target]);
+        made.then_some(Self(directory))
+    }
+
+    pub fn path(&self) -> PathBuf {
+        let below = self.0.path().join("mounted");
+        if below.exists() { below } else { self.0.path().to_owned() }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        command(&["umount", "-l", self.path().to_str().unwrap()]);
+    }
+}

@@ -1,0 +1,99 @@
+//! Two tiers on one directory.
+
+use std::time::{Duration, SystemTime};
+
+use foreread_local::disk::{self, Access, Rule, WhenOwned};
+use foreread_tier::{CacheTier, ErrorKind};
+use foreread_types::{DatasetId, Fingerprint};
+
+use crate::rig::{config, is_stored, known, open, open_as, read, run, store, verify};
+
+#[test]
+fn the_second_is_refused_with_the_owners_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let _owner = open(directory.path(), 8 << 20);
+    let error = open_as(config(directory.path(), 8 << 20).when_owned(WhenOwned::Refuse)).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(directory.path().to_str().unwrap()), "{text}");
+    assert!(text.contains(&format!("process {}", std::process::id())), "{text}");
+    assert_eq!(error.kind(), ErrorKind::Other);
+}
+
+#[test]
+fn the_second_reads_what_the_first_keeps_and_writes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let owner = open(directory.path(), 8 << 20);
+    run(async {
+        for id in 0..20 {
+            store(&owner, &known(id)).await.unwrap().unwrap();
+        }
+        let reader = open_as(config(directory.path(), 8 << 20)).unwrap();
+        assert_eq!(reader.access(), [Access::ReadOnly]);
+        assert_eq!(verify(&reader, known).await, 20);
+        assert!(reader.reserve(4096).is_none() && reader.capacity() == 0);
+        // What the owner adds and removes is seen after a while.
+        store(&owner, &known(30)).await.unwrap().unwrap();
+        owner.remove(vec![known(3).key, known(4).key]).await;
+        reader.refresh();
+        assert_eq!(verify(&reader, known).await, 19);
+        assert!(is_stored(&reader, &known(30)) && !is_stored(&reader, &known(3)));
+        // Removed and not seen yet: absent or corrupt, never wrong.
+        owner.remove(vec![known(5).key]).await;
+        store(&owner, &known(31)).await.unwrap().unwrap();
+        assert!(read(&reader, &known(5)).await.is_err() && !is_stored(&reader, &known(5)));
+        reader.remove(vec![known(6).key]).await;
+        assert!(!is_stored(&reader, &known(6)) && is_stored(&owner, &known(6)));
+        assert_eq!(verify(&owner, known).await, 19);
+    });
+}
+
+#[test]
+fn a_reader_follows_an_owner_that_begins_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let owner = open(directory.path(), 8 << 20);
+    let reader = open_as(config(directory.path(), 8 << 20)).unwrap();
+    run(store(&owner, &known(9))).unwrap().unwrap();
+    let start = std::time::Instant::now();
+    while !is_stored(&reader, &known(9)) {
+        assert!(start.elapsed() < Duration::from_secs(30), "the reader does not follow");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(run(read(&reader, &known(9))).unwrap(), known(9).content);
+}
+
+#[test]
+fn listing_and_cleaning_leave_alone_what_is_in_use() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(disk::list(directory.path()).unwrap().is_empty());
+    assert!(disk::list(&directory.path().join("no/such")).is_err());
+    let owner = open(directory.path(), 8 << 20);
+    run(async {
+        for id in 0..10 {
+            store(&owner, &known(id)).await.unwrap().unwrap();
+        }
+    });
+    let entries = disk::list(directory.path()).unwrap();
+    assert_eq!(entries.iter().map(|entry| entry.samples).collect::<Vec<_>>(), [10, 0]);
+    for entry in &entries {
+        assert!(entry.in_use && entry.owner == Some(std::process::id()));
+        assert!(entry.last_used.elapsed().unwrap() < Duration::from_secs(60));
+    }
+    assert!(entries[0].bytes > 100_000);
+    assert!(disk::clean(directory.path(), &Rule::all()).unwrap().is_empty());
+    let reader = open_as(config(directory.path(), 8 << 20)).unwrap();
+    drop(owner);
+    assert!(disk::clean(directory.path(), &Rule::all()).unwrap().is_empty(), "a reader uses it");
+    assert_eq!(disk::list(directory.path()).unwrap()[0].owner, None);
+    drop(reader);
+    assert!(disk::clean(directory.path(), &Rule::default()).unwrap().is_empty());
+    assert!(disk::clean(directory.path(), &Rule::older_than(Duration::from_secs(60))).unwrap().is_empty());
+    let removed = disk::clean(directory.path(), &Rule::dataset(Fingerprint(1))).unwrap();
+    assert_eq!(removed.iter().map(|removed| removed.fingerprint).collect::<Vec<_>>(), [Fingerprint(1)]);
+    assert!(removed[0].bytes > 100_000);
+    let lock = directory.path().join(format!("foreread-cache/{}/lock", Fingerprint(2)));
+    let old = SystemTime::now() - Duration::from_secs(100);
+    std::fs::File::options().write(true).open(lock).unwrap().set_modified(old).unwrap();
+    assert_eq!(disk::clean(directory.path(), &Rule::older_than(Duration::from_secs(60))).unwrap().len(), 1);
+    let tier = open(directory.path(), 8 << 20);
+    assert_eq!(tier.stored(DatasetId(0)).samples, 0);
+}

@@ -1,0 +1,246 @@
+//! Capacity is never exceeded, whatever happens; a disk that fails costs what it would have kept.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use foreread_local::disk::{self, DiskTier, Rule};
+use foreread_tier::{CacheTier, ErrorKind, HeapBuffers};
+use foreread_types::{DatasetId, Fingerprint};
+
+use crate::rig::{
+    Draw, Mount, config, copy, dataset, is_stored, known, open, open_as, read, run, sample, seed, store,
+    taken, verify,
+};
+
+#[test]
+fn capacity_is_never_exceeded_through_stores_removals_and_restarts() {
+    let mut draw = Draw(seed());
+    let directory = tempfile::tempdir().unwrap();
+    let capacity = 6 << 20;
+    for _ in 0..4 {
+        let tier = open_as(config(directory.path(), capacity).with_segment(1 << 20)).unwrap();
+        run(async {
+            for _ in 0..300 {
+                let known = known(draw.below(200));
+                match draw.below(3) {
+                    0 => tier.remove(vec![known.key]).await,
+                    _ => {
+                        if let Some(Err(error)) = store(&tier, &known).await {
+                            assert_eq!(error.kind(), ErrorKind::Full);
+                        }
+                    }
+                }
+                let taken = taken(directory.path());
+                assert!(taken <= capacity, "{taken} bytes of {capacity}");
+            }
+            verify(&tier, known).await;
+        });
+        assert_eq!(tier.counts().corrupt, 0);
+    }
+}
+
+#[test]
+fn a_smaller_capacity_drops_what_does_not_fit() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = open(directory.path(), 32 << 20);
+    run(async {
+        for id in 0..200 {
+            store(&tier, &sample(id, 100_000)).await.unwrap().unwrap();
+        }
+    });
+    drop(tier);
+    let tier = open(directory.path(), 8 << 20);
+    let kept = tier.stored(DatasetId(0));
+    assert!(kept.samples > 20 && kept.bytes <= tier.capacity(), "{kept:?} of {}", tier.capacity());
+    assert!(taken(directory.path()) <= 8 << 20, "{}", taken(directory.path()));
+    assert_eq!(run(verify(&tier, |id| sample(id, 100_000))), kept.samples);
+}
+
+#[test]
+fn old_caches_go_only_when_their_room_is_needed_oldest_first_and_never_in_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let fill = |print: u128, samples: u64| {
+        let mut dataset = dataset(print);
+        dataset.bytes = samples * 100_000;
+        dataset.samples = samples;
+        let config = config(directory.path(), 16 << 20);
+        let tier = DiskTier::open(config, &[dataset], Arc::new(HeapBuffers)).unwrap();
+        run(async {
+            for id in 0..samples {
+                if let Some(done) = store(&tier, &sample(id, 100_000)).await {
+                    done.unwrap();
+                }
+            }
+        });
+        assert!(taken(directory.path()) <= 16 << 20);
+        tier
+    };
+    let prints = || {
+        let entries = disk::list(directory.path()).unwrap();
+        entries.iter().map(|entry| entry.fingerprint.0).collect::<Vec<_>>()
+    };
+    for print in [5, 4, 3] {
+        drop(fill(print, 40));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(prints(), [3, 4, 5], "three times 4 MiB fit 16 MiB");
+    // Another process reads the oldest.
+    let lock = directory.path().join(format!("foreread-cache/{}/lock", Fingerprint(5)));
+    let reader = fs::File::open(&lock).unwrap();
+    rustix::fs::flock(&reader, rustix::fs::FlockOperation::LockShared).unwrap();
+    drop(fill(6, 60));
+    assert_eq!(prints(), [3, 5, 6]);
+    drop(fill(7, 140));
+    assert_eq!(prints(), [5, 7]);
+    let entries = disk::list(directory.path()).unwrap();
+    assert!(entries[0].in_use && !entries[1].in_use);
+    drop(reader);
+    assert_eq!(disk::clean(directory.path(), &Rule::all()).unwrap().len(), 2);
+    assert!(prints().is_empty());
+}
+
+#[test]
+fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
+    for (kind, mount) in [("tmpfs", Mount::tmpfs(6 << 20)), ("ext4", Mount::ext4(24 << 20))] {
+        let Some(mount) = mount else {
+            println!("skipped: {kind} cannot be mounted here");
+            continue;
+        };
+        let open = || open(&mount.path(), 1 << 30);
+        let tier = open();
+        let mut refused = 0;
+        run(async {
+            for id in 0..400 {
+                match store(&tier, &sample(id, 100_000)).await {
+                    Some(Ok(())) => assert_eq!(refused, 0, "after a failure nothing is written"),
+                    Some(Err(error)) => {
+                        assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+                        refused += 1;
+                    }
+                    None => refused += 1,
+                }
+            }
+            let kept = verify(&tier, |id| sample(id, 100_000)).await;
+            assert!(kept > 20 && kept + refused == 400, "{kind}: {kept} kept, {refused} refused");
+            // Room that is given back is not taken again in this run, but in the next.
+            tier.remove((0..20).map(|id| sample(id, 100_000).key).collect()).await;
+        });
+        drop(tier);
+        let tier = open();
+        run(async {
+            verify(&tier, |id| sample(id, 100_000)).await;
+            store(&tier, &sample(0, 100_000)).await.unwrap().unwrap();
+        });
+        assert_eq!(tier.counts().corrupt, 0);
+    }
+}
+
+/// What a disk that fails, or a kernel that makes its file system read-only, looks like from above.
+#[test]
+fn a_disk_that_fails_under_an_open_tier_costs_misses_only() {
+    static SHUTDOWN: libc::c_ulong = 0x8004_587D; // EXT4_IOC_SHUTDOWN
+    static NOT_EVEN_THE_LOG: u32 = 2;
+    let Some(mount) = Mount::ext4(32 << 20) else {
+        println!("skipped: ext4 cannot be mounted here");
+        return;
+    };
+    let tier = open(&mount.path(), 16 << 20);
+    run(async {
+        for id in 0..40 {
+            store(&tier, &known(id)).await.unwrap().unwrap();
+        }
+        let root = fs::File::open(mount.path()).unwrap();
+        // SAFETY: the descriptor is open, and this request reads one `u32` from the address that it is given.
+        let done = unsafe { libc::ioctl(root.as_raw_fd(), SHUTDOWN, &raw const NOT_EVEN_THE_LOG) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        let error = store(&tier, &known(50)).await.unwrap().unwrap_err();
+        assert!(!is_stored(&tier, &known(50)) && tier.reserve(4096).is_none(), "{error}");
+        verify(&tier, known).await;
+        tier.remove((0..40).map(|id| known(id).key).collect()).await;
+        assert_eq!(verify(&tier, known).await, 0);
+    });
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_named_with_the_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "x").unwrap();
+    for (path, kind) in [(directory.path().join("no/such"), ErrorKind::NotFound), (file, ErrorKind::Invalid)]
+    {
+        let error = open_as(config(&path, 8 << 20)).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        assert!(error.to_string().contains("choose"), "{error}");
+    }
+    let twice = [(directory.path().to_owned(), 8 << 20), (directory.path().join("."), 8 << 20)];
+    let error = open_as(foreread_local::DiskConfig::new(twice)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    if rustix::process::geteuid().is_root() {
+        println!("skipped: root may write to any directory");
+    } else {
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o555)).unwrap();
+        let error = open_as(config(directory.path(), 8 << 20)).unwrap_err();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+    }
+}
+
+#[test]
+fn a_read_only_file_system_is_refused_by_name() {
+    let Some(mount) = Mount::tmpfs(8 << 20) else {
+        println!("skipped: tmpfs cannot be mounted here");
+        return;
+    };
+    let tier = open(&mount.path(), 4 << 20);
+    run(store(&tier, &known(1))).unwrap().unwrap();
+    drop(tier);
+    let path = mount.path();
+    assert!(crate::rig::command(&["mount", "-o", "remount,ro", path.to_str().unwrap()]));
+    let error = open_as(config(&path, 4 << 20)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("read-only"), "{error}");
+    assert_eq!(disk::list(&path).unwrap()[0].samples, 1);
+}
+
+#[test]
+fn files_that_are_not_ours_are_neither_changed_nor_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = open(directory.path(), 8 << 20);
+    run(store(&tier, &known(5))).unwrap().unwrap();
+    drop(tier);
+    let root = directory.path().join("foreread-cache");
+    let own = root.join(Fingerprint(1).to_string());
+    let foreign = [
+        directory.path().join("file"),
+        root.join("notes.txt"),
+        own.join("00007.segment"),
+        own.join("notes.txt"),
+        own.join("123.segment"),
+    ];
+    for path in &foreign {
+        fs::write(path, "somebody else's, and more than eight bytes").unwrap();
+    }
+    let tier = open(directory.path(), 8 << 20);
+    assert_eq!(run(read(&tier, &known(5))).unwrap(), known(5).content);
+    run(tier.remove(vec![known(5).key]));
+    assert!(!is_stored(&tier, &known(5)));
+    drop(tier);
+    disk::clean(directory.path(), &Rule::all()).unwrap();
+    for path in &foreign {
+        assert!(path.exists(), "{}", path.display());
+    }
+    assert!(!own.join("index").exists() && !own.join("00000.segment").exists());
+}
+
+#[test]
+fn a_cache_that_was_copied_to_another_directory_works_there() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tier = open(from.path(), 8 << 20);
+    run(store(&tier, &known(7))).unwrap().unwrap();
+    copy(from.path(), to.path());
+    let copied = open(to.path(), 8 << 20);
+    assert_eq!(run(verify(&copied, known)), 1);
+}

@@ -1,0 +1,174 @@
+//! What it promises as a tier and as a cache.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foreread_local::disk::{DatasetOnDisk, DiskTier};
+use foreread_tier::{Budget, CacheTier, ErrorKind, HeapBuffers, Sample};
+use foreread_tier_testing::conformance;
+use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey};
+
+use crate::rig::{config, is_stored, known, open, open_as, read, run, sample, store, taken, verify};
+
+#[tokio::test]
+async fn it_keeps_the_contract() {
+    let directory = tempfile::tempdir().unwrap();
+    conformance::cache(Arc::new(open(directory.path(), 16 << 20))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn it_keeps_the_contract_on_several_threads_directories_and_small_segments() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = config(&directory.path().join("a"), 12 << 20).with_segment(1 << 20);
+    config.directories.push((directory.path().join("b"), 20 << 20));
+    for parallelism in [1, 32] {
+        let config = config.clone().with_parallelism(parallelism);
+        conformance::cache(Arc::new(open_as(config).unwrap())).await;
+    }
+    assert!(taken(&directory.path().join("a")) <= 12 << 20);
+}
+
+#[test]
+fn a_warm_start_finds_everything_again_and_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut bytes = 0;
+    for round in 0..4 {
+        let tier = open(directory.path(), 64 << 20);
+        let stored = tier.stored(DatasetId(0));
+        assert_eq!((stored.samples, stored.bytes), (round * 50, bytes));
+        assert_eq!(tier.stored(DatasetId(1)).samples, 0);
+        assert_eq!(tier.free(), tier.capacity() - bytes);
+        run(async {
+            assert_eq!(verify(&tier, known).await, round * 50);
+            for id in round * 50..(round + 1) * 50 {
+                store(&tier, &known(id)).await.unwrap().unwrap();
+                bytes += tier.footprint().of(known(id).object.size);
+            }
+        });
+        assert_eq!(tier.counts().written, 50);
+    }
+}
+
+#[test]
+fn what_was_removed_stays_removed_after_a_warm_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = open(directory.path(), 64 << 20);
+    run(async {
+        for id in 0..60 {
+            store(&tier, &known(id)).await.unwrap().unwrap();
+        }
+        tier.remove((10..60).filter(|id| id % 3 > 0).map(|id| known(id).key).collect()).await;
+    });
+    drop(tier);
+    let tier = open(directory.path(), 64 << 20);
+    let expected: Vec<u64> = (0..60).filter(|id| *id < 10 || id % 3 == 0).collect();
+    assert_eq!(tier.samples(DatasetId(0)).iter().map(|id| id.0).collect::<Vec<_>>(), expected);
+    assert_eq!(run(verify(&tier, known)), expected.len() as u64);
+}
+
+#[test]
+fn datasets_with_one_fingerprint_are_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let dataset = DatasetOnDisk { fingerprint: Fingerprint(7), samples: 10, bytes: 1000 };
+    let datasets = [dataset, dataset];
+    let tier = DiskTier::open(config(directory.path(), 8 << 20), &datasets, Arc::new(HeapBuffers)).unwrap();
+    let mut known = sample(3, 333);
+    run(async {
+        store(&tier, &known).await.unwrap().unwrap();
+        known.key.dataset = DatasetId(1);
+        assert_eq!(read(&tier, &known).await.unwrap(), known.content);
+    });
+    assert_eq!(tier.stored(DatasetId(1)).samples, 1);
+}
+
+#[test]
+fn samples_that_are_not_the_runs_and_room_that_is_not_the_tiers_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = open(directory.path(), 8 << 20);
+    let other = Budget::new(1 << 20);
+    run(async {
+        let bytes = Sample::uncharged(sample(0, 10).content);
+        for key in [SampleKey::new(DatasetId(0), SampleId(4000)), SampleKey::new(DatasetId(2), SampleId(0))] {
+            let error = tier.store(tier.reserve(4096).unwrap(), key, bytes.clone()).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+        }
+        let key = SampleKey::new(DatasetId(0), SampleId(0));
+        let error = tier.store(other.charge(4096), key, bytes.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    });
+    assert_eq!(tier.free(), tier.capacity());
+}
+
+/// Write-behind: the look-ahead is given back as soon as the copy is made, what does not fit is refused at once.
+#[test]
+fn a_full_write_behind_refuses_at_once_and_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = open_as(config(directory.path(), 256 << 20).with_write_behind(4 << 20)).unwrap();
+    let big: Vec<_> = (0..64).map(|id| sample(id, 1 << 20)).collect();
+    run(async {
+        let mut waiting = Vec::new();
+        let (mut refused, start) = (0, Instant::now());
+        for known in &big {
+            let room = tier.reserve(tier.footprint().of(1 << 20)).unwrap();
+            let mut stored = Box::pin(tier.store(room, known.key, Sample::uncharged(known.content.clone())));
+            match futures::poll!(&mut stored) {
+                std::task::Poll::Ready(Err(error)) => {
+                    assert_eq!(error.kind(), ErrorKind::Full);
+                    refused += 1;
+                }
+                std::task::Poll::Ready(Ok(())) => {}
+                std::task::Poll::Pending => waiting.push(stored),
+            }
+        }
+        let asked = start.elapsed();
+        assert!(refused > 0, "64 MiB at once fit 4 MiB of write-behind");
+        assert!(asked < Duration::from_millis(500), "storing waited: {asked:?}");
+        assert_eq!(tier.counts().skipped, refused);
+        for stored in waiting {
+            stored.await.unwrap();
+        }
+        let kept = big.iter().filter(|known| is_stored(&tier, known)).count() as u64;
+        assert_eq!(kept + refused, 64);
+        assert_eq!(tier.free(), tier.capacity() - kept * tier.footprint().of(1 << 20));
+    });
+}
+
+#[test]
+fn a_sample_larger_than_write_behind_or_a_segment_is_kept_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = config(directory.path(), 64 << 20).with_write_behind(1 << 20).with_segment(1 << 20);
+    let tier = open_as(config).unwrap();
+    let (large, small) = (sample(1, 5_000_001), sample(2, 100));
+    run(async {
+        store(&tier, &large).await.unwrap().unwrap();
+        store(&tier, &small).await.unwrap().unwrap();
+        assert_eq!(read(&tier, &large).await.unwrap(), large.content);
+        assert_eq!(read(&tier, &small).await.unwrap(), small.content);
+    });
+}
+
+#[test]
+fn samples_are_spread_over_directories_by_free_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let paths = ["a", "b", "c"].map(|name| directory.path().join(name));
+    let mut config = config(&paths[0], 6 << 20);
+    config.directories.extend([(paths[1].clone(), 12 << 20), (paths[2].clone(), 6 << 20)]);
+    let tier = open_as(config.clone()).unwrap();
+    let mut stored = 0;
+    run(async {
+        while let Some(done) = store(&tier, &sample(stored, 100_000)).await {
+            done.unwrap();
+            stored += 1;
+        }
+    });
+    assert!(stored * 102_400 > tier.capacity() - 4 * 102_400, "{stored} samples of {}", tier.capacity());
+    for (path, capacity) in &config.directories {
+        let taken = taken(path);
+        assert!(taken <= *capacity && taken > capacity / 2, "{taken} of {capacity} in {}", path.display());
+    }
+    drop(tier);
+    // The order of the directories is no part of what lies in them.
+    config.directories.reverse();
+    let tier = open_as(config).unwrap();
+    assert_eq!(run(verify(&tier, |id| sample(id, 100_000))), stored);
+}

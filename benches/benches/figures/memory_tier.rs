@@ -1,0 +1,127 @@
+//! The engine fed from the memory tier alone: how fast samples pass through, and that none is copied.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use foreread::{Catalog, Config, Memory, OnError, Planned};
+use foreread_benches::table::{Asked, Figure};
+use foreread_benches::usage::Usage;
+use foreread_benches::{median, share};
+use foreread_loader::{Dataset, Loader, Parts, Source};
+use foreread_memory::MemoryTier;
+use foreread_tier::{CacheTier, Completion, Completions, Lookup, Object, ReadRequest, Tier, TierProfile};
+use foreread_types::SampleKey;
+use futures::{StreamExt, stream};
+use serde::{Deserialize, Serialize};
+
+const SAMPLES: u64 = 4000;
+const LENGTH: u64 = 100_000;
+const BATCH: u64 = 32;
+
+/// Epochs that are timed; one before them fills the tier, one after them is compared with it.
+const EPOCHS: u64 = 50;
+
+const ROUNDS: usize = 7;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Found {
+    rate: f64,
+    cpu: f64,
+    /// Delivered samples whose bytes lie where the tier's do.
+    same: u64,
+    compared: u64,
+}
+
+pub fn figures() -> Result<Vec<Figure>> {
+    let found = (0..ROUNDS).map(|_| share::ask(&[&"memory_tier"])).collect::<Result<Vec<Found>>>()?;
+    let copied = found.iter().map(|found| found.compared - found.same).sum::<u64>();
+    let cpu = median(found.iter().map(|found| found.cpu));
+    Ok(vec![
+        Figure::new(
+            "memory tier, batch 32, 100 KB samples",
+            Asked::AtLeast(100_000.0),
+            median(found.iter().map(|found| found.rate)),
+            "samples/s",
+        )
+        .note(format!("{cpu:.2} us CPU a sample, all threads")),
+        Figure::new(
+            "memory tier: delivered samples that are copies",
+            Asked::AtMost(0.0),
+            copied as f64,
+            "samples",
+        )
+        .note(format!("addresses of {} compared", found.iter().map(|found| found.compared).sum::<u64>())),
+    ])
+}
+
+/// An origin that makes its samples up.
+#[derive(Debug)]
+struct Made;
+
+impl Tier for Made {
+    fn name(&self) -> &str {
+        "made"
+    }
+
+    fn profile(&self) -> &TierProfile {
+        const { &TierProfile::new(1) }
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        let make = |request: &ReadRequest| Bytes::from(vec![request.key.id.0 as u8; request.len() as usize]);
+        stream::iter(batch)
+            .map(move |request| Completion { tag: request.tag, result: Ok(make(&request)) })
+            .boxed()
+    }
+}
+
+pub fn part() -> Result<()> {
+    let object = |id| Object { path: format!("{id:06}").into(), size: LENGTH, version: None };
+    let catalog = Catalog::from_objects("made:", (0..SAMPLES).map(object))?;
+    let mut config = Config::default();
+    (config.epochs, config.batch_size, config.memory) = (EPOCHS + 2, BATCH, Memory::Bytes(1 << 30));
+    let look_ahead = config.look_ahead;
+    let planned = Planned::new(config, &[catalog.sizes()])?;
+    let memory = Arc::new(MemoryTier::new(1 << 30));
+    let parts = Parts {
+        run: planned.run().clone(),
+        plan: Arc::new(planned.plan().clone()),
+        datasets: vec![Dataset { catalog, origin: Arc::new(Made) }],
+        caches: vec![(Source::Memory, Arc::clone(&memory) as Arc<dyn CacheTier>)],
+        look_ahead,
+        on_error: OnError::Fail,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let mut loader = Loader::start(parts, runtime.handle());
+
+    let start = Instant::now();
+    let (mut begin, mut end) = (Usage::default(), Usage::default());
+    let (mut same, mut compared, mut samples) = (0, 0, 0);
+    for batch in loader.batches() {
+        let batch = batch?;
+        if samples == SAMPLES {
+            begin = Usage::since(start);
+        }
+        samples += batch.len() as u64;
+        if samples == SAMPLES * (EPOCHS + 1) {
+            end = Usage::since(start);
+        }
+        if batch.epoch() == EPOCHS + 1 {
+            for (id, bytes) in batch.iter() {
+                let Lookup::Ready(kept) = memory.lookup(SampleKey::new(batch.dataset(), id)) else {
+                    continue;
+                };
+                same += u64::from(kept.as_ptr() == bytes.as_ptr() && kept.len() == bytes.len());
+            }
+            compared += batch.len() as u64;
+        }
+    }
+    ensure!(samples == SAMPLES * (EPOCHS + 2), "{samples} samples came");
+    let report = loader.report();
+    let filled = report.passes.first().context("an epoch")?.reads.from(Source::Origin).samples;
+    ensure!(filled == SAMPLES, "the first epoch read {filled} samples from the origin");
+    let (used, samples) = (end - begin, (SAMPLES * EPOCHS) as f64);
+    share::answer(&Found { rate: samples / used.seconds, cpu: used.cpu * 1e6 / samples, same, compared })
+}

@@ -1,0 +1,68 @@
+//! `foreread cache`: what disk tiers hold, and removing what nobody uses.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use foreread::disk_cache::{self, Rule};
+use foreread::{ByteSize, Error, ErrorKind};
+
+use crate::arguments::Cache;
+use crate::output;
+
+const DAY: f64 = 86_400.0;
+
+pub fn run(options: &Cache) -> Result<()> {
+    match options {
+        Cache::List { directory } => list(directory),
+        Cache::Clean { directory, older_than, dataset } => clean(directory, *older_than, dataset.as_deref()),
+    }
+}
+
+fn list(directory: &Path) -> Result<()> {
+    let entries = disk_cache::list(directory).map_err(Error::from)?;
+    let mut out = output::stdout();
+    writeln!(out, "{:32}  {:>12}  {:>12}  {:>12}  use", "catalog", "samples", "bytes", "last used")?;
+    for entry in entries {
+        let age = SystemTime::now().duration_since(entry.last_used).unwrap_or_default();
+        let in_use = match entry.owner {
+            Some(process) => format!("process {process}"),
+            None if entry.in_use => "in use".to_owned(),
+            None => "none".to_owned(),
+        };
+        writeln!(
+            out,
+            "{}  {:>12}  {:>12}  {:>7.1} days  {in_use}",
+            entry.fingerprint,
+            entry.samples,
+            ByteSize(entry.bytes).to_string(),
+            age.as_secs_f64() / DAY,
+        )?;
+    }
+    Ok(out.flush()?)
+}
+
+fn clean(directory: &Path, older_than: Option<f64>, dataset: Option<&str>) -> Result<()> {
+    let usage = |message: String| Error::new(ErrorKind::Usage, message);
+    let mut rule = Rule::default();
+    if let Some(days) = older_than {
+        let age = Duration::try_from_secs_f64(days * DAY);
+        rule.older_than =
+            Some(age.map_err(|_| usage(format!("--older-than {days}: it is a number of days, at least 0")))?);
+    }
+    if let Some(text) = dataset {
+        let fingerprint = text.parse();
+        rule.fingerprint = Some(fingerprint.map_err(|error| usage(format!("--dataset {text}: {error}")))?);
+    }
+    rule.all = older_than.is_none() && dataset.is_none();
+    let mut out = output::stdout();
+    let removed = disk_cache::clean(directory, &rule).map_err(Error::from)?;
+    for gone in &removed {
+        writeln!(out, "removed {}, {}", gone.fingerprint, ByteSize(gone.bytes))?;
+    }
+    if removed.is_empty() {
+        writeln!(out, "nothing to be removed: there is no such cache, or a process uses it")?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,106 @@
+//! All layers in their order, in one place.
+//!
+//! The order and its reasons are in the [crate's](crate) own words. What a run's origins share (the user's limit on
+//! bandwidth, the places, the numbers) is shared by all tiers that one [`Stack`] wraps; what is a tier's own (how long
+//! its reads take) is learnt for each by itself.
+
+use std::sync::Arc;
+
+use foreread_tier::OriginTier;
+
+use crate::{
+    AdaptivePolicy, DeadlinePolicy, Deadlined, HedgePolicy, Hedged, Limit, Limited, Meter, Metered,
+    RetryPolicy, Retrying, Throttle, Throttled,
+};
+
+/// Which layers origins get. Clones share the throttle, the limit and the meter.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stack {
+    /// The rate that all are held to, where the user gave one.
+    pub throttle: Option<Throttle>,
+    /// How many reads are under way at once: [`Limit::adaptive`] or a fixed [`Limit::new`]; `None`: as many as are
+    /// asked for.
+    pub limit: Option<Limit>,
+    /// How failed reads are tried again.
+    pub retry: RetryPolicy,
+    /// When a second read is sent for a late one; `None`: never.
+    pub hedge: Option<HedgePolicy>,
+    /// When a read without an answer is ended; `None`: never.
+    pub deadline: Option<DeadlinePolicy>,
+    /// Where all is counted.
+    pub meter: Meter,
+    /// Where jitter comes from. Ranks should have different ones.
+    pub seed: u64,
+}
+
+impl Stack {
+    /// The defaults: no throttle, a limit that adapts itself ([`AdaptivePolicy::default`]), retries, hedges and
+    /// deadlines.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            throttle: None,
+            limit: Some(Limit::adaptive(AdaptivePolicy::default())),
+            retry: RetryPolicy::default(),
+            hedge: Some(HedgePolicy::default()),
+            deadline: Some(DeadlinePolicy::default()),
+            meter: Meter::new(),
+            seed,
+        }
+    }
+
+    /// The same with another throttle, or none.
+    #[must_use]
+    pub fn with_throttle(self, throttle: Option<Throttle>) -> Self {
+        Self { throttle, ..self }
+    }
+
+    /// The same with another limit, or none.
+    #[must_use]
+    pub fn with_limit(self, limit: Option<Limit>) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// The same with other retries.
+    #[must_use]
+    pub fn with_retry(self, retry: RetryPolicy) -> Self {
+        Self { retry, ..self }
+    }
+
+    /// The same with other hedges, or none.
+    #[must_use]
+    pub fn with_hedge(self, hedge: Option<HedgePolicy>) -> Self {
+        Self { hedge, ..self }
+    }
+
+    /// The same with other deadlines, or none.
+    #[must_use]
+    pub fn with_deadline(self, deadline: Option<DeadlinePolicy>) -> Self {
+        Self { deadline, ..self }
+    }
+
+    /// The same, counted in `meter`.
+    #[must_use]
+    pub fn with_meter(self, meter: Meter) -> Self {
+        Self { meter, ..self }
+    }
+
+    /// `origin` in its layers.
+    pub fn wrap(&self, origin: Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
+        let mut tier = origin;
+        if let Some(policy) = self.deadline {
+            tier = Arc::new(Deadlined::new(tier, policy));
+        }
+        tier = Arc::new(Metered::with_meter(tier, self.meter.clone()));
+        if let Some(throttle) = &self.throttle {
+            tier = Arc::new(Throttled::with_throttle(tier, throttle.clone()));
+        }
+        if let Some(policy) = self.hedge {
+            tier = Arc::new(Hedged::new(tier, policy).with_meter(&self.meter));
+        }
+        if let Some(limit) = &self.limit {
+            tier = Arc::new(Limited::with_limit(tier, limit.clone()));
+        }
+        Arc::new(Retrying::new(tier, self.retry, self.seed).with_meter(&self.meter))
+    }
+}

@@ -1,0 +1,298 @@
+//! An adaptive limit, in the whole stack, in front of origins of every kind, without tuning: what is possible, and no
+//! more requests under way than that takes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_layers::{AdaptivePolicy, Decisions, Limit, Stack, Throttle, Why};
+use foreread_tier::OriginTier;
+use foreread_tier_testing::{FakeOrigin, Fared, Trainer};
+use foreread_types::{SampleId, Tick};
+
+const SIZE: u64 = 100_000;
+const OBJECTS: u64 = 1000;
+const BATCH: f64 = 32.0;
+/// What no origin is asked to exceed, in samples a second.
+const CEILING: f64 = 20_000.0;
+
+/// An origin: it does the lesser of `parallelism / latency` and `bandwidth / size`.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    latency: Duration,
+    parallelism: usize,
+    /// Bytes a second.
+    bandwidth: Option<u64>,
+}
+
+impl Cell {
+    fn new(latency_ms: u64, parallelism: usize, megabytes: Option<u64>) -> Self {
+        let bandwidth = megabytes.map(|megabytes| megabytes * 1_000_000);
+        Self { latency: Duration::from_millis(latency_ms), parallelism, bandwidth }
+    }
+
+    fn of_latency(latency_ms: u64) -> impl Iterator<Item = Self> {
+        [4, 64, 1024].into_iter().flat_map(move |parallelism| {
+            [Some(50), Some(400), None].map(|megabytes| Self::new(latency_ms, parallelism, megabytes))
+        })
+    }
+
+    fn by_bandwidth(&self) -> f64 {
+        self.bandwidth.map_or(f64::INFINITY, |bandwidth| bandwidth as f64 / SIZE as f64)
+    }
+
+    fn by_latency(&self) -> f64 {
+        self.parallelism as f64 / self.latency.as_secs_f64()
+    }
+
+    /// Samples a second.
+    fn possible(&self) -> f64 {
+        self.by_latency().min(self.by_bandwidth()).min(CEILING)
+    }
+
+    /// Requests that may be under way; where not bandwidth is the limit, any number.
+    fn allowed(&self) -> f64 {
+        let by_bandwidth = self.by_bandwidth();
+        if by_bandwidth < self.by_latency().min(CEILING) {
+            2.0 * by_bandwidth * self.latency.as_secs_f64() + BATCH
+        } else {
+            f64::INFINITY
+        }
+    }
+
+    fn origin(&self) -> FakeOrigin {
+        let origin = FakeOrigin::uniform(OBJECTS, SIZE).with_zeroes().with_latency(self.latency);
+        let origin = origin.with_parallelism(self.parallelism).with_pipe_outside();
+        match self.bandwidth {
+            Some(bandwidth) => origin.with_bandwidth(bandwidth),
+            None => origin,
+        }
+    }
+}
+
+/// One run: how it fared, and the limit at the end of each of its steps.
+struct Run {
+    step: Duration,
+    fared: Fared,
+    course: Vec<Decisions>,
+}
+
+impl Run {
+    fn rate(&self, from: f64, to: f64) -> f64 {
+        self.fared.rate(self.step, Duration::from_secs_f64(from), Duration::from_secs_f64(to))
+    }
+
+    fn course(&self, from: f64, to: f64) -> &[Decisions] {
+        let at = |seconds: f64| (seconds / self.step.as_secs_f64()) as usize;
+        &self.course[at(from)..at(to).min(self.course.len())]
+    }
+
+    fn mean_in_flight(&self, from: f64, to: f64) -> f64 {
+        let course = self.course(from, to);
+        course.iter().map(|now| now.in_flight as f64).sum::<f64>() / course.len() as f64
+    }
+
+    fn most_in_flight(&self, from: f64, to: f64) -> usize {
+        self.course(from, to).iter().map(|now| now.in_flight).max().unwrap_or(0)
+    }
+}
+
+/// A trainer that asks for [`CEILING`] samples a second.
+fn greedy() -> Trainer {
+    Trainer::new(Duration::from_secs_f64(BATCH / CEILING))
+}
+
+/// Drives `origin` for so many seconds; `at` is told the time after each step.
+async fn drive(origin: &FakeOrigin, trainer: &Trainer, seconds: f64, at: impl FnMut(f64)) -> Run {
+    let limit = Limit::adaptive(AdaptivePolicy::default());
+    drive_through(&Stack::new(1).with_limit(Some(limit)), origin, trainer, seconds, at).await
+}
+
+async fn drive_through(
+    stack: &Stack,
+    origin: &FakeOrigin,
+    trainer: &Trainer,
+    seconds: f64,
+    mut at: impl FnMut(f64),
+) -> Run {
+    let Some(limit) = stack.limit.clone() else { panic!("a stack without a limit") };
+    let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(origin.clone()));
+    let mut course = Vec::new();
+    let request = |tag, sample| origin.request(tag, SampleId(sample % OBJECTS), Tick(sample));
+    let until = Duration::from_secs_f64(seconds);
+    let fared = trainer
+        .run(tier, u64::from(u32::MAX), until, request, |time| {
+            at(time.as_secs_f64());
+            course.push(limit.decisions());
+            0
+        })
+        .await;
+    assert!(fared.failed.is_empty(), "{:?}", fared.failed.first());
+    Run { step: trainer.step, fared, course }
+}
+
+async fn check(cell: Cell, origin: FakeOrigin, possible: f64, over_the_run: f64) {
+    let seconds = 8.0;
+    let run = drive(&origin, &greedy(), seconds, |_| {}).await;
+    // Whole batches are taken: one may be missing at the end.
+    let late = run.rate(1.0, seconds) + BATCH / (seconds - 1.0);
+    let whole = run.rate(0.0, seconds) + BATCH / seconds;
+    let peak = run.course.last().map_or(0, |last| last.peak_in_flight);
+    println!(
+        "{cell:?}: possible {possible:.0}/s, after a second {:.3} of it, over the run {:.3}; under way: mean {:.1}, peak {peak}, \
+         allowed {:.0}",
+        run.rate(1.0, seconds) / possible,
+        run.rate(0.0, seconds) / possible,
+        run.mean_in_flight(1.0, seconds),
+        cell.allowed(),
+    );
+    let after = over_the_run.clamp(0.9, 0.95);
+    assert!(late >= after * possible, "{cell:?}: {late:.0} of {possible:.0} after a second");
+    assert!(whole >= over_the_run * possible, "{cell:?}: {whole:.0} of {possible:.0} over the run");
+    assert!(peak as f64 <= cell.allowed(), "{cell:?}: {peak} under way");
+}
+
+async fn matrix(latency_ms: u64) {
+    for cell in Cell::of_latency(latency_ms) {
+        check(cell, cell.origin(), cell.possible(), 0.95).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_possible_at_one_millisecond() {
+    matrix(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_possible_at_ten_milliseconds() {
+    matrix(10).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_possible_at_fifty_milliseconds() {
+    matrix(50).await;
+}
+
+/// A latency that varies threefold has a mean that is twice its minimum: a limit by minima would starve.
+#[tokio::test(start_paused = true)]
+async fn what_is_possible_where_latencies_vary() {
+    for (cell, jitter_ms) in [
+        (Cell::new(20, 1024, None), 40),
+        (Cell::new(20, 64, None), 40),
+        (Cell::new(20, 1024, Some(100)), 40),
+        (Cell::new(5, 16, Some(400)), 30),
+    ] {
+        let origin = cell.origin().with_jitter(Duration::from_millis(jitter_ms));
+        let mean = cell.latency + Duration::from_millis(jitter_ms) / 2;
+        let cell = Cell { latency: mean, ..cell };
+        // The first second is spent on telling jitter from a queue.
+        check(cell, origin, cell.possible(), 0.9).await;
+    }
+}
+
+/// Each read keeps its place until its bytes are sent, so that the pipe's queue takes places.
+#[tokio::test(start_paused = true)]
+async fn what_is_possible_where_the_pipe_takes_places() {
+    for (latency_ms, parallelism, megabytes) in [(1, 64, 50), (10, 64, 400), (50, 1024, 50), (10, 1024, 400)]
+    {
+        let cell = Cell::new(latency_ms, parallelism, Some(megabytes));
+        let origin = FakeOrigin::uniform(OBJECTS, SIZE).with_zeroes().with_latency(cell.latency);
+        let origin = origin.with_parallelism(parallelism).with_bandwidth(megabytes * 1_000_000);
+        check(cell, origin, cell.possible(), 0.95).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_throttle_below_looks_like_a_store_of_that_bandwidth() {
+    let cell = Cell::new(10, 1024, Some(50));
+    let origin = Cell { bandwidth: None, ..cell }.origin();
+    let rate = cell.bandwidth.and_then(std::num::NonZeroU64::new).expect("a rate");
+    let stack = Stack::new(1).with_throttle(Some(Throttle::new(rate)));
+    let run = drive_through(&stack, &origin, &greedy(), 6.0, |_| {}).await;
+    assert!(run.rate(1.0, 6.0) >= 0.95 * cell.possible(), "{}", run.rate(1.0, 6.0));
+    assert!(run.most_in_flight(0.0, 6.0) as f64 <= cell.allowed(), "{}", run.most_in_flight(0.0, 6.0));
+}
+
+/// A change in the middle and back, each followed within two seconds.
+async fn followed(usual: Cell, slow: Cell, change: impl Fn(&FakeOrigin, Cell)) {
+    let origin = usual.origin();
+    let (from, to, end) = (4.0, 12.0, 18.0);
+    let run = drive(&origin, &greedy(), end, |now| {
+        // Steps are shorter than a hundredth of a second away from the moments of change.
+        if (now - from).abs() < 0.005 {
+            change(&origin, slow);
+        } else if (now - to).abs() < 0.005 {
+            change(&origin, usual);
+        }
+    })
+    .await;
+    for (cell, begin, finish) in [(usual, 1.0, from), (slow, from + 2.0, to), (usual, to + 2.0, end)] {
+        let rate = run.rate(begin, finish) + BATCH / (finish - begin);
+        let most = run.most_in_flight(begin, finish);
+        println!("{cell:?}: {rate:.0}/s of {:.0}, at most {most} under way", cell.possible());
+        assert!(rate >= 0.95 * cell.possible(), "{cell:?}: {rate:.0} of {:.0}", cell.possible());
+        assert!(most as f64 <= cell.allowed(), "{cell:?}: {most} under way");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenth_of_the_bandwidth_for_a_while() {
+    let set = |origin: &FakeOrigin, cell: Cell| origin.set_bandwidth(cell.bandwidth.unwrap_or(u64::MAX));
+    followed(Cell::new(10, 1024, Some(400)), Cell::new(10, 1024, Some(40)), set).await;
+    followed(Cell::new(50, 1024, Some(400)), Cell::new(50, 1024, Some(40)), set).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_times_the_latency_for_a_while() {
+    let set = |origin: &FakeOrigin, cell: Cell| origin.set_latency(cell.latency);
+    followed(Cell::new(10, 64, None), Cell::new(100, 64, None), set).await;
+    followed(Cell::new(10, 1024, None), Cell::new(100, 1024, None), set).await;
+    followed(Cell::new(5, 1024, Some(400)), Cell::new(50, 1024, Some(400)), set).await;
+    followed(Cell::new(50, 16, None), Cell::new(500, 16, None), set).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trainer_that_computes_gets_what_it_needs_and_no_more_is_kept_under_way() {
+    for latency_ms in [1, 10, 50] {
+        let cell = Cell::new(latency_ms, 1024, None);
+        let run = drive(&cell.origin(), &Trainer::new(Duration::from_millis(5)), 8.0, |_| {}).await;
+        let needed = BATCH / 0.005 * cell.latency.as_secs_f64();
+        let (mean, last) = (run.mean_in_flight(2.0, 8.0), run.course.last().expect("a course"));
+        let limits = run.course(2.0, 8.0).iter().map(|now| now.limit);
+        let most = limits.max().unwrap_or(0);
+        println!("{latency_ms} ms: {needed:.0} needed, {mean:.1} under way, limit at most {most}, {last:?}");
+        let first_steps = run.fared.course.iter().take(30).map(|step| step.stalled).sum::<Duration>();
+        assert_eq!(run.fared.stalled, first_steps, "{latency_ms} ms: after the first 0.3 s");
+        // What the first requests' latency costs while nothing is known of the origin.
+        assert!(run.fared.stalled <= 2 * cell.latency, "{:?} at {latency_ms} ms", run.fared.stalled);
+        assert!(mean <= needed * 1.05 + 1.0, "{mean} under way, {needed} needed");
+        assert!(most as f64 <= needed * 1.5 + 4.0, "a limit of {most}, {needed} needed");
+    }
+}
+
+/// The trainer slows down and speeds up again: what is under way follows it.
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_is_taken_again_when_it_is_needed() {
+    let cell = Cell::new(50, 1024, None);
+    let origin = cell.origin();
+    let limit = Limit::adaptive(AdaptivePolicy::default());
+    let stack = Stack::new(1).with_limit(Some(limit));
+    for (compute_ms, needed) in [(4, 400.0), (40, 40.0), (4, 400.0)] {
+        let trainer = Trainer::new(Duration::from_millis(compute_ms));
+        let run = drive_through(&stack, &origin, &trainer, 5.0, |_| {}).await;
+        let (mean, last) = (run.mean_in_flight(2.0, 5.0), run.course.last().expect("a course"));
+        println!("{compute_ms} ms: {needed} needed, {mean:.1} under way, {last:?}");
+        assert!(run.fared.stalled <= Duration::from_millis(150), "{:?}", run.fared.stalled);
+        assert!(mean <= needed * 1.05 + 1.0 && last.limit as f64 <= needed * 1.5 + 4.0, "{last:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_complains_is_asked_less_and_then_slowly_more() {
+    let origin = Cell::new(20, 1024, None).origin().with_refusals_above(100);
+    let run = drive(&origin, &greedy(), 10.0, |_| {}).await;
+    let possible = 100.0 / 0.020;
+    println!("{:.0}/s of {possible:.0}, {:?}", run.rate(1.0, 10.0), run.course.last());
+    assert!(run.rate(1.0, 10.0) >= 0.6 * possible, "{}", run.rate(1.0, 10.0));
+    assert!(origin.counts().tally().errors < origin.counts().tally().requests / 20);
+    assert!(run.course.iter().any(|now| now.why == Why::Throttled));
+}

@@ -1,0 +1,143 @@
+//! Failing origins behind the whole stack: what is read is right, or there is one clear error, and faults cost little.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_layers::{Reading, RetryPolicy, Stack};
+use foreread_tier::{ErrorKind, OriginTier, Tier};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, Trainer, When};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use futures::StreamExt;
+
+const SAMPLES: u64 = 20_000;
+
+fn origin() -> Arc<FakeOrigin> {
+    let origin = FakeOrigin::uniform(SAMPLES, 100_000).with_zeroes();
+    Arc::new(origin.with_latency(Duration::from_millis(10)).with_parallelism(64))
+}
+
+/// Reads all of a faulty origin as a trainer that computes 5 ms a batch does.
+async fn train(rules: &[(When, Fault)], compute: Duration) -> (Fared, Reading) {
+    let origin = origin();
+    let mut failing = FailingTier::new(Arc::clone(&origin)).with_seed(11);
+    for (when, fault) in rules {
+        failing = failing.on(when.clone(), fault.clone());
+    }
+    let stack = Stack::new(3);
+    let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(failing));
+    let request = |tag, sample| origin.request(tag, SampleId(sample), Tick(sample));
+    let fared = Trainer::new(compute).run(tier, SAMPLES, Duration::from_secs(600), request, |_| 0).await;
+    assert_eq!(stack.meter.read().in_flight, 0);
+    (fared, stack.meter.read())
+}
+
+/// Time over that of the same run without faults, with the trainer the bottleneck and with the origin.
+async fn cost(what: &str, rules: &[(When, Fault)]) -> f64 {
+    let mut worst: f64 = 0.0;
+    for compute in [Duration::from_millis(10), Duration::ZERO] {
+        let (usual, _) = train(&[], compute).await;
+        let (fared, reading) = train(rules, compute).await;
+        let more = fared.took.as_secs_f64() / usual.took.as_secs_f64() - 1.0;
+        println!(
+            "{what}, {compute:?} a batch: {:?} instead of {:?} ({:+.1} %), stalled {:?}, {reading:?}",
+            fared.took,
+            usual.took,
+            more * 100.0,
+            fared.stalled,
+        );
+        assert!(fared.failed.is_empty(), "{:?}", fared.failed.first());
+        assert_eq!(fared.taken, SAMPLES);
+        worst = worst.max(more);
+    }
+    worst
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_read_in_a_hundred_costs_less_than_a_tenth_of_the_time() {
+    let one = When::Chance(0.01);
+    for fault in [Fault::Error(ErrorKind::Transient), Fault::Short, Fault::Stall(Duration::from_secs(5))] {
+        let more = cost(&format!("1 % {fault:?}"), &[(one.clone(), fault.clone())]).await;
+        assert!(more < 0.10, "{fault:?}: {more}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_read_in_ten_bursts_and_everything_at_once_are_delivered() {
+    let transient = Fault::Error(ErrorKind::Transient);
+    let more = cost("10 %", &[(When::Chance(0.1), transient.clone())]).await;
+    assert!(more < 0.5, "{more}");
+    let more = cost("bursts", &[(When::Burst { reads: 200, of: 4000 }, transient.clone())]).await;
+    assert!(more < 0.2, "{more}");
+    let more = cost(
+        "all at once",
+        &[
+            (When::Every(51), transient),
+            (When::Every(67), Fault::Short),
+            (When::Every(211), Fault::Stall(Duration::from_secs(5))),
+            (When::Every(1999), Fault::Never),
+        ],
+    )
+    .await;
+    assert!(more < 0.4, "{more}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_is_one_clear_error() {
+    let origin = origin();
+    let key = SampleKey::new(DatasetId(0), SampleId(17));
+    for (fault, kind, said) in [
+        (
+            Fault::Short,
+            ErrorKind::Transient,
+            "fake: 00000/00000017: transient failure: 99999 bytes instead of 100000, after 4",
+        ),
+        (
+            Fault::Long,
+            ErrorKind::Changed,
+            "fake: 00000/00000017: changed since it was indexed: 100001 bytes instead of 100000",
+        ),
+        (Fault::Never, ErrorKind::Transient, "fake: 00000/00000017: transient failure: no answer in 3"),
+        (
+            Fault::Error(ErrorKind::NotFound),
+            ErrorKind::NotFound,
+            "fake: 00000/00000017: not found: on command",
+        ),
+        (
+            Fault::Error(ErrorKind::Denied),
+            ErrorKind::Denied,
+            "fake: 00000/00000017: permission denied: on command",
+        ),
+    ] {
+        let failing = FailingTier::new(Arc::clone(&origin)).on(When::Key(key), fault.clone());
+        let attempts = std::num::NonZeroU32::MIN.saturating_add(3);
+        let stack = Stack::new(3).with_retry(RetryPolicy::default().with_attempts(attempts));
+        let tier = stack.wrap(Arc::new(failing));
+        let batch =
+            (0..64).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(u64::from(id)))).collect();
+        let answers: Vec<_> = tier.read(batch).collect().await;
+        assert_eq!(answers.len(), 64);
+        let errors: Vec<_> = answers.iter().filter_map(|answer| answer.result.as_ref().err()).collect();
+        let [error] = errors[..] else { panic!("{fault:?}: {errors:?}") };
+        assert_eq!(error.kind(), kind);
+        assert!(error.to_string().starts_with(said), "{error}");
+        assert_eq!(stack.limit.map(|limit| limit.taken()), Some(0));
+    }
+}
+
+/// A hung read holds its place no longer than its deadline, even where nothing is hedged.
+#[tokio::test(start_paused = true)]
+async fn reads_that_hang_hold_no_place_for_ever() {
+    let origin = origin();
+    let failing = FailingTier::new(Arc::clone(&origin)).on(When::FirstOfEach(1), Fault::Never);
+    let places = std::num::NonZeroUsize::MIN.saturating_add(3);
+    let limit = foreread_layers::Limit::new(places);
+    let stack = Stack::new(3).with_hedge(None).with_limit(Some(limit));
+    let tier: Arc<dyn Tier> = stack.wrap(Arc::new(failing));
+    let batch = (0..12).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(u64::from(id)))).collect();
+    let began = tokio::time::Instant::now();
+    let answers: Vec<_> = tier.read(batch).collect().await;
+    assert!(answers.iter().all(|answer| answer.result.is_ok()));
+    // Twelve hang in three turns of four.
+    let took = began.elapsed().as_secs();
+    assert!((90..=95).contains(&took), "{took} s");
+}

@@ -1,0 +1,169 @@
+//! A trainer and the engine in front of it, as far as an origin notices them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_tier::{Completions, ReadRequest, Tier, TierError};
+use futures::StreamExt;
+use futures::stream::SelectAll;
+use tokio::time::{Instant, sleep_until};
+
+/// Reads samples in order, as far ahead of a trainer as a look-ahead in bytes allows, in turns of a sixteenth of it,
+/// and hands them to the trainer in batches. The trainer takes a batch as soon as it wants one and it is complete.
+#[derive(Clone, Debug)]
+pub struct Trainer {
+    /// How far reads run ahead, in bytes.
+    pub look_ahead: u64,
+    /// Samples of a batch.
+    pub batch: usize,
+    /// What the trainer spends on a batch before it asks for the next.
+    pub compute: Duration,
+    /// How much time each entry of [`Fared::course`] covers.
+    pub step: Duration,
+}
+
+/// What happened in one step of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Course {
+    /// Samples that the trainer took.
+    pub taken: u64,
+    /// Samples that arrived.
+    pub arrived: u64,
+    /// How long the trainer waited for batches that were not there.
+    pub stalled: Duration,
+    /// What the caller's probe said at the step's end.
+    pub probe: usize,
+}
+
+/// How a run went.
+#[derive(Clone, Debug, Default)]
+pub struct Fared {
+    /// Samples that the trainer took.
+    pub taken: u64,
+    /// Samples that were not among them because they could not be read, and why.
+    pub failed: Vec<TierError>,
+    /// Time from the first read to the last batch.
+    pub took: Duration,
+    /// How long the trainer waited for the first batch.
+    pub first_batch: Duration,
+    /// How long it waited for all others together.
+    pub stalled: Duration,
+    /// The run in steps of time.
+    pub course: Vec<Course>,
+}
+
+impl Fared {
+    /// Samples a second that the trainer took between two moments, in whole steps of `step`.
+    pub fn rate(&self, step: Duration, from: Duration, to: Duration) -> f64 {
+        let at = |time: Duration| (time.as_nanos() / step.as_nanos()) as usize;
+        let (from, to) = (at(from), at(to).min(self.course.len()));
+        let taken: u64 = self.course[from..to].iter().map(|course| course.taken).sum();
+        taken as f64 / ((to - from) as f64 * step.as_secs_f64())
+    }
+}
+
+impl Trainer {
+    /// Batches of 32, computed in `compute`, with 256 MiB of look-ahead; a course in steps of 10 ms.
+    pub fn new(compute: Duration) -> Self {
+        Self { look_ahead: 256 << 20, batch: 32, compute, step: Duration::from_millis(10) }
+    }
+
+    /// Reads with `request` (by sample, from 0 on) until `samples` have been taken or `until` has passed; after each
+    /// step `probe` is told the time and what it says is kept.
+    ///
+    /// # Panics
+    /// If an answer has the wrong length, comes twice, or never.
+    pub async fn run(
+        &self,
+        tier: Arc<dyn Tier>,
+        samples: u64,
+        until: Duration,
+        request: impl Fn(u32, u64) -> ReadRequest,
+        mut probe: impl FnMut(Duration) -> usize,
+    ) -> Fared {
+        let began = Instant::now();
+        let (mut fared, mut course) = (Fared::default(), Course::default());
+        let mut reads: SelectAll<Completions> = SelectAll::new();
+        // Bytes by sample under way or at hand; `None` in the second place: not yet there.
+        let mut window: VecDeque<(u64, bool)> = VecDeque::new();
+        let (mut first, mut next, mut held) = (0u64, 0u64, 0u64);
+        let mut wants = began;
+        let mut step_ends = began + self.step;
+        loop {
+            // Reads leave when a sixteenth of the look-ahead is free.
+            if held <= self.look_ahead - self.look_ahead / 16 {
+                let mut turn = Vec::new();
+                while next < samples && held < self.look_ahead {
+                    let request = request(next as u32, next);
+                    held += request.len();
+                    window.push_back((request.len(), false));
+                    turn.push(request);
+                    next += 1;
+                }
+                if !turn.is_empty() {
+                    reads.push(tier.read(turn));
+                }
+            }
+            let ready = |window: &VecDeque<(u64, bool)>| {
+                let wanted = (self.batch as u64).min(samples - first) as usize;
+                window.len() >= wanted && window.iter().take(wanted).all(|(_, there)| *there)
+            };
+            let now = Instant::now();
+            let waits = now >= wants;
+            if waits && ready(&window) {
+                let late = now - wants;
+                // Timers are exact to a millisecond or two; a trainer that was not kept waiting keeps its pace.
+                if late > Duration::from_millis(2) {
+                    if first == 0 {
+                        fared.first_batch = late;
+                    } else {
+                        fared.stalled += late;
+                        course.stalled += late;
+                    }
+                    wants = now;
+                }
+                for _ in 0..self.batch {
+                    let Some((bytes, _)) = window.pop_front() else { break };
+                    held -= bytes;
+                    first += 1;
+                    course.taken += 1;
+                }
+                wants += self.compute;
+                if first >= samples {
+                    break;
+                }
+                continue;
+            }
+            tokio::select! {
+                biased;
+                answer = reads.next(), if !reads.is_empty() => {
+                    let Some(answer) = answer else { continue };
+                    let index = (u64::from(answer.tag) - first) as usize;
+                    let (bytes, there) = &mut window[index];
+                    assert!(!*there, "sample {} twice", answer.tag);
+                    *there = true;
+                    match answer.result {
+                        Ok(data) => assert_eq!(data.len() as u64, *bytes, "sample {}", answer.tag),
+                        Err(error) => fared.failed.push(error),
+                    }
+                    course.arrived += 1;
+                }
+                () = sleep_until(wants), if !waits => {}
+                () = sleep_until(step_ends) => {}
+            }
+            let now = Instant::now();
+            while now >= step_ends {
+                course.probe = probe(step_ends - began);
+                fared.course.push(std::mem::take(&mut course));
+                step_ends += self.step;
+            }
+            if now - began >= until {
+                break;
+            }
+        }
+        fared.taken = first - fared.failed.len() as u64;
+        fared.took = began.elapsed();
+        fared
+    }
+}

@@ -1,0 +1,172 @@
+//! Memory that is used again, the most recently used first.
+//!
+//! An origin reads a sample into memory, the trainer lets go of it some milliseconds later, and the next sample of
+//! about that size comes right after. Where the allocator hands out other memory each time, the processor's caches hold
+//! none of it, and where it gives memory back to the kernel in between, every page of it is faulted in and cleared
+//! again: reading a page-cached sample of 100 KB then takes two to four times as long. Freed buffers are therefore kept
+//! on shelves by size, and the one that was freed last is handed out first.
+//!
+//! Memory is taken from the allocator exactly as long as it is asked for, and reused where it is at most two sixty-fourths
+//! too long: the price is that much, for the samples that get it. What lies on the shelves is bounded; beyond that, memory
+//! goes back to the allocator. Small buffers are left to the allocator, which is good at them; very large ones too, because
+//! a few of them would fill the shelves.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::Buffers;
+use crate::buffers::{Buffer, Heap};
+
+/// Bytes on the shelves where nobody says otherwise.
+const LIMIT: usize = 32 << 20;
+
+/// Buffers of `1 << SMALLEST` to `1 << LARGEST` bytes are kept.
+const SMALLEST: u32 = 13;
+const LARGEST: u32 = 23;
+
+/// `1 << STEPS` shelves between a power of two and the next.
+const STEPS: u32 = 6;
+
+/// All shelves.
+const SHELVES: usize = ((LARGEST - SMALLEST) << STEPS) as usize + 1;
+
+/// Memory from the program's allocator, used again. Clones share it.
+#[derive(Clone, Debug)]
+pub struct RecycledBuffers(Arc<Shelves>);
+
+impl Default for RecycledBuffers {
+    fn default() -> Self {
+        Self::new(LIMIT)
+    }
+}
+
+impl RecycledBuffers {
+    /// Keeps at most `limit` bytes for later use.
+    pub fn new(limit: usize) -> Self {
+        let shelves = std::array::from_fn(|_| Mutex::default());
+        Self(Arc::new(Shelves { limit, kept: AtomicUsize::new(0), shelves }))
+    }
+
+    /// Bytes that wait for their next use.
+    pub fn kept(&self) -> usize {
+        self.0.kept.load(Ordering::Relaxed)
+    }
+}
+
+impl Buffers for RecycledBuffers {
+    fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
+        let Some(shelf) = shelf_of(length).filter(|_| align <= 1) else {
+            return Buffer::heap(length, align);
+        };
+        let kept = self.0.take(shelf, length).or_else(|| self.0.take(shelf + 1, length));
+        let memory = kept.or_else(|| Heap::new(length, 1))?;
+        Some(Buffer::recycled(memory, length, Arc::clone(&self.0)))
+    }
+}
+
+/// Free memory by size.
+#[derive(Debug)]
+pub(crate) struct Shelves {
+    limit: usize,
+    kept: AtomicUsize,
+    shelves: [Mutex<Vec<Heap>>; SHELVES],
+}
+
+impl Shelves {
+    fn take(&self, shelf: usize, length: usize) -> Option<Heap> {
+        let mut shelf = self.shelves.get(shelf)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = shelf.pop_if(|memory| memory.size() >= length)?;
+        drop(shelf);
+        self.kept.fetch_sub(memory.size(), Ordering::Relaxed);
+        Some(memory)
+    }
+
+    /// Keeps `memory`, or gives it back to the allocator.
+    pub(crate) fn put(&self, memory: Heap) {
+        let size = memory.size();
+        let Some(shelf) = shelf_of(size) else { return };
+        if self.kept.fetch_add(size, Ordering::Relaxed) + size > self.limit {
+            self.kept.fetch_sub(size, Ordering::Relaxed);
+            return;
+        }
+        self.shelves[shelf].lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+    }
+}
+
+/// Where memory of `length` bytes lies, beside some that is a little shorter or longer. All on the next shelf is longer.
+fn shelf_of(length: usize) -> Option<usize> {
+    if !(1 << SMALLEST..=1 << LARGEST).contains(&length) {
+        return None;
+    }
+    let power = length.ilog2();
+    let above = (length - (1 << power)) >> (power - STEPS);
+    Some((((power - SMALLEST) << STEPS) as usize) + above)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shelf_holds_what_is_about_as_long() {
+        let mut shelf = 0;
+        let mut first = 1 << SMALLEST;
+        for length in 1 << SMALLEST..=1 << LARGEST {
+            let on = shelf_of(length).unwrap();
+            if on != shelf {
+                assert_eq!(on, shelf + 1, "{length}");
+                (shelf, first) = (on, length);
+            }
+            assert!((length - first) << STEPS < first, "{length} lies beside {first}");
+        }
+        assert_eq!(shelf, SHELVES - 1);
+        assert!(shelf_of((1 << SMALLEST) - 1).is_none() && shelf_of((1 << LARGEST) + 1).is_none());
+    }
+
+    #[test]
+    fn what_was_freed_last_is_used_first_and_exactly_as_long_as_asked() {
+        let buffers = RecycledBuffers::default();
+        let (first, second) = (buffers.allocate(100_000, 1).unwrap(), buffers.allocate(100_000, 1).unwrap());
+        let (old, young) = (first.as_ref().as_ptr(), second.as_ref().as_ptr());
+        drop(first);
+        drop(second.freeze());
+        let mut again = buffers.allocate(99_000, 1).unwrap();
+        assert_eq!((again.as_ref().as_ptr(), again.capacity()), (young, 99_000));
+        again.extend(&[1; 99_000]);
+        assert!(again.freeze().iter().all(|&byte| byte == 1));
+        assert!(![young, old].contains(&buffers.allocate(101_000, 1).unwrap().as_ref().as_ptr()));
+        let held = [buffers.allocate(99_999, 1).unwrap(), buffers.allocate(99_999, 1).unwrap()];
+        assert_eq!([held[0].as_ref().as_ptr(), held[1].as_ref().as_ptr()], [young, old]);
+        assert_eq!(buffers.kept(), 101_000);
+    }
+
+    #[test]
+    #[should_panic(expected = "out of range")]
+    fn nothing_is_written_behind_the_length() {
+        let buffers = RecycledBuffers::default();
+        drop(buffers.allocate(100_100, 1).unwrap());
+        buffers.allocate(100_000, 1).unwrap().extend(&[0; 100_001]);
+    }
+
+    #[test]
+    fn no_more_than_the_limit_is_kept() {
+        let buffers = RecycledBuffers::new(250_000);
+        let held: Vec<Buffer> = (0..5).map(|_| buffers.allocate(100_000, 1).unwrap()).collect();
+        drop(held);
+        assert!((200_000..=250_000).contains(&buffers.kept()), "{}", buffers.kept());
+        for (length, align) in [(0, 1), (100, 1), (100_000, 4096), (64 << 20, 1)] {
+            let before = buffers.kept();
+            drop(buffers.allocate(length, align).unwrap());
+            assert_eq!(buffers.kept(), before, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn buffers_may_outlive_what_made_them() {
+        let buffers = RecycledBuffers::default();
+        let mut buffer = buffers.allocate(50_000, 1).unwrap();
+        drop(buffers);
+        buffer.extend(&[7; 50_000]);
+        assert_eq!(buffer.freeze().len(), 50_000);
+    }
+}

@@ -1,0 +1,182 @@
+//! `load --disk`: the disk tier under the real command, and `cache`.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::support::{Samples, content, foreread, four_thousand, load, number, order, run};
+
+/// Bytes that the files below a directory take.
+fn taken(directory: &Path) -> u64 {
+    let entries = fs::read_dir(directory).into_iter().flatten().map(Result::unwrap);
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => taken(&entry.path()),
+            Ok(metadata) => metadata.len(),
+            Err(_) => 0, // gone meanwhile
+        })
+        .sum()
+}
+
+fn disk(directory: &Path, bytes: u64) -> String {
+    format!("--disk={}={bytes}", directory.display())
+}
+
+#[track_caller]
+fn assert_digests(samples: &Samples, report: &serde_json::Value) {
+    let count = number(report, "/samples").to_string();
+    for epoch in report["epochs"].as_array().unwrap() {
+        let ids = order(&["--samples", &count, "--epoch", &epoch["epoch"].to_string()]);
+        assert_eq!(epoch["digest"], samples.digest(&ids), "epoch {}", epoch["epoch"]);
+    }
+}
+
+#[test]
+fn memory_and_disk_together_stay_at_the_floor_and_the_next_run_starts_warm() {
+    let samples = four_thousand();
+    let directory = tempfile::tempdir().unwrap();
+    let (size, epochs) = (samples.bytes(), 3);
+    let part = size * 3 / 10;
+    let (memory, disk) = (format!("--memory={part}"), disk(directory.path(), part));
+    let arguments =
+        ["--epochs=3", "--look-ahead=16MiB", "--digest", "--origin-limit=400MB/s", &memory, &disk];
+    let cold = load(samples, &arguments);
+    let bound = size + (epochs - 1) * (size - 2 * part);
+    let read = number(&cold, "/origin_bytes");
+    assert!(read as f64 <= 1.01 * bound as f64, "{read} of at most {bound}");
+    assert!(read >= number(&cold, "/floor_origin_bytes"));
+    assert_eq!(number(&cold, "/epochs/0/reads/origin/bytes"), size, "each byte once in epoch 1");
+    assert!(number(&cold, "/epochs/2/reads/disk/bytes") as f64 >= 0.97 * part as f64);
+    assert_digests(samples, &cold);
+    assert!(taken(directory.path()) <= part);
+
+    let warm = load(samples, &arguments);
+    let first = number(&warm, "/epochs/0/reads/origin/bytes");
+    assert!(first as f64 <= 1.01 * (size - part) as f64, "{first} of at most {}", size - part);
+    assert!(number(&warm, "/origin_bytes") >= number(&warm, "/floor_origin_bytes"));
+    assert_digests(samples, &warm);
+    assert!(taken(directory.path()) <= part);
+}
+
+#[test]
+fn what_a_disk_holds_is_used_whatever_the_next_run_plans() {
+    let samples = Samples::awkward(200, 20_000);
+    let directory = tempfile::tempdir().unwrap();
+    let all = disk(directory.path(), 20_000_000);
+    load(&samples, &["--epochs=2", &all, "--look-ahead=100KB", "--compute-ms=5"]);
+    // Now memory takes all: every sample moves there from the disk, and none is read from the origin.
+    let moved = load(&samples, &["--epochs=2", &all, "--memory=50MB", "--digest", "--look-ahead=100KB"]);
+    assert_eq!(number(&moved, "/origin_requests"), 0);
+    assert_eq!(number(&moved, "/epochs/0/reads/disk/samples"), 200);
+    assert_eq!(number(&moved, "/epochs/1/reads/memory/samples"), 200);
+    assert_digests(&samples, &moved);
+}
+
+#[test]
+fn killed_at_any_moment_it_leaves_only_whole_samples() {
+    let samples = Samples::awkward(300, 30_000);
+    let directory = tempfile::tempdir().unwrap();
+    let disk = disk(directory.path(), 6_000_000);
+    let seed: u64 = std::env::var("FOREREAD_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let kills = if std::env::var_os("FOREREAD_SOAK").is_some() { 500 } else { 10 };
+    let mut random = seed | 1;
+    for kill in 0..kills {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let target = samples.path().to_str().unwrap();
+        let mut child =
+            foreread(["load", target, "--epochs=50", "--look-ahead=1MB", "--compute-ms=1", &disk])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+        std::thread::sleep(Duration::from_micros(random % 200_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let report = load(&samples, &["--epochs=2", "--look-ahead=1MB", "--digest", &disk]);
+        assert_digests(&samples, &report);
+        let taken = taken(directory.path());
+        assert!(taken <= 6_000_000, "{taken} bytes after kill {kill}, from FOREREAD_TEST_SEED={seed}");
+    }
+}
+
+#[test]
+fn flipped_bytes_cost_reads_and_never_wrong_samples() {
+    let samples = Samples::awkward(100, 20_000);
+    let directory = tempfile::tempdir().unwrap();
+    let all = disk(directory.path(), 20_000_000);
+    load(&samples, &["--epochs=2", &all, "--look-ahead=100KB", "--compute-ms=5"]);
+    let mut files = Vec::new();
+    let mut pending = vec![directory.path().to_owned()];
+    while let Some(path) = pending.pop() {
+        for entry in fs::read_dir(path).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_dir() {
+                pending.push(entry.path())
+            } else {
+                files.push(entry.path())
+            }
+        }
+    }
+    for path in files.iter().filter(|path| fs::metadata(path).unwrap().len() > 0) {
+        let whole = fs::read(path).unwrap();
+        let mut bytes = whole.clone();
+        for at in (0..bytes.len()).step_by(50_001.min(bytes.len() / 3 + 1)) {
+            bytes[at] ^= 0x10;
+        }
+        fs::write(path, &bytes).unwrap();
+        let report = load(&samples, &["--epochs=2", &all, "--look-ahead=100KB", "--digest"]);
+        assert_digests(&samples, &report);
+    }
+}
+
+#[test]
+fn caches_are_listed_and_cleaned_unless_in_use() {
+    let samples = Samples::awkward(50, 20_000);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    let all = disk(directory.path(), 20_000_000);
+    load(&samples, &["--epochs=2", &all, "--look-ahead=100KB", "--compute-ms=5"]);
+    let listed = run(&mut foreread(["cache", "list", path])).ok();
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    assert!(listed.contains("none"), "{listed}");
+
+    let target = samples.path().to_str().unwrap();
+    let mut user = foreread(["load", target, "--epochs=10000", "--compute-ms=20", &all])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let began = std::time::Instant::now();
+    while !run(&mut foreread(["cache", "list", path])).ok().contains(&format!("process {}", user.id())) {
+        assert!(began.elapsed() < Duration::from_secs(20), "the run never took the directory");
+    }
+    let kept = run(&mut foreread(["cache", "clean", path])).ok();
+    assert!(kept.starts_with("nothing to be removed"), "{kept}");
+    // A second run on the same directory reads what is there and writes nothing.
+    assert_digests(&samples, &load(&samples, &["--epochs=1", &all, "--digest"]));
+    user.kill().unwrap();
+    user.wait().unwrap();
+
+    assert!(run(&mut foreread(["cache", "clean", path, "--older-than=3"])).ok().starts_with("nothing"));
+    assert!(run(&mut foreread(["cache", "clean", path])).ok().starts_with("removed "));
+    assert_eq!(run(&mut foreread(["cache", "list", path])).ok().lines().count(), 1);
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_named() {
+    let samples = Samples::awkward(8, 100);
+    samples.add("file", &content(1, 10));
+    let target = samples.path().to_str().unwrap();
+    let line = run(&mut foreread(["load", target, "--disk=/no/such/parent/cache=1GB"])).fails(1);
+    assert!(line.contains("/no/such/parent"), "{line}");
+    let file = disk(&samples.path().join("file"), 1_000_000);
+    assert!(run(&mut foreread(["load", target, &file])).fails(1).contains("file"));
+    for (text, says) in
+        [("--disk=/tmp", "DIR=SIZE"), ("--disk=/tmp=much", "no size"), ("--disk=/tmp=0", "at least 1")]
+    {
+        let line = run(&mut foreread(["load", target, text])).fails(2);
+        assert!(line.contains(says), "{line}");
+    }
+    assert!(run(&mut foreread(["cache", "list", "/no/such/place"])).fails(1).contains("/no/such/place"));
+}

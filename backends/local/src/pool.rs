@@ -22,7 +22,7 @@
 //!
 //! # Measured
 //!
-//! `examples/cost.rs`, files of 100 KB, two cores, CPU with the consumer's: from the page cache 18-20 us a sample and
+//! `benches/`, files of 100 KB, two cores, CPU with the consumer's: from the page cache 18-20 us a sample and
 //! 9.3-10 us of wall clock; a plain loop on one thread takes 14-15 us of either, 16 if it holds on to as many samples;
 //! two such loops at once 7.2 us of wall clock. A wake-up for each answer costs up to 4 us more where the consumer has
 //! a core to itself, and nothing where it has not. From a cold disk 177 us of wall clock with one thread, 151 with two,

@@ -9,12 +9,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use foreread::oracle::{Sampler, Shuffle};
-use foreread::types::SampleId;
+use foreread::types::{DatasetId, SampleId, SampleKey, Tick};
 use foreread::{Builder, Catalog, IndexOptions, Loader, Memory};
 use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};
-use foreread_tier::HeapBuffers;
+use foreread_local::{LocalConfig, LocalOrigin};
+use foreread_tier::{HeapBuffers, Object, ReadRequest, RecycledBuffers, Span, Tier};
+use futures::StreamExt;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +30,10 @@ const EPOCHS: u64 = 9;
 const ROUNDS: usize = 7;
 
 /// Who reads, and what it is called in the table.
-const CONTENDERS: [(&str, &str); 7] = [
+const CONTENDERS: [(&str, &str); 8] = [
     ("foreread", "foreread, defaults"),
     ("foreread-heap", "foreread, every buffer from the allocator"),
+    ("origin", "foreread's origin alone, without the engine"),
     ("foreread-memory", "foreread, memory for all of it"),
     ("plain-1", "1 thread of open, pread, close"),
     ("plain-2", "2 threads of open, pread, close"),
@@ -133,6 +136,7 @@ pub fn part(args: &[String]) -> Result<()> {
         "foreread" => foreread(Loader::builder(directory))?,
         "foreread-heap" => foreread(Loader::builder(directory).buffers(Arc::new(HeapBuffers)))?,
         "foreread-memory" => foreread(Loader::builder(directory).memory(Memory::Bytes(4 << 30)))?,
+        "origin" => origin(path)?,
         "plain-1" => plain(path, 1)?,
         "plain-2" => plain(path, 2)?,
         "readv" => one_buffer(path, false)?,
@@ -267,6 +271,40 @@ fn plain(directory: &Path, threads: usize) -> Result<Found> {
             for (number, _) in order.chunks(BATCH).enumerate() {
                 let batch = answers[number % threads].recv()??;
                 bytes += batch.iter().map(|sample| sample.len() as u64).sum::<u64>();
+            }
+            Ok(bytes)
+        })
+    })
+}
+
+/// The origin alone, with as many batches under way as keep it busy; what comes of a batch is dropped together.
+fn origin(directory: &Path) -> Result<Found> {
+    let start = Instant::now();
+    let plan = Plan::new(directory)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
+    let origin = LocalOrigin::open(directory, LocalConfig::default(), Arc::new(RecycledBuffers::default()))?;
+    let mut objects = Vec::new();
+    for (path, size) in &plan.files {
+        let path = path.strip_prefix(directory)?.to_str().context("the file's name is text")?;
+        objects.push(Object { path: path.into(), size: *size as u64, version: None });
+    }
+    let request = |(tag, id): (usize, &SampleId)| ReadRequest {
+        tag: tag as u32,
+        key: SampleKey::new(DatasetId(0), *id),
+        object: objects[id.0 as usize].clone(),
+        span: Span::Whole,
+        due: Tick(tag as u64),
+    };
+    let read =
+        |ids: &[SampleId]| origin.read(ids.iter().enumerate().map(request).collect()).collect::<Vec<_>>();
+    plan.measure(start, |_, order| {
+        runtime.block_on(async {
+            let mut bytes = 0;
+            let mut batches = futures::stream::iter(order.chunks(BATCH).map(read)).buffered(4);
+            while let Some(batch) = batches.next().await {
+                for answer in batch {
+                    bytes += answer.result?.len() as u64;
+                }
             }
             Ok(bytes)
         })

@@ -1,79 +1,102 @@
 //! An origin held to 100 MB/s, in real time: with memory for everything, and for 60 % of it.
+//!
+//! A trainer that takes batches as fast as they come waits for the origin's bytes and nothing else, at the boundary of
+//! two epochs as anywhere. One that computes a little longer than the origin reads finds the first batch of the next
+//! epoch there when it asks.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use foreread::{Loader, Memory};
+use foreread::{Config, Loader, Memory};
 use foreread_benches::share;
 use foreread_benches::table::{Asked, Figure};
 use serde::{Deserialize, Serialize};
 
 const LIMIT: u64 = 100_000_000;
-const EPOCHS: u64 = 3;
+const EPOCHS: usize = 3;
 
 /// Small beside what does not fit, so that memory alone decides how much is read again.
 const LOOK_AHEAD: u64 = 16 << 20;
 
+/// How long the trainer that computes does so; the origin reads a batch in a little over 60 ms.
+const COMPUTE: Duration = Duration::from_millis(75);
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Found {
     bytes: f64,
-    /// Of each epoch: seconds, those until its first batch, samples.
-    epochs: Vec<(f64, f64, f64)>,
+    epochs: Vec<Epoch>,
     origin: f64,
-    floor: f64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Epoch {
+    seconds: f64,
+    first_batch: f64,
+    samples: f64,
+}
+
+fn within(what: String, found: f64, expected: f64) -> Figure {
+    Figure::new(what, Asked::AtMost(1.03), found / expected, "times")
+        .note(format!("{found:.3} s for {expected:.3} s of bytes"))
+}
+
+fn no_pause(about: &str, epoch: &Epoch) -> Figure {
+    let what = format!("{about}: first batch of epoch 2");
+    Figure::new(what, Asked::AtMost(1.0), epoch.first_batch * 1e3, "ms").note("no pause")
 }
 
 pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
-    let mut figures = Vec::new();
-    let within = |what: String, found: f64, expected: f64| {
-        Figure::new(what, Asked::AtMost(1.03), found / expected, "times")
-            .note(format!("{found:.3} s for {expected:.3} s of bytes"))
+    let ask = |percent: u64, compute: bool| -> Result<Found> {
+        share::ask(&[&"throttled_origin", &directory, &percent.to_string(), &compute.to_string()])
     };
-    for percent in [100, 60] {
-        let found: Found = share::ask(&[&"throttled_origin", &directory, &percent.to_string()])?;
-        let about = format!("100 MB/s, memory for {percent} %");
-        let [first, later @ ..] = &found.epochs[..] else { bail!("no epoch came") };
-        figures.push(within(
-            format!("{about}: epoch 1 over bytes/bandwidth"),
-            first.0,
-            found.bytes / LIMIT as f64,
-        ));
-        for (&(seconds, until_first, samples), epoch) in later.iter().zip(2..) {
-            if percent == 100 {
-                figures.push(
-                    Figure::new(
-                        format!("{about}: epoch {epoch}"),
-                        Asked::AtLeast(100_000.0),
-                        samples / seconds,
-                        "samples/s",
-                    )
-                    .note("memory speed"),
-                );
-            } else {
-                let left = found.bytes * f64::from(100 - percent) / 100.0 / LIMIT as f64;
-                figures.push(within(format!("{about}: epoch {epoch} over (S-C)/bandwidth"), seconds, left));
-            }
-            if epoch == 2 {
-                let what = format!("{about}: first batch of epoch 2");
-                figures.push(Figure::new(what, Asked::AtMost(1.0), until_first * 1e3, "ms").note("no pause"));
-            }
-        }
-        figures.push(
-            Figure::new(
-                format!("{about}: origin bytes over the floor"),
-                Asked::AtMost(1.01),
-                found.origin / found.floor,
-                "times",
-            )
-            .note(format!("{:.1} MB", found.origin / 1e6)),
-        );
+    let mut figures = Vec::new();
+    let seconds = |bytes: f64| bytes / LIMIT as f64;
+
+    let about = "100 MB/s, memory for all";
+    let found = ask(100, false)?;
+    let [first, later @ ..] = &found.epochs[..] else { bail!("no epoch came") };
+    figures.push(within(format!("{about}: epoch 1 over S/bandwidth"), first.seconds, seconds(found.bytes)));
+    for (epoch, number) in later.iter().zip(2..) {
+        let (what, rate) = (format!("{about}: epoch {number}"), epoch.samples / epoch.seconds);
+        figures.push(Figure::new(what, Asked::AtLeast(100_000.0), rate, "samples/s").note("memory speed"));
     }
+    figures.extend(later.first().map(|epoch| no_pause(about, epoch)));
+    let what = format!("{about}: origin bytes over S");
+    figures.push(Figure::new(what, Asked::AtMost(1.0), found.origin / found.bytes, "times"));
+
+    let about = "100 MB/s, memory for 60 %";
+    let found = ask(60, false)?;
+    let [first, later @ ..] = &found.epochs[..] else { bail!("no epoch came") };
+    let left = found.bytes * 0.4;
+    figures.push(within(format!("{about}: epoch 1 over S/bandwidth"), first.seconds, seconds(found.bytes)));
+    for (epoch, number) in later.iter().zip(2..) {
+        let what = format!("{about}: epoch {number} over (S-C)/bandwidth");
+        figures.push(within(what, epoch.seconds, seconds(left)));
+    }
+    let bound = found.bytes + left * (EPOCHS - 1) as f64;
+    figures.push(
+        Figure::new(
+            format!("{about}: origin bytes over S + (E-1)(S-C)"),
+            Asked::AtMost(1.01),
+            found.origin / bound,
+            "times",
+        )
+        .note(format!("{:.1} MB of {:.1} MB", found.origin / 1e6, bound / 1e6)),
+    );
+    let found = ask(60, true)?;
+    figures.extend(found.epochs.get(1).map(|epoch| {
+        let about = format!("{about}, {} ms of computing a batch", COMPUTE.as_millis());
+        no_pause(&about, epoch)
+    }));
     Ok(figures)
 }
 
 pub fn part(args: &[String]) -> Result<()> {
-    let [directory, percent] = args else { bail!("a directory and how much of it fits") };
-    let percent: u64 = percent.parse()?;
+    let [directory, percent, compute] = args else {
+        bail!("a directory, how much of it fits, and who trains")
+    };
+    let (percent, compute): (u64, bool) = (percent.parse()?, compute.parse()?);
     let path = Path::new(directory);
     let mut bytes = 0;
     for class in std::fs::read_dir(path)? {
@@ -81,26 +104,28 @@ pub fn part(args: &[String]) -> Result<()> {
             bytes += file?.metadata()?.len();
         }
     }
-    // "Fits" leaves room for what a sample takes beside its bytes.
+    // "All" leaves room for what a sample takes beside its bytes.
     let memory = if percent >= 100 { 2 * bytes } else { bytes * percent / 100 };
-    let mut config = foreread::Config::default();
-    (config.epochs, config.memory, config.origin_limit) = (EPOCHS, Memory::Bytes(memory), Some(LIMIT));
+    let mut config = Config::default();
+    (config.epochs, config.memory, config.origin_limit) = (EPOCHS as u64, Memory::Bytes(memory), Some(LIMIT));
     config.look_ahead = LOOK_AHEAD;
     let text = path.to_str().context("the directory's name is text")?;
     let mut loader = Loader::builder(text).config(config).start()?;
     for batch in loader.batches() {
-        batch?;
+        let epoch = batch?.epoch();
+        if compute && epoch > 0 {
+            break; // that it came is all that is asked here
+        }
+        if compute {
+            std::thread::sleep(COMPUTE);
+        }
     }
     let report = loader.report();
-    let epochs = report
-        .epochs
-        .iter()
-        .map(|epoch| (epoch.seconds, epoch.first_batch_seconds, epoch.samples as f64))
-        .collect();
-    share::answer(&Found {
-        bytes: bytes as f64,
-        epochs,
-        origin: report.origin_bytes as f64,
-        floor: report.floor_origin_bytes as f64,
-    })
+    let epochs = report.epochs.iter().map(|epoch| Epoch {
+        seconds: epoch.seconds,
+        first_batch: epoch.first_batch_seconds,
+        samples: epoch.samples as f64,
+    });
+    let origin = report.origin_bytes as f64;
+    share::answer(&Found { bytes: bytes as f64, epochs: epochs.collect(), origin })
 }

@@ -2,7 +2,7 @@
 //!
 //! A catalog is its file: what [`Catalog::save`] writes is what [`Catalog::from_objects`] builds in memory and what
 //! [`Catalog::open`] maps, so there is one way to read a sample's entry and nothing to convert. Names stay on disk until
-//! they are asked for; 1.28 million samples open in 26 ms and take 5 to 16 bytes of memory each (`examples/open.rs`;
+//! they are asked for; 1.28 million samples open in 26 ms and take 5 to 16 bytes of memory each (`benches/`;
 //! pages that are used later are the page cache's, shared by all ranks). The price is that a catalog that was just made
 //! holds its whole file in memory, some 63 bytes a sample.
 

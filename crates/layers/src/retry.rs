@@ -10,7 +10,7 @@
 //! time spent in a queue between here and there must not count.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::pin::Pin;
@@ -24,6 +24,7 @@ use metrics::Counter;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::Meter;
+use crate::open::Open;
 use crate::running::Running;
 
 /// How often and how long to try.
@@ -127,7 +128,7 @@ impl<T: Tier + ?Sized> Tier for Retrying<T> {
     }
 
     fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let kept = batch.clone();
+        let kept = Open::new(batch.clone());
         let mut running = Running::default();
         running.push(self.inner.read(batch));
         Attempts {
@@ -135,6 +136,7 @@ impl<T: Tier + ?Sized> Tier for Retrying<T> {
             inner: Arc::clone(&self.inner),
             kept,
             failed: Vec::new(),
+            places: HashMap::new(),
             running,
             asleep: BinaryHeap::new(),
             timer: None,
@@ -156,8 +158,10 @@ struct Attempts<T: ?Sized> {
     rules: Arc<Rules>,
     inner: Arc<T>,
     /// What has not failed, answered or not.
-    kept: Vec<ReadRequest>,
+    kept: Open,
     failed: Vec<Failed>,
+    /// Where in `failed` a tag is: a batch may be long, and all of it may fail.
+    places: HashMap<u32, usize>,
     running: Running,
     /// When to try which of `failed` again.
     asleep: BinaryHeap<Reverse<(Instant, usize)>>,
@@ -197,14 +201,15 @@ impl<T: Tier + ?Sized> Attempts<T> {
     #[cold]
     fn failed(&mut self, tag: u32, error: TierError) -> Option<Completion> {
         let now = Instant::now();
-        let index = match self.failed.iter().position(|failed| failed.request.tag == tag) {
-            Some(index) => index,
+        let index = match self.places.get(&tag) {
+            Some(&index) => index,
             None if !error.is_retryable() => return Some(Completion { tag, result: Err(error) }),
             None => {
-                let Some(index) = self.kept.iter().position(|request| request.tag == tag) else {
+                let Some(request) = self.kept.close(tag) else {
                     return Some(Completion { tag, result: Err(error) }); // nobody asked; not ours to hide
                 };
-                self.failed.push(Failed { request: self.kept.swap_remove(index), failures: 0, first: now });
+                self.failed.push(Failed { request, failures: 0, first: now });
+                self.places.insert(tag, self.failed.len() - 1);
                 self.failed.len() - 1
             }
         };

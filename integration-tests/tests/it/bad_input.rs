@@ -168,3 +168,61 @@ fn settings_that_make_no_sense() {
     assert_says(&run(&mut foreread(["plan", "--samples=5"])).fails(2), &["--sample-bytes"]);
     assert_eq!(run(&mut foreread(["load", target, "--no-such-option"])).code, Some(2));
 }
+
+#[test]
+fn wrong_arguments_are_one_line_too() {
+    for (arguments, says) in [
+        (&["load"][..], "required arguments"),
+        (&["load", "x", "--no-such-option"], "--no-such-option"),
+        (&["load", "x", "--memory"], "--memory"),
+        (&["laod"], "laod"),
+        (&["order", "--samples=3", "--epoch=-1"], "--epoch -1"),
+        (&["order", "--samples=3", "--world-size=2"], "which rank"),
+        (&["load", "x", "--epochs=99999999999"], "at most 1000000"),
+    ] {
+        assert_says(&run(&mut foreread(arguments)).fails(2), &[says]);
+    }
+    assert_eq!(run(&mut foreread(["--help"])).code, Some(0));
+}
+
+#[test]
+fn a_file_of_ten_terabytes_is_an_error_and_not_the_end_of_the_process() {
+    let samples = Samples::awkward(8, 100);
+    let huge = fs::File::create(samples.path().join("a/huge")).unwrap();
+    if let Err(error) = huge.set_len(10 << 40) {
+        println!("this file system has no files so long ({error})");
+        return;
+    }
+    let line = run(&mut foreread(["load", samples.path().to_str().unwrap()])).fails(1);
+    assert_says(&line, &["a/huge", "10995116277760 bytes"]);
+    let report = crate::support::load(&samples, &["--on-error=skip", "--epochs=1", "--batch-size=4"]);
+    assert_eq!((number(&report, "/skipped"), number(&report, "/epochs/0/samples")), (1, 8));
+}
+
+#[test]
+fn a_pipe_in_place_of_the_settings_or_the_state_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("foreread.toml");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = foreread(["order", "--samples=3"]);
+    assert_says(
+        &run(command.current_dir(directory.path())).fails(2),
+        &["foreread.toml", "not a regular file"],
+    );
+    let samples = Samples::awkward(8, 100);
+    let line =
+        run(&mut foreread(["load", samples.path().to_str().unwrap(), "--state", pipe.to_str().unwrap()]))
+            .fails(1);
+    assert_says(&line, &["foreread.toml", "not a regular file"]);
+}
+
+#[test]
+fn a_catalog_never_replaces_what_is_none() {
+    let samples = Samples::awkward(8, 100);
+    let victim = samples.path().join("a/2");
+    let before = fs::read(&victim).unwrap();
+    let target = samples.path().to_str().unwrap();
+    let line = run(&mut foreread(["index", target, "-o", victim.to_str().unwrap()])).fails(2);
+    assert_says(&line, &["a/2", "no catalog"]);
+    assert_eq!(fs::read(&victim).unwrap(), before);
+}

@@ -33,16 +33,13 @@ fn joined(mut first: Passes, second: Passes) -> Passes {
 }
 
 fn command(samples: &Samples, validation: &Samples, state: &Path, more: &[&str]) -> Command {
-    let mut command =
-        foreread(["load", samples.path().to_str().unwrap(), "--report=json", "--ids", "--epochs=3"]);
-    command.args([
-        "--batch-size=4",
-        "--seed=9",
-        "--memory=1MB",
-        "--validate",
-        validation.path().to_str().unwrap(),
-    ]);
-    command.arg("--state").arg(state).args(more);
+    let target = samples.path().to_str().unwrap();
+    let mut command = foreread(["load", target, "--report=json", "--ids", "--memory=1MB"]);
+    command.args(["--validate", validation.path().to_str().unwrap()]).arg("--state").arg(state).args(more);
+    // What is not said otherwise.
+    for (name, value) in [("EPOCHS", "3"), ("BATCH_SIZE", "4"), ("SEED", "9")] {
+        command.env(format!("FOREREAD_{name}"), value);
+    }
     command
 }
 
@@ -136,4 +133,21 @@ fn a_state_of_another_run_is_refused_with_what_differs() {
     std::fs::write(&state, "not a state").unwrap();
     let line = run(&mut command(&samples, &validation, &state, &[])).fails(1);
     assert!(line.contains("state.json") && line.contains("no usable state"), "{line}");
+}
+
+#[test]
+fn a_state_is_of_one_rank_alone() {
+    let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state.json");
+    let line = run(&mut command(&samples, &validation, &state, &["--rank=0", "--world-size=2"])).fails(2);
+    assert!(line.contains("one rank alone"), "{line}");
+}
+
+#[test]
+fn a_state_that_cannot_be_written_is_found_out_before_anything_is_read() {
+    let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
+    let state = Path::new("/no/such/directory/state.json");
+    let line = run(&mut command(&samples, &validation, state, &["--origin-limit=10"])).fails(1);
+    assert!(line.contains("/no/such/directory/state.json"), "{line}");
 }

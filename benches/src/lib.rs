@@ -7,6 +7,7 @@
 //! the allocator (thresholds, arenas, free lists) changes what the next one pays. The price is a process a round, and
 //! results that travel as a line of JSON.
 
+pub mod engine;
 pub mod files;
 pub mod share;
 pub mod table;

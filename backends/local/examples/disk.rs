@@ -74,7 +74,7 @@ fn plain(files: &[(fs::File, u64)], samples: usize, length: usize, threads: usiz
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let mut memory = Buffer::heap(length + 4096, 4096).expect("memory");
+                let mut memory = Buffer::heap(length + 4096, 4096).unwrap_or_else(|| panic!("no memory"));
                 memory.extend(&vec![0; length]);
                 let mut bytes = vec![0u8; length + 4096];
                 let start = bytes.as_ptr().align_offset(4096);
@@ -84,7 +84,7 @@ fn plain(files: &[(fs::File, u64)], samples: usize, length: usize, threads: usiz
                     let (file, records) = &files[draw as usize % files.len()];
                     let offset = 4096 + draw / files.len() as u64 % records * length as u64;
                     if own {
-                        let mut buffer = Buffer::heap(length, 4096).expect("memory");
+                        let mut buffer = Buffer::heap(length, 4096).unwrap_or_else(|| panic!("no memory"));
                         let read = buffer
                             .fill(|empty| rustix::io::pread(file, empty, offset).map(|(done, _)| done))
                             .unwrap();

@@ -55,6 +55,6 @@ fn usage(error: &clap::Error) -> ExitCode {
     let mut lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let first = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
     let rest: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
-    output::complain(&format!("{first} {}", rest.join("; ")).trim_end().to_owned());
+    output::complain(format!("{first} {}", rest.join("; ")).trim_end());
     ExitCode::from(2)
 }

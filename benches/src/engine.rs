@@ -1,0 +1,91 @@
+//! The engine's core with nothing behind it: every action is answered at once, in order.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use foreread::{Config, Memory, Planned};
+use foreread_loader::core::{Action, Core, Event};
+use foreread_loader::{OnError, Source};
+use foreread_planner::Plan;
+use foreread_types::Sizes;
+
+const BYTES: u64 = 100_000;
+const LOOK_AHEAD: u64 = 256 << 20;
+
+/// A run that can be played again and again.
+#[derive(Debug)]
+pub struct Rehearsal {
+    planned: Planned,
+    plan: Arc<Plan>,
+    sizes: Vec<Sizes>,
+    in_memory: bool,
+}
+
+impl Rehearsal {
+    /// Two epochs over `samples` samples of 100 KB, which all come from the origin or all from memory.
+    ///
+    /// # Errors
+    /// If the run cannot be planned, or does not come to its end.
+    pub fn new(samples: u64, in_memory: bool) -> Result<Self> {
+        let sizes = vec![Sizes::uniform(samples, BYTES)];
+        let mut config = Config::default();
+        (config.epochs, config.look_ahead) = (2, LOOK_AHEAD);
+        config.memory = Memory::Bytes(if in_memory { 2 * samples * BYTES } else { 0 });
+        let planned = Planned::new(config, &sizes)?;
+        let plan = Arc::new(planned.plan().clone());
+        let rehearsal = Self { planned, plan, sizes, in_memory };
+        let played = rehearsal.play(&mut rehearsal.core());
+        let all = rehearsal.planned.run().passes().map(|pass| pass.batches).sum::<u64>();
+        ensure!(played == all, "{played} batches of {all} came");
+        Ok(rehearsal)
+    }
+
+    /// Uses of samples in one play.
+    pub fn uses(&self) -> u64 {
+        self.planned.run().samples()
+    }
+
+    /// A core that has done nothing yet.
+    pub fn core(&self) -> Core {
+        let levels = if self.in_memory { vec![Source::Memory] } else { Vec::new() };
+        let config =
+            foreread_loader::core::Config { look_ahead: LOOK_AHEAD, on_error: OnError::Fail, levels };
+        Core::new(config, self.planned.run().clone(), Arc::clone(&self.plan), self.sizes.clone())
+    }
+
+    /// Plays the run for a trainer that takes each batch as it comes. Returns the number of batches.
+    pub fn play(&self, core: &mut Core) -> u64 {
+        let run = self.planned.run();
+        let (mut events, mut actions, mut batches) = (Vec::new(), Vec::new(), 0);
+        loop {
+            for event in events.drain(..).chain([Event::Proceed]) {
+                core.on(event, &mut actions);
+            }
+            if actions.is_empty() {
+                return batches;
+            }
+            for action in actions.drain(..) {
+                match action {
+                    Action::Deal { pass } => {
+                        let stream = run.pass(pass).and_then(|of| run.stream(&of).ok());
+                        events.extend(stream.map(|stream| Event::Dealt { pass, stream }));
+                    }
+                    Action::Find { tick, .. } if self.in_memory => events.push(Event::Found(tick)),
+                    Action::Find { tick, .. } => events.push(Event::Absent(tick)),
+                    Action::Read { tick, .. } | Action::Fetch { tick, .. } => {
+                        events.push(Event::Arrived(tick))
+                    }
+                    Action::Hand { ticks, .. } => {
+                        batches += 1;
+                        if !self.in_memory {
+                            events.push(Event::Released { bytes: ticks * BYTES });
+                        }
+                        events.push(Event::Taken);
+                    }
+                    Action::End => return batches,
+                    _ => {}
+                }
+            }
+        }
+    }
+}

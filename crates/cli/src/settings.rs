@@ -36,6 +36,9 @@ pub fn explain(knobs: &Knobs) -> Result<()> {
     for (name, value, from) in knobs.iter() {
         writeln!(out, "{name:20} {:24} {from}", value.replace('\n', ","))?;
     }
+    for name in knobs.unset() {
+        writeln!(out, "{name:20} {:24} unset", "")?;
+    }
     Ok(out.flush()?)
 }
 

@@ -38,6 +38,3 @@ pub use index::{IndexOptions, Progress};
 
 /// How names of catalogs end. Such files are never samples, so that a catalog may lie in the directory it describes.
 pub const CATALOG_SUFFIX: &str = ".foreread";
-
-/// The file name that a catalog has where nobody chose one.
-pub const CATALOG_FILE_NAME: &str = "catalog.foreread";

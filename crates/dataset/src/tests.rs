@@ -26,7 +26,7 @@ fn small() -> Vec<Object> {
 
 fn saved(objects: Vec<Object>) -> (TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join(crate::CATALOG_FILE_NAME);
+    let path = directory.path().join("catalog.foreread");
     Catalog::from_objects("/data", objects).unwrap().save(&path).unwrap();
     (directory, path)
 }

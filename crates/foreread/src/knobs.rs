@@ -179,6 +179,12 @@ impl Knobs {
         self.values.iter().map(|(name, (value, from))| (*name, value.as_str(), from))
     }
 
+    /// The names of all knobs that nobody has set and that have no default.
+    pub fn unset(&self) -> impl Iterator<Item = &'static str> {
+        let all = self.tables.iter().copied().flatten().map(|(name, ..)| *name);
+        all.filter(|name| !self.values.contains_key(name))
+    }
+
     /// A knob's value with a type.
     ///
     /// # Errors

@@ -127,11 +127,7 @@ impl Driver {
             }
             tokio::select! {
                 biased;
-                answer = self.reads.next(), if !self.reads.is_empty() => {
-                    if let Some(answer) = answer {
-                        self.answered(answer, &mut events);
-                    }
-                }
+                // First: where answers never cease, the next epoch's order must not wait for a lull.
                 (pass, stream) = dealt(&mut self.dealing) => events.push(match stream {
                     Ok(stream) => Event::Dealt { pass, stream },
                     Err(error) => {
@@ -139,6 +135,11 @@ impl Driver {
                         Event::NotDealt { pass }
                     }
                 }),
+                answer = self.reads.next(), if !self.reads.is_empty() => {
+                    if let Some(answer) = answer {
+                        self.answered(answer, &mut events);
+                    }
+                }
                 () = self.handover.changed() => {}
             }
         }

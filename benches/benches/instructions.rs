@@ -6,8 +6,9 @@
 
 #![allow(
     missing_docs,
+    unused_qualifications,
     clippy::unwrap_used,
-    reason = "the macros write functions, and a count that fails may panic"
+    reason = "the macros write functions, and a count that cannot go on may panic"
 )]
 
 use std::hint::black_box;

@@ -86,7 +86,7 @@ impl fmt::Display for Figure {
         let found = number(self.found);
         write!(
             f,
-            "| {:<58} | {asked:>10} | {found:>9} | {:<9} | {verdict:<6} | {} |",
+            "| {:<80} | {asked:>10} | {found:>9} | {:<9} | {verdict:<6} | {} |",
             self.what, self.unit, self.note
         )
     }
@@ -94,7 +94,7 @@ impl fmt::Display for Figure {
 
 /// The lines as a table that Markdown understands.
 pub fn print(figures: &[Figure]) {
-    println!("| {:<58} | {:>10} | {:>9} | {:<9} | {:<6} | |", "", "asked", "measured", "unit", "");
+    println!("| {:<80} | {:>10} | {:>9} | {:<9} | {:<6} | |", "", "asked", "measured", "unit", "");
     println!("|---|--:|--:|---|---|---|");
     for figure in figures {
         println!("{figure}");

@@ -1,4 +1,4 @@
-//! Plans of 90 epochs over 1.28 million samples and a validation set.
+//! Plans of many epochs over 1.28 million samples and a validation set.
 
 use std::sync::Arc;
 
@@ -32,15 +32,15 @@ pub fn parts(criterion: &mut Criterion) -> Result<()> {
     let dropping = Phase { batch_size: Some(256), drop_last: true, ..shuffled.clone() };
     let weighted = phase(0, Weighted::new(&vec![1.0; IMAGENET as usize], IMAGENET, 1)?);
     let validate = phase(1, Sequential::new(50_000)?);
-    let run = |train: &Phase, world_size| -> Result<Run> {
-        let schedule = Schedule::new(90, vec![train.clone(), validate.clone()])?;
+    let run = |epochs, train: &Phase, world_size| -> Result<Run> {
+        let schedule = Schedule::new(epochs, vec![train.clone(), validate.clone()])?;
         Ok(Run::new(Arc::new(schedule), Deal::Torch, world_size, Rank(0))?)
     };
     let runs = [
-        ("shuffle", run(&shuffled, 1)?),
-        ("shuffle, drop_last", run(&dropping, 1)?),
-        ("shuffle, 16 ranks", run(&shuffled, 16)?),
-        ("weighted", run(&weighted, 1)?),
+        ("90 epochs, shuffle", run(90, &shuffled, 1)?),
+        ("90 epochs, shuffle, drop_last", run(90, &dropping, 1)?),
+        ("90 epochs, shuffle, 16 ranks", run(90, &shuffled, 16)?),
+        ("9 epochs, weighted", run(9, &weighted, 1)?),
     ];
     let mut group = criterion.benchmark_group("plan of 1.28 M");
     group.sample_size(10);

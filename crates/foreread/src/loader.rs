@@ -236,6 +236,23 @@ impl Ready {
             .into_iter()
             .map(|dataset| Dataset { catalog: dataset.catalog, origin: dataset.origin as Arc<dyn Tier> })
             .collect();
+        for (level, (_, cache)) in plan.levels().iter().zip(&caches) {
+            tracing::info!(
+                tier = cache.name(),
+                capacity = level.capacity,
+                samples = level.samples,
+                "a tier of the run"
+            );
+        }
+        tracing::info!(
+            samples = catalogs[0].len(),
+            bytes = catalogs[0].total_bytes(),
+            passes = run.passes().len(),
+            look_ahead = config.look_ahead,
+            retention = ?plan.retention(),
+            floor,
+            "starting"
+        );
         let parts =
             Parts { run, plan, datasets, caches, look_ahead: config.look_ahead, on_error: config.on_error };
         let inner = foreread_loader::Loader::start(parts, workers.handle());

@@ -1,17 +1,15 @@
 //! A map in parts.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{PoisonError, RwLock};
 
 use foreread_tier::Sample;
-use foreread_types::SampleKey;
+use foreread_types::{KeyMap, SampleKey};
 
 const PARTS: usize = 64;
 
-type Part = RwLock<HashMap<SampleKey, Sample, BuildHasherDefault<KeyHasher>>>;
+type Part = RwLock<KeyMap<Sample>>;
 
 /// Samples by their keys.
 pub(crate) struct Map([Part; PARTS]);
@@ -57,31 +55,6 @@ impl Map {
 
     pub(crate) fn len(&self) -> usize {
         self.0.iter().map(|part| part.read().unwrap_or_else(PoisonError::into_inner).len()).sum()
-    }
-}
-
-/// Hashes the two numbers of a key with one multiplication. Keys come from catalogs, not from adversaries.
-#[derive(Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(u64::from(value));
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = self.0.rotate_left(32) ^ value;
-    }
-
-    fn finish(&self) -> u64 {
-        let product = u128::from(self.0 ^ 0x243f_6a88_85a3_08d3) * 0x9e37_79b9_7f4a_7c15_u128;
-        (product >> 64) as u64 ^ product as u64
     }
 }
 

@@ -7,9 +7,11 @@
 mod fingerprint;
 mod footprint;
 mod ids;
+mod map;
 mod sizes;
 
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use footprint::Footprint;
 pub use ids::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
+pub use map::{KeyHasher, KeyMap};
 pub use sizes::Sizes;

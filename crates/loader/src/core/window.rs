@@ -1,10 +1,9 @@
 //! The part of the access stream that is under way: from the first use that has not been handed out to the last that
 //! has been issued.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 
-use foreread_types::{SampleKey, Tick};
+use foreread_types::{KeyMap, SampleKey, Tick};
 
 use crate::report::Source;
 
@@ -51,7 +50,7 @@ pub(super) struct Slot {
 pub(super) struct Window {
     base: u64,
     slots: VecDeque<Slot>,
-    latest: HashMap<SampleKey, Tick, BuildHasherDefault<KeyHasher>>,
+    latest: KeyMap<Tick>,
 }
 
 impl Window {
@@ -94,31 +93,5 @@ impl Window {
             self.latest.remove(&slot.key);
         }
         Some(slot)
-    }
-}
-
-/// Hashes a key's two numbers with one multiplication: a use costs four look-ups here, and the standard hash would be
-/// most of what the core spends on it. Keys come from the run's own catalogs, not from adversaries.
-#[derive(Debug, Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(u64::from(value));
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = self.0.rotate_left(32) ^ value;
-    }
-
-    fn finish(&self) -> u64 {
-        let product = u128::from(self.0 ^ 0x243f_6a88_85a3_08d3) * 0x9e37_79b9_7f4a_7c15_u128;
-        (product >> 64) as u64 ^ product as u64
     }
 }

@@ -47,7 +47,9 @@ pub use crate::loader::{Builder, Loader, Ready};
 pub use crate::planned::{Planned, sampler};
 pub use crate::prepared::Prepared;
 pub use crate::registry::Registry;
-pub use crate::report::{CountReport, EpochReport, ReadsReport, Report};
+pub use crate::report::{
+    Adapted, CountReport, EpochReport, LookAheadReport, ParallelismReport, ReadsReport, Report,
+};
 pub use crate::size::{ByteRate, ByteSize, ParseSizeError};
 pub use crate::state::State;
 

@@ -7,7 +7,7 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use foreread_dataset::{Catalog, IndexOptions, Progress};
-use foreread_layers::Meter;
+use foreread_layers::{Limit, Meter};
 use foreread_loader::{Batch, Batches, Dataset, LoadError, Parts};
 use foreread_oracle::{Deal, Position};
 use foreread_planner::Plan;
@@ -21,7 +21,7 @@ use crate::origin;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
 use crate::registry::Registry;
-use crate::report::{Report, Whole};
+use crate::report::{Adapted, Report, Whole};
 use crate::runtime::Workers;
 use crate::state::State;
 
@@ -232,6 +232,8 @@ impl Ready {
         let Prepared { planned, opened, caches, shared } = prepared;
         let Planned { config, run, plan, floor, cluster: _ } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
+        // Training's; validation's is the same one, or waits for the same store.
+        let limit = opened.first().and_then(|dataset| dataset.limit.clone());
         let datasets = opened
             .into_iter()
             .map(|dataset| Dataset { catalog: dataset.catalog, origin: dataset.origin as Arc<dyn Tier> })
@@ -256,7 +258,7 @@ impl Ready {
         let parts =
             Parts { run, plan, datasets, caches, look_ahead: config.look_ahead, on_error: config.on_error };
         let inner = foreread_loader::Loader::start(parts, workers.handle());
-        Loader { inner, catalogs, config, floor, origin: shared.meter, _workers: workers }
+        Loader { inner, catalogs, config, floor, origin: shared.meter, limit, _workers: workers }
     }
 }
 
@@ -288,6 +290,7 @@ pub struct Loader {
     config: Config,
     floor: u64,
     origin: Meter,
+    limit: Option<Limit>,
     /// Last: the engine's task goes before the threads that it runs on.
     _workers: Workers,
 }
@@ -324,7 +327,8 @@ impl Loader {
             dataset_bytes: self.catalogs[0].total_bytes(),
             floor: self.floor,
         };
-        Report::new(&whole, &self.origin.read(), &self.inner.report())
+        let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
+        Report::new(&whole, &self.origin.read(), adapted, &self.inner.report())
     }
 
     /// Where the run stands: after the last batch that was taken.

@@ -40,13 +40,14 @@ impl Shared {
 
     /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory whose pages this
     /// machine's kernel keeps finds its own parallelism (its threads say when they wait), does not answer late, and is
-    /// read at memory's speed: it gets only what the user asked for.
-    fn wrap(&self, origin: Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
+    /// read at memory's speed: it gets only what the user asked for. Beside it the limit on what is under way.
+    fn wrap(&self, origin: Arc<dyn OriginTier>) -> (Arc<dyn OriginTier>, Option<Limit>) {
         if !origin.profile().kernel_cached {
-            return self.stack.wrap(origin);
+            return (self.stack.wrap(origin), self.stack.limit.clone());
         }
         let fixed = self.options.parallelism.and_then(NonZeroUsize::new).map(Limit::new);
-        self.stack.clone().with_hedge(None).with_deadline(None).with_limit(fixed).wrap(origin)
+        let stack = self.stack.clone().with_hedge(None).with_deadline(None).with_limit(fixed.clone());
+        (stack.wrap(origin), fixed)
     }
 }
 
@@ -55,6 +56,8 @@ impl Shared {
 pub(crate) struct Opened {
     pub(crate) catalog: Catalog,
     pub(crate) origin: Arc<dyn OriginTier>,
+    /// How many reads may be under way, where that is limited.
+    pub(crate) limit: Option<Limit>,
 }
 
 /// Opens `target`: a catalog file, whose origin is the one that it was made from, or the URL or path of an origin,
@@ -78,7 +81,8 @@ pub(crate) async fn open(
         Some(catalog) => catalog,
         None => Catalog::index(&*origin, &url, &IndexOptions::default(), progress).await?,
     };
-    Ok(Opened { catalog, origin: shared.wrap(origin) })
+    let (origin, limit) = shared.wrap(origin);
+    Ok(Opened { catalog, origin, limit })
 }
 
 async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {

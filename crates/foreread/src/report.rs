@@ -1,8 +1,8 @@
 //! The report of a run: what `foreread load --report json` prints. Other tools read it, so fields are added and never
 //! renamed.
 
-use foreread_layers::Reading;
-use foreread_loader::{Count, PassReport, RunReport, Source};
+use foreread_layers::{Decisions, Reading};
+use foreread_loader::{Count, LookAhead, PassReport, RunReport, Source};
 use serde::Serialize;
 
 /// One rank's report.
@@ -30,8 +30,69 @@ pub struct Report {
     pub retried: u64,
     /// Requests that were sent a second time because the answer was late.
     pub hedged: u64,
+    /// What the run has found out and set by itself.
+    pub adapted: Adapted,
     /// One entry a pass, in order.
     pub epochs: Vec<EpochReport>,
+}
+
+/// What a run has found out and set by itself, within what the user allows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Adapted {
+    /// Requests that may be under way at the origin; left out where nothing limits them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin_parallelism: Option<ParallelismReport>,
+    /// How far reads run ahead of the trainer.
+    pub look_ahead: LookAheadReport,
+}
+
+/// How many requests may be under way at once, and how that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ParallelismReport {
+    /// Now.
+    pub now: u64,
+    /// The least that it was.
+    pub lowest: u64,
+    /// The most that it was.
+    pub highest: u64,
+    /// How often it was changed.
+    pub changes: u64,
+    /// Why it is what it is: `fixed` (the user said so, or nothing has called for a change), `starting`, `growing`,
+    /// `latency`, `draining`, `demand` or `throttled`.
+    pub why: &'static str,
+    /// The most requests that really were under way.
+    pub peak: u64,
+}
+
+/// How far reads run ahead, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LookAheadReport {
+    /// What the user allows.
+    pub allowed_bytes: u64,
+    /// What is used of it now.
+    pub now_bytes: u64,
+    /// The least that was used.
+    pub lowest_bytes: u64,
+}
+
+impl Adapted {
+    pub(crate) fn of(limit: Option<Decisions>, look_ahead: LookAhead) -> Self {
+        Self {
+            origin_parallelism: limit.map(|limit| ParallelismReport {
+                now: limit.limit as u64,
+                lowest: limit.lowest as u64,
+                highest: limit.highest as u64,
+                changes: limit.changes,
+                why: limit.why.as_str(),
+                peak: limit.peak_in_flight as u64,
+            }),
+            look_ahead: LookAheadReport {
+                allowed_bytes: look_ahead.allowed,
+                now_bytes: look_ahead.now,
+                lowest_bytes: look_ahead.lowest,
+            },
+        }
+    }
 }
 
 /// One pass of an epoch: training or validation.
@@ -132,7 +193,7 @@ pub(crate) struct Whole {
 }
 
 impl Report {
-    pub(crate) fn new(whole: &Whole, origin: &Reading, run: &RunReport) -> Self {
+    pub(crate) fn new(whole: &Whole, origin: &Reading, adapted: Adapted, run: &RunReport) -> Self {
         Self {
             rank: whole.rank,
             world_size: whole.world_size,
@@ -145,6 +206,7 @@ impl Report {
             substituted: run.substituted,
             retried: origin.retried,
             hedged: origin.hedged,
+            adapted,
             epochs: run.passes.iter().map(EpochReport::of).collect(),
         }
     }

@@ -6,68 +6,10 @@ use std::time::Duration;
 
 use foreread_layers::{AdaptivePolicy, Decisions, Limit, Stack, Throttle, Why};
 use foreread_tier::OriginTier;
-use foreread_tier_testing::{FakeOrigin, Fared, Trainer};
+use foreread_tier_testing::{Cell, FakeOrigin, Fared, Trainer};
 use foreread_types::{SampleId, Tick};
 
-const SIZE: u64 = 100_000;
-const OBJECTS: u64 = 1000;
-const BATCH: f64 = 32.0;
-/// What no origin is asked to exceed, in samples a second.
-const CEILING: f64 = 20_000.0;
-
-/// An origin: it does the lesser of `parallelism / latency` and `bandwidth / size`.
-#[derive(Clone, Copy, Debug)]
-struct Cell {
-    latency: Duration,
-    parallelism: usize,
-    /// Bytes a second.
-    bandwidth: Option<u64>,
-}
-
-impl Cell {
-    fn new(latency_ms: u64, parallelism: usize, megabytes: Option<u64>) -> Self {
-        let bandwidth = megabytes.map(|megabytes| megabytes * 1_000_000);
-        Self { latency: Duration::from_millis(latency_ms), parallelism, bandwidth }
-    }
-
-    fn of_latency(latency_ms: u64) -> impl Iterator<Item = Self> {
-        [4, 64, 1024].into_iter().flat_map(move |parallelism| {
-            [Some(50), Some(400), None].map(|megabytes| Self::new(latency_ms, parallelism, megabytes))
-        })
-    }
-
-    fn by_bandwidth(&self) -> f64 {
-        self.bandwidth.map_or(f64::INFINITY, |bandwidth| bandwidth as f64 / SIZE as f64)
-    }
-
-    fn by_latency(&self) -> f64 {
-        self.parallelism as f64 / self.latency.as_secs_f64()
-    }
-
-    /// Samples a second.
-    fn possible(&self) -> f64 {
-        self.by_latency().min(self.by_bandwidth()).min(CEILING)
-    }
-
-    /// Requests that may be under way; where not bandwidth is the limit, any number.
-    fn allowed(&self) -> f64 {
-        let by_bandwidth = self.by_bandwidth();
-        if by_bandwidth < self.by_latency().min(CEILING) {
-            2.0 * by_bandwidth * self.latency.as_secs_f64() + BATCH
-        } else {
-            f64::INFINITY
-        }
-    }
-
-    fn origin(&self) -> FakeOrigin {
-        let origin = FakeOrigin::uniform(OBJECTS, SIZE).with_zeroes().with_latency(self.latency);
-        let origin = origin.with_parallelism(self.parallelism).with_pipe_outside();
-        match self.bandwidth {
-            Some(bandwidth) => origin.with_bandwidth(bandwidth),
-            None => origin,
-        }
-    }
-}
+const BATCH: f64 = Cell::BATCH as f64;
 
 /// One run: how it fared, and the limit at the end of each of its steps.
 struct Run {
@@ -96,9 +38,9 @@ impl Run {
     }
 }
 
-/// A trainer that asks for [`CEILING`] samples a second.
+/// A trainer that asks for 20,000 samples a second.
 fn greedy() -> Trainer {
-    Trainer::new(Duration::from_secs_f64(BATCH / CEILING))
+    Trainer::new(Cell::greedy())
 }
 
 /// Drives `origin` for so many seconds; `at` is told the time after each step.
@@ -117,7 +59,7 @@ async fn drive_through(
     let Some(limit) = stack.limit.clone() else { panic!("a stack without a limit") };
     let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(origin.clone()));
     let mut course = Vec::new();
-    let request = |tag, sample| origin.request(tag, SampleId(sample % OBJECTS), Tick(sample));
+    let request = |tag, sample| origin.request(tag, SampleId(sample % Cell::SAMPLES), Tick(sample));
     let until = Duration::from_secs_f64(seconds);
     let fared = trainer
         .run(tier, u64::from(u32::MAX), until, request, |time| {
@@ -195,7 +137,7 @@ async fn what_is_possible_where_the_pipe_takes_places() {
     for (latency_ms, parallelism, megabytes) in [(1, 64, 50), (10, 64, 400), (50, 1024, 50), (10, 1024, 400)]
     {
         let cell = Cell::new(latency_ms, parallelism, Some(megabytes));
-        let origin = FakeOrigin::uniform(OBJECTS, SIZE).with_zeroes().with_latency(cell.latency);
+        let origin = FakeOrigin::uniform(Cell::SAMPLES, Cell::SIZE).with_zeroes().with_latency(cell.latency);
         let origin = origin.with_parallelism(parallelism).with_bandwidth(megabytes * 1_000_000);
         check(cell, origin, cell.possible(), 0.95).await;
     }

@@ -152,6 +152,7 @@ impl Driver {
             events.push(Event::Released { bytes: told.released });
         }
         events.extend((0..told.taken).map(|_| Event::Taken));
+        events.extend(told.reach.map(|bytes| Event::Reach { bytes }));
         if told.asked {
             events.push(Event::Asked);
         }

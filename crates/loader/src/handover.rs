@@ -18,8 +18,10 @@ use tokio::time::Instant;
 
 use crate::account::Account;
 use crate::batch::Batch;
+use crate::core::TURN;
 use crate::error::LoadError;
 use crate::instruments::Instruments;
+use crate::pace::{LookAhead, Pace};
 use crate::report::RunReport;
 
 /// What the trainer has done since the driver looked last.
@@ -28,6 +30,8 @@ pub(crate) struct Told {
     pub(crate) asked: bool,
     pub(crate) taken: u64,
     pub(crate) released: u64,
+    /// The look-ahead from now on, where it has changed.
+    pub(crate) reach: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -52,11 +56,13 @@ struct State {
     taken: u64,
     last: Option<(usize, u64)>,
     account: Account,
+    pace: Pace,
+    reach: Option<u64>,
     instruments: Instruments,
 }
 
 impl Handover {
-    pub(crate) fn new(run: Run, wake_at: u64) -> Self {
+    pub(crate) fn new(run: Run, look_ahead: u64) -> Self {
         let state = State {
             run,
             queue: VecDeque::new(),
@@ -66,7 +72,9 @@ impl Handover {
             taken: 0,
             last: None,
             account: Account::default(),
-            instruments: Instruments::new(),
+            pace: Pace::new(look_ahead),
+            reach: None,
+            instruments: Instruments::new(look_ahead),
         };
         Self {
             state: Mutex::new(state),
@@ -74,7 +82,7 @@ impl Handover {
             arrived: Condvar::new(),
             driver: Notify::new(),
             released: AtomicU64::new(0),
-            wake_at: wake_at.max(1),
+            wake_at: (look_ahead / TURN).max(1),
             began: Instant::now(),
         }
     }
@@ -105,7 +113,8 @@ impl Handover {
     pub(crate) fn told(&self) -> Told {
         let released = self.released.swap(0, Ordering::AcqRel);
         let mut state = self.lock();
-        let told = Told { asked: state.asked, taken: state.taken, released };
+        let reach = state.reach.take();
+        let told = Told { asked: state.asked, taken: state.taken, released, reach };
         (state.asked, state.taken) = (false, 0);
         told
     }
@@ -138,6 +147,10 @@ impl Handover {
                 state.account.take(&pass, &batch.taking, asked, now);
             }
             state.instruments.batch(&batch.taking, now.saturating_sub(asked));
+            if let Some(reach) = state.pace.taken(batch.taking.reads.total().bytes, asked, now) {
+                state.instruments.look_ahead(reach);
+                state.reach = Some(reach);
+            }
             drop(state);
             self.driver.notify_one();
             return Some(Some(Ok(batch)));
@@ -185,6 +198,10 @@ impl Handover {
 
     pub(crate) fn report(&self) -> RunReport {
         self.lock().account.report().clone()
+    }
+
+    pub(crate) fn look_ahead(&self) -> LookAhead {
+        self.lock().pace.look_ahead()
     }
 
     /// The pass and the number of the batch that was taken last.

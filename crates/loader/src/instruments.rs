@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use metrics::{Counter, Histogram, counter, histogram};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use crate::report::{Source, Taking};
 
@@ -15,6 +15,7 @@ pub(crate) struct Instruments {
     skipped: Counter,
     substituted: Counter,
     wait: Histogram,
+    look_ahead: Gauge,
 }
 
 impl std::fmt::Debug for Instruments {
@@ -24,8 +25,8 @@ impl std::fmt::Debug for Instruments {
 }
 
 impl Instruments {
-    pub(crate) fn new() -> Self {
-        Self {
+    pub(crate) fn new(look_ahead: u64) -> Self {
+        let instruments = Self {
             samples: Source::ALL
                 .map(|source| counter!("foreread_delivered_samples_total", "source" => source.as_str())),
             bytes: Source::ALL
@@ -34,7 +35,14 @@ impl Instruments {
             skipped: counter!("foreread_skipped_samples_total"),
             substituted: counter!("foreread_substituted_samples_total"),
             wait: histogram!("foreread_batch_wait_seconds"),
-        }
+            look_ahead: gauge!("foreread_look_ahead_bytes"),
+        };
+        instruments.look_ahead(look_ahead);
+        instruments
+    }
+
+    pub(crate) fn look_ahead(&self, bytes: u64) {
+        self.look_ahead.set(bytes as f64);
     }
 
     pub(crate) fn batch(&self, taking: &Taking, waited: Duration) {

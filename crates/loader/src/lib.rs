@@ -16,6 +16,7 @@ mod error;
 mod handover;
 mod instruments;
 mod loader;
+mod pace;
 mod report;
 
 pub use crate::batch::Batch;
@@ -23,4 +24,5 @@ pub use crate::core::OnError;
 pub use crate::driver::Dataset;
 pub use crate::error::{LoadError, LoadErrorKind};
 pub use crate::loader::{Batches, Loader, Parts};
+pub use crate::pace::LookAhead;
 pub use crate::report::{Count, PassReport, Reads, RunReport, Source, Taking};

@@ -16,10 +16,11 @@ use tokio::task::AbortHandle;
 use tracing::Instrument;
 
 use crate::batch::Batch;
-use crate::core::{Config, Core, OnError, TURN};
+use crate::core::{Config, Core, OnError};
 use crate::driver::{Dataset, Driver, Held};
 use crate::error::LoadError;
 use crate::handover::Handover;
+use crate::pace::LookAhead;
 use crate::report::{RunReport, Source};
 
 /// How long a blocking wait sleeps at most before it looks around again.
@@ -36,7 +37,7 @@ pub struct Parts {
     pub datasets: Vec<Dataset>,
     /// The caches, as the plan numbers its levels, with their names in the report.
     pub caches: Vec<(Source, Arc<dyn CacheTier>)>,
-    /// How far reads may run ahead of the trainer, in bytes.
+    /// How far reads may run ahead of the trainer at most, in bytes; less is used where the trainer's pace needs less.
     pub look_ahead: u64,
     /// What happens when a sample cannot be read.
     pub on_error: OnError,
@@ -65,7 +66,7 @@ impl Loader {
     /// [`LoadErrorKind::Stopped`](crate::LoadErrorKind::Stopped).
     pub fn start(parts: Parts, runtime: &Handle) -> Self {
         let Parts { run, plan, datasets, caches, look_ahead, on_error } = parts;
-        let handover = Arc::new(Handover::new(run.clone(), look_ahead / TURN));
+        let handover = Arc::new(Handover::new(run.clone(), look_ahead));
         let staging = {
             // Weak, or batches that nobody takes would keep their own queue alive through their charges.
             let handover = Arc::downgrade(&handover);
@@ -131,6 +132,11 @@ impl Loader {
     /// Where samples are kept.
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
+    }
+
+    /// How far reads run ahead of the trainer now.
+    pub fn look_ahead(&self) -> LookAhead {
+        self.handover.look_ahead()
     }
 
     /// Staging memory in use now, in bytes: read ahead, or with the trainer and in no cache.

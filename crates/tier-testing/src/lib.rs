@@ -1,6 +1,7 @@
 //! For tests only: fakes of every kind of tier, and a conformance suite that real ones are held to.
 //!
 //! * [`FakeOrigin`]: a store of generated objects with a latency, a bandwidth and a parallelism.
+//! * [`Cell`]: such stores by what limits them, and what is possible there.
 //! * [`FailingTier`]: any tier, with failures on command.
 //! * [`Trainer`]: what an engine and a trainer ask of an origin, in time, and how they fare.
 //! * [`CountingTier`]: any tier, counted and recorded.
@@ -11,6 +12,7 @@
 //! two runs are alike. They use no threads, no global state and no randomness beyond a seed. Everything here may
 //! panic: a fake that is used wrongly, or a promise that is not kept, is a failed test.
 
+mod cell;
 mod content;
 mod counting;
 mod counts;
@@ -21,6 +23,7 @@ mod trainer;
 
 pub mod conformance;
 
+pub use cell::Cell;
 pub use content::{Known, content, content_range, request};
 pub use counting::CountingTier;
 pub use counts::{Counts, Tally};

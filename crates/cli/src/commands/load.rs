@@ -246,5 +246,21 @@ fn total(out: &mut impl Write, report: &Report) -> Result<()> {
         report.skipped,
         report.substituted
     )?;
+    if let Some(limit) = &report.adapted.origin_parallelism {
+        writeln!(
+            out,
+            "parallelism  {} requests may be under way ({}; it was {} to {}); at most {} were",
+            limit.now, limit.why, limit.lowest, limit.highest, limit.peak
+        )?;
+    }
+    let look_ahead = report.adapted.look_ahead;
+    if look_ahead.lowest_bytes < look_ahead.allowed_bytes {
+        writeln!(
+            out,
+            "look-ahead   {} of {} in use; the trainer's pace needs no more",
+            ByteSize(look_ahead.now_bytes),
+            ByteSize(look_ahead.allowed_bytes)
+        )?;
+    }
     Ok(())
 }

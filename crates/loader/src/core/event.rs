@@ -35,6 +35,11 @@ pub enum Event {
         /// How many bytes.
         bytes: u64,
     },
+    /// Reads may run so many bytes ahead from now on, at most what the configuration allows. What has been issued stays.
+    Reach {
+        /// How many bytes.
+        bytes: u64,
+    },
     /// The trainer asks for the next batch and it is not there.
     Asked,
     /// The trainer has taken the next batch.

@@ -18,7 +18,8 @@
 //!    a full buffer must never wait for a trainer that waits for it.
 //!
 //! So staging memory stays within max(look-ahead, two largest batches) for a trainer that holds one batch at a time.
-//! The price of the rules is that an over-tight look-ahead stalls the trainer instead of failing.
+//! The price of the rules is that an over-tight look-ahead stalls the trainer instead of failing. Of the look-ahead that
+//! is allowed, as much is used as [`Event::Reach`] says.
 //!
 //! # Placement and retention
 //!
@@ -67,7 +68,7 @@ pub enum OnError {
 /// What the core needs to know beside the run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How far reads may run ahead of the trainer, in bytes.
+    /// How far reads may run ahead of the trainer at most, in bytes.
     pub look_ahead: u64,
     /// What happens when a sample cannot be read.
     pub on_error: OnError,
@@ -104,6 +105,8 @@ pub struct Core {
     /// Batches that have been issued (the last perhaps in part) and not taken; the first `handed` have been handed.
     batches: VecDeque<Batch>,
     handed: usize,
+    /// The look-ahead that is in use, in bytes.
+    reach: u64,
     /// Staging memory in use, in bytes.
     charged: u64,
     /// Bytes and slots issued and not taken.
@@ -123,6 +126,7 @@ impl Core {
             _ => None,
         };
         Self {
+            reach: config.look_ahead,
             config,
             plan,
             horizon,
@@ -161,6 +165,7 @@ impl Core {
             Event::Arrived(tick) => self.arrived(tick, actions),
             Event::Failed(tick) => self.failed(tick, actions),
             Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
+            Event::Reach { bytes } => self.reach = bytes.min(self.config.look_ahead),
             Event::Asked => self.asked = true,
             Event::Taken => self.taken(),
             Event::Proceed => self.proceed(actions),
@@ -395,12 +400,12 @@ impl Core {
 
     /// Issues uses while there is room.
     fn issue(&mut self, actions: &mut Vec<Action>) {
-        let free = self.config.look_ahead.saturating_sub(self.charged.max(self.span));
-        let mut ahead = free >= self.config.look_ahead / TURN;
+        let free = self.reach.saturating_sub(self.charged.max(self.span));
+        let mut ahead = free >= self.reach / TURN;
         while !self.ended && self.upcoming.covers(self.horizon.unwrap_or(0)) {
             let Some(next) = self.upcoming.peek() else { return };
             let bytes = self.sizes[next.key.dataset.0 as usize].bytes(next.key.id);
-            let fits = self.charged.max(self.span).saturating_add(bytes) <= self.config.look_ahead;
+            let fits = self.charged.max(self.span).saturating_add(bytes) <= self.reach;
             ahead &= fits;
             if !ahead && !self.must_issue(&next) {
                 return;

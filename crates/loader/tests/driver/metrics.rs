@@ -32,7 +32,7 @@ fn what_is_delivered_is_counted_by_source() {
         let value = match value {
             DebugValue::Counter(count) => count,
             DebugValue::Histogram(values) => values.len() as u64,
-            DebugValue::Gauge(_) => panic!("no gauges here"),
+            DebugValue::Gauge(now) => now.into_inner() as u64,
         };
         seen.insert(format!("{}{source}", key.key().name()), value);
     }
@@ -45,5 +45,6 @@ fn what_is_delivered_is_counted_by_source() {
     }
     assert_eq!(of("foreread_delivered_samples_total origin"), 100);
     assert_eq!((of("foreread_delivered_batches_total"), of("foreread_batch_wait_seconds")), (26, 26));
+    assert_eq!(of("foreread_look_ahead_bytes"), 10_000);
     assert_eq!((of("foreread_skipped_samples_total"), of("foreread_substituted_samples_total")), (0, 0));
 }

@@ -90,3 +90,30 @@ async fn stall_and_computing_add_up_to_the_time() {
     assert_eq!((pass.batches, pass.time), (20, 400 * MS));
     assert_eq!((pass.first_batch, pass.stall), (20 * MS, 400 * MS - 19 * 5 * MS));
 }
+
+#[tokio::test(start_paused = true)]
+async fn memory_that_a_slow_trainer_does_not_need_is_given_back_and_taken_again() {
+    const MB: u64 = 1_000_000;
+    let fake = FakeOrigin::uniform(4000, 100_000).with_latency(20 * MS).with_zeroes();
+    let rig = Rig { look_ahead: 100 * MB, epochs: 2, batch_size: 10, ..Rig::new(fake) };
+    let mut loader = rig.start();
+    let mut waited = Duration::ZERO;
+    // A megabyte every half second: ten seconds of it are 20 MB.
+    for _ in 0..300 {
+        next(&mut loader).await.unwrap().unwrap();
+        sleep(500 * MS).await;
+    }
+    waited += loader.report().passes[0].stall;
+    assert!(waited <= 50 * MS, "{waited:?}: the first batch alone was waited for");
+    let look_ahead = loader.look_ahead();
+    assert_eq!((look_ahead.allowed, look_ahead.now), (100 * MB, 20 * MB));
+    assert!(loader.staged_bytes() <= look_ahead.now + 2 * MB, "{} bytes", loader.staged_bytes());
+    // The origin falls silent for a while that is longer than what is at hand lasts: everything may be used again.
+    rig.fake.set_latency(Duration::from_secs(60));
+    for _ in 0..40 {
+        next(&mut loader).await.unwrap().unwrap();
+        sleep(500 * MS).await;
+    }
+    assert_eq!(loader.look_ahead().now, 100 * MB);
+    assert_eq!(loader.look_ahead().lowest, 20 * MB);
+}

@@ -1,0 +1,206 @@
+//! How far ahead is far enough: the part of the look-ahead that the trainer's pace calls for.
+//!
+//! The look-ahead that a user allows is what reading may take, not what it must. A trainer that takes 5 MB a second
+//! gains nothing from 256 MiB of samples that wait for it: they are 50 seconds early. What a look-ahead is for is the
+//! time that an origin may be slow or silent, so what is kept ahead is counted in seconds of the trainer's own appetite:
+//! the bytes that it takes in a second that it does not spend waiting.
+//!
+//! * Nothing is given back before a window of time has shown the appetite.
+//! * A trainer that had to wait lately gets all that is allowed, because whatever was kept ahead was not enough.
+//! * Never less than a few batches, nor than a few megabytes: they are cheap, and reads should leave in groups.
+//!
+//! The price is that after a long quiet time an origin that is silent for longer than [`AHEAD`] is felt, where the whole
+//! look-ahead might have outlasted it. Times are arguments, so this is tested without a clock.
+
+use std::time::Duration;
+
+/// What is kept ahead, in time of the trainer: twice the five seconds after which a silent read is long given up.
+const AHEAD: Duration = Duration::from_secs(10);
+
+/// How long a trainer that had to wait gets all that is allowed.
+const WARY: Duration = Duration::from_secs(60);
+
+/// Appetite is measured over windows of at least this, and of so many batches.
+const WINDOW: Duration = Duration::from_secs(2);
+const BATCHES: u32 = 8;
+
+/// A wait that is shorter is the hand-over's own.
+const WAIT: Duration = Duration::from_millis(1);
+
+/// What is always kept ahead, if the user allows it: this, and so many of the largest batches.
+const LEAST: u64 = 16 << 20;
+const LEAST_BATCHES: u64 = 4;
+
+/// Changes below this part are not made.
+const DEAD_BAND: u64 = 8;
+
+/// How far reads run ahead of the trainer, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LookAhead {
+    /// What the user allows.
+    pub allowed: u64,
+    /// What is used of it now.
+    pub now: u64,
+    /// The least that was used of it so far.
+    pub lowest: u64,
+}
+
+/// One window of measuring.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    began: Duration,
+    waited: Duration,
+    batches: u32,
+    bytes: u64,
+    largest: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pace {
+    look_ahead: LookAhead,
+    /// None before the first batch: that one is always waited for.
+    window: Option<Window>,
+    wary_until: Duration,
+}
+
+impl Pace {
+    pub(crate) fn new(allowed: u64) -> Self {
+        let look_ahead = LookAhead { allowed, now: allowed, lowest: allowed };
+        Self { look_ahead, window: None, wary_until: Duration::ZERO }
+    }
+
+    pub(crate) fn look_ahead(&self) -> LookAhead {
+        self.look_ahead
+    }
+
+    /// The trainer took a batch of so many bytes at `now`, which it had asked for at `asked`. Returns the look-ahead from
+    /// now on where it changes.
+    pub(crate) fn taken(&mut self, bytes: u64, asked: Duration, now: Duration) -> Option<u64> {
+        let Some(window) = &mut self.window else {
+            self.window = Some(Window { began: now, ..Window::default() });
+            return None;
+        };
+        let waited = now.saturating_sub(asked);
+        if waited >= WAIT {
+            window.waited += waited;
+            self.wary_until = now + WARY;
+        }
+        window.batches += 1;
+        window.bytes = window.bytes.saturating_add(bytes);
+        window.largest = window.largest.max(bytes);
+        let long = now.saturating_sub(window.began) >= WINDOW && window.batches >= BATCHES;
+        // All at once where it was too little, with no window to be waited for.
+        if now < self.wary_until {
+            if long {
+                self.window = Some(Window { began: now, ..Window::default() });
+            }
+            return self.set(self.look_ahead.allowed);
+        }
+        if !long {
+            return None;
+        }
+        let wanted = window.wanted(now);
+        self.window = Some(Window { began: now, ..Window::default() });
+        self.set(wanted)
+    }
+
+    fn set(&mut self, wanted: u64) -> Option<u64> {
+        let LookAhead { allowed, now, lowest } = self.look_ahead;
+        let wanted = wanted.min(allowed);
+        let small = wanted.abs_diff(now) < now / DEAD_BAND && wanted != allowed;
+        if wanted == now || small {
+            return None;
+        }
+        self.look_ahead = LookAhead { allowed, now: wanted, lowest: lowest.min(wanted) };
+        Some(wanted)
+    }
+}
+
+impl Window {
+    /// What the trainer takes in [`AHEAD`] if it never waits.
+    fn wanted(&self, now: Duration) -> u64 {
+        let busy = now.saturating_sub(self.began).saturating_sub(self.waited).max(Duration::from_millis(1));
+        let bytes = u128::from(self.bytes) * AHEAD.as_millis() / busy.as_millis();
+        let appetite = u64::try_from(bytes).unwrap_or(u64::MAX);
+        appetite.max(LEAST).max(self.largest.saturating_mul(LEAST_BATCHES))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALLOWED: u64 = 256 << 20;
+
+    /// Takes batches of `bytes` every `every` seconds from `from` on until `until`; each waited for `wait` seconds.
+    /// Returns when the last was taken.
+    fn train(pace: &mut Pace, bytes: u64, every: f64, wait: f64, from: f64, until: f64) -> f64 {
+        let mut now = from;
+        while now < until {
+            now += every + wait;
+            let asked = Duration::from_secs_f64(now - wait);
+            pace.taken(bytes, asked, Duration::from_secs_f64(now));
+        }
+        now
+    }
+
+    #[test]
+    fn what_a_slow_trainer_does_not_need_is_given_back() {
+        let mut pace = Pace::new(ALLOWED);
+        let now = train(&mut pace, 3_200_000, 0.64, 0.0, 0.0, 4.0);
+        assert_eq!(pace.look_ahead().now, ALLOWED, "before there is a window of batches");
+        train(&mut pace, 3_200_000, 0.64, 0.0, now, 20.0);
+        let look_ahead = pace.look_ahead();
+        // 5 MB a second.
+        assert!((49_000_000..=51_000_000).contains(&look_ahead.now), "{look_ahead:?}");
+        assert_eq!((look_ahead.lowest, look_ahead.allowed), (look_ahead.now, ALLOWED));
+    }
+
+    #[test]
+    fn a_quick_trainer_keeps_all_that_is_allowed() {
+        let mut pace = Pace::new(ALLOWED);
+        train(&mut pace, 6_400_000, 0.064, 0.0, 0.0, 30.0);
+        assert_eq!(pace.look_ahead(), LookAhead { allowed: ALLOWED, now: ALLOWED, lowest: ALLOWED });
+    }
+
+    #[test]
+    fn one_that_waits_gets_all_at_once_and_keeps_it_for_a_while() {
+        let mut pace = Pace::new(ALLOWED);
+        train(&mut pace, 320_000, 0.064, 0.0, 0.0, 10.0);
+        let given_back = pace.look_ahead().now;
+        assert!(given_back < ALLOWED / 4);
+        let (asked, now) = (Duration::from_millis(10_100), Duration::from_millis(10_150));
+        assert_eq!(pace.taken(320_000, asked, now), Some(ALLOWED));
+        train(&mut pace, 320_000, 0.064, 0.0, 10.2, 69.0);
+        assert_eq!(pace.look_ahead().now, ALLOWED);
+        train(&mut pace, 320_000, 0.064, 0.0, 69.0, 76.0);
+        assert!(pace.look_ahead().now < ALLOWED / 4);
+        assert_eq!(pace.look_ahead().lowest, given_back);
+    }
+
+    #[test]
+    fn waiting_is_no_appetite() {
+        let window = Window { waited: Duration::from_secs(9), bytes: 10_000_000, ..Window::default() };
+        assert_eq!(window.wanted(Duration::from_secs(10)), 100_000_000);
+    }
+
+    #[test]
+    fn a_few_batches_and_megabytes_always_stay() {
+        let mut pace = Pace::new(1 << 30);
+        train(&mut pace, 1000, 0.1, 0.0, 0.0, 10.0);
+        assert_eq!(pace.look_ahead().now, LEAST);
+        let mut pace = Pace::new(1 << 30);
+        train(&mut pace, 100 << 20, 100.0, 0.0, 0.0, 2000.0);
+        assert_eq!(pace.look_ahead().now, 400 << 20);
+        let mut pace = Pace::new(1 << 20);
+        train(&mut pace, 1000, 0.1, 0.0, 0.0, 10.0);
+        assert_eq!(pace.look_ahead().now, 1 << 20, "more than is allowed");
+    }
+
+    #[test]
+    fn appetites_beyond_all_numbers_are_bounded() {
+        let mut pace = Pace::new(u64::MAX);
+        train(&mut pace, u64::MAX, 0.5, 0.0, 0.0, 10.0);
+        assert_eq!(pace.look_ahead().now, u64::MAX);
+    }
+}

@@ -30,6 +30,8 @@ pub enum Command {
     Load(Load),
     /// Show what would be kept where, and the fewest bytes that must be read
     Plan(Plan),
+    /// Measure the origin, the disks and memory, for plans that say how long a run will take
+    Calibrate(Calibrate),
     /// Show what disk tiers hold, or remove what is not in use
     #[command(subcommand)]
     Cache(Cache),
@@ -55,6 +57,52 @@ pub enum Cache {
         #[arg(long, value_name = "FINGERPRINT")]
         dataset: Option<String>,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct Calibrate {
+    /// The dataset: a directory, a URL, or a catalog made by `foreread index`
+    #[arg(value_name = "URL|CATALOG")]
+    pub target: Option<String>,
+    /// A directory of the disk tier (may be repeated); some hundred megabytes are written there and removed again
+    #[arg(long, value_name = "DIR")]
+    pub disk: Vec<String>,
+    /// How long it may take, listing the dataset apart [default: 30]
+    #[arg(long, value_name = "S")]
+    pub seconds: Option<String>,
+    /// The most bytes that are read from the origin [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub origin_bytes: Option<String>,
+    /// The most bytes a second that runs will read from the origin
+    #[arg(long, value_name = "SIZE/s")]
+    pub origin_limit: Option<String>,
+    /// The most reads from the origin at once
+    #[arg(long, value_name = "N")]
+    pub origin_parallelism: Option<String>,
+    /// The file to write [default: foreread-calibration.toml]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<String>,
+    /// text or json [default: text]
+    #[arg(long)]
+    pub report: Option<String>,
+    /// Print every setting and where it came from, and stop
+    #[arg(long)]
+    pub explain: bool,
+}
+
+impl Calibrate {
+    /// What was given on the command line.
+    pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
+        vec![
+            ("disk", list(&self.disk)),
+            ("seconds", self.seconds.clone()),
+            ("origin-bytes", self.origin_bytes.clone()),
+            ("origin-limit", self.origin_limit.clone()),
+            ("origin-parallelism", self.origin_parallelism.clone()),
+            ("output", self.output.clone()),
+            ("report", self.report.clone()),
+        ]
+    }
 }
 
 #[derive(Debug, Args)]

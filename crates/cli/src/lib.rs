@@ -37,6 +37,7 @@ pub fn run() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Plan(options) => commands::plan::run(&options),
+        Command::Calibrate(options) => commands::calibrate::run(&options),
         Command::Cache(options) => commands::cache::run(&options),
     };
     match done {

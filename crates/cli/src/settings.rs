@@ -20,7 +20,9 @@ const OWN: &[Knob] = &[
     ("format", Some("auto"), "how samples lie in objects"),
     ("include", None, "globs of what to index"),
     ("exclude", None, "globs of what to leave out"),
-    ("output", None, "where to write the catalog"),
+    ("output", None, "where to write the catalog, or the calibration"),
+    ("seconds", Some("30"), "how long a calibration may take"),
+    ("origin-bytes", Some("1GiB"), "how much a calibration may read from the origin"),
 ];
 
 /// Gathers all settings; `arguments` are those given on the command line.

@@ -11,6 +11,7 @@
 //!
 //! The crates behind it are re-exported under their names ([`oracle`], [`planner`], [`dataset`], [`tier`], [`layers`]).
 
+mod calibration;
 mod config;
 mod disk;
 mod error;
@@ -40,6 +41,10 @@ pub use foreread_dataset::{Catalog, IndexOptions, Progress};
 pub use foreread_loader::{Batch, Batches, LoadError, LoadErrorKind, OnError};
 pub use foreread_oracle::{Deal, Position};
 
+pub use crate::calibration::{
+    CalibrateOptions, Calibration, DiskSpeed, MemorySpeed, OriginSpeed, Point, Progress as Calibrating,
+    Stage, calibrate,
+};
 pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::knobs::{KNOBS, Knob, Knobs, Provenance};

@@ -38,6 +38,12 @@ impl Shared {
         Self { meter, stack, options }
     }
 
+    /// The same without what adapts or repeats: for measuring an origin as it is, within the user's limits.
+    pub(crate) fn raw(config: &Config) -> Self {
+        let Self { meter, stack, options } = Self::new(config);
+        Self { meter, stack: stack.with_limit(None).with_hedge(None).with_deadline(None), options }
+    }
+
     /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory whose pages this
     /// machine's kernel keeps finds its own parallelism (its threads say when they wait), does not answer late, and is
     /// read at memory's speed: it gets only what the user asked for. Beside it the limit on what is under way.

@@ -155,3 +155,22 @@ fn resident_memory_stays_within_the_tier_the_look_ahead_and_a_constant() {
         assert!(peak <= bound, "peak {} MiB of {} MiB", peak / MIB, bound / MIB);
     }
 }
+
+#[test]
+fn what_a_run_sets_by_itself_is_in_its_report() {
+    let samples = Samples::awkward(600, 50_000);
+    let report = load(
+        &samples,
+        &["--epochs", "1", "--batch-size", "20", "--compute-ms", "100", "--origin-parallelism", "4"],
+    );
+    let limit = &report["adapted"]["origin_parallelism"];
+    assert_eq!(
+        (number(limit, "/now"), number(limit, "/highest"), limit["why"].as_str()),
+        (4, 4, Some("fixed"))
+    );
+    assert!((1..=4).contains(&number(limit, "/peak")), "{limit}");
+    // Half a megabyte a tenth of a second: most of the look-ahead is of no use.
+    let look_ahead = &report["adapted"]["look_ahead"];
+    assert_eq!(number(look_ahead, "/allowed_bytes"), 256 << 20);
+    assert!(number(look_ahead, "/lowest_bytes") < 100_000_000, "{look_ahead}");
+}

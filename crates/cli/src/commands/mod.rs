@@ -1,6 +1,7 @@
 //! One module a subcommand: read the settings, do the work, print the result.
 
 pub mod cache;
+pub mod calibrate;
 pub mod demo;
 pub mod index;
 pub mod load;

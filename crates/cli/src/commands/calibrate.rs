@@ -1,0 +1,125 @@
+//! `foreread calibrate`: measures what a run would use and writes it to a file that plans are made with.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use foreread::{
+    ByteRate, ByteSize, CalibrateOptions, Calibrating, Calibration, Knobs, Point, Registry, Stage, calibrate,
+};
+
+use crate::arguments::Calibrate;
+use crate::{output, settings};
+
+/// Where the result goes where nobody says otherwise.
+const FILE: &str = "foreread-calibration.toml";
+
+pub fn run(options: &Calibrate) -> Result<()> {
+    let knobs = settings::gather(options.given())?;
+    if options.explain {
+        return settings::explain(&knobs);
+    }
+    let json = settings::is_json(&knobs)?;
+    let wanted = wanted(options, &knobs)?;
+    if wanted.target.is_none() && wanted.disks.is_empty() {
+        return Err(foreread::Error::new(
+            foreread::ErrorKind::Usage,
+            "there is nothing to measure: name a dataset, a directory with --disk, or both",
+        )
+        .into());
+    }
+    let path = PathBuf::from(knobs.get("output").map_or(FILE, |(path, _)| path));
+    let measured = calibrate(wanted, Registry::with_defaults(), say)?;
+    measured.write(&path)?;
+    let mut out = output::stdout();
+    if json {
+        serde_json::to_writer(&mut out, &measured)?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, &measured, &path)?;
+    }
+    Ok(out.flush()?)
+}
+
+fn wanted(options: &Calibrate, knobs: &Knobs) -> Result<CalibrateOptions> {
+    let mut wanted = CalibrateOptions::default();
+    wanted.target.clone_from(&options.target);
+    // A size is no matter here; where the settings of runs name one it is passed over.
+    let directory =
+        |text: String| PathBuf::from(text.rsplit_once('=').map_or(&*text, |(directory, _)| directory));
+    wanted.disks = settings::list(knobs, "disk").into_iter().map(directory).collect();
+    let seconds: f64 = knobs.parse("seconds")?.unwrap_or(30.0);
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time >= Duration::from_secs(1));
+    wanted.time = time.ok_or_else(|| knobs.refuse("seconds", "it is at least 1"))?;
+    if let Some(bytes) = knobs.parse::<ByteSize>("origin-bytes")? {
+        wanted.origin_bytes = bytes.0;
+    }
+    wanted.config.origin_limit = knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0);
+    wanted.config.origin_parallelism = knobs.parse("origin-parallelism")?;
+    Ok(wanted)
+}
+
+/// Each figure as it is found: some seconds lie between two, so lines are enough.
+fn say(progress: Calibrating) {
+    let what = match &progress.stage {
+        Stage::Listing => "the dataset is listed".to_owned(),
+        Stage::Origin => "origin".to_owned(),
+        Stage::Disk(directory) => format!("disk {}", directory.display()),
+    };
+    match progress.point {
+        Some(point) => eprintln!("{what}: {}", figure(&point)),
+        None => eprintln!("{what} ..."),
+    }
+}
+
+fn figure(point: &Point) -> String {
+    let sure = if point.spread < 1.0 {
+        format!("give or take {:.0} %", (100.0 * point.spread).ceil())
+    } else {
+        "too few samples to say how sure".to_owned()
+    };
+    let rate = ByteSize(point.bytes_per_second);
+    format!("{:>5} reads under way: {rate}/s, {sure} ({} samples)", point.parallelism, point.samples)
+}
+
+fn print(out: &mut impl Write, measured: &Calibration, path: &Path) -> Result<()> {
+    if let Some(origin) = &measured.origin {
+        writeln!(
+            out,
+            "origin       {}: samples of {} on average; one read alone takes {:.1} ms beside its bytes",
+            origin.url,
+            ByteSize(origin.sample_bytes),
+            1e3 * origin.latency_seconds
+        )?;
+        rates(out, &origin.read, origin.best())?;
+    }
+    for disk in &measured.disk {
+        let write = ByteSize(disk.write_bytes_per_second);
+        writeln!(out, "disk         {}: {write}/s written behind", disk.directory)?;
+        rates(out, &disk.read, disk.best())?;
+    }
+    if let Some(memory) = &measured.memory {
+        writeln!(
+            out,
+            "memory       {}/s copied by one thread, give or take {:.0} %",
+            ByteSize(memory.bytes_per_second),
+            (100.0 * memory.spread).ceil()
+        )?;
+    }
+    writeln!(
+        out,
+        "written to {}; `plan`, `load` and `simulate` read it with --calibration {}",
+        path.display(),
+        path.display()
+    )?;
+    Ok(())
+}
+
+fn rates(out: &mut impl Write, points: &[Point], best: Option<Point>) -> Result<()> {
+    for point in points {
+        let mark = if best == Some(*point) { "  <- more gain less than 5 %" } else { "" };
+        writeln!(out, "             {}{mark}", figure(point))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! Measuring everything that a run would use, within a time and a number of bytes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use foreread_dataset::Catalog;
+use foreread_tier::{Buffers, Context, OriginTier, ReadRequest, RecycledBuffers};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+
+use super::probe::{self, Budget};
+use super::{Calibration, MemorySpeed, OriginSpeed, Point, VERSION, memory};
+use crate::config::{Config, SamplerKind};
+use crate::error::{Error, Result};
+use crate::origin::{Opened, Shared, open};
+use crate::planned::sampler;
+use crate::registry::Registry;
+use crate::runtime::Workers;
+
+/// The most reads of the origin under way at once, where the user says nothing.
+const MOST: u32 = 1024;
+
+/// How long memory is measured.
+const MEMORY: Duration = Duration::from_millis(300);
+
+/// The length of samples on the disk where no dataset says another, in bytes.
+const LENGTH: u64 = 110_000;
+
+/// What to measure, and what that may cost.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CalibrateOptions {
+    /// The origin: a URL, a path, or a catalog; none leaves it out.
+    pub target: Option<String>,
+    /// Directories of the disk tier.
+    pub disks: Vec<PathBuf>,
+    /// How long all of it may take, listing the dataset apart; 30 s.
+    pub time: Duration,
+    /// The most bytes that are read from the origin; 1 GiB.
+    pub origin_bytes: u64,
+    /// The limits on the origin that runs will have: `origin_limit` and `origin_parallelism` count.
+    pub config: Config,
+}
+
+impl Default for CalibrateOptions {
+    fn default() -> Self {
+        Self {
+            target: None,
+            disks: Vec::new(),
+            time: Duration::from_secs(30),
+            origin_bytes: 1 << 30,
+            config: Config::default(),
+        }
+    }
+}
+
+/// What is being measured.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stage {
+    /// The dataset is listed.
+    Listing,
+    /// The origin.
+    Origin,
+    /// A directory of the disk tier.
+    Disk(PathBuf),
+}
+
+/// How far it has come.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// What is being measured.
+    pub stage: Stage,
+    /// What was measured last, if anything yet.
+    pub point: Option<Point>,
+}
+
+/// Measures memory, and the origin and the directories that are named. Blocks the thread; not for async code.
+///
+/// Samples are read in a random order, each at most once as long as there are others, so that no cache answers.
+///
+/// # Errors
+/// If the dataset cannot be opened or read, or a directory cannot be written.
+pub fn calibrate(
+    options: CalibrateOptions,
+    registry: Registry,
+    progress: impl FnMut(Progress) + Send + 'static,
+) -> Result<Calibration> {
+    let workers = Workers::new(None)?;
+    let buffers: Arc<dyn Buffers> = Arc::new(RecycledBuffers::default());
+    let context = Context { buffers, runtime: workers.handle().clone(), seed: options.config.seed };
+    workers.wait(async move { everything(options, &registry, &context, progress).await })
+}
+
+async fn everything(
+    options: CalibrateOptions,
+    registry: &Registry,
+    context: &Context,
+    mut progress: impl FnMut(Progress) + Send,
+) -> Result<Calibration> {
+    let measured = context.runtime.spawn_blocking(|| memory::measure(MEMORY)).await;
+    let memory: Option<MemorySpeed> = measured.ok();
+    let parts = options.disks.len() as u32 + u32::from(options.target.is_some());
+    let time = options.time.saturating_sub(MEMORY) / parts.max(1);
+    let mut origin = None;
+    if let Some(target) = &options.target {
+        progress(Progress { stage: Stage::Listing, point: None });
+        let config = options.config.clone().validated()?;
+        let shared = Shared::raw(&config);
+        let opened = open(target, registry, context, &shared, |_| ()).await?;
+        let budget = Budget { time, bytes: options.origin_bytes };
+        let told = |point| progress(Progress { stage: Stage::Origin, point: Some(point) });
+        origin = Some(of_origin(&opened, &config, budget, told).await?);
+    }
+    let length = origin.as_ref().map_or(LENGTH, |origin| origin.sample_bytes);
+    let mut disk = Vec::new();
+    for directory in &options.disks {
+        let stage = Stage::Disk(directory.clone());
+        progress(Progress { stage: stage.clone(), point: None });
+        let told = |point| progress(Progress { stage: stage.clone(), point: Some(point) });
+        disk.push(of_disk(directory, length, time, context, told).await?);
+    }
+    let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Ok(Calibration { version: VERSION, made, origin, memory, disk })
+}
+
+#[cfg(feature = "local")]
+async fn of_disk(
+    directory: &std::path::Path,
+    length: u64,
+    time: Duration,
+    context: &Context,
+    told: impl FnMut(Point),
+) -> Result<super::DiskSpeed> {
+    super::disk::measure(directory, length, time, Arc::clone(&context.buffers), told).await
+}
+
+/// Without the `local` feature there is no disk tier to be measured.
+#[cfg(not(feature = "local"))]
+async fn of_disk(
+    _: &std::path::Path,
+    _: u64,
+    _: Duration,
+    _: &Context,
+    _: impl FnMut(Point),
+) -> Result<super::DiskSpeed> {
+    Err(Error::usage("disk: this program was built without the feature `local`, which brings it"))
+}
+
+/// Requests for the samples of a catalog in a random order, again and again, with how long each is.
+struct Requests {
+    catalog: Catalog,
+    ids: Vec<SampleId>,
+    at: usize,
+}
+
+impl Requests {
+    fn new(catalog: Catalog, seed: u64) -> Result<Self> {
+        let order = sampler(SamplerKind::Shuffle, catalog.len(), seed)?.order(0)?;
+        // More are not read in the time that there is.
+        let mut ids = vec![SampleId(0); catalog.len().min(1 << 20) as usize];
+        order.fill(0, 1, &mut ids);
+        let sizes = catalog.sizes();
+        ids.retain(|id| sizes.bytes(*id) > 0);
+        if ids.is_empty() {
+            return Err(Error::usage(format!("{}: all samples are empty", catalog.base_url())));
+        }
+        Ok(Self { catalog, ids, at: 0 })
+    }
+
+    fn next(&mut self) -> Option<ReadRequest> {
+        let id = self.ids[self.at % self.ids.len()];
+        self.at += 1;
+        let entry = self.catalog.entry(id).ok()?;
+        let key = SampleKey::new(DatasetId(0), id);
+        Some(ReadRequest { tag: 0, key, object: entry.object, span: entry.span, due: Tick(0) })
+    }
+
+    fn mean(&self) -> u64 {
+        let sizes = self.catalog.sizes();
+        let total: u128 = self.ids.iter().map(|id| u128::from(sizes.bytes(*id))).sum();
+        (total / self.ids.len() as u128).max(1) as u64
+    }
+}
+
+async fn of_origin(
+    opened: &Opened,
+    config: &Config,
+    budget: Budget,
+    told: impl FnMut(Point),
+) -> Result<OriginSpeed> {
+    let mut requests = Requests::new(opened.catalog.clone(), config.seed)?;
+    let sample_bytes = requests.mean();
+    // A catalog was read and checked whole when it was opened; an entry that cannot be had now is none to measure.
+    let first = requests.next().ok_or_else(|| Error::usage("the catalog cannot be read"))?;
+    let tier: &Arc<dyn OriginTier> = &opened.origin;
+    let most = config.origin_parallelism.map_or(MOST, |most| most.clamp(1, MOST as usize) as u32);
+    let read =
+        probe::curve(tier, most, budget, || requests.next().unwrap_or_else(|| first.clone()), told).await?;
+    let best = read.iter().map(|point| point.bytes_per_second).max().unwrap_or(1);
+    let alone = read.first().map_or(best, |point| point.bytes_per_second).max(1);
+    // One read alone takes its latency and its bytes' time; how fast bytes flow is what many together show at best.
+    let latency_seconds = (sample_bytes as f64 / alone as f64 - sample_bytes as f64 / best as f64).max(0.0);
+    Ok(OriginSpeed {
+        url: opened.catalog.base_url().to_owned(),
+        sample_bytes,
+        latency_seconds,
+        stream_bytes_per_second: best,
+        read,
+    })
+}

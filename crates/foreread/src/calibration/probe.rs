@@ -1,0 +1,171 @@
+//! Throughput of any tier over the number of reads under way.
+//!
+//! For each number, doubling, reads are kept under way for a while through the layer that limits them in every run
+//! ([`Limited`]), and the bytes that came are divided by the time. The first generation of answers is left out: it
+//! measures the start. The rest is cut into parts, whose differences say how sure the figure is.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foreread_layers::{Limit, Limited};
+use foreread_tier::{Completions, ReadRequest, Tier, TierError};
+use futures::StreamExt;
+use futures::stream::SelectAll;
+
+use super::Point;
+
+/// Parts that a measurement is cut into.
+const PARTS: usize = 5;
+
+/// A doubling that gains less than this ends the search, the second time.
+const GAIN: f64 = 1.05;
+
+/// What measuring may cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    pub(super) time: Duration,
+    pub(super) bytes: u64,
+}
+
+/// Measures `tier` with 1, 2, 4, ... reads under way, at most `most`; `next` makes requests, whose tags are replaced.
+///
+/// # Errors
+/// The first read that fails.
+pub(super) async fn curve<T: Tier + ?Sized>(
+    tier: &Arc<T>,
+    most: u32,
+    mut budget: Budget,
+    mut next: impl FnMut() -> ReadRequest,
+    mut told: impl FnMut(Point),
+) -> Result<Vec<Point>, TierError> {
+    let mut points: Vec<Point> = Vec::new();
+    let mut flat = 0;
+    let mut parallelism = 1;
+    while parallelism <= most && flat < 2 && budget.bytes > 0 && !budget.time.is_zero() {
+        let left = (most / parallelism).ilog2() + 1;
+        let share = Budget { time: budget.time / left, bytes: budget.bytes.div_ceil(left.into()) };
+        let measured = at(tier, parallelism, share, &mut next).await?;
+        budget.time = budget.time.saturating_sub(measured.took);
+        budget.bytes = budget.bytes.saturating_sub(measured.bytes);
+        if let Some(point) = measured.point(parallelism) {
+            let highest = points.iter().map(|point| point.bytes_per_second).max().unwrap_or(0);
+            flat = if point.bytes_per_second as f64 >= GAIN * highest as f64 { 0 } else { flat + 1 };
+            told(point);
+            points.push(point);
+        }
+        parallelism *= 2;
+    }
+    Ok(points)
+}
+
+/// When each answer came, and its bytes.
+struct Answers {
+    took: Duration,
+    /// All that were asked for, also what was still under way at the end.
+    bytes: u64,
+    came: Vec<(Duration, u64)>,
+}
+
+async fn at<T: Tier + ?Sized>(
+    tier: &Arc<T>,
+    parallelism: u32,
+    share: Budget,
+    next: &mut impl FnMut() -> ReadRequest,
+) -> Result<Answers, TierError> {
+    let places = NonZeroUsize::new(parallelism as usize).unwrap_or(NonZeroUsize::MIN);
+    let limited = Limited::with_limit(Arc::clone(tier), Limit::new(places));
+    let mut reads: SelectAll<Completions> = SelectAll::new();
+    // As much again waits outside, so that no place is ever empty.
+    let (mut waiting, turn) = (0, places.get().max(8));
+    let (mut asked, mut sizes) = (0, Vec::new());
+    let mut came = Vec::new();
+    let began = Instant::now();
+    loop {
+        while waiting < turn + places.get() && asked < share.bytes {
+            let requests: Vec<ReadRequest> = (0..turn)
+                .map(|at| {
+                    let request = ReadRequest { tag: (sizes.len() + at) as u32, ..next() };
+                    asked += request.len();
+                    request
+                })
+                .collect();
+            sizes.extend(requests.iter().map(ReadRequest::len));
+            waiting += requests.len();
+            reads.push(limited.read(requests));
+        }
+        let Some(answer) = reads.next().await else { break };
+        answer.result?;
+        waiting -= 1;
+        let now = began.elapsed();
+        came.push((now, sizes[answer.tag as usize]));
+        if now >= share.time {
+            break;
+        }
+    }
+    Ok(Answers { took: began.elapsed(), bytes: asked, came })
+}
+
+impl Answers {
+    /// Throughput without the first generation of answers; `None` where that was all.
+    fn point(&self, parallelism: u32) -> Option<Point> {
+        let first = (parallelism as usize).min(self.came.len());
+        let (begin, rest) = match first.checked_sub(1).and_then(|last| self.came.get(last)) {
+            Some(&(begin, _)) if self.came.len() > first => (begin, &self.came[first..]),
+            // There was only one generation: better a figure that counts its start than none.
+            _ => (Duration::ZERO, &self.came[..]),
+        };
+        let rate = |from: Duration, answers: &[(Duration, u64)]| {
+            let bytes: u64 = answers.iter().map(|(_, bytes)| bytes).sum();
+            let until = answers.last().map_or(from, |(when, _)| *when);
+            bytes as f64 / until.saturating_sub(from).as_secs_f64().max(1e-9)
+        };
+        let whole = rate(begin, rest);
+        if rest.is_empty() || whole < 1.0 {
+            return None;
+        }
+        let spread = if rest.len() < 2 * PARTS {
+            1.0
+        } else {
+            let length = rest.len() / PARTS;
+            let mut from = begin;
+            let rates = rest.chunks_exact(length).map(|part| {
+                let rate = rate(from, part);
+                from = part.last().map_or(from, |(when, _)| *when);
+                rate
+            });
+            let (low, high) =
+                rates.fold((f64::MAX, 0f64), |(low, high), rate| (low.min(rate), high.max(rate)));
+            ((high - low) / 2.0 / whole).min(1.0)
+        };
+        Some(Point { parallelism, bytes_per_second: whole as u64, spread, samples: self.came.len() as u64 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers(came: Vec<(Duration, u64)>) -> Answers {
+        Answers { took: Duration::ZERO, bytes: 0, came }
+    }
+
+    #[test]
+    fn the_first_generation_is_left_out_and_parts_tell_how_sure_it_is() {
+        // Two under way: the first two come after a second, the others every tenth of one.
+        let later = (1..=20).map(|tenth| (Duration::from_millis(1000 + 100 * tenth), 10));
+        let start = [(Duration::from_secs(1), 10); 2];
+        let point = answers(start.into_iter().chain(later).collect()).point(2).unwrap();
+        assert_eq!((point.bytes_per_second, point.samples), (100, 22));
+        assert!(point.spread < 1e-6, "{point:?}");
+        let uneven = (1..=20).map(|tenth| (Duration::from_millis(100 * tenth * tenth), 10));
+        assert!(answers(uneven.collect()).point(1).unwrap().spread > 0.3);
+    }
+
+    #[test]
+    fn too_little_is_said_to_be_so() {
+        assert!(answers(Vec::new()).point(4).is_none());
+        let once = answers(vec![(Duration::from_secs(1), 10); 4]).point(4).unwrap();
+        assert_eq!((once.bytes_per_second, once.spread), (40, 1.0));
+    }
+}

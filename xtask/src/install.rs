@@ -42,7 +42,10 @@ pub fn everything(workspace: &Workspace, steps: &[&str]) -> Result<()> {
 fn debian_package(need: &Need) -> Option<&'static str> {
     match need.source {
         Source::Program { package, .. } | Source::Module { package, .. } => Some(package),
-        Source::Component { .. } | Source::Environment { .. } | Source::Crate { .. } => None,
+        Source::Component { .. }
+        | Source::Environment { .. }
+        | Source::Ways { .. }
+        | Source::Crate { .. } => None,
     }
 }
 
@@ -66,7 +69,8 @@ fn apt(args: &[&str]) -> Command {
 /// Gets what needs no root.
 fn fetch(workspace: &Workspace, need: &Need) -> Result<()> {
     match need.source {
-        Source::Program { .. } | Source::Module { .. } => Ok(()),
+        // Rights are given by whoever has them; what is still missing is said in the end.
+        Source::Program { .. } | Source::Module { .. } | Source::Ways { .. } => Ok(()),
         Source::Component { component, .. } => {
             succeed(Command::new("rustup").args(["component", "add", component]).current_dir(&workspace.root))
         }

@@ -47,6 +47,8 @@ pub enum Source {
     Module { module: &'static str, package: &'static str },
     /// Python packages in an environment of our own, pinned.
     Environment { packages: &'static [&'static str] },
+    /// A shell script that succeeds in an empty directory, after the words of one of `ways`; the tests get those words.
+    Ways { ways: &'static [&'static str], script: &'static str, remedy: &'static str },
     /// A crate with a program of its name, compiled once and kept under the target directory.
     Crate { name: &'static str, version: &'static str },
 }
@@ -87,6 +89,27 @@ pub const NEEDS: &[Need] = &[
         source: Source::Program { program: "strace", package: "strace" },
     },
     Need {
+        name: "the right to mount",
+        step: "test",
+        tests: Some(Tests { module: "needs_mounts", variable: "FOREREAD_TEST_MOUNTS" }),
+        source: Source::Ways {
+            // As root, or where users may make namespaces of their own.
+            ways: &["unshare --mount", "unshare --map-root-user --mount"],
+            script: "mount -t tmpfs tmpfs .",
+            remedy: "sudo --preserve-env cargo xtask test --all",
+        },
+    },
+    Need {
+        name: "the right to mount an ext4 image",
+        step: "test",
+        tests: Some(Tests { module: "needs_ext4", variable: "FOREREAD_TEST_EXT4" }),
+        source: Source::Ways {
+            ways: &["unshare --mount"],
+            script: "truncate -s 8M image && mkfs.ext4 -q -F image && mkdir on && mount -o loop image on",
+            remedy: "sudo --preserve-env cargo xtask test --all",
+        },
+    },
+    Need {
         name: "Python's venv",
         step: "test",
         tests: None,
@@ -125,6 +148,9 @@ impl Need {
                 let there = answers(Command::new(&python).args(["-c", PINNED]).args(*packages));
                 return there.then(|| python.into_os_string());
             }
+            Source::Ways { ways, script, .. } => {
+                return ways.iter().find(|way| works(way, script)).map(OsString::from);
+            }
             Source::Crate { name, .. } => {
                 let own = workspace.tools().join("bin").join(name);
                 if own.exists() { own.into_os_string() } else { OsString::from(name) }
@@ -144,6 +170,7 @@ impl Need {
                 let packages = packages.join(" ");
                 format!("python3 -m venv target/venv && target/venv/bin/pip install {packages}")
             }
+            Source::Ways { remedy, .. } => (*remedy).to_owned(),
             Source::Crate { name, version } => format!("cargo install --locked {name}@{version}"),
         }
     }
@@ -162,6 +189,15 @@ pub fn tool(step: &str) -> Option<&'static Need> {
 /// The needs that are tests, each with them.
 pub fn of_tests() -> impl Iterator<Item = (&'static Need, &'static Tests)> {
     NEEDS.iter().filter_map(|need| Some((need, need.tests.as_ref()?)))
+}
+
+/// Whether `script` succeeds after the words of `way`, in an empty directory.
+fn works(way: &str, script: &str) -> bool {
+    let Ok(directory) = tempfile::tempdir() else { return false };
+    let mut words = way.split(' ');
+    words.next().is_some_and(|program| {
+        answers(Command::new(program).args(words).args(["sh", "-c", script]).current_dir(&directory))
+    })
 }
 
 /// Where the Python of our own environment is, or will be.
@@ -194,6 +230,12 @@ mod tests {
                 assert!(packages.iter().all(|package| package.contains("==")), "{packages:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_way_works_where_its_script_succeeds_after_its_words() {
+        assert!(works("env A=b", "test $A = b && touch here"));
+        assert!(!works("env A=b", "test $A = c") && !works("foreread-no-such-program", "true"));
     }
 
     #[test]

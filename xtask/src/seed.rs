@@ -37,6 +37,11 @@ impl Seed {
         Seed(nanos / 1000 % 1_000_000_000)
     }
 
+    /// The seed itself.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
     /// Hands the seed to the tests that `command` runs.
     pub fn export(self, command: &mut Command) -> &mut Command {
         command.env(VARIABLE, self.0.to_string());

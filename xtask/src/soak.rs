@@ -1,16 +1,25 @@
-//! `cargo xtask soak`: the test suites for longer, to be run before a release or overnight.
+//! `cargo xtask soak`: what takes too long for every day, to be run before a release or overnight.
+//!
+//! First all suites with many more cases for each property test; then, one by one, the tests that do more when
+//! `FOREREAD_SOAK` is set, saying how far they are. What needs an outside tool runs where the tool is there.
 //!
 //! Decision: the dev profile, as in every other run. It is optimised already, and keeps the overflow checks and debug
-//! assertions that a long run is there to trip.
+//! assertions that a long run is there to trip. And the long runs are ordinary tests, so that every run of the suites
+//! has a small one of each; the price is this table of them, which a test compares with the sources.
 
-use anyhow::Result;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, bail};
 
 use crate::cargo::{self, run_tests};
 use crate::seed::Seed;
-use crate::steps::{Run, suites};
+use crate::steps::{Run, prepare, suites};
 use crate::tally::{Outcome, Tally};
-use crate::test::skip_needs;
 use crate::workspace::Workspace;
+
+/// The variable that makes runs long.
+const VARIABLE: &str = "FOREREAD_SOAK";
 
 /// What `soak` takes.
 #[derive(Debug, clap::Args)]
@@ -18,25 +27,206 @@ pub struct Args {
     /// Random cases for each property test (an ordinary run has 256)
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     cases: u32,
+    /// Run only the soaks whose name contains this
+    #[arg(long, value_name = "SUBSTRING")]
+    only: Option<String>,
 }
 
-/// Runs the suites with long runs on; true when none failed.
+/// A test that does more when it is to be long.
+#[derive(Debug)]
+struct Long {
+    /// What it does then.
+    name: &'static str,
+    /// Where it is: `PACKAGE'S FOLDER/tests/TARGET/MODULE.rs`.
+    file: &'static str,
+    test: &'static str,
+}
+
+/// All suites, with many cases.
+const PROPERTIES: &str = "property tests";
+/// An example that takes ten seconds and 2.5 GB: PyTorch's order at the size from which it shuffles otherwise.
+const LARGE: &str = "torch's large path";
+
+const LONG: &[Long] = &[
+    Long {
+        name: "the engine against its model, 100,000 runs",
+        file: "crates/loader/tests/core/main.rs",
+        test: "any_run_in_any_interleaving_is_what_the_model_says",
+    },
+    Long {
+        name: "resuming at 20,000 random points",
+        file: "crates/foreread/tests/endurance/resume.rs",
+        test: "a_thousand_random_points_go_on_as_the_uninterrupted_run",
+    },
+    Long {
+        name: "PyTorch's order, 3,000 cases",
+        file: "integration-tests/tests/it/needs_torch.rs",
+        test: "order_equals_distributed_sampler_for_random_cases",
+    },
+    Long {
+        name: "300 runs ended by signals, resumed to their end",
+        file: "integration-tests/tests/it/state.rs",
+        test: "a_run_that_is_terminated_anywhere_goes_on_where_it_was",
+    },
+    Long {
+        name: "500 kills of a disk tier",
+        file: "backends/local/tests/disk/kill.rs",
+        test: "a_killed_process_leaves_only_whole_samples",
+    },
+    Long {
+        name: "500 kills of a run with a disk tier",
+        file: "integration-tests/tests/it/disk.rs",
+        test: "killed_at_any_moment_it_leaves_only_whole_samples",
+    },
+    Long {
+        name: "60 garbled indexes",
+        file: "integration-tests/tests/it/disk_faults.rs",
+        test: "a_garbled_index_costs_what_it_listed",
+    },
+    Long {
+        name: "80 times damage under a run",
+        file: "integration-tests/tests/it/disk_faults.rs",
+        test: "what_happens_to_the_files_under_a_run_costs_reads_only",
+    },
+    Long {
+        name: "24 GiB through 1 GiB of memory and 4 GiB of disk",
+        file: "integration-tests/tests/it/endurance.rs",
+        test: "three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat",
+    },
+];
+
+impl Long {
+    /// `cargo test` for this test alone; what it prints goes through as it comes.
+    fn command(&self, workspace: &Workspace) -> Command {
+        let mut parts = self.file.split("/tests/");
+        let (folder, place) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let package = match folder.rsplit('/').next() {
+            Some("foreread") | None => "foreread".to_owned(),
+            Some(name) => format!("foreread-{name}"),
+        };
+        let target = place.split('/').next().unwrap_or_default();
+        let module = Path::new(place).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let test = match module {
+            "main" => self.test.to_owned(),
+            module => format!("{module}::{}", self.test),
+        };
+        let words = ["test", "--package", &package, "--test", target, "--", "--nocapture", "--exact", &test];
+        cargo::cargo(workspace, words)
+    }
+}
+
+/// Runs what was chosen; true when none failed.
 pub fn run(args: &Args) -> Result<bool> {
     let workspace = Workspace::load()?;
     let seed = Seed::choose()?;
     println!("{seed}");
-    let mut command = suites(&Run { workspace: &workspace, seed, all: false });
-    command.env("FOREREAD_SOAK", "1").env("PROPTEST_CASES", args.cases.to_string());
+    let chosen = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(&**only));
+    let names: Vec<&str> =
+        [PROPERTIES].into_iter().chain(LONG.iter().map(|long| long.name)).chain([LARGE]).collect();
+    let count = names.iter().filter(|name| chosen(name)).count();
+    if count == 0 {
+        bail!("no soak's name contains what was given; they are: {}", names.join("; "));
+    }
+    let of = Run { workspace: &workspace, seed, all: true };
+    let cases = args.cases.to_string();
     let mut tally = Tally::default();
-    tally.step("soak", |results| {
-        Ok(Outcome::Ran(run_tests(&mut command, results, &mut std::io::stdout().lock())?))
-    });
-    // Ten seconds and 2.5 GB: PyTorch's order at the size from which it shuffles otherwise.
-    tally.step("torch's large path", |_| {
-        let example = ["run", "--package", "foreread-oracle", "--example", "torch_large_vector"];
-        Ok(Outcome::Ran(cargo::run(&mut cargo::cargo(&workspace, example))?))
-    });
-    skip_needs(&mut tally);
+    let mut begun = 0;
+    let mut heading = |name: &str| {
+        begun += 1;
+        format!("soak {begun} of {count}: {name} (seed {})", seed.number())
+    };
+    let out = &mut std::io::stdout().lock();
+    if chosen(PROPERTIES) {
+        tally.step(&heading(PROPERTIES), |results| {
+            let mut command = suites(&of);
+            command.env_remove(VARIABLE).env("PROPTEST_CASES", &cases);
+            Ok(Outcome::Ran(run_tests(&mut command, results, out)?))
+        });
+        for (need, tests) in prepare(&of, &mut Command::new("cargo")) {
+            tally.skip(format!("tests in {}: {}", tests.module, need.line()));
+        }
+    }
+    for long in LONG.iter().filter(|long| chosen(long.name)) {
+        tally.step(&heading(long.name), |results| {
+            let mut command = long.command(&workspace);
+            command.env(VARIABLE, "1").env("PROPTEST_CASES", &cases);
+            for (need, tests) in prepare(&of, &mut command) {
+                if long.file.contains(tests.module) {
+                    return Ok(Outcome::Skipped(need.line()));
+                }
+            }
+            let before = results.passed;
+            let succeeded = run_tests(&mut command, results, out)?;
+            if results.passed + results.failed == before {
+                bail!("there is no test {} in {}", long.test, long.file);
+            }
+            Ok(Outcome::Ran(succeeded))
+        });
+    }
+    if chosen(LARGE) {
+        tally.step(&heading(LARGE), |_| {
+            let example = ["run", "--package", "foreread-oracle", "--example", "torch_large_vector"];
+            Ok(Outcome::Ran(cargo::run(&mut cargo::cargo(&workspace, example))?))
+        });
+    }
     print!("\n{}", tally.summary(seed));
     Ok(tally.succeeded())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::cargo::shown;
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+    }
+
+    #[test]
+    fn the_tests_in_the_table_are_there() {
+        for long in LONG {
+            let text = std::fs::read_to_string(root().join(long.file)).unwrap();
+            assert!(text.contains(&format!("fn {}()", long.test)), "{} in {}", long.test, long.file);
+        }
+    }
+
+    #[test]
+    fn each_file_that_can_be_long_is_in_the_table() {
+        let mut pending: Vec<PathBuf> =
+            ["crates", "backends", "integration-tests"].map(|folder| root().join(folder)).into();
+        let mut found = 0;
+        while let Some(path) = pending.pop() {
+            if path.is_dir() {
+                pending.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+                continue;
+            }
+            let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+            // `support.rs` reads the variable for the tests beside it.
+            if !name.ends_with(".rs") || name.ends_with("/support.rs") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            if [VARIABLE, "is_soak()", " times("].iter().any(|word| text.contains(word)) {
+                assert!(LONG.iter().any(|long| long.file == name), "{name} is not in the table of soaks");
+                found += 1;
+            }
+        }
+        assert!(found > 5, "{found} files were found: are they read otherwise now?");
+    }
+
+    #[test]
+    fn one_test_is_run_and_what_it_prints_is_shown() {
+        let workspace = Workspace { root: root(), target: PathBuf::from("target"), features: vec![] };
+        let long = Long { name: "x", file: "backends/local/tests/disk/kill.rs", test: "it" };
+        assert_eq!(
+            shown(&long.command(&workspace)),
+            "cargo test --package foreread-local --test disk -- --nocapture --exact kill::it"
+        );
+        let long = Long { name: "x", file: "crates/foreread/tests/a/main.rs", test: "it" };
+        assert!(shown(&long.command(&workspace)).contains("--package foreread --test a -- --nocapture --exact it"));
+        let long = Long { name: "x", file: "integration-tests/tests/it/b.rs", test: "it" };
+        assert!(shown(&long.command(&workspace)).contains("--package foreread-integration-tests --test it "));
+    }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::cargo::{cargo, run, run_tests};
-use crate::needs;
+use crate::needs::{self, Need, Tests};
 use crate::results::Results;
 use crate::seed::Seed;
 use crate::tally::Outcome;
@@ -122,8 +122,19 @@ impl Step {
 /// `cargo test` over the whole workspace: every binary runs, also after one has failed.
 pub fn suites(of: &Run<'_>) -> Command {
     let mut command = cargo(of.workspace, ["test", "--workspace", "--no-fail-fast"]);
-    of.seed.export(&mut command);
-    let mut left_out = Vec::new();
+    let missing = prepare(of, &mut command);
+    if !missing.is_empty() {
+        command.arg("--");
+        command.args(missing.iter().flat_map(|(_, tests)| ["--skip".to_owned(), format!("{}::", tests.module)]));
+    }
+    command
+}
+
+/// Gives a command that runs tests the seed, and the tools that some of them need; returns what is not there, or not to
+/// be used.
+pub fn prepare(of: &Run<'_>, command: &mut Command) -> Vec<(&'static Need, &'static Tests)> {
+    of.seed.export(command);
+    let mut missing = Vec::new();
     for (need, tests) in needs::of_tests() {
         match of.all.then(|| need.find(of.workspace)).flatten() {
             Some(found) => {
@@ -131,14 +142,11 @@ pub fn suites(of: &Run<'_>) -> Command {
             }
             None => {
                 command.env_remove(tests.variable);
-                left_out.extend(["--skip".to_owned(), format!("{}::", tests.module)]);
+                missing.push((need, tests));
             }
         }
     }
-    if !left_out.is_empty() {
-        command.arg("--").args(left_out);
-    }
-    command
+    missing
 }
 
 #[cfg(test)]

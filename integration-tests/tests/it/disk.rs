@@ -1,36 +1,12 @@
 //! `load --disk`: the disk tier under the real command, and `cache`.
 
 use std::fs;
-use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{Samples, content, foreread, four_thousand, load, number, order, run};
-
-/// Bytes that the files below a directory take.
-fn taken(directory: &Path) -> u64 {
-    let entries = fs::read_dir(directory).into_iter().flatten().map(Result::unwrap);
-    entries
-        .map(|entry| match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => taken(&entry.path()),
-            Ok(metadata) => metadata.len(),
-            Err(_) => 0, // gone meanwhile
-        })
-        .sum()
-}
-
-fn disk(directory: &Path, bytes: u64) -> String {
-    format!("--disk={}={bytes}", directory.display())
-}
-
-#[track_caller]
-fn assert_digests(samples: &Samples, report: &serde_json::Value) {
-    let count = number(report, "/samples").to_string();
-    for epoch in report["epochs"].as_array().unwrap() {
-        let ids = order(&["--samples", &count, "--epoch", &epoch["epoch"].to_string()]);
-        assert_eq!(epoch["digest"], samples.digest(&ids), "epoch {}", epoch["epoch"]);
-    }
-}
+use crate::support::{
+    Draw, Samples, assert_digests, content, disk, foreread, four_thousand, load, number, run, taken, times,
+};
 
 #[test]
 fn memory_and_disk_together_stay_at_the_floor_and_the_next_run_starts_warm() {
@@ -78,13 +54,8 @@ fn killed_at_any_moment_it_leaves_only_whole_samples() {
     let samples = Samples::awkward(300, 30_000);
     let directory = tempfile::tempdir().unwrap();
     let disk = disk(directory.path(), 6_000_000);
-    let seed: u64 = std::env::var("FOREREAD_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let kills = if std::env::var_os("FOREREAD_SOAK").is_some() { 500 } else { 10 };
-    let mut random = seed | 1;
+    let (mut draw, kills) = (Draw::new(), times(10, 500));
     for kill in 0..kills {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
         let target = samples.path().to_str().unwrap();
         let mut child =
             foreread(["load", target, "--epochs=50", "--look-ahead=1MB", "--compute-ms=1", &disk])
@@ -92,13 +63,16 @@ fn killed_at_any_moment_it_leaves_only_whole_samples() {
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-        std::thread::sleep(Duration::from_micros(random % 200_000));
+        std::thread::sleep(Duration::from_micros(draw.below(200_000)));
         child.kill().unwrap();
         child.wait().unwrap();
         let report = load(&samples, &["--epochs=2", "--look-ahead=1MB", "--digest", &disk]);
         assert_digests(&samples, &report);
         let taken = taken(directory.path());
-        assert!(taken <= 6_000_000, "{taken} bytes after kill {kill}, from FOREREAD_TEST_SEED={seed}");
+        assert!(taken <= 6_000_000, "{taken} bytes after kill {kill}, from FOREREAD_TEST_SEED={}", draw.seed);
+        if (kill + 1).is_multiple_of(50) {
+            println!("{} of {kills} kills", kill + 1);
+        }
     }
 }
 

@@ -8,9 +8,13 @@
 mod bad_input;
 mod catalog;
 mod disk;
+mod disk_faults;
+mod endurance;
 mod house;
 mod load;
 mod needs_arrow;
+mod needs_ext4;
+mod needs_mounts;
 mod needs_strace;
 mod needs_torch;
 mod order;

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{order, output};
+use crate::support::{Draw, order, output, times};
 
 /// Draws cases and prints what PyTorch's own classes deliver for each.
 const SCRIPT: &str = r#"
@@ -36,9 +36,8 @@ fn order_equals_distributed_sampler_for_random_cases() {
         println!("skipped: FOREREAD_TEST_PYTHON_TORCH names no Python with PyTorch");
         return;
     };
-    let seed = std::env::var("FOREREAD_TEST_SEED").unwrap_or_else(|_| "1".to_owned());
-    let count = if std::env::var_os("FOREREAD_SOAK").is_some() { "3000" } else { "150" };
-    let said = output(Command::new(python).args(["-c", SCRIPT, &seed, count]));
+    let (seed, count) = (Draw::new().seed.to_string(), times(150, 3000).to_string());
+    let said = output(Command::new(python).args(["-c", SCRIPT, &seed, &count]));
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     let cases: Vec<Value> = serde_json::from_slice(&said.stdout).unwrap();
     for case in cases {

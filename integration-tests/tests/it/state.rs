@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Samples, foreread, load, run};
+use crate::support::{Draw, Samples, foreread, load, run, times};
 
 /// What was delivered of each pass: epoch, phase, ids in order.
 type Passes = Vec<(u64, String, Vec<u64>)>;
@@ -57,26 +57,21 @@ fn a_run_that_is_terminated_anywhere_goes_on_where_it_was() {
             validation.path().to_str().unwrap(),
         ],
     ));
-    let seed: u64 = std::env::var("FOREREAD_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let soak = std::env::var_os("FOREREAD_SOAK").is_some();
-    let mut random = seed | 1;
-    for _ in 0..if soak { 300 } else { 12 } {
+    let (mut draw, runs) = (Draw::new(), times(12, 300));
+    for done in 1..=runs {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("state.json");
         let mut seen = Vec::new();
         let mut signals = 0;
         loop {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
             let out = tempfile::NamedTempFile::new().unwrap();
             let mut child = command(&samples, &validation, &state, &["--compute-ms=4"])
                 .stdout(out.reopen().unwrap())
                 .stderr(Stdio::inherit())
                 .spawn()
                 .unwrap();
-            std::thread::sleep(Duration::from_millis(random % 150));
-            let signal = if random.is_multiple_of(2) { "-TERM" } else { "-INT" };
+            std::thread::sleep(Duration::from_millis(draw.below(150)));
+            let signal = if draw.below(2) == 0 { "-TERM" } else { "-INT" };
             Command::new("kill")
                 .args([signal, &child.id().to_string()])
                 .stderr(Stdio::null())
@@ -97,7 +92,10 @@ fn a_run_that_is_terminated_anywhere_goes_on_where_it_was() {
             signals += 1;
             assert!(signals < 1000, "the run never ends");
         }
-        assert_eq!(seen, whole, "after {signals} signals, from FOREREAD_TEST_SEED={seed}");
+        assert_eq!(seen, whole, "after {signals} signals, from FOREREAD_TEST_SEED={}", draw.seed);
+        if done.is_multiple_of(50) {
+            println!("{done} of {runs} runs");
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -56,7 +56,14 @@ impl Finished {
 /// `foreread` with these arguments, free of the settings around it, in a directory without `foreread.toml`.
 pub fn foreread<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(binary());
-    command.args(arguments).current_dir(std::env::temp_dir()).stdin(Stdio::null());
+    command.args(arguments).current_dir(std::env::temp_dir());
+    clean(&mut command);
+    command
+}
+
+/// The same of a command that runs `foreread` in the end.
+pub fn clean(command: &mut Command) -> &mut Command {
+    command.stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("FOREREAD_") || ["RANK", "WORLD_SIZE", "RUST_LOG"].contains(&&*text) {
@@ -69,6 +76,12 @@ pub fn foreread<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comm
 /// Runs a command to its end, watching its memory; one that does not end is killed and fails the test.
 #[track_caller]
 pub fn run(command: &mut Command) -> Finished {
+    watch(command, DEADLINE, |_| ())
+}
+
+/// The same with another deadline, and `look` called with the process's id every few milliseconds.
+#[track_caller]
+pub fn watch(command: &mut Command, deadline: Duration, mut look: impl FnMut(u32)) -> Finished {
     let out = tempfile::NamedTempFile::new().unwrap();
     let err = tempfile::NamedTempFile::new().unwrap();
     command.stdout(out.reopen().unwrap()).stderr(err.reopen().unwrap());
@@ -80,7 +93,8 @@ pub fn run(command: &mut Command) -> Finished {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if began.elapsed() > DEADLINE {
+        look(child.id());
+        if began.elapsed() > deadline {
             child.kill().unwrap();
             child.wait().unwrap();
             panic!("{command:?} hangs; it said: {}", fs::read_to_string(err.path()).unwrap());
@@ -93,9 +107,57 @@ pub fn run(command: &mut Command) -> Finished {
 
 /// The largest resident set of a process so far, in bytes. The kernel keeps it, so looking now and then is enough.
 fn high_water(process: u32) -> Option<u64> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    memory(process, "status", "VmHWM:")
+}
+
+/// A line of what `/proc` says of a process's memory, in bytes; `None` once it has ended.
+pub fn memory(process: u32, file: &str, line: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/{file}")).ok()?;
+    let line = text.lines().find_map(|found| found.strip_prefix(line))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Bytes that a directory and all below it take on the disk, in blocks.
+pub fn taken(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(metadata) = fs::symlink_metadata(path) else { return 0 }; // gone meanwhile
+    let below = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| taken(&entry.path()));
+    metadata.blocks() * 512 + below.sum::<u64>()
+}
+
+/// Whether this is `cargo xtask soak`.
+pub fn is_soak() -> bool {
+    std::env::var_os("FOREREAD_SOAK").is_some()
+}
+
+/// How often something is done, or how much of it: `usual`, or `soak` under `cargo xtask soak`.
+pub fn times(usual: u64, soak: u64) -> u64 {
+    if is_soak() { soak } else { usual }
+}
+
+/// Numbers drawn from the run's seed ([`Draw::new`] prints it), by `SplitMix64`.
+pub struct Draw {
+    pub seed: u64,
+    state: u64,
+}
+
+impl Draw {
+    pub fn new() -> Self {
+        let seed = std::env::var("FOREREAD_TEST_SEED").ok().map_or_else(
+            || UNIX_EPOCH.elapsed().unwrap().as_micros() as u64 % 1_000_000_000,
+            |seed| seed.parse().expect("FOREREAD_TEST_SEED is a number"),
+        );
+        println!("FOREREAD_TEST_SEED={seed}");
+        Self { seed, state: seed }
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
 }
 
 /// Runs anything else and returns its output.
@@ -221,4 +283,19 @@ pub fn load(samples: &Samples, arguments: &[&str]) -> Value {
 #[track_caller]
 pub fn number(report: &Value, pointer: &str) -> u64 {
     report.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {report}"))
+}
+
+/// `--disk` with a directory and its bytes.
+pub fn disk(directory: &Path, bytes: u64) -> String {
+    format!("--disk={}={bytes}", directory.display())
+}
+
+/// Every pass of a report over the default order has the digest that the order and the files give.
+#[track_caller]
+pub fn assert_digests(samples: &Samples, report: &Value) {
+    let count = number(report, "/samples").to_string();
+    for epoch in report["epochs"].as_array().unwrap() {
+        let ids = order(&["--samples", &count, "--epoch", &epoch["epoch"].to_string()]);
+        assert_eq!(epoch["digest"], samples.digest(&ids), "epoch {}", epoch["epoch"]);
+    }
 }

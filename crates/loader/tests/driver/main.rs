@@ -7,5 +7,6 @@ mod ends;
 mod errors;
 mod memory;
 mod metrics;
+mod resume;
 mod rig;
 mod timing;

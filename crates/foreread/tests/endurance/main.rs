@@ -1,0 +1,8 @@
+//! Whole runs through the library, over stores that exist only in these tests: resumed anywhere, and on origins that
+//! fail.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
+
+mod faults;
+mod resume;
+mod rig;

@@ -1,0 +1,93 @@
+//! What resuming costs: orders that are computed, counted.
+
+use std::sync::{Arc, Mutex};
+
+use foreread_loader::Source;
+use foreread_memory::MemoryTier;
+use foreread_oracle::{Deal, OracleError, Order, Run, Sampler, Shuffle};
+use foreread_tier_testing::FakeOrigin;
+use foreread_types::{Fingerprint, Rank, SampleId};
+
+use crate::rig::{Rig, next};
+
+const EPOCHS: u64 = 90;
+
+/// A shuffle that remembers which epochs it was asked for.
+#[derive(Debug)]
+struct Counted {
+    inner: Shuffle,
+    asked: Mutex<Vec<u64>>,
+}
+
+impl Sampler for Counted {
+    fn population(&self) -> u64 {
+        self.inner.population()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn is_distinct(&self) -> bool {
+        self.inner.is_distinct()
+    }
+
+    fn order(&self, epoch: u64) -> Result<Order, OracleError> {
+        self.asked.lock().unwrap().push(epoch);
+        self.inner.order(epoch)
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        self.inner.fingerprint()
+    }
+}
+
+/// Resumes in the middle of an epoch and reads to its end: the epochs whose order was computed, and the ids delivered.
+async fn resumed(epoch: u64) -> (Vec<u64>, Vec<SampleId>) {
+    let fake = FakeOrigin::uniform(400, 1000);
+    let sampler = Arc::new(Counted { inner: Shuffle::new(400, 7).unwrap(), asked: Mutex::default() });
+    let mut rig = Rig { epochs: EPOCHS, look_ahead: 20_000, ..Rig::new(fake) };
+    rig.sampler = Arc::clone(&sampler) as _;
+    let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(100_000)), 100_000);
+    let whole = rig.run();
+    let pass = whole.passes().find(|pass| pass.epoch == epoch).unwrap();
+    let rig = Rig { start: Some(whole.position_after(&pass, 20)), ..rig };
+    assert_eq!(*sampler.asked.lock().unwrap(), [], "describing a run computes no order");
+    let mut loader = rig.start();
+    let mut ids = Vec::new();
+    for _ in 20..50 {
+        ids.extend(rig.check(&next(&mut loader).await.unwrap().unwrap()));
+    }
+    drop(loader);
+    let asked = sampler.asked.lock().unwrap().clone();
+    (asked, ids)
+}
+
+#[tokio::test(start_paused = true)]
+async fn resuming_in_the_last_of_ninety_epochs_computes_no_more_orders_than_in_the_first() {
+    for epoch in [0, 1, 45, EPOCHS - 1] {
+        let (mut asked, ids) = resumed(epoch).await;
+        let order = Shuffle::new(400, 7).unwrap().order(epoch).unwrap();
+        let expected: Vec<SampleId> = (160..400).map(|at| order.at(at)).collect();
+        assert_eq!(ids, expected, "epoch {epoch}");
+        // Its own, and the next one's, which the look-ahead reaches; none twice, and none that is over.
+        asked.sort_unstable();
+        let needed: Vec<u64> = (epoch..EPOCHS).take(2).collect();
+        assert!(needed.starts_with(&asked) && !asked.is_empty(), "epoch {epoch}: {asked:?} of {needed:?}");
+    }
+}
+
+/// The same without the engine, and with several ranks, whose plan must look at orders.
+#[test]
+fn a_resumed_run_of_several_ranks_computes_none_that_are_over() {
+    let sampler = Arc::new(Counted { inner: Shuffle::new(400, 7).unwrap(), asked: Mutex::default() });
+    let mut rig = Rig { epochs: EPOCHS, ..Rig::new(FakeOrigin::uniform(400, 1000)) };
+    rig.sampler = Arc::clone(&sampler) as _;
+    let whole = rig.run();
+    let pass = whole.passes().find(|pass| pass.epoch == EPOCHS - 1).unwrap();
+    let position = whole.position_after(&pass, 5);
+    let run = Run::resume(Arc::clone(whole.schedule()), Deal::Torch, 4, Rank(2), &position).unwrap();
+    let only = run.passes().next().unwrap();
+    assert_eq!((run.passes().len(), run.stream(&only).unwrap().len()), (1, 90));
+    assert_eq!(*sampler.asked.lock().unwrap(), [EPOCHS - 1]);
+}

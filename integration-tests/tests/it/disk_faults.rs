@@ -1,0 +1,256 @@
+//! `load --disk` on a cache that something has happened to, before a run or under it: every run ends well with the
+//! right digest, and the capacity is kept. What takes a mount to bring about is in `needs_mounts.rs`.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{
+    Draw, Samples, assert_digests, binary, disk, foreread, load, number, run, taken, times, watch,
+};
+
+const SAMPLES: u64 = 100;
+const CAPACITY: u64 = 20_000_000;
+
+/// A dataset, and a directory that holds all of it.
+struct Cache {
+    samples: Samples,
+    directory: TempDir,
+}
+
+impl Cache {
+    fn filled() -> Self {
+        let cache = Self { samples: Samples::awkward(SAMPLES, 20_000), directory: tempfile::tempdir().unwrap() };
+        // So slow that nothing overtakes the writing.
+        cache.load(&["--compute-ms=5"]);
+        assert_eq!(number(&cache.load(&[]), "/origin_requests"), 0, "all of it is on the disk");
+        cache
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let target = self.samples.path().to_str().unwrap();
+        let mut command = foreread(["load", target, "--epochs=2", "--look-ahead=100KB", "--digest"]);
+        command.arg("--report=json").arg(disk(self.directory.path(), CAPACITY)).args(arguments);
+        command
+    }
+
+    /// A run that must end well, deliver what is right, and keep the capacity all the time.
+    #[track_caller]
+    fn load(&self, arguments: &[&str]) -> Value {
+        self.load_while(arguments, || ())
+    }
+
+    #[track_caller]
+    fn load_while(&self, arguments: &[&str], mut happens: impl FnMut()) -> Value {
+        let mut most = 0;
+        let report = watch(&mut self.command(arguments), Duration::from_secs(120), |_| {
+            happens();
+            most = most.max(taken(self.directory.path()));
+        });
+        let report = report.json();
+        assert_digests(&self.samples, &report);
+        assert!(most <= CAPACITY, "{most} bytes of {CAPACITY}");
+        report
+    }
+
+    /// The cache's files lie here.
+    fn place(&self) -> PathBuf {
+        let root = self.directory.path().join("foreread-cache");
+        let found = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
+        found.into_iter().find(|path| path.is_dir()).expect("a cache")
+    }
+
+    fn segment(&self) -> PathBuf {
+        self.place().join("00000.segment")
+    }
+
+    fn index(&self) -> PathBuf {
+        self.place().join("index")
+    }
+
+    /// After some damage: the next run delivers what is right and reads `lost` samples from the origin, the one after
+    /// that none, because what was lost was kept again.
+    #[track_caller]
+    fn heals(&self, what: &str, lost: std::ops::RangeInclusive<u64>) {
+        let mended = number(&self.load(&["--compute-ms=5"]), "/origin_requests");
+        assert!(lost.contains(&mended), "{what}: {mended} samples were read again, and not {lost:?}");
+        let after = number(&self.load(&[]), "/origin_requests");
+        assert_eq!(after, 0, "{what}: what was lost was not kept again");
+    }
+}
+
+fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+/// A header of another version, as another release would write it: with the right checksum.
+fn of_another_version(bytes: &mut [u8]) {
+    bytes[8] += 1;
+    let (text, sum) = bytes.split_last_chunk_mut::<4>().unwrap();
+    *sum = crc32c::crc32c(text).to_le_bytes();
+}
+
+#[test]
+fn a_truncated_segment_costs_what_was_cut() {
+    let cache = Cache::filled();
+    let whole = fs::metadata(cache.segment()).unwrap().len();
+    for length in [whole - 1, whole / 2, 4096, 4095, 1, 0] {
+        fs::File::options().write(true).open(cache.segment()).unwrap().set_len(length).unwrap();
+        let least = if length > whole / 2 { 1 } else { SAMPLES / 3 };
+        cache.heals(&format!("a segment of {length} bytes"), least..=SAMPLES);
+    }
+}
+
+#[test]
+fn a_segment_or_an_index_of_another_version_is_begun_afresh() {
+    let cache = Cache::filled();
+    edit(&cache.segment(), |bytes| of_another_version(&mut bytes[..4096]));
+    cache.heals("a segment of another version", SAMPLES..=SAMPLES);
+    edit(&cache.index(), |bytes| of_another_version(&mut bytes[..64]));
+    cache.heals("an index of another version", SAMPLES..=SAMPLES);
+}
+
+#[test]
+fn a_lost_file_costs_what_was_in_it() {
+    let cache = Cache::filled();
+    fs::remove_file(cache.segment()).unwrap();
+    cache.heals("a lost segment", SAMPLES..=SAMPLES);
+    fs::remove_file(cache.index()).unwrap();
+    cache.heals("a lost index", SAMPLES..=SAMPLES);
+    fs::remove_file(cache.place().join("lock")).unwrap();
+    cache.heals("a lost lock", 0..=0);
+    fs::remove_dir_all(cache.directory.path().join("foreread-cache")).unwrap();
+    cache.heals("a lost cache", SAMPLES..=SAMPLES);
+    fs::remove_dir_all(cache.directory.path()).unwrap();
+    cache.heals("a lost directory", SAMPLES..=SAMPLES);
+}
+
+#[test]
+fn a_garbled_index_costs_what_it_listed() {
+    let cache = Cache::filled();
+    let mut draw = Draw::new();
+    for _ in 0..times(3, 60) {
+        // From the middle of some entry on, nothing is as it was.
+        let from = draw.below(64 + 32 * SAMPLES) as usize;
+        edit(&cache.index(), |bytes| bytes.iter_mut().skip(from).for_each(|byte| *byte = draw.below(256) as u8));
+        cache.heals(&format!("an index of noise from byte {from} on"), 0..=SAMPLES);
+    }
+    fs::write(cache.index(), "").unwrap();
+    cache.heals("an empty index", SAMPLES..=SAMPLES);
+    edit(&cache.index(), |bytes| bytes.truncate(64 + 32 * 10 + 5));
+    cache.heals("an index that ends early", 1..=SAMPLES);
+}
+
+/// What happens under an open cache: every damage of the tests above, and the removal of all of it.
+#[test]
+fn what_happens_to_the_files_under_a_run_costs_reads_only() {
+    type Damage = fn(&Cache);
+    let damages: [(&str, Damage); 4] = [
+        ("truncated", |cache| {
+            let segment = fs::File::options().write(true).open(cache.segment()).unwrap();
+            segment.set_len(segment.metadata().unwrap().len() / 2).unwrap();
+        }),
+        ("overwritten", |cache| {
+            let segment = fs::File::options().write(true).open(cache.segment()).unwrap();
+            let noise = crate::support::content(1, segment.metadata().unwrap().len() as usize);
+            segment.write_all_at(&noise, 0).unwrap();
+        }),
+        ("lost", |cache| {
+            fs::remove_file(cache.segment()).unwrap();
+            fs::remove_file(cache.index()).unwrap();
+        }),
+        ("removed with its directory", |cache| fs::remove_dir_all(cache.directory.path()).unwrap()),
+    ];
+    let mut draw = Draw::new();
+    for (what, damage) in damages {
+        for _ in 0..times(1, 20) {
+            let cache = Cache::filled();
+            let (began, when) = (Instant::now(), Duration::from_millis(30 + draw.below(150)));
+            let mut done = false;
+            let arguments = ["--epochs=20", "--batch-size=10", "--compute-ms=2"];
+            cache.load_while(&arguments, || {
+                if !done && began.elapsed() > when {
+                    damage(&cache);
+                    done = true;
+                }
+            });
+            assert!(done, "{what}: the run was over before anything happened");
+            cache.heals(what, 0..=SAMPLES);
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_is_not_writable_is_named_with_the_remedy() {
+    let cache = Cache::filled();
+    let path = cache.directory.path().join("closed");
+    fs::create_dir(&path).unwrap();
+    let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    set(0o555);
+    let target = cache.samples.path().to_str().unwrap().to_owned();
+    let mut command = foreread(["load", &target, &disk(&path, CAPACITY)]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    if fs::File::create(path.join("probe")).is_ok() {
+        // Root writes everywhere; become somebody else, who may enter the directories and run the command.
+        fs::remove_file(path.join("probe")).unwrap();
+        let program = elsewhere.path().join("foreread");
+        fs::copy(binary(), &program).unwrap();
+        for path in [elsewhere.path(), &*program, cache.samples.path(), cache.directory.path()] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        command = Command::new(&program);
+        command.args(["load", &target, &disk(&path, CAPACITY)]).current_dir("/");
+        std::os::unix::process::CommandExt::uid(&mut command, 65534);
+    }
+    let line = run(&mut command).fails(1);
+    set(0o755);
+    for part in [path.to_str().unwrap(), "permission denied", "make the directory writable"] {
+        assert!(line.contains(part), "{part} is not in: {line}");
+    }
+}
+
+/// Both deliver what is right; the first fills the directory, the second reads what is there.
+#[test]
+fn two_runs_on_one_directory_share_it() {
+    let (samples, directory) = (Samples::awkward(4 * SAMPLES, 20_000), tempfile::tempdir().unwrap());
+    // Room for about half of it.
+    let (room, target) = (4_500_000, samples.path().to_str().unwrap());
+    let own = disk(directory.path(), room);
+    let run_of = |epochs: &str| {
+        let mut command = foreread(["load", target, "--look-ahead=100KB", "--digest", "--report=json"]);
+        command.args([epochs, "--compute-ms=10", &own]);
+        command
+    };
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let mut first = run_of("--epochs=12").stdout(out.reopen().unwrap()).stderr(Stdio::inherit()).spawn().unwrap();
+    let began = Instant::now();
+    while taken(directory.path()) < room / 2 {
+        assert!(began.elapsed() < Duration::from_secs(60), "the first run writes nothing");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut most = 0;
+    let mut alone = true;
+    let second = watch(&mut run_of("--epochs=2"), Duration::from_secs(120), |_| {
+        most = most.max(taken(directory.path()));
+        alone &= first.try_wait().unwrap().is_some();
+    });
+    assert!(!alone, "the first run was over before the second began");
+    let second = second.json();
+    assert!(first.wait().unwrap().success());
+    let first: Value = serde_json::from_slice(&fs::read(out.path()).unwrap()).unwrap();
+    assert_digests(&samples, &first);
+    assert_digests(&samples, &second);
+    assert!(number(&second, "/epochs/0/reads/disk/samples") > 0, "the second run reads what the first keeps");
+    most = most.max(taken(directory.path()));
+    assert!(most <= room, "{most} bytes of {room}");
+    let third = load(&samples, &["--epochs=1", "--digest", &own]);
+    assert_digests(&samples, &third);
+    assert!(number(&third, "/epochs/0/reads/disk/samples") > SAMPLES, "what the first kept is there");
+}

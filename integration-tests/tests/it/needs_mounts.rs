@@ -1,0 +1,105 @@
+//! Disk tiers on file systems that are full or read-only, mounted in a mount namespace that ends with the test.
+//!
+//! `FOREREAD_TEST_MOUNTS` holds the words that make such a namespace, to be put before a command.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Finished, Samples, assert_digests, binary, clean, number, watch};
+
+/// A dataset of 20 MB, a directory `mounted` to mount on, and the words before a command.
+pub struct Place {
+    pub samples: Samples,
+    directory: TempDir,
+    words: String,
+}
+
+impl Place {
+    pub fn within(words: String) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("mounted")).unwrap();
+        Self { samples: Samples::awkward(400, 50_000), directory, words }
+    }
+
+    /// Runs a shell script in a namespace of its own, beside `mounted`. Its function `load` is a run over the dataset
+    /// with a disk tier of 1 GB there.
+    #[track_caller]
+    pub fn run(&self, script: &str) -> Finished {
+        let load = r#"load() { "$0" load "$DATASET" --digest --report=json --look-ahead=1MB --disk=mounted=1GB "$@"; }"#;
+        let words: Vec<&str> = self.words.split(' ').collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args(["sh", "-c", &format!("set -e\n{load}\n{script}")]).arg(binary());
+        clean(&mut command).env("DATASET", self.samples.path()).current_dir(self.directory.path());
+        watch(&mut command, Duration::from_secs(120), |_| ())
+    }
+
+    /// The reports that a script's runs printed, with the right digests.
+    #[track_caller]
+    pub fn reports(&self, script: &str) -> Vec<Value> {
+        let said = self.run(script).ok();
+        let reports: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        reports.iter().for_each(|report| assert_digests(&self.samples, report));
+        reports
+    }
+}
+
+fn place() -> Option<Place> {
+    let words = std::env::var("FOREREAD_TEST_MOUNTS").ok();
+    if words.is_none() {
+        println!("skipped: FOREREAD_TEST_MOUNTS names no way to mount");
+    }
+    words.map(Place::within)
+}
+
+#[test]
+fn a_full_disk_keeps_what_fits_and_the_run_goes_on() {
+    let Some(place) = place() else { return };
+    let reports = place.reports(
+        "mount -t tmpfs -o size=8m tmpfs mounted
+         load --epochs=3
+         load --epochs=1",
+    );
+    let [cold, warm] = &reports[..] else { panic!("{reports:?}") };
+    let kept = number(cold, "/epochs/2/reads/disk/bytes");
+    assert!(kept > 2 << 20, "only {kept} bytes of 8 MiB were used");
+    assert!(number(warm, "/epochs/0/reads/disk/bytes") > 2 << 20, "what was kept is there for the next run");
+}
+
+/// As when other programs fill a disk beside the run.
+#[test]
+fn a_disk_that_others_fill_under_a_run_costs_reads_only() {
+    let Some(place) = place() else { return };
+    let reports = place.reports(
+        "mount -t tmpfs -o size=40m tmpfs mounted
+         load --epochs=4 --compute-ms=20 &
+         until [ \"$(du -sk mounted | cut -f1)\" -gt 1000 ]; do sleep 0.01; done
+         head -c 40m /dev/zero >mounted/others 2>/dev/null || true
+         wait $!
+         rm mounted/others
+         load --epochs=3",
+    );
+    let [filled, free] = &reports[..] else { panic!("{reports:?}") };
+    let read = number(filled, "/epochs/3/reads/origin/samples");
+    assert!(read > 0, "the disk was full before the run was over, and yet all was kept");
+    assert!(number(filled, "/epochs/3/reads/disk/samples") > 0, "what was kept before is read");
+    // The next run has the room again.
+    assert_eq!(number(free, "/epochs/2/reads/disk/samples"), 400);
+}
+
+#[test]
+fn a_read_only_file_system_is_one_line_with_the_remedy() {
+    let Some(place) = place() else { return };
+    let line = place
+        .run(
+            "mount -t tmpfs -o size=40m tmpfs mounted
+             load --epochs=1 >/dev/null
+             mount -o remount,ro mounted
+             load --epochs=1",
+        )
+        .fails(1);
+    assert!(line.contains("mounted") && line.contains("read-only; choose a directory on another"), "{line}");
+}

@@ -225,7 +225,10 @@ mod tests {
             "cargo test --package foreread-local --test disk -- --nocapture --exact kill::it"
         );
         let long = Long { name: "x", file: "crates/foreread/tests/a/main.rs", test: "it" };
-        assert!(shown(&long.command(&workspace)).contains("--package foreread --test a -- --nocapture --exact it"));
+        assert!(
+            shown(&long.command(&workspace))
+                .contains("--package foreread --test a -- --nocapture --exact it")
+        );
         let long = Long { name: "x", file: "integration-tests/tests/it/b.rs", test: "it" };
         assert!(shown(&long.command(&workspace)).contains("--package foreread-integration-tests --test it "));
     }

@@ -125,7 +125,8 @@ pub fn suites(of: &Run<'_>) -> Command {
     let missing = prepare(of, &mut command);
     if !missing.is_empty() {
         command.arg("--");
-        command.args(missing.iter().flat_map(|(_, tests)| ["--skip".to_owned(), format!("{}::", tests.module)]));
+        command
+            .args(missing.iter().flat_map(|(_, tests)| ["--skip".to_owned(), format!("{}::", tests.module)]));
     }
     command
 }

@@ -94,7 +94,8 @@ fn epoch(state: &Path) -> usize {
 
 /// Bytes that are free where temporary files go.
 fn free() -> u64 {
-    let said = Command::new("df").args(["--output=avail", "--block-size=1"]).arg(std::env::temp_dir()).output();
+    let said =
+        Command::new("df").args(["--output=avail", "--block-size=1"]).arg(std::env::temp_dir()).output();
     let said = String::from_utf8(said.unwrap().stdout).unwrap();
     said.lines().nth(1).unwrap().trim().parse().unwrap()
 }

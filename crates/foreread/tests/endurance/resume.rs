@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use foreread::oracle::Sampler;
-use foreread::types::SampleId;
 use foreread::{Builder, Config, Loader, Memory, Registry, SamplerKind, State};
 use foreread_tier_testing::FakeOrigin;
 use tokio::runtime::Runtime;
@@ -31,8 +29,7 @@ fn origin(draw: &mut Draw, seed: u64, most: u64) -> FakeOrigin {
 
 impl Case {
     fn new(draw: &mut Draw) -> Self {
-        let kinds =
-            [SamplerKind::Shuffle, SamplerKind::Torch, SamplerKind::Feistel, SamplerKind::Sequential];
+        let kinds = [SamplerKind::Shuffle, SamplerKind::Torch, SamplerKind::Feistel, SamplerKind::Sequential];
         let (train, validation) = (origin(draw, 1, 80), (draw.below(2) == 0).then(|| origin(draw, 2, 20)));
         let mut config = Config::default();
         config.sampler = kinds[draw.below(4) as usize];
@@ -156,7 +153,9 @@ fn a_thousand_random_points_go_on_as_the_uninterrupted_run() {
             let state = batches.checked_sub(1).map_or(&start, |last| &taken[last].1);
             // As a file would hold it.
             let state: State = serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap();
-            let after = if draw.below(2) == 0 { case.with_other_settings(&mut draw) } else {
+            let after = if draw.below(2) == 0 {
+                case.with_other_settings(&mut draw)
+            } else {
                 let mut same = case.with_other_settings(&mut draw);
                 same.config.batch_size = case.config.batch_size;
                 same

@@ -42,7 +42,7 @@ impl Sampler for Counted {
     }
 }
 
-/// Resumes in the middle of an epoch and reads to its end: the epochs whose order was computed, and the ids delivered.
+/// Resumes in the middle of an epoch and reads on, though not to its end: the epochs whose order was computed, and the ids delivered.
 async fn resumed(epoch: u64) -> (Vec<u64>, Vec<SampleId>) {
     let fake = FakeOrigin::uniform(400, 1000);
     let sampler = Arc::new(Counted { inner: Shuffle::new(400, 7).unwrap(), asked: Mutex::default() });
@@ -55,7 +55,7 @@ async fn resumed(epoch: u64) -> (Vec<u64>, Vec<SampleId>) {
     assert_eq!(*sampler.asked.lock().unwrap(), [], "describing a run computes no order");
     let mut loader = rig.start();
     let mut ids = Vec::new();
-    for _ in 20..50 {
+    for _ in 20..40 {
         ids.extend(rig.check(&next(&mut loader).await.unwrap().unwrap()));
     }
     drop(loader);
@@ -68,7 +68,7 @@ async fn resuming_in_the_last_of_ninety_epochs_computes_no_more_orders_than_in_t
     for epoch in [0, 1, 45, EPOCHS - 1] {
         let (mut asked, ids) = resumed(epoch).await;
         let order = Shuffle::new(400, 7).unwrap().order(epoch).unwrap();
-        let expected: Vec<SampleId> = (160..400).map(|at| order.at(at)).collect();
+        let expected: Vec<SampleId> = (160..320).map(|at| order.at(at)).collect();
         assert_eq!(ids, expected, "epoch {epoch}");
         // Its own, and the next one's, which the look-ahead reaches; none twice, and none that is over.
         asked.sort_unstable();

@@ -104,9 +104,11 @@ async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {
         .map_err(Error::from)
 }
 
-/// A relative path made absolute, so that a catalog means the same wherever it is used; anything else as it is.
+/// A relative path made absolute, so that a catalog means the same wherever it is used; anything else as it is. The
+/// backend of `file` understands `file:/directory` too.
 pub(crate) fn absolute(target: &str) -> String {
-    if target.contains("://") {
+    let file = target.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("file:/"));
+    if file || target.contains("://") {
         return target.to_owned();
     }
     match std::path::absolute(target) {
@@ -129,4 +131,20 @@ pub async fn index(
     let url = absolute(target);
     let origin = registry.find(&url)?.open(&url, &OpenOptions::default(), context).await?;
     Ok(Catalog::index(&*origin, &url, options, progress).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_stay_and_relative_paths_become_absolute() {
+        for target in ["/data", "s3://bucket/x", "file:///data", "file:/data", "FILE:/data"] {
+            assert_eq!(absolute(target), target);
+        }
+        let here = std::env::current_dir().unwrap();
+        for target in ["data", "file:data", "ünïcödé"] {
+            assert_eq!(Path::new(&absolute(target)), here.join(target));
+        }
+    }
 }

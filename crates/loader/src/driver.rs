@@ -50,8 +50,9 @@ pub(crate) struct Driver {
     pub(crate) staging: Budget,
     pub(crate) handover: Arc<Handover>,
     pub(crate) held: Held,
-    /// Why samples could not be read, for the error that ends the run.
-    pub(crate) errors: HashMap<SampleKey, TierError>,
+    /// Why samples could not be read, for the error that ends the run; `None` where no sample ends it, or a run that
+    /// skips a million of them would remember each.
+    pub(crate) errors: Option<HashMap<SampleKey, TierError>>,
     /// Why the order of a pass could not be computed; said when all before it has been handed out.
     pub(crate) disorder: Option<LoadError>,
     pub(crate) reads: SelectAll<Answers>,
@@ -167,8 +168,8 @@ impl Driver {
     fn answered(&mut self, Answer { tick, key, result }: Answer, events: &mut Vec<Event>) {
         match result {
             Ok(sample) => {
-                if !self.errors.is_empty() {
-                    self.errors.remove(&key); // a cache's
+                if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
+                    errors.remove(&key); // a cache's
                 }
                 self.held.put(tick, key.id, sample);
                 events.push(Event::Arrived(tick));
@@ -182,7 +183,9 @@ impl Driver {
             error = error.with_object(&*object.path);
         }
         tracing::debug!(%key, %error, "a read failed");
-        self.errors.insert(key, error);
+        if let Some(errors) = &mut self.errors {
+            errors.insert(key, error);
+        }
         events.push(Event::Failed(tick));
     }
 
@@ -251,8 +254,8 @@ impl Driver {
             Action::Hand { pass, index, ticks, taking, .. } => self.hand(pass, index, ticks, taking),
             Action::Fail { tick, key } => {
                 let epoch = self.run.pass_of(tick).map_or(0, |pass| pass.epoch);
-                let error =
-                    self.errors.remove(&key).unwrap_or_else(|| TierError::new(ErrorKind::Other, "engine"));
+                let error = self.errors.as_mut().and_then(|errors| errors.remove(&key));
+                let error = error.unwrap_or_else(|| TierError::new(ErrorKind::Other, "engine"));
                 self.finish(Err(LoadError::sample(key, epoch, error)));
             }
             Action::End => {

@@ -88,7 +88,7 @@ impl Loader {
             staging: staging.clone(),
             handover: Arc::clone(&handover),
             held: Held::starting_at(first),
-            errors: Default::default(),
+            errors: (on_error != OnError::Skip).then(Default::default),
             disorder: None,
             reads: SelectAll::new(),
             dealing: None,

@@ -90,6 +90,21 @@ fn unreadable_samples_are_skipped_or_substituted_where_that_is_chosen() {
 }
 
 #[test]
+fn a_run_that_skips_every_sample_fails() {
+    let samples = Samples::awkward(20, 100);
+    let catalog = index(&samples);
+    for path in samples.in_order().iter().filter(|path| !path.ends_with("set.foreread")) {
+        fs::remove_file(path).unwrap();
+    }
+    let line = run(&mut foreread(["load", &catalog, "--on-error=skip", "--epochs=2"])).fails(1);
+    assert_says(&line, &["no sample could be read", "all 40 were skipped"]);
+    let report = run(&mut foreread(["load", &catalog, "--on-error=skip", "--report=json"]));
+    assert_eq!(report.code, Some(1));
+    let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
+    assert_eq!(number(&report, "/skipped"), 40);
+}
+
+#[test]
 fn a_file_without_read_permission() {
     use std::os::unix::fs::PermissionsExt;
     let samples = Samples::awkward(20, 1000);

@@ -93,6 +93,16 @@ fn ranks_share_an_epoch_as_order_says() {
 }
 
 #[test]
+fn a_directory_can_be_named_as_a_url_with_one_slash_or_three() {
+    let samples = Samples::awkward(20, 100);
+    for slashes in ["file:", "file://"] {
+        let target = format!("{slashes}{}", samples.path().display());
+        let report = run(&mut foreread(["load", &target, "--report=json", "--epochs=1"])).json();
+        assert_eq!(number(&report, "/epochs/0/samples"), 20, "{target}");
+    }
+}
+
+#[test]
 fn drop_last_drops_the_short_batch() {
     let samples = Samples::awkward(101, 1000);
     let report = load(&samples, &["--batch-size", "8", "--drop-last", "--epochs", "1"]);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use foreread::{Batch, ByteSize, Config, EpochReport, Error, Loader, Report, State};
 use sha2::{Digest, Sha256};
 
@@ -79,6 +79,14 @@ pub fn run(options: &Load) -> Result<ExitCode> {
         total(&mut out, &report)?;
     }
     out.flush()?;
+    // The report says so too, but whoever skips a few unreadable samples does not mean all of them.
+    let delivered = report.epochs.iter().map(|epoch| epoch.samples).sum::<u64>();
+    if ended.is_none() && delivered == 0 && report.skipped > 0 {
+        bail!(
+            "no sample could be read, and all {} were skipped; is the dataset where it was when it was indexed?",
+            report.skipped
+        );
+    }
     Ok(ended.unwrap_or(ExitCode::SUCCESS))
 }
 

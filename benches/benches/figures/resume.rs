@@ -1,0 +1,113 @@
+//! What resuming costs, at the beginning of a long run and at its end.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use async_trait::async_trait;
+use bytes::Bytes;
+use foreread::{Config, Loader, Memory, Registry, State};
+use foreread_benches::table::{Asked, Figure};
+use foreread_benches::{IMAGENET, files, median};
+use foreread_dataset::Catalog;
+use foreread_tier::{
+    Backend, Completion, Completions, Context, Object, OpenOptions, OriginTier, ReadRequest, Tier, TierError,
+    TierProfile,
+};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+
+const ROUNDS: usize = 9;
+const EPOCHS: u64 = 90;
+const BATCH: u64 = 256;
+
+/// An origin that answers at once, with zeros; the catalog alone knows what is in it.
+#[derive(Debug)]
+struct Zeros {
+    profile: TierProfile,
+    bytes: Bytes,
+}
+
+impl Tier for Zeros {
+    fn name(&self) -> &str {
+        "zeros"
+    }
+
+    fn profile(&self) -> &TierProfile {
+        &self.profile
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        let bytes = self.bytes.clone();
+        let answer = move |request: ReadRequest| Completion {
+            tag: request.tag,
+            result: Ok(bytes.slice(..request.len() as usize)),
+        };
+        stream::iter(batch).map(answer).boxed()
+    }
+}
+
+impl OriginTier for Zeros {
+    fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        stream::empty().boxed()
+    }
+}
+
+#[derive(Debug)]
+struct Opens;
+
+#[async_trait]
+impl Backend for Opens {
+    fn schemes(&self) -> &[&str] {
+        &["zeros"]
+    }
+
+    async fn open(&self, _: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+        Ok(Arc::new(Zeros { profile: TierProfile::new(64), bytes: vec![0; 1 << 18].into() }))
+    }
+}
+
+/// A state in the middle of an epoch, as a run would have saved it.
+fn state(first: &State, epoch: u64) -> Result<State> {
+    let mut saved = serde_json::to_value(first)?;
+    saved["epoch"] = epoch.into();
+    saved["consumed"] = (IMAGENET / 2 / BATCH * BATCH).into();
+    Ok(serde_json::from_value(saved)?)
+}
+
+/// Milliseconds from nothing to the first batch, resumed where the state says.
+fn first_batch(target: &str, config: &Config, from: State) -> Result<f64> {
+    let (epoch, start) = (from.epoch(), Instant::now());
+    let builder = Loader::builder(target).config(config.clone()).registry(Registry::empty().register(Opens));
+    let mut loader = builder.resume(from).start()?;
+    let batch = loader.batches().next().context("a batch")??;
+    ensure!(batch.epoch() == epoch && batch.len() as u64 == BATCH, "it went on elsewhere");
+    Ok(start.elapsed().as_secs_f64() * 1e3)
+}
+
+pub fn figures() -> Result<Vec<Figure>> {
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("catalog.foreread");
+    Catalog::from_objects("zeros://train", files::imagenet(IMAGENET))?.save(&path)?;
+    let target = path.to_str().context("the path is text")?;
+    let mut config = Config::default();
+    (config.epochs, config.batch_size) = (EPOCHS, BATCH);
+    (config.memory, config.look_ahead) = (Memory::Bytes(1 << 30), 64 << 20);
+    let registry = Registry::empty().register(Opens);
+    let first = Loader::builder(target).config(config.clone()).registry(registry).start()?.state();
+    let (mut early, mut late) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        early.push(first_batch(target, &config, state(&first, 1)?)?);
+        late.push(first_batch(target, &config, state(&first, EPOCHS - 1)?)?);
+    }
+    let ratio = median(late.iter().zip(&early).map(|(late, early)| late / early));
+    let about = "resume in a run of 90 epochs of 1.28 M";
+    let early = median(early);
+    Ok(vec![
+        Figure::new(format!("{about}: first batch, epoch 1"), Asked::Nothing, early, "ms")
+            .note("opening the catalog, planning, reading"),
+        Figure::new(format!("{about}: first batch, epoch 89"), Asked::Nothing, median(late), "ms"),
+        Figure::new(format!("{about}: epoch 89 over epoch 1"), Asked::AtMost(1.05), ratio, "times")
+            .note("asked: no longer; 5 % are the clock's"),
+    ])
+}

@@ -4,6 +4,7 @@
 //! Standard output carries the result alone; progress, logs and errors go to standard error. Exit codes: 0 done,
 //! 1 failed, 2 wrong usage, 128 + n ended by signal n after its state was saved (`load --state`).
 
+mod allocator;
 mod arguments;
 mod commands;
 mod output;
@@ -21,6 +22,7 @@ use crate::arguments::{Arguments, Command};
 
 /// Reads the command line, does what it says, and tells how the program ends.
 pub fn run() -> ExitCode {
+    allocator::set_up();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
+use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskReader, DiskTier};
 use foreread_tier::{Buffer, CacheTier, HeapBuffers, Object, ReadRequest, Sample, Span, Tier};
 use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Tick};
 use futures::StreamExt;
@@ -100,12 +100,12 @@ fn plain(files: &[(fs::File, u64)], samples: usize, length: usize, threads: usiz
     });
 }
 
-fn open(directory: &Path, samples: usize, length: usize, parallelism: usize) -> DiskTier {
+fn open(directory: &Path, samples: usize, length: usize, parallelism: usize, reader: DiskReader, buffers: Arc<dyn foreread_tier::Buffers>) -> DiskTier {
     let capacity = (samples as u64 * (length as u64 + 8192)) + (256 << 20);
-    let config = DiskConfig::new([(directory.to_owned(), capacity)]).with_parallelism(parallelism);
+    let config = DiskConfig::new([(directory.to_owned(), capacity)]).with_parallelism(parallelism).with_reader(reader);
     let bytes = (samples * length) as u64;
     let dataset = DatasetOnDisk { fingerprint: Fingerprint(1), samples: samples as u64, bytes };
-    DiskTier::open(config, &[dataset], Arc::new(HeapBuffers)).unwrap()
+    DiskTier::open(config, &[dataset], buffers).unwrap()
 }
 
 fn main() {
@@ -119,7 +119,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let key = |id: u64| SampleKey::new(DatasetId(0), SampleId(id));
 
-    let tier = open(&directory, samples, length, 32);
+    let tier = open(&directory, samples, length, 32, DiskReader::Auto, Arc::new(HeapBuffers));
     let content: Vec<bytes::Bytes> = (0..64).map(|id| bytes(id, length).into()).collect();
     report("store", samples, length, || {
         runtime.block_on(
@@ -136,7 +136,7 @@ fn main() {
     });
     drop(tier);
     let start = Instant::now();
-    let tier = open(&directory, samples, length, 32);
+    let tier = open(&directory, samples, length, 32, DiskReader::Auto, Arc::new(HeapBuffers));
     println!("opened again: {:?}, {:?}", start.elapsed(), tier.stored(DatasetId(0)));
     drop(tier);
 
@@ -150,7 +150,7 @@ fn main() {
             (file, records)
         })
         .collect();
-    let mut best = [0f64; 4];
+    let mut best = [0f64; 12];
     let only = words.next();
     for round in 0..5 {
         let loops = [("loop of 16, memory reused", false), ("loop of 16, memory of its own", true)];
@@ -161,9 +161,10 @@ fn main() {
             let rate = report(what, samples, length, || plain(&files, samples, length, 16, own));
             best[at] = best[at].max(rate);
         }
-        for (at, parallelism) in [(2, 16), (3, 32)] {
-            let tier = Arc::new(open(&directory, samples, length, parallelism));
-            let rate = report(&format!("tier, parallelism {parallelism}"), samples, length, || {
+        for (at, parallelism, reader, recycled) in [(2, 16, DiskReader::Threads, false), (3, 16, DiskReader::Ring, false), (4, 32, DiskReader::Threads, false), (5, 32, DiskReader::Ring, false), (6, 32, DiskReader::Threads, true), (7, 32, DiskReader::Ring, true)] {
+let buffers: Arc<dyn foreread_tier::Buffers> = if recycled { Arc::new(foreread_tier::RecycledBuffers::default()) } else { Arc::new(HeapBuffers) };
+            let tier = Arc::new(open(&directory, samples, length, parallelism, reader, buffers));
+            let rate = report(&format!("tier, {parallelism} {reader:?} recycled {recycled}"), samples, length, || {
                 let tier = Arc::clone(&tier);
                 let task = async move {
                     let mut answers = SelectAll::new();
@@ -200,6 +201,6 @@ fn main() {
     );
 }
 
-fn share(best: [f64; 4], at: usize) -> f64 {
+fn share(best: [f64; 12], at: usize) -> f64 {
     best[at] / best[0].max(best[1]) * 100.0
 }

@@ -21,6 +21,7 @@
 //! # }
 //! ```
 
+mod answers;
 mod backend;
 mod config;
 mod core;

@@ -31,18 +31,15 @@
 //! All of it holds only while the allocator keeps freed memory: glibc, as it starts, gives 100 KB freed on another
 //! thread back to the kernel time and again, and that alone costs up to 18 us more.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{Completion, ErrorKind, ReadRequest, TierError};
-use futures::Stream;
+
+use crate::answers::{Answers, Batch, CLOSED, Owed, Queue, lock};
 
 /// What a pool's threads do with a request.
 pub(crate) trait Read: fmt::Debug + Send + Sync + 'static {
@@ -61,18 +58,22 @@ pub(crate) trait Read: fmt::Debug + Send + Sync + 'static {
     fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError>;
 }
 
-/// How many answers may share one wake-up.
-const WAKE_EVERY: u32 = 8;
-
 /// A sample of at least this many bytes is no company for one that waits to be announced.
 const LARGE: u64 = 1 << 20;
 
 /// How long a thread without work stays.
 const IDLE: Duration = Duration::from_secs(5);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing here panics while it holds a lock; the state is whole even if something did.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Reads, or whatever `read` does of it; a panic in it (in the memory that [`Buffers`](foreread_tier::Buffers) hands
+/// out, say) is the request's answer and not a batch that never ends.
+pub(crate) fn guarded<R: Read, T>(
+    request: &ReadRequest,
+    read: impl FnOnce() -> Result<T, TierError>,
+) -> Result<T, TierError> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+        let error = TierError::new(ErrorKind::Other, R::NAME).with_object(R::asked(request));
+        Err(error.with_detail("the read panicked"))
+    })
 }
 
 /// The threads of one tier. Dropping it answers what is queued with [`ErrorKind::Closed`] and tells the threads to
@@ -103,19 +104,13 @@ struct Shared<R> {
 /// Every thread is in one of three states: computing (it has a turn), waiting for a device, or idle.
 #[derive(Default)]
 struct State {
-    queue: VecDeque<Queued>,
+    queue: Queue,
     threads: usize,
     computing: usize,
     idle: usize,
     /// Turns that were given to idle threads which have not woken up yet; counted in `computing` already.
     turns: usize,
     closed: bool,
-}
-
-/// The part of a batch that has not been taken; never empty while it is in the queue.
-struct Queued {
-    batch: Arc<Batch>,
-    requests: std::vec::IntoIter<ReadRequest>,
 }
 
 enum Help {
@@ -143,16 +138,6 @@ impl State {
         }
         Help::No
     }
-
-    fn next(&mut self) -> Option<(Arc<Batch>, ReadRequest)> {
-        let front = self.queue.front_mut()?;
-        let request = front.requests.next()?;
-        let batch = Arc::clone(&front.batch);
-        if front.requests.len() == 0 {
-            self.queue.pop_front();
-        }
-        Some((batch, request))
-    }
 }
 
 impl<R: Read> Pool<R> {
@@ -172,16 +157,12 @@ impl<R: Read> Pool<R> {
 
     /// Queues a batch; its answers come out of the stream.
     pub(crate) fn submit(&self, requests: Vec<ReadRequest>) -> Answers {
-        let left = requests.len();
-        let batch = Arc::new(Batch::default());
-        if left > 0 {
-            let queued = Queued { batch: Arc::clone(&batch), requests: requests.into_iter() };
-            lock(&self.0.state).queue.push_back(queued);
-            for _ in 0..left.min(self.0.cores) {
-                self.0.help();
-            }
+        let count = requests.len();
+        let answers = lock(&self.0.state).queue.push(requests);
+        for _ in 0..count.min(self.0.cores) {
+            self.0.help();
         }
-        Answers { batch, ready: VecDeque::new(), left }
+        answers
     }
 }
 
@@ -193,18 +174,7 @@ impl<R: Read> Drop for Pool<R> {
             std::mem::take(&mut state.queue)
         };
         self.0.wanted.notify_all();
-        refuse::<R>(queue, ErrorKind::Closed, "the tier was closed");
-    }
-}
-
-/// Answers all that is left of some batches with an error.
-fn refuse<R: Read>(queue: VecDeque<Queued>, kind: ErrorKind, why: &str) {
-    for Queued { batch, requests } in queue {
-        for request in requests {
-            let error = TierError::new(kind, R::NAME).with_object(R::asked(&request)).with_detail(why);
-            batch.put(Completion { tag: request.tag, result: Err(error) });
-        }
-        batch.wake();
+        queue.refuse::<R>(ErrorKind::Closed, CLOSED);
     }
 }
 
@@ -228,10 +198,10 @@ impl<R: Read> Shared<R> {
             state.threads -= 1;
             state.computing -= 1;
             // While there is one thread, it works the queue off; without any, nobody ever would.
-            if state.threads > 0 { VecDeque::new() } else { std::mem::take(&mut state.queue) }
+            if state.threads > 0 { Queue::default() } else { std::mem::take(&mut state.queue) }
         };
         tracing::warn!(%error, "no thread for reading files could be started");
-        refuse::<R>(queue, ErrorKind::Transient, "no thread could be started; raise `ulimit -u`");
+        queue.refuse::<R>(ErrorKind::Transient, "no thread could be started; raise `ulimit -u`");
     }
 
     /// A thread's life.
@@ -240,7 +210,7 @@ impl<R: Read> Shared<R> {
         let mut waited = false;
         while let Some((batch, request)) = self.take(waited, &mut owed) {
             waited = false;
-            if batch.dropped.load(Ordering::Relaxed) {
+            if batch.is_dropped() {
                 continue;
             }
             if R::ALWAYS_WAITS || request.len() >= LARGE || !owed.is_to(&batch) {
@@ -257,14 +227,9 @@ impl<R: Read> Shared<R> {
         }
     }
 
-    /// One read; a panic in it (in the memory that [`Buffers`](foreread_tier::Buffers) hands out, say) is its answer
-    /// and not a batch that never ends.
+    /// One read.
     fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
-        let read = AssertUnwindSafe(|| self.reader.read(request, about_to_wait));
-        catch_unwind(read).unwrap_or_else(|_| {
-            let error = TierError::new(ErrorKind::Other, R::NAME).with_object(R::asked(request));
-            Err(error.with_detail("the read panicked"))
-        })
+        guarded::<R, _>(request, || self.reader.read(request, about_to_wait))
     }
 
     /// The next job, or `None` when the thread is to end. `waited` says that the thread gave its turn away.
@@ -276,7 +241,7 @@ impl<R: Read> Shared<R> {
         loop {
             // Back from waiting while others have all the cores: theirs is the queue.
             if state.computing <= self.cores
-                && let Some(job) = state.next()
+                && let Some(job) = state.queue.next()
             {
                 return Some(job);
             }
@@ -306,109 +271,5 @@ impl<R: Read> Shared<R> {
             }
             state.turns -= 1;
         }
-    }
-}
-
-/// The answers of one batch, between the threads that put them and the consumer that takes them.
-#[derive(Default)]
-struct Batch {
-    /// Nobody will read the answers; what has not started need not.
-    dropped: AtomicBool,
-    slot: Mutex<Slot>,
-}
-
-#[derive(Default)]
-struct Slot {
-    done: VecDeque<Completion>,
-    /// The consumer, if it found nothing and waits.
-    consumer: Option<Waker>,
-}
-
-impl Batch {
-    fn put(&self, completion: Completion) {
-        lock(&self.slot).done.push_back(completion);
-    }
-
-    fn wake(&self) {
-        let consumer = lock(&self.slot).consumer.take();
-        if let Some(consumer) = consumer {
-            consumer.wake();
-        }
-    }
-}
-
-/// The wake-up that a thread owes to the consumer of one batch.
-#[derive(Default)]
-struct Owed {
-    to: Option<Arc<Batch>>,
-    answers: u32,
-}
-
-impl Owed {
-    fn is_any(&self) -> bool {
-        self.to.is_some()
-    }
-
-    /// Whether nothing is owed to anybody else.
-    fn is_to(&self, batch: &Arc<Batch>) -> bool {
-        self.to.as_ref().is_none_or(|to| Arc::ptr_eq(to, batch))
-    }
-
-    fn add(&mut self, batch: Arc<Batch>) {
-        self.to = Some(batch);
-        self.answers += 1;
-        if self.answers >= WAKE_EVERY {
-            self.pay();
-        }
-    }
-
-    fn pay(&mut self) {
-        self.answers = 0;
-        if let Some(batch) = self.to.take() {
-            batch.wake();
-        }
-    }
-}
-
-/// The answers to one batch, as a stream; dropping it cancels the reads that have not started.
-pub(crate) struct Answers {
-    batch: Arc<Batch>,
-    /// Taken over from the threads in one go.
-    ready: VecDeque<Completion>,
-    /// Answers that have not been handed out yet.
-    left: usize,
-}
-
-impl Stream for Answers {
-    type Item = Completion;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Completion>> {
-        let this = &mut *self;
-        if this.left == 0 {
-            return Poll::Ready(None);
-        }
-        if this.ready.is_empty() {
-            let mut slot = lock(&this.batch.slot);
-            std::mem::swap(&mut slot.done, &mut this.ready);
-            if this.ready.is_empty() {
-                match &mut slot.consumer {
-                    Some(consumer) => consumer.clone_from(context.waker()),
-                    empty => *empty = Some(context.waker().clone()),
-                }
-                return Poll::Pending;
-            }
-        }
-        this.left -= 1;
-        Poll::Ready(this.ready.pop_front())
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.left, Some(self.left))
-    }
-}
-
-impl Drop for Answers {
-    fn drop(&mut self) {
-        self.batch.dropped.store(true, Ordering::Relaxed);
     }
 }

@@ -21,6 +21,8 @@ pub struct DiskConfig {
     pub write_behind: u64,
     /// Reads under way at once, at most; 32.
     pub parallelism: usize,
+    /// What carries the reads out; [`DiskReader::Auto`].
+    pub reader: DiskReader,
     /// What to do with a directory whose space another process owns; [`WhenOwned::ReadOnly`].
     pub when_owned: WhenOwned,
     /// The length in bytes at which a segment file is closed and the next one begun, 1 MiB to 64 GiB; `None`, the
@@ -35,6 +37,7 @@ impl DiskConfig {
             directories: directories.into_iter().collect(),
             write_behind: WRITE_BEHIND,
             parallelism: PARALLELISM,
+            reader: DiskReader::default(),
             when_owned: WhenOwned::default(),
             segment: None,
         }
@@ -52,6 +55,12 @@ impl DiskConfig {
         Self { parallelism: parallelism.max(1), ..self }
     }
 
+    /// The same, read so.
+    #[must_use]
+    pub fn with_reader(self, reader: DiskReader) -> Self {
+        Self { reader, ..self }
+    }
+
     /// The same, with a directory that another process owns treated so.
     #[must_use]
     pub fn when_owned(self, when_owned: WhenOwned) -> Self {
@@ -62,6 +71,30 @@ impl DiskConfig {
     #[must_use]
     pub fn with_segment(self, bytes: u64) -> Self {
         Self { segment: Some(bytes), ..self }
+    }
+}
+
+/// What carries the reads of a disk tier out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiskReader {
+    /// `io_uring` where the kernel and the container allow it, else threads. (Which of the two was found by measuring:
+    /// see the module's own figures.)
+    #[default]
+    Auto,
+    /// Threads, one for each read under way.
+    Threads,
+    /// `io_uring`: one thread, or two, for all of them. Opening fails where that is refused.
+    Ring,
+}
+
+impl DiskReader {
+    /// Its name in reports: `auto`, `threads` or `io_uring`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Threads => "threads",
+            Self::Ring => "io_uring",
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! A file is opened with `O_DIRECT`. Where the file system refuses that, reads and writes go through the page cache
 //! and the pages are dropped afterwards (`posix_fadvise`), which costs a copy and, for writes, waiting for the device.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -43,14 +43,21 @@ impl DirectFile {
             let direct = retry(|| rustix::fs::fcntl_setfl(&file, OFlags::DIRECT)).is_ok();
             return Ok(Self { file, direct: AtomicBool::new(direct) });
         }
-        match retry(|| rustix::fs::open(path, flags | OFlags::DIRECT, mode)) {
-            Ok(file) => Ok(Self { file, direct: AtomicBool::new(true) }),
+        let (file, direct) = match retry(|| rustix::fs::open(path, flags | OFlags::DIRECT, mode)) {
+            Ok(file) => (file, true),
             Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-                let file = retry(|| rustix::fs::open(path, flags, mode))?;
-                Ok(Self { file, direct: AtomicBool::new(false) })
+                (retry(|| rustix::fs::open(path, flags, mode))?, false)
             }
-            Err(errno) => Err(errno),
-        }
+            Err(errno) => return Err(errno),
+        };
+        // `O_NONBLOCK` was for what is no file. On some file systems a ring would not wait where it is set.
+        let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
+        retry(|| rustix::fs::fcntl_setfl(&file, flags))?;
+        Ok(Self { file, direct: AtomicBool::new(direct) })
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Gives up on `O_DIRECT` for this file, if it was in use.
@@ -61,19 +68,34 @@ impl DirectFile {
 
     /// Fills `buffer` from `offset` on, as far as the file goes.
     pub(super) fn read(&self, buffer: &mut Buffer, offset: u64) -> Result<(), Errno> {
-        while buffer.filled() < buffer.capacity() {
+        loop {
+            let direct = self.direct.load(Ordering::Relaxed);
             let from = offset + buffer.filled() as u64;
-            match buffer.fill(|empty| rustix::io::pread(&self.file, empty, from).map(|(done, _)| done)) {
-                Ok(0) => break,
-                Ok(_) | Err(Errno::INTR) => {}
-                // Also what a read that begins off the grid answers, after a file that ends there.
-                Err(Errno::INVAL) if buffer.filled() == 0 && self.give_up() => {}
-                Err(Errno::INVAL) if buffer.filled() > 0 => break,
+            let answer = buffer.fill(|empty| rustix::io::pread(&self.file, empty, from).map(|(done, _)| done));
+            match self.goes_on(buffer, answer) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // Another read of this file may have given up on it meanwhile.
+                Err(Errno::INVAL) if direct => {
+                    self.give_up();
+                }
                 Err(errno) => return Err(errno),
             }
         }
         self.drop_pages(offset, buffer.filled() as u64);
         Ok(())
+    }
+
+    /// What the answer to a read means: whether there is more to be read into `buffer`, which the answer has filled.
+    pub(super) fn goes_on(&self, buffer: &Buffer, answer: Result<usize, Errno>) -> Result<bool, Errno> {
+        match answer {
+            Ok(0) => Ok(false),
+            Ok(_) => Ok(buffer.filled() < buffer.capacity()),
+            Err(Errno::INTR) => Ok(true),
+            // What a read that begins off the grid answers, after a file that ends there.
+            Err(Errno::INVAL) if buffer.filled() > 0 => Ok(false),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Writes all of `bytes` at `offset`.
@@ -96,8 +118,9 @@ impl DirectFile {
         Ok(())
     }
 
-    fn drop_pages(&self, offset: u64, length: u64) {
-        if !self.direct.load(Ordering::Relaxed) {
+    /// Drops what went through the page cache all the same.
+    pub(super) fn drop_pages(&self, offset: u64, length: u64) {
+        if length > 0 && !self.direct.load(Ordering::Relaxed) {
             // Advice: a file system that has no use for it loses nothing.
             let _ =
                 rustix::fs::fadvise(&self.file, offset, std::num::NonZeroU64::new(length), Advice::DontNeed);

@@ -67,13 +67,16 @@ mod manage;
 mod open;
 mod pack;
 mod read;
+mod readers;
+mod ring;
 mod room;
 mod shelf;
 mod store;
 mod table;
 mod tier;
+mod uring;
 mod write;
 
-pub use config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, Stored, WhenOwned};
+pub use config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskReader, Stored, WhenOwned};
 pub use manage::{CacheEntry, Removed, Rule, clean, list};
 pub use tier::DiskTier;

@@ -1,36 +1,61 @@
 //! Reading one sample: one read of its record, and every check that there is.
+//!
+//! A read has three parts: what has to be known before it ([`Reader::start`]), the bytes, and the checks
+//! ([`Reader::finish`]). Threads do one after the other; a ring has many at the second part at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use foreread_tier::{ErrorKind, ReadRequest, TierError};
+use foreread_tier::{Buffer, ErrorKind, ReadRequest, TierError};
+use rustix::io::Errno;
 
 use super::config::Access;
 use super::error::{NAME, about};
+use super::file::DirectFile;
 use super::format::{BLOCK, HEADER, Place, check_record};
 use super::pack::Job;
 use super::store::{Key, Store};
 use crate::pool::Read;
 
-/// What the pool's threads read with.
-#[derive(Debug)]
+/// What reads are done with.
+#[derive(Clone, Debug)]
 pub(super) struct Reader(pub(super) Arc<Store>);
 
 /// Counts a read as under way, so that writes give way to it.
-struct UnderWay<'a>(&'a AtomicUsize);
+#[derive(Debug)]
+struct UnderWay(Arc<Store>);
 
-impl<'a> UnderWay<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
+impl UnderWay {
+    fn new(store: &Arc<Store>) -> Self {
+        store.reading.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(store))
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.reading.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// A record that is being read.
+#[derive(Debug)]
+pub(super) struct Record {
+    key: Key,
+    place: Place,
+    _under_way: UnderWay,
+}
+
+/// What to read, and into what.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) record: Record,
+    pub(super) file: Arc<DirectFile>,
+    /// As long as the record, and empty.
+    pub(super) buffer: Buffer,
+    /// Where in the file.
+    pub(super) offset: u64,
 }
 
 impl Read for Reader {
@@ -43,41 +68,64 @@ impl Read for Reader {
     }
 
     fn read(&self, request: &ReadRequest, _about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
-        let error = |kind| TierError::new(kind, NAME).with_object(request.key.to_string());
-        let key = self.0.set(request.key.dataset).map(|set| (set, request.key.id));
-        let Some((key, place)) = key.and_then(|key| Some((key, self.0.place(key)?))) else {
-            return Err(error(ErrorKind::Absent));
-        };
-        let _under_way = UnderWay::new(&self.0.reading);
-        match self.record(key, place) {
-            Ok(data) if data.len() as u64 == request.len() => Ok(data),
-            Ok(data) => {
-                let detail = format!("{} bytes are kept, {} were asked for", data.len(), request.len());
-                Err(error(ErrorKind::Changed).with_detail(detail))
-            }
-            // Removed while it was read: what is in its place now means nothing.
-            Err(_) if self.0.place(key) != Some(place) => Err(error(ErrorKind::Absent)),
-            Err(why) => {
-                self.drop_record(key, place, &why);
-                Err(error(ErrorKind::Corrupt).with_detail(why))
-            }
-        }
+        let Started { record, file, mut buffer, offset } = self.start(request)?;
+        let read = file.read(&mut buffer, offset);
+        self.finish(request, &record, buffer, read)
     }
 }
 
 impl Reader {
-    /// The sample in the record at `place`, or what is wrong with it.
-    fn record(&self, (set, id): Key, place: Place) -> Result<Bytes, String> {
+    /// Finds the record of a sample, and memory for it.
+    pub(super) fn start(&self, request: &ReadRequest) -> Result<Started, TierError> {
+        let key = self.0.set(request.key.dataset).map(|set| (set, request.key.id));
+        let Some((key, place)) = key.and_then(|key| Some((key, self.0.place(key)?))) else {
+            return Err(error(request, ErrorKind::Absent));
+        };
         let directory = &self.0.directories[usize::from(place.directory)];
-        let file = directory.shelves[set].segment(place.segment).map_err(|errno| errno.to_string())?;
-        let buffer = self.0.buffers.allocate(place.bytes() as usize, BLOCK as usize);
-        let mut buffer = buffer.ok_or_else(|| "there is no memory for it".to_owned())?;
-        file.read(&mut buffer, place.offset()).map_err(|errno| errno.to_string())?;
-        if buffer.filled() < buffer.capacity() {
-            return Err("the file ends before the record does".to_owned());
+        let opened = directory.shelves[key.0].segment(place.segment).map_err(|errno| errno.to_string());
+        let started = opened.and_then(|file| {
+            let buffer = self.0.buffers.allocate(place.bytes() as usize, BLOCK as usize);
+            let buffer = buffer.ok_or_else(|| "there is no memory for it".to_owned())?;
+            let record = Record { key, place, _under_way: UnderWay::new(&self.0) };
+            Ok(Started { record, file, buffer, offset: place.offset() })
+        });
+        started.map_err(|why| self.failed(request, key, place, why))
+    }
+
+    /// Checks what was read, as far as it was; the sample in it.
+    pub(super) fn finish(
+        &self,
+        request: &ReadRequest,
+        &Record { key, place, .. }: &Record,
+        buffer: Buffer,
+        read: Result<(), Errno>,
+    ) -> Result<Bytes, TierError> {
+        let checked = read.map_err(|errno| errno.to_string()).and_then(|()| {
+            if buffer.filled() < buffer.capacity() {
+                return Err("the file ends before the record does".to_owned());
+            }
+            Ok(check_record(buffer.as_ref(), self.0.sets[key.0].fingerprint, key.1)?)
+        });
+        match checked {
+            Ok(length) if length as u64 == request.len() => {
+                Ok(buffer.freeze().slice(HEADER..HEADER + length))
+            }
+            Ok(length) => {
+                let detail = format!("{length} bytes are kept, {} were asked for", request.len());
+                Err(error(request, ErrorKind::Changed).with_detail(detail))
+            }
+            Err(why) => Err(self.failed(request, key, place, why)),
         }
-        let length = check_record(buffer.as_ref(), self.0.sets[set].fingerprint, id)?;
-        Ok(buffer.freeze().slice(HEADER..HEADER + length))
+    }
+
+    /// Forgets a record that cannot be read, or is not what it should be.
+    fn failed(&self, request: &ReadRequest, key: Key, place: Place, why: String) -> TierError {
+        if self.0.place(key) != Some(place) {
+            // Removed while it was read: what is in its place now means nothing.
+            return error(request, ErrorKind::Absent);
+        }
+        self.drop_record(key, place, &why);
+        error(request, ErrorKind::Corrupt).with_detail(why)
     }
 
     /// Forgets a record that is not what it should be, so that the sample is stored again.
@@ -86,7 +134,7 @@ impl Reader {
             return;
         }
         let directory = &self.0.directories[usize::from(place.directory)];
-        if self.0.counters.corrupt.fetch_add(1, Ordering::Relaxed) == 0 {
+        if self.0.counters.corrupt() == 0 {
             let error = about(ErrorKind::Corrupt, id, why);
             let directory = directory.path.display();
             tracing::warn!(%directory, %error, "a cached sample is dropped; more are counted, not logged");
@@ -96,4 +144,8 @@ impl Reader {
             let _ = self.0.jobs.send(Job::Forget { keys: vec![((set, id), Some(place))], done: None });
         }
     }
+}
+
+fn error(request: &ReadRequest, kind: ErrorKind) -> TierError {
+    TierError::new(kind, NAME).with_object(request.key.to_string())
 }

@@ -83,6 +83,11 @@ pub(super) struct Counters {
 }
 
 impl Counters {
+    /// Counts a record that is not what it should be; how many there were before it.
+    pub(super) fn corrupt(&self) -> u64 {
+        self.corrupt.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub(super) fn counts(&self) -> DiskCounts {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         DiskCounts {

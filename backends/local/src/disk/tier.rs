@@ -15,17 +15,17 @@ use foreread_tier::{
 use foreread_types::{DatasetId, Footprint, SampleId, SampleKey};
 use tokio::sync::oneshot;
 
-use super::config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, Stored};
+use super::config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskReader, Stored};
 use super::error::NAME;
 use super::format::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, blocks_of};
 use super::index::Follower;
 use super::open::{self, Opened};
 use super::pack::{Job, Outlet, Packer, Pending};
 use super::read::Reader;
+use super::readers::Readers;
 use super::store::{Key, Locks, Set, Store};
 use super::table::Table;
 use super::write::Writer;
-use crate::pool::Pool;
 
 /// Below this many bytes a read costs a device as much as its bytes do.
 const PREFERRED_BLOCK: u64 = 64 << 10;
@@ -48,7 +48,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 pub struct DiskTier {
     profile: TierProfile,
     store: Arc<Store>,
-    pool: Pool<Reader>,
+    readers: Readers,
     followers: Arc<Mutex<Vec<Followed>>>,
     /// Disconnected when the last of the threads that write has ended.
     ended: Mutex<Receiver<()>>,
@@ -138,7 +138,7 @@ impl DiskTier {
             profile: TierProfile::new(config.parallelism)
                 .with_preferred_block(PREFERRED_BLOCK)
                 .with_alignment(BLOCK),
-            pool: Pool::new(Reader(Arc::clone(&store)), config.parallelism),
+            readers: Readers::new(config.reader, Reader(Arc::clone(&store)), config.parallelism)?,
             store,
             followers,
             ended: Mutex::new(ended),
@@ -181,6 +181,11 @@ impl DiskTier {
     /// What the tier may do with each directory, in their order.
     pub fn access(&self) -> Vec<Access> {
         self.store.directories.iter().map(|directory| directory.access).collect()
+    }
+
+    /// What carries its reads out: [`DiskReader::Threads`] or [`DiskReader::Ring`].
+    pub fn reader(&self) -> DiskReader {
+        self.readers.kind()
     }
 
     /// What has happened since it was opened.
@@ -330,7 +335,7 @@ impl Tier for DiskTier {
     /// Reads on the tier's own threads. A record that is not what it should be is [`ErrorKind::Corrupt`] and dropped.
     /// An answer's allocation is the record's: the sample, 64 bytes, and what rounds them up to 4096.
     fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        Box::pin(self.pool.submit(batch))
+        Box::pin(self.readers.submit(batch))
     }
 }
 

@@ -1,0 +1,61 @@
+//! Who carries the reads out: threads that wait, or a ring.
+//!
+//! # Why [`DiskReader::Auto`] is what it is
+//!
+//! AUTO_REASON
+
+use foreread_tier::{ErrorKind, ReadRequest, TierError};
+
+use super::config::DiskReader;
+use super::error::NAME;
+use super::read::Reader;
+use super::ring::Rings;
+use crate::answers::Answers;
+use crate::pool::Pool;
+
+pub(super) enum Readers {
+    Threads(Pool<Reader>),
+    Ring(Rings),
+}
+
+impl Readers {
+    /// As `wanted`, for `parallelism` reads at once.
+    ///
+    /// # Errors
+    /// If a ring is asked for and refused.
+    pub(super) fn new(wanted: DiskReader, reader: Reader, parallelism: usize) -> Result<Self, TierError> {
+        if wanted == DiskReader::Threads {
+            return Ok(Self::Threads(Pool::new(reader, parallelism)));
+        }
+        match Rings::new(reader.clone(), parallelism) {
+            Ok(rings) => Ok(Self::Ring(rings)),
+            Err(error) if wanted == DiskReader::Auto => {
+                tracing::debug!(%error, "no io_uring here; the disk cache is read by threads");
+                Ok(Self::Threads(Pool::new(reader, parallelism)))
+            }
+            Err(error) => Err(TierError::new(ErrorKind::Unsupported, NAME)
+                .with_object("io_uring")
+                .with_detail(format!(
+                    "{error}; allow it (sysctl kernel.io_uring_disabled, the container's seccomp profile), or let \
+                     threads read"
+                ))
+                .with_source(error)),
+        }
+    }
+
+    /// Queues a batch; its answers come out of the stream.
+    pub(super) fn submit(&self, batch: Vec<ReadRequest>) -> Answers {
+        match self {
+            Self::Threads(pool) => pool.submit(batch),
+            Self::Ring(rings) => rings.submit(batch),
+        }
+    }
+
+    /// What it came to: never [`DiskReader::Auto`].
+    pub(super) fn kind(&self) -> DiskReader {
+        match self {
+            Self::Threads(_) => DiskReader::Threads,
+            Self::Ring(_) => DiskReader::Ring,
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! A ring of reads that the kernel carries out: the only file of the tier that needs `unsafe`.
+//!
+//! What makes it sound is ownership. A read that is pushed *moves* into the ring with its memory, its file and whatever
+//! else belongs to it, and comes out only with its completion. Until then nobody can free, move or look at the memory.
+//! A ring that is dropped with reads under way leaks them, because there is no other way to be sure: the kernel may
+//! write to that memory for as long as it likes. (The thread that owns the ring waits for all of them before it drops
+//! it, so that happens only if the thread panics.)
+
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_tier::Buffer;
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use super::file::DirectFile;
+
+/// The most that is asked for at once, in bytes: what the kernel takes, rounded down to a power of two.
+const MOST: usize = 1 << 30;
+
+/// The completion that says that the bell was rung. Reads are numbered from 0.
+const BELL: u64 = u64::MAX;
+
+/// A read: `buffer` is filled from its `offset` in `file` on.
+#[derive(Debug)]
+pub(super) struct Read<T> {
+    pub(super) file: Arc<DirectFile>,
+    pub(super) buffer: Buffer,
+    pub(super) offset: u64,
+    /// What belongs to it.
+    pub(super) context: T,
+}
+
+/// Wakes the thread that waits at a ring, from any other.
+#[derive(Clone, Debug)]
+pub(super) struct Bell(Arc<OwnedFd>);
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        // It fails only when it has been rung four billion times and nobody came: it is ringing then.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    fn silence(&self) {
+        let _ = rustix::io::read(&*self.0, &mut [0; 8]); // silent already, if that fails
+    }
+}
+
+/// Reads under way, at most as many as the ring is deep.
+pub(super) struct Ring<T> {
+    ring: IoUring,
+    /// By the number that the kernel knows them by.
+    slots: Vec<Option<Read<T>>>,
+    free: Vec<usize>,
+    bell: Bell,
+    /// The kernel waits for the bell.
+    listening: bool,
+}
+
+impl<T> fmt::Debug for Ring<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring")
+            .field("depth", &self.slots.len())
+            .field("free", &self.free.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> Ring<T> {
+    /// A ring for `depth` reads at once. Only the thread that calls this may use it.
+    ///
+    /// # Errors
+    /// If the kernel, or what guards it, refuses: `ENOSYS`, `EPERM`, `ENOMEM`; `Unsupported` if it is too old.
+    pub(super) fn new(depth: usize) -> io::Result<Self> {
+        let entries = (depth as u32 + 1).next_power_of_two();
+        // Completions are worked on when this thread asks for them, not whenever one comes (Linux 6.1).
+        let ring = match IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries) {
+            Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => IoUring::new(entries)?,
+            other => other?,
+        };
+        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it needs Linux 5.11 or newer"));
+        }
+        let bell = Bell(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?));
+        let slots = std::iter::repeat_with(|| None).take(depth).collect();
+        Ok(Self { ring, slots, free: (0..depth).rev().collect(), bell, listening: false })
+    }
+
+    pub(super) fn bell(&self) -> Bell {
+        self.bell.clone()
+    }
+
+    /// How many more can be pushed.
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// How many are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Takes a read over; the kernel learns of it at the next [`wait`](Self::wait). Gives it back if there is no room.
+    pub(super) fn push(&mut self, mut read: Read<T>) -> Result<(), Read<T>> {
+        let Some(at) = self.free.pop() else { return Err(read) };
+        let mut target: (*mut u8, usize) = (std::ptr::null_mut(), 0);
+        // Fills nothing: it only looks where the empty part is.
+        let Ok(_) = read.buffer.fill(|empty: &mut [MaybeUninit<u8>]| {
+            target = (empty.as_mut_ptr().cast(), empty.len().min(MOST));
+            Ok::<&mut [u8], Infallible>(&mut [])
+        });
+        let from = read.offset + read.buffer.filled() as u64;
+        let descriptor = Fd(read.file.descriptor().as_raw_fd());
+        let entry = opcode::Read::new(descriptor, target.0, target.1 as u32).offset(from).build();
+        self.slots[at] = Some(read);
+        // SAFETY: the kernel writes at most `target.1` bytes from `target.0` on, which are the empty part of `buffer`:
+        // valid for writes, not initialised memory that anybody reads, and nobody else's. `buffer` and the open file
+        // are in `slots[at]` from before the kernel knows of the read; they are taken out of it only in `reap`, with
+        // the read's one completion, and are never dropped before that: `drop` leaks what is left. The allocation
+        // does not move when a `Buffer` does.
+        let pushed = unsafe { self.ring.submission().push(&entry.user_data(at as u64)) };
+        if pushed.is_ok() {
+            return Ok(());
+        }
+        self.free.push(at);
+        self.slots[at].take().map_or(Ok(()), Err)
+    }
+
+    /// Hands over what was pushed and waits until `count` reads have been answered or the bell has rung, or until
+    /// `limit` is over. With a count of 0 it does not wait.
+    ///
+    /// # Errors
+    /// If the kernel does not take them now; what was pushed stays pushed.
+    pub(super) fn wait(&mut self, count: usize, limit: Option<Duration>) -> io::Result<()> {
+        if count > 0 && !self.listening {
+            let entry = opcode::PollAdd::new(Fd(self.bell.0.as_raw_fd()), libc::POLLIN as u32).build();
+            // SAFETY: this operation touches no memory of ours, and the kernel holds the descriptor's file itself.
+            self.listening = unsafe { self.ring.submission().push(&entry.user_data(BELL)) }.is_ok();
+        }
+        let limit = limit.map(Timespec::from);
+        let mut args = SubmitArgs::new();
+        if let Some(limit) = &limit {
+            args = args.timespec(limit);
+        }
+        match self.ring.submitter().submit_with_args(count, &args) {
+            Ok(_) => Ok(()),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::TIME | Errno::INTR) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Moves what has been answered into `into`: the read, with its buffer filled as far as the answer did, and how
+    /// many bytes that were.
+    pub(super) fn reap(&mut self, into: &mut Vec<(Read<T>, Result<usize, Errno>)>) {
+        for completion in self.ring.completion() {
+            if completion.user_data() == BELL {
+                self.bell.silence();
+                self.listening = false;
+                continue;
+            }
+            let at = completion.user_data() as usize;
+            let Some(mut read) = self.slots.get_mut(at).and_then(Option::take) else { continue };
+            self.free.push(at);
+            let answer = usize::try_from(completion.result())
+                .map_err(|_| Errno::from_raw_os_error(-completion.result()));
+            let answer = answer.and_then(|count| {
+                read.buffer.fill(|empty| {
+                    // SAFETY: the kernel says that it has written the first `count` bytes of what was the empty part
+                    // when the read was pushed; the buffer has been in its slot since, so it still is. The kernel is
+                    // done with the memory.
+                    Ok(unsafe { empty[..count].assume_init_mut() })
+                })
+            });
+            into.push((read, answer));
+        }
+    }
+}
+
+impl<T> Drop for Ring<T> {
+    fn drop(&mut self) {
+        if self.under_way() > 0 {
+            // The kernel may still write to their memory.
+            std::mem::forget(std::mem::take(&mut self.slots));
+        }
+    }
+}

@@ -100,9 +100,17 @@ fn plain(files: &[(fs::File, u64)], samples: usize, length: usize, threads: usiz
     });
 }
 
-fn open(directory: &Path, samples: usize, length: usize, parallelism: usize, reader: DiskReader, buffers: Arc<dyn foreread_tier::Buffers>) -> DiskTier {
+fn open(
+    directory: &Path,
+    samples: usize,
+    length: usize,
+    parallelism: usize,
+    reader: DiskReader,
+    buffers: Arc<dyn foreread_tier::Buffers>,
+) -> DiskTier {
     let capacity = (samples as u64 * (length as u64 + 8192)) + (256 << 20);
-    let config = DiskConfig::new([(directory.to_owned(), capacity)]).with_parallelism(parallelism).with_reader(reader);
+    let config =
+        DiskConfig::new([(directory.to_owned(), capacity)]).with_parallelism(parallelism).with_reader(reader);
     let bytes = (samples * length) as u64;
     let dataset = DatasetOnDisk { fingerprint: Fingerprint(1), samples: samples as u64, bytes };
     DiskTier::open(config, &[dataset], buffers).unwrap()
@@ -155,42 +163,64 @@ fn main() {
     for round in 0..5 {
         let loops = [("loop of 16, memory reused", false), ("loop of 16, memory of its own", true)];
         for (at, (what, own)) in loops.into_iter().enumerate() {
-            if only.as_deref() == Some("tier") {
+            if only.is_some() {
                 continue;
             }
             let rate = report(what, samples, length, || plain(&files, samples, length, 16, own));
             best[at] = best[at].max(rate);
         }
-        for (at, parallelism, reader, recycled) in [(2, 16, DiskReader::Threads, false), (3, 16, DiskReader::Ring, false), (4, 32, DiskReader::Threads, false), (5, 32, DiskReader::Ring, false), (6, 32, DiskReader::Threads, true), (7, 32, DiskReader::Ring, true)] {
-let buffers: Arc<dyn foreread_tier::Buffers> = if recycled { Arc::new(foreread_tier::RecycledBuffers::default()) } else { Arc::new(HeapBuffers) };
+        for (at, parallelism, reader, recycled) in [
+            (2, 16, DiskReader::Threads, false),
+            (3, 16, DiskReader::Ring, false),
+            (4, 32, DiskReader::Threads, false),
+            (5, 32, DiskReader::Ring, false),
+            (6, 32, DiskReader::Threads, true),
+            (7, 32, DiskReader::Ring, true),
+        ] {
+            if only.as_deref() == Some("ring") && (reader != DiskReader::Ring || !recycled) {
+                continue;
+            }
+            if only.as_deref() == Some("threads") && (reader != DiskReader::Threads || !recycled) {
+                continue;
+            }
+            let buffers: Arc<dyn foreread_tier::Buffers> = if recycled {
+                Arc::new(foreread_tier::RecycledBuffers::default())
+            } else {
+                Arc::new(HeapBuffers)
+            };
             let tier = Arc::new(open(&directory, samples, length, parallelism, reader, buffers));
-            let rate = report(&format!("tier, {parallelism} {reader:?} recycled {recycled}"), samples, length, || {
-                let tier = Arc::clone(&tier);
-                let task = async move {
-                    let mut answers = SelectAll::new();
-                    let order = order(samples, round);
-                    for batch in order.chunks(64) {
-                        while answers.len() >= 4 {
-                            if let Some(answer) = answers.next().await {
-                                let answer: foreread_tier::Completion = answer;
-                                assert_eq!(answer.result.unwrap().len(), length);
+            let rate = report(
+                &format!("tier, {parallelism} {reader:?} recycled {recycled}"),
+                samples,
+                length,
+                || {
+                    let tier = Arc::clone(&tier);
+                    let task = async move {
+                        let mut answers = SelectAll::new();
+                        let order = order(samples, round);
+                        for batch in order.chunks(64) {
+                            while answers.len() >= 4 {
+                                if let Some(answer) = answers.next().await {
+                                    let answer: foreread_tier::Completion = answer;
+                                    assert_eq!(answer.result.unwrap().len(), length);
+                                }
                             }
+                            let requests = batch.iter().zip(0..).map(|(&id, tag)| ReadRequest {
+                                tag,
+                                key: key(id),
+                                object: Object { path: "".into(), size: length as u64, version: None },
+                                span: Span::Whole,
+                                due: Tick(0),
+                            });
+                            answers.push(tier.read(requests.collect()));
                         }
-                        let requests = batch.iter().zip(0..).map(|(&id, tag)| ReadRequest {
-                            tag,
-                            key: key(id),
-                            object: Object { path: "".into(), size: length as u64, version: None },
-                            span: Span::Whole,
-                            due: Tick(0),
-                        });
-                        answers.push(tier.read(requests.collect()));
-                    }
-                    while let Some(answer) = answers.next().await {
-                        assert_eq!(answer.result.unwrap().len(), length);
-                    }
-                };
-                runtime.block_on(async { tokio::spawn(task).await.unwrap() });
-            });
+                        while let Some(answer) = answers.next().await {
+                            assert_eq!(answer.result.unwrap().len(), length);
+                        }
+                    };
+                    runtime.block_on(async { tokio::spawn(task).await.unwrap() });
+                },
+            );
             best[at] = best[at].max(rate);
         }
     }

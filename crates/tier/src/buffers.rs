@@ -51,7 +51,7 @@ impl Buffer {
 
     /// The first `length` bytes of `memory`, which goes to `shelves` afterwards.
     pub(crate) fn recycled(memory: Heap, length: usize, shelves: Arc<Shelves>) -> Self {
-        debug_assert!(length <= memory.size() && memory.layout.align() == 1);
+        debug_assert!(length <= memory.size() && memory.layout.align() == shelves.align());
         Self { memory, length, filled: 0, shelves: Some(shelves) }
     }
 
@@ -141,7 +141,7 @@ impl AsRef<[u8]> for Plain {
 }
 
 /// Filled memory that goes to the shelves. One stays with each sample in memory, so it is no larger than [`Plain`]: the
-/// alignment of what lies on shelves is known to be 1.
+/// shelves know the alignment of what lies on them.
 struct Shelved {
     pointer: NonNull<u8>,
     size: usize,
@@ -164,7 +164,7 @@ impl AsRef<[u8]> for Shelved {
 impl Drop for Shelved {
     fn drop(&mut self) {
         // It was a layout in `Heap::new`, so it is one here.
-        let Ok(layout) = Layout::from_size_align(self.size, 1) else { return };
+        let Ok(layout) = Layout::from_size_align(self.size, self.shelves.align()) else { return };
         self.shelves.put(Heap { pointer: self.pointer, layout });
     }
 }

@@ -9,7 +9,8 @@
 //! Memory is taken from the allocator exactly as long as it is asked for, and reused where it is at most two sixty-fourths
 //! too long: the price is that much, for the samples that get it. What lies on the shelves is bounded; beyond that, memory
 //! goes back to the allocator. Small buffers are left to the allocator, which is good at them; very large ones too, because
-//! a few of them would fill the shelves.
+//! a few of them would fill the shelves. Memory that begins at a page, for direct I/O, lies on shelves of its own, with the
+//! same bound for both together.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,9 +31,15 @@ const STEPS: u32 = 6;
 /// All shelves.
 const SHELVES: usize = ((LARGEST - SMALLEST) << STEPS) as usize + 1;
 
+/// What memory for direct I/O begins at a multiple of.
+const PAGE: usize = 4096;
+
 /// Memory from the program's allocator, used again. Clones share it.
 #[derive(Clone, Debug)]
-pub struct RecycledBuffers(Arc<Shelves>);
+pub struct RecycledBuffers {
+    plain: Arc<Shelves>,
+    paged: Arc<Shelves>,
+}
 
 impl Default for RecycledBuffers {
     fn default() -> Self {
@@ -43,36 +50,50 @@ impl Default for RecycledBuffers {
 impl RecycledBuffers {
     /// Keeps at most `limit` bytes for later use.
     pub fn new(limit: usize) -> Self {
-        let shelves = std::array::from_fn(|_| Mutex::default());
-        Self(Arc::new(Shelves { limit, kept: AtomicUsize::new(0), shelves }))
+        let kept = Arc::new(AtomicUsize::new(0));
+        let shelves = |align| {
+            let shelves = std::array::from_fn(|_| Mutex::default());
+            Arc::new(Shelves { align, limit, kept: Arc::clone(&kept), shelves })
+        };
+        Self { plain: shelves(1), paged: shelves(PAGE) }
     }
 
     /// Bytes that wait for their next use.
     pub fn kept(&self) -> usize {
-        self.0.kept.load(Ordering::Relaxed)
+        self.plain.kept.load(Ordering::Relaxed)
     }
 }
 
 impl Buffers for RecycledBuffers {
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
-        let Some(shelf) = shelf_of(length).filter(|_| align <= 1) else {
-            return Buffer::heap(length, align);
+        let shelves = match align {
+            0 | 1 => &self.plain,
+            2..=PAGE if align.is_power_of_two() => &self.paged,
+            _ => return Buffer::heap(length, align),
         };
-        let kept = self.0.take(shelf, length).or_else(|| self.0.take(shelf + 1, length));
-        let memory = kept.or_else(|| Heap::new(length, 1))?;
-        Some(Buffer::recycled(memory, length, Arc::clone(&self.0)))
+        let Some(shelf) = shelf_of(length) else { return Buffer::heap(length, align) };
+        let kept = shelves.take(shelf, length).or_else(|| shelves.take(shelf + 1, length));
+        let memory = kept.or_else(|| Heap::new(length, shelves.align))?;
+        Some(Buffer::recycled(memory, length, Arc::clone(shelves)))
     }
 }
 
-/// Free memory by size.
+/// Free memory by size, all of it at multiples of `align`.
 #[derive(Debug)]
 pub(crate) struct Shelves {
+    align: usize,
     limit: usize,
-    kept: AtomicUsize,
+    /// On these shelves and those that share the limit.
+    kept: Arc<AtomicUsize>,
     shelves: [Mutex<Vec<Heap>>; SHELVES],
 }
 
 impl Shelves {
+    /// What the memory that lies here is aligned to.
+    pub(crate) fn align(&self) -> usize {
+        self.align
+    }
+
     fn take(&self, shelf: usize, length: usize) -> Option<Heap> {
         let mut shelf = self.shelves.get(shelf)?.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = shelf.pop_if(|memory| memory.size() >= length)?;
@@ -154,11 +175,27 @@ mod tests {
         let held: Vec<Buffer> = (0..5).map(|_| buffers.allocate(100_000, 1).unwrap()).collect();
         drop(held);
         assert!((200_000..=250_000).contains(&buffers.kept()), "{}", buffers.kept());
-        for (length, align) in [(0, 1), (100, 1), (100_000, 4096), (64 << 20, 1)] {
+        for (length, align) in [(0, 1), (100, 1), (100_000, 8192), (64 << 20, 1), (64 << 20, 4096)] {
             let before = buffers.kept();
             drop(buffers.allocate(length, align).unwrap());
             assert_eq!(buffers.kept(), before, "{length} bytes");
         }
+    }
+
+    #[test]
+    fn memory_for_direct_reads_is_used_again_and_stays_aligned() {
+        let buffers = RecycledBuffers::new(300_000);
+        let plain = buffers.allocate(114_688, 1).unwrap();
+        let first = buffers.allocate(114_688, 4096).unwrap();
+        let address = first.as_ref().as_ptr();
+        drop((plain, first.freeze()));
+        assert_eq!(buffers.kept(), 229_376);
+        let again = buffers.allocate(114_688, 512).unwrap();
+        assert_eq!((again.as_ref().as_ptr(), address as usize % 4096), (address, 0));
+        let held: Vec<Buffer> = (0..4).map(|_| buffers.allocate(114_688, 4096).unwrap()).collect();
+        assert!(held.iter().all(|buffer| buffer.as_ref().as_ptr() as usize % 4096 == 0));
+        drop((held, again));
+        assert!(buffers.kept() <= 300_000, "one limit for both: {}", buffers.kept());
     }
 
     #[test]

@@ -45,9 +45,7 @@ impl DirectFile {
         }
         let (file, direct) = match retry(|| rustix::fs::open(path, flags | OFlags::DIRECT, mode)) {
             Ok(file) => (file, true),
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-                (retry(|| rustix::fs::open(path, flags, mode))?, false)
-            }
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => (retry(|| rustix::fs::open(path, flags, mode))?, false),
             Err(errno) => return Err(errno),
         };
         // `O_NONBLOCK` was for what is no file. On some file systems a ring would not wait where it is set.
@@ -71,7 +69,8 @@ impl DirectFile {
         loop {
             let direct = self.direct.load(Ordering::Relaxed);
             let from = offset + buffer.filled() as u64;
-            let answer = buffer.fill(|empty| rustix::io::pread(&self.file, empty, from).map(|(done, _)| done));
+            let answer =
+                buffer.fill(|empty| rustix::io::pread(&self.file, empty, from).map(|(done, _)| done));
             match self.goes_on(buffer, answer) {
                 Ok(true) => {}
                 Ok(false) => break,

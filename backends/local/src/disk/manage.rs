@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use foreread_tier::TierError;
 use foreread_types::Fingerprint;
 
+use super::closing;
 use super::error::from_io;
 use super::index;
 use super::layout::{self, INDEX, LOCK, ROOT};
@@ -78,13 +79,17 @@ pub struct Removed {
 
 /// The caches in `directory`, as a tier was given it, by fingerprint. A directory without any has none.
 ///
-/// Reads the indexes, not the samples; takes some microseconds a thousand samples.
+/// Reads the indexes, not the samples; takes some microseconds a thousand samples. A tier that this process has dropped
+/// and that still writes there is waited for, for five seconds at most.
 ///
 /// # Errors
 /// If the directory cannot be read.
 pub fn list(directory: &Path) -> Result<Vec<CacheEntry>, TierError> {
     let failed = |error: std::io::Error| from_io(&error, directory.display());
     let root = directory.join(ROOT);
+    if let Ok(root) = root.canonicalize() {
+        closing::wait(&root);
+    }
     let datasets = match layout::datasets(&root) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && directory.is_dir() => {
             return Ok(Vec::new());

@@ -56,7 +56,9 @@
 //!   CPU is what is short.
 
 mod aligned;
+mod closing;
 mod config;
+mod counters;
 mod error;
 mod file;
 mod format;

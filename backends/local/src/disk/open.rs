@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::Fingerprint;
 
+use super::closing;
 use super::config::{Access, DatasetOnDisk, DiskConfig, WhenOwned};
 use super::error::{NAME, from_io};
 use super::format::{BLOCK, FOOTPRINT, MAX_START};
@@ -26,6 +27,8 @@ const FIXED: u64 = 64 << 10;
 /// A directory that was opened.
 #[derive(Debug)]
 pub(super) struct Opened {
+    /// Where its caches are, by one name whatever way leads there.
+    pub(super) root: PathBuf,
     pub(super) directory: Directory,
     /// By set; none for a reader.
     pub(super) ledgers: Vec<Ledger>,
@@ -50,6 +53,8 @@ pub(super) fn open(
             _ => {}
         }
     }
+    let root = root.canonicalize().map_err(failed)?;
+    closing::wait(&root);
     let fingerprints: Vec<Fingerprint> = sets.iter().map(|set| set.fingerprint).collect();
     match lock::own(&root, &fingerprints).map_err(failed)? {
         Some(owner) => own(config, number, sets, datasets, &root, *capacity, owner),
@@ -63,17 +68,17 @@ pub(super) fn open(
                     .with_detail(detail));
             }
             tracing::warn!(directory = %path.display(), "the disk cache is only read: {detail}");
-            Ok(read_only(path.clone(), &root, sets))
+            Ok(read_only(path.clone(), root, sets))
         }
     }
 }
 
-fn read_only(path: PathBuf, root: &Path, sets: &[Set]) -> Opened {
-    let shelves: Vec<Shelf> = sets.iter().map(|set| Shelf::new(root, set.fingerprint)).collect();
+fn read_only(path: PathBuf, root: PathBuf, sets: &[Set]) -> Opened {
+    let shelves: Vec<Shelf> = sets.iter().map(|set| Shelf::new(&root, set.fingerprint)).collect();
     // What the owner has not begun yet cannot be locked, and has nothing that could be removed.
     let locks = shelves.iter().filter_map(|shelf| lock::share(&shelf.path, false).ok()).collect();
     let directory = Directory::new(path, Access::ReadOnly, Room::new(0), shelves, Vec::new());
-    Opened { directory, ledgers: Vec::new(), locks }
+    Opened { root, directory, ledgers: Vec::new(), locks }
 }
 
 fn own(
@@ -123,7 +128,7 @@ fn own(
         .map(|((shelf, set), &bounds)| Ledger::recover(shelf, number, &set.table, &room, bounds))
         .collect::<Result<Vec<_>, _>>()?;
     let directory = Directory::new(path.clone(), Access::Owner, room, shelves, bounds);
-    Ok(Opened { directory, ledgers, locks })
+    Ok(Opened { root: root.to_owned(), directory, ledgers, locks })
 }
 
 fn samples_of(datasets: &[DatasetOnDisk], fingerprint: Fingerprint) -> u64 {

@@ -53,6 +53,8 @@ pub(super) enum Job {
         keys: Vec<(Key, Option<Place>)>,
         done: Option<Arc<oneshot::Sender<()>>>,
     },
+    /// Drop this when everything that is on its way is there.
+    Flush(Arc<oneshot::Sender<()>>),
     End,
 }
 
@@ -137,6 +139,12 @@ impl Packer {
                     }
                 }
                 Job::Forget { keys, done } => self.forget(keys, done.as_ref()),
+                Job::Flush(done) => {
+                    self.flush(|_| true);
+                    for outlet in self.outlets.iter().flatten() {
+                        outlet.send(Command::Drop(Arc::clone(&done)));
+                    }
+                }
                 Job::End => {
                     self.flush(|_| true);
                     return; // the writers end when they have done what was sent

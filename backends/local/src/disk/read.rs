@@ -29,6 +29,7 @@ struct UnderWay(Arc<Store>);
 impl UnderWay {
     fn new(store: &Arc<Store>) -> Self {
         store.reading.fetch_add(1, Ordering::Relaxed);
+        store.counters.in_flight.increment(1.0);
         Self(Arc::clone(store))
     }
 }
@@ -36,6 +37,7 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.reading.fetch_sub(1, Ordering::Relaxed);
+        self.0.counters.in_flight.decrement(1.0);
     }
 }
 

@@ -8,9 +8,9 @@
 //!
 //! A device answers a read of 100 KB every 20 to 100 us, and waking this thread and then the consumer for each costs as
 //! much as checking it. With eight reads or more under way the thread therefore waits for a quarter of them, but never
-//! longer than [`COMPANY`]: so an answer is held behind others for that long at most, and the device keeps three
-//! quarters of its queue. If none has come by then, the device is slow, and the next answer is waited for alone: there
-//! is no polling, and a device that never answers costs a sleeping thread.
+//! longer than [`COMPANY`]. So an answer is held behind others for a quarter of what it took itself, or for that long,
+//! and the device keeps three quarters of its queue. If none has come by then, the device is slow, and the next answer
+//! is waited for alone: there is no polling, and a device that never answers costs a sleeping thread.
 //!
 //! # What may go wrong
 //!
@@ -32,7 +32,7 @@ use crate::answers::{Answers, Batch, CLOSED, Owed, Queue, lock};
 use crate::pool::guarded;
 
 /// How long an answer waits for others to share its wake-ups.
-const COMPANY: Duration = Duration::from_micros(200);
+const COMPANY: Duration = Duration::from_millis(1);
 
 /// The deepest that a ring is made, in reads.
 const DEEPEST: usize = 4096;
@@ -80,13 +80,15 @@ impl Rings {
             let shared = Arc::clone(&rings.0);
             let (say, made) = mpsc::channel();
             // A ring belongs to the thread that makes it.
-            std::thread::Builder::new().name("foreread-ring".into()).spawn(move || match Ring::new(depth) {
-                Ok(ring) => {
-                    lock(&shared.state).threads.push((ring.bell(), false));
-                    let _ = say.send(Ok(())); // it is waited for
-                    Worker { shared, number, ring, owed: Owed::default() }.work();
+            std::thread::Builder::new().name("foreread-ring".into()).spawn(move || {
+                match Ring::new(depth) {
+                    Ok(ring) => {
+                        lock(&shared.state).threads.push((ring.bell(), false));
+                        let _ = say.send(Ok(())); // it is waited for
+                        Worker { shared, number, ring, owed: Owed::default() }.work();
+                    }
+                    Err(error) => drop(say.send(Err(error))),
                 }
-                Err(error) => drop(say.send(Err(error))),
             })?;
             made.recv().unwrap_or_else(|_| Err(io::Error::other("its thread has ended")))?;
         }
@@ -180,7 +182,12 @@ impl Worker {
                 match guarded::<Reader, _>(&request, || self.shared.reader.start(&request)) {
                     Ok(Started { record, file, buffer, offset }) => {
                         let context = Job { batch, request, record };
-                        push(&self.shared.reader, &mut self.ring, &mut self.owed, Read { file, buffer, offset, context });
+                        push(
+                            &self.shared.reader,
+                            &mut self.ring,
+                            &mut self.owed,
+                            Read { file, buffer, offset, context },
+                        );
                     }
                     Err(error) => answer(&mut self.owed, batch, &request, Err(error)),
                 }
@@ -198,7 +205,9 @@ impl Worker {
             Ok(true) => return push(&self.shared.reader, &mut self.ring, &mut self.owed, read),
             Ok(false) => Ok(()),
             // Not in a ring, or not directly: a thread that waits can do it.
-            Err(Errno::AGAIN | Errno::INVAL | Errno::OPNOTSUPP) => read.file.read(&mut read.buffer, read.offset),
+            Err(Errno::AGAIN | Errno::INVAL | Errno::OPNOTSUPP) => {
+                read.file.read(&mut read.buffer, read.offset)
+            }
             Err(errno) => Err(errno),
         };
         finish(&self.shared.reader, &mut self.owed, read, done);
@@ -222,7 +231,12 @@ fn finish(reader: &Reader, owed: &mut Owed, read: Read<Job>, done: Result<(), Er
     answer(owed, batch, &request, result);
 }
 
-fn answer(owed: &mut Owed, batch: Arc<Batch>, request: &ReadRequest, result: Result<bytes::Bytes, TierError>) {
+fn answer(
+    owed: &mut Owed,
+    batch: Arc<Batch>,
+    request: &ReadRequest,
+    result: Result<bytes::Bytes, TierError>,
+) {
     batch.put(Completion { tag: request.tag, result });
     owed.add(batch);
 }

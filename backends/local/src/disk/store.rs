@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread_tier::{Budget, Buffers};
 use foreread_types::{DatasetId, Fingerprint, SampleId};
 
-use super::config::{Access, DiskCounts};
+use super::closing;
+use super::config::Access;
+use super::counters::Counters;
 use super::format::Place;
 use super::lock::Lock;
 use super::pack::Job;
@@ -63,39 +65,35 @@ impl Directory {
 
 /// The locks that a tier holds. Whoever may still write holds them too.
 #[derive(Debug)]
-pub(super) struct Locks(pub(super) Vec<Lock>);
+pub(super) struct Locks {
+    locks: Vec<Lock>,
+    roots: Vec<PathBuf>,
+    /// The tier was dropped.
+    let_go: AtomicBool,
+}
 
-impl Drop for Locks {
-    fn drop(&mut self) {
-        for lock in &self.0 {
-            lock.touch();
+impl Locks {
+    /// The locks of the directories whose caches are at `roots`.
+    pub(super) fn new(locks: Vec<Lock>, roots: Vec<PathBuf>) -> Self {
+        Self { locks, roots, let_go: AtomicBool::new(false) }
+    }
+
+    /// Says that they are held only until all is written.
+    pub(super) fn let_go(&self) {
+        if !self.let_go.swap(true, Ordering::Relaxed) {
+            closing::begin(&self.roots);
         }
     }
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) written: AtomicU64,
-    pub(super) written_bytes: AtomicU64,
-    pub(super) skipped: AtomicU64,
-    pub(super) failed: AtomicU64,
-    pub(super) corrupt: AtomicU64,
-}
-
-impl Counters {
-    /// Counts a record that is not what it should be; how many there were before it.
-    pub(super) fn corrupt(&self) -> u64 {
-        self.corrupt.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(super) fn counts(&self) -> DiskCounts {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        DiskCounts {
-            written: get(&self.written),
-            written_bytes: get(&self.written_bytes),
-            skipped: get(&self.skipped),
-            failed: get(&self.failed),
-            corrupt: get(&self.corrupt),
+impl Drop for Locks {
+    fn drop(&mut self) {
+        for lock in &self.locks {
+            lock.touch();
+        }
+        self.locks.clear();
+        if *self.let_go.get_mut() {
+            closing::end(&self.roots);
         }
     }
 }
@@ -128,6 +126,7 @@ impl Store {
         directories: Vec<Directory>,
         buffers: Arc<dyn Buffers>,
         behind: u64,
+        counters: Counters,
         jobs: Sender<Job>,
     ) -> Self {
         Self {
@@ -138,7 +137,7 @@ impl Store {
             behind: Budget::new(behind),
             reading: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
-            counters: Counters::default(),
+            counters,
             jobs,
             on_the_way: Mutex::default(),
         }

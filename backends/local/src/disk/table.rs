@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foreread_types::SampleId;
+use metrics::Gauge;
 
 use super::config::Stored;
 use super::format::Place;
@@ -15,12 +16,15 @@ pub(super) struct Table {
     words: Box<[AtomicU64]>,
     samples: AtomicU64,
     bytes: AtomicU64,
+    /// The bytes of all tables.
+    held: Gauge,
 }
 
 impl Table {
-    pub(super) fn new(samples: u64) -> Self {
+    /// A table for so many samples that says to `held` what it keeps.
+    pub(super) fn new(samples: u64, held: Gauge) -> Self {
         let words = (0..samples).map(|_| AtomicU64::new(0)).collect();
-        Self { words, samples: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+        Self { words, samples: AtomicU64::new(0), bytes: AtomicU64::new(0), held }
     }
 
     /// Whether the dataset has such a sample.
@@ -41,6 +45,7 @@ impl Table {
         let before = Place::unpack(self.word(id)?.swap(place.pack(), Ordering::AcqRel));
         self.samples.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(place.bytes(), Ordering::Relaxed);
+        self.held.increment(place.bytes() as f64);
         self.gone(before);
         before
     }
@@ -67,6 +72,7 @@ impl Table {
         if let Some(place) = place {
             self.samples.fetch_sub(1, Ordering::Relaxed);
             self.bytes.fetch_sub(place.bytes(), Ordering::Relaxed);
+            self.held.decrement(place.bytes() as f64);
         }
     }
 
@@ -79,5 +85,11 @@ impl Table {
 
     pub(super) fn stored(&self) -> Stored {
         Stored { samples: self.samples.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.held.decrement(*self.bytes.get_mut() as f64);
     }
 }

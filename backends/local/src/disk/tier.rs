@@ -16,6 +16,7 @@ use foreread_types::{DatasetId, Footprint, SampleId, SampleKey};
 use tokio::sync::oneshot;
 
 use super::config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskReader, Stored};
+use super::counters::Counters;
 use super::error::NAME;
 use super::format::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, blocks_of};
 use super::index::Follower;
@@ -23,6 +24,7 @@ use super::open::{self, Opened};
 use super::pack::{Job, Outlet, Packer, Pending};
 use super::read::Reader;
 use super::readers::Readers;
+use super::shelf::Ledger;
 use super::store::{Key, Locks, Set, Store};
 use super::table::Table;
 use super::write::Writer;
@@ -33,28 +35,25 @@ const PREFERRED_BLOCK: u64 = 64 << 10;
 /// How often a reader looks what the owner has written since.
 const FOLLOW: Duration = Duration::from_secs(1);
 
-/// How long dropping the tier waits for what is on its way to the disk.
-const FAREWELL: Duration = Duration::from_secs(5);
-
 /// Samples on local disks, kept from one run to the next. See the [module](super) for how.
 ///
 /// Its threads are plain ones: up to the parallelism for reads (`foreread-disk`), one that packs (`foreread-pack`), one
 /// a directory that writes (`foreread-write`), and one that follows the owners of directories that are only read
 /// (`foreread-follow`).
 ///
-/// Dropping it writes what is on its way to the disk, for five seconds at most, and then gives the directories up; if
-/// the disk hangs for longer, its thread keeps the directory until it has ended. Nothing is lost by not dropping it but
-/// what was on its way. A process that was forked from the tier's keeps the directories in use until it ends.
+/// Dropping it does not wait: the threads that write finish what is on its way to the disk, own the directories until
+/// then, and end. A tier that is opened in a directory that is being let go so, by the same process, waits for that, for
+/// five seconds at most. A process that ends earlier loses what was on its way and nothing else;
+/// [`flush`](Self::flush) waits for it. A process that was forked from the tier's keeps the directories in use until it
+/// ends.
 pub struct DiskTier {
     profile: TierProfile,
     store: Arc<Store>,
     readers: Readers,
     followers: Arc<Mutex<Vec<Followed>>>,
-    /// Disconnected when the last of the threads that write has ended.
-    ended: Mutex<Receiver<()>>,
     /// Dropping it ends the thread that follows.
     _following: Sender<()>,
-    locks: Option<Arc<Locks>>,
+    locks: Arc<Locks>,
 }
 
 /// A shelf that another process writes.
@@ -93,47 +92,27 @@ impl DiskTier {
         buffers: Arc<dyn Buffers>,
     ) -> Result<Self, TierError> {
         check(&config)?;
-        let (sets, numbers) = sets(datasets);
+        let counters = Counters::new();
+        let (sets, numbers) = sets(datasets, &counters);
         let mut opened = Vec::with_capacity(config.directories.len());
         for number in 0..config.directories.len() as u8 {
             opened.push(open::open(&config, number, &sets, datasets)?);
         }
         let (jobs, queue) = channel();
-        let (ending, ended) = channel();
-        let (mut directories, mut ledgers, mut locks) = (Vec::new(), Vec::new(), Vec::new());
-        for Opened { directory, ledgers: own, locks: held } in opened {
+        let (mut directories, mut ledgers) = (Vec::new(), Vec::new());
+        let (mut locks, mut roots) = (Vec::new(), Vec::new());
+        for Opened { root, directory, ledgers: own, locks: held } in opened {
+            roots.push(root);
             directories.push(directory);
             ledgers.push(own);
             locks.extend(held);
         }
-        let locks = Arc::new(Locks(locks));
-        let store = Arc::new(Store::new(sets, numbers, directories, buffers, config.write_behind, jobs));
-        let mut outlets = Vec::new();
-        for (number, ledgers) in (0..).zip(ledgers) {
-            if store.directories[usize::from(number)].access == Access::ReadOnly {
-                outlets.push(None);
-                continue;
-            }
-            let (commands, received) = channel();
-            let (giving, spare) = sync_channel(4);
-            let queued = Arc::new(AtomicUsize::new(0));
-            outlets.push(Some(Outlet { commands, queued: Arc::clone(&queued), spare }));
-            let store = Arc::clone(&store);
-            let _locks = Arc::clone(&locks);
-            let writer = Writer { store, number, ledgers, commands: received, queued, spare: giving, _locks };
-            let ending = ending.clone();
-            spawn("foreread-write", move || {
-                writer.run();
-                drop(ending);
-            })?;
-        }
-        let packer = Packer { store: Arc::clone(&store), jobs: queue, outlets, open: Default::default() };
-        spawn("foreread-pack", move || {
-            packer.run();
-            drop(ending);
-        })?;
+        let locks = Arc::new(Locks::new(locks, roots));
+        let store =
+            Arc::new(Store::new(sets, numbers, directories, buffers, config.write_behind, counters, jobs));
         let followers = Arc::new(Mutex::new(followers(&store)));
         let (_following, stop) = channel();
+        // From here on a failure ends what was begun, as any drop does.
         let tier = Self {
             profile: TierProfile::new(config.parallelism)
                 .with_preferred_block(PREFERRED_BLOCK)
@@ -141,13 +120,34 @@ impl DiskTier {
             readers: Readers::new(config.reader, Reader(Arc::clone(&store)), config.parallelism)?,
             store,
             followers,
-            ended: Mutex::new(ended),
             _following,
-            locks: Some(locks),
+            locks,
         };
+        tier.begin(queue, ledgers)?;
+        tier.store.counters.capacity(tier.capacity());
         tier.refresh();
         tier.follow(stop)?;
         Ok(tier)
+    }
+
+    /// Starts the threads that write.
+    fn begin(&self, jobs: Receiver<Job>, ledgers: Vec<Vec<Ledger>>) -> Result<(), TierError> {
+        let mut outlets = Vec::new();
+        for (number, ledgers) in (0..).zip(ledgers) {
+            if self.store.directories[usize::from(number)].access == Access::ReadOnly {
+                outlets.push(None);
+                continue;
+            }
+            let (commands, received) = channel();
+            let (giving, spare) = sync_channel(4);
+            let queued = Arc::new(AtomicUsize::new(0));
+            outlets.push(Some(Outlet { commands, queued: Arc::clone(&queued), spare }));
+            let (store, _locks) = (Arc::clone(&self.store), Arc::clone(&self.locks));
+            let writer = Writer { store, number, ledgers, commands: received, queued, spare: giving, _locks };
+            spawn("foreread-write", move || writer.run())?;
+        }
+        let packer = Packer { store: Arc::clone(&self.store), jobs, outlets, open: Default::default() };
+        spawn("foreread-pack", move || packer.run())
     }
 
     /// What a sample takes: its length and a header, rounded up to whole blocks. Known before anything is opened, so that
@@ -193,6 +193,20 @@ impl DiskTier {
         self.store.counters.counts()
     }
 
+    /// Ready when everything that was given to [`store`](CacheTier::store) before is on the disk, or never will be. Not
+    /// synced: it survives the end of the process, not of the machine. A disk that hangs is waited for, so give it a
+    /// time limit.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost by dropping it but the knowledge.
+    pub async fn flush(&self) {
+        let (done, written) = oneshot::channel();
+        if self.store.jobs.send(Job::Flush(Arc::new(done))).is_ok() {
+            // Dropped, not sent, by the last of the writers.
+            let _ = written.await;
+        }
+    }
+
     /// Finds what the owners of directories that are only read have written since; a thread does so every second.
     /// Reads the ends of their indexes, and blocks on that.
     pub fn refresh(&self) {
@@ -225,13 +239,9 @@ impl DiskTier {
 impl Drop for DiskTier {
     fn drop(&mut self) {
         self.store.closing.store(true, Ordering::Relaxed);
+        self.locks.let_go();
         // A packer that is gone has ended already.
         let _ = self.store.jobs.send(Job::End);
-        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if ended.recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("the disk does not take what is on its way to it; not waiting any longer");
-        }
-        drop(self.locks.take());
     }
 }
 
@@ -262,7 +272,7 @@ fn check(config: &DiskConfig) -> Result<(), TierError> {
 }
 
 /// The datasets without repetition, and which of them each is.
-fn sets(datasets: &[DatasetOnDisk]) -> (Vec<Set>, Vec<usize>) {
+fn sets(datasets: &[DatasetOnDisk], counters: &Counters) -> (Vec<Set>, Vec<usize>) {
     let mut sets: Vec<Set> = Vec::new();
     let mut numbers = Vec::with_capacity(datasets.len());
     for dataset in datasets {
@@ -271,7 +281,10 @@ fn sets(datasets: &[DatasetOnDisk]) -> (Vec<Set>, Vec<usize>) {
         if same.is_none() {
             let all = datasets.iter().filter(|other| other.fingerprint == dataset.fingerprint);
             let samples = all.map(|dataset| dataset.samples).max().unwrap_or(0);
-            sets.push(Set { fingerprint: dataset.fingerprint, table: Table::new(samples) });
+            sets.push(Set {
+                fingerprint: dataset.fingerprint,
+                table: Table::new(samples, counters.held.clone()),
+            });
         }
     }
     (sets, numbers)
@@ -397,7 +410,7 @@ impl CacheTier for DiskTier {
             } else {
                 let Some(behind) = self.behind(bytes) else {
                     drop(on_the_way);
-                    self.store.counters.skipped.fetch_add(1, Ordering::Relaxed);
+                    self.store.counters.skipped();
                     return Err(
                         error(ErrorKind::Full).with_detail("too much is on its way to the disk already")
                     );

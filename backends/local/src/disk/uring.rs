@@ -22,8 +22,9 @@ use rustix::io::Errno;
 
 use super::file::DirectFile;
 
-/// The most that is asked for at once, in bytes: what the kernel takes, rounded down to a power of two.
-const MOST: usize = 1 << 30;
+/// The most that is asked for at once, in bytes: what the kernel takes, rounded down to a power of two. In tests less, so
+/// that reads are answered in parts.
+const MOST: usize = if cfg!(test) { 8192 } else { 1 << 30 };
 
 /// The completion that says that the bell was rung. Reads are numbered from 0.
 const BELL: u64 = u64::MAX;
@@ -191,5 +192,108 @@ impl<T> Drop for Ring<T> {
             // The kernel may still write to their memory.
             std::mem::forget(std::mem::take(&mut self.slots));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_tier::{Buffers, HeapBuffers};
+
+    use super::*;
+
+    const BLOCKS: usize = 5;
+
+    fn file() -> (tempfile::TempDir, Arc<DirectFile>, Vec<u8>) {
+        let directory = tempfile::tempdir().unwrap();
+        let content: Vec<u8> = (0..BLOCKS * 4096).map(|at| (at / 7 % 251) as u8).collect();
+        std::fs::write(directory.path().join("file"), &content).unwrap();
+        let file = DirectFile::open(&directory.path().join("file"), false, false).unwrap();
+        (directory, Arc::new(file), content)
+    }
+
+    fn ring<T>(depth: usize) -> Option<Ring<T>> {
+        match Ring::new(depth) {
+            Ok(ring) => Some(ring),
+            Err(error) => {
+                println!("skipped: no io_uring here: {error}");
+                None
+            }
+        }
+    }
+
+    fn read<T>(file: &Arc<DirectFile>, blocks: usize, offset: u64, context: T) -> Read<T> {
+        let buffer = HeapBuffers.allocate(blocks * 4096, 4096).unwrap();
+        Read { file: Arc::clone(file), buffer, offset, context }
+    }
+
+    /// Reads to the end, however many answers that takes; how many there were.
+    fn finish(ring: &mut Ring<usize>, wanted: usize) -> (Vec<Read<usize>>, usize) {
+        let (mut done, mut answered, mut answers) = (Vec::new(), Vec::new(), 0);
+        while done.len() < wanted {
+            ring.wait(1, None).unwrap();
+            ring.reap(&mut answered);
+            for (read, answer) in answered.drain(..) {
+                answers += 1;
+                match read.file.goes_on(&read.buffer, answer).unwrap() {
+                    true => ring.push(read).unwrap(),
+                    false => done.push(read),
+                }
+            }
+        }
+        (done, answers)
+    }
+
+    #[test]
+    fn short_reads_are_continued_to_the_end_of_the_buffer_or_the_file() {
+        let (_directory, file, content) = file();
+        let Some(mut ring) = ring(4) else { return };
+        ring.push(read(&file, 5, 0, 0)).unwrap();
+        ring.push(read(&file, 2, 3 * 4096, 1)).unwrap();
+        ring.push(read(&file, 4, 3 * 4096, 2)).unwrap();
+        let (mut done, answers) = finish(&mut ring, 3);
+        done.sort_by_key(|read| read.context);
+        assert_eq!(done[0].buffer.as_ref(), &content[..]);
+        assert_eq!(done[1].buffer.as_ref(), &content[3 * 4096..]);
+        assert_eq!(done[2].buffer.as_ref(), &content[3 * 4096..], "the file ends before the buffer");
+        assert!(answers >= 6, "{answers} answers");
+        assert_eq!((ring.free(), ring.under_way()), (4, 0));
+    }
+
+    #[test]
+    fn a_ring_that_is_full_gives_the_read_back() {
+        let (_directory, file, _) = file();
+        let Some(mut ring) = ring(2) else { return };
+        ring.push(read(&file, 1, 0, 7)).unwrap();
+        ring.push(read(&file, 1, 0, 8)).unwrap();
+        assert_eq!(ring.push(read(&file, 1, 0, 9)).unwrap_err().context, 9);
+        assert_eq!(finish(&mut ring, 2).0.len(), 2);
+    }
+
+    #[test]
+    fn the_bell_ends_a_wait_each_time() {
+        let Some(mut ring) = ring::<()>(2) else { return };
+        let bell = ring.bell();
+        for _ in 0..3 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| bell.ring());
+                ring.wait(1, None).unwrap();
+            });
+            ring.reap(&mut Vec::new());
+        }
+        ring.wait(1, Some(Duration::from_millis(1))).unwrap();
+        let mut answered = Vec::new();
+        ring.reap(&mut answered);
+        assert!(answered.is_empty());
+    }
+
+    #[test]
+    fn memory_that_the_kernel_may_still_write_to_is_never_freed() {
+        let (_directory, file, _) = file();
+        let Some(mut ring) = ring(2) else { return };
+        let context = Arc::new(());
+        ring.push(read(&file, 5, 0, Arc::clone(&context))).unwrap();
+        ring.wait(0, None).unwrap();
+        drop(ring);
+        assert_eq!(Arc::strong_count(&context), 2, "the read and its memory are leaked");
     }
 }

@@ -37,6 +37,8 @@ pub(super) enum Command {
     },
     /// Everything before this has been done.
     Tell(Stored),
+    /// The same, for somebody who waits for all directories: dropped when its turn comes.
+    Drop(Arc<oneshot::Sender<()>>),
 }
 
 pub(super) struct Writer {
@@ -63,6 +65,7 @@ impl Writer {
                     self.bury(set, &records);
                     drop(done);
                 }
+                Command::Drop(done) => drop(done),
                 Command::Tell(done) => {
                     let _ = done.send(Ok(())); // whoever asked may not wait any more
                 }
@@ -101,8 +104,7 @@ impl Writer {
                     let before = store.sets[set].table.put(record.id, place);
                     debug_assert!(before.is_none(), "{} was on its way twice", record.id);
                     store.on_the_way().remove(&(set, record.id));
-                    store.counters.written.fetch_add(1, Ordering::Relaxed);
-                    store.counters.written_bytes.fetch_add(place.bytes(), Ordering::Relaxed);
+                    store.counters.written(place.bytes());
                     drop(record.behind);
                     let _ = record.done.send(Ok(())); // whoever stored it may not wait any more
                 }
@@ -110,7 +112,7 @@ impl Writer {
             Err(error) => {
                 for record in records {
                     store.on_the_way().remove(&(set, record.id));
-                    store.counters.failed.fetch_add(1, Ordering::Relaxed);
+                    store.counters.failed();
                     drop((record.room, record.behind));
                     let _ = record.done.send(Err(error.clone()));
                 }

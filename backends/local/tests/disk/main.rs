@@ -1,12 +1,19 @@
-//! The disk tier, on a real file system.
+//! The disk tier, on a real file system, read by threads. The same tests read by a ring in `disk_ring`.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
 
 mod damage;
 mod kill;
+mod metrics;
 mod model;
 mod pages;
+mod reading;
 mod rig;
 mod sharing;
 mod space;
 mod tier;
+
+/// What carries the reads out in this program's tests.
+fn reader() -> foreread_local::disk::DiskReader {
+    foreread_local::disk::DiskReader::Threads
+}

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,7 +25,7 @@ pub fn dataset(print: u128) -> DatasetOnDisk {
 }
 
 pub fn config(directory: &Path, capacity: u64) -> DiskConfig {
-    DiskConfig::new([(directory.to_owned(), capacity)])
+    DiskConfig::new([(directory.to_owned(), capacity)]).with_reader(crate::reader())
 }
 
 pub fn open(directory: &Path, capacity: u64) -> DiskTier {
@@ -195,4 +195,47 @@ impl Drop for Mount {
     fn drop(&mut self) {
         command(&["umount", "-l", self.path().to_str().unwrap()]);
     }
+}
+
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Collects this program's warnings from now on.
+pub fn listen() {
+    // Another test of this program may listen already.
+    let _ = tracing::subscriber::set_global_default(Listener);
+}
+
+/// The warnings about a directory, so far.
+pub fn warnings(directory: &Path) -> Vec<String> {
+    let about = directory.to_str().unwrap();
+    WARNINGS.lock().unwrap().iter().filter(|line| line.contains(about)).cloned().collect()
+}
+
+struct Listener;
+
+impl tracing::Subscriber for Listener {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Line(String);
+        impl tracing::field::Visit for Line {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!("{field}={value:?} ");
+            }
+        }
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        WARNINGS.lock().unwrap().push(line.0);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
 }

@@ -10,8 +10,8 @@ use foreread_tier::{CacheTier, ErrorKind, HeapBuffers};
 use foreread_types::{DatasetId, Fingerprint};
 
 use crate::rig::{
-    Draw, Mount, config, copy, dataset, is_stored, known, open, open_as, read, run, sample, seed, store,
-    taken, verify,
+    Draw, Mount, config, copy, dataset, is_stored, known, listen, open, open_as, read, run, sample, seed,
+    store, taken, verify, warnings,
 };
 
 #[test]
@@ -103,6 +103,7 @@ fn old_caches_go_only_when_their_room_is_needed_oldest_first_and_never_in_use() 
 
 #[test]
 fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
+    listen();
     for (kind, mount) in [("tmpfs", Mount::tmpfs(6 << 20)), ("ext4", Mount::ext4(24 << 20))] {
         let Some(mount) = mount else {
             println!("skipped: {kind} cannot be mounted here");
@@ -127,6 +128,11 @@ fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
             // Room that is given back is not taken again in this run, but in the next.
             tier.remove((0..20).map(|id| sample(id, 100_000).key).collect()).await;
         });
+        let counts = tier.counts();
+        assert!((1..=refused).contains(&counts.failed), "{kind}: {counts:?}, {refused} refused");
+        let said = warnings(&mount.path());
+        assert_eq!(said.len(), 1, "{kind}: one line for it: {said:?}");
+        assert!(said[0].contains("takes nothing more") && said[0].contains("free some"), "{said:?}");
         drop(tier);
         let tier = open();
         run(async {
@@ -146,6 +152,7 @@ fn a_disk_that_fails_under_an_open_tier_costs_misses_only() {
         println!("skipped: ext4 cannot be mounted here");
         return;
     };
+    listen();
     let tier = open(&mount.path(), 16 << 20);
     run(async {
         for id in 0..40 {
@@ -155,7 +162,13 @@ fn a_disk_that_fails_under_an_open_tier_costs_misses_only() {
         // SAFETY: the descriptor is open, and this request reads one `u32` from the address that it is given.
         let done = unsafe { libc::ioctl(root.as_raw_fd(), SHUTDOWN, &raw const NOT_EVEN_THE_LOG) };
         assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-        let error = store(&tier, &known(50)).await.unwrap().unwrap_err();
+        let several = [50, 51, 52].map(known);
+        let stored = futures::future::join_all(several.iter().map(|known| store(&tier, known))).await;
+        let failed = stored.iter().flatten().filter(|stored| stored.is_err()).count() as u64;
+        let error = stored.into_iter().flatten().find_map(Result::err).unwrap();
+        assert_eq!(tier.counts().failed, failed, "each is counted");
+        let said = warnings(&mount.path());
+        assert_eq!(said.len(), 1, "one line for all of them: {said:?}");
         assert!(!is_stored(&tier, &known(50)) && tier.reserve(4096).is_none(), "{error}");
         verify(&tier, known).await;
         tier.remove((0..40).map(|id| known(id).key).collect()).await;
@@ -198,6 +211,7 @@ fn a_read_only_file_system_is_refused_by_name() {
     run(store(&tier, &known(1))).unwrap().unwrap();
     drop(tier);
     let path = mount.path();
+    disk::list(&path).unwrap(); // waits for the tier to let go
     assert!(crate::rig::command(&["mount", "-o", "remount,ro", path.to_str().unwrap()]));
     let error = open_as(config(&path, 4 << 20)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

@@ -1,0 +1,109 @@
+//! What has happened in a tier, and what it holds: for reports, and for whatever recorder the program has installed.
+//!
+//! As everywhere, the handles of the `metrics` facade are registered once, when the tier is opened; a recorder that is
+//! installed later sees nothing of it.
+//!
+//! | metric | kind | |
+//! |---|---|---|
+//! | `foreread_disk_written_samples_total` | counter | |
+//! | `foreread_disk_written_bytes_total` | counter | footprints |
+//! | `foreread_disk_skipped_samples_total` | counter | not stored: too much was on its way |
+//! | `foreread_disk_failed_samples_total` | counter | not stored: the disk failed or was full |
+//! | `foreread_disk_corrupt_samples_total` | counter | dropped: the record was not what it should be |
+//! | `foreread_disk_held_bytes` | gauge | footprints, of the run's datasets |
+//! | `foreread_disk_capacity_bytes` | gauge | footprints that fit |
+//! | `foreread_disk_reads_in_flight` | gauge | |
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use metrics::{Counter, Gauge, counter, gauge};
+
+use super::config::DiskCounts;
+
+/// A number that is kept twice.
+struct Count {
+    here: AtomicU64,
+    there: Counter,
+}
+
+impl Count {
+    fn new(there: Counter) -> Self {
+        Self { here: AtomicU64::new(0), there }
+    }
+
+    /// Adds; what it was before.
+    fn add(&self, more: u64) -> u64 {
+        self.there.increment(more);
+        self.here.fetch_add(more, Relaxed)
+    }
+
+    fn get(&self) -> u64 {
+        self.here.load(Relaxed)
+    }
+}
+
+pub(super) struct Counters {
+    written: Count,
+    written_bytes: Count,
+    skipped: Count,
+    failed: Count,
+    corrupt: Count,
+    /// Changed by the tables.
+    pub(super) held: Gauge,
+    capacity: Gauge,
+    pub(super) in_flight: Gauge,
+}
+
+impl fmt::Debug for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.counts().fmt(f)
+    }
+}
+
+impl Counters {
+    pub(super) fn new() -> Self {
+        Self {
+            written: Count::new(counter!("foreread_disk_written_samples_total")),
+            written_bytes: Count::new(counter!("foreread_disk_written_bytes_total")),
+            skipped: Count::new(counter!("foreread_disk_skipped_samples_total")),
+            failed: Count::new(counter!("foreread_disk_failed_samples_total")),
+            corrupt: Count::new(counter!("foreread_disk_corrupt_samples_total")),
+            held: gauge!("foreread_disk_held_bytes"),
+            capacity: gauge!("foreread_disk_capacity_bytes"),
+            in_flight: gauge!("foreread_disk_reads_in_flight"),
+        }
+    }
+
+    pub(super) fn capacity(&self, bytes: u64) {
+        self.capacity.set(bytes as f64);
+    }
+
+    pub(super) fn written(&self, bytes: u64) {
+        self.written.add(1);
+        self.written_bytes.add(bytes);
+    }
+
+    pub(super) fn skipped(&self) {
+        self.skipped.add(1);
+    }
+
+    pub(super) fn failed(&self) {
+        self.failed.add(1);
+    }
+
+    /// Counts a record that is not what it should be; how many there were before it.
+    pub(super) fn corrupt(&self) -> u64 {
+        self.corrupt.add(1)
+    }
+
+    pub(super) fn counts(&self) -> DiskCounts {
+        DiskCounts {
+            written: self.written.get(),
+            written_bytes: self.written_bytes.get(),
+            skipped: self.skipped.get(),
+            failed: self.failed.get(),
+            corrupt: self.corrupt.get(),
+        }
+    }
+}

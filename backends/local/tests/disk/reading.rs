@@ -1,0 +1,151 @@
+//! Reads that are dropped, that outlive their tier, and tiers that are dropped while they write.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use foreread_local::disk::{Access, DiskTier, WhenOwned};
+use foreread_tier::{Buffer, Buffers, CacheTier, ErrorKind, HeapBuffers, ReadRequest, Sample, Span, Tier};
+use foreread_tier_testing::Known;
+use foreread_types::{DatasetId, Tick};
+use futures::StreamExt;
+
+use crate::rig::{config, datasets, known, open, open_as, read, run, sample, store};
+
+fn requests(known: &[Known]) -> Vec<ReadRequest> {
+    let request = |(tag, known): (u32, &Known)| ReadRequest {
+        tag,
+        key: known.key,
+        object: known.object.clone(),
+        span: Span::Whole,
+        due: Tick(0),
+    };
+    (0..).zip(known).map(request).collect()
+}
+
+fn fill(tier: &DiskTier, count: u64, size: u64) -> Vec<Known> {
+    let known: Vec<Known> = (0..count).map(|id| sample(id, size)).collect();
+    run(async {
+        for known in &known {
+            store(tier, known).await.unwrap().unwrap();
+        }
+    });
+    known
+}
+
+/// Counts what is asked for, which is what is read.
+#[derive(Debug, Default)]
+struct Counting(AtomicUsize);
+
+impl Buffers for Counting {
+    fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        HeapBuffers.allocate(length, align)
+    }
+}
+
+#[test]
+fn what_has_not_begun_when_its_stream_is_dropped_is_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let buffers = Arc::new(Counting::default());
+    let tier =
+        DiskTier::open(config(directory.path(), 64 << 20), &datasets(), Arc::clone(&buffers) as _).unwrap();
+    let known = fill(&tier, 400, 100_000);
+    let all: Vec<Known> = known.iter().cycle().take(4000).cloned().collect();
+    run(async {
+        drop(tier.read(requests(&all)));
+        // Queued behind them, so once this is answered they have been passed over.
+        assert_eq!(read(&tier, &known[3]).await.unwrap(), known[3].content);
+    });
+    let read = buffers.0.load(Ordering::Relaxed);
+    assert!(read < 2000, "{read} of 4000 reads were done for nobody");
+}
+
+#[test]
+fn reads_that_outlive_their_tier_are_answered() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = open(directory.path(), 64 << 20);
+    let known = fill(&tier, 400, 100_000);
+    let streams: Vec<_> = known.chunks(50).map(|known| (known, tier.read(requests(known)))).collect();
+    drop(tier);
+    let (mut right, mut closed) = (0, 0);
+    run(async {
+        for (known, mut answers) in streams {
+            while let Some(answer) = answers.next().await {
+                match answer.result {
+                    Ok(bytes) => {
+                        assert_eq!(bytes, known[answer.tag as usize].content);
+                        right += 1;
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
+                        closed += 1;
+                    }
+                }
+            }
+        }
+    });
+    assert_eq!(right + closed, 400);
+    assert!(closed > 0, "all 400 were read before the tier was dropped");
+}
+
+/// Memory that is at fault costs the reads that asked for it.
+#[test]
+fn a_panic_in_the_memory_is_the_answer_of_its_read() {
+    #[derive(Debug)]
+    struct Exploding(AtomicUsize);
+    impl Buffers for Exploding {
+        fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
+            let number = self.0.fetch_add(1, Ordering::Relaxed);
+            assert!(number % 3 != 1, "no memory for number {number}");
+            HeapBuffers.allocate(length, align)
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let buffers = Arc::new(Exploding(AtomicUsize::new(0)));
+    let tier = DiskTier::open(config(directory.path(), 64 << 20), &datasets(), buffers).unwrap();
+    let known = fill(&tier, 30, 50_000);
+    run(async {
+        let answers: Vec<_> = tier.read(requests(&known)).collect().await;
+        let failed = answers.iter().filter(|answer| answer.result.is_err()).count();
+        assert_eq!((answers.len(), failed), (30, 10));
+        assert_eq!(tier.counts().corrupt, 0, "the records are as good as before");
+    });
+}
+
+/// What the drop of a tier leaves to its threads is there for the next one, which waits for it.
+#[test]
+fn a_tier_that_is_dropped_while_it_writes_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    for round in 1..=3 {
+        let tier = open_as(config(directory.path(), 256 << 20).when_owned(WhenOwned::Refuse)).unwrap();
+        assert_eq!(tier.access(), [Access::Owner]);
+        assert_eq!(tier.stored(DatasetId(0)).samples, (round - 1) * 60);
+        run(async {
+            for id in (round - 1) * 60..round * 60 {
+                let known = sample(id, 500_000);
+                let room = tier.reserve(tier.footprint().of(500_000)).unwrap();
+                // Begun, and never waited for.
+                let sample = Sample::uncharged(known.content.clone());
+                let _ = futures::poll!(Box::pin(tier.store(room, known.key, sample)));
+            }
+        });
+        assert_eq!(tier.counts().skipped, 0);
+        drop(tier);
+    }
+}
+
+#[test]
+fn flushing_waits_for_what_is_on_its_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = open(directory.path(), 64 << 20);
+    run(async {
+        for id in 0..100 {
+            let known = known(id);
+            let room = tier.reserve(tier.footprint().of(known.object.size)).unwrap();
+            let sample = Sample::uncharged(known.content.clone());
+            let _ = futures::poll!(Box::pin(tier.store(room, known.key, sample)));
+        }
+        tier.flush().await;
+    });
+    assert_eq!((tier.stored(DatasetId(0)).samples, tier.counts().written), (100, 100));
+}

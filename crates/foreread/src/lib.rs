@@ -53,7 +53,7 @@ pub use crate::planned::{Planned, sampler};
 pub use crate::prepared::Prepared;
 pub use crate::registry::Registry;
 pub use crate::report::{
-    Adapted, CountReport, EpochReport, LookAheadReport, ParallelismReport, ReadsReport, Report,
+    Adapted, CountReport, DiskReport, EpochReport, LookAheadReport, ParallelismReport, ReadsReport, Report,
 };
 pub use crate::size::{ByteRate, ByteSize, ParseSizeError};
 pub use crate::state::State;

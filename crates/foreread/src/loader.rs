@@ -229,7 +229,7 @@ impl Ready {
     /// Starts reading ahead.
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
-        let Prepared { planned, opened, caches, shared } = prepared;
+        let Prepared { planned, opened, caches, disk, shared } = prepared;
         let Planned { config, run, plan, floor, cluster: _ } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // Training's; validation's is the same one, or waits for the same store.
@@ -258,14 +258,14 @@ impl Ready {
         let parts =
             Parts { run, plan, datasets, caches, look_ahead: config.look_ahead, on_error: config.on_error };
         let inner = foreread_loader::Loader::start(parts, workers.handle());
-        Loader { inner, catalogs, config, floor, origin: shared.meter, limit, _workers: workers }
+        Loader { inner, catalogs, config, floor, origin: shared.meter, limit, disk, workers }
     }
 }
 
 /// A run under way: batches in the order that the seed says, read ahead of time.
 ///
 /// Plain threads iterate over [`batches`](Self::batches); async code uses the loader as a [`Stream`]. Dropping it ends
-/// the run at once.
+/// the run at once; [`close`](Self::close) waits for the disk tier first.
 ///
 /// ```
 /// use foreread::{Loader, Memory};
@@ -291,8 +291,9 @@ pub struct Loader {
     floor: u64,
     origin: Meter,
     limit: Option<Limit>,
+    disk: Option<crate::disk::Disk>,
     /// Last: the engine's task goes before the threads that it runs on.
-    _workers: Workers,
+    workers: Workers,
 }
 
 impl Loader {
@@ -328,7 +329,36 @@ impl Loader {
             floor: self.floor,
         };
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
-        Report::new(&whole, &self.origin.read(), adapted, &self.inner.report())
+        let disk = self.disk.as_ref().map(crate::disk::Disk::report);
+        Report { disk, ..Report::new(&whole, &self.origin.read(), adapted, &self.inner.report()) }
+    }
+
+    /// Ends the run in order: waits until the disk tier has written what it was given, for five seconds at most, and
+    /// says what has been delivered and read in all. Blocks the thread; not for async code, which has
+    /// [`close_async`](Self::close_async).
+    ///
+    /// Dropping a loader does not wait. If the process ends right after that, up to 32 MiB of the last samples are not
+    /// on the disk, and the next run reads them from the origin; nothing else is lost.
+    pub fn close(self) -> Report {
+        if let Some(disk) = self.disk.clone() {
+            // Fails only if the caller's runtime was shut down, and then nothing is written either.
+            let _ = self.workers.wait(async move {
+                disk.flush().await;
+                Ok(())
+            });
+        }
+        self.report()
+    }
+
+    /// [`close`](Self::close) for async code.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the loader.
+    pub async fn close_async(self) -> Report {
+        if let Some(disk) = &self.disk {
+            disk.flush().await;
+        }
+        self.report()
     }
 
     /// Where the run stands: after the last batch that was taken.

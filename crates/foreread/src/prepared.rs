@@ -24,6 +24,7 @@ pub struct Prepared {
     pub(crate) planned: Planned,
     pub(crate) opened: Vec<Opened>,
     pub(crate) caches: Vec<(Source, Arc<dyn CacheTier>)>,
+    pub(crate) disk: Option<Disk>,
     pub(crate) shared: Shared,
 }
 
@@ -65,7 +66,7 @@ impl Prepared {
         let planned = planning
             .await
             .map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
-        Ok(Self { caches: caches(&planned, disk), planned, opened, shared })
+        Ok(Self { caches: caches(&planned, disk.as_ref()), disk, planned, opened, shared })
     }
 
     /// The datasets' catalogs: training first, then validation where there is one.
@@ -83,19 +84,18 @@ impl Deref for Prepared {
 }
 
 /// The caches that the plan's levels stand for, in the same order.
-fn caches(planned: &Planned, disk: Option<Disk>) -> Vec<(Source, Arc<dyn CacheTier>)> {
+fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(Source, Arc<dyn CacheTier>)> {
     let mut caches: Vec<(Source, Arc<dyn CacheTier>)> = Vec::new();
+    let disk = disk.map(|disk| (disk.cache(), disk.capacity));
     for level in &planned.cluster.store.levels {
         match &disk {
-            Some(disk) if level.name == disk.tier.name() => {
-                caches.push((Source::Disk, Arc::clone(&disk.tier)))
-            }
+            Some((tier, _)) if level.name == tier.name() => caches.push((Source::Disk, Arc::clone(tier))),
             _ => caches.push((Source::Memory, Arc::new(MemoryTier::new(level.capacity)))),
         }
     }
     // A disk that another process owns has no room, and so no level; what it holds can be read all the same.
-    if let Some(disk) = disk.filter(|disk| disk.capacity == 0) {
-        caches.push((Source::Disk, disk.tier));
+    if let Some((tier, 0)) = disk {
+        caches.push((Source::Disk, tier));
     }
     caches
 }

@@ -32,6 +32,9 @@ pub struct Report {
     pub hedged: u64,
     /// What the run has found out and set by itself.
     pub adapted: Adapted,
+    /// The disk tier; where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskReport>,
     /// One entry a pass, in order.
     pub epochs: Vec<EpochReport>,
 }
@@ -93,6 +96,25 @@ impl Adapted {
             },
         }
     }
+}
+
+/// What a run's disk tier holds and has done. Bytes are footprints: with what a sample takes beside its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DiskReport {
+    /// What it may hold; 0 where another process owns the directories.
+    pub capacity_bytes: u64,
+    /// What it holds of the run's datasets.
+    pub held_bytes: u64,
+    /// Samples written in this run.
+    pub written: u64,
+    /// Samples that were not stored because too much was on its way to the disk.
+    pub skipped: u64,
+    /// Samples that were not stored because the disk failed or was full.
+    pub failed: u64,
+    /// Samples that were dropped because what was read was not what had been written.
+    pub corrupt: u64,
+    /// What carries the reads out: `io_uring` or `threads`.
+    pub reader: &'static str,
 }
 
 /// One pass of an epoch: training or validation.
@@ -207,6 +229,7 @@ impl Report {
             retried: origin.retried,
             hedged: origin.hedged,
             adapted,
+            disk: None,
             epochs: run.passes.iter().map(EpochReport::of).collect(),
         }
     }

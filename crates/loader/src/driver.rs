@@ -312,7 +312,10 @@ impl Driver {
                     metrics::counter!("foreread_store_skipped_total", "tier" => cache.name().to_owned())
                         .increment(1);
                 }
-                Err(error) => tracing::warn!(tier = cache.name(), %key, %error, "a sample could not be kept"),
+                // The tier has said so itself, once and not for each sample.
+                Err(error) => {
+                    tracing::debug!(tier = cache.name(), %key, %error, "a sample could not be kept")
+                }
             }
         });
     }

@@ -193,7 +193,7 @@ mod tests {
         let again = buffers.allocate(114_688, 512).unwrap();
         assert_eq!((again.as_ref().as_ptr(), address as usize % 4096), (address, 0));
         let held: Vec<Buffer> = (0..4).map(|_| buffers.allocate(114_688, 4096).unwrap()).collect();
-        assert!(held.iter().all(|buffer| buffer.as_ref().as_ptr() as usize % 4096 == 0));
+        assert!(held.iter().all(|buffer| (buffer.as_ref().as_ptr() as usize).is_multiple_of(4096)));
         drop((held, again));
         assert!(buffers.kept() <= 300_000, "one limit for both: {}", buffers.kept());
     }

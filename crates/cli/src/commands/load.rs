@@ -71,7 +71,7 @@ pub fn run(options: &Load) -> Result<ExitCode> {
         }
     }
     session.keeper.keep(&session.loader)?;
-    let report = session.report();
+    let report = session.end();
     if json {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
@@ -131,6 +131,11 @@ impl Session {
 
     fn report(&self) -> Report {
         finish(self.loader.report(), &self.seen)
+    }
+
+    /// Ends the run in order; the last report of it.
+    fn end(self) -> Report {
+        finish(self.loader.close(), &self.seen)
     }
 }
 
@@ -268,6 +273,19 @@ fn total(out: &mut impl Write, report: &Report) -> Result<()> {
             "look-ahead   {} of {} in use; the trainer's pace needs no more",
             ByteSize(look_ahead.now_bytes),
             ByteSize(look_ahead.allowed_bytes)
+        )?;
+    }
+    if let Some(disk) = &report.disk {
+        writeln!(
+            out,
+            "disk         {} held of {}; {} written, {} skipped, {} failed, {} corrupt; read by {}",
+            ByteSize(disk.held_bytes),
+            ByteSize(disk.capacity_bytes),
+            disk.written,
+            disk.skipped,
+            disk.failed,
+            disk.corrupt,
+            disk.reader
         )?;
     }
     Ok(())

@@ -21,7 +21,7 @@ fn phase(dataset: u32, sampler: impl Sampler + 'static) -> Phase {
 }
 
 fn level(name: &str, capacity: u64) -> Level {
-    Level { name: name.into(), capacity, footprint: Footprint::EXACT }
+    Level::new(name, capacity, Footprint::EXACT)
 }
 
 pub fn parts(criterion: &mut Criterion) -> Result<()> {
@@ -47,7 +47,7 @@ pub fn parts(criterion: &mut Criterion) -> Result<()> {
     for percent in [100, 50] {
         let half = sizes[0].total() / 200 * percent;
         let levels = vec![level("memory", half), level("disk", half)];
-        let cluster = Cluster { store: Store { id: StoreId(0), levels }, ..Cluster::default() };
+        let cluster = Cluster::single(Store::new(StoreId(0), levels));
         for (name, run) in &runs {
             group.bench_function(format!("{name}, caches for {percent} %"), |bencher| {
                 bencher.iter(|| plan(run, &sizes, &cluster));

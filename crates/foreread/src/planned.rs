@@ -6,7 +6,7 @@ use foreread_memory::MemoryTier;
 use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
 };
-use foreread_planner::{Cluster, Floor, Level, OriginCost, Plan, Scope, Store, plan};
+use foreread_planner::{Cluster, Floor, Level, Origin, Plan, Scope, Store, plan};
 use foreread_tier::{CacheTier, Tier};
 use foreread_types::{DatasetId, Rank, Sizes, StoreId};
 
@@ -97,7 +97,7 @@ impl Planned {
         &self.run
     }
 
-    /// The caches and the origin, as the plan saw them.
+    /// The caches of this rank and the origin, as the plan saw them.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
@@ -135,27 +135,23 @@ fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
 
 fn cluster(config: &Config, memory: u64, disk: u64) -> Cluster {
     let tier = MemoryTier::new(0);
-    let mut levels =
-        vec![Level { name: tier.name().to_owned(), capacity: memory, footprint: tier.footprint() }];
+    let mut levels = vec![Level::new(tier.name(), memory, tier.footprint())];
     #[cfg(feature = "local")]
-    levels.push(Level {
-        name: "disk".to_owned(),
-        capacity: disk,
-        footprint: foreread_local::DiskTier::FOOTPRINT,
-    });
+    levels.push(Level::new("disk", disk, foreread_local::DiskTier::FOOTPRINT));
     levels.retain(|level| level.capacity > 0);
-    let mut origin = OriginCost::default();
+    let mut origin = Origin::default();
     if let Some(limit) = config.origin_limit {
         origin.bytes_per_second = limit;
     }
-    Cluster { store: Store { id: StoreId(config.rank), levels }, look_ahead: config.look_ahead, origin }
+    let store = Store::new(StoreId(config.rank), levels);
+    Cluster { look_ahead: config.look_ahead, origin, ..Cluster::single(store) }
 }
 
 fn floor(run: &Run, sizes: &[Sizes], cluster: &Cluster, plan: &Plan) -> Result<u64> {
     if run.world_size() == 1 {
         return Ok(plan.floor());
     }
-    let rank = cluster.store.capacity().saturating_add(cluster.look_ahead);
+    let rank = cluster.capacity().saturating_add(cluster.look_ahead);
     let all = rank.saturating_mul(u64::from(run.world_size()));
     Ok(Floor::of(run, sizes, all, Scope::Cluster)?.bytes)
 }

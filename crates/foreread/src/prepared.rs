@@ -87,7 +87,7 @@ impl Deref for Prepared {
 fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(Source, Arc<dyn CacheTier>)> {
     let mut caches: Vec<(Source, Arc<dyn CacheTier>)> = Vec::new();
     let disk = disk.map(|disk| (disk.cache(), disk.capacity));
-    for level in &planned.cluster.store.levels {
+    for level in planned.cluster.stores.iter().flat_map(|store| &store.levels) {
         match &disk {
             Some((tier, _)) if level.name == tier.name() => caches.push((Source::Disk, Arc::clone(tier))),
             _ => caches.push((Source::Memory, Arc::new(MemoryTier::new(level.capacity)))),

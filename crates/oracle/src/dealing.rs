@@ -160,6 +160,50 @@ impl Dealing {
         }
     }
 
+    /// Writes which ranks get the places `from`, `from + 1`, ... of the padded list: of the positions from `consumed` on,
+    /// with the padding behind them, `share * world_size` in all. The other side of
+    /// [`AccessStream::fill_list`](crate::AccessStream::fill_list).
+    ///
+    /// ```
+    /// use foreread_oracle::{Deal, Dealing};
+    /// use foreread_types::Rank;
+    /// # fn main() -> Result<(), foreread_oracle::OracleError> {
+    /// let mut ranks = [Rank(0); 6];
+    /// Dealing::new(Deal::Blocks, 2, Some(2), false)?.fill_ranks(6, 0, 0, &mut ranks);
+    /// assert_eq!(ranks.map(|rank| rank.0), [0, 0, 1, 1, 0, 1]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// If `from + out.len()` exceeds the list.
+    pub fn fill_ranks(&self, len: u64, consumed: u64, from: u64, out: &mut [Rank]) {
+        let share = self.share(len, consumed);
+        let ranks = u64::from(self.world_size);
+        let end = from.checked_add(out.len() as u64);
+        assert!(end.is_some_and(|end| end <= share * ranks), "{} places from {from}", out.len());
+        match self.deal {
+            Deal::Torch => {
+                let mut rank = (from % ranks) as u32;
+                for slot in out {
+                    *slot = Rank(rank);
+                    rank = if rank + 1 == self.world_size { 0 } else { rank + 1 };
+                }
+            }
+            Deal::Blocks => {
+                let (mut listed, mut out) = (from, out);
+                while !out.is_empty() {
+                    let block = self.block(share, listed / ranks);
+                    let within = listed - block.start * ranks;
+                    let here = (block.size - within % block.size).min(out.len() as u64);
+                    let (now, later) = out.split_at_mut(here as usize);
+                    now.fill(Rank((within / block.size) as u32));
+                    (listed, out) = (listed + here, later);
+                }
+            }
+        }
+    }
+
     /// The place in the padded list of a rank's `index`-th sample, with `share` samples for each rank.
     #[inline]
     pub(crate) fn listed(&self, share: u64, rank: Rank, index: u64) -> u64 {

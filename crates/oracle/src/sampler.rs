@@ -26,6 +26,12 @@ pub trait Sampler: fmt::Debug + Send + Sync {
     /// Whether no sample occurs twice in an epoch.
     fn is_distinct(&self) -> bool;
 
+    /// Whether orders are computed position by position, forwards and backwards, without a table; `false` by default.
+    /// Of such orders even runs over 10^9 samples are planned in constant memory.
+    fn is_computed(&self) -> bool {
+        false
+    }
+
     /// For how many epochs the order is known; `None`, the default, where it is known for all.
     fn epochs(&self) -> Option<u64> {
         None

@@ -108,6 +108,27 @@ impl AccessStream {
         }
     }
 
+    /// How many places the padded list has that is dealt to all ranks: what they read together.
+    pub fn list_len(&self) -> u64 {
+        self.share * u64::from(self.dealing.world_size())
+    }
+
+    /// Writes the samples at the places `from`, `from + 1`, ... of the padded list into `out`: what all ranks together
+    /// read, step after step. [`Dealing::fill_ranks`] says who reads which.
+    ///
+    /// # Panics
+    /// If `from + out.len()` exceeds [`list_len`](Self::list_len).
+    pub fn fill_list(&self, from: u64, out: &mut [SampleId]) {
+        let end = from.checked_add(out.len() as u64);
+        assert!(end.is_some_and(|end| end <= self.list_len()), "{} places from {from}", out.len());
+        self.fill_listed(from, 1, out);
+    }
+
+    /// How many positions of the order were read before.
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
     /// Places `listed`, `listed + step`, ... of the padded list: the order's own part at once, then the padding.
     fn fill_listed(&self, listed: u64, step: u64, out: &mut [SampleId]) {
         let list = self.order.len() - self.consumed;

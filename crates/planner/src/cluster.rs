@@ -1,16 +1,24 @@
-//! What there is to keep samples in, and what reading them from the origin costs.
+//! What there is to keep samples in, who uses it, and how fast everything is.
 //!
-//! These are descriptions: plain values that whoever starts a run fills in, and that are equal on every rank. One store
-//! for now. It widens without breaking: [`Cluster::store`] becomes the first of a list of stores, each with its
-//! [`StoreId`], its own levels and the ranks that share it, and [`Placement`](crate::Placement) then answers with a
-//! store beside the level.
+//! These are descriptions: plain values that whoever starts a run fills in, and that are equal on every rank. Everything
+//! is counted in bytes, bytes a second and nanoseconds, in integers, so that plans are equal bit by bit on every
+//! machine. What is not known has a default that does not limit, so that a plan without figures is still the right
+//! placement, and only its prediction is too good.
 
 use std::fmt;
+use std::sync::Arc;
 
-use foreread_types::{Footprint, StoreId};
+use foreread_types::{Footprint, Rank, StoreId};
+
+use crate::curve::Curve;
+use crate::error::{PlanError, Reason};
+use crate::origin::Origin;
 
 /// The most levels that a store may have: what fits beside "nowhere" in two bits a sample.
 pub const MAX_LEVELS: usize = 3;
+
+/// The most stores that a cluster may have.
+pub const MAX_STORES: usize = u16::MAX as usize;
 
 /// A level of a store, by its position in [`Store::levels`]; 0 is the fastest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,42 +27,6 @@ pub struct LevelIndex(pub u8);
 impl fmt::Display for LevelIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-/// What one read from the origin costs: a latency for the request and a time for its bytes.
-///
-/// The seconds that keeping a sample saves, for each byte that keeping it takes, are
-/// `(latency + size / bandwidth) / footprint` a use. Only ratios between samples matter here, so rough figures do: the
-/// larger the product of latency and bandwidth is against the sizes, the more smaller samples are preferred.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct OriginCost {
-    /// Nanoseconds from a request to its first byte.
-    pub latency_ns: u64,
-    /// Bytes a second of one read, once it flows; not 0.
-    pub bytes_per_second: u64,
-}
-
-impl OriginCost {
-    /// Nanoseconds that one read of `bytes` bytes takes, rounded down; saturates at `u64::MAX`.
-    ///
-    /// ```
-    /// use foreread_planner::OriginCost;
-    /// assert_eq!(OriginCost { latency_ns: 500, bytes_per_second: 2_000_000_000 }.nanoseconds(4000), 2500);
-    /// ```
-    ///
-    /// # Panics
-    /// If `bytes_per_second` is 0.
-    pub fn nanoseconds(&self, bytes: u64) -> u64 {
-        let transfer = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second);
-        u64::try_from(transfer).unwrap_or(u64::MAX).saturating_add(self.latency_ns)
-    }
-}
-
-impl Default for OriginCost {
-    /// 1 ms and 200 MB/s: between a parallel file system in one building and an object store in one region.
-    fn default() -> Self {
-        Self { latency_ns: 1_000_000, bytes_per_second: 200_000_000 }
     }
 }
 
@@ -67,44 +39,236 @@ pub struct Level {
     pub capacity: u64,
     /// What a sample takes of that room.
     pub footprint: Footprint,
+    /// Bytes a second that are read from it, over threads.
+    pub read: Curve,
+    /// Bytes a second that are written to it, over threads.
+    pub write: Curve,
+    /// How many threads read and write; not 0.
+    pub threads: u32,
+}
+
+impl Level {
+    /// A level of unknown speed, which never limits.
+    pub fn new(name: impl Into<String>, capacity: u64, footprint: Footprint) -> Self {
+        let (read, write) = (Curve::unlimited(), Curve::unlimited());
+        Self { name: name.into(), capacity, footprint, read, write, threads: 1 }
+    }
 }
 
 /// One process's or node's caches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Store {
-    /// Its number in the cluster.
+    /// Its number in the cluster; no two stores share one.
     pub id: StoreId,
+    /// The node that it lies on. Stores of one node reach each other without the network.
+    pub node: u32,
     /// Fastest first; memory, then disk. At most [`MAX_LEVELS`], and none is a store that keeps nothing.
     pub levels: Vec<Level>,
 }
 
 impl Store {
+    /// A store on a node of its own, of the same number.
+    pub fn new(id: StoreId, levels: Vec<Level>) -> Self {
+        Self { id, node: id.0, levels }
+    }
+
     /// Bytes of room in all levels; saturates at `u64::MAX`.
     pub fn capacity(&self) -> u64 {
         self.levels.iter().fold(0, |sum, level| sum.saturating_add(level.capacity))
     }
 }
 
-/// Everything that a plan needs to know about the machines.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cluster {
-    /// The caches; one store for now.
-    pub store: Store,
-    /// Bytes of samples that are read ahead of the trainer and lie outside every level. They count in the floor only:
-    /// what is in them at an epoch's boundary need not be read again.
-    pub look_ahead: u64,
-    /// What reads from the origin cost.
-    pub origin: OriginCost,
+/// Which store each rank uses as its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ranks {
+    /// Rank r uses `stores[r / n]`: n ranks a node, numbered node after node.
+    PerStore(u32),
+    /// Rank r uses `stores[table[r]]`.
+    Table(Arc<[u32]>),
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Default for Ranks {
+    /// All ranks use the first store.
+    fn default() -> Self {
+        Self::PerStore(u32::MAX)
+    }
+}
 
-    #[test]
-    fn costs_are_rounded_down_and_saturate() {
-        assert_eq!(OriginCost { latency_ns: 1, bytes_per_second: 3 }.nanoseconds(1), 333_333_334);
-        assert_eq!(OriginCost { latency_ns: u64::MAX, bytes_per_second: 1 }.nanoseconds(u64::MAX), u64::MAX);
-        assert_eq!(OriginCost::default().nanoseconds(200), 1_001_000);
+/// How samples travel between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Bytes a second that one node sends, and that it receives; not 0.
+    pub bytes_per_second: u64,
+    /// Nanoseconds from a request to its first byte.
+    pub latency_ns: u64,
+    /// Requests that one rank has in flight; not 0.
+    pub in_flight: u32,
+}
+
+impl Default for Network {
+    /// 10 Gbit/s, 100 us, 64 requests in flight.
+    fn default() -> Self {
+        Self { bytes_per_second: 1_250_000_000, latency_ns: 100_000, in_flight: 64 }
+    }
+}
+
+/// What one rank does with its samples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trainer {
+    /// Bytes a second that it decodes and augments; not 0.
+    pub preprocess: u64,
+    /// Bytes a second that it computes on; not 0.
+    pub compute: u64,
+    /// Bytes a second that go into the staging buffer, over threads.
+    pub staging: Curve,
+    /// How many threads fill it; not 0.
+    pub staging_threads: u32,
+}
+
+impl Default for Trainer {
+    /// A trainer that waits for nothing but samples.
+    fn default() -> Self {
+        Self { preprocess: u64::MAX, compute: u64::MAX, staging: Curve::unlimited(), staging_threads: 1 }
+    }
+}
+
+/// Everything that a plan needs to know about the machines.
+///
+/// ```
+/// use foreread_planner::{Cluster, Level, Ranks, Store};
+/// use foreread_types::{Footprint, Rank, StoreId};
+/// // 8 ranks on two nodes, the second of which has no disk.
+/// let memory = Level::new("memory", 64 << 30, Footprint::EXACT);
+/// let disk = Level::new("disk", 1 << 40, Footprint::new(16, 4096));
+/// let stores = vec![
+///     Store::new(StoreId(0), vec![memory.clone(), disk]),
+///     Store::new(StoreId(1), vec![memory]),
+/// ];
+/// let cluster = Cluster { stores, ranks: Ranks::PerStore(4), ..Cluster::default() };
+/// assert_eq!(cluster.store_of(Rank(5)).map(|store| store.id), Some(StoreId(1)));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// The caches.
+    pub stores: Vec<Store>,
+    /// Who uses which.
+    pub ranks: Ranks,
+    /// Bytes of samples that each rank reads ahead of its trainer and that lie outside every level. They count in the
+    /// floor only: what is in them at an epoch's boundary need not be read again.
+    pub look_ahead: u64,
+    /// What reads from the origin cost.
+    pub origin: Origin,
+    /// What reads from another node cost.
+    pub network: Network,
+    /// What each rank does with samples.
+    pub trainer: Trainer,
+}
+
+impl Default for Cluster {
+    /// One store without room.
+    fn default() -> Self {
+        Self {
+            stores: vec![Store::default()],
+            ranks: Ranks::default(),
+            look_ahead: 0,
+            origin: Origin::default(),
+            network: Network::default(),
+            trainer: Trainer::default(),
+        }
+    }
+}
+
+impl Cluster {
+    /// One store that all ranks use.
+    pub fn single(store: Store) -> Self {
+        Self { stores: vec![store], ..Self::default() }
+    }
+
+    /// The store that a rank uses as its own; none where the description has none for it.
+    pub fn store_of(&self, rank: Rank) -> Option<&Store> {
+        self.stores.get(self.store_index(rank)?)
+    }
+
+    /// Its position in [`stores`](Self::stores).
+    pub(crate) fn store_index(&self, rank: Rank) -> Option<usize> {
+        Some(match &self.ranks {
+            Ranks::PerStore(ranks) => rank.0.checked_div(*ranks)? as usize,
+            Ranks::Table(table) => *table.get(rank.0 as usize)? as usize,
+        })
+    }
+
+    /// For each rank, the position of its store; the description has been checked.
+    pub(crate) fn stores_of_ranks(&self, world_size: u32) -> Vec<u16> {
+        (0..world_size).map(|rank| self.store_index(Rank(rank)).unwrap_or(0) as u16).collect()
+    }
+
+    /// Bytes of room in all levels of all stores; saturates at `u64::MAX`.
+    pub fn capacity(&self) -> u64 {
+        self.stores.iter().fold(0, |sum, store| sum.saturating_add(store.capacity()))
+    }
+
+    /// Whether the description makes sense for a run of `world_size` ranks.
+    ///
+    /// # Errors
+    /// Whatever a field cannot be, by its name: a rank without a store, too many stores or levels, two stores of one
+    /// number, a rate of 0, a curve without points.
+    pub fn validate(&self, world_size: u32) -> Result<(), PlanError> {
+        Ok(self.check(world_size)?)
+    }
+
+    pub(crate) fn check(&self, world_size: u32) -> Result<(), Reason> {
+        let found = self.stores.len();
+        if found > MAX_STORES {
+            return Err(Reason::Stores { found, most: MAX_STORES });
+        }
+        for (at, store) in self.stores.iter().enumerate() {
+            store.check(at)?;
+        }
+        let mut ids: Vec<StoreId> = self.stores.iter().map(|store| store.id).collect();
+        ids.sort_unstable();
+        if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Reason::StoreTwice { id: pair[0] });
+        }
+        match &self.ranks {
+            Ranks::PerStore(0) => return Err(Reason::Zero { field: "ranks.per_store" }),
+            Ranks::Table(table) if table.len() as u64 != u64::from(world_size) => {
+                return Err(Reason::RankTable { found: table.len(), world_size });
+            }
+            _ => {}
+        }
+        if let Some(rank) = (0..world_size).find(|&rank| self.store_of(Rank(rank)).is_none()) {
+            return Err(Reason::NoStore { rank: Rank(rank), found });
+        }
+        self.origin.check()?;
+        let (network, trainer) = (&self.network, &self.trainer);
+        for (field, value) in [
+            ("network.bytes_per_second", network.bytes_per_second),
+            ("network.in_flight", network.in_flight.into()),
+            ("trainer.preprocess", trainer.preprocess),
+            ("trainer.compute", trainer.compute),
+            ("trainer.staging_threads", trainer.staging_threads.into()),
+        ] {
+            if value == 0 {
+                return Err(Reason::Zero { field });
+            }
+        }
+        trainer.staging.check("trainer.staging")
+    }
+}
+
+impl Store {
+    fn check(&self, at: usize) -> Result<(), Reason> {
+        let found = self.levels.len();
+        if found > MAX_LEVELS {
+            return Err(Reason::Levels { store: at, found, most: MAX_LEVELS });
+        }
+        for (index, level) in self.levels.iter().enumerate() {
+            level.read.check(&format!("stores[{at}].levels[{index}].read"))?;
+            level.write.check(&format!("stores[{at}].levels[{index}].write"))?;
+            if level.threads == 0 {
+                return Err(Reason::Threads { store: at, level: index });
+            }
+        }
+        Ok(())
     }
 }

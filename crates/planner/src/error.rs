@@ -4,7 +4,7 @@
 //! and the remedy in one line. The texts may change; the kinds are the contract.
 
 use foreread_oracle::OracleError;
-use foreread_types::DatasetId;
+use foreread_types::{DatasetId, Rank, StoreId};
 
 /// A run, sizes or a cluster description that cannot be planned for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,9 +29,19 @@ impl PlanError {
     /// What kind of thing was wrong; match on this, not on the text.
     pub fn kind(&self) -> PlanErrorKind {
         match &self.0 {
-            Reason::OriginBandwidth | Reason::Levels { .. } => PlanErrorKind::Invalid,
-            Reason::NoSizes { .. } | Reason::Population { .. } => PlanErrorKind::Mismatch,
-            Reason::Memory { .. } => PlanErrorKind::TooLarge,
+            Reason::Zero { .. }
+            | Reason::Curve { .. }
+            | Reason::Threads { .. }
+            | Reason::Levels { .. }
+            | Reason::Stores { .. }
+            | Reason::StoreTwice { .. }
+            | Reason::BatchSize { .. } => PlanErrorKind::Invalid,
+            Reason::NoSizes { .. }
+            | Reason::Population { .. }
+            | Reason::RankTable { .. }
+            | Reason::NoStore { .. }
+            | Reason::OtherStores { .. } => PlanErrorKind::Mismatch,
+            Reason::Memory { .. } | Reason::Samples { .. } => PlanErrorKind::TooLarge,
             Reason::Oracle(_) => PlanErrorKind::Oracle,
         }
     }
@@ -45,10 +55,34 @@ impl From<OracleError> for PlanError {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Reason {
-    #[error("origin.bytes_per_second is 0: nothing could be read; give the origin's bandwidth")]
-    OriginBandwidth,
-    #[error("store.levels has {found} entries: a store has at most {most}; merge the slowest")]
-    Levels { found: usize, most: usize },
+    #[error("{field} is 0: nothing would ever be done; give what was measured, or leave the default")]
+    Zero { field: &'static str },
+    #[error("{field} {cause}: give (parallelism, bytes a second) from the lowest parallelism to the highest")]
+    Curve { field: String, cause: &'static str },
+    #[error("stores[{store}].levels[{level}].threads is 0: nothing would read it; give at least 1")]
+    Threads { store: usize, level: usize },
+    #[error("stores[{store}].levels has {found} entries: a store has at most {most}; merge the slowest")]
+    Levels { store: usize, found: usize, most: usize },
+    #[error("stores has {found} entries: a cluster has at most {most}; let the ranks of a node share one")]
+    Stores { found: usize, most: usize },
+    #[error("stores has two entries of id {id}: each store has its own number; correct one of them")]
+    StoreTwice { id: StoreId },
+    #[error("ranks has {found} entries and the run has {world_size} ranks: give each rank its store")]
+    RankTable { found: usize, world_size: u32 },
+    #[error(
+        "ranks gives rank {rank} a store that is not there; stores has {found} entries: describe its store"
+    )]
+    NoStore { rank: Rank, found: usize },
+    #[error("stores has {found} entries and the plan was made for {expected}: predict with the same stores")]
+    OtherStores { found: usize, expected: usize },
+    #[error(
+        "phase {phase} has no batch size: dealing by ownership goes step by step; give the phase a batch size"
+    )]
+    BatchSize { phase: u32 },
+    #[error(
+        "{samples} samples in all datasets: tables of owners have at most {most}; use the feistel sampler and samples of one size, which need no table"
+    )]
+    Samples { samples: u64, most: u64 },
     #[error("sizes has {found} entries and the run reads dataset {dataset}: give the sizes of every dataset")]
     NoSizes { dataset: DatasetId, found: usize },
     #[error(

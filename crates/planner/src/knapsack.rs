@@ -18,17 +18,18 @@
 
 use foreread_types::{Footprint, SampleId, Sizes};
 
-use crate::cluster::{LevelIndex, MAX_LEVELS, OriginCost, Store};
+use crate::cluster::{LevelIndex, MAX_LEVELS, Store};
 use crate::demand::{Demand, Uses};
 use crate::error::Reason;
+use crate::origin::Origin;
 use crate::placement::Table;
 
 /// What was chosen.
 pub(crate) struct Choice {
     /// One for each dataset.
     pub(crate) tables: Vec<Table>,
-    /// One for each level.
-    pub(crate) levels: Vec<Filled>,
+    /// One for each level, for each dataset.
+    pub(crate) filled: Vec<Vec<Filled>>,
     /// For each dataset, the origin bytes that are saved: those of all uses but the first of what is kept.
     pub(crate) saved: Vec<u128>,
     /// Whether every sample that is used more than once is kept.
@@ -43,23 +44,32 @@ pub(crate) struct Filled {
     pub(crate) footprint: u64,
 }
 
+impl Filled {
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            samples: self.samples + other.samples,
+            bytes: self.bytes + other.bytes,
+            footprint: self.footprint + other.footprint,
+        }
+    }
+}
+
 /// Fills the levels of a store with what is worth most.
 pub(crate) fn choose(
     sizes: &[Sizes],
     demand: &Demand,
     store: &Store,
-    origin: OriginCost,
+    origin: &Origin,
 ) -> Result<Choice, Reason> {
     let uses = demand.datasets.iter().map(|dataset| &dataset.uses);
     let mut parts: Vec<_> = sizes.iter().zip(uses).map(|(sizes, uses)| Part::new(sizes, uses)).collect();
-    let mut levels = vec![Filled::default(); store.levels.len()];
     let mut complete = parts.iter().all(|part| part.left(Footprint::EXACT).samples == 0);
-    for (index, (level, filled)) in store.levels.iter().zip(&mut levels).enumerate() {
+    for (index, level) in store.levels.iter().enumerate() {
         if complete {
             break;
         }
-        let mut room =
-            Room { at: LevelIndex(index as u8), left: level.capacity, footprint: level.footprint, filled };
+        parts.iter_mut().for_each(|part| part.filled.push(Filled::default()));
+        let mut room = Room { at: LevelIndex(index as u8), left: level.capacity, footprint: level.footprint };
         let left: Vec<_> = parts.iter().map(|part| part.left(level.footprint)).collect();
         complete = left.iter().map(|left| left.footprint).sum::<u128>() <= u128::from(level.capacity);
         if complete {
@@ -77,8 +87,14 @@ pub(crate) fn choose(
             }
         }
     }
-    let (tables, saved) = parts.into_iter().map(|part| (part.kept, part.saved)).unzip();
-    Ok(Choice { tables, levels, saved, complete })
+    let mut choice = Choice { tables: Vec::new(), filled: Vec::new(), saved: Vec::new(), complete };
+    for mut part in parts {
+        part.filled.resize(store.levels.len(), Filled::default());
+        choice.tables.push(part.kept);
+        choice.filled.push(part.filled);
+        choice.saved.push(part.saved);
+    }
+    Ok(choice)
 }
 
 /// One sample, or one dataset of equal samples. Sorts by worth, the best first, then by dataset and id.
@@ -91,24 +107,10 @@ struct Item {
 }
 
 /// A level while it is filled.
-struct Room<'a> {
+struct Room {
     at: LevelIndex,
     left: u64,
     footprint: Footprint,
-    filled: &'a mut Filled,
-}
-
-impl Room<'_> {
-    /// Takes the room of as many samples of `bytes` bytes as fit, `most` at most, and says how many.
-    fn take(&mut self, bytes: u64, most: u64) -> u64 {
-        let footprint = self.footprint.of(bytes);
-        let samples = self.left.checked_div(footprint).unwrap_or(u64::MAX).min(most);
-        self.left -= samples * footprint;
-        self.filled.samples += samples;
-        self.filled.bytes += u128::from(samples) * u128::from(bytes);
-        self.filled.footprint += samples * footprint;
-        samples
-    }
 }
 
 /// What of a dataset is worth keeping and is not kept yet.
@@ -125,6 +127,8 @@ struct Part<'a> {
     alike: Option<(u64, u64)>,
     kept: Table,
     saved: u128,
+    /// By level.
+    filled: Vec<Filled>,
 }
 
 impl<'a> Part<'a> {
@@ -134,7 +138,19 @@ impl<'a> Part<'a> {
             Uses::Same(uses) if sizes.is_uniform() => Some((sizes.bytes(SampleId(0)), *uses)),
             _ => None,
         };
-        Self { sizes, uses, alike, kept: Table::NOTHING, saved: 0 }
+        Self { sizes, uses, alike, kept: Table::NOTHING, saved: 0, filled: Vec::new() }
+    }
+
+    /// Takes the room of as many samples of `bytes` bytes as fit, `most` at most, and says how many.
+    fn take(&mut self, room: &mut Room, bytes: u64, most: u64) -> u64 {
+        let footprint = room.footprint.of(bytes);
+        let samples = room.left.checked_div(footprint).unwrap_or(u64::MAX).min(most);
+        room.left -= samples * footprint;
+        let filled = &mut self.filled[usize::from(room.at.0)];
+        filled.samples += samples;
+        filled.bytes += u128::from(samples) * u128::from(bytes);
+        filled.footprint += samples * footprint;
+        samples
     }
 
     /// The ids that are kept already, where all samples are alike: those below this.
@@ -169,7 +185,7 @@ impl<'a> Part<'a> {
         &self,
         dataset: usize,
         footprint: Footprint,
-        origin: OriginCost,
+        origin: &Origin,
         items: &mut Vec<Item>,
     ) -> Result<(), Reason> {
         let item = |id, bytes, uses| Item {
@@ -192,17 +208,17 @@ impl<'a> Part<'a> {
     }
 
     /// Keeps an item, if it fits; of equal samples, as many as fit.
-    fn keep(&mut self, item: &Item, room: &mut Room<'_>) -> Result<(), Reason> {
+    fn keep(&mut self, item: &Item, room: &mut Room) -> Result<(), Reason> {
         match self.alike {
             Some((bytes, uses)) => {
-                let samples = room.take(bytes, self.sizes.len() - item.id);
+                let samples = self.take(room, bytes, self.sizes.len() - item.id);
                 self.keep_ids(item.id + samples, room.at);
                 self.saved += u128::from(samples) * u128::from(bytes) * u128::from(uses - 1);
             }
             None => {
                 let id = SampleId(item.id);
                 let bytes = self.sizes.bytes(id);
-                if room.take(bytes, 1) == 1 {
+                if self.take(room, bytes, 1) == 1 {
                     self.bits(item.dataset as usize)?.keep(item.id, room.at);
                     self.saved += u128::from(bytes) * u128::from(self.uses.of(id) - 1);
                 }
@@ -212,7 +228,7 @@ impl<'a> Part<'a> {
     }
 
     /// Keeps all that is worth keeping and is not kept yet; it fits.
-    fn keep_rest(&mut self, dataset: usize, left: &Left, room: &mut Room<'_>) -> Result<(), Reason> {
+    fn keep_rest(&mut self, dataset: usize, left: &Left, room: &mut Room) -> Result<(), Reason> {
         if left.samples == 0 {
             return Ok(());
         }
@@ -223,7 +239,7 @@ impl<'a> Part<'a> {
             self.kept = Table::all(left.samples, room.at);
             for id in (0..left.samples).map(SampleId) {
                 let bytes = self.sizes.bytes(id);
-                room.take(bytes, 1);
+                self.take(room, bytes, 1);
                 self.saved += u128::from(bytes) * u128::from(self.uses.of(id) - 1);
             }
             return Ok(());
@@ -257,7 +273,7 @@ fn too_large(dataset: usize, sizes: &Sizes) -> Reason {
 ///
 /// One exact fraction, rounded once, so that samples of equal worth compare as equal. Saturates for samples that are
 /// tiny against the latency, which then all go first.
-fn worth(uses: u64, bytes: u64, footprint: u64, origin: OriginCost) -> u64 {
+pub(crate) fn worth(uses: u64, bytes: u64, footprint: u64, origin: &Origin) -> u64 {
     let bandwidth = u128::from(origin.bytes_per_second);
     let once = (u128::from(origin.latency_ns) * bandwidth).saturating_add(u128::from(bytes) * 1_000_000_000);
     let all = once.saturating_mul(u128::from(uses.saturating_sub(1))).saturating_mul(1 << 24);
@@ -271,15 +287,16 @@ mod tests {
 
     #[test]
     fn worth_is_exact_where_it_must_tie_and_saturates_where_it_must_not_overflow() {
-        let by_bytes = OriginCost { latency_ns: 0, bytes_per_second: 7 };
-        let at = |bytes| worth(3, bytes, bytes, by_bytes);
+        let origin =
+            |latency_ns, bytes_per_second| Origin { latency_ns, bytes_per_second, ..Origin::default() };
+        let at = |bytes| worth(3, bytes, bytes, &origin(0, 7));
         assert!((1..1000).all(|bytes| at(bytes) == at(1)));
-        let by_requests = OriginCost::default();
+        let by_requests = &Origin::default();
         assert!(worth(2, 100, 100, by_requests) > worth(2, 101, 101, by_requests));
         assert!(worth(3, 101, 101, by_requests) > worth(2, 100, 100, by_requests));
         assert_eq!(worth(1, 100, 100, by_requests), 0);
         assert_eq!(worth(2, 0, 0, by_requests), u64::MAX);
-        let slow = OriginCost { latency_ns: u64::MAX, bytes_per_second: u64::MAX };
+        let slow = &origin(u64::MAX, u64::MAX);
         assert_eq!(worth(u64::MAX, u64::MAX, 1, slow), u64::MAX);
     }
 }

@@ -20,20 +20,45 @@
 //!
 //! This first form plans for one rank with one store and no peers.
 
+mod assign;
 mod cluster;
+mod cluster_plan;
+mod copies;
+mod cost;
+mod curve;
 mod demand;
 mod error;
 mod floor;
+mod forecast;
+mod frequency;
+mod holding;
+mod improve;
 mod knapsack;
+mod locality;
+mod origin;
+mod owners;
 mod placement;
 mod plan;
 pub mod policies;
+mod predict;
+mod readers;
 mod retention;
+mod rooms;
+mod rule;
 
-pub use cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, OriginCost, Store};
+pub use cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, MAX_STORES, Network, Ranks, Store, Trainer};
+pub use cluster_plan::{ClusterPlan, Ownership, StorePlan, plan_cluster};
+pub use cost::Copy;
+pub use curve::Curve;
 pub use demand::{Demand, Epoch, Scope, Uses};
 pub use error::{PlanError, PlanErrorKind};
 pub use floor::{Floor, floor};
+pub use forecast::{Amount, EpochForecast, Resource};
+pub use frequency::{expected_frequent, frequent};
+pub use locality::Locality;
+pub use origin::{Origin, Price};
+pub use owners::{Owner, Owners};
 pub use placement::Placement;
 pub use plan::{DatasetPlan, LevelPlan, Plan, Summary, plan};
+pub use predict::predict;
 pub use retention::Retention;

@@ -1,11 +1,13 @@
 //! The plan: everything above, put together into one value.
 
+use std::sync::Arc;
+
 use foreread_oracle::{Fingerprinter, Pass, Run};
 use foreread_types::{Fingerprint, Sizes, StoreId};
 use serde::Serialize;
 
-use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
-use crate::demand::{Demand, Scope};
+use crate::cluster::{Cluster, LevelIndex, Store};
+use crate::demand::{Demand, Epoch, Scope};
 use crate::error::{PlanError, Reason};
 use crate::floor::Floor;
 use crate::knapsack::{self, Filled};
@@ -22,6 +24,9 @@ pub struct Plan {
     origin_bytes: u64,
     levels: Vec<LevelPlan>,
     datasets: Vec<DatasetPlan>,
+    /// What is kept of each dataset in each level, and what each epoch needs: what predictions are made from.
+    pub(crate) kept: Arc<[Vec<Filled>]>,
+    pub(crate) epochs: Arc<[Epoch]>,
 }
 
 /// What one level will hold.
@@ -87,7 +92,8 @@ pub struct Summary {
 /// Decides where the samples of `run` live. `sizes` are indexed by [`DatasetId`](foreread_types::DatasetId); those of
 /// datasets that the run does not read are left alone.
 ///
-/// Plans for what is left of the run, with caches that are cold at its start, and for its rank alone.
+/// Plans for what is left of the run, with caches that are cold at its start, and for its rank alone: for the store that
+/// the rank uses, as if it had that to itself and no peers. [`plan_cluster`](crate::plan_cluster) plans for all ranks.
 ///
 /// Takes a fraction of a second for a million samples of different lengths where each is used once an epoch; otherwise
 /// the run's orders are computed (see [`Demand`]).
@@ -111,8 +117,8 @@ pub struct Summary {
 ///     drop_last: false,
 /// };
 /// let run = Run::new(Arc::new(Schedule::new(3, vec![train])?), Deal::Torch, 1, Rank(0))?;
-/// let memory = Level { name: "memory".into(), capacity: 30_000, footprint: Footprint::EXACT };
-/// let cluster = Cluster { store: Store { id: StoreId(0), levels: vec![memory] }, ..Cluster::default() };
+/// let memory = Level::new("memory", 30_000, Footprint::EXACT);
+/// let cluster = Cluster::single(Store::new(StoreId(0), vec![memory]));
 /// let plan = plan(&run, &[Sizes::uniform(1000, 100)], &cluster)?;
 /// assert_eq!(plan.floor(), 100_000 + 2 * 70_000);
 /// assert_eq!(plan.origin_bytes(), plan.floor());
@@ -120,11 +126,11 @@ pub struct Summary {
 /// # }
 /// ```
 pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanError> {
-    let store = &cluster.store;
-    check(cluster)?;
+    cluster.check(run.world_size())?;
+    let store = cluster.store_of(run.rank()).ok_or(Reason::NoStore { rank: run.rank(), found: 0 })?;
     let demand = Demand::of(run, sizes, Scope::Rank)?;
     let floor = Floor::of_demand(&demand, store.capacity().saturating_add(cluster.look_ahead));
-    let choice = knapsack::choose(sizes, &demand, store, cluster.origin)?;
+    let choice = knapsack::choose(sizes, &demand, store, &cluster.origin)?;
     let datasets = datasets(run, sizes, &demand);
     let origin = |saved: &[u128]| -> Vec<u64> {
         demand
@@ -141,8 +147,10 @@ pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanE
         retention: Retention::Keep,
         floor,
         origin_bytes: 0,
-        levels: levels(cluster, &choice.levels),
+        levels: levels(store, &choice.filled),
         datasets,
+        kept: choice.filled.into(),
+        epochs: demand.epochs().into(),
     }
     .with_origins(&origins);
     if choice.complete || run.is_once_per_epoch() {
@@ -292,26 +300,19 @@ impl Plan {
     }
 }
 
-fn check(cluster: &Cluster) -> Result<(), Reason> {
-    let found = cluster.store.levels.len();
-    if found > MAX_LEVELS {
-        return Err(Reason::Levels { found, most: MAX_LEVELS });
-    }
-    if cluster.origin.bytes_per_second == 0 {
-        return Err(Reason::OriginBandwidth);
-    }
-    Ok(())
-}
-
-fn levels(cluster: &Cluster, filled: &[Filled]) -> Vec<LevelPlan> {
-    let levels = cluster.store.levels.iter().zip(filled);
+fn levels(store: &Store, filled: &[Vec<Filled>]) -> Vec<LevelPlan> {
+    let levels = store.levels.iter().enumerate();
     levels
-        .map(|(level, filled)| LevelPlan {
-            name: level.name.clone(),
-            capacity: level.capacity,
-            samples: filled.samples,
-            bytes: narrow(filled.bytes),
-            footprint: filled.footprint,
+        .map(|(index, level)| {
+            let of_level = filled.iter().map(|levels| levels[index]);
+            let all = of_level.fold(Filled::default(), Filled::and);
+            LevelPlan {
+                name: level.name.clone(),
+                capacity: level.capacity,
+                samples: all.samples,
+                bytes: narrow(all.bytes),
+                footprint: all.footprint,
+            }
         })
         .collect()
 }

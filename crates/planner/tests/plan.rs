@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{cluster, level, phase, run, run_of};
 use foreread_oracle::{Deal, Explicit, Phase, Position, Run, Schedule, Sequential, Shuffle, Weighted};
-use foreread_planner::{Cluster, Level, OriginCost, Plan, PlanErrorKind, Retention, plan};
+use foreread_planner::{Cluster, Level, Origin, Plan, PlanErrorKind, Retention, plan};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes};
 use proptest::prelude::*;
 
@@ -68,14 +68,14 @@ fn smaller_samples_go_first_where_requests_cost_and_ids_decide_where_they_do_not
     let run = run(2, vec![shuffled(5)]);
     let mut cluster = cluster(vec![level(60)]);
     assert_eq!(kept(&plan(&run, &sizes, &cluster).unwrap(), 0, 5), [2, 3, 4]);
-    cluster.origin = OriginCost { latency_ns: 0, bytes_per_second: 3 };
+    cluster.origin = Origin { latency_ns: 0, bytes_per_second: 3, ..Origin::default() };
     // 50 and then, of what is left, the first that fits.
     assert_eq!(kept(&plan(&run, &sizes, &cluster).unwrap(), 0, 5), [0, 4]);
 }
 
 #[test]
 fn footprints_count_and_not_lengths() {
-    let paged = Level { name: "disk".into(), capacity: 3 * 4096 + 100, footprint: Footprint::new(16, 4096) };
+    let paged = Level::new("disk", 3 * 4096 + 100, Footprint::new(16, 4096));
     let plan = plan(&run(2, vec![shuffled(5)]), &[Sizes::uniform(5, 4000)], &cluster(vec![paged])).unwrap();
     assert_eq!(kept(&plan, 0, 5), [0, 1, 2]);
     assert_eq!((plan.levels()[0].bytes, plan.levels()[0].footprint), (12_000, 3 * 4096));
@@ -84,7 +84,7 @@ fn footprints_count_and_not_lengths() {
 #[test]
 fn what_memory_refuses_goes_to_disk() {
     let memory = level(100);
-    let disk = Level { name: "disk".into(), capacity: 2 * 512, footprint: Footprint::new(0, 512) };
+    let disk = Level::new("disk", 2 * 512, Footprint::new(0, 512));
     let uniform = plan(
         &run(2, vec![shuffled(5)]),
         &[Sizes::uniform(5, 60)],
@@ -184,8 +184,8 @@ fn clusters_that_make_no_sense_are_refused() {
     let sizes = [Sizes::uniform(10, 1)];
     let error = plan(&run, &sizes, &cluster(vec![level(1); 4])).unwrap_err();
     assert_eq!(error.kind(), PlanErrorKind::Invalid);
-    assert!(error.to_string().starts_with("store.levels has 4 entries"), "{error}");
-    let origin = OriginCost { bytes_per_second: 0, ..OriginCost::default() };
+    assert!(error.to_string().starts_with("stores[0].levels has 4 entries"), "{error}");
+    let origin = Origin { bytes_per_second: 0, ..Origin::default() };
     let error = plan(&run, &sizes, &Cluster { origin, ..Cluster::default() }).unwrap_err();
     assert!(error.to_string().starts_with("origin.bytes_per_second is 0"), "{error}");
     // No level at all is a store that keeps nothing.
@@ -222,7 +222,7 @@ fn a_summary_says_all_but_the_tables() {
 prop_compose! {
     fn levels()(levels in prop::collection::vec((0u64..400, 0u64..20, 1u64..30), 0..4)) -> Vec<Level> {
         levels.into_iter().map(|(capacity, overhead, align)| {
-            Level { name: String::new(), capacity, footprint: Footprint::new(overhead, align) }
+            Level::new("", capacity, Footprint::new(overhead, align))
         }).collect()
     }
 }
@@ -245,7 +245,7 @@ proptest! {
         let consumed = consumed.min(train.len() as u64);
         let start = Position { schedule: schedule.fingerprint(), epoch: 0, phase: 0, consumed };
         let run = Run::resume(schedule, Deal::Torch, 1, Rank(0), &start).unwrap();
-        let origin = OriginCost { latency_ns, bytes_per_second: 1_000_000_000 };
+        let origin = Origin { latency_ns, bytes_per_second: 1_000_000_000, ..Origin::default() };
         let cluster = Cluster { look_ahead, origin, ..cluster(levels.clone()) };
         let plan = plan(&run, &sizes, &cluster).unwrap();
         prop_assert_eq!(plan.retention(), Retention::Keep);
@@ -297,11 +297,11 @@ proptest! {
         latency_ns in 0u64..2000,
         align in 1u64..600,
     ) {
-        let origin = OriginCost { latency_ns, bytes_per_second: 1_000_000_000 };
+        let origin = Origin { latency_ns, bytes_per_second: 1_000_000_000, ..Origin::default() };
         let footprint = Footprint::new(0, align);
-        let level = Level { name: String::new(), capacity, footprint };
+        let level = Level::new("", capacity, footprint);
         let samples = lengths.len() as u64;
-        let cluster = Cluster { origin, ..cluster(vec![level]) };
+        let cluster = Cluster { origin: origin.clone(), ..cluster(vec![level]) };
         let plan = plan(&run(2, vec![shuffled(samples)]), &[Sizes::table(&lengths)], &cluster).unwrap();
         let worth = |id: u64| origin.nanoseconds(lengths[id as usize]) as f64;
         let room = |id: u64| footprint.of(lengths[id as usize]) as f64;

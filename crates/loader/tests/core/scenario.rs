@@ -139,10 +139,10 @@ impl Scenario {
     pub fn plan(&self, run: &Run) -> Plan {
         let levels = self.caches.iter().map(|cache| {
             let name = if cache.ready { "ready" } else { "stored" }.to_owned();
-            Level { name, capacity: cache.capacity, footprint: cache.footprint }
+            Level::new(name, cache.capacity, cache.footprint)
         });
-        let store = Store { id: StoreId(0), levels: levels.collect() };
-        plan(run, &self.sizes(), &Cluster { store, ..Cluster::default() }).unwrap()
+        let store = Store::new(StoreId(0), levels.collect());
+        plan(run, &self.sizes(), &Cluster::single(store)).unwrap()
     }
 
     /// Whether the origin never delivers it.

@@ -76,13 +76,12 @@ impl Rig {
     pub fn start_on(&self, runtime: &Handle) -> Loader {
         let objects = (0..self.fake.samples()).map(|id| self.fake.object(SampleId(id)));
         let catalog = Catalog::from_objects("fake://", objects).unwrap();
-        let levels = self.caches.iter().map(|(source, cache, capacity)| Level {
-            name: source.as_str().into(),
-            capacity: *capacity,
-            footprint: cache.footprint(),
-        });
-        let store = Store { id: StoreId(0), levels: levels.collect() };
-        let cluster = Cluster { store, look_ahead: self.look_ahead, ..Cluster::default() };
+        let levels = self
+            .caches
+            .iter()
+            .map(|(source, cache, capacity)| Level::new(source.as_str(), *capacity, cache.footprint()));
+        let store = Store::new(StoreId(0), levels.collect());
+        let cluster = Cluster { look_ahead: self.look_ahead, ..Cluster::single(store) };
         let run = self.run();
         let plan = Arc::new(plan(&run, &[catalog.sizes()], &cluster).unwrap());
         let origin = self.origin.clone().unwrap_or_else(|| Arc::new(self.fake.clone()));

@@ -65,6 +65,10 @@ impl Sampler for Feistel {
         true
     }
 
+    fn is_computed(&self) -> bool {
+        true
+    }
+
     fn order(&self, epoch: u64) -> Result<Order, OracleError> {
         Ok(Order::feistel(Permutation::new(self.samples, self.seed, epoch)))
     }

@@ -35,6 +35,10 @@ impl Sampler for Sequential {
         true
     }
 
+    fn is_computed(&self) -> bool {
+        true
+    }
+
     fn order(&self, _epoch: u64) -> Result<Order, OracleError> {
         Order::identity(self.samples)
     }

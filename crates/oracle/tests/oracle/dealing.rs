@@ -82,6 +82,32 @@ proptest! {
     }
 
     #[test]
+    fn the_list_and_its_ranks_are_the_streams(
+        order in orders(),
+        dealing in dealings(),
+        consumed in any::<prop::sample::Index>(),
+        chunk in 1usize..20,
+    ) {
+        let (len, consumed) = (order.len(), consumed.index(order.len() as usize + 1) as u64);
+        let stream = AccessStream::new(order, dealing, Rank(0), consumed).unwrap();
+        let mut dealt = vec![Vec::new(); dealing.world_size() as usize];
+        let mut from = 0;
+        while from < stream.list_len() {
+            let some = chunk.min((stream.list_len() - from) as usize);
+            let (mut ids, mut ranks) = (vec![SampleId(0); some], vec![Rank(0); some]);
+            stream.fill_list(from, &mut ids);
+            dealing.fill_ranks(len, consumed, from, &mut ranks);
+            for (id, rank) in ids.iter().zip(&ranks) {
+                dealt[rank.0 as usize].push(id.0);
+            }
+            from += some as u64;
+        }
+        for (rank, dealt) in dealt.iter().enumerate() {
+            prop_assert_eq!(dealt, &read(&stream.of_rank(Rank(rank as u32)).unwrap(), 100));
+        }
+    }
+
+    #[test]
     fn the_next_use_is_the_first_that_a_search_finds(
         order in orders(),
         dealing in dealings(),

@@ -27,11 +27,11 @@ pub fn run_of(epochs: u64, phases: Vec<Phase>, world_size: u32) -> Run {
 }
 
 pub fn level(capacity: u64) -> Level {
-    Level { name: "memory".into(), capacity, footprint: Footprint::EXACT }
+    Level::new("memory", capacity, Footprint::EXACT)
 }
 
 pub fn cluster(levels: Vec<Level>) -> Cluster {
-    Cluster { store: Store { id: StoreId(0), levels }, ..Cluster::default() }
+    Cluster::single(Store::new(StoreId(0), levels))
 }
 
 /// All that a run reads, with the datasets' ids one behind the other.

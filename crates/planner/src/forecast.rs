@@ -1,0 +1,226 @@
+//! How long an epoch takes, and what it waits for.
+//!
+//! An engine that reads ahead keeps everything busy at the same time, and the epoch's boundary is no barrier. So an epoch
+//! takes as long as the one thing that is busy longest:
+//!
+//! ```text
+//! seconds = max( origin bytes / t(g)                        the origin's bandwidth, g ranks reading
+//!                origin bytes of a rank / client limit       what one client gets
+//!                requests of a rank * (latency + s / rate) / in flight
+//!                bytes into or out of a node / network       and its latency over the requests in flight
+//!                bytes of a level / its speed                read and written
+//!                bytes of a rank / staging, preprocessing, computing )
+//! ```
+//!
+//! each for the rank, store or node that has most to do. Start-up (the first sample's latency, an order to compute) is
+//! left out; the price is a prediction that is too good for epochs of less than a second.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
+use crate::curve::transfer_ns;
+
+/// Some samples and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Amount {
+    /// Samples; each use counts.
+    pub samples: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Amount {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            samples: self.samples.saturating_add(other.samples),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self {
+            samples: self.samples.saturating_sub(other.samples),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+
+    /// The part of it that `part` is of `whole`, rounded down.
+    pub(crate) fn share(self, part: u128, whole: u128) -> Self {
+        let of = |value: u64| match u128::from(value).checked_mul(part) {
+            Some(product) => (product / whole.max(1)) as u64,
+            None => (u128::from(value) / whole.max(1)).saturating_mul(part) as u64,
+        };
+        Self { samples: of(self.samples), bytes: of(self.bytes) }
+    }
+}
+
+/// What an epoch may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Resource {
+    /// The bytes a second that the origin gives all ranks together.
+    OriginBandwidth,
+    /// The bytes a second that the origin gives one rank.
+    OriginClient,
+    /// The origin's latency, with as many requests in flight as there may be.
+    OriginRequests,
+    /// The network between nodes.
+    Network,
+    /// A level of a store: its memory, its disk.
+    Level(LevelIndex),
+    /// Writing into the staging buffer.
+    Staging,
+    /// Decoding and augmenting.
+    Preprocessing,
+    /// The training itself.
+    Compute,
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OriginBandwidth => f.pad("origin bandwidth"),
+            Self::OriginClient => f.pad("origin client limit"),
+            Self::OriginRequests => f.pad("origin requests"),
+            Self::Network => f.pad("network"),
+            Self::Level(LevelIndex(level)) => write!(f, "level {level}"),
+            Self::Staging => f.pad("staging"),
+            Self::Preprocessing => f.pad("preprocessing"),
+            Self::Compute => f.pad("compute"),
+        }
+    }
+}
+
+/// One epoch, predicted, over all ranks that the plan is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochForecast {
+    /// The epoch, counted from 0 at the very beginning of the schedule.
+    pub epoch: u64,
+    /// How long it takes.
+    pub nanoseconds: u64,
+    /// What it waits for.
+    pub limiting: Resource,
+    /// How long each resource is busy, in nanoseconds, at the rank, store or node that uses it longest.
+    pub busy: BTreeMap<Resource, u64>,
+    /// Delivered samples that came from the origin through this rank's own read.
+    pub origin: Amount,
+    /// Delivered samples that came from another rank's store, what its owner read for the asker among them.
+    pub peers: Amount,
+    /// Delivered samples that came from the rank's own store, by level.
+    pub levels: [Amount; MAX_LEVELS],
+    /// What is read from the origin: once for each sample with an owner, at each use of the others.
+    pub requests: Amount,
+    /// What that costs, in thousand-millionths of the currency's unit; none without a price.
+    pub price_nano: Option<u64>,
+}
+
+impl EpochForecast {
+    /// How long the epoch takes, in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.nanoseconds as f64 / 1e9
+    }
+}
+
+/// What the ranks of one store do in an epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StoreWork {
+    pub(crate) ranks: u32,
+    /// Delivered to its ranks.
+    pub(crate) used: Amount,
+    /// Read from the origin by its ranks, and of that what they read for themselves.
+    pub(crate) origin: Amount,
+    pub(crate) origin_own: Amount,
+    /// From other stores, and to them.
+    pub(crate) received: Amount,
+    pub(crate) sent: Amount,
+    /// Read by its own ranks, by all ranks, and written.
+    pub(crate) near: [Amount; MAX_LEVELS],
+    pub(crate) read: [Amount; MAX_LEVELS],
+    pub(crate) written: [Amount; MAX_LEVELS],
+}
+
+/// Predicts an epoch from the work of every store. `stores` are positions in `cluster.stores`; `alike` is how many
+/// clusters like this one read from the origin (more than one where a single rank of several was looked at).
+pub(crate) fn forecast(
+    cluster: &Cluster,
+    epoch: u64,
+    stores: &[(usize, StoreWork)],
+    alike: u32,
+) -> EpochForecast {
+    let mut busy = BTreeMap::new();
+    let mut note = |resource, ns: u64| {
+        let most: &mut u64 = busy.entry(resource).or_default();
+        *most = (*most).max(ns);
+    };
+    let (origin, network, trainer) = (&cluster.origin, &cluster.network, &cluster.trainer);
+    let world: u64 = stores.iter().map(|(_, work)| u64::from(work.ranks)).sum();
+    let mut nodes: BTreeMap<u32, (u64, u128, u128)> = BTreeMap::new();
+    let (mut all, mut clients) = (Amount::default(), 0u64);
+    let (mut own, mut peers) = (Amount::default(), Amount::default());
+    let mut levels = [Amount::default(); MAX_LEVELS];
+    let mut on_node: BTreeMap<u32, u64> = BTreeMap::new();
+    for &(at, work) in stores {
+        *on_node.entry(cluster.stores[at].node).or_default() += u64::from(work.ranks);
+    }
+    for &(at, work) in stores {
+        let ranks = u64::from(work.ranks.max(1));
+        let of_rank = |bytes: u64| u128::from(bytes.div_ceil(ranks));
+        let (store, requests) = (&cluster.stores[at], work.origin.samples.div_ceil(ranks));
+        let one = u128::from(origin.latency_ns) * u128::from(requests)
+            + u128::from(transfer_ns(of_rank(work.origin.bytes), origin.bytes_per_second));
+        note(Resource::OriginRequests, narrow(one / u128::from(origin.in_flight.max(1))));
+        note(Resource::OriginClient, transfer_ns(of_rank(work.origin.bytes), origin.client_bytes_per_second));
+        // What goes to and comes from other stores crosses the network, but for those on the same node, which have
+        // their part by their number of ranks.
+        let node = on_node.get(&store.node).copied().unwrap_or(0);
+        let others = world.saturating_sub(u64::from(work.ranks));
+        let far = |amount: Amount| amount.share(world.saturating_sub(node).into(), others.into());
+        let (received, sent) = (far(work.received), far(work.sent));
+        let of_node = nodes.entry(store.node).or_default();
+        of_node.1 += u128::from(received.bytes);
+        of_node.2 += u128::from(sent.bytes);
+        let waits = u128::from(received.samples.div_ceil(ranks)) * u128::from(network.latency_ns);
+        of_node.0 = of_node.0.max(narrow(waits / u128::from(network.in_flight.max(1))));
+        for (index, level) in store.levels.iter().enumerate().take(MAX_LEVELS) {
+            let read = transfer_ns(work.read[index].bytes.into(), level.read.at(level.threads));
+            let written = transfer_ns(work.written[index].bytes.into(), level.write.at(level.threads));
+            note(Resource::Level(LevelIndex(index as u8)), read.saturating_add(written));
+            levels[index] = levels[index].plus(work.near[index]);
+        }
+        let used = of_rank(work.used.bytes);
+        note(Resource::Staging, transfer_ns(used, trainer.staging.at(trainer.staging_threads)));
+        note(Resource::Preprocessing, transfer_ns(used, trainer.preprocess));
+        note(Resource::Compute, transfer_ns(used, trainer.compute));
+        if work.origin.samples > 0 {
+            clients += u64::from(work.ranks);
+        }
+        all = all.plus(work.origin);
+        own = own.plus(work.origin_own);
+        peers = peers.plus(work.received);
+    }
+    for (waits, received, sent) in nodes.into_values() {
+        let bytes = transfer_ns(received.max(sent), network.bytes_per_second);
+        note(Resource::Network, bytes.max(waits));
+    }
+    let readers = u32::try_from(clients.saturating_mul(alike.into())).unwrap_or(u32::MAX);
+    let bytes = u128::from(all.bytes) * u128::from(alike);
+    note(Resource::OriginBandwidth, transfer_ns(bytes, origin.clients.at(readers)));
+    let longest = busy.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
+    let (limiting, nanoseconds) = longest.map_or((Resource::Compute, 0), |(&limiting, &ns)| (limiting, ns));
+    EpochForecast {
+        epoch,
+        nanoseconds,
+        limiting,
+        busy,
+        origin: own,
+        peers,
+        levels,
+        requests: all,
+        price_nano: origin.price.map(|price| price.nano(all.samples, all.bytes)),
+    }
+}
+
+pub(crate) fn narrow(value: u128) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}

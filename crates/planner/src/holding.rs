@@ -1,0 +1,164 @@
+//! What all stores hold and serve over a run, and how that is spread over its epochs.
+//!
+//! Counts are of the run as a whole. An epoch gets from them: the first uses of samples that are new in it, which the
+//! origin serves (to the owner, who passes on what others need); the other uses of samples with an owner, a fixed part of
+//! which is near; and the uses of the rest, which the origin serves each time.
+
+use std::sync::Arc;
+
+use foreread_oracle::Run;
+
+use crate::cluster::{Cluster, MAX_LEVELS};
+use crate::cluster_plan::new_bytes;
+use crate::demand::{Demand, Epoch};
+use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow};
+use crate::knapsack::Filled;
+
+/// What one store holds, and the uses of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub(crate) levels: [Filled; MAX_LEVELS],
+    /// Uses of what it owns, by all ranks.
+    pub(crate) uses: Amount,
+    /// First uses of what it owns that its own ranks make, and their other uses of it.
+    pub(crate) first: Amount,
+    pub(crate) again: Amount,
+    /// Uses of second copies.
+    pub(crate) copied: Amount,
+}
+
+impl Holding {
+    pub(crate) fn hold(&mut self, filled: &[Filled; MAX_LEVELS]) {
+        for (level, &filled) in self.levels.iter_mut().zip(filled) {
+            *level = level.and(filled);
+        }
+    }
+
+    /// What lies in it.
+    pub(crate) fn owned(&self) -> Amount {
+        let all = self.levels.iter().fold(Filled::default(), |all, &filled| all.and(filled));
+        Amount { samples: all.samples, bytes: narrow(all.bytes) }
+    }
+}
+
+/// Where a run's uses are served from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    /// All uses.
+    pub(crate) uses: Amount,
+    /// By dataset.
+    datasets: Vec<Amount>,
+    epochs: Arc<[Epoch]>,
+    /// Samples that are used at all, in bytes.
+    distinct: u64,
+    /// By store.
+    ranks: Vec<u32>,
+    owned: Vec<Amount>,
+    holdings: Vec<Holding>,
+}
+
+fn sum(amounts: impl Iterator<Item = Amount>) -> Amount {
+    amounts.fold(Amount::default(), Amount::plus)
+}
+
+impl Traffic {
+    pub(crate) fn new(demand: &Demand, ranks: &[u32], holdings: Vec<Holding>, owned: Vec<Amount>) -> Self {
+        let datasets: Vec<Amount> = demand
+            .datasets
+            .iter()
+            .map(|dataset| Amount { samples: narrow(dataset.reads), bytes: narrow(dataset.bytes) })
+            .collect();
+        let distinct = demand.datasets.iter().fold(0, |sum, of| u64::saturating_add(sum, of.distinct));
+        Self {
+            uses: sum(datasets.iter().copied()),
+            datasets,
+            epochs: demand.epochs().into(),
+            distinct,
+            ranks: ranks.to_vec(),
+            owned,
+            holdings,
+        }
+    }
+
+    /// Origin bytes of the whole run.
+    pub(crate) fn origin_bytes(&self) -> u64 {
+        let kept = sum(self.holdings.iter().map(|holding| holding.uses));
+        let owned = sum(self.owned.iter().copied());
+        self.uses.minus(kept).plus(owned).bytes
+    }
+
+    pub(crate) fn predict(&self, run: &Run, cluster: &Cluster) -> Vec<EpochForecast> {
+        let mut epochs: Vec<EpochForecast> = Vec::new();
+        let mut before = None;
+        for (index, (number, used)) in self.used(run).into_iter().enumerate() {
+            let new = new_bytes(self.epochs.get(index));
+            // Most epochs are like the one before.
+            let same = before == Some((used, new));
+            before = Some((used, new));
+            epochs.push(match epochs.last() {
+                Some(last) if same => EpochForecast { epoch: number, ..last.clone() },
+                _ => self.epoch(cluster, number, used, new),
+            });
+        }
+        epochs
+    }
+
+    /// What all ranks use in each epoch, with the epoch's number.
+    fn used(&self, run: &Run) -> Vec<(u64, Amount)> {
+        let mut epochs: Vec<(u64, Amount)> = Vec::new();
+        for pass in run.passes() {
+            let all = self.datasets[pass.dataset.0 as usize];
+            let samples = pass.samples.saturating_mul(run.world_size().into());
+            let used = Amount { samples, bytes: all.share(samples.into(), all.samples.into()).bytes };
+            match epochs.last_mut() {
+                Some((epoch, sum)) if *epoch == pass.epoch => *sum = sum.plus(used),
+                _ => epochs.push((pass.epoch, used)),
+            }
+        }
+        epochs
+    }
+
+    fn epoch(&self, cluster: &Cluster, number: u64, used: Amount, new: u64) -> EpochForecast {
+        let owned = sum(self.owned.iter().copied());
+        let kept = sum(self.holdings.iter().map(|holding| holding.uses));
+        // Uses of samples with an owner; of them, the first of their sample.
+        let part = |of: Amount, part: Amount, whole: Amount| Amount {
+            samples: of.share(part.samples.into(), whole.samples.into()).samples,
+            bytes: of.share(part.bytes.into(), whole.bytes.into()).bytes,
+        };
+        let kept_now = part(used, kept, self.uses);
+        let first = owned.share(new.into(), self.distinct.into());
+        let rest = used.minus(kept_now);
+        let again = kept_now.minus(first);
+        let all_again = kept.minus(owned);
+        let world: u128 = self.ranks.iter().map(|&ranks| u128::from(ranks)).sum();
+        let mut stores = Vec::new();
+        for (at, (holding, &ranks)) in self.holdings.iter().zip(&self.ranks).enumerate() {
+            let mut work = StoreWork { ranks, used: used.share(ranks.into(), world), ..StoreWork::default() };
+            let rest = rest.share(ranks.into(), world);
+            work.origin = part(first, self.owned[at], owned).plus(rest);
+            work.origin_own = part(first, holding.first, owned).plus(rest);
+            let near = part(again, holding.again.plus(holding.copied), all_again);
+            work.received = work.used.minus(near).minus(work.origin_own);
+            stores.push((at, near, work));
+        }
+        // What is received is sent by the owners, to each as much as others use of what it owns.
+        let far = |holding: &Holding| holding.uses.minus(holding.first).minus(holding.again);
+        let received = sum(stores.iter().map(|(_, _, work)| work.received));
+        let all_far = sum(self.holdings.iter().map(far));
+        let mut works = Vec::new();
+        for (at, near, mut work) in stores {
+            let holding = &self.holdings[at];
+            work.sent = part(received, far(holding), all_far);
+            let held = holding.owned();
+            for (level, filled) in holding.levels.iter().enumerate() {
+                let here = Amount { samples: filled.samples, bytes: narrow(filled.bytes) };
+                work.near[level] = part(near, here, held);
+                work.read[level] = part(near.plus(work.sent), here, held);
+                work.written[level] = part(part(first, self.owned[at], owned), here, held);
+            }
+            works.push((at, work));
+        }
+        forecast(cluster, number, &works, 1)
+    }
+}

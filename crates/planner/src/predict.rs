@@ -1,0 +1,129 @@
+//! What one rank's plan will take, epoch by epoch.
+
+use foreread_oracle::Run;
+
+use crate::cluster::{Cluster, MAX_LEVELS};
+use crate::error::{PlanError, Reason};
+use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow};
+use crate::plan::Plan;
+use crate::retention::Retention;
+
+/// Predicts every epoch of what is left of `run`, for its rank alone, under `plan`.
+///
+/// `cluster` is the description that the plan was made with, or the same with measured speeds: the placement does not
+/// change with them. Of other ranks it is assumed that they do as this one does: `origin.clients` is asked for all of
+/// them, and everything else is this rank's.
+///
+/// Exact, for what it counts, where each sample is used once an epoch. Elsewhere the first uses of samples are spread
+/// over epochs as the plan's demand has them, and hits evenly. What the look-ahead holds at an epoch's boundary is not
+/// counted, as in [`Plan::origin_bytes`].
+///
+/// # Errors
+/// A cluster description that makes no sense for the run.
+///
+/// ```
+/// use std::sync::Arc;
+/// use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
+/// use foreread_planner::{Cluster, Level, Origin, Resource, Store, plan, predict};
+/// use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let train = Phase {
+///     kind: PhaseKind::Train,
+///     dataset: DatasetId(0),
+///     sampler: Arc::new(Shuffle::new(1000, 42)?),
+///     batch_size: Some(50),
+///     drop_last: false,
+/// };
+/// let run = Run::new(Arc::new(Schedule::new(3, vec![train])?), Deal::Torch, 1, Rank(0))?;
+/// // 100 MB behind 10 MB/s, and room for 60 % of it.
+/// let memory = Level::new("memory", 60_000_000, Footprint::EXACT);
+/// let mut cluster = Cluster::single(Store::new(StoreId(0), vec![memory]));
+/// cluster.origin = Origin { client_bytes_per_second: 10_000_000, ..Origin::default() };
+/// let plan = plan(&run, &[Sizes::uniform(1000, 100_000)], &cluster)?;
+/// let epochs = predict(&plan, &run, &cluster)?;
+/// assert_eq!(epochs.iter().map(|epoch| epoch.seconds()).collect::<Vec<_>>(), [10.0, 4.0, 4.0]);
+/// assert!(epochs.iter().all(|epoch| epoch.limiting == Resource::OriginClient));
+/// assert_eq!(epochs[1].requests.samples, 400);
+/// # Ok(())
+/// # }
+/// ```
+pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochForecast>, PlanError> {
+    cluster.check(run.world_size())?;
+    let at = cluster.store_index(run.rank()).ok_or(Reason::NoStore { rank: run.rank(), found: 0 })?;
+    let mut epochs: Vec<EpochForecast> = Vec::new();
+    for (index, (number, used)) in used(plan, run).into_iter().enumerate() {
+        let needs = plan.epochs.get(index).copied().unwrap_or_default();
+        // Uses that are not the first of their sample; of these, what is kept is a hit.
+        let new = Amount { samples: 0, bytes: needs.distinct.saturating_sub(needs.seen) };
+        let new = Amount { samples: used.share(new.bytes.into(), used.bytes.into()).samples, ..new };
+        let again = used.minus(new);
+        let mut work = StoreWork { ranks: 1, used, ..StoreWork::default() };
+        let mut hits = Amount::default();
+        for level in 0..MAX_LEVELS {
+            let (kept, all) = kept(plan, level);
+            let share = |of: Amount| Amount {
+                samples: of.share(kept.0, all.0).samples,
+                bytes: of.share(kept.1, all.1).bytes,
+            };
+            work.near[level] = match plan.retention() {
+                Retention::Keep => share(again),
+                // What the forecast of the rule says, over the whole run.
+                Retention::Threshold { .. } if level == 0 => {
+                    let (origin, bytes) = totals(plan);
+                    used.share(bytes.saturating_sub(origin), bytes)
+                }
+                Retention::Threshold { .. } => Amount::default(),
+            };
+            work.written[level] = match plan.retention() {
+                Retention::Keep => share(new),
+                Retention::Threshold { .. } if level == 0 => used.minus(work.near[level]),
+                Retention::Threshold { .. } => Amount::default(),
+            };
+            work.read[level] = work.near[level];
+            hits = hits.plus(work.near[level]);
+        }
+        work.origin = used.minus(hits);
+        work.origin_own = work.origin;
+        epochs.push(forecast(cluster, number, &[(at, work)], run.world_size()));
+    }
+    Ok(epochs)
+}
+
+/// What this rank uses in each epoch, with the epoch's number.
+fn used(plan: &Plan, run: &Run) -> Vec<(u64, Amount)> {
+    let mut epochs: Vec<(u64, Amount)> = Vec::new();
+    for pass in run.passes() {
+        let dataset = &plan.datasets()[pass.dataset.0 as usize];
+        let all = Amount { samples: dataset.uses, bytes: dataset.used_bytes };
+        let bytes = all.share(pass.samples.into(), dataset.uses.into()).bytes;
+        let used = Amount { samples: pass.samples, bytes };
+        match epochs.last_mut() {
+            Some((epoch, sum)) if *epoch == pass.epoch => *sum = sum.plus(used),
+            _ => epochs.push((pass.epoch, used)),
+        }
+    }
+    epochs
+}
+
+/// Samples and bytes that a level keeps, and those that it could; each as often as an epoch uses its dataset.
+fn kept(plan: &Plan, level: usize) -> ((u128, u128), (u128, u128)) {
+    let (mut kept, mut all) = ((0, 0), (0, 0));
+    for (dataset, levels) in plan.datasets().iter().zip(plan.kept.iter()) {
+        let passes = u128::from(dataset.passes_per_epoch);
+        let filled = levels.get(level).copied().unwrap_or_default();
+        kept.0 += passes * u128::from(filled.samples);
+        kept.1 += passes * filled.bytes;
+        let bytes = u128::from(dataset.distinct_bytes);
+        all.1 += passes * bytes;
+        // As many samples as the used bytes are of all.
+        let samples = u128::from(dataset.samples) * bytes;
+        all.0 += passes * samples.checked_div(u128::from(dataset.bytes)).unwrap_or(0);
+    }
+    (kept, all)
+}
+
+fn totals(plan: &Plan) -> (u128, u128) {
+    let bytes = plan.datasets().iter().map(|dataset| u128::from(dataset.used_bytes)).sum();
+    (u128::from(plan.origin_bytes()), u128::from(narrow(bytes)))
+}

@@ -1,0 +1,152 @@
+//! The room that is left in every level of every store while samples are placed.
+//!
+//! Asked for each sample: is there room in this store, and if not, where in the cluster is most of it? The second
+//! question goes to a tree of maxima over the levels that share a footprint (all memories, all disks), so that it costs
+//! the logarithm of the number of stores, and nothing where nothing fits.
+
+use foreread_types::Footprint;
+
+use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
+
+pub(crate) struct Rooms {
+    /// By store and level.
+    left: Vec<[u64; MAX_LEVELS]>,
+    /// By store and level: the kind and the leaf there.
+    leaves: Vec<[Option<(u8, u32)>; MAX_LEVELS]>,
+    footprints: Vec<[Footprint; MAX_LEVELS]>,
+    /// The kinds of the fastest levels first.
+    kinds: Vec<Kind>,
+}
+
+/// Levels of one footprint.
+struct Kind {
+    footprint: Footprint,
+    slots: Vec<(u32, LevelIndex)>,
+    /// The maxima: node `n` has the children `2 n` and `2 n + 1`, and leaves start at `tree.len() / 2`.
+    tree: Vec<u64>,
+}
+
+impl Rooms {
+    pub(crate) fn new(cluster: &Cluster) -> Self {
+        let stores = cluster.stores.len();
+        let mut rooms = Self {
+            left: vec![[0; MAX_LEVELS]; stores],
+            leaves: vec![[None; MAX_LEVELS]; stores],
+            footprints: vec![[Footprint::EXACT; MAX_LEVELS]; stores],
+            kinds: Vec::new(),
+        };
+        for index in 0..MAX_LEVELS {
+            for (at, store) in cluster.stores.iter().enumerate() {
+                let Some(level) = store.levels.get(index) else { continue };
+                rooms.left[at][index] = level.capacity;
+                rooms.footprints[at][index] = level.footprint;
+                let kind = rooms.kinds.iter().position(|kind| kind.footprint == level.footprint);
+                let kind = kind.unwrap_or_else(|| {
+                    let footprint = level.footprint;
+                    rooms.kinds.push(Kind { footprint, slots: Vec::new(), tree: Vec::new() });
+                    rooms.kinds.len() - 1
+                });
+                let slots = &mut rooms.kinds[kind].slots;
+                rooms.leaves[at][index] = Some((kind as u8, slots.len() as u32));
+                slots.push((at as u32, LevelIndex(index as u8)));
+            }
+        }
+        for kind in &mut rooms.kinds {
+            let leaves = kind.slots.len().next_power_of_two();
+            kind.tree = vec![0; 2 * leaves];
+            for (leaf, &(store, level)) in kind.slots.iter().enumerate() {
+                kind.tree[leaves + leaf] = rooms.left[store as usize][usize::from(level.0)];
+            }
+            for node in (1..leaves).rev() {
+                kind.tree[node] = kind.tree[2 * node].max(kind.tree[2 * node + 1]);
+            }
+        }
+        rooms
+    }
+
+    /// Takes room for a sample in the fastest level of a store that has it.
+    pub(crate) fn take(&mut self, store: usize, bytes: u64) -> Option<LevelIndex> {
+        let level = (0..MAX_LEVELS).find(|&level| {
+            self.leaves[store][level].is_some()
+                && self.footprints[store][level].of(bytes) <= self.left[store][level]
+        })?;
+        self.take_at(store, level, self.footprints[store][level].of(bytes));
+        Some(LevelIndex(level as u8))
+    }
+
+    /// Takes room for a sample wherever most is left.
+    pub(crate) fn take_anywhere(&mut self, bytes: u64) -> Option<(usize, LevelIndex)> {
+        let kind = self.kinds.iter().find(|kind| kind.fits(bytes))?;
+        let leaves = kind.tree.len() / 2;
+        let mut node = 1;
+        while node < leaves {
+            node = 2 * node + usize::from(kind.tree[2 * node + 1] > kind.tree[2 * node]);
+        }
+        let (footprint, (store, level)) = (kind.footprint.of(bytes), kind.slots[node - leaves]);
+        self.take_at(store as usize, usize::from(level.0), footprint);
+        Some((store as usize, level))
+    }
+
+    /// Whether there is room for a sample anywhere.
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        self.kinds.iter().any(|kind| kind.fits(bytes))
+    }
+
+    /// What is left in a level.
+    pub(crate) fn left(&self, store: usize, level: usize) -> u64 {
+        self.left[store][level]
+    }
+
+    fn take_at(&mut self, store: usize, level: usize, footprint: u64) {
+        let left = &mut self.left[store][level];
+        *left -= footprint;
+        let Some((kind, leaf)) = self.leaves[store][level] else { return };
+        let tree = &mut self.kinds[usize::from(kind)].tree;
+        let mut node = tree.len() / 2 + leaf as usize;
+        tree[node] = *left;
+        while node > 1 {
+            node /= 2;
+            let most = tree[2 * node].max(tree[2 * node + 1]);
+            if tree[node] == most {
+                break;
+            }
+            tree[node] = most;
+        }
+    }
+}
+
+impl Kind {
+    fn fits(&self, bytes: u64) -> bool {
+        self.footprint.of(bytes) <= self.tree[1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_types::StoreId;
+
+    use super::*;
+    use crate::{Level, Store};
+
+    #[test]
+    fn room_is_taken_where_most_is_left_and_memory_first() {
+        let memory = |capacity| Level::new("memory", capacity, Footprint::EXACT);
+        let disk = Level::new("disk", 8192, Footprint::new(0, 4096));
+        let stores = vec![
+            Store::new(StoreId(0), vec![memory(10)]),
+            Store::new(StoreId(1), vec![memory(30), disk]),
+            Store::new(StoreId(2), vec![]),
+            Store::new(StoreId(3), vec![memory(20)]),
+        ];
+        let mut rooms = Rooms::new(&Cluster { stores, ..Cluster::default() });
+        assert_eq!(rooms.take(0, 11), None);
+        assert_eq!(rooms.take(2, 0), None);
+        let mut taken = Vec::new();
+        while let Some((store, level)) = rooms.take_anywhere(10) {
+            taken.push((store, level.0));
+        }
+        assert_eq!(taken, [(1, 0), (1, 0), (3, 0), (0, 0), (1, 0), (3, 0), (1, 1), (1, 1)]);
+        assert!(!rooms.fits(1) && rooms.fits(0));
+        assert_eq!((rooms.left(1, 1), rooms.left(0, 0)), (0, 0));
+    }
+}

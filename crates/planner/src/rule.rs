@@ -1,0 +1,220 @@
+//! Owners by arithmetic, for runs whose tables would not fit in memory.
+//!
+//! Where an order is computed (`feistel`, `sequential`) and all samples of a dataset have one size, the first reader of a
+//! sample is known from its position in the first order, and that from the inverse of the order. So:
+//!
+//! * every rank gets an equal part of the places in its store, level by level, and keeps the first samples that it
+//!   reads, as many as it has places;
+//! * samples beyond a rank's places, and samples that the first pass drops, are numbered through, in order of ranks; so
+//!   are the places that other ranks have left; the n-th sample without a place gets the n-th place without a sample.
+//!
+//! Two searches among the ranks and one inverse a question, and some bytes a rank. The price: only first readers own, so
+//! the local share is that of chance.
+
+use std::fmt;
+
+use foreread_oracle::{Dealing, Fingerprinter, Order, Uses};
+use foreread_types::{Fingerprint, Rank, SampleId};
+
+use crate::cluster::{LevelIndex, MAX_LEVELS};
+
+/// The rule of one dataset.
+#[derive(Clone)]
+pub(crate) struct Rule {
+    positions: Uses,
+    len: u64,
+    dealing: Dealing,
+    ranks: Vec<Ranked>,
+    /// Samples beyond their ranks' places, over all ranks; those that the first pass drops come behind them.
+    over: u64,
+    free: u64,
+    print: Fingerprint,
+}
+
+/// One rank's part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ranked {
+    store: u16,
+    /// Samples that it reads first.
+    reads: u64,
+    /// Its places up to the end of each level.
+    ends: [u64; MAX_LEVELS],
+    /// Samples without a place and places without a sample of the ranks before it.
+    over_before: u64,
+    free_before: u64,
+}
+
+impl Ranked {
+    fn places(&self) -> u64 {
+        self.ends[MAX_LEVELS - 1]
+    }
+
+    fn level(&self, place: u64) -> Option<LevelIndex> {
+        self.ends.iter().position(|&end| place < end).map(|level| LevelIndex(level as u8))
+    }
+}
+
+/// How many samples lie in each level of a store under a rule, and how many of them their first reader keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) levels: [u64; MAX_LEVELS],
+    pub(crate) first: u64,
+}
+
+impl Rule {
+    /// For the samples of `order`, the first that is read. `stores` says which store each rank uses, `places` how many
+    /// samples fit in each level of each store.
+    pub(crate) fn new(
+        order: &Order,
+        dealing: Dealing,
+        stores: &[u16],
+        places: &[[u64; MAX_LEVELS]],
+        print: Fingerprinter,
+    ) -> Self {
+        let len = order.len();
+        let share = dealing.share(len, 0);
+        let mut ranks: Vec<Ranked> =
+            stores.iter().map(|&store| Ranked { store, reads: share, ..Ranked::default() }).collect();
+        // Padding is no first read: fewer places than ranks, unless there are fewer samples than ranks.
+        let list = share * u64::from(dealing.world_size());
+        let mut readers = [Rank(0); 1024];
+        let mut at = len;
+        while at < list {
+            let some = (list - at).min(readers.len() as u64) as usize;
+            dealing.fill_ranks(len, 0, at, &mut readers[..some]);
+            for rank in &readers[..some] {
+                ranks[rank.0 as usize].reads -= 1;
+            }
+            at += some as u64;
+        }
+        let mut of_store = vec![0u64; places.len()];
+        stores.iter().for_each(|&store| of_store[usize::from(store)] += 1);
+        let mut before = vec![0u64; places.len()];
+        let (mut over, mut free) = (0, 0);
+        for rank in &mut ranks {
+            let store = usize::from(rank.store);
+            let (nth, of) = (before[store], of_store[store]);
+            before[store] += 1;
+            let mut end = 0;
+            for (level, &places) in places[store].iter().enumerate() {
+                end += places / of + u64::from(nth < places % of);
+                rank.ends[level] = end;
+            }
+            (rank.over_before, rank.free_before) = (over, free);
+            over += rank.reads.saturating_sub(end);
+            free += end.saturating_sub(rank.reads);
+        }
+        let print = stores.iter().fold(print.number(len), |print, &store| print.number(store.into()));
+        let print = places.iter().fold(print, |print, places| print.numbers(places.iter().copied()));
+        Self { positions: order.inverse(), len, dealing, ranks, over, free, print: print.finish() }
+    }
+
+    pub(crate) fn owner(&self, id: SampleId) -> Option<(usize, LevelIndex)> {
+        let position = self.positions.next(id, 0)?;
+        let without = match self.dealing.locate(self.len, 0, position) {
+            Some((Rank(rank), index)) => {
+                let rank = &self.ranks[rank as usize];
+                if let Some(level) = rank.level(index) {
+                    return Some((usize::from(rank.store), level));
+                }
+                rank.over_before + (index - rank.places())
+            }
+            None => self.over + position - self.dealt(),
+        };
+        if without >= self.free {
+            return None;
+        }
+        let taker = self.ranks.partition_point(|rank| rank.free_before <= without).checked_sub(1)?;
+        let taker = &self.ranks[taker];
+        let level = taker.level(taker.reads + (without - taker.free_before))?;
+        Some((usize::from(taker.store), level))
+    }
+
+    /// What each store holds.
+    pub(crate) fn held(&self, stores: usize) -> Vec<Held> {
+        let mut held = vec![Held::default(); stores];
+        let taken = self.free.min(self.over + (self.len - self.dealt()));
+        for rank in &self.ranks {
+            let held = &mut held[usize::from(rank.store)];
+            let free = rank.places().saturating_sub(rank.reads);
+            let samples = rank.reads.min(rank.places()) + free.min(taken.saturating_sub(rank.free_before));
+            let mut start = 0;
+            for (level, &end) in rank.ends.iter().enumerate() {
+                held.levels[level] += samples.min(end) - samples.min(start);
+                start = end;
+            }
+            held.first += rank.reads.min(rank.places());
+        }
+        held
+    }
+
+    /// Positions that the first pass reads.
+    fn dealt(&self) -> u64 {
+        self.len.min(self.dealing.share(self.len, 0) * u64::from(self.dealing.world_size()))
+    }
+
+    pub(crate) fn memory(&self) -> usize {
+        size_of_val::<[Ranked]>(&self.ranks)
+    }
+
+    pub(crate) fn describe(&self, print: Fingerprinter) -> Fingerprinter {
+        print.part(self.print)
+    }
+}
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        self.print == other.print
+    }
+}
+
+impl Eq for Rule {}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rule({} samples, {} ranks)", self.len, self.ranks.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_oracle::{Deal, Feistel, Sampler};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_place_is_used_once_and_first_readers_come_first(
+            samples in 0u64..400,
+            stores in prop::collection::vec(0u16..4, 1..9),
+            places in prop::collection::vec([0u64..60, 0u64..60, 0u64..60], 4),
+            batch in prop::option::of(1u64..6),
+            (blocks, drop_last) in any::<(bool, bool)>(),
+        ) {
+            let order = Feistel::new(samples, 3).unwrap().order(0).unwrap();
+            let deal = if blocks { Deal::Blocks } else { Deal::Torch };
+            let dealing = Dealing::new(deal, stores.len() as u32, batch, drop_last).unwrap();
+            let rule = Rule::new(&order, dealing, &stores, &places, Fingerprinter::new("test"));
+            let mut held = [[0u64; MAX_LEVELS]; 4];
+            let mut first = [0u64; 4];
+            for position in 0..samples {
+                if let Some((store, level)) = rule.owner(order.at(position)) {
+                    held[store][usize::from(level.0)] += 1;
+                    let reader = dealing.locate(samples, 0, position).map(|(rank, _)| stores[rank.0 as usize]);
+                    first[store] += u64::from(reader == Some(store as u16));
+                }
+            }
+            let said = rule.held(4);
+            for store in 0..4 {
+                prop_assert_eq!(held[store], said[store].levels);
+                prop_assert!(first[store] >= said[store].first);
+                prop_assert!(held[store].iter().zip(&places[store]).all(|(held, places)| held <= places));
+            }
+            // Stores without ranks keep nothing; of the others, no place is left while a sample has none.
+            let used = |store: usize| stores.contains(&(store as u16));
+            let room: u64 = (0..4).filter(|&store| used(store)).flat_map(|store| places[store]).sum();
+            prop_assert_eq!(held.iter().flatten().sum::<u64>(), room.min(samples));
+        }
+    }
+}

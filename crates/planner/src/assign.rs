@@ -70,10 +70,6 @@ pub(crate) fn assign(
         assigned.push(Assigned { owners, filled });
         starts.push(starts.last().copied().unwrap_or(0) + samples);
     }
-    let samples = starts.last().copied().unwrap_or(0);
-    if samples > u64::from(u32::MAX) {
-        return Err(Reason::Samples { samples, most: u32::MAX.into() });
-    }
     if cluster.capacity() == 0 {
         return Ok(assigned);
     }

@@ -50,6 +50,9 @@ pub enum Ownership {
 /// The most samples for which a table is made where a rule would do.
 const TABLE_MOST: u64 = 1 << 26;
 
+/// The most samples for which tables are made at all: they are numbered through in 32 bits.
+const TABLES: u64 = u32::MAX as u64;
+
 /// Where the samples of a run live in a cluster, and what that costs. Equal inputs give equal plans on every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterPlan {
@@ -131,12 +134,15 @@ pub fn plan_cluster(
     cluster.check(run.world_size())?;
     check(run, sizes)?;
     let room = u128::from(cluster.capacity()) + u128::from(cluster.look_ahead) * u128::from(run.world_size());
-    let planning = Planning { run, sizes, cluster, stores: &cluster.stores_of_ranks(run.world_size()) };
     let samples = used(run, sizes).map(|dataset| sizes[dataset].len()).fold(0, u64::saturating_add);
+    let planning = Planning { run, sizes, cluster, stores: &cluster.stores_of_ranks(run.world_size()) };
     if planning.is_ruled() && (ownership == Ownership::FirstReader || samples > TABLE_MOST) {
         // Nothing is counted: whole passes are arithmetic, and what others read is estimated.
         let demand = Demand::within(run, sizes, Scope::Cluster, 0)?;
         return planning.rule(&demand, Floor::of_demand(&demand, narrow(room)));
+    }
+    if samples > TABLES {
+        return Err(Reason::Samples { samples, most: TABLES }.into());
     }
     let demand = Demand::of(run, sizes, Scope::Cluster)?;
     let floor = Floor::of_demand(&demand, narrow(room));
@@ -431,12 +437,14 @@ impl ClusterPlan {
     }
 
     /// The origin bytes that all ranks together read, as predicted: the first use of every sample with an owner, and all
-    /// uses of the others. What the look-ahead happens to hold at an epoch's boundary is not counted.
+    /// uses of the others. What the look-ahead happens to hold at an epoch's boundary is not counted, nor is the padding of
+    /// epochs that read every sample anyway: fewer samples an epoch than there are ranks.
     pub fn origin_bytes(&self) -> u64 {
         self.origin_bytes
     }
 
-    /// Uses of all samples by all ranks in what is left of the run, padding included.
+    /// Uses of all samples by all ranks in what is left of the run, but for the padding of epochs that read every sample
+    /// anyway.
     pub fn uses(&self) -> Amount {
         self.traffic.uses
     }

@@ -1,0 +1,279 @@
+//! Uneven clusters, shared nodes, second copies, predictions, and what is refused.
+
+use std::sync::Arc;
+
+use foreread_oracle::{Deal, Explicit, Run, Sequential, Shuffle};
+use foreread_planner::{
+    Cluster, Curve, Level, Network, Origin, Ownership, PlanErrorKind, Price, Ranks, Resource, Store,
+    plan_cluster, predict,
+};
+use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
+
+use crate::{equal, key, replay, run, stores, train};
+
+#[test]
+fn a_poor_nodes_samples_go_to_the_others() {
+    // The third node has no disk and little memory, the fourth nothing.
+    let cluster = stores(vec![vec![200, 400], vec![200, 400], vec![50], vec![]]);
+    let run = run(vec![train(Shuffle::new(1000, 2).unwrap(), 5)], 20, 4);
+    let sizes = [Sizes::uniform(1000, 1)];
+    for ownership in [Ownership::FirstReader, Ownership::MostFrequentReader] {
+        let plan = plan_cluster(&run, &sizes, &cluster, ownership).unwrap();
+        let owned: Vec<u64> = plan.stores().iter().map(|store| store.owned.samples).collect();
+        assert_eq!(owned.iter().sum::<u64>(), 1000, "{ownership:?}");
+        assert!(owned[2] <= 50 && owned[3] == 0);
+        assert_eq!(plan.origin_bytes(), plan.floor());
+        assert_eq!(replay(&run, &sizes, &cluster, &plan).origin_bytes, 1000);
+    }
+}
+
+#[test]
+fn ranks_of_a_node_share_its_tiers() {
+    let mut cluster = stores(vec![vec![500], vec![500]]);
+    cluster.ranks = Ranks::Table(Arc::from([1, 0, 1, 0, 0, 0]));
+    let run = run(vec![train(Shuffle::new(1000, 2).unwrap(), 5)], 30, 6);
+    let sizes = [Sizes::uniform(1000, 1)];
+    let plan = plan_cluster(&run, &sizes, &cluster, Ownership::MostFrequentReader).unwrap();
+    assert_eq!(plan.stores().iter().map(|store| store.ranks).collect::<Vec<_>>(), [4, 2]);
+    let found = replay(&run, &sizes, &cluster, &plan);
+    assert_eq!(found.origin_bytes, 1000);
+    // The best half of the samples for the four ranks, and the rest for the two: a few points above one half.
+    let local = found.local as f64 / found.uses as f64;
+    assert!((0.5..0.62).contains(&local), "{local}");
+    assert_eq!(plan.stores().iter().map(|store| store.local.samples).sum::<u64>(), found.local);
+}
+
+#[test]
+fn spare_room_takes_second_copies_where_they_are_used_most() {
+    let (samples, epochs) = (600u64, 12);
+    let sizes = [Sizes::uniform(samples, 1)];
+    for (ranks, each) in [(2u32, 600u64), (3, 400), (3, 200), (3, 600)] {
+        let cluster = equal(ranks, each);
+        let mut local = 0;
+        let mut print = None;
+        for rank in 0..ranks {
+            let phases = vec![train(Shuffle::new(samples, 2).unwrap(), 5)];
+            let schedule = run(phases, epochs, ranks).schedule().clone();
+            let run = Run::new(schedule, Deal::Torch, ranks, Rank(rank)).unwrap();
+            let plan = plan_cluster(&run, &sizes, &cluster, Ownership::MostFrequentReader).unwrap();
+            assert_eq!(*print.get_or_insert(plan.fingerprint()), plan.fingerprint());
+            assert_eq!(plan.origin_bytes(), samples);
+            let held = (0..samples).filter(|&id| plan.local(rank as usize, key(0, id)).is_some()).count();
+            assert!(held as u64 <= each);
+            // Replay this rank: a use is local where the store holds the sample and, of copies, has seen it.
+            let mut seen = vec![false; samples as usize];
+            let mut mine = 0;
+            for pass in run.passes() {
+                let stream = run.stream(&pass).unwrap();
+                for index in 0..stream.len() {
+                    let id = stream.at(index);
+                    let own = plan.owner(key(0, id.0)).is_some_and(|owner| owner.store == rank as usize);
+                    let copy = plan.copies().level(key(0, id.0)).is_some();
+                    assert!(!(own && copy), "{id} is kept twice in a store");
+                    mine += u64::from(own || copy && seen[id.0 as usize]);
+                    seen[id.0 as usize] = true;
+                }
+            }
+            assert_eq!(mine, plan.stores()[rank as usize].local.samples, "{ranks} ranks, {each} each");
+            local += mine;
+        }
+        let share = local as f64 / (samples * epochs) as f64;
+        let expected = match (ranks, each) {
+            // All but the first use of each copy.
+            (2, _) => 0.90..0.93,
+            (3, 600) => 0.82..0.85,
+            (3, 400) => 0.70..0.88,
+            _ => 0.33..0.55,
+        };
+        assert!(expected.contains(&share), "{ranks} ranks, {each} each: {share}");
+    }
+}
+
+#[test]
+fn the_same_reader_every_epoch_owns_its_samples() {
+    // A validation set is dealt alike every epoch, so all of its uses are local.
+    let mut validation = train(Sequential::new(90).unwrap(), 5);
+    validation.dataset = DatasetId(1);
+    let run = run(vec![train(Shuffle::new(300, 2).unwrap(), 5), validation], 5, 3);
+    let sizes = [Sizes::uniform(300, 10), Sizes::uniform(90, 10)];
+    let cluster = equal(3, 2000);
+    let plan = plan_cluster(&run, &sizes, &cluster, Ownership::MostFrequentReader).unwrap();
+    let pass = run.pass(1).unwrap();
+    let stream = run.stream(&pass).unwrap();
+    for rank in 0..3 {
+        let stream = stream.of_rank(Rank(rank)).unwrap();
+        for index in 0..stream.len() {
+            let owner = plan.owner(key(1, stream.at(index).0)).unwrap();
+            assert_eq!(owner.store, rank as usize);
+        }
+    }
+}
+
+#[test]
+fn the_cheaper_owner_is_the_one_that_the_model_prices_lower() {
+    let sizes = [Sizes::uniform(2000, 100_000)];
+    let run = run(vec![train(Shuffle::new(2000, 2).unwrap(), 5)], 20, 4);
+    let mut cluster = equal(4, 60_000_000);
+    // A slow network: what it carries decides.
+    cluster.network = Network { bytes_per_second: 1_000_000, latency_ns: 0, in_flight: 1 };
+    let plans = [Ownership::FirstReader, Ownership::MostFrequentReader, Ownership::Cheaper]
+        .map(|ownership| plan_cluster(&run, &sizes, &cluster, ownership).unwrap());
+    let seconds = plans.clone().map(|plan| {
+        let epochs = plan.predict(&run, &cluster).unwrap();
+        assert!(epochs[1..].iter().all(|epoch| epoch.limiting == Resource::Network));
+        epochs.iter().map(|epoch| epoch.seconds()).sum::<f64>()
+    });
+    assert!(seconds[1] < seconds[0] && seconds[2] == seconds[1], "{seconds:?}");
+    assert_eq!(plans[2].fingerprint(), plans[1].fingerprint());
+    // With two epochs and readers that change, being first costs nothing in the first, and the most frequent reader is
+    // the first one: the same.
+    let short = crate::run(vec![train(Shuffle::new(2000, 2).unwrap(), 5)], 2, 4);
+    let plans = [Ownership::FirstReader, Ownership::MostFrequentReader]
+        .map(|ownership| plan_cluster(&short, &sizes, &cluster, ownership).unwrap());
+    let both: Vec<_> = plans.iter().map(|plan| replay(&short, &sizes, &cluster, plan)).collect();
+    assert!(both[1].local >= both[0].local);
+}
+
+#[test]
+fn predictions_add_up_and_name_what_limits() {
+    const MB: u64 = 1_000_000;
+    let (samples, ranks, epochs) = (4000u64, 4u32, 3u64);
+    let sizes = [Sizes::uniform(samples, 100_000)];
+    let run = run(vec![train(Shuffle::new(samples, 2).unwrap(), 32)], epochs, ranks);
+    let mut cluster = equal(ranks, 60 * MB);
+    cluster.origin = Origin {
+        clients: Curve::new(vec![(1, 66 * MB), (4, 100 * MB)]).unwrap(),
+        price: Some(Price { request_nano: 400, gigabyte_nano: 90_000_000 }),
+        ..Origin::default()
+    };
+    let plan = plan_cluster(&run, &sizes, &cluster, Ownership::MostFrequentReader).unwrap();
+    let forecasts = plan.predict(&run, &cluster).unwrap();
+    // 400 MB, then 160 MB, at 100 MB/s over four ranks.
+    let seconds: Vec<f64> = forecasts.iter().map(|epoch| epoch.seconds()).collect();
+    assert!((seconds[0] - 4.0).abs() < 0.01 && (seconds[1] - 1.6).abs() < 0.01, "{seconds:?}");
+    assert!(forecasts.iter().all(|epoch| epoch.limiting == Resource::OriginBandwidth));
+    let bytes: u64 = forecasts.iter().map(|epoch| epoch.requests.bytes).sum();
+    assert!(bytes.abs_diff(plan.origin_bytes()) < 1000);
+    assert_eq!(forecasts[0].requests.samples, samples);
+    assert_eq!(forecasts[0].price_nano, Some(4000 * 400 + 36_000_000));
+    for epoch in &forecasts {
+        let levels: u64 = epoch.levels.iter().map(|level| level.samples).sum();
+        let delivered = levels + epoch.peers.samples + epoch.origin.samples;
+        assert!(delivered.abs_diff(samples) <= 8, "{epoch:?}");
+    }
+    // One thing after the other becomes the narrowest.
+    let limit = |change: &dyn Fn(&mut Cluster)| {
+        let mut slower = cluster.clone();
+        change(&mut slower);
+        plan.predict(&run, &slower).unwrap()[1].limiting
+    };
+    assert_eq!(limit(&|cluster| cluster.origin.client_bytes_per_second = MB), Resource::OriginClient);
+    assert_eq!(limit(&|cluster| cluster.origin.latency_ns = 1_000_000_000), Resource::OriginRequests);
+    assert_eq!(limit(&|cluster| cluster.network.bytes_per_second = MB), Resource::Network);
+    assert_eq!(limit(&|cluster| cluster.trainer.preprocess = MB), Resource::Preprocessing);
+    assert_eq!(limit(&|cluster| cluster.trainer.compute = MB), Resource::Compute);
+    assert_eq!(limit(&|cluster| cluster.trainer.staging = Curve::flat(MB)), Resource::Staging);
+    let disk = limit(&|cluster| {
+        cluster.stores.iter_mut().for_each(|store| store.levels[0].read = Curve::flat(MB));
+    });
+    assert!(matches!(disk, Resource::Level(_)));
+    // Two stores on one node reach each other without the network.
+    let near = {
+        let mut near = cluster.clone();
+        near.stores.iter_mut().for_each(|store| store.node = 0);
+        near.network.bytes_per_second = MB;
+        plan.predict(&run, &near).unwrap()[1].busy[&Resource::Network]
+    };
+    assert_eq!(near, 0);
+}
+
+#[test]
+fn one_rank_alone_predicts_as_its_plan() {
+    let sizes = [Sizes::uniform(1000, 100_000)];
+    let run = run(vec![train(Shuffle::new(1000, 2).unwrap(), 32)], 4, 1);
+    let levels = vec![
+        Level::new("memory", 20_000_000, Footprint::EXACT),
+        Level::new("disk", 30_000_000, Footprint::EXACT),
+    ];
+    let mut cluster = Cluster::single(Store::new(StoreId(0), levels));
+    cluster.origin.client_bytes_per_second = 10_000_000;
+    let alone = foreread_planner::plan(&run, &sizes, &cluster).unwrap();
+    let together = plan_cluster(&run, &sizes, &cluster, Ownership::Cheaper).unwrap();
+    assert_eq!(alone.origin_bytes(), together.origin_bytes());
+    assert_eq!(alone.floor(), together.floor());
+    let (alone, together) =
+        (predict(&alone, &run, &cluster).unwrap(), together.predict(&run, &cluster).unwrap());
+    for (alone, together) in alone.iter().zip(&together) {
+        assert_eq!(alone.limiting, Resource::OriginClient);
+        assert_eq!((alone.nanoseconds, alone.limiting), (together.nanoseconds, together.limiting));
+        assert_eq!(
+            (alone.levels, alone.origin, alone.requests),
+            (together.levels, together.origin, together.requests)
+        );
+    }
+    assert_eq!(alone[1].levels.map(|level| level.samples), [200, 300, 0]);
+    assert_eq!(alone[1].seconds(), 5.0);
+}
+
+#[test]
+fn clusters_that_make_no_sense_are_refused_by_name() {
+    let run = run(vec![train(Shuffle::new(10, 2).unwrap(), 5)], 2, 4);
+    let sizes = [Sizes::uniform(10, 1)];
+    let refused = |change: &dyn Fn(&mut Cluster), kind, text: &str| {
+        let mut cluster = equal(4, 10);
+        change(&mut cluster);
+        let error = plan_cluster(&run, &sizes, &cluster, Ownership::Cheaper).unwrap_err();
+        assert!(error.to_string().starts_with(text), "{error}");
+        assert_eq!(error.kind(), kind);
+        assert_eq!(cluster.validate(4).unwrap_err(), error);
+    };
+    use PlanErrorKind::{Invalid, Mismatch};
+    refused(&|cluster| cluster.ranks = Ranks::PerStore(0), Invalid, "ranks.per_store is 0");
+    refused(&|cluster| cluster.stores.truncate(3), Mismatch, "ranks gives rank 3 a store that is not there");
+    refused(&|cluster| cluster.ranks = Ranks::Table(Arc::from([0, 1])), Mismatch, "ranks has 2 entries");
+    refused(&|cluster| cluster.stores[2].id = StoreId(1), Invalid, "stores has two entries of id 1");
+    refused(&|cluster| cluster.stores[1].levels[0].threads = 0, Invalid, "stores[1].levels[0].threads is 0");
+    refused(&|cluster| cluster.network.in_flight = 0, Invalid, "network.in_flight is 0");
+    refused(&|cluster| cluster.origin.in_flight = 0, Invalid, "origin.in_flight is 0");
+    refused(&|cluster| cluster.trainer.compute = 0, Invalid, "trainer.compute is 0");
+    let cluster = equal(4, 10);
+    let plan = plan_cluster(&run, &sizes, &cluster, Ownership::Cheaper).unwrap();
+    let error = plan.predict(&run, &stores(vec![vec![1]; 5])).unwrap_err();
+    assert!(error.to_string().starts_with("stores has 5 entries and the plan was made for 4"), "{error}");
+}
+
+#[test]
+fn equal_inputs_give_equal_plans_on_every_machine() {
+    let lengths: Vec<u64> =
+        (0..3000u64).map(|id| 1000 + id.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 9000).collect();
+    let sizes = [Sizes::table(&lengths)];
+    let plan = |ranks: u32, each: u64, epochs, ownership| {
+        let run = run(vec![train(Shuffle::new(3000, 11).unwrap(), 5)], epochs, ranks);
+        plan_cluster(&run, &sizes, &equal(ranks, each), ownership).unwrap().fingerprint().to_string()
+    };
+    // Changes of these are changes of what ranks of different releases agree on.
+    let found = [
+        plan(4, 2_000_000, 9, Ownership::MostFrequentReader),
+        plan(4, 6_000_000, 9, Ownership::MostFrequentReader),
+        plan(300, 30_000, 9, Ownership::FirstReader),
+    ];
+    assert_eq!(
+        found,
+        [
+            "e5f546d1594015d59b782b2b99652528",
+            "a9eb587a7fd21bb383626a69906e6e62",
+            "c91e6f3ba01673bbc60d335606b4ada0"
+        ]
+    );
+}
+
+#[test]
+fn explicit_orders_with_repeats_are_counted_too() {
+    let orders = (0..6u64).map(|epoch| (0..60).map(|at| (at * at + epoch * 3) % 50).collect()).collect();
+    let run = run(vec![train(Explicit::new(80, orders).unwrap(), 5)], 6, 3);
+    let sizes = [Sizes::uniform(80, 10)];
+    let cluster = equal(3, 70);
+    let plan = plan_cluster(&run, &sizes, &cluster, Ownership::Cheaper).unwrap();
+    assert_eq!(replay(&run, &sizes, &cluster, &plan).origin_bytes, plan.origin_bytes());
+    assert!(plan.origin_bytes() >= plan.floor());
+}

@@ -229,6 +229,9 @@ pub struct Running {
     /// The most reads from the origin at once
     #[arg(long, value_name = "N")]
     pub origin_parallelism: Option<String>,
+    /// What the origin and the disks can do, as `foreread calibrate` wrote it
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<String>,
     /// How long the trainer computes on each batch [default: 0]
     #[arg(long, value_name = "MS")]
     pub compute_ms: Option<String>,
@@ -254,6 +257,7 @@ impl Running {
             ("look-ahead", self.look_ahead.clone()),
             ("origin-limit", self.origin_limit.clone()),
             ("origin-parallelism", self.origin_parallelism.clone()),
+            ("calibration", self.calibration.clone()),
             ("compute-ms", self.compute_ms.clone()),
             ("on-error", self.on_error.clone()),
             ("report", self.report.clone()),

@@ -1,14 +1,16 @@
 //! What a run is asked to do, with types.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_loader::OnError;
 use foreread_oracle::Deal;
 use serde::{Deserialize, Serialize};
 
+use crate::calibration::Calibration;
 use crate::error::{Error, Result};
 use crate::knobs::Knobs;
 use crate::size::{ByteRate, ByteSize};
@@ -154,6 +156,9 @@ pub struct Config {
     pub origin_limit: Option<u64>,
     /// The most reads from the origin at once.
     pub origin_parallelism: Option<usize>,
+    /// What the origin and the disks can do, as measured: for plans that say how long a run takes, and for a start
+    /// with as many reads under way as turned out best.
+    pub calibration: Option<Arc<Calibration>>,
     /// How long the trainer computes on each batch (the command's stand-in for a trainer).
     pub compute: Duration,
     /// What to do about a sample that cannot be read.
@@ -178,6 +183,7 @@ impl Default for Config {
             world_size: 1,
             origin_limit: None,
             origin_parallelism: None,
+            calibration: None,
             compute: Duration::ZERO,
             on_error: OnError::Fail,
             validate: None,
@@ -210,6 +216,7 @@ impl Config {
             world_size: knobs.parse("world-size")?.unwrap_or(default.world_size),
             origin_limit: knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0),
             origin_parallelism: knobs.parse("origin-parallelism")?,
+            calibration: calibration(knobs)?,
             compute,
             on_error: knobs.parse::<OnErrorText>("on-error")?.map_or(default.on_error, |text| text.0),
             validate: knobs.get("validate").map(|(value, _)| value.to_owned()),
@@ -256,4 +263,10 @@ impl Config {
             Err((name, why)) => Err(Error::usage(format!("{name}: {why}"))),
         }
     }
+}
+
+fn calibration(knobs: &Knobs) -> Result<Option<Arc<Calibration>>> {
+    let Some((path, _)) = knobs.get("calibration") else { return Ok(None) };
+    let read = Calibration::read(Path::new(path));
+    read.map(|read| Some(Arc::new(read))).map_err(|error| knobs.refuse("calibration", error))
 }

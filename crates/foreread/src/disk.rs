@@ -26,6 +26,7 @@ pub(crate) struct Disk {
     /// What it holds of the run's datasets already, in bytes.
     pub(crate) warm: u64,
     /// How many datasets the run has.
+    #[cfg(feature = "local")]
     datasets: u32,
 }
 

@@ -29,6 +29,7 @@ pub const KNOBS: &[Knob] = &[
     ("world-size", None, "how many ranks there are"),
     ("origin-limit", None, "the most bytes a second that are read from the origin"),
     ("origin-parallelism", None, "the most reads from the origin at once"),
+    ("calibration", None, "what the tiers can do, as `foreread calibrate` wrote it"),
     ("compute-ms", Some("0"), "how long the trainer computes on each batch"),
     ("on-error", Some("fail"), "what to do about a sample that cannot be read: fail, skip or substitute"),
 ];

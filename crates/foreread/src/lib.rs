@@ -12,6 +12,7 @@
 //! The crates behind it are re-exported under their names ([`oracle`], [`planner`], [`dataset`], [`tier`], [`layers`]).
 
 mod calibration;
+mod cluster;
 mod config;
 mod disk;
 mod error;
@@ -49,7 +50,7 @@ pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::knobs::{KNOBS, Knob, Knobs, Provenance};
 pub use crate::loader::{Builder, Loader, Ready};
-pub use crate::planned::{Planned, sampler};
+pub use crate::planned::{Planned, Worth, sampler};
 pub use crate::prepared::Prepared;
 pub use crate::registry::Registry;
 pub use crate::report::{

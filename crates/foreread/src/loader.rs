@@ -230,7 +230,7 @@ impl Ready {
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
         let Prepared { planned, opened, caches, disk, shared } = prepared;
-        let Planned { config, run, plan, floor, cluster: _ } = planned;
+        let Planned { config, run, plan, floor, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // Training's; validation's is the same one, or waits for the same store.
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());

@@ -26,6 +26,10 @@ impl Shared {
         options.parallelism = config.origin_parallelism;
         // The first guess is a batch: what the trainer waits for first is asked for at once.
         let first = NonZeroUsize::new(config.batch_size.min(256) as usize).unwrap_or(NonZeroUsize::MIN);
+        // A better one is what turned out best when it was measured.
+        let measured = config.calibration.as_ref().and_then(|known| known.origin.as_ref()?.best());
+        let measured = measured.and_then(|best| NonZeroUsize::new(best.parallelism as usize));
+        let first = measured.unwrap_or(first);
         let most = config.origin_parallelism.and_then(NonZeroUsize::new);
         let policy = most.map_or_else(AdaptivePolicy::default, AdaptivePolicy::up_to).beginning_at(first);
         let meter = Meter::new();

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use foreread_memory::MemoryTier;
 use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
 };
-use foreread_planner::{Cluster, Floor, Level, Origin, Plan, Scope, Store, plan};
-use foreread_tier::{CacheTier, Tier};
-use foreread_types::{DatasetId, Rank, Sizes, StoreId};
+use foreread_planner::{Cluster, EpochForecast, Floor, Level, Plan, Scope, plan, predict};
+use foreread_types::{DatasetId, Rank, Sizes};
 
+use crate::cluster;
 use crate::config::{Config, Memory, SamplerKind};
 use crate::error::Result;
 use crate::memory;
@@ -28,7 +27,7 @@ pub fn sampler(kind: SamplerKind, samples: u64, seed: u64) -> Result<Arc<dyn Sam
 }
 
 /// What was found where the run is to take place.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// Whether the kernel keeps what is read from the origin, so that automatic memory takes none.
     pub(crate) kernel_cached: bool,
@@ -36,6 +35,8 @@ pub(crate) struct Place {
     pub(crate) disk: u64,
     /// What the disk tier holds already, in bytes: the first epoch need not read it, so the floor is lower by that.
     pub(crate) warm: u64,
+    /// Where the training data lie; none where they are only described.
+    pub(crate) url: Option<String>,
 }
 
 /// One rank's run, planned.
@@ -43,7 +44,11 @@ pub(crate) struct Place {
 pub struct Planned {
     pub(crate) config: Config,
     pub(crate) run: Run,
+    /// By dataset.
+    sizes: Vec<Sizes>,
     pub(crate) cluster: Cluster,
+    /// Whether the origin's speed is known.
+    is_timed: bool,
     pub(crate) plan: Arc<Plan>,
     pub(crate) floor: u64,
 }
@@ -58,7 +63,9 @@ impl Planned {
     /// If the settings make no sense or contradict each other.
     pub fn new(config: Config, sizes: &[Sizes]) -> Result<Self> {
         let room = config.disk.iter().map(|disk| disk.bytes).sum();
-        Self::resumed(config, sizes, Place { kernel_cached: false, disk: room, warm: 0 }, |_| Ok(None))
+        Self::resumed(config, sizes, Place { kernel_cached: false, disk: room, warm: 0, url: None }, |_| {
+            Ok(None)
+        })
     }
 
     /// The same for what is left of a run from the position that `start` finds in its schedule.
@@ -81,10 +88,11 @@ impl Planned {
             Memory::Auto if place.kernel_cached && config.origin_limit.is_none() => 0,
             Memory::Auto => memory::automatic(config.look_ahead),
         };
-        let cluster = cluster(&config, memory, place.disk);
+        let cluster = cluster::describe(&config, memory, &place, sizes.first());
+        let is_timed = cluster::is_timed(&config, &place);
         let plan = plan(&run, sizes, &cluster)?;
         let floor = floor(&run, sizes, &cluster, &plan)?.saturating_sub(place.warm);
-        Ok(Self { config, run, cluster, plan: Arc::new(plan), floor })
+        Ok(Self { config, run, sizes: sizes.to_vec(), cluster, is_timed, plan: Arc::new(plan), floor })
     }
 
     /// What the run was asked to do.
@@ -107,11 +115,70 @@ impl Planned {
         &self.plan
     }
 
+    /// How long each epoch will take and what it will wait for, this rank's alone; `None` where nobody has said how
+    /// fast the origin is (a calibration, or a limit).
+    ///
+    /// # Errors
+    /// If the run cannot be planned.
+    pub fn forecast(&self) -> Result<Option<Vec<EpochForecast>>> {
+        if !self.is_timed {
+            return Ok(None);
+        }
+        Ok(Some(predict(&self.plan, &self.run, &self.cluster)?))
+    }
+
+    /// What `more` bytes in each kind of cache would save, memory first, then disk, whether the run has such a cache
+    /// or not. Plans once for each.
+    ///
+    /// # Errors
+    /// If the run cannot be planned.
+    pub fn worth(&self, more: u64) -> Result<Vec<Worth>> {
+        let now = self.forecast()?;
+        let kinds = cluster::kinds(&self.config);
+        kinds.into_iter().map(|kind| self.worth_of(kind, more, now.as_deref())).collect()
+    }
+
+    fn worth_of(&self, kind: Level, more: u64, now: Option<&[EpochForecast]>) -> Result<Worth> {
+        let mut cluster = self.cluster.clone();
+        let level = kind.name.clone();
+        for store in &mut cluster.stores {
+            let levels = &mut store.levels;
+            if let Some(level) = levels.iter_mut().find(|level| level.name == kind.name) {
+                level.capacity = level.capacity.saturating_add(more);
+                continue;
+            }
+            // Memory is the faster one.
+            let at = if kind.name == cluster::DISK { levels.len() } else { 0 };
+            levels.insert(at, Level { capacity: more, ..kind.clone() });
+        }
+        let plan = plan(&self.run, &self.sizes, &cluster)?;
+        let total = |epochs: &[EpochForecast]| epochs.iter().map(EpochForecast::seconds).sum::<f64>();
+        let seconds = match now {
+            Some(now) => Some(total(now) - total(&predict(&plan, &self.run, &cluster)?)),
+            None => None,
+        };
+        let origin_bytes = self.plan.origin_bytes().saturating_sub(plan.origin_bytes());
+        Ok(Worth { level, more, origin_bytes, seconds })
+    }
+
     /// The fewest origin bytes that any policy can read for this run, over all ranks together, if every rank has caches
     /// like this one's.
     pub fn floor(&self) -> u64 {
         self.floor
     }
+}
+
+/// What more room in one kind of cache would save, over all that is left of the run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Worth {
+    /// Which: `memory` or `disk`.
+    pub level: String,
+    /// How much more, in bytes.
+    pub more: u64,
+    /// Bytes that need not be read from the origin.
+    pub origin_bytes: u64,
+    /// Seconds; none where nobody has said how fast the origin is.
+    pub seconds: Option<f64>,
 }
 
 fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
@@ -131,20 +198,6 @@ fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
         });
     }
     Ok(Schedule::new(config.epochs, phases)?)
-}
-
-fn cluster(config: &Config, memory: u64, disk: u64) -> Cluster {
-    let tier = MemoryTier::new(0);
-    let mut levels = vec![Level::new(tier.name(), memory, tier.footprint())];
-    #[cfg(feature = "local")]
-    levels.push(Level::new("disk", disk, foreread_local::DiskTier::FOOTPRINT));
-    levels.retain(|level| level.capacity > 0);
-    let mut origin = Origin::default();
-    if let Some(limit) = config.origin_limit {
-        origin.bytes_per_second = limit;
-    }
-    let store = Store::new(StoreId(config.rank), levels);
-    Cluster { look_ahead: config.look_ahead, origin, ..Cluster::single(store) }
 }
 
 fn floor(run: &Run, sizes: &[Sizes], cluster: &Cluster, plan: &Plan) -> Result<u64> {

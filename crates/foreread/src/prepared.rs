@@ -52,6 +52,7 @@ impl Prepared {
             kernel_cached,
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
             warm: disk.as_ref().map_or(0, |disk| disk.warm),
+            url: Some(opened[0].catalog.base_url().to_owned()),
         };
         // A plan for many millions of samples takes a while, and the runtime's threads have reads to drive.
         let planning = context.runtime.spawn_blocking({

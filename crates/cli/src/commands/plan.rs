@@ -1,15 +1,19 @@
-//! `foreread plan`: what would be kept where, and the fewest bytes that must be read.
+//! `foreread plan`: what would be kept where, the fewest bytes that must be read, how long epochs will take and what for,
+//! and what more room would buy.
 
 use std::io::Write;
 
 use anyhow::Result;
-use foreread::planner::{LevelPlan, Retention, Summary};
+use foreread::planner::{EpochForecast, LevelPlan, Resource, Retention, Summary};
 use foreread::types::Sizes;
-use foreread::{ByteSize, Config, Knobs, Loader, Planned};
+use foreread::{ByteSize, Config, Knobs, Loader, Planned, Worth};
 use serde::Serialize;
 
 use crate::arguments::Plan;
 use crate::{output, progress, settings};
+
+/// What is bought for comparison: a GB.
+const MORE: u64 = 1_000_000_000;
 
 /// What `--report json` prints.
 #[derive(Serialize)]
@@ -21,6 +25,53 @@ struct Report {
     look_ahead_bytes: u64,
     epochs: u64,
     plan: Summary,
+    /// Where it is known how fast the origin is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    forecast: Vec<Forecast>,
+    one_more_gigabyte: Vec<More>,
+}
+
+/// One epoch, predicted.
+#[derive(Serialize)]
+struct Forecast {
+    epoch: u64,
+    seconds: f64,
+    /// What it waits for.
+    limiting: String,
+    origin_requests: u64,
+    origin_bytes: u64,
+}
+
+/// What more room would save over the run.
+#[derive(Serialize)]
+struct More {
+    level: String,
+    origin_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+}
+
+impl Forecast {
+    fn of(epoch: &EpochForecast, planned: &Planned) -> Self {
+        Self {
+            epoch: epoch.epoch,
+            seconds: epoch.seconds(),
+            limiting: resource(epoch.limiting, planned),
+            origin_requests: epoch.requests.samples,
+            origin_bytes: epoch.requests.bytes,
+        }
+    }
+}
+
+/// What a resource is called; levels by their names.
+fn resource(resource: Resource, planned: &Planned) -> String {
+    match resource {
+        Resource::Level(level) => {
+            let levels = planned.plan().levels();
+            levels.get(usize::from(level.0)).map_or_else(|| resource.to_string(), |level| level.name.clone())
+        }
+        resource => resource.to_string(),
+    }
 }
 
 pub fn run(options: &Plan) -> Result<()> {
@@ -56,6 +107,8 @@ fn imagined(knobs: &Knobs) -> Result<Sizes> {
 fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
     let config = planned.config();
     let summary = planned.plan().summary();
+    let forecast = planned.forecast()?.unwrap_or_default();
+    let worth = planned.worth(MORE)?;
     if json {
         let report = Report {
             rank: config.rank,
@@ -64,6 +117,8 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
             look_ahead_bytes: config.look_ahead,
             epochs: config.epochs,
             plan: summary,
+            forecast: forecast.iter().map(|epoch| Forecast::of(epoch, planned)).collect(),
+            one_more_gigabyte: worth.into_iter().map(More::of).collect(),
         };
         serde_json::to_writer(&mut *out, &report)?;
         writeln!(out)?;
@@ -111,8 +166,61 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
             ByteSize(planned.floor())
         )?;
     }
+    times(out, planned, &forecast)?;
+    for worth in &worth {
+        let seconds = match worth.seconds {
+            Some(seconds) => format!(", {seconds:.1} s less"),
+            None => String::new(),
+        };
+        writeln!(
+            out,
+            "1 GB more    of {}: {} less from the origin over the run{seconds}",
+            worth.level,
+            ByteSize(worth.origin_bytes)
+        )?;
+    }
     writeln!(out, "fingerprint  {}", summary.fingerprint)?;
     Ok(())
+}
+
+impl More {
+    fn of(worth: Worth) -> Self {
+        Self { level: worth.level, origin_bytes: worth.origin_bytes, seconds: worth.seconds }
+    }
+}
+
+/// How long epochs take; those that are alike in one line.
+fn times(out: &mut impl Write, planned: &Planned, forecast: &[EpochForecast]) -> Result<()> {
+    if forecast.is_empty() {
+        writeln!(
+            out,
+            "time         unknown: nobody said how fast the origin is (--calibration, as `foreread calibrate` \
+             writes it, or --origin-limit)"
+        )?;
+    }
+    let alike = |a: &EpochForecast, b: &EpochForecast| {
+        a.limiting == b.limiting && a.nanoseconds.abs_diff(b.nanoseconds) <= a.nanoseconds / 100
+    };
+    for epochs in forecast.chunk_by(alike) {
+        let [first, .., last] = epochs else {
+            let [only] = epochs else { continue };
+            writeln!(out, "{:12} {}", format!("epoch {}", only.epoch), time(only, planned))?;
+            continue;
+        };
+        let name = format!("epochs {}-{}", first.epoch, last.epoch);
+        writeln!(out, "{name:12} {} each", time(first, planned))?;
+    }
+    Ok(())
+}
+
+fn time(epoch: &EpochForecast, planned: &Planned) -> String {
+    format!(
+        "{:.2} s, limited by {}: {} from the origin in {} requests",
+        epoch.seconds(),
+        resource(epoch.limiting, planned),
+        ByteSize(epoch.requests.bytes),
+        epoch.requests.samples
+    )
 }
 
 /// What a level will hold, in words.

@@ -1,0 +1,195 @@
+//! The cluster that a plan is made for: what the settings say, with the speeds that a calibration measured.
+//!
+//! What nobody has measured does not limit: a plan places samples rightly all the same, and says nothing of times.
+
+use foreread_memory::MemoryTier;
+use foreread_planner::{Cluster, Curve, Level, Origin, Store, Trainer};
+use foreread_tier::{CacheTier, Tier};
+use foreread_types::{Sizes, StoreId};
+
+#[cfg(feature = "local")]
+use crate::calibration::DiskSpeed;
+use crate::calibration::{Calibration, OriginSpeed, Point};
+use crate::config::Config;
+use crate::planned::Place;
+
+/// What the plan calls the disk tier.
+pub(crate) const DISK: &str = "disk";
+
+/// This rank's caches, with `memory` bytes of memory, and the origin at `place`.
+pub(crate) fn describe(config: &Config, memory: u64, place: &Place, train: Option<&Sizes>) -> Cluster {
+    let mut levels = kinds(config);
+    for level in &mut levels {
+        level.capacity = if level.name == DISK { place.disk } else { memory };
+    }
+    levels.retain(|level| level.capacity > 0);
+    Cluster {
+        look_ahead: config.look_ahead,
+        origin: of_origin(config, origin_speed(config, place)),
+        trainer: of_trainer(config, train),
+        ..Cluster::single(Store::new(StoreId(config.rank), levels))
+    }
+}
+
+/// The kinds of cache that a rank may have, without room, the fastest first.
+pub(crate) fn kinds(config: &Config) -> Vec<Level> {
+    let tier = MemoryTier::new(0);
+    let memory = Level::new(tier.name(), 0, tier.footprint());
+    #[cfg(feature = "local")]
+    return vec![memory, of_disk(config)];
+    #[cfg(not(feature = "local"))]
+    {
+        let _ = config;
+        vec![memory]
+    }
+}
+
+/// Whether enough is known of the origin to say how long reading from it takes.
+pub(crate) fn is_timed(config: &Config, place: &Place) -> bool {
+    config.origin_limit.is_some() || origin_speed(config, place).is_some()
+}
+
+/// The figures of the run's origin; where the dataset is only described, those of any.
+fn origin_speed<'a>(config: &'a Config, place: &Place) -> Option<&'a OriginSpeed> {
+    let calibration: &Calibration = config.calibration.as_deref()?;
+    match &place.url {
+        Some(url) => calibration.of_origin(url),
+        None => calibration.origin.as_ref(),
+    }
+}
+
+fn of_origin(config: &Config, speed: Option<&OriginSpeed>) -> Origin {
+    let mut origin = Origin::default();
+    if let Some(speed) = speed {
+        origin.latency_ns = (speed.latency_seconds * 1e9) as u64;
+        origin.bytes_per_second = speed.stream_bytes_per_second;
+        // As many as it takes are under way: the limit finds them.
+        if let Some(best) = speed.best() {
+            origin.in_flight = best.parallelism;
+            origin.client_bytes_per_second = best.bytes_per_second;
+        }
+    }
+    if let Some(parallelism) = config.origin_parallelism {
+        let parallelism = u32::try_from(parallelism.max(1)).unwrap_or(u32::MAX);
+        origin.in_flight = origin.in_flight.min(parallelism);
+        if let Some(speed) = speed {
+            origin.client_bytes_per_second = at(&speed.read, origin.in_flight);
+        }
+    }
+    if let Some(limit) = config.origin_limit {
+        origin.bytes_per_second = origin.bytes_per_second.min(limit);
+        origin.client_bytes_per_second = origin.client_bytes_per_second.min(limit);
+    }
+    origin
+}
+
+#[cfg(feature = "local")]
+fn of_disk(config: &Config) -> Level {
+    let level = Level::new(DISK, 0, foreread_local::DiskTier::FOOTPRINT);
+    let calibration = config.calibration.as_deref();
+    let speeds = config.disk.iter().map(|disk| calibration.and_then(|known| known.of_disk(&disk.directory)));
+    // Samples are spread over directories; where the speed of one is not known, neither is that of all.
+    let Some(speeds) = speeds.collect::<Option<Vec<&DiskSpeed>>>().filter(|speeds| !speeds.is_empty()) else {
+        return level;
+    };
+    let read = speeds.iter().filter_map(|speed| speed.best()).map(|best| best.bytes_per_second).sum();
+    let write = speeds.iter().map(|speed| speed.write_bytes_per_second).sum();
+    Level { read: Curve::flat(read), write: Curve::flat(write), ..level }
+}
+
+/// The trainer computes for so long on each batch.
+fn of_trainer(config: &Config, train: Option<&Sizes>) -> Trainer {
+    let mut trainer = Trainer::default();
+    let nanoseconds = config.compute.as_nanos();
+    if let Some(train) = train.filter(|train| nanoseconds > 0 && !train.is_empty()) {
+        let batch = u128::from(train.total()) * u128::from(config.batch_size) / u128::from(train.len());
+        let rate = batch.saturating_mul(1_000_000_000) / nanoseconds;
+        trainer.compute = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
+    }
+    trainer
+}
+
+/// Throughput with a number of reads under way, between measured points.
+fn at(points: &[Point], parallelism: u32) -> u64 {
+    let points = points.iter().map(|point| (point.parallelism, point.bytes_per_second)).collect();
+    // Points were checked when they were read.
+    Curve::new(points).map_or(u64::MAX, |curve| curve.at(parallelism))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[cfg(not(feature = "local"))]
+    use crate::calibration::DiskSpeed;
+
+    fn calibrated() -> Config {
+        let point =
+            |parallelism, bytes_per_second| Point { parallelism, bytes_per_second, spread: 0.0, samples: 1 };
+        let origin = OriginSpeed {
+            url: "/data".to_owned(),
+            sample_bytes: 100_000,
+            latency_seconds: 0.01,
+            stream_bytes_per_second: 80_000_000,
+            read: vec![point(1, 10_000_000), point(9, 80_000_000), point(16, 81_000_000)],
+        };
+        let disk = DiskSpeed {
+            directory: "/scratch".to_owned(),
+            write_bytes_per_second: 300,
+            read: vec![point(16, 500)],
+        };
+        let calibration =
+            Calibration { version: 1, made: 0, origin: Some(origin), memory: None, disk: vec![disk] };
+        Config { calibration: Some(Arc::new(calibration)), ..Config::default() }
+    }
+
+    fn place(url: Option<&str>) -> Place {
+        Place { kernel_cached: false, disk: 1000, warm: 0, url: url.map(str::to_owned) }
+    }
+
+    fn described(config: &Config, url: &str) -> Cluster {
+        describe(config, 1000, &place(Some(url)), Some(&Sizes::uniform(10, 100_000)))
+    }
+
+    #[test]
+    fn measured_speeds_are_those_of_this_origin_alone() {
+        let config = calibrated();
+        let here = described(&config, "/data").origin;
+        assert_eq!(
+            (here.latency_ns, here.in_flight, here.client_bytes_per_second),
+            (10_000_000, 9, 80_000_000)
+        );
+        assert_eq!(described(&config, "/other").origin, Origin::default());
+        assert!(is_timed(&config, &place(Some("/data"))) && is_timed(&config, &place(None)));
+        assert!(!is_timed(&config, &place(Some("/other"))));
+        assert!(is_timed(&Config { origin_limit: Some(1), ..config }, &place(Some("/other"))));
+    }
+
+    #[test]
+    fn the_users_limits_hold_whatever_was_measured() {
+        let limited = Config { origin_limit: Some(7_000_000), ..calibrated() };
+        assert_eq!(described(&limited, "/data").origin.client_bytes_per_second, 7_000_000);
+        let few = Config { origin_parallelism: Some(5), ..calibrated() };
+        assert_eq!(described(&few, "/data").origin.client_bytes_per_second, 45_000_000);
+    }
+
+    #[cfg(feature = "local")]
+    #[test]
+    fn a_disks_speed_is_known_if_that_of_each_directory_is() {
+        let disk = |directory: &str| crate::config::Disk { directory: directory.into(), bytes: 1000 };
+        let known = Config { disk: vec![disk("/scratch")], ..calibrated() };
+        let level = &described(&known, "/data").stores[0].levels[1];
+        assert_eq!((level.read.at(1), level.write.at(1)), (500, 300));
+        let half = Config { disk: vec![disk("/scratch"), disk("/more")], ..calibrated() };
+        assert_eq!(described(&half, "/data").stores[0].levels[1].read, Curve::unlimited());
+    }
+
+    #[test]
+    fn computing_is_counted_by_the_batch() {
+        let config = Config { compute: Duration::from_millis(100), batch_size: 10, ..Config::default() };
+        assert_eq!(described(&config, "/data").trainer.compute, 10_000_000);
+    }
+}

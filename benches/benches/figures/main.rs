@@ -8,6 +8,7 @@ mod local_directory;
 mod memory_tier;
 mod oracle;
 mod peers;
+mod predictions;
 mod resume;
 mod throttled_origin;
 
@@ -23,13 +24,14 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type Measure = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, Measure); 7] = [
+const ALL: [(&str, Measure); 8] = [
     ("oracle", |_| oracle::figures()),
     ("catalog", |_| catalog::figures()),
     ("resume", |_| resume::figures()),
     ("memory_tier", |_| memory_tier::figures()),
     ("local_directory", local_directory::figures),
     ("throttled_origin", throttled_origin::figures),
+    ("predictions", |_| predictions::figures()),
     ("peers", peers::figures),
 ];
 

@@ -1,0 +1,97 @@
+//! What a plan says an epoch will take, beside what it then takes: origins held to a bandwidth and a latency, in real
+//! time, first measured as `foreread calibrate` does, then planned, then read.
+//!
+//! Only epochs that the origin binds are compared, and that take a second or more: elsewhere nothing is promised.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use foreread::tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+use foreread::{CalibrateOptions, Calibration, Config, Loader, Memory, Registry, calibrate};
+use foreread_benches::table::{Asked, Figure};
+use foreread_tier_testing::FakeOrigin;
+
+const SCHEME: &str = "fake";
+const URL: &str = "fake://origin";
+
+/// Bytes a sample.
+const LENGTH: u64 = 100_000;
+
+/// How long the whole dataset takes, so that half of it still takes a second.
+const SECONDS: u64 = 2;
+
+/// The look-ahead is what the origin delivers in a tenth of a second: enough for its latency, little beside what does not
+/// fit.
+const LOOK_AHEAD: u64 = 10;
+
+/// How long an origin is measured.
+const MEASURING: Duration = Duration::from_secs(8);
+
+/// A store that does not get faster by being asked more.
+#[derive(Debug)]
+struct Slow(FakeOrigin);
+
+#[async_trait::async_trait]
+impl Backend for Slow {
+    fn schemes(&self) -> &[&str] {
+        &[SCHEME]
+    }
+
+    async fn open(&self, _: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+        Ok(Arc::new(self.0.clone()))
+    }
+}
+
+pub fn figures() -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (megabytes, latency_ms) in [50, 100, 400].into_iter().flat_map(|rate| [(rate, 1), (rate, 10)]) {
+        let rate = megabytes * 1_000_000;
+        let samples = rate * SECONDS / LENGTH;
+        let origin = FakeOrigin::uniform(samples, LENGTH)
+            .with_zeroes()
+            .with_bandwidth(rate)
+            .with_latency(Duration::from_millis(latency_ms));
+        let registry = Registry::with_defaults().register(Slow(origin));
+        let mut options = CalibrateOptions::default();
+        (options.target, options.time) = (Some(URL.to_owned()), MEASURING);
+        let calibration = Arc::new(calibrate(options, registry.clone(), |_| ())?);
+        for (tiers, memory) in [("all", 2 * samples * LENGTH), ("half", samples * LENGTH / 2), ("none", 0)] {
+            let about = format!("{megabytes} MB/s, {latency_ms} ms, tiers for {tiers}");
+            figures.extend(compare(&about, memory, rate / LOOK_AHEAD, &calibration, &registry)?);
+        }
+    }
+    Ok(figures)
+}
+
+fn compare(
+    about: &str,
+    memory: u64,
+    calibration: &Arc<Calibration>,
+    registry: &Registry,
+) -> Result<Vec<Figure>> {
+    let mut config = Config::default();
+    (config.memory, config.epochs, config.look_ahead) = (Memory::Bytes(memory), 3, look_ahead);
+    config.calibration = Some(Arc::clone(calibration));
+    let ready = Loader::builder(URL).config(config).registry(registry.clone()).prepare()?;
+    let forecast = ready.prepared().forecast()?.unwrap_or_default();
+    let mut loader = ready.start();
+    for batch in loader.batches() {
+        batch?;
+    }
+    let mut figures = Vec::new();
+    for (epoch, predicted) in loader.report().epochs.iter().zip(&forecast) {
+        if epoch.seconds < 1.0 && predicted.seconds() < 1.0 {
+            continue;
+        }
+        let what = format!("{about}: epoch {}, taken over predicted", epoch.epoch + 1);
+        // Too slow and too quick count alike.
+        let ratio = epoch.seconds / predicted.seconds();
+        figures.push(Figure::new(what, Asked::AtMost(1.1), ratio.max(1.0 / ratio), "times").note(format!(
+            "{:.2} s, {:.2} s predicted",
+            epoch.seconds,
+            predicted.seconds()
+        )));
+    }
+    Ok(figures)
+}

@@ -15,8 +15,8 @@ const MIB: u64 = 1 << 20;
 /// The constant of the promise on resident memory, with what the disk tier has on its way (32 MiB).
 const CONSTANT: u64 = 128 * MIB;
 
-/// Growth from one epoch to the next that is no growth: what the allocator happens to hold of buffers under way.
-const NOISE: u64 = 16 * MIB;
+/// What the allocator may lose to holes between samples: this part of memory and look-ahead.
+const HOLES: u64 = 8;
 
 /// How large everything is.
 struct Size {
@@ -162,12 +162,14 @@ fn three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat(
             most.disk / MIB
         );
     }
-    let bound = size.memory + size.look_ahead + CONSTANT;
+    let bound = size.memory + size.look_ahead + (size.memory + size.look_ahead) / HOLES + CONSTANT;
     println!("peak {} MiB of {} MiB; the run took {took:.0?}", peak / MIB, bound / MIB);
     assert!(peak <= bound, "peak {} MiB of {} MiB", peak / MIB, bound / MIB);
     let [_, second, third, _] = most;
     assert!(second.own > 0 && third.own > 0, "an epoch was over before it was seen");
-    assert!(third.own <= second.own + NOISE, "memory grows: {second:?}, then {third:?}");
+    // What the allocator happens to hold of buffers under way moves by some percent.
+    let noise = 16 * MIB + size.memory / 64;
+    assert!(third.own <= second.own + noise, "memory grows: {second:?}, then {third:?}");
     // Files are opened and closed all the time; a leak would be thousands.
     assert!(third.descriptors <= second.descriptors + 16, "descriptors leak: {second:?}, then {third:?}");
     for most in most {

@@ -67,6 +67,7 @@ pub fn figures() -> Result<Vec<Figure>> {
 fn compare(
     about: &str,
     memory: u64,
+    look_ahead: u64,
     calibration: &Arc<Calibration>,
     registry: &Registry,
 ) -> Result<Vec<Figure>> {

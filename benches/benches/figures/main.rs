@@ -4,6 +4,7 @@
 //! figure that is missed is said and nothing else: how fast a busy machine is decides no build.
 
 mod catalog;
+mod disk_tier;
 mod local_directory;
 mod memory_tier;
 mod oracle;
@@ -24,13 +25,14 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type Measure = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, Measure); 8] = [
+const ALL: [(&str, Measure); 9] = [
     ("oracle", |_| oracle::figures()),
     ("catalog", |_| catalog::figures()),
     ("resume", |_| resume::figures()),
     ("memory_tier", |_| memory_tier::figures()),
     ("local_directory", local_directory::figures),
     ("throttled_origin", throttled_origin::figures),
+    ("disk_tier", disk_tier::figures),
     ("predictions", |_| predictions::figures()),
     ("peers", peers::figures),
 ];
@@ -62,6 +64,7 @@ fn main() -> Result<()> {
 fn part(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((name, rest)) if name == "catalog" => catalog::part(rest),
+        Some((name, rest)) if name == "disk_tier" => disk_tier::part(rest),
         Some((name, _)) if name == "memory_tier" => memory_tier::part(),
         Some((name, rest)) if name == "local_directory" => local_directory::part(rest),
         Some((name, rest)) if name == "throttled_origin" => throttled_origin::part(rest),

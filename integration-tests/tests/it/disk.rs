@@ -35,6 +35,27 @@ fn memory_and_disk_together_stay_at_the_floor_and_the_next_run_starts_warm() {
     assert!(taken(directory.path()) <= part);
 }
 
+/// The last samples of a run were on their way to the disk when it ended.
+#[test]
+fn the_end_of_a_run_waits_for_its_last_writes_and_the_report_says_what_the_disk_holds() {
+    let samples = Samples::awkward(200, 100_000);
+    let directory = tempfile::tempdir().unwrap();
+    let all = disk(directory.path(), 100_000_000);
+    let cold = load(&samples, &["--epochs=2", &all]);
+    let (written, failed) = (number(&cold, "/disk/written"), number(&cold, "/disk/failed"));
+    assert!((1..=200).contains(&written) && failed == 0, "{}", cold["disk"]);
+    let (held, capacity) = (number(&cold, "/disk/held_bytes"), number(&cold, "/disk/capacity_bytes"));
+    assert!(held >= 4096 * written && held <= capacity && capacity <= 100_000_000, "{}", cold["disk"]);
+    assert!(["io_uring", "threads"].contains(&cold["disk"]["reader"].as_str().unwrap()));
+    let warm = load(&samples, &["--epochs=1", &all]);
+    assert_eq!(number(&warm, "/origin_requests"), 200 - written, "what was written is there");
+    assert_eq!(number(&warm, "/disk/corrupt"), 0);
+
+    let said = run(&mut foreread(["load", samples.path().to_str().unwrap(), "--epochs=1", &all])).ok();
+    assert!(said.lines().any(|line| line.starts_with("disk  ") && line.contains("0 corrupt")), "{said}");
+    assert!(load(&samples, &["--epochs=1"]).get("disk").is_none(), "nothing is said where there is none");
+}
+
 #[test]
 fn what_a_disk_holds_is_used_whatever_the_next_run_plans() {
     let samples = Samples::awkward(200, 20_000);

@@ -2,7 +2,10 @@
 //!
 //! # Why [`DiskReader::Auto`] is what it is
 //!
-//! AUTO_REASON
+//! A ring where there can be one: it costs two thirds of the threads' CPU at the same speed (figures in the
+//! [module](super)). A thread waits for each read by itself, so each read puts one to sleep and wakes one, and then the
+//! consumer; a ring wakes one thread for several. Many containers refuse rings, and old kernels have none: there,
+//! threads read, and one line in the log of those who look for it says why.
 
 use foreread_tier::{ErrorKind, ReadRequest, TierError};
 

@@ -15,7 +15,8 @@
 //! # What may go wrong
 //!
 //! A ring that cannot be made is an error when the tier is opened. A read that the kernel will not do in a ring, or not
-//! directly, is repeated in the ordinary way by this thread. When the tier is dropped, what had not begun is answered
+//! directly, is repeated in the ordinary way by this thread, and so is the opening of a segment that another process has
+//! begun: what is ready meanwhile waits for that one. When the tier is dropped, what had not begun is answered
 //! as closed and nobody waits for the thread: it ends when the kernel has answered what it was given, which on a dead
 //! device is never.
 
@@ -37,8 +38,10 @@ const COMPANY: Duration = Duration::from_millis(1);
 /// The deepest that a ring is made, in reads.
 const DEEPEST: usize = 4096;
 
-/// From so many cores on there are two threads. One checks some 5 GB/s, which is more than fewer cores have to spare.
+/// From so many cores on, or above so many reads at once, there are two threads. One checks some 5 GB/s, which is more
+/// than fewer cores have to spare and fewer reads get from a device.
 const CORES_FOR_TWO: usize = 8;
+const READS_FOR_ONE: usize = 64;
 
 /// How long a thread leaves the kernel alone that takes nothing from it.
 const RESPITE: Duration = Duration::from_millis(1);
@@ -73,7 +76,7 @@ impl Rings {
     /// What the kernel refuses them with.
     pub(super) fn new(reader: Reader, parallelism: usize) -> io::Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let threads = if cores < CORES_FOR_TWO { 1 } else { 2 };
+        let threads = if cores < CORES_FOR_TWO && parallelism <= READS_FOR_ONE { 1 } else { 2 };
         let depth = parallelism.div_ceil(threads).clamp(1, DEEPEST);
         let rings = Self(Arc::new(Shared { reader, state: Mutex::default() }));
         for number in 0..threads {

@@ -21,7 +21,8 @@ async fn it_keeps_the_contract_on_several_threads_directories_and_small_segments
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(&directory.path().join("a"), 12 << 20).with_segment(1 << 20);
     config.directories.push((directory.path().join("b"), 20 << 20));
-    for parallelism in [1, 32] {
+    // With 100, a ring has two threads.
+    for parallelism in [1, 32, 100] {
         let config = config.clone().with_parallelism(parallelism);
         conformance::cache(Arc::new(open_as(config).unwrap())).await;
     }

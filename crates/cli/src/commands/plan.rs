@@ -166,7 +166,7 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
             ByteSize(planned.floor())
         )?;
     }
-    times(out, planned, &forecast)?;
+    spans(out, planned, &forecast)?;
     for worth in &worth {
         let seconds = match worth.seconds {
             Some(seconds) => format!(", {seconds:.1} s less"),
@@ -190,7 +190,7 @@ impl More {
 }
 
 /// How long epochs take; those that are alike in one line.
-fn times(out: &mut impl Write, planned: &Planned, forecast: &[EpochForecast]) -> Result<()> {
+fn spans(out: &mut impl Write, planned: &Planned, forecast: &[EpochForecast]) -> Result<()> {
     if forecast.is_empty() {
         writeln!(
             out,

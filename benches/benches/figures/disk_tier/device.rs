@@ -1,0 +1,329 @@
+//! What a read from the tier costs, beside 16 threads that read the same records directly and look at none.
+//!
+//! Each contender reads every sample once, in an order of its own, in a process of its own. CPU time is that of all
+//! threads, so the one that takes the answers is in it. It takes every answer, looks at its length and lets go of it,
+//! with four batches of 64 under way.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use foreread::types::{DatasetId, Fingerprint, SampleId, SampleKey, Tick};
+use foreread_benches::table::{Asked, Figure};
+use foreread_benches::usage::{Usage, cached};
+use foreread_benches::{median, share};
+use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskReader, DiskTier};
+use foreread_oracle::{Sampler, Shuffle};
+use foreread_tier::{
+    Buffer, Buffers, CacheTier, Completions, HeapBuffers, Object, ReadRequest, RecycledBuffers, Sample, Span,
+    Tier,
+};
+use futures::StreamExt;
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+/// Samples in each tier, and how long they are in the two that are read from. One is about an image, one is small.
+const SAMPLES: u64 = 5000;
+const LENGTHS: [u64; 2] = [110_000, 16_000];
+
+const ROUNDS: usize = 7;
+
+/// Reads of the loop under way at once.
+const LOOP: usize = 16;
+
+/// Reads that are asked for at once, and how many such batches.
+const BATCH: usize = 64;
+const BATCHES: usize = 4;
+
+/// What a contender is called, as an argument and in the table. The loop comes first.
+const CONTENDERS: [(&str, &str); 6] = [
+    ("loop", "a loop of direct reads, 16 in flight, memory of its own"),
+    ("loop-reused", "the same into the same memory each time"),
+    ("io_uring", "the tier by io_uring"),
+    ("threads", "the tier by threads"),
+    ("io_uring-heap", "the tier by io_uring, every buffer from the allocator"),
+    ("threads-heap", "the tier by threads, every buffer from the allocator"),
+];
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Found {
+    used: Usage,
+    /// How long opening took, in seconds.
+    opened: f64,
+}
+
+impl Found {
+    fn rate(&self) -> f64 {
+        SAMPLES as f64 / self.used.seconds
+    }
+
+    fn cpu(&self) -> f64 {
+        self.used.cpu * 1e6 / SAMPLES as f64
+    }
+}
+
+pub fn figures() -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    let mut opened = Vec::new();
+    for length in LENGTHS {
+        let directory = tempfile::tempdir()?;
+        let ask = |name: &str| -> Result<Found> {
+            share::ask(&[&"disk_tier", &"device", &name, &directory.path(), &length.to_string()])
+        };
+        ask("fill")?;
+        let mut found: Vec<Vec<Found>> = vec![Vec::new(); CONTENDERS.len()];
+        for _ in 0..ROUNDS {
+            for ((name, _), found) in CONTENDERS.iter().zip(&mut found) {
+                found.push(ask(name)?);
+            }
+        }
+        let about = format!("disk tier, {} kB samples", length / 1000);
+        for at in 2..CONTENDERS.len() {
+            // Round by round, so that a neighbour's noise meets both; the better loop of the two counts.
+            let shares = found[at].iter().zip(&found[0]).zip(&found[1]);
+            let shares = shares.map(|((ours, a), b)| ours.rate() / a.rate().max(b.rate()) * 100.0);
+            let (_, what) = CONTENDERS[at];
+            let asked = if at == 2 { Asked::AtLeast(90.0) } else { Asked::Nothing };
+            figures.push(Figure::new(
+                format!("{about}: {what}, of the better loop"),
+                asked,
+                median(shares),
+                "%",
+            ));
+        }
+        for (at, (_, what)) in CONTENDERS.iter().enumerate() {
+            let asked = if at == 2 && length == LENGTHS[0] { Asked::AtMost(20.0) } else { Asked::Nothing };
+            let rate = median(found[at].iter().map(Found::rate));
+            let cpu = median(found[at].iter().map(Found::cpu));
+            let least = found[at].iter().map(Found::cpu).fold(f64::INFINITY, f64::min);
+            let system = median(found[at].iter().map(|found| found.used.system * 1e6 / SAMPLES as f64));
+            figures.push(Figure::new(format!("{about}: {what}, CPU"), asked, cpu, "us/sample").note(
+                format!(
+                    "{:.0} MB/s; {system:.1} of it in the kernel; {least:.1} in the best round",
+                    rate * length as f64 / 1e6
+                ),
+            ));
+        }
+        let (held, pages) = pages(directory.path())?;
+        figures.push(
+            Figure::new(
+                format!(
+                    "{about}: its bytes in the page cache, after {} passes",
+                    ROUNDS * (CONTENDERS.len() - 2)
+                ),
+                Asked::AtMost(1.0),
+                held as f64 / pages as f64 * 100.0,
+                "%",
+            )
+            .note(format!("{held} of {pages} pages, by mincore")),
+        );
+        opened.push((length, median(found[2..].iter().flatten().map(|found| found.opened)) * 1e3));
+    }
+    for (length, ms) in opened {
+        let what = format!("disk tier, {SAMPLES} samples of {} kB: opened again", length / 1000);
+        figures
+            .push(Figure::new(what, Asked::Nothing, ms, "ms").note("the index is read, the samples are not"));
+    }
+    Ok(figures)
+}
+
+/// How many pages of the tier's segments the page cache holds, and of how many.
+fn pages(directory: &Path) -> Result<(u64, u64)> {
+    let mut sum = (0, 0);
+    for path in segments(directory)? {
+        let (held, pages) = cached(&File::open(path)?)?;
+        sum = (sum.0 + held, sum.1 + pages);
+    }
+    Ok(sum)
+}
+
+pub fn part(args: &[String]) -> Result<()> {
+    let [name, directory, length] = args else { bail!("who, where, and how long a sample is") };
+    let (directory, length): (&Path, u64) = (Path::new(directory), length.parse()?);
+    // Without this, glibc gives the memory of almost every sample back to the kernel and takes it again.
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(31 << 20)));
+    let found = match name.as_str() {
+        "fill" => fill(directory, length)?,
+        "loop" => plain(directory, length, true)?,
+        "loop-reused" => plain(directory, length, false)?,
+        _ => {
+            let (reader, buffers): (&str, Arc<dyn Buffers>) = match name.strip_suffix("-heap") {
+                Some(reader) => (reader, Arc::new(HeapBuffers)),
+                None => (name, Arc::new(RecycledBuffers::default())),
+            };
+            let reader = match reader {
+                "threads" => DiskReader::Threads,
+                "io_uring" => DiskReader::Ring,
+                other => bail!("nobody is called {other}"),
+            };
+            tier(directory, length, reader, buffers)?
+        }
+    };
+    share::answer(&found)
+}
+
+fn open(directory: &Path, length: u64, reader: DiskReader, buffers: Arc<dyn Buffers>) -> Result<DiskTier> {
+    let capacity = SAMPLES * (length + 8192) + (64 << 20);
+    let config = DiskConfig::new([(directory.to_owned(), capacity)]).with_reader(reader);
+    let dataset = DatasetOnDisk { fingerprint: Fingerprint(1), samples: SAMPLES, bytes: SAMPLES * length };
+    Ok(DiskTier::open(config, &[dataset], buffers)?)
+}
+
+fn key(id: SampleId) -> SampleKey {
+    SampleKey::new(DatasetId(0), id)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// Stores every sample; bytes without repetition, so that no device compresses them.
+fn fill(directory: &Path, length: u64) -> Result<Found> {
+    let start = Instant::now();
+    let tier = open(directory, length, DiskReader::Auto, Arc::new(HeapBuffers))?;
+    let mut state = 1u64;
+    let mut noise = Vec::new();
+    while (noise.len() as u64) < length + 64 * 512 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        noise.extend_from_slice(&state.to_le_bytes());
+    }
+    let noise = Bytes::from(noise);
+    runtime()?.block_on(async {
+        let stores = (0..SAMPLES).map(|id| {
+            let from = (id % 512 * 64) as usize;
+            let content = noise.slice(from..from + length as usize);
+            let room = tier.reserve(tier.footprint().of(length)).context("room for all")?;
+            Ok(tier.store(room, key(SampleId(id)), Sample::uncharged(content)))
+        });
+        let stores = stores.collect::<Result<Vec<_>>>()?;
+        let mut stores = futures::stream::iter(stores).buffer_unordered(BATCH);
+        while let Some(stored) = stores.next().await {
+            stored?;
+        }
+        tier.flush().await;
+        anyhow::Ok(())
+    })?;
+    ensure!(tier.stored(DatasetId(0)).samples == SAMPLES, "{:?}", tier.counts());
+    Ok(Found { used: Usage::since(start), opened: 0.0 })
+}
+
+/// An order that differs from process to process.
+fn order() -> Result<Vec<SampleId>> {
+    let mut ids = vec![SampleId(0); SAMPLES as usize];
+    let epoch = u64::from(std::process::id());
+    Shuffle::new(SAMPLES, 1)?.order(epoch)?.fill(0, 1, &mut ids);
+    Ok(ids)
+}
+
+fn tier(directory: &Path, length: u64, reader: DiskReader, buffers: Arc<dyn Buffers>) -> Result<Found> {
+    let start = Instant::now();
+    let tier = open(directory, length, reader, buffers)?;
+    let opened = start.elapsed().as_secs_f64();
+    let ids = order()?;
+    runtime()?.block_on(async {
+        // Threads, rings, memory and the files' lists of blocks are there when it counts.
+        read(&tier, &ids[..ids.len() / 10], length).await?;
+        let before = Usage::since(start);
+        read(&tier, &ids, length).await?;
+        let used = Usage::since(start) - before;
+        ensure!(tier.counts().corrupt == 0, "{:?}", tier.counts());
+        Ok(Found { used, opened })
+    })
+}
+
+async fn read(tier: &DiskTier, ids: &[SampleId], length: u64) -> Result<()> {
+    let mut under_way: VecDeque<Completions> = VecDeque::new();
+    let mut batches = ids.chunks(BATCH).map(|ids| tier.read(requests(ids, length)));
+    under_way.extend(batches.by_ref().take(BATCHES));
+    let mut came = 0;
+    while let Some(mut answers) = under_way.pop_front() {
+        while let Some(answer) = answers.next().await {
+            ensure!(answer.result?.len() as u64 == length, "a sample of another length");
+            came += 1;
+        }
+        under_way.extend(batches.next());
+    }
+    ensure!(came == ids.len(), "{came} of {} answers came", ids.len());
+    Ok(())
+}
+
+fn requests(ids: &[SampleId], length: u64) -> Vec<ReadRequest> {
+    let object = Object { path: "".into(), size: length, version: None };
+    let request = |(tag, &id): (u32, &SampleId)| ReadRequest {
+        tag,
+        key: key(id),
+        object: object.clone(),
+        span: Span::Whole,
+        due: Tick(0),
+    };
+    (0..).zip(ids).map(request).collect()
+}
+
+/// Direct reads of whole records, into memory of their own or into the same each time.
+fn plain(directory: &Path, length: u64, own: bool) -> Result<Found> {
+    let start = Instant::now();
+    let record = (length + 64).next_multiple_of(4096);
+    let mut places = Vec::new();
+    for path in segments(directory)? {
+        let file = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty())?;
+        let file = Arc::new(File::from(file));
+        let records = (file.metadata()?.len() - 4096) / record;
+        places.extend((0..records).map(|at| (Arc::clone(&file), 4096 + at * record)));
+    }
+    ensure!(places.len() as u64 == SAMPLES, "{} records", places.len());
+    let ids = order()?;
+    let pass = |ids: &[SampleId]| -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<()> {
+            let memory = || Buffer::heap(record as usize, 4096).context("memory");
+            let mut buffer = memory()?;
+            while let Some(id) = ids.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let (file, offset) = &places[id.0 as usize];
+                if own {
+                    buffer = memory()?;
+                }
+                let mut read = 0;
+                buffer.fill(|empty| {
+                    let (done, _) = rustix::io::pread(file, empty, *offset)?;
+                    read = done.len();
+                    // What is not counted as filled is filled again.
+                    Ok::<_, rustix::io::Errno>(if own { done } else { &mut [] })
+                })?;
+                ensure!(read as u64 == record, "{read} bytes came");
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..LOOP).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| match thread.join() {
+                Ok(done) => done,
+                Err(_) => bail!("a thread panicked"),
+            })
+        })
+    };
+    pass(&ids[..ids.len() / 10])?;
+    let before = Usage::since(start);
+    pass(&ids)?;
+    Ok(Found { used: Usage::since(start) - before, opened: 0.0 })
+}
+
+fn segments(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(segments(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "segment") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -80,13 +80,25 @@ pub fn cached(file: &File) -> Result<(u64, u64)> {
     Ok((held.iter().filter(|&&page| page & 1 == 1).count() as u64, held.len() as u64))
 }
 
+/// The most resident memory that this process has had so far, in bytes.
+///
+/// # Errors
+/// If the kernel does not say.
+pub fn peak() -> Result<u64> {
+    status("VmHWM:")
+}
+
 /// Resident memory of this process now, in bytes: its own pages and the mapped files' that it has touched.
 ///
 /// # Errors
 /// If the kernel does not say.
 pub fn resident() -> Result<u64> {
+    status("VmRSS:")
+}
+
+fn status(field: &str) -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    let kib = line.trim().strip_suffix("kB").context("VmRSS is not in kB")?;
-    Ok(kib.trim().parse::<u64>()? * 1024)
+    let said = status.lines().find_map(|line| line.strip_prefix(field));
+    let kib = said.with_context(|| format!("no {field}"))?.trim().strip_suffix("kB");
+    Ok(kib.with_context(|| format!("{field} is not in kB"))?.trim().parse::<u64>()? * 1024)
 }

@@ -9,6 +9,7 @@ mod local_directory;
 mod memory_tier;
 mod oracle;
 mod peers;
+mod planner;
 mod predictions;
 mod resume;
 mod throttled_origin;
@@ -25,8 +26,9 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type Measure = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, Measure); 9] = [
+const ALL: [(&str, Measure); 10] = [
     ("oracle", |_| oracle::figures()),
+    ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),
     ("resume", |_| resume::figures()),
     ("memory_tier", |_| memory_tier::figures()),
@@ -65,6 +67,7 @@ fn part(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((name, rest)) if name == "catalog" => catalog::part(rest),
         Some((name, rest)) if name == "disk_tier" => disk_tier::part(rest),
+        Some((name, rest)) if name == "planner" => planner::part(rest),
         Some((name, _)) if name == "memory_tier" => memory_tier::part(),
         Some((name, rest)) if name == "local_directory" => local_directory::part(rest),
         Some((name, rest)) if name == "throttled_origin" => throttled_origin::part(rest),

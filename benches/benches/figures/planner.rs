@@ -1,0 +1,126 @@
+//! What planning for many ranks costs: time of one core, and memory at its peak.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use foreread_benches::share;
+use foreread_benches::table::{Asked, Figure};
+use foreread_benches::usage::{Usage, peak};
+use foreread_oracle::{Deal, Feistel, Phase, PhaseKind, Run, Sampler, Schedule, Shuffle};
+use foreread_planner::{Cluster, Level, Ownership, Ranks, Store, plan_cluster};
+use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
+use serde::{Deserialize, Serialize};
+
+/// ImageNet-22k.
+const SAMPLES: u64 = 14_197_103;
+const RANKS: u32 = 256;
+const HUGE: u64 = 1_000_000_000;
+const HUGE_RANKS: u32 = 1024;
+const EPOCHS: u64 = 90;
+const GIB: f64 = (1u64 << 30) as f64;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Found {
+    seconds: f64,
+    cpu: f64,
+    /// Bytes: of the whole process at its peak, and of the table of owners.
+    peak: u64,
+    owners: u64,
+    /// Predicted origin bytes over the floor.
+    over_floor: f64,
+    /// Uses by the owner's rank, over all uses.
+    local: f64,
+}
+
+/// Plans, cache / dataset in percent, who owns, what is asked for in seconds and GiB.
+const PLANS: [(&str, &str, u64, f64, f64); 5] = [
+    ("14.2 M x 256 ranks, first reader owns", "first", 50, 2.0, 1.5),
+    ("the same with room for all", "first", 100, 2.0, 1.5),
+    ("the same, most frequent reader of 90 epochs", "most", 50, 40.0, 1.5),
+    ("the same with room for all", "most", 100, 40.0, 1.5),
+    ("10^9 x 1,024 ranks, feistel", "huge", 50, 1.0, 1.0 / 16.0),
+];
+
+pub fn figures() -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (name, kind, percent, seconds, memory) in PLANS {
+        let found: Found = share::ask(&[&"planner", &kind, &percent.to_string()])?;
+        let time = Figure::new(format!("plan: {name}"), Asked::AtMost(seconds), found.cpu, "s of CPU");
+        let percent = format!("caches for {percent} %; {:.2} s of the clock", found.seconds);
+        let room = Figure::new(
+            format!("plan: {name}, peak memory"),
+            Asked::AtMost(memory * 1024.0),
+            found.peak as f64 / GIB * 1024.0,
+            "MiB",
+        );
+        let owners = format!("{:.2} bytes of owners a sample", found.owners as f64 / SAMPLES as f64);
+        let over = Figure::new(
+            format!("plan: {name}, origin bytes / floor"),
+            Asked::AtMost(1.01),
+            found.over_floor,
+            "x",
+        );
+        let local = format!("{:.2} % of all uses local", found.local * 100.0);
+        figures.extend([time.note(percent), room.note(owners), over.note(local)]);
+    }
+    Ok(figures)
+}
+
+/// Plans in a process of its own, so that no other memory is counted.
+pub fn part(args: &[String]) -> Result<()> {
+    let [kind, percent] = args else { bail!("what to plan, and for which share of the dataset") };
+    let percent: u64 = percent.parse()?;
+    let found = match &**kind {
+        "first" | "most" => {
+            // Sizes as those of photographs, all different.
+            let lengths: Vec<u64> =
+                (0..SAMPLES).map(|id| 20_000 + id.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 150_000).collect();
+            let sizes = Sizes::table(&lengths);
+            drop(lengths);
+            let ownership =
+                if kind == "first" { Ownership::FirstReader } else { Ownership::MostFrequentReader };
+            measure(Shuffle::new(SAMPLES, 22)?, &sizes, RANKS, percent, ownership)?
+        }
+        "huge" => {
+            let sizes = Sizes::uniform(HUGE, 100_000);
+            measure(Feistel::new(HUGE, 22)?, &sizes, HUGE_RANKS, percent, Ownership::Cheaper)?
+        }
+        _ => bail!("nothing is called {kind}"),
+    };
+    share::answer(&found)
+}
+
+fn measure(
+    sampler: impl Sampler + 'static,
+    sizes: &Sizes,
+    ranks: u32,
+    percent: u64,
+    ownership: Ownership,
+) -> Result<Found> {
+    let train = Phase {
+        kind: PhaseKind::Train,
+        dataset: DatasetId(0),
+        sampler: Arc::new(sampler),
+        batch_size: Some(32),
+        drop_last: false,
+    };
+    let run = Run::new(Arc::new(Schedule::new(EPOCHS, vec![train])?), Deal::Torch, ranks, Rank(0))?;
+    let each = sizes.total() / u64::from(ranks) * percent / 100;
+    let memory = Level::new("memory", each, Footprint::EXACT);
+    let stores = (0..ranks).map(|id| Store::new(StoreId(id), vec![memory.clone()])).collect();
+    let cluster = Cluster { stores, ranks: Ranks::PerStore(1), ..Cluster::default() };
+    let start = Instant::now();
+    let before = Usage::since(start);
+    let plan = plan_cluster(&run, std::slice::from_ref(sizes), &cluster, ownership)?;
+    let used = Usage::since(start) - before;
+    let local: u64 = plan.stores().iter().map(|store| store.local.samples).sum();
+    Ok(Found {
+        seconds: used.seconds,
+        cpu: used.cpu,
+        peak: peak()?,
+        owners: plan.owners().memory(),
+        over_floor: plan.origin_bytes() as f64 / plan.floor() as f64,
+        local: local as f64 / plan.uses().samples as f64,
+    })
+}

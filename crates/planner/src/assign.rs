@@ -38,6 +38,7 @@ pub(crate) struct Part<'a> {
 
 impl Part<'_> {
     /// The store that a sample should lie in, and its uses there; then the second best, and so on.
+    #[inline]
     fn candidate(&self, id: usize, nth: usize) -> Option<(usize, u64)> {
         match (self.first, nth) {
             (true, 0) => self.readers.first_of(id),
@@ -187,6 +188,19 @@ fn keys(parts: &[Part<'_>], starts: &[u64], prices: &Prices<'_>) -> Result<Vec<u
     Ok(keys)
 }
 
+/// How many samples are looked up together.
+const BATCH: usize = 64;
+
+/// A sample that is to be placed at its `nth` reader, if it has so many.
+struct Item {
+    key: u64,
+    nth: u16,
+    part: usize,
+    id: usize,
+    bytes: u64,
+    store: Option<usize>,
+}
+
 struct Greedy<'a> {
     parts: &'a [Part<'a>],
     starts: &'a [u64],
@@ -199,31 +213,50 @@ impl Greedy<'_> {
     fn run(&mut self, keys: &[u64]) {
         // Samples whose best readers are full, by what they save at the next.
         let mut later: BinaryHeap<Reverse<(u64, u16)>> = BinaryHeap::new();
-        let mut keys = keys.iter().copied().peekable();
-        loop {
-            let wait = later.peek().map_or(u64::MAX, |next| next.0.0);
-            let (key, nth) = match keys.next_if(|&key| key <= wait) {
-                Some(key) => (key, 0),
-                None => match later.pop() {
-                    Some(Reverse(next)) => next,
-                    None => break,
-                },
-            };
-            if let Some(again) = self.place(key, nth) {
-                later.push(Reverse(again));
+        let mut items = Vec::with_capacity(BATCH);
+        for batch in keys.chunks(BATCH) {
+            // Samples in order of worth lie anywhere in the tables; looked up together, their misses overlap.
+            items.clear();
+            items.extend(batch.iter().map(|&key| self.item(key, 0)));
+            for item in &mut items {
+                item.store = self.parts[item.part].candidate(item.id, 0).map(|(store, _)| store);
             }
+            for item in &items {
+                while later.peek().is_some_and(|next| next.0.0 < item.key) {
+                    self.place_next(&mut later);
+                }
+                later.extend(self.place(item).map(Reverse));
+            }
+        }
+        while !later.is_empty() {
+            self.place_next(&mut later);
         }
     }
 
-    /// Places a sample at its `nth` reader, or says what it saves at the next.
-    fn place(&mut self, key: u64, nth: u16) -> Option<(u64, u16)> {
+    fn place_next(&mut self, later: &mut BinaryHeap<Reverse<(u64, u16)>>) {
+        if let Some(Reverse((key, nth))) = later.pop() {
+            let mut item = self.item(key, nth);
+            let candidate = self.parts[item.part].candidate(item.id, usize::from(nth));
+            item.store = candidate.map(|(store, _)| store);
+            later.extend(self.place(&item).map(Reverse));
+        }
+    }
+
+    /// A sample, without its store.
+    fn item(&self, key: u64, nth: u16) -> Item {
         let number = key & u64::from(u32::MAX);
-        let at = self.starts.partition_point(|&start| start <= number) - 1;
+        let part = self.starts.partition_point(|&start| start <= number) - 1;
+        let id = (number - self.starts[part]) as usize;
+        let bytes = self.parts[part].sizes.bytes(SampleId(id as u64));
+        Item { key, nth, part, id, bytes, store: None }
+    }
+
+    /// Places a sample at its `nth` reader, or says what it saves at the next.
+    fn place(&mut self, item: &Item) -> Option<(u64, u16)> {
+        let Item { key, nth, part: at, id, bytes, store } = *item;
         let part = &self.parts[at];
-        let id = (number - self.starts[at]) as usize;
-        let bytes = part.sizes.bytes(SampleId(id as u64));
         let owner = &mut self.assigned[at].owners[id];
-        let Some((store, _)) = part.candidate(id, usize::from(nth)) else {
+        let Some(store) = store else {
             if let Some((store, level)) = self.rooms.take_anywhere(bytes) {
                 *owner = pack(store, level);
             }
@@ -238,7 +271,7 @@ impl Greedy<'_> {
         }
         let near = part.candidate(id, usize::from(nth) + 1).map_or(0, |(_, uses)| uses);
         let rank = self.prices.rank(part.uses.of(SampleId(id as u64)), bytes, near);
-        Some((u64::from(rank) << 32 | number, nth + 1))
+        Some((u64::from(rank) << 32 | key & u64::from(u32::MAX), nth + 1))
     }
 }
 

@@ -34,7 +34,7 @@ const LEAST: u64 = 2;
 const MOST: u64 = 64;
 
 /// What all ranks read of a pass is looked at in parts of this many places.
-const CHUNK: usize = 8192;
+const CHUNK: usize = 2048;
 
 /// Who reads the samples of a dataset.
 pub(crate) struct Readers {
@@ -57,18 +57,21 @@ impl Readers {
     }
 
     /// The `nth` of them.
+    #[inline]
     pub(crate) fn candidate(&self, id: usize, nth: usize) -> Option<(usize, u64)> {
         let packed = if nth < self.width { self.candidates[id * self.width + nth] } else { 0 };
         (packed & 0xffff > 0).then_some(((packed >> 16) as usize, u64::from(packed & 0xffff)))
     }
 
     /// The store that reads a sample first, and how often it does: at least, where that was not counted.
+    #[inline]
     pub(crate) fn first_of(&self, id: usize) -> Option<(usize, u64)> {
         let store = usize::from(self.first[id]);
         (self.first[id] != NONE).then(|| (store, self.uses_at(id, store)))
     }
 
     /// How often a store reads a sample: at least, where that was not counted.
+    #[inline]
     pub(crate) fn uses_at(&self, id: usize, store: usize) -> u64 {
         let counted = self.candidates(id).find(|&(candidate, _)| candidate == store);
         counted.map_or(u64::from(usize::from(self.first[id]) == store), |(_, uses)| uses)
@@ -229,8 +232,9 @@ impl Cell for u16 {
     }
 }
 
-/// Ids of a block of a journal: some KiB, and no power of two, whose rows would compete for the same lines of a cache.
-const BLOCK: usize = 65 * 64;
+/// Ids of a block of a journal. Large, so that the rows that a pass writes to lie on few pages; and an odd number of
+/// lines, so that the rows that a sample is read from do not compete for the same places in a cache.
+const BLOCK: usize = 1025 * 64;
 
 struct Counting<'a> {
     run: &'a Run,
@@ -344,9 +348,14 @@ impl Top {
 
     fn finish(&mut self, readers: &mut Readers, id: usize) {
         let (stores, turn) = (self.uses.len(), id % self.uses.len());
+        // Most stores of most samples are far from the best.
+        let mut enough = 0;
         for store in self.touched.drain(..) {
             let uses = std::mem::take(&mut self.uses[usize::from(store)]);
-            let turned = (usize::from(store) + stores - turn) % stores;
+            if uses < enough {
+                continue;
+            }
+            let turned = usize::from(store) + if usize::from(store) < turn { stores } else { 0 } - turn;
             let first = u64::from(store == readers.first[id]);
             let rank =
                 u64::from(uses) << 48 | first << 47 | (0xffff - turned as u64) << 16 | u64::from(store);
@@ -358,6 +367,9 @@ impl Top {
             }
             let at = self.best.partition_point(|&other| other > rank);
             self.best.insert(at, rank);
+            if self.best.len() == self.width {
+                enough = self.best.last().map_or(0, |&last| (last >> 48) as u16);
+            }
         }
         let slots = &mut readers.candidates[id * self.width..(id + 1) * self.width];
         for (slot, rank) in slots.iter_mut().zip(self.best.drain(..)) {

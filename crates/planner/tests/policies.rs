@@ -119,3 +119,36 @@ fn few_ranks_come_near_min_too() {
         assert!(threshold > 1.2 * hits(policies::never_evict(&all, capacity)));
     }
 }
+
+#[test]
+fn weights_and_mixtures_are_served_nearly_as_well_as_by_min() {
+    // A tenth of the samples is drawn half of the time; and a mixture of two datasets, one drawn, one shuffled.
+    let weights: Vec<f64> = (0..SAMPLES).map(|id| if id % 10 == 0 { 9.0 } else { 1.0 }).collect();
+    let skewed = vec![phase(0, Weighted::new(&weights, SAMPLES, 3).unwrap())];
+    let mixed = vec![
+        phase(0, Weighted::new(&vec![1.0; SAMPLES as usize], SAMPLES, 5).unwrap()),
+        phase(1, Shuffle::new(SAMPLES / 5, 5).unwrap()),
+    ];
+    for (name, phases, samples) in
+        [("weights", skewed, vec![SAMPLES]), ("mixture", mixed, vec![SAMPLES, SAMPLES / 5])]
+    {
+        let run = run(12, phases);
+        let all = stream(&run, &samples);
+        let sizes: Vec<Sizes> = samples.iter().map(|&samples| Sizes::uniform(samples, 1)).collect();
+        for percent in [20, 50] {
+            let capacity = samples.iter().sum::<u64>() * percent / 100;
+            let plan = plan(&run, &sizes, &cluster(vec![level(capacity)])).unwrap();
+            let Retention::Threshold { horizon } = plan.retention() else { panic!("{name}: {plan:?}") };
+            let from = all.len() / 4;
+            let steady = |policy: &dyn Fn(&[SampleId]) -> policies::Outcome| between(&all, from, policy).0;
+            let min = steady(&|stream| policies::min(stream, capacity));
+            let threshold = steady(&|stream| policies::threshold(stream, capacity, horizon));
+            // Phases that take turns use the room unevenly, and the rule refuses where it is full.
+            let within = if name == "mixture" { 0.01 } else { 0.004 };
+            assert!(min - threshold < within, "{name}, {percent} %: threshold {threshold} of {min}");
+            for other in [policies::lru, policies::fifo, policies::never_evict] {
+                assert!(steady(&|stream| other(stream, capacity)) < threshold, "{name}, {percent} %");
+            }
+        }
+    }
+}

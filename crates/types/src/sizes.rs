@@ -60,6 +60,7 @@ impl Sizes {
     ///
     /// # Panics
     /// If there is no such sample.
+    #[inline]
     pub fn bytes(&self, id: SampleId) -> u64 {
         match &self.table {
             Table::Uniform { samples, bytes } => {

@@ -56,7 +56,7 @@ pub(crate) struct Assigned {
     pub(crate) filled: Vec<[Filled; MAX_LEVELS]>,
 }
 
-/// Assigns all samples of all parts; `rooms` is what is left afterwards.
+/// Assigns all samples of all parts; `rooms` is all room before and what is left afterwards.
 pub(crate) fn assign(
     cluster: &Cluster,
     parts: &[Part<'_>],
@@ -90,6 +90,8 @@ pub(crate) fn assign(
         }
         fill(cluster, part, assigned);
     }
+    *rooms = Rooms::new(cluster);
+    assigned.iter().for_each(|assigned| rooms.fill(&assigned.filled));
     Ok(assigned)
 }
 
@@ -115,15 +117,13 @@ pub(crate) struct Prices<'a> {
     cluster: &'a Cluster,
     /// A footprint that stands for all: that of the first level that there is.
     footprint: Footprint,
-    /// Bytes a second of the network where it is slower than memory; `u64::MAX` where not.
-    network: u64,
 }
 
 impl<'a> Prices<'a> {
     pub(crate) fn new(cluster: &'a Cluster) -> Self {
         let first = cluster.stores.iter().find_map(|store| store.levels.first());
         let footprint = first.map_or(Footprint::EXACT, |level| level.footprint);
-        Self { cluster, footprint, network: cluster.network.bytes_per_second }
+        Self { cluster, footprint }
     }
 
     /// Nanoseconds that a sample's place saves over the run: `near` of its uses are made where it lies.
@@ -131,7 +131,8 @@ impl<'a> Prices<'a> {
         let origin = &self.cluster.origin;
         let origin = origin.latency_ns.saturating_add(transfer(bytes, origin.bytes_per_second));
         // A use nearby is always worth something, or nothing would tell two readers apart.
-        let network = self.cluster.network.latency_ns.saturating_add(transfer(bytes, self.network)).max(1);
+        let network = &self.cluster.network;
+        let network = network.latency_ns.saturating_add(transfer(bytes, network.bytes_per_second)).max(1);
         uses.saturating_sub(1).saturating_mul(origin).saturating_add(near.saturating_mul(network))
     }
 

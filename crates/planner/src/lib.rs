@@ -18,7 +18,10 @@
 //! Everything here is a function of its arguments, in integers, with ties broken by (dataset, id): equal inputs give
 //! equal plans on every machine, and ranks need not talk to agree.
 //!
-//! This first form plans for one rank with one store and no peers.
+//! [`plan`] is for one rank with one store and no peers; its prediction is [`predict`]. [`plan_cluster`] is for all ranks
+//! together, whose caches are one: a [`ClusterPlan`] gives each sample one owner before any gets a second copy, and
+//! [`Locality`] deals global batches to the ranks that have their samples. Where private caches are planned for (a rank
+//! that may not use its peers), [`plan`] is the one to call, because retention is its business.
 
 mod assign;
 mod cluster;

@@ -7,6 +7,7 @@
 use foreread_types::Footprint;
 
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
+use crate::knapsack::Filled;
 
 pub(crate) struct Rooms {
     /// By store and level.
@@ -90,6 +91,15 @@ impl Rooms {
     /// Whether there is room for a sample anywhere.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         self.kinds.iter().any(|kind| kind.fits(bytes))
+    }
+
+    /// Takes the room of what lies in each level of each store.
+    pub(crate) fn fill(&mut self, filled: &[[Filled; MAX_LEVELS]]) {
+        for (store, levels) in filled.iter().enumerate() {
+            for (level, filled) in levels.iter().enumerate().filter(|(_, filled)| filled.footprint > 0) {
+                self.take_at(store, level, filled.footprint);
+            }
+        }
     }
 
     /// What is left in a level.

@@ -71,12 +71,16 @@ proptest! {
         ownership in prop_oneof![
             Just(Ownership::FirstReader), Just(Ownership::MostFrequentReader), Just(Ownership::Cheaper)
         ],
-        seed in any::<u64>(),
+        (alike, seed) in any::<(bool, u64)>(),
     ) {
-        let sizes = [Sizes::table(&lengths), Sizes::uniform(test.0, test.1)];
+        let mut sizes = vec![Sizes::table(&lengths), Sizes::uniform(test.0, test.1)];
         let mut validation = train(Sequential::new(test.0).unwrap(), 3);
         validation.dataset = DatasetId(1);
-        let phases = vec![train(Shuffle::new(lengths.len() as u64, seed).unwrap(), 3), validation];
+        let mut phases = vec![train(Shuffle::new(lengths.len() as u64, seed).unwrap(), 3), validation];
+        if alike {
+            sizes = vec![Sizes::uniform(lengths.len() as u64, lengths[0])];
+            phases.truncate(1);
+        }
         let run = run(phases, epochs, ranks);
         let plan = plan_cluster(&run, &sizes, &cluster, ownership).unwrap();
         let replayed = replay(&run, &sizes, &cluster, &plan);

@@ -6,6 +6,7 @@
 )]
 
 mod bad_input;
+mod calibrate;
 mod catalog;
 mod disk;
 mod disk_faults;

@@ -10,6 +10,7 @@ use foreread::{
 };
 
 use crate::arguments::Calibrate;
+use crate::progress::Work;
 use crate::{output, settings};
 
 /// Where the result goes where nobody says otherwise.
@@ -30,7 +31,7 @@ pub fn run(options: &Calibrate) -> Result<()> {
         .into());
     }
     let path = PathBuf::from(knobs.get("output").map_or(FILE, |(path, _)| path));
-    let measured = calibrate(wanted, Registry::with_defaults(), say)?;
+    let measured = calibrate(wanted, Registry::with_defaults(), say())?;
     measured.write(&path)?;
     let mut out = output::stdout();
     if json {
@@ -60,16 +61,22 @@ fn wanted(options: &Calibrate, knobs: &Knobs) -> Result<CalibrateOptions> {
     Ok(wanted)
 }
 
-/// Each figure as it is found: some seconds lie between two, so lines are enough.
-fn say(progress: Calibrating) {
-    let what = match &progress.stage {
-        Stage::Listing => "the dataset is listed".to_owned(),
-        Stage::Origin => "origin".to_owned(),
-        Stage::Disk(directory) => format!("disk {}", directory.display()),
-    };
-    match progress.point {
-        Some(point) => eprintln!("{what}: {}", figure(&point)),
-        None => eprintln!("{what} ..."),
+/// How far listing has come, and then each figure as it is found: a few lines a minute.
+fn say() -> impl FnMut(Calibrating) + Send + 'static {
+    let mut listing = Some(Work::new("listing", 0, "samples"));
+    move |progress| {
+        let what = match progress.stage {
+            Stage::Listing(samples) => {
+                listing.iter_mut().for_each(|work| work.at(samples));
+                return;
+            }
+            Stage::Origin => "origin".to_owned(),
+            Stage::Disk(directory) => format!("disk {}", directory.display()),
+        };
+        listing = None;
+        if let Some(point) = progress.point {
+            eprintln!("{what}: {}", figure(&point));
+        }
     }
 }
 

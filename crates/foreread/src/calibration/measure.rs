@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use foreread_dataset::Catalog;
+use foreread_dataset::{Catalog, Progress as Listed};
 use foreread_tier::{Buffers, Context, OriginTier, ReadRequest, RecycledBuffers};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
@@ -57,8 +57,8 @@ impl Default for CalibrateOptions {
 /// What is being measured.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stage {
-    /// The dataset is listed.
-    Listing,
+    /// The dataset is listed; so many samples by now.
+    Listing(u64),
     /// The origin.
     Origin,
     /// A directory of the disk tier.
@@ -70,7 +70,7 @@ pub enum Stage {
 pub struct Progress {
     /// What is being measured.
     pub stage: Stage,
-    /// What was measured last, if anything yet.
+    /// What was measured last; none while listing.
     pub point: Option<Point>,
 }
 
@@ -103,10 +103,11 @@ async fn everything(
     let time = options.time.saturating_sub(MEMORY) / parts.max(1);
     let mut origin = None;
     if let Some(target) = &options.target {
-        progress(Progress { stage: Stage::Listing, point: None });
         let config = options.config.clone().validated()?;
         let shared = Shared::raw(&config);
-        let opened = open(target, registry, context, &shared, |_| ()).await?;
+        let listed =
+            |listed: Listed| progress(Progress { stage: Stage::Listing(listed.objects), point: None });
+        let opened = open(target, registry, context, &shared, listed).await?;
         let budget = Budget { time, bytes: options.origin_bytes };
         let told = |point| progress(Progress { stage: Stage::Origin, point: Some(point) });
         origin = Some(of_origin(&opened, &config, budget, told).await?);
@@ -114,9 +115,7 @@ async fn everything(
     let length = origin.as_ref().map_or(LENGTH, |origin| origin.sample_bytes);
     let mut disk = Vec::new();
     for directory in &options.disks {
-        let stage = Stage::Disk(directory.clone());
-        progress(Progress { stage: stage.clone(), point: None });
-        let told = |point| progress(Progress { stage: stage.clone(), point: Some(point) });
+        let told = |point| progress(Progress { stage: Stage::Disk(directory.clone()), point: Some(point) });
         disk.push(of_disk(directory, length, time, context, told).await?);
     }
     let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

@@ -1,0 +1,103 @@
+//! `foreread calibrate`, and what plans make of it.
+
+use serde_json::Value;
+
+use crate::support::{Samples, foreread, number, run};
+
+fn plan(arguments: &[&str]) -> Value {
+    run(foreread(["plan", "--report", "json"]).args(arguments)).json()
+}
+
+#[test]
+fn a_plan_says_how_long_epochs_take_and_what_more_room_would_buy() {
+    let described =
+        ["--samples", "1000", "--sample-bytes", "100000", "--origin-limit", "10MB/s", "--epochs", "3"];
+    let report = plan(&[&described[..], &["--memory", "0"]].concat());
+    for epoch in 0..3 {
+        let forecast = &report["forecast"][epoch];
+        assert!((forecast["seconds"].as_f64().unwrap() - 10.0).abs() < 0.01, "{forecast}");
+        assert_eq!(number(forecast, "/origin_bytes"), 100_000_000);
+        assert_eq!(forecast["limiting"], "origin client limit");
+    }
+    // All fits in another GB, so that two of three epochs are saved.
+    let more = report["one_more_gigabyte"].as_array().unwrap();
+    assert_eq!(
+        more.iter().map(|more| more["level"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["memory", "disk"]
+    );
+    for more in more {
+        assert_eq!(number(more, "/origin_bytes"), 200_000_000);
+        assert!((more["seconds"].as_f64().unwrap() - 20.0).abs() < 0.01, "{more}");
+    }
+    let half = plan(&[&described[..], &["--memory", "50MB"]].concat());
+    let later = half["forecast"][1]["seconds"].as_f64().unwrap();
+    assert!((5.0..5.1).contains(&later), "{later}");
+    // A trainer that is slower than the origin is what is waited for.
+    let slow =
+        plan(&[&described[..], &["--memory", "0", "--batch-size", "100", "--compute-ms", "2000"]].concat());
+    assert_eq!(slow["forecast"][0]["limiting"], "compute");
+    assert!((slow["forecast"][0]["seconds"].as_f64().unwrap() - 20.0).abs() < 0.01);
+}
+
+#[test]
+fn without_a_speed_a_plan_says_that_it_knows_no_times() {
+    let described = ["plan", "--samples", "1000", "--sample-bytes", "100000"];
+    let said = run(&mut foreread(described)).ok();
+    assert!(
+        said.contains("time         unknown: nobody said how fast the origin is (--calibration"),
+        "{said}"
+    );
+    assert!(plan(&described[1..]).get("forecast").is_none());
+}
+
+#[test]
+fn what_is_measured_is_what_plans_are_made_with() {
+    let samples = Samples::awkward(300, 50_000);
+    let scratch = tempfile::tempdir().unwrap();
+    let (disk, file) = (scratch.path().join("disk"), scratch.path().join("measured.toml"));
+    std::fs::create_dir(&disk).unwrap();
+    let (data, text) = (samples.path().to_str().unwrap(), file.to_str().unwrap());
+    let calibrate = ["calibrate", data, "--seconds", "3", "--report", "json", "--origin-limit", "20MB/s"];
+    let report = run(foreread(calibrate).arg("--disk").arg(&disk).arg("-o").arg(&file)).json();
+    assert_eq!(std::fs::read_dir(&disk).unwrap().count(), 0, "nothing of the measuring stays");
+    assert!(number(&report, "/memory/bytes_per_second") > 0);
+    assert!(number(&report, "/disk/0/read/0/bytes_per_second") > 0);
+    assert_eq!(number(&report, "/origin/read/0/parallelism"), 1);
+    let rates = report["origin"]["read"].as_array().unwrap();
+    // The limit is on a run's rate, to which a burst of some milliseconds comes.
+    assert!(rates.iter().all(|rate| number(rate, "/bytes_per_second") < 24_000_000), "{rates:?}");
+    let planned = plan(&[data, "--memory", "0", "--calibration", text]);
+    let best = rates.iter().map(|rate| number(rate, "/bytes_per_second")).max().unwrap() as f64;
+    let seconds = planned["forecast"][0]["seconds"].as_f64().unwrap();
+    let expected = samples.bytes() as f64 / best;
+    assert!((0.99..1.06).contains(&(seconds / expected)), "{seconds} s, {expected} s of bytes");
+    // Another origin is another matter.
+    let other = Samples::awkward(10, 100);
+    assert!(plan(&[other.path().to_str().unwrap(), "--calibration", text]).get("forecast").is_none());
+    let loaded =
+        run(&mut foreread(["load", data, "--epochs", "1", "--calibration", text, "--report", "json"])).json();
+    assert_eq!(number(&loaded, "/epochs/0/samples"), 300);
+}
+
+#[test]
+fn what_cannot_be_measured_or_read_is_one_line_that_names_it() {
+    let empty = tempfile::tempdir().unwrap();
+    assert!(
+        run(&mut foreread(["calibrate"]))
+            .fails(2)
+            .contains("name a dataset, a directory with --disk, or both")
+    );
+    let said = run(&mut foreread(["calibrate", empty.path().to_str().unwrap()])).fails(1);
+    assert!(said.contains(empty.path().to_str().unwrap()), "{said}");
+    let said = run(&mut foreread(["calibrate", "--disk", "/proc", "--seconds", "1"])).fails(1);
+    assert!(said.contains("/proc"), "{said}");
+    let said = run(&mut foreread(["calibrate", "--disk", "/tmp", "--seconds", "0"])).fails(2);
+    assert!(said.contains("--seconds 0 (argument): it is at least 1"), "{said}");
+    let file = empty.path().join("c.toml");
+    std::fs::write(&file, "version = 1\nmade = 0\n[memory]\nbytes_per_second = 0\nspread = 0.0\n").unwrap();
+    let described = ["plan", "--samples", "10", "--sample-bytes", "10", "--calibration"];
+    let said = run(foreread(described).arg(&file)).fails(2);
+    assert!(said.contains("memory.bytes_per_second is more than 0"), "{said}");
+    let said = run(foreread(described).arg(empty.path().join("none"))).fails(2);
+    assert!(said.contains("none cannot be read"), "{said}");
+}

@@ -1,0 +1,131 @@
+//! Who holds which sample from when, and how much room is left.
+//!
+//! A copy is made once, with the time from which it can be read, and never removed: no policy here evicts from a cache
+//! class. Room is taken before a copy is made, in whole bytes, and cannot be overdrawn. Copies of one sample form a
+//! list in one arena, because most samples have one or two and a thousand workers may have many.
+
+use crate::scenario::Scenario;
+use crate::workload::MB;
+
+const NONE: u32 = u32::MAX;
+
+/// One worker's copy of a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Copy {
+    pub worker: u32,
+    pub class: u8,
+    /// Seconds from the run's start.
+    pub from: f64,
+    next: u32,
+}
+
+/// All copies, by sample.
+#[derive(Clone, Debug)]
+pub(crate) struct Copies {
+    first: Vec<u32>,
+    all: Vec<Copy>,
+}
+
+impl Copies {
+    pub(crate) fn new(samples: usize) -> Self {
+        Self { first: vec![NONE; samples], all: Vec::new() }
+    }
+
+    /// Adds a copy, for which room was taken.
+    pub(crate) fn add(&mut self, sample: u32, worker: usize, class: usize, from: f64) {
+        let next = std::mem::replace(&mut self.first[sample as usize], self.all.len() as u32);
+        self.all.push(Copy { worker: worker as u32, class: class as u8, from, next });
+    }
+
+    /// The copies of a sample, the latest first.
+    pub(crate) fn of(&self, sample: u32) -> impl Iterator<Item = Copy> {
+        let mut at = self.first[sample as usize];
+        std::iter::from_fn(move || {
+            let copy = *self.all.get(at as usize)?;
+            at = copy.next;
+            Some(copy)
+        })
+    }
+
+    /// A worker's own copy of a sample.
+    pub(crate) fn held_by(&self, sample: u32, worker: usize) -> Option<Copy> {
+        self.of(sample).find(|copy| copy.worker as usize == worker)
+    }
+
+    /// Whether anybody holds it, or will.
+    pub(crate) fn is_held(&self, sample: u32) -> bool {
+        self.first[sample as usize] != NONE
+    }
+
+    /// Makes all copies readable from `time` on.
+    pub(crate) fn all_from(&mut self, time: f64) {
+        for copy in &mut self.all {
+            copy.from = time;
+        }
+    }
+}
+
+/// What is left of the classes' capacities, by worker, in bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Rooms {
+    /// By class; entry 0, the staging buffer's, is not used.
+    capacity: Vec<u64>,
+    /// By worker, then class.
+    left: Vec<Vec<u64>>,
+}
+
+impl Rooms {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let capacity: Vec<u64> = scenario.storage.iter().map(|class| (class.capacity * MB) as u64).collect();
+        Self { left: vec![capacity.clone(); scenario.workers], capacity }
+    }
+
+    /// How many classes there are, the staging buffer among them.
+    pub(crate) fn classes(&self) -> usize {
+        self.capacity.len()
+    }
+
+    /// The capacity of one worker's class.
+    pub(crate) fn capacity(&self, class: usize) -> u64 {
+        self.capacity[class]
+    }
+
+    /// The capacity of everything in the cluster, staging buffers included; saturates.
+    pub(crate) fn cluster(&self) -> u64 {
+        let worker = self.capacity.iter().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
+        worker.saturating_mul(self.left.len() as u64)
+    }
+
+    /// What is left of all of a worker's cache classes.
+    pub(crate) fn left(&self, worker: usize) -> u64 {
+        self.left[worker].iter().skip(1).fold(0u64, |sum, &bytes| sum.saturating_add(bytes))
+    }
+
+    /// Takes room in one class; false, and nothing taken, where there is not enough.
+    pub(crate) fn take(&mut self, worker: usize, class: usize, bytes: u64) -> bool {
+        let left = &mut self.left[worker][class];
+        match left.checked_sub(bytes) {
+            Some(rest) => {
+                *left = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes room in the first cache class that has it.
+    pub(crate) fn take_any(&mut self, worker: usize, bytes: u64) -> Option<usize> {
+        (1..self.classes()).find(|&class| self.take(worker, class, bytes))
+    }
+
+    /// The largest part of a cache class's capacity that any worker has taken, from 0 to 1.
+    pub(crate) fn fullest(&self) -> f64 {
+        let taken = self.left.iter().flat_map(|left| {
+            left.iter().zip(&self.capacity).skip(1).map(|(left, all)| match all {
+                0 => 0.0,
+                all => (all - left) as f64 / *all as f64,
+            })
+        });
+        taken.fold(0.0, f64::max)
+    }
+}

@@ -1,0 +1,338 @@
+//! One run of one plan: batches in order, with a barrier after each.
+//!
+//! Within a batch worker 0 runs through its whole share, then worker 1, and so on, each with its own clock that starts at
+//! the barrier. Nothing is stepped: time jumps from one request to the next. A request at time T is served by the
+//! staging buffer where its very access is there by T; else at the earlier of its arrival there and of a read on demand
+//! that begins at T. Then the worker trains on it.
+//!
+//! # How the rules are read
+//!
+//! The thesis's rules leave room in five places. These are the readings under which all its tables come out:
+//!
+//! * A read that shares the file system sees `g = 1 +` the other workers whose latest recorded read *begins* at or after
+//!   the moment at which this one begins. Staging and demand reads are recorded; the class prefetchers' are not, they
+//!   count every worker always.
+//! * The staging threads fill the buffer as far as it has room before every request and begin at the worker's last
+//!   request or when they are free, whichever is later. So they record reads that lie far ahead of the clock.
+//! * The prefetchers of all classes work side by side from the start.
+//! * Where several copies can be read at once, the fastest is; where none can and the file system may not be used, the
+//!   one that can be read first.
+//! * With the thesis's accounting a sample that was ever in the buffer enters it for nothing.
+//!
+//! # Decision, and its price
+//!
+//! Seconds are floating-point, as in the model, but nothing is decided by how they were added up in parallel or by a
+//! clock: equal scenarios give equal results. Equal times go to this worker's copy, then another's, then the file
+//! system. Because workers follow one another within a batch, those with higher numbers see more readers; that is the
+//! model's, and what its tables show.
+
+use crate::outcome::Figures;
+use crate::plan::{Keeping, Origin, Plan, Setting, Sources, Staging};
+use crate::staging::{Buffer, Room};
+use crate::workload::{MB, Streams};
+
+/// Where a read goes; the order is that of preference where times are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Local,
+    Remote,
+    Pfs,
+}
+
+/// A read that could be made.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    begins: f64,
+    fetch: f64,
+    source: Source,
+}
+
+impl Read {
+    fn is_better_than(&self, other: &Self) -> bool {
+        let order = self.begins.total_cmp(&other.begins).then(self.fetch.total_cmp(&other.fetch));
+        order.then(self.source.cmp(&other.source)).is_lt()
+    }
+}
+
+struct Run<'a> {
+    setting: &'a Setting<'a>,
+    plan: Plan,
+    streams: &'a Streams,
+    /// By worker: when its latest recorded read from the file system begins.
+    last_pfs: Vec<f64>,
+    buffers: Vec<Buffer>,
+    background: Background,
+    figures: Figures,
+    pfs_bytes: u64,
+    steady_pfs: u64,
+    /// By worker: the position at which the last epoch begins.
+    last_epoch: Vec<usize>,
+}
+
+/// The threads that copy what was read on demand.
+struct Background {
+    /// By worker, then class: when each thread is free, and whose turn it is.
+    threads: Vec<Vec<(Vec<f64>, usize)>>,
+    /// By worker: whether a sample did not fit.
+    stopped: Vec<bool>,
+}
+
+/// Runs a plan to its end; `step` is called after every batch.
+pub(crate) fn run(setting: &Setting<'_>, mut plan: Plan, step: &mut dyn FnMut()) -> Figures {
+    let own = plan.streams.take();
+    let streams = own.as_ref().unwrap_or(&setting.workload.streams);
+    let workers = setting.workers();
+    let epochs = setting.scenario.epochs as usize;
+    let floor = streams.floor(&setting.workload.sizes, plan.rooms.cluster());
+    let start = plan.initial_stall;
+    let bound = plan.bound;
+    let first = &setting.scenario.storage[0];
+    let buffers = plan.staging.map_or_else(Vec::new, |staging| {
+        let threads = if staging.growing { 1 } else { first.threads };
+        let (capacity, samples) = (plan.rooms.capacity(0), setting.workload.sizes.len());
+        (0..workers).map(|_| Buffer::new(staging.accounting, capacity, threads, samples, start)).collect()
+    });
+    let mut run = Run {
+        setting,
+        streams,
+        last_pfs: vec![f64::NEG_INFINITY; workers],
+        buffers,
+        background: Background::new(setting, &plan.keeping),
+        figures: Figures { init_stall_seconds: start, ..Figures::default() },
+        pfs_bytes: plan.loaded.pfs_bytes,
+        steady_pfs: 0,
+        last_epoch: streams.ids.iter().map(|ids| ids.len() / epochs * (epochs - 1)).collect(),
+        plan,
+    };
+    run.figures.seconds = run.batches(start, step);
+    run.finish(floor, bound)
+}
+
+impl Run<'_> {
+    fn batches(&mut self, start: f64, step: &mut dyn FnMut()) -> f64 {
+        let streams = self.streams;
+        let mut at = vec![0; streams.ids.len()];
+        let mut barrier = start;
+        for batch in 0..streams.shape.batches() {
+            let mut end = barrier;
+            for (worker, at) in at.iter_mut().enumerate() {
+                let until = *at + streams.shape.share(worker, batch).len();
+                let (clock, stalled) = self.share(worker, *at..until, barrier);
+                end = end.max(clock);
+                *at = until;
+                if stalled && self.plan.staging.is_some_and(|staging| staging.growing) {
+                    self.buffers[worker].grow(self.setting.scenario.storage[0].threads);
+                }
+            }
+            barrier = end;
+            step();
+        }
+        barrier
+    }
+
+    /// One worker's part of a batch: when it ends, and whether it ever waited.
+    fn share(&mut self, worker: usize, positions: std::ops::Range<usize>, barrier: f64) -> (f64, bool) {
+        let streams = self.streams;
+        let mut clock = barrier;
+        let mut stalled = false;
+        for position in positions {
+            let sample = streams.ids[worker][position];
+            let mb = self.setting.mb(sample);
+            let ready = if self.plan.bound { clock } else { self.request(worker, position, sample, clock) };
+            stalled |= ready > clock;
+            clock = ready + self.setting.model.compute(mb);
+        }
+        (clock, stalled)
+    }
+
+    /// When the access at `position`, asked for at `now`, is there.
+    fn request(&mut self, worker: usize, position: usize, sample: u32, now: f64) -> f64 {
+        let mut staged = None;
+        if let Some(staging) = self.plan.staging {
+            self.fill(worker, &staging);
+            let bytes = self.setting.size(sample);
+            let buffer = &mut self.buffers[worker];
+            buffer.last_request = now;
+            staged = buffer.consume(position, sample, bytes);
+        }
+        if let Some(entry) = staged.filter(|entry| entry.arrival <= now) {
+            self.figures.reads_staging += 1.0;
+            return entry.arrival.max(now);
+        }
+        let read =
+            self.best(self.plan.demand, worker, sample, now).unwrap_or_else(|| self.pfs(worker, sample, now));
+        let ready = read.begins + read.fetch + self.setting.model.write(self.setting.mb(sample));
+        match staged {
+            Some(entry) if entry.arrival <= ready => {
+                self.figures.reads_staging += 1.0;
+                entry.arrival
+            }
+            _ => {
+                match read.source {
+                    Source::Local => self.figures.reads_local += 1.0,
+                    Source::Remote => self.figures.reads_remote += 1.0,
+                    Source::Pfs => self.figures.reads_pfs += 1.0,
+                }
+                self.made(worker, position, sample, read, ready);
+                if read.source == Source::Pfs && matches!(self.plan.keeping, Keeping::FirstTouch) {
+                    self.copy_in_background(worker, sample, now);
+                }
+                ready
+            }
+        }
+    }
+
+    /// Stages a worker's next accesses as long as there is room.
+    fn fill(&mut self, worker: usize, staging: &Staging) {
+        let streams = self.streams;
+        loop {
+            let position = self.buffers[worker].next();
+            let Some(&sample) = streams.ids[worker].get(position) else { return };
+            let bytes = self.setting.size(sample);
+            match self.buffers[worker].room(sample, bytes) {
+                Room::Full => return,
+                Room::TooSmall => {
+                    self.buffers[worker].skip();
+                    continue;
+                }
+                Room::Free => {}
+            }
+            if let Some(arrival) = self.handed_over(worker, sample, staging) {
+                self.buffers[worker].stage(sample, bytes, arrival);
+                continue;
+            }
+            let begins = self.buffers[worker].thread_free();
+            let Some(read) = self.best(staging.sources, worker, sample, begins) else {
+                self.buffers[worker].skip();
+                continue;
+            };
+            let arrival = read.begins + read.fetch + self.setting.model.write(self.setting.mb(sample));
+            self.buffers[worker].occupy(arrival);
+            self.buffers[worker].stage(sample, bytes, arrival);
+            match read.source {
+                Source::Local => self.figures.prefetch_local += 1.0,
+                Source::Remote => self.figures.prefetch_remote += 1.0,
+                Source::Pfs => self.figures.prefetch_pfs += 1.0,
+            }
+            self.made(worker, position, sample, read, arrival);
+        }
+    }
+
+    /// When this worker's own prefetch of a sample, which is under way or to come, puts it into the staging buffer too.
+    fn handed_over(&self, worker: usize, sample: u32, staging: &Staging) -> Option<f64> {
+        let copy = if staging.handover { self.plan.copies.held_by(sample, worker) } else { None };
+        copy.map(|copy| copy.from).filter(|&from| from >= self.buffers[worker].last_request)
+    }
+
+    /// A read was made: records it and keeps what the plan keeps of it.
+    fn made(&mut self, worker: usize, position: usize, sample: u32, read: Read, done: f64) {
+        match read.source {
+            Source::Pfs => {
+                let bytes = self.setting.size(sample);
+                self.last_pfs[worker] = self.last_pfs[worker].max(read.begins);
+                self.pfs_bytes += bytes;
+                if position >= self.last_epoch[worker] {
+                    self.steady_pfs += bytes;
+                }
+            }
+            Source::Remote => {
+                let Keeping::Second(second) = &self.plan.keeping else { return };
+                let Ok(at) = second[worker].binary_search_by_key(&sample, |&(sample, _)| sample) else {
+                    return;
+                };
+                if self.plan.copies.held_by(sample, worker).is_none() {
+                    self.plan.copies.add(sample, worker, usize::from(second[worker][at].1), done);
+                }
+            }
+            Source::Local => {}
+        }
+    }
+
+    /// The read of a sample that begins first, or is fastest of those.
+    fn best(&self, sources: Sources, worker: usize, sample: u32, at: f64) -> Option<Read> {
+        let mb = self.setting.mb(sample);
+        let mut best: Option<Read> = None;
+        let mut consider = |read: Read| {
+            if best.is_none_or(|best| read.is_better_than(&best)) {
+                best = Some(read);
+            }
+        };
+        for copy in self.plan.copies.of(sample) {
+            let (begins, class) = (copy.from.max(at), usize::from(copy.class));
+            let model = self.setting.model;
+            if copy.worker as usize == worker {
+                if sources.local {
+                    consider(Read { begins, fetch: model.local(mb, class), source: Source::Local });
+                }
+            } else if sources.remote {
+                consider(Read { begins, fetch: model.remote(mb, class), source: Source::Remote });
+            }
+        }
+        let allowed = match sources.origin {
+            Origin::Always => true,
+            Origin::Never => false,
+            Origin::Unheld => !self.plan.copies.is_held(sample),
+        };
+        if allowed {
+            consider(self.pfs(worker, sample, at));
+        }
+        best
+    }
+
+    /// A read from the file system that begins at `at`.
+    fn pfs(&self, worker: usize, sample: u32, at: f64) -> Read {
+        let readers = self.last_pfs.iter().filter(|&&last| last >= at).count();
+        let others = readers - usize::from(self.last_pfs[worker] >= at);
+        let fetch = self.setting.model.pfs(self.setting.mb(sample), 1 + others);
+        Read { begins: at, fetch, source: Source::Pfs }
+    }
+
+    /// Copies a sample that a worker has just read into its first class with room; a copy is one more read.
+    fn copy_in_background(&mut self, worker: usize, sample: u32, now: f64) {
+        if self.background.stopped[worker] || self.plan.copies.held_by(sample, worker).is_some() {
+            return;
+        }
+        let bytes = self.setting.size(sample);
+        let Some(class) = self.plan.rooms.take_any(worker, bytes) else {
+            self.background.stopped[worker] = true;
+            return;
+        };
+        let (threads, turn) = &mut self.background.threads[worker][class];
+        let done = threads[*turn].max(now) + self.setting.prefetch_seconds(sample);
+        threads[*turn] = done;
+        *turn = (*turn + 1) % threads.len();
+        self.plan.load(self.setting, sample, worker, class, done);
+        self.pfs_bytes += bytes;
+    }
+
+    fn finish(mut self, floor: u64, bound: bool) -> Figures {
+        let accesses: usize = self.streams.ids.iter().map(Vec::len).sum();
+        if bound {
+            // Nothing is read late, and nothing that a cache could have saved.
+            self.figures.reads_staging = accesses as f64;
+            self.pfs_bytes = floor;
+        }
+        let steady = self.streams.ids.iter().zip(&self.last_epoch).flat_map(|(ids, &from)| &ids[from..]);
+        let capacity = self.plan.rooms.capacity(0) as f64;
+        let staged = self.buffers.iter().map(Buffer::most_held).max().unwrap_or(0);
+        Figures {
+            prefetch_pfs: self.figures.prefetch_pfs + self.plan.loaded.pfs as f64,
+            prefetch_remote: self.figures.prefetch_remote + self.plan.loaded.remote as f64,
+            pfs_mb: self.pfs_bytes as f64 / MB,
+            floor_pfs_mb: floor as f64 / MB,
+            cache_fill: self.plan.rooms.fullest(),
+            staging_fill: if staged == 0 { 0.0 } else { staged as f64 / capacity },
+            steady_pfs_mb: self.steady_pfs as f64 / MB,
+            steady_mb: steady.map(|&sample| self.setting.size(sample)).sum::<u64>() as f64 / MB,
+            ..self.figures
+        }
+    }
+}
+
+impl Background {
+    fn new(setting: &Setting<'_>, keeping: &Keeping) -> Self {
+        let workers = if matches!(keeping, Keeping::FirstTouch) { setting.workers() } else { 0 };
+        let classes = || setting.scenario.storage.iter().map(|class| (vec![0.0; class.threads], 0)).collect();
+        Self { threads: (0..workers).map(|_| classes()).collect(), stopped: vec![false; workers] }
+    }
+}

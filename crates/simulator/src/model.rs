@@ -1,0 +1,122 @@
+//! The performance model: how long a fetch, a write and a read take.
+//!
+//! From chapter 5 of Böhringer's thesis (ETH, 2020), which is also that of Dryden et al., "Clairvoyant Prefetching for
+//! Distributed Machine Learning I/O" (SC21). For a sample of s MB:
+//!
+//! ```text
+//! fetch from the file system at g clients   s / min(b_fs, t(g) / g)
+//! fetch from another worker's class j       s / min(b_c, r_j)
+//! fetch from this worker's class j          s / r_j
+//! write, preprocessing included             max(s / beta, s / (w_0 / p_0))
+//! read                                      fetch + write
+//! ```
+//!
+//! `r_j` is the rate of the class at its own number of threads, as a whole and not divided by them. Every read is
+//! written through the staging buffer's path, whatever class it goes to: that is what the thesis's initial stalls say.
+//! Price: the file system is shared by clients and not by threads, so a worker with more threads gets more from it.
+
+use crate::scenario::Scenario;
+
+/// Rates by a whole number: linear between the given points, the end's value outside them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// Not empty, ascending.
+    points: Vec<(u32, f64)>,
+}
+
+impl Curve {
+    /// `points` is not empty, ascending and without repeats.
+    pub(crate) fn new(points: Vec<(u32, f64)>) -> Self {
+        Self { points }
+    }
+
+    /// The rate at `x`, in MB/s.
+    pub fn at(&self, x: usize) -> f64 {
+        let x = x as f64;
+        let mut before = self.points[0];
+        for &point in &self.points {
+            if x <= f64::from(point.0) {
+                if point.0 == before.0 {
+                    return point.1;
+                }
+                let share = (x - f64::from(before.0)) / f64::from(point.0 - before.0);
+                return before.1 + (point.1 - before.1) * share.max(0.0);
+            }
+            before = point;
+        }
+        before.1
+    }
+}
+
+/// A scenario's rates, ready to be used: seconds for MB.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Seconds a MB from the file system for one client of g; entry 0 is not used.
+    pfs: Vec<f64>,
+    /// Seconds a MB from this worker's class j.
+    local: Vec<f64>,
+    /// Seconds a MB from another worker's class j.
+    remote: Vec<f64>,
+    write: f64,
+    compute: f64,
+}
+
+impl Model {
+    /// The rates of a scenario.
+    pub fn new(scenario: &Scenario) -> Self {
+        let client = |g: usize| scenario.pfs_client.min(scenario.pfs.at(g) / g as f64);
+        let rates = scenario.storage.iter().map(|class| class.read.at(class.threads));
+        let first = &scenario.storage[0];
+        let written = first.write.at(first.threads) / first.threads as f64;
+        Self {
+            pfs: (0..=scenario.workers).map(|g| 1.0 / client(g.max(1))).collect(),
+            local: rates.clone().map(|rate| 1.0 / rate).collect(),
+            remote: rates.map(|rate| 1.0 / rate.min(scenario.network)).collect(),
+            write: (1.0 / scenario.preprocess).max(1.0 / written),
+            compute: 1.0 / scenario.compute,
+        }
+    }
+
+    /// Seconds that a fetch of `mb` takes from the file system, shared by `clients` (1 to N).
+    pub fn pfs(&self, mb: f64, clients: usize) -> f64 {
+        mb * self.pfs[clients]
+    }
+
+    /// Seconds that a fetch of `mb` takes from the file system while all workers read from it.
+    pub fn pfs_busy(&self, mb: f64) -> f64 {
+        self.pfs(mb, self.pfs.len() - 1)
+    }
+
+    /// Seconds that a fetch of `mb` takes from this worker's class.
+    pub fn local(&self, mb: f64, class: usize) -> f64 {
+        mb * self.local[class]
+    }
+
+    /// Seconds that a fetch of `mb` takes from another worker's class.
+    pub fn remote(&self, mb: f64, class: usize) -> f64 {
+        mb * self.remote[class]
+    }
+
+    /// Seconds that preprocessing and writing `mb` takes.
+    pub fn write(&self, mb: f64) -> f64 {
+        mb * self.write
+    }
+
+    /// Seconds that training on `mb` takes.
+    pub fn compute(&self, mb: f64) -> f64 {
+        mb * self.compute
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_are_linear_between_their_points_and_flat_outside() {
+        let curve = Curve::new(vec![(2, 10.0), (4, 30.0)]);
+        let values: Vec<f64> = [1, 2, 3, 4, 9].map(|x| curve.at(x)).to_vec();
+        assert_eq!(values, [10.0, 10.0, 20.0, 30.0, 30.0]);
+        assert_eq!(Curve::new(vec![(1, 5.0)]).at(7), 5.0);
+    }
+}

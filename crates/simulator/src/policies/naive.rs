@@ -1,0 +1,7 @@
+//! The thesis's naive loader: every sample is read from the file system when it is asked for, one at a time.
+
+use crate::plan::{Plan, Setting};
+
+pub(super) fn plan(setting: &Setting<'_>) -> Plan {
+    Plan::on_demand(setting)
+}

@@ -1,0 +1,45 @@
+//! NoPFS: each worker caches what it reads most often itself (Dryden et al., SC21).
+//!
+//! A worker sorts the samples that it will read by how often it reads them, most first, equal ones by id, and cuts the
+//! list into its classes by their capacities. Each class's part is prefetched in the order of first access, from the
+//! file system. Staging uses the worker's own copies and the file system; other workers' copies serve requests that are
+//! not staged in time.
+
+use crate::plan::{Origin, Plan, Setting, Sources};
+use crate::policies::Threads;
+
+pub(super) fn plan(setting: &Setting<'_>) -> Plan {
+    let mut plan = Plan::on_demand(setting);
+    let samples = setting.workload.sizes.len();
+    let mut uses = vec![0u32; samples];
+    let mut first = vec![u32::MAX; samples];
+    for (worker, stream) in setting.workload.streams.ids.iter().enumerate() {
+        for (position, &sample) in stream.iter().enumerate() {
+            uses[sample as usize] += 1;
+            first[sample as usize] = first[sample as usize].min(position as u32);
+        }
+        let mut ranked: Vec<u32> = (0..samples as u32).filter(|&sample| uses[sample as usize] > 0).collect();
+        ranked.sort_by_key(|&sample| std::cmp::Reverse(uses[sample as usize]));
+        let mut ranked = ranked.into_iter().peekable();
+        for class in 1..setting.scenario.storage.len() {
+            let mut part = Vec::new();
+            while let Some(sample) =
+                ranked.next_if(|&sample| plan.rooms.take(worker, class, setting.size(sample)))
+            {
+                part.push(sample);
+            }
+            part.sort_by_key(|&sample| first[sample as usize]);
+            let mut threads = Threads::new(setting.scenario.storage[class].threads);
+            for sample in part {
+                let done = threads.work(setting.prefetch_seconds(sample));
+                plan.load(setting, sample, worker, class, done);
+            }
+        }
+        for &sample in stream {
+            uses[sample as usize] = 0;
+            first[sample as usize] = u32::MAX;
+        }
+    }
+    plan.stage(setting, Sources { origin: Origin::Always, local: true, remote: false });
+    plan
+}

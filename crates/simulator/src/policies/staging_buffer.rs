@@ -1,0 +1,9 @@
+//! The thesis's staging buffer: samples are staged ahead from the file system, and nothing is kept.
+
+use crate::plan::{Origin, Plan, Setting, Sources};
+
+pub(super) fn plan(setting: &Setting<'_>) -> Plan {
+    let mut plan = Plan::on_demand(setting);
+    plan.stage(setting, Sources { origin: Origin::Always, local: false, remote: false });
+    plan
+}

@@ -1,0 +1,203 @@
+//! Reading a scenario's fields, one by one, with an error that names the field.
+//!
+//! Serde's derived errors span several lines and name a missing field without the table that it is missing from. A
+//! scenario has some twenty numbers, so they are read by hand: every complaint is one line that begins with the field's
+//! full name, `storage[1].capacity`, and a field that nobody asked for is a complaint too, because it is most likely a
+//! misspelt one.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use toml::{Table, Value};
+
+use crate::error::{Reason, SimulateError};
+
+/// One table of the file, and where it stands.
+#[derive(Debug)]
+pub(crate) struct Fields<'a> {
+    table: &'a Table,
+    path: String,
+    asked: RefCell<BTreeSet<String>>,
+}
+
+/// The text as a table.
+pub(crate) fn parse(text: &str) -> Result<Table, SimulateError> {
+    text.parse().map_err(|error: toml::de::Error| {
+        let until = error.span().map_or(0, |span| span.start).min(text.len());
+        let line = text.as_bytes()[..until].iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let problem = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+        Reason::Syntax { line, problem }.into()
+    })
+}
+
+impl<'a> Fields<'a> {
+    /// The fields of the whole file.
+    pub(crate) fn new(table: &'a Table) -> Self {
+        Self::at(table, String::new())
+    }
+
+    fn at(table: &'a Table, path: String) -> Self {
+        Self { table, path, asked: RefCell::new(BTreeSet::new()) }
+    }
+
+    /// The full name of one of this table's fields.
+    pub(crate) fn name(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// A complaint about one of this table's fields.
+    pub(crate) fn bad(&self, key: &str, problem: impl Into<String>) -> SimulateError {
+        SimulateError::field(self.name(key), problem)
+    }
+
+    fn get(&self, key: &str) -> Option<&'a Value> {
+        self.asked.borrow_mut().insert(key.to_owned());
+        self.table.get(key)
+    }
+
+    fn need(&self, key: &str, what: &str) -> Result<&'a Value, SimulateError> {
+        self.get(key).ok_or_else(|| self.bad(key, format!("is missing; give {what}")))
+    }
+
+    /// A table within this one.
+    pub(crate) fn table(&self, key: &str, what: &str) -> Result<Fields<'a>, SimulateError> {
+        match self.need(key, what)? {
+            Value::Table(table) => Ok(Fields::at(table, self.name(key))),
+            other => Err(self.bad(key, format!("is {}, not a table; give {what}", other.type_str()))),
+        }
+    }
+
+    /// A list of tables within this one.
+    pub(crate) fn tables(&self, key: &str, what: &str) -> Result<Vec<Fields<'a>>, SimulateError> {
+        let Value::Array(list) = self.need(key, what)? else {
+            return Err(self.bad(key, format!("is not a list of tables; give {what}")));
+        };
+        let each = list.iter().enumerate().map(|(index, value)| match value {
+            Value::Table(table) => Ok(Fields::at(table, format!("{}[{index}]", self.name(key)))),
+            _ => Err(self.bad(key, format!("is not a list of tables; give {what}"))),
+        });
+        each.collect()
+    }
+
+    /// A text, or a default.
+    pub(crate) fn text(&self, key: &str, default: &str) -> Result<String, SimulateError> {
+        match self.get(key) {
+            None => Ok(default.to_owned()),
+            Some(Value::String(text)) => Ok(text.clone()),
+            Some(other) => Err(self.bad(key, format!("is {}, not a text in quotes", other.type_str()))),
+        }
+    }
+
+    /// Yes or no, or a default.
+    pub(crate) fn boolean(&self, key: &str, default: bool) -> Result<bool, SimulateError> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(Value::Boolean(value)) => Ok(*value),
+            Some(other) => Err(self.bad(key, format!("is {}, not true or false", other.type_str()))),
+        }
+    }
+
+    /// A whole number from `least` to `most`.
+    pub(crate) fn whole(&self, key: &str, what: &str, least: u64, most: u64) -> Result<u64, SimulateError> {
+        let value = self.need(key, what)?;
+        self.check_whole(key, value, what, least, most)
+    }
+
+    /// A whole number from 0, or a default.
+    pub(crate) fn whole_or(&self, key: &str, what: &str, default: u64) -> Result<u64, SimulateError> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(value) => self.check_whole(key, value, what, 0, i64::MAX as u64),
+        }
+    }
+
+    fn check_whole(
+        &self,
+        key: &str,
+        value: &Value,
+        what: &str,
+        least: u64,
+        most: u64,
+    ) -> Result<u64, SimulateError> {
+        let Value::Integer(number) = value else {
+            return Err(self.bad(key, format!("is {}, not a whole number; give {what}", value.type_str())));
+        };
+        match u64::try_from(*number) {
+            Ok(number) if number >= least && number <= most => Ok(number),
+            Ok(number) if number > most => Err(self.bad(key, format!("is {number}; it is at most {most}"))),
+            _ => Err(self.bad(key, format!("is {number}; it is at least {least}"))),
+        }
+    }
+
+    /// A quantity above 0.
+    pub(crate) fn positive(&self, key: &str, what: &str) -> Result<f64, SimulateError> {
+        let value = self.need(key, what)?;
+        self.quantity(key, value, what, false)
+    }
+
+    /// A quantity of at least 0, or a default.
+    pub(crate) fn not_negative(&self, key: &str, what: &str, default: f64) -> Result<f64, SimulateError> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(value) => self.quantity(key, value, what, true),
+        }
+    }
+
+    fn quantity(&self, key: &str, value: &Value, what: &str, zero: bool) -> Result<f64, SimulateError> {
+        let number = match value {
+            Value::Integer(number) => *number as f64,
+            Value::Float(number) => *number,
+            other => {
+                return Err(self.bad(key, format!("is {}, not a number; give {what}", other.type_str())));
+            }
+        };
+        if !number.is_finite() {
+            return Err(self.bad(key, format!("is {number}; give {what}")));
+        }
+        if number < 0.0 || (number == 0.0 && !zero) {
+            let least = if zero { "it is at least 0" } else { "it is above 0" };
+            return Err(self.bad(key, format!("is {number}; {least}: give {what}")));
+        }
+        Ok(number)
+    }
+
+    /// A curve: quantities above 0 by whole numbers above 0, ascending.
+    pub(crate) fn curve(&self, key: &str, what: &str) -> Result<Vec<(u32, f64)>, SimulateError> {
+        let fields = self.table(key, what)?;
+        let mut points = Vec::with_capacity(fields.table.len());
+        for (at, value) in fields.table {
+            let number = at.parse::<u32>().ok().filter(|&number| number > 0);
+            let number = number.ok_or_else(|| fields.bad(at, "the key is not a whole number above 0"))?;
+            points.push((number, fields.quantity(at, value, "MB/s", false)?));
+        }
+        points.sort_by_key(|&(at, _)| at);
+        if let Some(twice) = points.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(fields.bad(&twice[0].0.to_string(), "is given twice"));
+        }
+        if points.is_empty() {
+            return Err(self.bad(key, format!("has no points; give {what}")));
+        }
+        Ok(points)
+    }
+
+    /// The same, or none.
+    pub(crate) fn curve_or_none(
+        &self,
+        key: &str,
+        what: &str,
+    ) -> Result<Option<Vec<(u32, f64)>>, SimulateError> {
+        if self.get(key).is_none() { Ok(None) } else { self.curve(key, what).map(Some) }
+    }
+
+    /// Complains about the first field that was never asked for.
+    pub(crate) fn no_others(&self) -> Result<(), SimulateError> {
+        let asked = self.asked.borrow();
+        match self.table.keys().find(|key| !asked.contains(*key)) {
+            None => Ok(()),
+            Some(key) => {
+                let known: Vec<_> = asked.iter().map(String::as_str).collect();
+                Err(self.bad(key, format!("is not a field of a scenario; there are: {}", known.join(" "))))
+            }
+        }
+    }
+}

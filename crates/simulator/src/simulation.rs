@@ -1,0 +1,51 @@
+//! A scenario with its sizes and orders drawn, ready for any number of policies.
+
+use crate::engine;
+use crate::error::SimulateError;
+use crate::model::Model;
+use crate::outcome::Outcome;
+use crate::plan::Setting;
+use crate::policies::Policy;
+use crate::scenario::Scenario;
+use crate::workload::Workload;
+
+/// One scenario and seed. All policies run over the same sizes and orders, which are drawn once.
+#[derive(Debug)]
+pub struct Simulation {
+    scenario: Scenario,
+    model: Model,
+    workload: Workload,
+}
+
+impl Simulation {
+    /// Draws the sizes and orders of a scenario from `seed`, instead of the scenario's own.
+    ///
+    /// # Errors
+    /// An order that does not fit in memory.
+    pub fn new(scenario: &Scenario, seed: u64) -> Result<Self, SimulateError> {
+        let workload = Workload::new(scenario, seed)?;
+        Ok(Self { scenario: scenario.clone(), model: Model::new(scenario), workload })
+    }
+
+    /// Runs a policy to its end. `step` is called after every batch of every plan that the policy tries.
+    pub fn run(&self, policy: Policy, step: &mut dyn FnMut()) -> Outcome {
+        let setting = Setting { scenario: &self.scenario, model: &self.model, workload: &self.workload };
+        let plans = match policy.plans(&setting) {
+            Ok(plans) => plans,
+            Err(why) => return Outcome { policy, refused: Some(why), figures: None },
+        };
+        let runs = plans.into_iter().map(|plan| engine::run(&setting, plan, step));
+        let figures = runs.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        Outcome { policy, refused: None, figures }
+    }
+
+    /// The global batches of one run.
+    pub fn batches(&self) -> u64 {
+        self.workload.streams.shape.batches() as u64
+    }
+
+    /// The mean size of the samples that were drawn times their number: the dataset's MB.
+    pub fn dataset_mb(&self) -> f64 {
+        self.workload.total() as f64 / crate::workload::MB
+    }
+}

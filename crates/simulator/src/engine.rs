@@ -28,7 +28,7 @@
 
 use crate::outcome::Figures;
 use crate::plan::{Keeping, Origin, Plan, Setting, Sources, Staging};
-use crate::staging::{Buffer, Room};
+use crate::staging::{Buffer, Entry, Room};
 use crate::workload::{MB, Streams};
 
 /// Where a read goes; the order is that of preference where times are equal.
@@ -159,15 +159,18 @@ impl Run<'_> {
             self.figures.reads_staging += 1.0;
             return entry.arrival.max(now);
         }
-        let read =
-            self.best(self.plan.demand, worker, sample, now).unwrap_or_else(|| self.pfs(worker, sample, now));
+        let read = self.best(self.plan.demand, worker, sample, now);
+        let read = read.unwrap_or_else(|| self.pfs(worker, sample, now));
         let ready = read.begins + read.fetch + self.setting.model.write(self.setting.mb(sample));
         match staged {
-            Some(entry) if entry.arrival <= ready => {
+            Some(entry) if entry.arrival <= ready || self.is_under_way(&entry, &read, now) => {
                 self.figures.reads_staging += 1.0;
                 entry.arrival
             }
             _ => {
+                if self.is_single_flight() && staged.is_some_and(|entry| entry.pfs_begins.is_some()) {
+                    self.cancel(worker, position, sample);
+                }
                 match read.source {
                     Source::Local => self.figures.reads_local += 1.0,
                     Source::Remote => self.figures.reads_remote += 1.0,
@@ -179,6 +182,26 @@ impl Run<'_> {
                 }
                 ready
             }
+        }
+    }
+
+    fn is_single_flight(&self) -> bool {
+        self.plan.staging.is_some_and(|staging| staging.single_flight)
+    }
+
+    /// Whether a request waits for what was staged rather than make this read.
+    fn is_under_way(&self, entry: &Entry, read: &Read, now: f64) -> bool {
+        let begun = entry.pfs_begins.is_none_or(|begins| begins <= now);
+        self.is_single_flight() && read.source == Source::Pfs && begun
+    }
+
+    /// Takes back a staged read from the file system that has not begun. Its thread stays idle for that time.
+    fn cancel(&mut self, worker: usize, position: usize, sample: u32) {
+        let bytes = self.setting.size(sample);
+        self.figures.prefetch_pfs -= 1.0;
+        self.pfs_bytes -= bytes;
+        if position >= self.last_epoch[worker] {
+            self.steady_pfs -= bytes;
         }
     }
 
@@ -197,8 +220,8 @@ impl Run<'_> {
                 }
                 Room::Free => {}
             }
-            if let Some(arrival) = self.handed_over(worker, sample, staging) {
-                self.buffers[worker].stage(sample, bytes, arrival);
+            if let Some(arrival) = self.shared(worker, sample, staging) {
+                self.buffers[worker].stage(sample, bytes, Entry { arrival, pfs_begins: None });
                 continue;
             }
             let begins = self.buffers[worker].thread_free();
@@ -208,7 +231,8 @@ impl Run<'_> {
             };
             let arrival = read.begins + read.fetch + self.setting.model.write(self.setting.mb(sample));
             self.buffers[worker].occupy(arrival);
-            self.buffers[worker].stage(sample, bytes, arrival);
+            let pfs_begins = (read.source == Source::Pfs).then_some(read.begins);
+            self.buffers[worker].stage(sample, bytes, Entry { arrival, pfs_begins });
             match read.source {
                 Source::Local => self.figures.prefetch_local += 1.0,
                 Source::Remote => self.figures.prefetch_remote += 1.0,
@@ -218,10 +242,15 @@ impl Run<'_> {
         }
     }
 
-    /// When this worker's own prefetch of a sample, which is under way or to come, puts it into the staging buffer too.
-    fn handed_over(&self, worker: usize, sample: u32, staging: &Staging) -> Option<f64> {
-        let copy = if staging.handover { self.plan.copies.held_by(sample, worker) } else { None };
-        copy.map(|copy| copy.from).filter(|&from| from >= self.buffers[worker].last_request)
+    /// When another read than one of the staging threads' brings a sample into the staging buffer: one for an earlier
+    /// access, or this worker's own prefetch that is under way or to come.
+    fn shared(&self, worker: usize, sample: u32, staging: &Staging) -> Option<f64> {
+        if !staging.single_flight {
+            return None;
+        }
+        let buffer = &self.buffers[worker];
+        let prefetched = || self.plan.copies.held_by(sample, worker).map(|copy| copy.from);
+        buffer.has(sample).or_else(|| prefetched().filter(|&from| from >= buffer.last_request))
     }
 
     /// A read was made: records it and keeps what the plan keeps of it.

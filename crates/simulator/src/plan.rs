@@ -90,7 +90,7 @@ impl Plan {
     /// Stages ahead with all threads of the staging buffer, counted as the scenario says.
     pub(crate) fn stage(&mut self, setting: &Setting<'_>, sources: Sources) {
         let accounting = setting.scenario.staging;
-        self.staging = Some(Staging { sources, accounting, growing: false, handover: false });
+        self.staging = Some(Staging { sources, accounting, growing: false, single_flight: false });
     }
 
     /// Notes that a worker's class prefetchers read a sample from the file system, which is readable `from` then on.
@@ -116,8 +116,10 @@ pub(crate) struct Staging {
     pub accounting: crate::scenario::Accounting,
     /// Whether threads start at one and are added where a batch had to wait.
     pub growing: bool,
-    /// Whether a worker's own prefetch of a sample for its first use fills the staging buffer as well.
-    pub handover: bool,
+    /// Whether no sample is read twice where once does: a worker's own prefetch fills its staging buffer as well, a sample
+    /// that is staged for one access serves the next one too, and a request waits for a read that has begun and replaces
+    /// one that has not.
+    pub single_flight: bool,
 }
 
 /// Where samples may be read from.

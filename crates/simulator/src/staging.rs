@@ -13,6 +13,16 @@ use crate::scenario::Accounting;
 pub(crate) struct Entry {
     /// Seconds from the run's start.
     pub arrival: f64,
+    /// When the read from the file system begins that was made for this entry, if one was.
+    pub pfs_begins: Option<f64>,
+}
+
+/// A sample in the buffer.
+#[derive(Clone, Copy, Debug)]
+struct Present {
+    entries: u32,
+    /// When it is there, of its entries the first.
+    from: f64,
 }
 
 /// Whether the next access may enter.
@@ -33,8 +43,8 @@ pub(crate) struct Buffer {
     next: usize,
     /// From the next access to be consumed up to `next`.
     entries: VecDeque<Option<Entry>>,
-    /// How many entries each sample has. Only looked up, never walked.
-    present: HashMap<u32, u32>,
+    /// By sample. Only looked up, never walked.
+    present: HashMap<u32, Present>,
     /// For the thesis's accounting: the samples that were ever in the buffer, a bit each.
     ever: Vec<u64>,
     held: u64,
@@ -123,21 +133,26 @@ impl Buffer {
         self.next += 1;
     }
 
-    /// The next access, for which there is room, arrives then.
-    pub(crate) fn stage(&mut self, sample: u32, bytes: u64, arrival: f64) {
+    /// When a sample that is in the buffer for an earlier access is there.
+    pub(crate) fn has(&self, sample: u32) -> Option<f64> {
+        self.present.get(&sample).map(|present| present.from)
+    }
+
+    /// The next access, for which there is room, is staged.
+    pub(crate) fn stage(&mut self, sample: u32, bytes: u64, entry: Entry) {
         if !self.is_free_of_charge(sample) {
             self.free -= bytes;
         }
         if self.accounting == Accounting::Thesis {
             self.ever[sample as usize / 64] |= 1 << (sample % 64);
         }
-        let entries = self.present.entry(sample).or_insert(0);
-        if *entries == 0 {
+        let present = self.present.entry(sample).or_insert(Present { entries: 0, from: entry.arrival });
+        if present.entries == 0 {
             self.held += bytes;
             self.most_held = self.most_held.max(self.held);
         }
-        *entries += 1;
-        self.entries.push_back(Some(Entry { arrival }));
+        present.entries += 1;
+        self.entries.push_back(Some(entry));
         self.next += 1;
     }
 
@@ -150,9 +165,9 @@ impl Buffer {
         }
         let entry = self.entries.pop_front()??;
         let mut gone = false;
-        if let Some(entries) = self.present.get_mut(&sample) {
-            *entries -= 1;
-            gone = *entries == 0;
+        if let Some(present) = self.present.get_mut(&sample) {
+            present.entries -= 1;
+            gone = present.entries == 0;
         }
         if gone {
             self.present.remove(&sample);
@@ -169,12 +184,14 @@ impl Buffer {
 mod tests {
     use super::*;
 
+    const NOW: Entry = Entry { arrival: 0.0, pfs_begins: None };
+
     #[test]
     fn a_sample_takes_its_room_once_and_gives_it_back_once() {
         let mut buffer = Buffer::new(Accounting::Honest, 10, 1, 3, 0.0);
         for sample in [0, 1, 0] {
             assert_eq!(buffer.room(sample, 5), Room::Free);
-            buffer.stage(sample, 5, 0.0);
+            buffer.stage(sample, 5, NOW);
         }
         assert_eq!(buffer.room(2, 5), Room::Full);
         assert!(buffer.consume(0, 0, 5).is_some());
@@ -192,7 +209,7 @@ mod tests {
     fn the_thesis_gains_room_with_every_sample_that_comes_again() {
         let mut buffer = Buffer::new(Accounting::Thesis, 10, 1, 2, 0.0);
         for position in 0..3 {
-            buffer.stage(0, 5, 0.0);
+            buffer.stage(0, 5, NOW);
             assert!(buffer.consume(position, 0, 5).is_some());
         }
         assert_eq!(buffer.room(1, 20), Room::Free);

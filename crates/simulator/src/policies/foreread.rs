@@ -7,11 +7,13 @@
 //! What an owner is reading for its caches while it stages it goes to the staging buffer as well, without a second read.
 //!
 //! Everyone else stages from the owner, and waits for it if it must; only samples without an owner are read from the
-//! file system again. Price: where the owner is late, a direct read would sometimes be quicker.
+//! file system again. Price: where the owner is late, a direct read would sometimes be quicker. The staging buffer's room
+//! is always counted honestly, whatever the scenario says: the thesis's accounting is a fault of its own simulator.
 
 use crate::placement::{Ownership, Placement};
 use crate::plan::{Keeping, Origin, Plan, Setting, Sources, Staging};
 use crate::policies::Threads;
+use crate::scenario::Accounting;
 use crate::workload::Streams;
 
 pub(super) fn plans(setting: &Setting<'_>) -> Vec<Plan> {
@@ -47,6 +49,6 @@ pub(super) fn carry_out(
     plan.keeping = Keeping::Second(second.copies);
     plan.rooms = second.rooms;
     plan.staging =
-        Some(Staging { sources, accounting: setting.scenario.staging, growing: false, handover: true });
+        Some(Staging { sources, accounting: Accounting::Honest, growing: false, single_flight: true });
     plan
 }

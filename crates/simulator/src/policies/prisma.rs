@@ -10,6 +10,6 @@ use crate::scenario::Accounting;
 
 pub(super) fn plan(setting: &Setting<'_>) -> Plan {
     let sources = Sources { origin: Origin::Always, local: false, remote: false };
-    let staging = Staging { sources, accounting: Accounting::Honest, growing: true, handover: false };
+    let staging = Staging { sources, accounting: Accounting::Honest, growing: true, single_flight: false };
     Plan { staging: Some(staging), ..Plan::on_demand(setting) }
 }

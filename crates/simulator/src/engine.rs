@@ -28,16 +28,8 @@
 
 use crate::outcome::Figures;
 use crate::plan::{Keeping, Origin, Plan, Setting, Sources, Staging};
-use crate::staging::{Buffer, Entry, Room};
+use crate::staging::{Buffer, Entry, Room, Source};
 use crate::workload::{MB, Streams};
-
-/// Where a read goes; the order is that of preference where times are equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Source {
-    Local,
-    Remote,
-    Pfs,
-}
 
 /// A read that could be made.
 #[derive(Clone, Copy, Debug)]
@@ -156,15 +148,15 @@ impl Run<'_> {
             staged = buffer.consume(position, sample, bytes);
         }
         if let Some(entry) = staged.filter(|entry| entry.arrival <= now) {
-            self.figures.reads_staging += 1.0;
-            return entry.arrival.max(now);
+            self.served_staged(&entry);
+            return now;
         }
         let read = self.best(self.plan.demand, worker, sample, now);
         let read = read.unwrap_or_else(|| self.pfs(worker, sample, now));
         let ready = read.begins + read.fetch + self.setting.model.write(self.setting.mb(sample));
         match staged {
             Some(entry) if entry.arrival <= ready || self.is_under_way(&entry, &read, now) => {
-                self.figures.reads_staging += 1.0;
+                self.served_staged(&entry);
                 entry.arrival
             }
             _ => {
@@ -176,12 +168,26 @@ impl Run<'_> {
                     Source::Remote => self.figures.reads_remote += 1.0,
                     Source::Pfs => self.figures.reads_pfs += 1.0,
                 }
+                self.served(read.source);
                 self.made(worker, position, sample, read, ready);
                 if read.source == Source::Pfs && matches!(self.plan.keeping, Keeping::FirstTouch) {
                     self.copy_in_background(worker, sample, now);
                 }
                 ready
             }
+        }
+    }
+
+    fn served_staged(&mut self, entry: &Entry) {
+        self.figures.reads_staging += 1.0;
+        self.served(entry.source);
+    }
+
+    fn served(&mut self, source: Source) {
+        match source {
+            Source::Local => self.figures.served_local += 1.0,
+            Source::Remote => self.figures.served_remote += 1.0,
+            Source::Pfs => self.figures.served_pfs += 1.0,
         }
     }
 
@@ -220,8 +226,8 @@ impl Run<'_> {
                 }
                 Room::Free => {}
             }
-            if let Some(arrival) = self.shared(worker, sample, staging) {
-                self.buffers[worker].stage(sample, bytes, Entry { arrival, pfs_begins: None });
+            if let Some(entry) = self.shared(worker, sample, staging) {
+                self.buffers[worker].stage(sample, bytes, entry);
                 continue;
             }
             let begins = self.buffers[worker].thread_free();
@@ -232,7 +238,8 @@ impl Run<'_> {
             let arrival = read.begins + read.fetch + self.setting.model.write(self.setting.mb(sample));
             self.buffers[worker].occupy(arrival);
             let pfs_begins = (read.source == Source::Pfs).then_some(read.begins);
-            self.buffers[worker].stage(sample, bytes, Entry { arrival, pfs_begins });
+            let entry = Entry { arrival, source: read.source, pfs_begins };
+            self.buffers[worker].stage(sample, bytes, entry);
             match read.source {
                 Source::Local => self.figures.prefetch_local += 1.0,
                 Source::Remote => self.figures.prefetch_remote += 1.0,
@@ -242,15 +249,19 @@ impl Run<'_> {
         }
     }
 
-    /// When another read than one of the staging threads' brings a sample into the staging buffer: one for an earlier
+    /// What another read than one of the staging threads' brings a sample into the staging buffer: one for an earlier
     /// access, or this worker's own prefetch that is under way or to come.
-    fn shared(&self, worker: usize, sample: u32, staging: &Staging) -> Option<f64> {
+    fn shared(&self, worker: usize, sample: u32, staging: &Staging) -> Option<Entry> {
         if !staging.single_flight {
             return None;
         }
         let buffer = &self.buffers[worker];
-        let prefetched = || self.plan.copies.held_by(sample, worker).map(|copy| copy.from);
-        buffer.has(sample).or_else(|| prefetched().filter(|&from| from >= buffer.last_request))
+        if let Some(arrival) = buffer.has(sample) {
+            return Some(Entry { arrival, source: Source::Local, pfs_begins: None });
+        }
+        let arrival = self.plan.copies.held_by(sample, worker)?.from;
+        let own = Entry { arrival, source: Source::Pfs, pfs_begins: None };
+        (arrival >= buffer.last_request).then_some(own)
     }
 
     /// A read was made: records it and keeps what the plan keeps of it.

@@ -38,6 +38,12 @@ pub struct Figures {
     pub prefetch_local: f64,
     /// Samples staged, or loaded into caches, from another worker's caches.
     pub prefetch_remote: f64,
+    /// Accesses whose bytes came from the file system, staged ahead or on demand.
+    pub served_pfs: f64,
+    /// Accesses whose bytes came from this worker's caches or staging buffer.
+    pub served_local: f64,
+    /// Accesses whose bytes came from another worker's caches.
+    pub served_remote: f64,
     /// MB read from the file system by all workers.
     pub pfs_mb: f64,
     /// The fewest MB that any policy reads with these caches and staging buffers.
@@ -47,8 +53,8 @@ pub struct Figures {
     /// The largest part of the staging buffer's capacity that any worker used. Above 1 only with the thesis's
     /// accounting.
     pub staging_fill: f64,
-    /// MB read from the file system for accesses of the last epoch but one, or of the only epoch, staged or on demand;
-    /// without what loads caches. With the accesses' own MB this gives the share of the origin in a steady state.
+    /// MB read from the file system for accesses of the last epoch, staged or on demand, without what loads caches. Of
+    /// the accesses' own MB this is the share of the origin in a steady state.
     pub steady_pfs_mb: f64,
     /// MB of all accesses of that epoch.
     pub steady_mb: f64,
@@ -105,6 +111,9 @@ impl Outcome {
             prefetch_pfs: mean(|f| f.prefetch_pfs),
             prefetch_local: mean(|f| f.prefetch_local),
             prefetch_remote: mean(|f| f.prefetch_remote),
+            served_pfs: mean(|f| f.served_pfs),
+            served_local: mean(|f| f.served_local),
+            served_remote: mean(|f| f.served_remote),
             pfs_mb: mean(|f| f.pfs_mb),
             floor_pfs_mb: mean(|f| f.floor_pfs_mb),
             cache_fill: most(|f| f.cache_fill),

@@ -39,12 +39,13 @@ impl Simulation {
         Outcome { policy, refused: None, figures }
     }
 
-    /// The global batches of one run.
-    pub fn batches(&self) -> u64 {
-        self.workload.streams.shape.batches() as u64
+    /// How often [`run`](Self::run) calls `step` for a policy that does not refuse.
+    pub fn steps(&self, policy: Policy) -> u64 {
+        let plans = if policy == Policy::Foreread && self.scenario.workers > 1 { 2 } else { 1 };
+        self.workload.streams.shape.batches() as u64 * plans
     }
 
-    /// The mean size of the samples that were drawn times their number: the dataset's MB.
+    /// The sum of all samples' sizes, in MB.
     pub fn dataset_mb(&self) -> f64 {
         self.workload.total() as f64 / crate::workload::MB
     }

@@ -8,11 +8,21 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::scenario::Accounting;
 
+/// Where a read goes; the order is that of preference where times are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    Local,
+    Remote,
+    Pfs,
+}
+
 /// An access that was staged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     /// Seconds from the run's start.
     pub arrival: f64,
+    /// Where its bytes come from.
+    pub source: Source,
     /// When the read from the file system begins that was made for this entry, if one was.
     pub pfs_begins: Option<f64>,
 }
@@ -184,7 +194,7 @@ impl Buffer {
 mod tests {
     use super::*;
 
-    const NOW: Entry = Entry { arrival: 0.0, pfs_begins: None };
+    const NOW: Entry = Entry { arrival: 0.0, source: Source::Pfs, pfs_begins: None };
 
     #[test]
     fn a_sample_takes_its_room_once_and_gives_it_back_once() {

@@ -2,6 +2,7 @@
 //! foreread's.
 //!
 //! With `FOREREAD_SOAK` (any value) the grid is run in full, and the random scenarios as often as `PROPTEST_CASES` says.
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails by panicking")]
 
 use foreread_simulator::{Accounting, Figures, Policy, Scenario, Simulation};
 use proptest::prelude::*;
@@ -61,6 +62,9 @@ proptest! {
             }
             prop_assert!(f.seconds >= f.init_stall_seconds);
             prop_assert_eq!(f.reads_staging + f.reads_pfs + f.reads_local + f.reads_remote, accesses, "{}", policy);
+            if policy != Policy::LowerBound {
+                prop_assert_eq!(f.served_pfs + f.served_local + f.served_remote, accesses, "{}", policy);
+            }
             prop_assert!(f.pfs_mb >= f.floor_pfs_mb, "{} reads less than the floor: {f:?}", policy);
             prop_assert!(f.cache_fill <= 1.0, "{} overdraws a cache: {f:?}", policy);
             let honest = matches!(policy, Policy::Prisma | Policy::Foreread | Policy::ForereadLocality);

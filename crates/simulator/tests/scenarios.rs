@@ -1,4 +1,5 @@
 //! Scenario files that make no sense: one line each, which begins with the field.
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails by panicking")]
 
 use foreread_simulator::{Scenario, SimulateErrorKind};
 

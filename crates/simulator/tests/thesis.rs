@@ -4,6 +4,7 @@
 //! S1 runs in full. S2 and S3 run at a tenth of samples and capacities, so that their seconds count tenfold. Figures
 //! are means over five seeds. No constant here or in the model was fitted to them: what the model's rules leave open is
 //! listed in the engine's head.
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails by panicking")]
 
 use foreread_simulator::{Accounting, Policy, Scenario, Simulation};
 

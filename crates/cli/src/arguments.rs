@@ -32,6 +32,8 @@ pub enum Command {
     Plan(Plan),
     /// Measure the origin, the disks and memory, for plans that say how long a run will take
     Calibrate(Calibrate),
+    /// Play a run through on machines that are only described, under one policy or all
+    Simulate(Simulate),
     /// Show what disk tiers hold, or remove what is not in use
     #[command(subcommand)]
     Cache(Cache),
@@ -319,6 +321,40 @@ impl Plan {
         let mut given = self.running.given();
         given.extend([("samples", self.samples.clone()), ("sample-bytes", self.sample_bytes.clone())]);
         given
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Simulate {
+    /// The scenario file: workers, storage, file system, dataset and training
+    #[arg(value_name = "SCENARIO.toml")]
+    pub scenario: std::path::PathBuf,
+    /// A policy's name, or all [default: all]
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+    /// table, json or csv [default: table]
+    #[arg(long)]
+    pub format: Option<String>,
+    /// Draw one bar a policy into this SVG, and time against cache size into another beside it (FILE-cache.svg)
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<String>,
+    /// Average over so many seeds, from the scenario's own on [default: 1]
+    #[arg(long, value_name = "N")]
+    pub seeds: Option<String>,
+    /// Print every setting and where it came from, and stop
+    #[arg(long)]
+    pub explain: bool,
+}
+
+impl Simulate {
+    /// What was given on the command line.
+    pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
+        vec![
+            ("policy", self.policy.clone()),
+            ("format", self.format.clone()),
+            ("plot", self.plot.clone()),
+            ("seeds", self.seeds.clone()),
+        ]
     }
 }
 

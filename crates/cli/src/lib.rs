@@ -8,6 +8,7 @@ mod allocator;
 mod arguments;
 mod commands;
 mod output;
+mod plot;
 mod progress;
 mod settings;
 mod signals;
@@ -40,6 +41,7 @@ pub fn run() -> ExitCode {
         },
         Command::Plan(options) => commands::plan::run(&options),
         Command::Calibrate(options) => commands::calibrate::run(&options),
+        Command::Simulate(options) => commands::simulate::run(&options),
         Command::Cache(options) => commands::cache::run(&options),
     };
     match done {

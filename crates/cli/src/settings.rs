@@ -17,12 +17,15 @@ const OWN: &[Knob] = &[
     ("samples", None, "how many samples there are, where there is no dataset"),
     ("sample-bytes", None, "how long each is"),
     ("epoch", Some("0"), "which epoch's order to print"),
-    ("format", Some("auto"), "how samples lie in objects"),
+    ("format", None, "how samples lie in objects (index), or how figures are printed (simulate)"),
     ("include", None, "globs of what to index"),
     ("exclude", None, "globs of what to leave out"),
     ("output", None, "where to write the catalog, or the calibration"),
     ("seconds", Some("30"), "how long a calibration may take"),
     ("origin-bytes", Some("1GiB"), "how much a calibration may read from the origin"),
+    ("policy", Some("all"), "which policy is simulated"),
+    ("plot", None, "where plots are drawn"),
+    ("seeds", Some("1"), "how many seeds a simulation averages"),
 ];
 
 /// Gathers all settings; `arguments` are those given on the command line.

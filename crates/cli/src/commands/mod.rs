@@ -7,3 +7,4 @@ pub mod index;
 pub mod load;
 pub mod order;
 pub mod plan;
+pub mod simulate;

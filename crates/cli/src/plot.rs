@@ -169,7 +169,9 @@ pub fn against_cache(name: &str, headline: &str, bound: f64, curves: &[Curve]) -
         let mut labels = vec![(bound_y, Policy::LowerBound.name(), BOUND, true)];
         for (index, curve) in curves.iter().enumerate() {
             let Some(last) = curve.points.last() else { continue };
-            let (colour, dashed) = (LINES[index % LINES.len()], index >= LINES.len());
+            // From the end, so that foreread's own, which come last, are not dashed.
+            let place = curves.len() - 1 - index;
+            let (colour, dashed) = (LINES[place % LINES.len()], place >= LINES.len());
             let ours = matches!(curve.policy, Policy::Foreread | Policy::ForereadLocality);
             let style = ShapeStyle::from(&colour).stroke_width(if ours { 3 } else { 2 });
             let line: Vec<_> = curve.points.iter().map(at).collect();

@@ -15,6 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-types", &[]),
     ("foreread-oracle", &["foreread-types"]),
     ("foreread-planner", &["foreread-types", "foreread-oracle"]),
+    ("foreread-simulator", &["foreread-types", "foreread-oracle", "foreread-planner"]),
     ("foreread-tier", &["foreread-types"]),
     ("foreread-layers", &["foreread-types", "foreread-tier"]),
     ("foreread-tier-testing", &["foreread-types", "foreread-tier"]),
@@ -47,7 +48,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-local",
         ],
     ),
-    ("foreread-cli", &["foreread-types", "foreread"]),
+    ("foreread-cli", &["foreread-types", "foreread", "foreread-simulator"]),
     ("xtask", &[]),
 ];
 
@@ -55,7 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 const FREE: &[&str] = &["foreread-integration-tests", "foreread-benches"];
 
 /// Packages that compute and never wait: no runtime, directly or through others.
-const PURE: &[&str] = &["foreread-types", "foreread-oracle", "foreread-planner"];
+const PURE: &[&str] = &["foreread-types", "foreread-oracle", "foreread-planner", "foreread-simulator"];
 
 /// The package that is for tests only.
 const FOR_TESTS: &str = "foreread-tier-testing";

@@ -19,6 +19,7 @@ mod needs_mounts;
 mod needs_strace;
 mod needs_torch;
 mod order;
+mod simulate;
 mod state;
 mod stop;
 mod support;

@@ -1,0 +1,136 @@
+//! `foreread simulate` as a user sees it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::support::{Finished, foreread, run};
+
+const HEADER: &str = "policy,seconds,init_stall_seconds,reads_staging,reads_pfs,reads_local,reads_remote,prefetch_pfs,\
+                      prefetch_local,prefetch_remote,pfs_mb,floor_pfs_mb";
+
+/// The scenario files that are kept beside the simulator.
+fn thesis(number: u32) -> PathBuf {
+    let file = format!("../crates/simulator/scenarios/thesis-s{number}.toml");
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
+}
+
+fn simulate(scenario: &Path, arguments: &[&str]) -> Finished {
+    let scenario = scenario.to_str().unwrap();
+    run(&mut foreread(["simulate", scenario].iter().chain(arguments)))
+}
+
+/// The first scenario with one piece of text replaced, in a file of its own.
+fn changed(from: &str, to: &str) -> tempfile::NamedTempFile {
+    let text = fs::read_to_string(thesis(1)).unwrap();
+    assert!(text.contains(from), "{from}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), text.replacen(from, to, 1)).unwrap();
+    file
+}
+
+#[test]
+fn csv_has_the_header_of_the_contract_and_a_row_a_policy() {
+    let finished = simulate(&thesis(3), &["--format", "csv"]);
+    let refusals: Vec<_> = finished.stderr.lines().filter(|line| line.contains(" refuses ")).collect();
+    assert_eq!(refusals.len(), 2, "{}", finished.stderr);
+    assert!(refusals[0].starts_with("foreread: lbann-dynamic refuses thesis-s3-tenth: the dataset's"));
+    let output = finished.ok();
+    let rows: Vec<Vec<&str>> = output.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(output.lines().next().unwrap(), HEADER);
+    assert_eq!(rows.len(), 14);
+    for row in &rows[1..] {
+        assert_eq!(row.len(), rows[0].len());
+        if row[0].starts_with("lbann") {
+            assert!(row[1..].iter().all(|field| field.is_empty()), "{row:?}");
+            continue;
+        }
+        let number = |column: &str| -> f64 {
+            row[rows[0].iter().position(|name| *name == column).unwrap()].parse().unwrap()
+        };
+        let reads = ["reads_staging", "reads_pfs", "reads_local", "reads_remote"].map(number);
+        assert_eq!(reads.iter().sum::<f64>(), 150_000.0, "{row:?}");
+        assert!(number("pfs_mb") >= number("floor_pfs_mb"), "{row:?}");
+        assert!(number("seconds") > 760.0, "{row:?}");
+    }
+}
+
+#[test]
+fn json_is_one_object_and_equal_runs_are_equal() {
+    let arguments = ["--format", "json", "--policy", "foreread", "--seeds", "2"];
+    let first: Value = simulate(&thesis(1), &arguments).json();
+    assert_eq!(first, simulate(&thesis(1), &arguments).json());
+    assert_eq!(first["seeds"], 2);
+    assert_eq!(first["policies"].as_array().unwrap().len(), 1);
+    let foreread = &first["policies"][0];
+    assert_eq!(foreread["policy"], "foreread");
+    let seconds = foreread["seconds"].as_f64().unwrap();
+    assert!((7.0..7.5).contains(&seconds), "{foreread}");
+    let refused = simulate(&thesis(3), &["--format", "json", "--policy", "lbann-preload"]).json();
+    assert!(refused["policies"][0].get("seconds").is_none());
+    assert!(refused["policies"][0]["refused"].as_str().unwrap().contains("do not fit"), "{refused}");
+}
+
+#[test]
+fn a_table_names_every_policy() {
+    let table = simulate(&thesis(1), &[]).ok();
+    for policy in ["lower-bound", "nopfs", "monarch", "prisma", "foreread-locality"] {
+        assert!(table.lines().any(|line| line.starts_with(policy)), "{table}");
+    }
+    assert!(table.starts_with("thesis-s1: 4 workers, 10000 samples, "), "{table}");
+}
+
+#[test]
+fn plots_are_two_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let plot = directory.path().join("bars.svg");
+    let scenario = changed("epochs = 10", "epochs = 2");
+    simulate(scenario.path(), &["--plot", plot.to_str().unwrap()]).ok();
+    for file in ["bars.svg", "bars-cache.svg"] {
+        let svg = fs::read_to_string(directory.path().join(file)).unwrap();
+        // One document: an early end was the fault of the first form.
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{file}");
+        assert_eq!(svg.matches("</svg>").count(), 1, "{file}");
+        for word in ["foreread-locality", "nopfs", "lower-bound", "seconds"] {
+            assert!(svg.contains(word), "{file} does not name {word}");
+        }
+    }
+}
+
+#[test]
+fn a_bad_scenario_is_one_line_that_names_the_field() {
+    for (from, to, field) in [
+        ("workers = 4\n", "", "cluster.workers: is missing"),
+        ("compute = 100", "compute = -100", "cluster.compute: is -100"),
+        ("capacity = 51200", "capacity = 0", "storage[1].capacity: is 0"),
+        ("workers = 4", "workers = 20000", "cluster.workers: is 20000, but dataset.samples is 10000"),
+        ("[pfs]", "[pfs", "is not TOML"),
+    ] {
+        let scenario = changed(from, to);
+        let line = simulate(scenario.path(), &[]).fails(2);
+        assert!(line.contains(field) && line.contains(scenario.path().to_str().unwrap()), "{line}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_one_line_too() {
+    let line = simulate(&thesis(1), &["--policy", "lru"]).fails(2);
+    assert!(line.contains("lru") && line.contains("nopfs") && line.contains("foreread-locality"), "{line}");
+    let line = simulate(&thesis(1), &["--format", "xml"]).fails(2);
+    assert!(line.contains("table, json or csv"), "{line}");
+    let line = simulate(&thesis(1), &["--seeds", "0"]).fails(2);
+    assert!(line.contains("seeds"), "{line}");
+    let line = simulate(&thesis(1), &["--plot", "/nowhere/at/all.svg"]).fails(2);
+    assert!(line.contains("/nowhere/at/all.svg"), "{line}");
+    let line = simulate(Path::new("/nowhere/scenario.toml"), &[]).fails(1);
+    assert!(line.contains("/nowhere/scenario.toml"), "{line}");
+}
+
+#[test]
+fn settings_may_come_from_the_environment() {
+    let mut command = foreread(["simulate", thesis(1).to_str().unwrap(), "--format", "csv"]);
+    let output = run(command.env("FOREREAD_POLICY", "naive")).ok();
+    assert_eq!(output.lines().count(), 2, "{output}");
+    assert!(output.lines().nth(1).unwrap().starts_with("naive,"), "{output}");
+}

@@ -261,7 +261,7 @@ fn equal_inputs_give_equal_plans_on_every_machine() {
         found,
         [
             "e5f546d1594015d59b782b2b99652528",
-            "a9eb587a7fd21bb383626a69906e6e62",
+            "bfe45a44d484f43505749ba2c2f15bc0",
             "c91e6f3ba01673bbc60d335606b4ada0"
         ]
     );

@@ -93,6 +93,11 @@ const LONG: &[Long] = &[
         file: "integration-tests/tests/it/endurance.rs",
         test: "three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat",
     },
+    Long {
+        name: "simulated clusters of up to 1,024 workers and 90 epochs",
+        file: "crates/simulator/tests/properties.rs",
+        test: "foreread_reads_the_floor_on_large_clusters_and_in_long_runs",
+    },
 ];
 
 impl Long {

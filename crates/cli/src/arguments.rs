@@ -338,6 +338,9 @@ pub struct Simulate {
     /// Draw one bar a policy into this SVG, and time against cache size into another beside it (FILE-cache.svg)
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<String>,
+    /// What this machine's tiers can do, as `foreread calibrate` wrote it, in place of the scenario's own speeds
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<String>,
     /// Average over so many seeds, from the scenario's own on [default: 1]
     #[arg(long, value_name = "N")]
     pub seeds: Option<String>,
@@ -353,6 +356,7 @@ impl Simulate {
             ("policy", self.policy.clone()),
             ("format", self.format.clone()),
             ("plot", self.plot.clone()),
+            ("calibration", self.calibration.clone()),
             ("seeds", self.seeds.clone()),
         ]
     }

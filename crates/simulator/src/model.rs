@@ -15,6 +15,7 @@
 //! written through the staging buffer's path, whatever class it goes to: that is what the thesis's initial stalls say.
 //! Price: the file system is shared by clients and not by threads, so a worker with more threads gets more from it.
 
+use crate::error::SimulateError;
 use crate::scenario::Scenario;
 
 /// Rates by a whole number: linear between the given points, the end's value outside them.
@@ -28,6 +29,21 @@ impl Curve {
     /// `points` is not empty, ascending and without repeats.
     pub(crate) fn new(points: Vec<(u32, f64)>) -> Self {
         Self { points }
+    }
+
+    /// Through points of (number, MB/s).
+    ///
+    /// # Errors
+    /// No point, points that are not in ascending order of their numbers, or a rate that is not finite and above 0.
+    pub fn through(points: Vec<(u32, f64)>) -> Result<Self, SimulateError> {
+        let ascending = points.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        if points.is_empty()
+            || !ascending
+            || points.iter().any(|(_, rate)| !(rate.is_finite() && *rate > 0.0))
+        {
+            return Err(SimulateError::field("curve", "has ascending numbers, each with a rate above 0"));
+        }
+        Ok(Self { points })
     }
 
     /// The rate at `x`, in MB/s.

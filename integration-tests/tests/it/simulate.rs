@@ -134,3 +134,20 @@ fn settings_may_come_from_the_environment() {
     assert_eq!(output.lines().count(), 2, "{output}");
     assert!(output.lines().nth(1).unwrap().starts_with("naive,"), "{output}");
 }
+
+#[test]
+fn measured_speeds_take_the_place_of_the_scenarios() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let measured = "version = 1\nmade = 0\n[origin]\nurl = \"/x\"\nsample_bytes = 27000\nlatency_seconds = 0.0\n\
+        stream_bytes_per_second = 1000000\n[[origin.read]]\nparallelism = 1\nbytes_per_second = 1000000\nspread = 0.0\n\
+        samples = 1\n";
+    fs::write(file.path(), measured).unwrap();
+    let file = file.path().to_str().unwrap();
+    let arguments = ["--format", "csv", "--policy", "naive", "--calibration"];
+    let slow = simulate(&thesis(1), &[&arguments[..], &[file]].concat()).ok();
+    let seconds: f64 = slow.lines().nth(1).unwrap().split(',').nth(1).unwrap().parse().unwrap();
+    // 10,000 samples of 27 kB, ten times, at 1 MB/s for each of four workers, and then computed and preprocessed.
+    assert!((675.0..705.0).contains(&seconds), "{seconds}");
+    let refused = simulate(&thesis(1), &["--calibration", "/nowhere"]).fails(2);
+    assert!(refused.contains("/nowhere"), "{refused}");
+}

@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use foreread::{Error, ErrorKind, Knobs};
-use foreread_simulator::{Figures, Outcome, Policy, Scenario, Simulation};
+use anyhow::{Context, Result, bail};
+use foreread::{Calibration, Error, ErrorKind, Knobs};
+use foreread_simulator::{Curve as Rates, Figures, Outcome, Policy, Scenario, Simulation};
 use serde::Serialize;
 
 use crate::arguments::Simulate;
@@ -43,7 +43,11 @@ pub fn run(options: &Simulate) -> Result<()> {
         return Err(knobs.refuse("seeds", format!("it is from 1 to {MOST_SEEDS}")).into());
     }
     let plot = knobs.get("plot").map(|(path, _)| PathBuf::from(path));
-    let scenario = read(&options.scenario)?;
+    let mut scenario = read(&options.scenario)?;
+    if let Some((path, _)) = knobs.get("calibration") {
+        let measured = Calibration::read(Path::new(path));
+        speed(&mut scenario, &measured.map_err(|error| knobs.refuse("calibration", error))?)?;
+    }
     if let Some(plot) = &plot {
         check_writable(plot)?;
     }
@@ -94,7 +98,33 @@ fn policies(knobs: &Knobs) -> Result<Vec<Policy>> {
     }
 }
 
+/// Puts measured speeds in the place of the scenario's: what one client gets from the file system (how many clients share
+/// it nobody can measure from one), memory's for the staging buffer and the class after it, the first disk's for the
+/// next.
+fn speed(scenario: &mut Scenario, measured: &Calibration) -> Result<()> {
+    const MB: f64 = 1e6;
+    if let Some(best) = measured.origin.as_ref().and_then(|origin| origin.best()) {
+        scenario.pfs_client = best.bytes_per_second as f64 / MB;
+    }
+    if let Some(memory) = &measured.memory {
+        for class in scenario.storage.iter_mut().take(2) {
+            let rate = Rates::through(vec![(1, memory.bytes_per_second as f64 / MB)])?;
+            (class.read, class.write) = (rate.clone(), rate);
+        }
+    }
+    if let (Some(disk), Some(class)) = (measured.disk.first(), scenario.storage.get_mut(2)) {
+        let points = disk.read.iter().map(|point| (point.parallelism, point.bytes_per_second as f64 / MB));
+        class.read = Rates::through(points.collect())?;
+        class.write = Rates::through(vec![(1, disk.write_bytes_per_second as f64 / MB)])?;
+    }
+    Ok(())
+}
+
 fn read(path: &Path) -> Result<Scenario> {
+    // A pipe in the file's place is not waited for.
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        bail!("{} cannot be read: it is not a regular file", path.display());
+    }
     let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let usage = |problem: String| Error::new(ErrorKind::Usage, format!("{}: {problem}", path.display()));
     let text = String::from_utf8(bytes).map_err(|_| usage("is not text".to_owned()))?;

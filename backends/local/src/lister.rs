@@ -208,8 +208,9 @@ impl Walk {
                     break;
                 }
             };
-            // `.`, `..` and what is hidden.
-            if entry.file_name().to_bytes().starts_with(b".") {
+            // `.`, `..` and what is hidden; and a disk tier that somebody has put into a dataset.
+            let name = entry.file_name().to_bytes();
+            if name.starts_with(b".") || name == crate::disk::ROOT.as_bytes() {
                 continue;
             }
             if entry.file_type() == FileType::Directory {

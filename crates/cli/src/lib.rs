@@ -2,7 +2,8 @@
 //! with them.
 //!
 //! Standard output carries the result alone; progress, logs and errors go to standard error. Exit codes: 0 done,
-//! 1 failed, 2 wrong usage, 128 + n ended by signal n after its state was saved (`load --state`).
+//! 1 failed, 2 wrong usage, 128 + n ended by signal n after its state was saved (`load --state`), 141 (that is, SIGPIPE's)
+//! when whoever reads standard output has gone away before the work was done.
 
 mod allocator;
 mod arguments;

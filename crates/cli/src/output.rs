@@ -13,8 +13,8 @@ pub fn stdout() -> BufWriter<StdoutLock<'static>> {
 /// Prints `error` as one line on standard error and says how the program ends.
 pub fn fail(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
-        // Whoever read the output has seen enough.
-        return ExitCode::SUCCESS;
+        // Whoever read the output has seen enough; that the rest was left undone is what other tools say in this way too.
+        return ExitCode::from(128 + 13);
     }
     complain(&chain(error));
     match error.downcast_ref::<foreread::Error>().map(foreread::Error::kind) {

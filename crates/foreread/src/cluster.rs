@@ -92,8 +92,9 @@ fn of_disk(config: &Config) -> Level {
     let Some(speeds) = speeds.collect::<Option<Vec<&DiskSpeed>>>().filter(|speeds| !speeds.is_empty()) else {
         return level;
     };
-    let read = speeds.iter().filter_map(|speed| speed.best()).map(|best| best.bytes_per_second).sum();
-    let write = speeds.iter().map(|speed| speed.write_bytes_per_second).sum();
+    let read = speeds.iter().filter_map(|speed| speed.best()).map(|best| best.bytes_per_second);
+    let write = speeds.iter().map(|speed| speed.write_bytes_per_second);
+    let (read, write) = (read.fold(0, u64::saturating_add), write.fold(0, u64::saturating_add));
     Level { read: Curve::flat(read), write: Curve::flat(write), ..level }
 }
 
@@ -183,6 +184,14 @@ mod tests {
         let known = Config { disk: vec![disk("/scratch")], ..calibrated() };
         let level = &described(&known, "/data").stores[0].levels[1];
         assert_eq!((level.read.at(1), level.write.at(1)), (500, 300));
+        let twice = Config { disk: vec![disk("/scratch"), disk("/scratch")], ..calibrated() };
+        assert_eq!(described(&twice, "/data").stores[0].levels[1].read.at(1), 1000);
+        let mut fastest = calibrated();
+        if let Some(calibration) = fastest.calibration.as_mut().map(Arc::make_mut) {
+            calibration.disk[0].write_bytes_per_second = u64::MAX;
+        }
+        let fastest = Config { disk: twice.disk, ..fastest };
+        assert_eq!(described(&fastest, "/data").stores[0].levels[1].write.at(1), u64::MAX);
         let half = Config { disk: vec![disk("/scratch"), disk("/more")], ..calibrated() };
         assert_eq!(described(&half, "/data").stores[0].levels[1].read, Curve::unlimited());
     }

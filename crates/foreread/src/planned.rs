@@ -62,7 +62,7 @@ impl Planned {
     /// # Errors
     /// If the settings make no sense or contradict each other.
     pub fn new(config: Config, sizes: &[Sizes]) -> Result<Self> {
-        let room = config.disk.iter().map(|disk| disk.bytes).sum();
+        let room = config.disk.iter().fold(0u64, |sum, disk| sum.saturating_add(disk.bytes));
         Self::resumed(config, sizes, Place { kernel_cached: false, disk: room, warm: 0, url: None }, |_| {
             Ok(None)
         })

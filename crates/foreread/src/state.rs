@@ -132,7 +132,8 @@ impl State {
     /// Writes a state file: whole or not at all, and durable when this returns.
     ///
     /// # Errors
-    /// If it cannot be written; the file is then as it was.
+    /// If it cannot be written; the file is then as it was, or, where only its directory cannot be flushed, the new one,
+    /// which a power failure may undo.
     pub fn write(&self, path: &Path) -> Result<()> {
         self.replace(path).map_err(|error| {
             Error::new(
@@ -143,8 +144,14 @@ impl State {
     }
 
     fn replace(&self, path: &Path) -> std::io::Result<()> {
-        let name = path.file_name().ok_or(IoErrorKind::InvalidInput)?;
-        let mut temporary = name.to_owned();
+        let no_name = || std::io::Error::new(IoErrorKind::InvalidInput, "a state file has a name");
+        let name = path.file_name().ok_or_else(no_name)?;
+        // What a link leads to is replaced, not the link.
+        let (path, name) = match path.canonicalize() {
+            Ok(real) => (real.clone(), real.file_name().unwrap_or(name).to_owned()),
+            Err(_) => (path.to_owned(), name.to_owned()),
+        };
+        let mut temporary = name;
         temporary.push(format!(".{}.tmp", std::process::id()));
         let temporary = path.with_file_name(temporary);
         let written = File::create(&temporary).and_then(|mut file| {
@@ -152,7 +159,7 @@ impl State {
             file.write_all(b"\n")?;
             file.sync_all()
         });
-        let replaced = written.and_then(|()| std::fs::rename(&temporary, path));
+        let replaced = written.and_then(|()| std::fs::rename(&temporary, &path));
         if replaced.is_err() {
             // The failure is what matters; a file that is left over is as harmless as one that was never made.
             let _ = std::fs::remove_file(&temporary);

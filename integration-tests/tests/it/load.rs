@@ -184,3 +184,29 @@ fn what_a_run_sets_by_itself_is_in_its_report() {
     assert_eq!(number(look_ahead, "/allowed_bytes"), 256 << 20);
     assert!(number(look_ahead, "/lowest_bytes") < 100_000_000, "{look_ahead}");
 }
+
+#[test]
+fn a_disk_tier_that_lies_in_the_dataset_is_no_part_of_it() {
+    let samples = Samples::awkward(60, 20_000);
+    let directory = samples.path().to_str().unwrap();
+    let disk = format!("{directory}=20MB");
+    let arguments = ["--epochs", "2", "--digest", "--disk", &disk];
+    let first = load(&samples, &arguments);
+    let second = load(&samples, &arguments);
+    assert_eq!(number(&second, "/samples"), number(&first, "/samples"));
+    assert_eq!(second["epochs"][0]["digest"], first["epochs"][0]["digest"]);
+    assert!(number(&second, "/epochs/0/reads/disk/samples") > 0, "{second}");
+}
+
+#[test]
+fn whoever_closes_the_output_has_not_let_the_run_end_well() {
+    use std::io::Read;
+    let samples = Samples::awkward(200, 20_000);
+    let mut command =
+        foreread(["load", samples.path().to_str().unwrap(), "--epochs", "50", "--compute-ms", "10"]);
+    let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    output.read_exact(&mut [0; 20]).unwrap();
+    drop(output);
+    assert_eq!(child.wait().unwrap().code(), Some(141));
+}

@@ -146,8 +146,8 @@ fn measured_speeds_take_the_place_of_the_scenarios() {
     let arguments = ["--format", "csv", "--policy", "naive", "--calibration"];
     let slow = simulate(&thesis(1), &[&arguments[..], &[file]].concat()).ok();
     let seconds: f64 = slow.lines().nth(1).unwrap().split(',').nth(1).unwrap().parse().unwrap();
-    // 10,000 samples of 27 kB, ten times, at 1 MB/s for each of four workers, and then computed and preprocessed.
-    assert!((675.0..705.0).contains(&seconds), "{seconds}");
+    // 10,000 samples of 27 kB, ten times, at 1 MB/s for each of four workers, who wait for the slowest in each batch.
+    assert!((675.0..760.0).contains(&seconds), "{seconds}");
     let refused = simulate(&thesis(1), &["--calibration", "/nowhere"]).fails(2);
     assert!(refused.contains("/nowhere"), "{refused}");
 }

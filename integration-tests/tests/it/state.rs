@@ -149,3 +149,33 @@ fn a_state_that_cannot_be_written_is_found_out_before_anything_is_read() {
     let line = run(&mut command(&samples, &validation, state, &["--origin-limit=10"])).fails(1);
     assert!(line.contains("/no/such/directory/state.json"), "{line}");
 }
+
+#[test]
+fn a_state_that_would_be_a_sample_is_refused() {
+    let samples = Samples::awkward(30, 1000);
+    let directory = samples.path().to_str().unwrap();
+    let state = format!("{directory}/run.state");
+    let said = run(&mut foreread(["load", directory, "--state", &state])).fails(2);
+    assert!(said.contains("would be a sample of it; keep it elsewhere"), "{said}");
+    assert!(run(&mut foreread(["load", directory, "--state", ""])).fails(2).contains("--state"));
+    let hidden = format!("{directory}/.run.state");
+    run(&mut foreread(["load", directory, "--state", &hidden, "--epochs", "1"])).ok();
+    let again = run(&mut foreread(["load", directory, "--state", &hidden, "--epochs", "1"])).ok();
+    assert!(again.contains("nothing is left of this run; --epochs prolongs it"), "{again}");
+}
+
+#[test]
+fn a_state_behind_a_link_stays_behind_it() {
+    let samples = Samples::awkward(30, 1000);
+    let scratch = tempfile::tempdir().unwrap();
+    let (real, link) = (scratch.path().join("real"), scratch.path().join("link"));
+    std::fs::write(&real, "").unwrap();
+    std::fs::remove_file(&real).unwrap();
+    let load = |state: &Path| {
+        run(foreread(["load", samples.path().to_str().unwrap(), "--epochs", "1", "--state"]).arg(state)).ok()
+    };
+    load(&real);
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    load(&link);
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+}

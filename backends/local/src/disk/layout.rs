@@ -19,7 +19,7 @@ use foreread_types::Fingerprint;
 
 use super::format::{self, BLOCK, Header, INDEX_HEADER, INDEX_MAGIC, SEGMENT_MAGIC};
 
-pub(super) const ROOT: &str = "foreread-cache";
+pub(crate) const ROOT: &str = "foreread-cache";
 pub(super) const OWNER: &str = "owner";
 pub(super) const LOCK: &str = "lock";
 pub(super) const INDEX: &str = "index";

@@ -82,5 +82,6 @@ mod uring;
 mod write;
 
 pub use config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskReader, Stored, WhenOwned};
+pub(crate) use layout::ROOT;
 pub use manage::{CacheEntry, Removed, Rule, clean, list};
 pub use tier::DiskTier;

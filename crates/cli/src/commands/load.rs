@@ -1,12 +1,12 @@
 //! `foreread load`: run the loader as a trainer would and report each epoch.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use foreread::{Batch, ByteSize, Config, EpochReport, Error, Loader, Report, State};
+use foreread::{Batch, ByteSize, Config, EpochReport, Error, Loader, Prepared, Report, State};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::Load;
@@ -39,10 +39,16 @@ pub fn run(options: &Load) -> Result<ExitCode> {
         builder = builder.resume(state);
     }
     let ready = builder.prepare_with(progress::listing(&options.target))?;
+    if let Some(path) = &state {
+        keep_out(path, ready.prepared()).map_err(|why| knobs.refuse("state", why))?;
+    }
     let passes: Vec<u64> = ready.prepared().run().passes().map(|pass| pass.batches).collect();
     let mut out = output::stdout();
     if !json {
         heading(&mut out, ready.prepared())?;
+        if passes.iter().all(|&batches| batches == 0) {
+            writeln!(out, "nothing is left of this run; --epochs prolongs it")?;
+        }
     }
     let loader = ready.start();
     // From here on there is something to be saved. The first time at once, so that a path that cannot be written is
@@ -88,6 +94,26 @@ pub fn run(options: &Load) -> Result<ExitCode> {
         );
     }
     Ok(ended.unwrap_or(ExitCode::SUCCESS))
+}
+
+/// A state that lies in a dataset would be a sample of it the next time that it is listed.
+fn keep_out(state: &Path, prepared: &Prepared) -> Result<(), String> {
+    let Some(name) = state.file_name() else { return Err("it names no file".to_owned()) };
+    let parent = state.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // A directory that is not there is found out when the state is written.
+    let Ok(parent) = parent.canonicalize() else { return Ok(()) };
+    for catalog in prepared.catalogs() {
+        let base = catalog.base_url();
+        let inside = Path::new(base.strip_prefix("file://").unwrap_or(base))
+            .canonicalize()
+            .is_ok_and(|dataset| parent.starts_with(dataset));
+        if inside && !name.as_encoded_bytes().starts_with(b".") {
+            return Err(format!(
+                "it lies in the dataset {base} and would be a sample of it; keep it elsewhere"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The run from the trainer's side: takes batches, computes, remembers what it saw.
@@ -202,7 +228,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn heading(out: &mut impl Write, prepared: &foreread::Prepared) -> Result<()> {
+fn heading(out: &mut impl Write, prepared: &Prepared) -> Result<()> {
     for (catalog, name) in prepared.catalogs().zip(["dataset", "validation"]) {
         writeln!(
             out,
@@ -227,9 +253,18 @@ fn line(out: &mut impl Write, epoch: &EpochReport) -> Result<()> {
         0 => 0.0,
         samples => 100.0 * count.samples.unwrap_or(0) as f64 / samples as f64,
     };
+    let places = [
+        ("origin", epoch.reads.origin),
+        ("memory", epoch.reads.memory),
+        ("disk", epoch.reads.disk),
+        ("peers", epoch.reads.peer),
+    ];
+    // Origin and memory are always said, the others where there are any.
+    let from = places.iter().filter(|(_, count)| count.samples.is_some());
+    let from: Vec<String> = from.map(|(name, count)| format!("{name} {:.1} %", share(*count))).collect();
     writeln!(
         out,
-        "epoch {:<3} {:10} {} samples in {:.2} s: {:.0} samples/s, {}/s; stalled {:.2} s; origin {:.1} %, memory {:.1} %{}",
+        "epoch {:<3} {:10} {} samples in {:.2} s: {:.0} samples/s, {}/s; stalled {:.2} s; {}{}",
         epoch.epoch,
         epoch.phase,
         epoch.samples,
@@ -237,8 +272,7 @@ fn line(out: &mut impl Write, epoch: &EpochReport) -> Result<()> {
         rate(epoch.samples),
         ByteSize(rate(epoch.bytes) as u64),
         epoch.stall_seconds,
-        share(epoch.reads.origin),
-        share(epoch.reads.memory),
+        from.join(", "),
         epoch.digest.as_ref().map(|digest| format!("; sha256 {digest}")).unwrap_or_default(),
     )?;
     if let Some(ids) = &epoch.ids {

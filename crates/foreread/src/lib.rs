@@ -28,6 +28,7 @@ mod runtime;
 mod size;
 mod state;
 mod text;
+mod together;
 
 pub use foreread_dataset as dataset;
 pub use foreread_layers as layers;
@@ -58,6 +59,7 @@ pub use crate::report::{
 };
 pub use crate::size::{ByteRate, ByteSize, ParseSizeError};
 pub use crate::state::State;
+pub use crate::together::Together;
 
 /// The README's examples, compiled.
 #[cfg(all(doctest, feature = "local"))]

@@ -45,10 +45,10 @@ pub struct Planned {
     pub(crate) config: Config,
     pub(crate) run: Run,
     /// By dataset.
-    sizes: Vec<Sizes>,
+    pub(crate) sizes: Vec<Sizes>,
     pub(crate) cluster: Cluster,
     /// Whether the origin's speed is known.
-    is_timed: bool,
+    pub(crate) is_timed: bool,
     pub(crate) plan: Arc<Plan>,
     pub(crate) floor: u64,
 }

@@ -101,3 +101,22 @@ fn what_cannot_be_measured_or_read_is_one_line_that_names_it() {
     let said = run(foreread(described).arg(empty.path().join("none"))).fails(2);
     assert!(said.contains("none cannot be read"), "{said}");
 }
+
+#[test]
+fn the_caches_of_several_ranks_are_planned_as_one_too() {
+    let described =
+        ["--samples", "1000", "--sample-bytes", "100000", "--origin-limit", "10MB/s", "--epochs", "3"];
+    let ranks = ["--rank", "1", "--world-size", "4", "--memory", "30MB", "--look-ahead", "1MiB"];
+    let report = plan(&[&described[..], &ranks].concat());
+    let together = &report["together"];
+    // All fit in the four together, and in none alone.
+    assert_eq!(number(together, "/origin_bytes"), 100_000_000);
+    assert_eq!(number(together, "/floor_origin_bytes"), 100_000_000);
+    assert!(number(&report, "/plan/origin_bytes") > 30_000_000, "{report}");
+    let local = number(together, "/local_uses") as f64 / number(together, "/uses") as f64;
+    assert!((0.25..0.75).contains(&local), "{together}");
+    let first = together["forecast"][0]["seconds"].as_f64().unwrap();
+    assert!((2.4..2.7).contains(&first), "{together}");
+    assert_eq!(number(together, "/forecast/1/origin_bytes"), 0);
+    assert!(plan(&described).get("together").is_none());
+}

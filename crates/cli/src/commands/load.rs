@@ -310,11 +310,15 @@ fn total(out: &mut impl Write, report: &Report) -> Result<()> {
         )?;
     }
     if let Some(disk) = &report.disk {
+        let capacity = match disk.capacity_bytes {
+            0 => "what another process keeps there".to_owned(),
+            capacity => ByteSize(capacity).to_string(),
+        };
         writeln!(
             out,
             "disk         {} held of {}; {} written, {} skipped, {} failed, {} corrupt; read by {}",
             ByteSize(disk.held_bytes),
-            ByteSize(disk.capacity_bytes),
+            capacity,
             disk.written,
             disk.skipped,
             disk.failed,

@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::Result;
 use foreread::planner::{EpochForecast, LevelPlan, Resource, Retention, Summary};
 use foreread::types::Sizes;
-use foreread::{ByteSize, Config, Knobs, Loader, Planned, Worth};
+use foreread::{ByteSize, Config, Knobs, Loader, Planned, Together, Worth};
 use serde::Serialize;
 
 use crate::arguments::Plan;
@@ -29,6 +29,21 @@ struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forecast: Vec<Forecast>,
     one_more_gigabyte: Vec<More>,
+    /// Where there are several ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    together: Option<AsOne>,
+}
+
+/// All ranks' caches as one.
+#[derive(Serialize)]
+struct AsOne {
+    owner: &'static str,
+    origin_bytes: u64,
+    floor_origin_bytes: u64,
+    uses: u64,
+    local_uses: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    forecast: Vec<Forecast>,
 }
 
 /// One epoch, predicted.
@@ -109,6 +124,7 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
     let summary = planned.plan().summary();
     let forecast = planned.forecast()?.unwrap_or_default();
     let worth = planned.worth(MORE)?;
+    let together = planned.together()?;
     if json {
         let report = Report {
             rank: config.rank,
@@ -119,6 +135,7 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
             plan: summary,
             forecast: forecast.iter().map(|epoch| Forecast::of(epoch, planned)).collect(),
             one_more_gigabyte: worth.into_iter().map(More::of).collect(),
+            together: together.map(|together| AsOne::of(together, planned)),
         };
         serde_json::to_writer(&mut *out, &report)?;
         writeln!(out)?;
@@ -166,6 +183,13 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
             ByteSize(planned.floor())
         )?;
     }
+    if forecast.is_empty() {
+        writeln!(
+            out,
+            "time         unknown: nobody said how fast the origin is (--calibration, as `foreread calibrate` \
+             writes it, or --origin-limit)"
+        )?;
+    }
     spans(out, planned, &forecast)?;
     for worth in &worth {
         let seconds = match worth.seconds {
@@ -179,8 +203,39 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
             ByteSize(worth.origin_bytes)
         )?;
     }
+    if let Some(together) = &together {
+        as_one(out, planned, together)?;
+    }
     writeln!(out, "fingerprint  {}", summary.fingerprint)?;
     Ok(())
+}
+
+impl AsOne {
+    fn of(together: Together, planned: &Planned) -> Self {
+        let forecast = together.forecast.as_deref().unwrap_or_default();
+        Self {
+            owner: together.owner,
+            origin_bytes: together.origin_bytes,
+            floor_origin_bytes: together.floor_origin_bytes,
+            uses: together.uses.samples,
+            local_uses: together.local.samples,
+            forecast: forecast.iter().map(|epoch| Forecast::of(epoch, planned)).collect(),
+        }
+    }
+}
+
+fn as_one(out: &mut impl Write, planned: &Planned, together: &Together) -> Result<()> {
+    writeln!(
+        out,
+        "together     the caches of {} ranks as one (this release's ranks read for themselves): {} from the origin, of {} at \
+         least; the {} keeps a sample, {:.1} % of the uses are its own",
+        together.ranks,
+        ByteSize(together.origin_bytes),
+        ByteSize(together.floor_origin_bytes),
+        together.owner,
+        100.0 * together.local.samples as f64 / together.uses.samples.max(1) as f64
+    )?;
+    spans(out, planned, together.forecast.as_deref().unwrap_or_default())
 }
 
 impl More {
@@ -191,13 +246,6 @@ impl More {
 
 /// How long epochs take; those that are alike in one line.
 fn spans(out: &mut impl Write, planned: &Planned, forecast: &[EpochForecast]) -> Result<()> {
-    if forecast.is_empty() {
-        writeln!(
-            out,
-            "time         unknown: nobody said how fast the origin is (--calibration, as `foreread calibrate` \
-             writes it, or --origin-limit)"
-        )?;
-    }
     let alike = |a: &EpochForecast, b: &EpochForecast| {
         a.limiting == b.limiting && a.nanoseconds.abs_diff(b.nanoseconds) <= a.nanoseconds / 100
     };

@@ -1,0 +1,70 @@
+//! What all ranks' caches would do as one: the plan of a cluster whose ranks have caches like this one's.
+//!
+//! Ranks of this release read for themselves; this says what they leave lying there, before machines are booked.
+
+use foreread_planner::{Amount, Cluster, EpochForecast, Ownership, Ranks, Store, plan_cluster};
+use foreread_types::StoreId;
+
+use crate::error::Result;
+use crate::planned::Planned;
+
+/// Up to so many uses, both rules of ownership are tried; beyond, the one that costs a single order.
+const MOST_USES: u64 = 1 << 26;
+
+/// All ranks' caches as one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Together {
+    /// How many ranks.
+    pub ranks: u32,
+    /// Who keeps a sample: `first reader` or `most frequent reader`.
+    pub owner: &'static str,
+    /// Bytes that all ranks together read from the origin over the run.
+    pub origin_bytes: u64,
+    /// The fewest that any policy can read.
+    pub floor_origin_bytes: u64,
+    /// Uses of all samples by all ranks.
+    pub uses: Amount,
+    /// Those of them that are served by the rank's own caches.
+    pub local: Amount,
+    /// How long epochs take, where it is known how fast the origin is.
+    pub forecast: Option<Vec<EpochForecast>>,
+}
+
+impl Planned {
+    /// Plans for all ranks together, if there are several. Takes seconds for tens of millions of samples.
+    ///
+    /// # Errors
+    /// If the run cannot be planned.
+    pub fn together(&self) -> Result<Option<Together>> {
+        let ranks = self.run.world_size();
+        let Some(own) = self.cluster.stores.first().filter(|_| ranks > 1) else { return Ok(None) };
+        let store = |rank| Store::new(StoreId(rank), own.levels.clone());
+        let cluster = Cluster {
+            stores: (0..ranks).map(store).collect(),
+            ranks: Ranks::PerStore(1),
+            ..self.cluster.clone()
+        };
+        let samples = self.sizes.iter().map(|sizes| sizes.len()).fold(0, u64::saturating_add);
+        let uses = samples.saturating_mul(self.config.epochs);
+        let ownership = if uses <= MOST_USES { Ownership::Cheaper } else { Ownership::FirstReader };
+        let plan = plan_cluster(&self.run, &self.sizes, &cluster, ownership)?;
+        let forecast = self.is_timed.then(|| plan.predict(&self.run, &cluster)).transpose()?;
+        let local = plan.stores().iter().fold(Amount::default(), |sum, store| Amount {
+            samples: sum.samples.saturating_add(store.local.samples),
+            bytes: sum.bytes.saturating_add(store.local.bytes),
+        });
+        let owner = match plan.ownership() {
+            Ownership::FirstReader => "first reader",
+            _ => "most frequent reader",
+        };
+        Ok(Some(Together {
+            ranks,
+            owner,
+            origin_bytes: plan.origin_bytes(),
+            floor_origin_bytes: plan.floor(),
+            uses: plan.uses(),
+            local,
+            forecast,
+        }))
+    }
+}

@@ -21,7 +21,7 @@ use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Sizes, StoreId
 
 use crate::assign::{Assigned, Part, assign};
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
-use crate::copies::{self, Copies};
+use crate::copies::{self, Copies, SecondCopy};
 use crate::demand::{Demand, Epoch, Scope, Uses, check};
 use crate::error::{PlanError, Reason};
 use crate::floor::Floor;
@@ -131,15 +131,40 @@ pub fn plan_cluster(
     cluster: &Cluster,
     ownership: Ownership,
 ) -> Result<ClusterPlan, PlanError> {
+    Ok(planned(run, sizes, cluster, ownership, false)?.0)
+}
+
+/// The same for whoever looks at all ranks at once, as a simulation does: the plan, and the second copies of every store,
+/// those first that save most. A rank's own plan has its own store's only.
+///
+/// # Errors
+/// As [`plan_cluster`].
+pub fn plan_cluster_and_copies(
+    run: &Run,
+    sizes: &[Sizes],
+    cluster: &Cluster,
+    ownership: Ownership,
+) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
+    planned(run, sizes, cluster, ownership, true)
+}
+
+fn planned(
+    run: &Run,
+    sizes: &[Sizes],
+    cluster: &Cluster,
+    ownership: Ownership,
+    all_copies: bool,
+) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
     cluster.check(run.world_size())?;
     check(run, sizes)?;
     let room = u128::from(cluster.capacity()) + u128::from(cluster.look_ahead) * u128::from(run.world_size());
     let samples = used(run, sizes).map(|dataset| sizes[dataset].len()).fold(0, u64::saturating_add);
-    let planning = Planning { run, sizes, cluster, stores: &cluster.stores_of_ranks(run.world_size()) };
+    let stores = &cluster.stores_of_ranks(run.world_size());
+    let planning = Planning { run, sizes, cluster, stores, all_copies };
     if planning.is_ruled() && (ownership == Ownership::FirstReader || samples > TABLE_MOST) {
         // Nothing is counted: whole passes are arithmetic, and what others read is estimated.
         let demand = Demand::within(run, sizes, Scope::Cluster, 0)?;
-        return planning.rule(&demand, Floor::of_demand(&demand, narrow(room)));
+        return Ok((planning.rule(&demand, Floor::of_demand(&demand, narrow(room)))?, Vec::new()));
     }
     if samples > TABLES {
         return Err(Reason::Samples { samples, most: TABLES }.into());
@@ -165,7 +190,7 @@ pub fn plan_cluster(
     };
     Ok(match (first, most) {
         (Some(first), Some(most)) => {
-            if first.nanoseconds(run, cluster) < most.nanoseconds(run, cluster) {
+            if first.0.nanoseconds(run, cluster) < most.0.nanoseconds(run, cluster) {
                 first
             } else {
                 most
@@ -188,6 +213,8 @@ struct Planning<'a> {
     cluster: &'a Cluster,
     /// By rank.
     stores: &'a [u16],
+    /// Whether the second copies of other ranks' stores are asked for.
+    all_copies: bool,
 }
 
 impl Planning<'_> {
@@ -212,7 +239,7 @@ impl Planning<'_> {
         floor: Floor,
         readers: &[Readers],
         ownership: Ownership,
-    ) -> Result<ClusterPlan, PlanError> {
+    ) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
         let first = ownership == Ownership::FirstReader;
         let parts: Vec<Part<'_>> = (self.sizes.iter().zip(readers).zip(&demand.datasets).enumerate())
             .map(|(dataset, ((sizes, readers), demand))| {
@@ -225,12 +252,13 @@ impl Planning<'_> {
         let complete = parts.iter().zip(&assigned).all(|(part, assigned)| {
             (0..).zip(&assigned.owners).all(|(id, &owner)| owner != NOBODY || part.uses.of(SampleId(id)) <= 1)
         });
-        let copies = if complete {
+        let mut copies = if complete {
             let own = usize::from(self.stores[self.run.rank().0 as usize]);
-            copies::choose(self.cluster, &parts, &assigned, &mut rooms, own)?
+            copies::choose(self.cluster, &parts, &assigned, &mut rooms, own, self.all_copies)?
         } else {
             None
         };
+        let all = copies.as_mut().map_or_else(Vec::new, |copies| std::mem::take(&mut copies.all));
         let holdings = self.holdings(&parts, &assigned);
         let owners = assigned.into_iter().map(|assigned| {
             if assigned.owners.iter().all(|&owner| owner == NOBODY) {
@@ -239,7 +267,7 @@ impl Planning<'_> {
                 Of::Table(Arc::new(assigned.owners))
             }
         });
-        Ok(self.finish(demand, floor, ownership, Owners::new(owners.collect()), holdings, copies))
+        Ok((self.finish(demand, floor, ownership, Owners::new(owners.collect()), holdings, copies), all))
     }
 
     fn holdings(&self, parts: &[Part<'_>], assigned: &[Assigned]) -> Vec<Holding> {

@@ -11,10 +11,10 @@
 //! [`Readers`]: crate::readers::Readers
 
 use foreread_oracle::Fingerprinter;
-use foreread_types::{Fingerprint, SampleId};
+use foreread_types::{Fingerprint, SampleId, SampleKey};
 
 use crate::assign::{Assigned, Part, Prices};
-use crate::cluster::{Cluster, MAX_LEVELS};
+use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
 use crate::error::Reason;
 use crate::forecast::Amount;
 use crate::knapsack::Filled;
@@ -22,10 +22,23 @@ use crate::owners::unpack;
 use crate::placement::Table;
 use crate::rooms::Rooms;
 
+/// A store's copy of a sample that another store owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SecondCopy {
+    /// The sample.
+    pub key: SampleKey,
+    /// The position of the store in [`Cluster::stores`].
+    pub store: usize,
+    /// The level of that store.
+    pub level: LevelIndex,
+}
+
 /// Which second copies there are.
 pub(crate) struct Copies {
     /// Of the rank's own store, by dataset.
     pub(crate) own: Vec<Table>,
+    /// Of all stores, the best first; empty where nobody asked.
+    pub(crate) all: Vec<SecondCopy>,
     /// By store, by level.
     pub(crate) filled: Vec<[Filled; MAX_LEVELS]>,
     /// By store, the uses that they serve.
@@ -34,13 +47,15 @@ pub(crate) struct Copies {
     pub(crate) print: Fingerprint,
 }
 
-/// Chooses them; `own` is the rank's store. None where nobody counted who uses what.
+/// Chooses them; `own` is the rank's store, and `all` whether the others' are asked for. None where nobody counted who
+/// uses what.
 pub(crate) fn choose(
     cluster: &Cluster,
     parts: &[Part<'_>],
     assigned: &[Assigned],
     rooms: &mut Rooms,
     own: usize,
+    all: bool,
 ) -> Result<Option<Copies>, Reason> {
     let empty =
         (0..cluster.stores.len()).all(|store| (0..MAX_LEVELS).all(|level| rooms.left(store, level) == 0));
@@ -65,6 +80,7 @@ pub(crate) fn choose(
     let stores = cluster.stores.len();
     let mut copies = Copies {
         own: parts.iter().map(|_| Table::NOTHING).collect(),
+        all: Vec::new(),
         filled: vec![[Filled::default(); MAX_LEVELS]; stores],
         near: vec![Amount::default(); stores],
         print: Fingerprinter::new("copies 1").finish(),
@@ -84,6 +100,11 @@ pub(crate) fn choose(
             copies.near[store].plus(Amount { samples: uses, bytes: uses.saturating_mul(bytes) });
         print =
             print.number(u64::from(id) << 32 | (store as u64) << 2 | u64::from(level.0)).number(at.into());
+        if all {
+            copies.all.try_reserve(1).map_err(|_| too_large(part))?;
+            let key = SampleKey::new(part.dataset, SampleId(id.into()));
+            copies.all.push(SecondCopy { key, store, level });
+        }
         if store == own {
             let table = &mut copies.own[at as usize];
             if matches!(table, Table::Ranges(_)) {

@@ -50,7 +50,8 @@ mod rooms;
 mod rule;
 
 pub use cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, MAX_STORES, Network, Ranks, Store, Trainer};
-pub use cluster_plan::{ClusterPlan, Ownership, StorePlan, plan_cluster};
+pub use cluster_plan::{ClusterPlan, Ownership, StorePlan, plan_cluster, plan_cluster_and_copies};
+pub use copies::SecondCopy;
 pub use cost::Copy;
 pub use curve::Curve;
 pub use demand::{Demand, Epoch, Scope, Uses};

@@ -120,6 +120,13 @@ impl Locality {
         out.extend(pairs.filter(|(_, of)| **of == rank).map(|(&id, _)| id));
     }
 
+    /// The samples of a step in the order of the global batch, each with the rank that gets it: what
+    /// [`fill`](Self::fill) gives for every rank, at the cost of one.
+    pub fn step(&mut self, step: u64) -> impl Iterator<Item = (Rank, SampleId)> + '_ {
+        self.deal(step);
+        self.step.ranks.iter().copied().zip(self.step.ids.iter().copied())
+    }
+
     fn deal(&mut self, number: u64) {
         let step = &mut self.step;
         if step.number == Some(number) {

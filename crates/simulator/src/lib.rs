@@ -30,12 +30,14 @@
 mod copies;
 mod engine;
 mod error;
+mod first_use;
 mod model;
 mod outcome;
-mod placement;
 mod plan;
+mod planned;
 mod policies;
 mod reader;
+mod run;
 mod scenario;
 mod simulation;
 mod staging;

@@ -46,6 +46,10 @@ impl Curve {
         Ok(Self { points })
     }
 
+    pub(crate) fn points(&self) -> &[(u32, f64)] {
+        &self.points
+    }
+
     /// The rate at `x`, in MB/s.
     pub fn at(&self, x: usize) -> f64 {
         let x = x as f64;

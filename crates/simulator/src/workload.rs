@@ -23,7 +23,7 @@ pub(crate) struct Workload {
     /// By sample, in bytes.
     pub sizes: Vec<u64>,
     pub streams: Streams,
-    seed: u64,
+    pub seed: u64,
 }
 
 /// What each worker reads over the whole run, and where its batches end.
@@ -60,8 +60,14 @@ impl Shape {
         }
     }
 
-    fn batches_an_epoch(&self) -> usize {
+    /// Global batches of an epoch.
+    pub(crate) fn batches_an_epoch(&self) -> usize {
         self.full + usize::from(self.short > 0)
+    }
+
+    /// Epochs of the run.
+    pub(crate) fn epochs(&self) -> usize {
+        self.epochs
     }
 
     /// Global batches of the whole run.
@@ -77,6 +83,13 @@ impl Shape {
     /// Samples of this batch, for all workers together.
     pub(crate) fn samples(&self, batch: usize) -> usize {
         if batch % self.batches_an_epoch() < self.full { self.batch } else { self.short }
+    }
+
+    /// The longest share of any batch, and how many workers have one at all.
+    pub(crate) fn reading(&self) -> (usize, usize) {
+        let longest = if self.full > 0 { self.batch } else { self.short };
+        let block = self.block.min(longest).max(1);
+        (block, longest.div_ceil(block))
     }
 
     /// The part of this batch's samples that a worker takes.

@@ -183,3 +183,29 @@ fn prisma_is_a_staging_buffer_that_warms_up() {
     let (prisma, staging) = (seconds(Policy::Prisma), seconds(Policy::StagingBuffer));
     assert!((prisma / staging - 1.0).abs() < 0.01, "{prisma} and {staging}");
 }
+
+#[test]
+fn more_classes_than_the_planner_has_levels_are_refused() {
+    let mut scenario = toml("s1");
+    let disk = scenario.storage[2].clone();
+    scenario.storage.extend([disk.clone(), disk]);
+    let simulation = Simulation::new(&scenario, 1).unwrap();
+    for policy in [Policy::Foreread, Policy::ForereadLocality] {
+        let why = simulation.run(policy, &mut || ()).refused.unwrap();
+        assert!(why.ends_with("a store has at most 3; merge the slowest"), "{why}");
+    }
+}
+
+/// In a run of one epoch nothing is worth keeping, and yet the caches' threads must not stand idle.
+#[test]
+fn a_single_epoch_is_read_ahead_with_the_threads_of_all_classes() {
+    for quarter in [1.0, 4.0] {
+        let mut scenario = toml("s3");
+        scenario.epochs = 1;
+        scenario.storage.iter_mut().for_each(|class| class.capacity /= quarter);
+        let simulation = Simulation::new(&scenario, 1).unwrap();
+        let seconds = |policy| simulation.run(policy, &mut || ()).figures.unwrap().seconds;
+        let (ours, nopfs) = (seconds(Policy::Foreread), seconds(Policy::Nopfs));
+        assert!(ours <= nopfs && ours < 0.95 * seconds(Policy::StagingBuffer), "{ours} and {nopfs}");
+    }
+}

@@ -82,6 +82,8 @@ proptest! {
                 expected.extend((start..end).map(|index| stream.at(index)));
                 locality.fill(step, Rank(rank), &mut out);
                 prop_assert_eq!(out.len() as u64, end - start);
+                let at_once = locality.step(step).filter(|(of, _)| *of == Rank(rank)).map(|(_, id)| id);
+                prop_assert_eq!(&out, &at_once.collect::<Vec<_>>());
                 wandered += out.iter().filter(|id| {
                     plan.owner(key(0, id.0)).is_some_and(|owner| owner.store != (rank / per_store) as usize)
                 }).count() as u64;

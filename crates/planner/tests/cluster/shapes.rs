@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foreread_oracle::{Deal, Explicit, Run, Sequential, Shuffle};
 use foreread_planner::{
     Cluster, Curve, Level, Network, Origin, Ownership, PlanErrorKind, Price, Ranks, Resource, Store,
-    plan_cluster, predict,
+    plan_cluster, plan_cluster_and_copies, predict,
 };
 use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
 
@@ -57,6 +57,12 @@ fn spare_room_takes_second_copies_where_they_are_used_most() {
             let run = Run::new(schedule, Deal::Torch, ranks, Rank(rank)).unwrap();
             let plan = plan_cluster(&run, &sizes, &cluster, Ownership::MostFrequentReader).unwrap();
             assert_eq!(*print.get_or_insert(plan.fingerprint()), plan.fingerprint());
+            let (same, copies) =
+                plan_cluster_and_copies(&run, &sizes, &cluster, Ownership::MostFrequentReader).unwrap();
+            assert_eq!(same, plan);
+            let own: Vec<_> = copies.iter().filter(|copy| copy.store == rank as usize).collect();
+            assert!(own.iter().all(|copy| plan.copies().level(copy.key) == Some(copy.level)));
+            assert_eq!(own.len() as u64, plan.stores()[rank as usize].copies.samples);
             assert_eq!(plan.origin_bytes(), samples);
             let held = (0..samples).filter(|&id| plan.local(rank as usize, key(0, id)).is_some()).count();
             assert!(held as u64 <= each);

@@ -3,7 +3,7 @@
 //! A worker's memory is filled in the order of its own accesses with the samples that no worker before it read; from
 //! then on all are staged from the workers' memories. Refused where the dataset does not fit in them together.
 
-use crate::placement::first_uses;
+use crate::first_use::first_uses;
 use crate::plan::{Origin, Plan, Setting, Sources};
 use crate::policies::{Refusal, Threads, memory, refuse_unless_it_fits};
 

@@ -114,8 +114,8 @@ impl Policy {
             Self::LocalityAware => locality_aware::plan(setting).and_then(one),
             Self::Monarch => one(monarch::plan(setting)),
             Self::Prisma => one(prisma::plan(setting)),
-            Self::Foreread => Ok(foreread::plans(setting)),
-            Self::ForereadLocality => one(foreread_locality::plan(setting)),
+            Self::Foreread => foreread::plans(setting),
+            Self::ForereadLocality => foreread_locality::plan(setting).and_then(one),
         }
     }
 }

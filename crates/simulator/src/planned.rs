@@ -1,0 +1,128 @@
+//! What foreread's planner decides for a scenario: who owns what, and second copies.
+//!
+//! The planner counts in whole bytes a second and in whole bytes. Capacities are rounded down, and are the very numbers
+//! that the simulator's rooms have, so that nothing which the planner has placed can fail to fit; rates are rounded to the
+//! nearest. One worker is one rank with a store on a node of its own. A read's speed is what the file system gives one
+//! worker while all read, without latency, so that all bytes are worth the same and it is nearness that decides.
+
+use foreread_oracle::Run;
+use foreread_planner::{
+    Cluster, ClusterPlan, Curve, Level, LevelIndex, Locality, Network, Origin, Ownership, PlanError, Ranks,
+    SecondCopy, Store, Trainer, plan_cluster_and_copies,
+};
+use foreread_types::{Footprint, SampleId, SampleKey, StoreId};
+
+use crate::copies::Rooms;
+use crate::plan::Setting;
+use crate::run::{DATASET, run};
+use crate::scenario::{Class, Scenario};
+use crate::workload::{MB, Streams};
+
+/// The planner's decisions, and what they were made from.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    run: Run,
+    cluster: Cluster,
+    plan: ClusterPlan,
+    second: Vec<SecondCopy>,
+}
+
+impl Planned {
+    pub(crate) fn new(setting: &Setting<'_>, ownership: Ownership) -> Result<Self, PlanError> {
+        let (run, sizes) = run(setting.workload)?;
+        let cluster = cluster(setting.scenario)?;
+        let (plan, second) = plan_cluster_and_copies(&run, &[sizes], &cluster, ownership)?;
+        Ok(Self { run, cluster, plan, second })
+    }
+
+    /// The worker that owns a sample, and the class that it keeps it in.
+    pub(crate) fn owner(&self, sample: u32) -> Option<(usize, usize)> {
+        let owner = self.plan.owner(SampleKey::new(DATASET, SampleId(sample.into())))?;
+        Some((owner.store, class(owner.level)))
+    }
+
+    /// Second copies of the dataset's `samples`: sample, worker, class.
+    pub(crate) fn second(&self, samples: u32) -> impl Iterator<Item = (u32, usize, usize)> {
+        let real = self.second.iter().filter(move |copy| copy.key.id.0 < samples.into());
+        real.map(|copy| (copy.key.id.0 as u32, copy.store, class(copy.level)))
+    }
+
+    /// The streams of a workload with every global batch dealt by ownership. Shares keep their number.
+    pub(crate) fn deal(&self, setting: &Setting<'_>) -> Result<Streams, PlanError> {
+        let shape = setting.workload.streams.shape;
+        let samples = u64::from(setting.scenario.samples);
+        let mut ids: Vec<Vec<u32>> = vec![Vec::new(); setting.workers()];
+        let mut batch = 0;
+        for pass in self.run.passes() {
+            let mut locality = Locality::new(&self.run, &pass, &self.cluster, self.plan.owners())?;
+            for step in 0..locality.steps() {
+                let ends: Vec<usize> = (ids.iter().enumerate())
+                    .map(|(worker, ids)| ids.len() + shape.share(worker, batch).len())
+                    .collect();
+                for (rank, id) in locality.step(step).filter(|(_, id)| id.0 < samples) {
+                    ids[rank.0 as usize].push(id.0 as u32);
+                }
+                // What fills up a batch may have been dealt to any worker, and not to the last ones.
+                let over = |ids: &mut Vec<u32>, end: usize| ids.split_off(end.min(ids.len()));
+                let mut spare: Vec<u32> =
+                    ids.iter_mut().zip(&ends).flat_map(|(ids, &end)| over(ids, end)).collect();
+                for (ids, end) in ids.iter_mut().zip(ends) {
+                    ids.extend(spare.drain(..end - ids.len()));
+                }
+                batch += 1;
+            }
+        }
+        Ok(Streams { ids, shape })
+    }
+}
+
+/// A level's class: the first class is the staging buffer, which is no level.
+fn class(level: LevelIndex) -> usize {
+    usize::from(level.0) + 1
+}
+
+/// A scenario's machines as the planner describes them.
+fn cluster(scenario: &Scenario) -> Result<Cluster, PlanError> {
+    let rooms = Rooms::new(scenario);
+    let workers = scenario.workers as u32;
+    let level = |(index, class): (usize, &Class)| {
+        Ok(Level {
+            read: curve(&class.read)?,
+            write: curve(&class.write)?,
+            threads: class.threads as u32,
+            ..Level::new(format!("class {index}"), rooms.capacity(index), Footprint::EXACT)
+        })
+    };
+    let levels: Vec<Level> =
+        scenario.storage.iter().enumerate().skip(1).map(level).collect::<Result<_, PlanError>>()?;
+    let staging = &scenario.storage[0];
+    let busy = scenario.pfs.at(scenario.workers) / scenario.workers as f64;
+    Ok(Cluster {
+        stores: (0..workers).map(|worker| Store::new(StoreId(worker), levels.clone())).collect(),
+        ranks: Ranks::PerStore(1),
+        look_ahead: rooms.capacity(0),
+        origin: Origin {
+            latency_ns: 0,
+            bytes_per_second: rate(busy.min(scenario.pfs_client)),
+            client_bytes_per_second: rate(scenario.pfs_client),
+            clients: curve(&scenario.pfs)?,
+            ..Origin::default()
+        },
+        network: Network { bytes_per_second: rate(scenario.network), latency_ns: 0, ..Network::default() },
+        trainer: Trainer {
+            preprocess: rate(scenario.preprocess),
+            compute: rate(scenario.compute),
+            staging: curve(&staging.write)?,
+            staging_threads: staging.threads as u32,
+        },
+    })
+}
+
+/// Bytes a second from MB/s; at least 1, which is what the planner takes.
+fn rate(mb: f64) -> u64 {
+    ((mb * MB).round() as u64).max(1)
+}
+
+fn curve(rates: &crate::Curve) -> Result<Curve, PlanError> {
+    Curve::new(rates.points().iter().map(|&(at, mb)| (at, rate(mb))).collect())
+}

@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const CONSTANT: u64 = 128 * MIB;
 
 /// What the allocator may lose to holes between samples: this part of memory and look-ahead.
-const HOLES: u64 = 8;
+const HOLES: u64 = 16;
 
 /// How large everything is.
 struct Size {

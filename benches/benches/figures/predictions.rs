@@ -73,6 +73,8 @@ fn compare(
 ) -> Result<Vec<Figure>> {
     let mut config = Config::default();
     (config.memory, config.epochs, config.look_ahead) = (Memory::Bytes(memory), 3, look_ahead);
+    // Several batches fit the least look-ahead.
+    config.batch_size = 16;
     config.calibration = Some(Arc::clone(calibration));
     let ready = Loader::builder(URL).config(config).registry(registry.clone()).prepare()?;
     let forecast = ready.prepared().forecast()?.unwrap_or_default();

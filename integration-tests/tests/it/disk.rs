@@ -1,6 +1,7 @@
 //! `load --disk`: the disk tier under the real command, and `cache`.
 
 use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -70,13 +71,19 @@ fn what_a_disk_holds_is_used_whatever_the_next_run_plans() {
     assert_digests(&samples, &moved);
 }
 
+/// Most kills hit a run that fills a new cache, when it has listed a number of samples that is drawn; every fourth hits
+/// one that goes on with what the last one left, at any time after its start.
 #[test]
 fn killed_at_any_moment_it_leaves_only_whole_samples() {
     let samples = Samples::awkward(300, 30_000);
-    let directory = tempfile::tempdir().unwrap();
-    let disk = disk(directory.path(), 6_000_000);
-    let (mut draw, kills) = (Draw::new(), times(10, 500));
+    let mut directory = tempfile::tempdir().unwrap();
+    let (mut draw, kills, mut unfinished) = (Draw::new(), times(10, 500), 0);
     for kill in 0..kills {
+        let afresh = kill % 4 != 3;
+        if afresh {
+            directory = tempfile::tempdir().unwrap();
+        }
+        let disk = disk(directory.path(), 6_000_000);
         let target = samples.path().to_str().unwrap();
         let mut child =
             foreread(["load", target, "--epochs=50", "--look-ahead=1MB", "--compute-ms=1", &disk])
@@ -84,17 +91,36 @@ fn killed_at_any_moment_it_leaves_only_whole_samples() {
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-        std::thread::sleep(Duration::from_micros(draw.below(200_000)));
+        if afresh {
+            let (began, when) = (std::time::Instant::now(), draw.below(200));
+            while listed(directory.path()) <= when {
+                assert!(began.elapsed() < Duration::from_secs(60), "the run writes nothing");
+                assert!(child.try_wait().unwrap().is_none(), "the run has ended");
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        std::thread::sleep(Duration::from_micros(draw.below(if afresh { 2_000 } else { 200_000 })));
         child.kill().unwrap();
         child.wait().unwrap();
         let report = load(&samples, &["--epochs=2", "--look-ahead=1MB", "--digest", &disk]);
         assert_digests(&samples, &report);
+        let held = |epoch| number(&report, &format!("/epochs/{epoch}/reads/disk/samples"));
+        println!("kill {kill}: {} of {} samples were kept", held(0), held(1));
+        unfinished += u64::from(0 < held(0) && held(0) < held(1));
         let taken = taken(directory.path());
         assert!(taken <= 6_000_000, "{taken} bytes after kill {kill}, from FOREREAD_TEST_SEED={}", draw.seed);
         if (kill + 1).is_multiple_of(50) {
             println!("{} of {kills} kills", kill + 1);
         }
     }
+    assert!(unfinished >= kills / 2, "{unfinished} of {kills} kills hit a cache that was being filled");
+}
+
+/// How many entries the index of the only cache in a directory has.
+fn listed(directory: &Path) -> u64 {
+    let places = fs::read_dir(directory.join("foreread-cache")).into_iter().flatten().flatten();
+    let indexes = places.filter_map(|place| fs::metadata(place.path().join("index")).ok());
+    indexes.map(|index| index.len().saturating_sub(64) / 32).sum()
 }
 
 #[test]
@@ -147,14 +173,25 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
         assert!(began.elapsed() < Duration::from_secs(20), "the run never took the directory");
     }
     let kept = run(&mut foreread(["cache", "clean", path])).ok();
-    assert!(kept.starts_with("nothing to be removed"), "{kept}");
+    assert!(kept.starts_with("passed over ") && kept.contains(&format!("process {}", user.id())), "{kept}");
     // A second run on the same directory reads what is there and writes nothing.
     assert_digests(&samples, &load(&samples, &["--epochs=1", &all, "--digest"]));
     user.kill().unwrap();
     user.wait().unwrap();
 
-    assert!(run(&mut foreread(["cache", "clean", path, "--older-than=3"])).ok().starts_with("nothing"));
-    assert!(run(&mut foreread(["cache", "clean", path])).ok().starts_with("removed "));
+    let young = run(&mut foreread(["cache", "clean", path, "--older-than=3"])).ok();
+    assert!(young.starts_with("passed over ") && young.contains("used 0.0 days ago, not 3"), "{young}");
+    let other = format!("--dataset={:032x}", 1);
+    let none = run(&mut foreread(["cache", "clean", path, &other])).ok();
+    assert!(none.starts_with("nothing to be removed: there is no such cache"), "{none}");
+    // What is no file of the cache's stays, and is named.
+    let place =
+        fs::read_dir(directory.path().join("foreread-cache")).unwrap().map(|entry| entry.unwrap().path());
+    let notes = place.into_iter().find(|path| path.is_dir()).unwrap().join("notes.txt");
+    fs::write(&notes, "x").unwrap();
+    let removed = run(&mut foreread(["cache", "clean", path])).ok();
+    assert!(removed.starts_with("removed "), "{removed}");
+    assert!(removed.contains(&format!("left {}", notes.display())), "{removed}");
     assert_eq!(run(&mut foreread(["cache", "list", path])).ok().lines().count(), 1);
 }
 
@@ -173,5 +210,8 @@ fn a_directory_that_cannot_be_used_is_named() {
         let line = run(&mut foreread(["load", target, text])).fails(2);
         assert!(line.contains(says), "{line}");
     }
+    let place = disk(&samples.path().join("disk"), 10_000);
+    let line = run(&mut foreread(["load", target, &place])).fails(1);
+    assert!(line.contains("cannot hold a single sample; give it at least "), "{line}");
     assert!(run(&mut foreread(["cache", "list", "/no/such/place"])).fails(1).contains("/no/such/place"));
 }

@@ -124,6 +124,20 @@ fn a_segment_or_an_index_of_another_version_is_begun_afresh() {
 }
 
 #[test]
+fn a_segment_whose_header_is_zeros_gives_its_room_back() {
+    let cache = Cache::filled();
+    edit(&cache.segment(), |bytes| bytes[..4096].fill(0));
+    cache.heals("a segment whose header is zeros", SAMPLES..=SAMPLES);
+    edit(&cache.segment(), |bytes| bytes[..4096].fill(0));
+    edit(&cache.index(), |bytes| bytes[..64].fill(0));
+    let path = cache.directory.path().to_str().unwrap();
+    let said = run(&mut foreread(["cache", "clean", path])).ok();
+    assert!(said.starts_with("removed ") && !said.contains("left "), "{said}");
+    let left = taken(cache.directory.path());
+    assert!(left <= 2 * 4096, "{left} bytes: more than the two directories");
+}
+
+#[test]
 fn a_lost_file_costs_what_was_in_it() {
     let cache = Cache::filled();
     fs::remove_file(cache.segment()).unwrap();
@@ -150,6 +164,8 @@ fn a_garbled_index_costs_what_it_listed() {
         });
         cache.heals(&format!("an index of noise from byte {from} on"), 0..=SAMPLES);
     }
+    edit(&cache.index(), |bytes| bytes[..64].fill(0));
+    cache.heals("an index whose header is zeros", SAMPLES..=SAMPLES);
     fs::write(cache.index(), "").unwrap();
     cache.heals("an empty index", SAMPLES..=SAMPLES);
     edit(&cache.index(), |bytes| bytes.truncate(64 + 32 * 10 + 5));

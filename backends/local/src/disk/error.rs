@@ -21,6 +21,9 @@ pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierEr
         }
         Errno::NOENT => (ErrorKind::NotFound, Some("create the directory, or choose another")),
         Errno::NOTDIR => (ErrorKind::Invalid, Some("it is no directory; choose one that is")),
+        Errno::ISDIR | Errno::NOTEMPTY => {
+            (ErrorKind::Invalid, Some("there is a directory where a file of the cache belongs; move it away"))
+        }
         Errno::MFILE | Errno::NFILE => (ErrorKind::Transient, Some("too many open files; raise `ulimit -n`")),
         _ => (ErrorKind::Other, None),
     };
@@ -29,9 +32,15 @@ pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierEr
     TierError::new(kind, NAME).with_object(object.to_string()).with_detail(detail).with_source(source)
 }
 
-/// The same from the standard library's error.
+/// The same from the standard library's error, which need not be a system call's.
 pub(super) fn from_io(error: &std::io::Error, object: impl std::fmt::Display) -> TierError {
-    from_errno(Errno::from_io_error(error).unwrap_or(Errno::IO), object)
+    match Errno::from_io_error(error) {
+        Some(errno) => from_errno(errno, object),
+        None => {
+            let error = TierError::new(ErrorKind::Other, NAME).with_detail(error.to_string());
+            error.with_object(object.to_string())
+        }
+    }
 }
 
 /// An error about one sample.

@@ -39,35 +39,49 @@ impl DirectFile {
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
         // Without `O_CREAT` first, because a file system that refuses `O_DIRECT` may have made the file by then.
         if create {
-            let file = retry(|| rustix::fs::open(path, flags, mode))?;
-            let direct = retry(|| rustix::fs::fcntl_setfl(&file, OFlags::DIRECT)).is_ok();
-            return Ok(Self { file, direct: AtomicBool::new(direct) });
+            return Self::settle(retry(|| rustix::fs::open(path, flags, mode))?);
         }
-        let (file, direct) = match retry(|| rustix::fs::open(path, flags | OFlags::DIRECT, mode)) {
-            Ok(file) => (file, true),
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => (retry(|| rustix::fs::open(path, flags, mode))?, false),
-            Err(errno) => return Err(errno),
-        };
-        // `O_NONBLOCK` was for what is no file. On some file systems a ring would not wait where it is set.
-        let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
-        retry(|| rustix::fs::fcntl_setfl(&file, flags))?;
+        match retry(|| rustix::fs::open(path, flags | OFlags::DIRECT, mode)) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
+                Self::settle(retry(|| rustix::fs::open(path, flags, mode))?)
+            }
+            opened => Self::settle(opened?),
+        }
+    }
+
+    /// Makes an open file direct if it can be, and waiting in any case: `O_NONBLOCK` was for what is no file, and on some
+    /// file systems a ring would not wait where it is set.
+    fn settle(file: OwnedFd) -> Result<Self, Errno> {
+        let direct = retry(|| rustix::fs::fcntl_setfl(&file, OFlags::DIRECT)).is_ok();
+        if !direct {
+            retry(|| rustix::fs::fcntl_setfl(&file, OFlags::empty()))?;
+        }
         Ok(Self { file, direct: AtomicBool::new(direct) })
+    }
+
+    /// Whether it is what `path` names.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        match (rustix::fs::fstat(&self.file), rustix::fs::lstat(path)) {
+            (Ok(own), Ok(there)) => (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino),
+            _ => false,
+        }
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Gives up on `O_DIRECT` for this file, if it was in use.
-    fn give_up(&self) -> bool {
-        self.direct.swap(false, Ordering::Relaxed)
-            && retry(|| rustix::fs::fcntl_setfl(&self.file, OFlags::empty())).is_ok()
+    /// Gives up on `O_DIRECT` for this file. Whoever sees that it has been given up can do without.
+    fn give_up(&self) -> Result<(), Errno> {
+        retry(|| rustix::fs::fcntl_setfl(&self.file, OFlags::empty()))?;
+        self.direct.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Fills `buffer` from `offset` on, as far as the file goes.
     pub(super) fn read(&self, buffer: &mut Buffer, offset: u64) -> Result<(), Errno> {
         loop {
-            let direct = self.direct.load(Ordering::Relaxed);
+            let direct = self.direct.load(Ordering::Acquire);
             let from = offset + buffer.filled() as u64;
             let answer =
                 buffer.fill(|empty| rustix::io::pread(&self.file, empty, from).map(|(done, _)| done));
@@ -75,9 +89,7 @@ impl DirectFile {
                 Ok(true) => {}
                 Ok(false) => break,
                 // Another read of this file may have given up on it meanwhile.
-                Err(Errno::INVAL) if direct => {
-                    self.give_up();
-                }
+                Err(Errno::INVAL) if direct => self.give_up()?,
                 Err(errno) => return Err(errno),
             }
         }
@@ -101,11 +113,13 @@ impl DirectFile {
     pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Errno> {
         let mut done = 0;
         while done < bytes.len() {
+            let direct = self.direct.load(Ordering::Acquire);
             match rustix::io::pwrite(&self.file, &bytes[done..], offset + done as u64) {
                 Ok(0) => return Err(Errno::NOSPC),
                 Ok(count) => done += count,
                 Err(Errno::INTR) => {}
-                Err(Errno::INVAL) if self.give_up() => {}
+                // A read of this file may have given up on it meanwhile.
+                Err(Errno::INVAL) if direct => self.give_up()?,
                 Err(errno) => return Err(errno),
             }
         }
@@ -140,5 +154,38 @@ impl DirectFile {
     pub(super) fn size(&self) -> Result<(u64, u64), Errno> {
         let stat = rustix::fs::fstat(self.file.as_fd())?;
         Ok((stat.st_size as u64, stat.st_blocks as u64 * 512))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_direct_waits_all_the_same() {
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let file = DirectFile::settle(socket.into()).unwrap();
+        assert!(!file.direct.load(Ordering::Relaxed), "a socket is never direct");
+        assert!(!rustix::fs::fcntl_getfl(&file.file).unwrap().contains(OFlags::NONBLOCK));
+    }
+
+    /// Bytes off the grid are what a device of larger blocks refuses with `EINVAL`.
+    #[test]
+    fn a_write_that_is_refused_just_after_a_read_gave_up_is_repeated() {
+        let directory = tempfile::tempdir().unwrap();
+        for round in 0..200 {
+            let file = DirectFile::open(&directory.path().join(round.to_string()), true, true).unwrap();
+            let barrier = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    barrier.wait();
+                    file.give_up().unwrap();
+                });
+                barrier.wait();
+                file.write(b"off the grid", 3).unwrap();
+            });
+            assert_eq!(file.size().unwrap().0, 15);
+        }
     }
 }

@@ -151,17 +151,6 @@ pub(super) fn check_record(
     Ok(length as usize)
 }
 
-/// What the header of a file says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Header {
-    /// It is what it should be.
-    Right,
-    /// It is ours, but of another version or dataset, or damaged.
-    Wrong,
-    /// It does not begin as ours do.
-    Foreign,
-}
-
 /// The header of a segment or index, `length` bytes.
 pub(super) fn file_header(magic: [u8; 8], fingerprint: Fingerprint, number: u16, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -173,20 +162,14 @@ pub(super) fn file_header(magic: [u8; 8], fingerprint: Fingerprint, number: u16,
     bytes
 }
 
-/// What kind of file begins with `bytes`; they are as many as its header has, or all that the file has.
-pub(super) fn check_file(bytes: &[u8], magic: [u8; 8], fingerprint: Fingerprint, number: u16) -> Header {
-    let right = bytes.starts_with(&magic)
+/// Whether `bytes`, as many as its header has or all that the file has, begin the right file: neither damaged, nor of
+/// another version, dataset or number.
+pub(super) fn is_right(bytes: &[u8], magic: [u8; 8], fingerprint: Fingerprint, number: u16) -> bool {
+    bytes.starts_with(&magic)
         && is_sealed(bytes)
         && word32(bytes, 8) == VERSION
         && word128(bytes, 12) == fingerprint.0
-        && word32(bytes, 28) == u32::from(number);
-    // A header that was torn may be empty, and one that was damaged may have lost some of its magic.
-    let alike = bytes.iter().zip(&magic).filter(|(found, expected)| found == expected).count();
-    match right {
-        true => Header::Right,
-        false if alike + 2 >= bytes.len().min(magic.len()) => Header::Wrong,
-        false => Header::Foreign,
-    }
+        && word32(bytes, 28) == u32::from(number)
 }
 
 /// One entry of an index: a record was written, or is dead.
@@ -299,18 +282,18 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_header_is_still_ours_and_another_file_is_not() {
+    fn every_damaged_byte_of_a_header_shows() {
         let header = file_header(SEGMENT_MAGIC, PRINT, 3, 4096);
-        let check = |bytes: &[u8]| check_file(bytes, SEGMENT_MAGIC, PRINT, 3);
-        assert_eq!(check(&header), Header::Right);
-        assert_eq!(check_file(&header, SEGMENT_MAGIC, PRINT, 4), Header::Wrong);
-        assert_eq!(check_file(&header, SEGMENT_MAGIC, Fingerprint(0), 3), Header::Wrong);
-        assert_eq!(check(&[]), Header::Wrong);
-        assert_eq!(check(b"hello world"), Header::Foreign);
+        let check = |bytes: &[u8]| is_right(bytes, SEGMENT_MAGIC, PRINT, 3);
+        assert!(check(&header));
+        assert!(!is_right(&header, SEGMENT_MAGIC, PRINT, 4));
+        assert!(!is_right(&header, SEGMENT_MAGIC, Fingerprint(0), 3));
+        assert!(!is_right(&header, INDEX_MAGIC, PRINT, 3));
+        assert!(!check(&[]) && !check(b"hello world") && !check(&[0; 4096]));
         for byte in 0..4096 {
             let mut bad = header.clone();
             bad[byte] ^= 0x40;
-            assert_eq!(check(&bad), Header::Wrong, "byte {byte}");
+            assert!(!check(&bad), "byte {byte}");
         }
     }
 }

@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 
 use foreread_types::{Fingerprint, SampleId};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::format::{
-    ENTRY, Entry, Header, INDEX_HEADER, INDEX_MAGIC, Place, check_file, file_header, push_entry, read_entry,
+    ENTRY, Entry, INDEX_HEADER, INDEX_MAGIC, Place, file_header, is_right, push_entry, read_entry,
 };
-use super::layout::{INDEX, NEXT_INDEX};
+use super::layout::{self, INDEX, NEXT_INDEX};
 
 /// Dead entries that are not worth a rewriting.
 const SLACK: u64 = 1024;
@@ -70,20 +71,22 @@ fn options(write: bool) -> fs::OpenOptions {
     options
 }
 
-/// What is in an open index from its `from`-th entry on; `None` if it is not ours, of another version or dataset.
+/// What is in an open index from its `from`-th entry on; `None` if it is no right one.
 fn scan(
     file: &fs::File,
     directory: u8,
     fingerprint: Fingerprint,
     from: u64,
-) -> std::io::Result<Result<Listed, Header>> {
+) -> std::io::Result<Option<Listed>> {
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
     let mut header = Vec::with_capacity(INDEX_HEADER);
     let mut start = file;
     std::io::Seek::rewind(&mut start)?;
     start.take(INDEX_HEADER as u64).read_to_end(&mut header)?;
-    match check_file(&header, INDEX_MAGIC, fingerprint, 0) {
-        Header::Right => {}
-        other => return Ok(Err(other)),
+    if !is_right(&header, INDEX_MAGIC, fingerprint, 0) {
+        return Ok(None);
     }
     let mut listed = Listed { length: from, ..Listed::default() };
     let mut bytes = vec![0; ENTRY << 12];
@@ -112,20 +115,26 @@ fn scan(
             position += 1;
         }
         if filled < bytes.len() {
-            return Ok(Ok(listed));
+            return Ok(Some(listed));
         }
     }
 }
 
-/// Everything in the index at `path`; `None` if there is none, `Err` if it is not a right one.
-pub(super) fn read(
-    path: &Path,
-    directory: u8,
-    fingerprint: Fingerprint,
-) -> std::io::Result<Option<Result<Listed, Header>>> {
+/// What is found in an index's place.
+#[derive(Debug)]
+pub(super) enum Found {
+    Nothing,
+    /// It is damaged, of another version or dataset, or no file.
+    Wrong,
+    Right(Listed),
+}
+
+/// Everything in the index at `path`.
+pub(super) fn read(path: &Path, directory: u8, fingerprint: Fingerprint) -> std::io::Result<Found> {
     match options(false).open(path) {
-        Ok(file) => scan(&file, directory, fingerprint, 0).map(Some),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Ok(file) => Ok(scan(&file, directory, fingerprint, 0)?.map_or(Found::Wrong, Found::Right)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => Ok(Found::Wrong), // a link
         Err(error) => Err(error),
     }
 }
@@ -168,7 +177,8 @@ impl Index {
             push_entry(&mut bytes, Entry { id, place, dead: false }, fingerprint, entries);
             entries += 1;
         }
-        let written = options(true).create(true).truncate(true).open(&next).and_then(|file| {
+        layout::remove(&next)?; // whatever has that name
+        let written = options(true).create_new(true).open(&next).and_then(|file| {
             file.write_all_at(&bytes, 0)?;
             // Renamed before its bytes were on the disk, it could be empty after a power failure.
             file.sync_data()?;
@@ -243,6 +253,11 @@ impl Follower {
         Self { path: dataset.join(INDEX), fingerprint, directory, open: None }
     }
 
+    /// Forgets what it follows.
+    pub(super) fn lose(&mut self) -> News {
+        News { afresh: self.open.take().is_some(), entries: Vec::new() }
+    }
+
     /// What is new. An index that is not there, or no right one, has no news.
     pub(super) fn look(&mut self) -> std::io::Result<News> {
         let place = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
@@ -262,7 +277,7 @@ impl Follower {
             self.open = Some((options(false).open(&self.path)?, 0));
         }
         let Some((file, seen)) = &mut self.open else { return Ok(none) };
-        let Ok(listed) = scan(file, self.directory, self.fingerprint, *seen)? else {
+        let Some(listed) = scan(file, self.directory, self.fingerprint, *seen)? else {
             self.open = None;
             return Ok(none);
         };

@@ -7,17 +7,19 @@
 //! DIRECTORY/foreread-cache/<fingerprint>/00000.segment ...
 //! ```
 //!
-//! Nothing else is ever opened for writing, changed or removed, and of these only what begins with our magic numbers.
+//! Nothing else is ever opened for writing, changed or removed. What has one of these names in one of these places is
+//! ours, whatever is in it: a file whose first bytes were damaged says nothing of itself any more, and would otherwise
+//! hold its room for ever.
 
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use foreread_types::Fingerprint;
 
-use super::format::{self, BLOCK, Header, INDEX_HEADER, INDEX_MAGIC, SEGMENT_MAGIC};
+use super::format::{self, BLOCK, SEGMENT_MAGIC};
 
 pub(crate) const ROOT: &str = "foreread-cache";
 pub(super) const OWNER: &str = "owner";
@@ -45,49 +47,31 @@ pub(super) fn segments(directory: &Path) -> std::io::Result<Vec<u16>> {
     Ok(found)
 }
 
-/// What kind of file `path` is, by its header.
-pub(super) fn kind(
-    path: &Path,
-    magic: [u8; 8],
-    fingerprint: Fingerprint,
-    number: u16,
-) -> std::io::Result<Header> {
-    let length = if magic == INDEX_MAGIC { INDEX_HEADER } else { BLOCK as usize };
+/// Whether `path` is the right segment, by its header.
+pub(super) fn is_segment(path: &Path, fingerprint: Fingerprint, number: u16) -> std::io::Result<bool> {
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags as i32).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Ok(Header::Foreign);
-    }
-    let mut bytes = Vec::with_capacity(length);
-    file.take(length as u64).read_to_end(&mut bytes)?;
-    Ok(format::check_file(&bytes, magic, fingerprint, number))
+    let mut bytes = Vec::with_capacity(BLOCK as usize);
+    file.take(BLOCK).read_to_end(&mut bytes)?;
+    Ok(format::is_right(&bytes, SEGMENT_MAGIC, fingerprint, number))
 }
 
-/// Removes the segment files that are ours, and their number's.
-pub(super) fn remove_segment(directory: &Path, fingerprint: Fingerprint, number: u16) -> std::io::Result<()> {
-    let path = directory.join(segment_name(number));
-    match kind(&path, SEGMENT_MAGIC, fingerprint, number)? {
-        Header::Foreign => Ok(()),
-        _ => fs::remove_file(path),
+/// Removes a file, or an empty directory that has its name.
+pub(super) fn remove(path: &Path) -> std::io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::IsADirectory => fs::remove_dir(path),
+        done => done,
     }
 }
 
-/// Removes all files of a dataset's cache but its lock.
-pub(super) fn remove_files(directory: &Path, fingerprint: Fingerprint) -> std::io::Result<()> {
+/// Removes all files of a dataset's cache but its lock; those that could not be removed, and why.
+pub(super) fn remove_files(directory: &Path) -> std::io::Result<Vec<(PathBuf, std::io::Error)>> {
     // The index first: segments without one are garbage, an index without segments is a list of misses.
-    for name in [INDEX, NEXT_INDEX] {
-        let path = directory.join(name);
-        match kind(&path, INDEX_MAGIC, fingerprint, 0) {
-            Ok(Header::Foreign) => {}
-            Ok(_) => fs::remove_file(path)?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    for number in segments(directory)? {
-        remove_segment(directory, fingerprint, number)?;
-    }
-    Ok(())
+    let names = [INDEX, NEXT_INDEX].map(str::to_owned).into_iter();
+    let names = names.chain(segments(directory)?.into_iter().map(segment_name));
+    let paths = names.map(|name| directory.join(name));
+    Ok(paths.filter_map(|path| remove(&path).err().map(|error| (path, error))).collect())
 }
 
 /// The datasets' caches below `root`, by fingerprint.
@@ -99,12 +83,15 @@ pub(super) fn datasets(root: &Path) -> std::io::Result<Vec<(Fingerprint, PathBuf
         else {
             continue;
         };
-        // One of ours has a lock, whatever else it has lost.
+        let path = entry.path();
+        // Whatever it has lost. What is not ours may stay in it when it is removed.
+        let has = |name: &&str| fs::symlink_metadata(path.join(name)).is_ok();
         if entry.file_name() == *fingerprint.to_string()
             && entry.file_type()?.is_dir()
-            && entry.path().join(LOCK).exists()
+            && ([LOCK, INDEX, NEXT_INDEX].iter().any(has)
+                || segments(&path).is_ok_and(|found| !found.is_empty()))
         {
-            found.push((fingerprint, entry.path()));
+            found.push((fingerprint, path));
         }
     }
     found.sort_unstable();

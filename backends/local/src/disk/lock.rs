@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use super::file::retry;
-use super::layout::{LOCK, OWNER};
+use super::layout::{self, LOCK, OWNER};
 
 /// A lock that is held until this is dropped.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Lock {
     }
 
     /// Whether the file is still what `path` names.
-    fn is_at(&self, path: &Path) -> bool {
+    pub(super) fn is_at(&self, path: &Path) -> bool {
         let place = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
         match (self.file.metadata(), fs::symlink_metadata(path)) {
             (Ok(own), Ok(there)) => place(own) == place(there),
@@ -117,13 +117,16 @@ pub(super) fn owner(root: &Path) -> Owner {
 
 /// Becomes the owner of the space at `root`, unless there is one.
 pub(super) fn own(root: &Path, datasets: &[Fingerprint]) -> std::io::Result<Option<Lock>> {
+    let path = root.join(OWNER);
     let mut taken = None;
     for again in 0..10 {
         if again > 0 {
             // Perhaps somebody only looked whether there is an owner.
             std::thread::sleep(Duration::from_millis(2));
         }
-        taken = Lock::take(&root.join(OWNER), FlockOperation::NonBlockingLockExclusive, true)?;
+        let lock = Lock::take(&path, FlockOperation::NonBlockingLockExclusive, true)?;
+        // Removed between the opening and the locking: it owns nothing.
+        taken = lock.filter(|lock| lock.is_at(&path));
         if taken.is_some() {
             break;
         }
@@ -146,27 +149,45 @@ pub(super) fn is_owned(root: &Path) -> bool {
             .is_ok_and(|lock| lock.is_none())
 }
 
-/// Marks the dataset's cache in `directory` as in use; makes it if `create`.
-pub(super) fn share(directory: &Path, create: bool) -> std::io::Result<Lock> {
+/// Removes the file that an owner of the space at `root` would lock, unless there is an owner.
+pub(super) fn remove_owner(root: &Path) -> std::io::Result<()> {
+    let path = root.join(OWNER);
+    match Lock::take(&path, FlockOperation::NonBlockingLockExclusive, false)? {
+        Some(lock) if lock.is_at(&path) => layout::remove(&path),
+        _ => Ok(()),
+    }
+}
+
+/// Marks the dataset's cache in `directory` as in use, if it is there and nobody removes it just now.
+pub(super) fn try_share(directory: &Path) -> std::io::Result<Option<Lock>> {
     let path = directory.join(LOCK);
+    // Removed between the opening and the locking: what is locked is nobody's any more.
+    let lock = Lock::take(&path, FlockOperation::NonBlockingLockShared, false)?;
+    Ok(lock.filter(|lock| lock.is_at(&path)))
+}
+
+/// Makes the dataset's cache in `directory` if there is none, and marks it as in use.
+pub(super) fn share(directory: &Path) -> std::io::Result<Lock> {
     for _ in 0..500 {
-        if create {
-            match fs::create_dir(directory) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
+        match fs::create_dir(directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
         }
-        match Lock::take(&path, FlockOperation::NonBlockingLockShared, false) {
-            // Removed between the opening and the locking: what is locked is nobody's any more.
-            Ok(Some(lock)) if lock.is_at(&path) => return Ok(lock),
-            Ok(_) => {}
-            Err(error) if create && error.kind() == std::io::ErrorKind::NotFound => {}
+        match try_share(directory) {
+            Ok(Some(lock)) => return Ok(lock),
+            Ok(None) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         // Whoever holds it alone is about to remove the cache, or looks whether it could.
         std::thread::sleep(Duration::from_millis(10));
     }
     Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it is being removed by another process"))
+}
+
+/// Whether a process uses the dataset's cache in `directory`. What cannot be locked is not to be removed either.
+pub(super) fn is_shared(directory: &Path) -> bool {
+    directory.join(LOCK).exists() && !matches!(hold(directory), Ok(Some(_)))
 }
 
 /// Holds the dataset's cache in `directory` alone, unless somebody uses it.

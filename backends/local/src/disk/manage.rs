@@ -1,7 +1,7 @@
 //! What lies in a directory, whoever put it there, and getting rid of it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use foreread_tier::TierError;
@@ -9,8 +9,8 @@ use foreread_types::Fingerprint;
 
 use super::closing;
 use super::error::from_io;
-use super::index;
-use super::layout::{self, INDEX, LOCK, ROOT};
+use super::index::{self, Found};
+use super::layout::{self, INDEX, LOCK, OWNER, ROOT};
 use super::lock;
 
 /// One dataset's cache in a directory.
@@ -68,13 +68,16 @@ impl Rule {
 }
 
 /// A cache that was removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Removed {
     /// The fingerprint of the dataset's catalog.
     pub fingerprint: Fingerprint,
     /// The bytes that are free again.
     pub bytes: u64,
+    /// What is still in the cache's directory: what this tier does not make, and what could not be removed. If any of
+    /// the latter, the cache is listed on.
+    pub left: Vec<PathBuf>,
 }
 
 /// The caches in `directory`, as a tier was given it, by fingerprint. A directory without any has none.
@@ -99,16 +102,16 @@ pub fn list(directory: &Path) -> Result<Vec<CacheEntry>, TierError> {
     let owner = lock::is_owned(&root).then(|| lock::owner(&root));
     let mut entries = Vec::with_capacity(datasets.len());
     for (fingerprint, path) in datasets {
-        let listed = index::read(&path.join(INDEX), 0, fingerprint);
-        let samples =
-            listed.ok().flatten().and_then(Result::ok).map_or(0, |listed| listed.living().len() as u64);
+        let samples = match index::read(&path.join(INDEX), 0, fingerprint) {
+            Ok(Found::Right(listed)) => listed.living().len() as u64,
+            _ => 0,
+        };
         entries.push(CacheEntry {
             fingerprint,
             samples,
             bytes: layout::allocated(&path),
             last_used: layout::last_used(&path),
-            // What cannot be locked is not to be removed either.
-            in_use: !matches!(lock::hold(&path), Ok(Some(_))),
+            in_use: lock::is_shared(&path),
             owner: owner
                 .as_ref()
                 .filter(|owner| owner.datasets.contains(&fingerprint))
@@ -118,11 +121,11 @@ pub fn list(directory: &Path) -> Result<Vec<CacheEntry>, TierError> {
     Ok(entries)
 }
 
-/// Removes the caches in `directory` that `rule` names and nobody uses; only files that this tier makes, with its
-/// names and its magic numbers.
+/// Removes the caches in `directory` that `rule` names and nobody uses: the files with the names of those that this tier
+/// makes. What is left of a cache is named.
 ///
 /// # Errors
-/// If the directory cannot be read or a file cannot be removed. What was removed before that stays removed.
+/// If the directory or a cache cannot be read or locked. What was removed before that stays removed.
 pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
     let root = directory.join(ROOT);
     let mut removed = Vec::new();
@@ -131,24 +134,44 @@ pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
             continue;
         }
         let path = root.join(entry.fingerprint.to_string());
-        if let Some(bytes) =
-            remove(&path, entry.fingerprint).map_err(|error| from_io(&error, path.display()))?
-        {
-            removed.push(Removed { fingerprint: entry.fingerprint, bytes });
-        }
+        removed.extend(remove(&path, entry.fingerprint).map_err(|error| from_io(&error, path.display()))?);
+    }
+    if !removed.is_empty() && names(&root).is_ok_and(|names| names == [root.join(OWNER)]) {
+        // It counts for nothing; if it stays, the next owner uses it.
+        let _ = lock::remove_owner(&root);
     }
     Ok(removed)
 }
 
-/// Removes one dataset's cache; the bytes that are free again, or `None` if it is in use.
-fn remove(path: &Path, fingerprint: Fingerprint) -> std::io::Result<Option<u64>> {
+/// What is in a directory, in order.
+fn names(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory)?.map(|entry| Ok(entry?.path()));
+    let mut names = entries.collect::<std::io::Result<Vec<_>>>()?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Removes one dataset's cache, or `None` if it is in use.
+fn remove(path: &Path, fingerprint: Fingerprint) -> std::io::Result<Option<Removed>> {
     let before = layout::allocated(path);
     let Some(_held) = lock::hold(path)? else { return Ok(None) };
-    layout::remove_files(path, fingerprint)?;
-    fs::remove_file(path.join(LOCK))?;
-    // Stays if there is something in it that is not ours.
-    let _ = fs::remove_dir(path);
-    Ok(Some(before.saturating_sub(layout::allocated(path))))
+    let mut stays = layout::remove_files(path)?;
+    // The lock belongs to whatever of ours is left.
+    let locked = !stays.is_empty();
+    if !locked && let Err(error) = layout::remove(&path.join(LOCK)) {
+        stays.push((path.join(LOCK), error));
+    }
+    for (file, error) in &stays {
+        tracing::warn!(file = %file.display(), %error, "not removed");
+    }
+    let mut left = Vec::new();
+    // Stays if there is something in it.
+    if fs::remove_dir(path).is_err() {
+        left = names(path)?;
+        left.retain(|file| !locked || *file != path.join(LOCK));
+    }
+    let bytes = before.saturating_sub(layout::allocated(path));
+    Ok(Some(Removed { fingerprint, bytes, left }))
 }
 
 /// Removes caches that nobody uses, the least recently used first, until what is below `root` beside the caches in
@@ -169,7 +192,7 @@ pub(super) fn make_room(root: &Path, own: &[&Path], most: u64) -> std::io::Resul
             break;
         }
         match remove(&path, fingerprint) {
-            Ok(Some(bytes)) => {
+            Ok(Some(Removed { bytes, .. })) => {
                 tracing::info!(%fingerprint, bytes, "an old disk cache was removed to make room");
                 others = others.saturating_sub(bytes);
             }

@@ -1,6 +1,7 @@
 //! Opening a directory: whose it is, what of it is ours to fill, and what is in it already.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use foreread_tier::{ErrorKind, TierError};
@@ -9,8 +10,8 @@ use foreread_types::Fingerprint;
 use super::closing;
 use super::config::{Access, DatasetOnDisk, DiskConfig, WhenOwned};
 use super::error::{NAME, from_io};
-use super::format::{BLOCK, FOOTPRINT, MAX_START};
-use super::layout::ROOT;
+use super::format::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, MAX_START};
+use super::layout::{OWNER, ROOT};
 use super::lock::{self, Lock};
 use super::room::Room;
 use super::shelf::{Bounds, Ledger, SEGMENT, Shelf};
@@ -27,39 +28,76 @@ const FIXED: u64 = 64 << 10;
 /// A directory that was opened.
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// Where its caches are, by one name whatever way leads there.
-    pub(super) root: PathBuf,
     pub(super) directory: Directory,
     /// By set; none for a reader.
     pub(super) ledgers: Vec<Ledger>,
     pub(super) locks: Vec<Lock>,
 }
 
-/// Opens `path` as the tier's directory `number`, with at most `capacity` bytes.
+/// Where the caches of the directories are, each by one name whatever way leads there. Makes what is missing.
+///
+/// # Errors
+/// If there is no directory or too many, or one cannot be used, leads to where another does, or has too little room.
+pub(super) fn places(
+    config: &DiskConfig,
+    sets: &[Set],
+    datasets: &[DatasetOnDisk],
+) -> Result<Vec<PathBuf>, TierError> {
+    let invalid = |what: String, why: String| {
+        Err(TierError::new(ErrorKind::Invalid, NAME).with_object(what).with_detail(why))
+    };
+    let count = config.directories.len();
+    if !(1..=MAX_DIRECTORIES).contains(&count) {
+        return invalid(format!("{count} directories"), "a disk tier has 1 to 32 of them".to_owned());
+    }
+    let least = least(config, sets, datasets);
+    for (path, capacity) in &config.directories {
+        if *capacity < least {
+            let why = format!("{capacity} bytes cannot hold a single sample; give it at least {least}");
+            return invalid(path.display().to_string(), why);
+        }
+    }
+    let mut places: Vec<(PathBuf, (u64, u64))> = Vec::with_capacity(count);
+    for (path, _) in &config.directories {
+        let failed = |error: std::io::Error| from_io(&error, path.display());
+        let root = path.join(ROOT);
+        for directory in [path, &root] {
+            match fs::create_dir(directory) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists && !directory.is_dir() => {
+                    return Err(failed(error));
+                }
+                _ => {}
+            }
+        }
+        // Only now: before it was there, nothing told where it would be.
+        let metadata = fs::metadata(&root).map_err(failed)?;
+        let place = (metadata.dev(), metadata.ino());
+        if let Some(before) = places.iter().position(|(_, other)| *other == place) {
+            let other = config.directories[before].0.display();
+            let why = format!("it leads to the same place as {other}, which is named before; name it once");
+            return invalid(path.display().to_string(), why);
+        }
+        places.push((root.canonicalize().map_err(failed)?, place));
+    }
+    Ok(places.into_iter().map(|(root, _)| root).collect())
+}
+
+/// Opens the tier's directory `number`, whose caches are at `root`.
 pub(super) fn open(
     config: &DiskConfig,
     number: u8,
+    root: &Path,
     sets: &[Set],
     datasets: &[DatasetOnDisk],
 ) -> Result<Opened, TierError> {
     let (path, capacity) = &config.directories[usize::from(number)];
-    let failed = |error: std::io::Error| from_io(&error, path.display());
-    let root = path.join(ROOT);
-    for directory in [path, &root] {
-        match fs::create_dir(directory) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists && !directory.is_dir() => {
-                return Err(failed(error));
-            }
-            _ => {}
-        }
-    }
-    let root = root.canonicalize().map_err(failed)?;
-    closing::wait(&root);
+    closing::wait(root);
     let fingerprints: Vec<Fingerprint> = sets.iter().map(|set| set.fingerprint).collect();
-    match lock::own(&root, &fingerprints).map_err(failed)? {
-        Some(owner) => own(config, number, sets, datasets, &root, *capacity, owner),
+    let owned = lock::own(root, &fingerprints);
+    match owned.map_err(|error| from_io(&error, path.join(ROOT).join(OWNER).display()))? {
+        Some(owner) => own(config, number, sets, datasets, root, *capacity, owner),
         None => {
-            let owner = lock::owner(&root);
+            let owner = lock::owner(root);
             let detail =
                 format!("its space is owned by {owner}; wait for it to end, or choose another directory");
             if config.when_owned == WhenOwned::Refuse {
@@ -73,12 +111,11 @@ pub(super) fn open(
     }
 }
 
-fn read_only(path: PathBuf, root: PathBuf, sets: &[Set]) -> Opened {
-    let shelves: Vec<Shelf> = sets.iter().map(|set| Shelf::new(&root, set.fingerprint)).collect();
-    // What the owner has not begun yet cannot be locked, and has nothing that could be removed.
-    let locks = shelves.iter().filter_map(|shelf| lock::share(&shelf.path, false).ok()).collect();
+/// Each cache is locked when it is found, by whoever follows it.
+fn read_only(path: PathBuf, root: &Path, sets: &[Set]) -> Opened {
+    let shelves = sets.iter().map(|set| Shelf::new(root, set.fingerprint)).collect();
     let directory = Directory::new(path, Access::ReadOnly, Room::new(0), shelves, Vec::new());
-    Opened { root, directory, ledgers: Vec::new(), locks }
+    Opened { directory, ledgers: Vec::new(), locks: Vec::new() }
 }
 
 fn own(
@@ -95,22 +132,12 @@ fn own(
     let shelves: Vec<Shelf> = sets.iter().map(|set| Shelf::new(root, set.fingerprint)).collect();
     let mut locks = vec![owner];
     for shelf in &shelves {
-        let lock = lock::share(&shelf.path, true).map_err(failed)?;
+        let lock = lock::share(&shelf.path).map_err(|error| from_io(&error, shelf.path.display()))?;
         lock.touch();
         locks.push(lock);
     }
-    let segment = config.segment.unwrap_or_else(|| SEGMENT_BYTES.max(capacity / SEGMENTS));
-    let segment = segment.clamp(1 << 20, u64::from(MAX_START) * BLOCK);
-    let segments = (capacity / segment) as usize + 2;
-    let bounds: Vec<Bounds> = sets
-        .iter()
-        .map(|set| {
-            let samples = samples_of(datasets, set.fingerprint).min(capacity / BLOCK);
-            Bounds { segment, samples, segments }
-        })
-        .collect();
-    let overhead = bounds.iter().map(|bounds| index::room(bounds.samples) + bounds.segments as u64 * SEGMENT);
-    let overhead = overhead.sum::<u64>() + FIXED;
+    let bounds = bounds(config, capacity, sets, datasets);
+    let overhead = overhead(&bounds);
     let need = share_of(config, capacity, datasets).saturating_add(overhead).min(capacity);
     let own: Vec<&Path> = shelves.iter().map(|shelf| &*shelf.path).collect();
     let others = manage::make_room(root, &own, capacity.saturating_sub(need)).map_err(failed)?;
@@ -128,7 +155,37 @@ fn own(
         .map(|((shelf, set), &bounds)| Ledger::recover(shelf, number, &set.table, &room, bounds))
         .collect::<Result<Vec<_>, _>>()?;
     let directory = Directory::new(path.clone(), Access::Owner, room, shelves, bounds);
-    Ok(Opened { root: root.to_owned(), directory, ledgers, locks })
+    Ok(Opened { directory, ledgers, locks })
+}
+
+/// What each set may become in a directory of `capacity` bytes.
+fn bounds(config: &DiskConfig, capacity: u64, sets: &[Set], datasets: &[DatasetOnDisk]) -> Vec<Bounds> {
+    let segment = config.segment.unwrap_or_else(|| SEGMENT_BYTES.max(capacity / SEGMENTS));
+    let segment = segment.clamp(1 << 20, u64::from(MAX_START) * BLOCK);
+    let segments = (capacity / segment) as usize + 2;
+    let samples = |set: &Set| samples_of(datasets, set.fingerprint).min(capacity / BLOCK);
+    sets.iter().map(|set| Bounds { segment, samples: samples(set), segments }).collect()
+}
+
+/// What is set aside for everything but samples, in bytes.
+fn overhead(bounds: &[Bounds]) -> u64 {
+    let one = |bounds: &Bounds| index::room(bounds.samples).saturating_add(bounds.segments as u64 * SEGMENT);
+    bounds.iter().map(one).fold(FIXED, u64::saturating_add)
+}
+
+/// The least capacity of a directory that leaves room for a sample, in bytes.
+fn least(config: &DiskConfig, sets: &[Set], datasets: &[DatasetOnDisk]) -> u64 {
+    let mut least = 0;
+    loop {
+        // More room for samples needs more for the list of them. What is there anyhow is counted, too: the caches'
+        // directory, the owner's file, and a directory a set.
+        let there = BLOCK * (sets.len() as u64 + 2);
+        let need = overhead(&bounds(config, least, sets, datasets)).saturating_add(there + BLOCK);
+        if need <= least {
+            return least;
+        }
+        least = need;
+    }
 }
 
 fn samples_of(datasets: &[DatasetOnDisk], fingerprint: Fingerprint) -> u64 {

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::aligned::Aligned;
 use super::format::{FOOTPRINT, Place, record_header};
-use super::store::{Key, Store};
+use super::store::{Key, Outcome, Store};
 use super::write::Command;
 
 /// What is written at once, in bytes: enough for a device's full speed, little enough that a read does not wait long.
@@ -43,9 +43,10 @@ pub(super) enum Job {
         sample: Sample,
         pending: Pending,
     },
-    /// Tell `done` when what is on its way to `directory` is there.
+    /// Tell `done` what has become of a sample that is on its way to `directory`, when it has had its turn.
     After {
         directory: usize,
+        outcome: Outcome,
         done: Stored,
     },
     /// These are to be forgotten; where they are, if they were somewhere. `done` is dropped at the end.
@@ -132,10 +133,10 @@ impl Packer {
             };
             match job {
                 Job::Store { key, directory, sample, pending } => self.pack(key, directory, &sample, pending),
-                Job::After { directory, done } => {
+                Job::After { directory, outcome, done } => {
                     self.flush_one(directory);
                     if let Some(outlet) = &self.outlets[directory] {
-                        outlet.send(Command::Tell(done));
+                        outlet.send(Command::Tell { outcome, done });
                     }
                 }
                 Job::Forget { keys, done } => self.forget(keys, done.as_ref()),
@@ -175,7 +176,7 @@ impl Packer {
         for ((set, id), place) in keys {
             let directory = match place {
                 Some(place) => Some(usize::from(place.directory)),
-                None => self.store.on_the_way().get(&(set, id)).copied(),
+                None => self.store.on_the_way().get(&(set, id)).map(|(directory, _)| *directory),
             };
             // Neither there nor on its way any more: it may have arrived just now.
             let directory =

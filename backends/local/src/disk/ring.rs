@@ -146,8 +146,8 @@ impl Worker {
             self.owed.pay();
             let company = self.ring.under_way() / 4;
             let waited = match company > 1 && !slow {
-                true => self.ring.wait(company, Some(COMPANY)),
-                false => self.ring.wait(1, None),
+                true => self.ring.gather(company, COMPANY),
+                false => self.ring.wait(),
             };
             if let Err(error) = waited {
                 if !std::mem::replace(&mut complained, true) {
@@ -159,7 +159,7 @@ impl Worker {
             slow = answered.is_empty();
             // The device first; if this fails, the next wait does it.
             if !slow && self.fill(&mut jobs) {
-                let _ = self.ring.wait(0, None);
+                let _ = self.ring.hand_over();
             }
             for (read, answer) in answered.drain(..) {
                 self.settle(read, answer);

@@ -17,10 +17,10 @@ use foreread_types::{Fingerprint, SampleId};
 use rustix::io::Errno;
 
 use super::aligned::Aligned;
-use super::error::{from_errno, from_io, lost};
+use super::error::{from_io, lost};
 use super::file::DirectFile;
-use super::format::{BLOCK, Entry, Header, MAX_SEGMENTS, MAX_START, Place, SEGMENT_MAGIC, file_header};
-use super::index::{self, Index, Listed};
+use super::format::{BLOCK, Entry, MAX_SEGMENTS, MAX_START, Place, SEGMENT_MAGIC, file_header};
+use super::index::{self, Found, Index, Listed};
 use super::layout::{self, INDEX, segment_name};
 use super::room::Room;
 use super::table::Table;
@@ -58,9 +58,11 @@ impl Shelf {
         Ok(Arc::clone(segments.entry(number).or_insert(file)))
     }
 
-    /// Forgets open files that may have been replaced.
-    pub(super) fn forget_files(&self) {
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).clear();
+    /// Forgets open files whose names mean others, or nothing, by now: an owner that has emptied a segment removes its
+    /// file and uses its number again.
+    pub(super) fn forget_replaced(&self) {
+        let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
+        segments.retain(|&number, file| file.is_at(&self.path.join(segment_name(number))));
     }
 
     fn insert(&self, number: u16, file: Arc<DirectFile>) {
@@ -88,8 +90,8 @@ pub(super) struct Ledger {
     segments: BTreeMap<u16, Segment>,
     /// The one that is appended to.
     active: Option<u16>,
-    /// Numbers of files that are not ours.
-    foreign: Vec<u16>,
+    /// Numbers of what can be neither used nor removed. Its room is counted as wasted.
+    unusable: Vec<u16>,
 }
 
 /// What one shelf may become.
@@ -113,29 +115,29 @@ impl Ledger {
         bounds: Bounds,
     ) -> Result<Self, TierError> {
         let failed = |error: std::io::Error| from_io(&error, shelf.path.display());
-        let listed =
-            match index::read(&shelf.path.join(INDEX), directory, shelf.fingerprint).map_err(failed)? {
-                Some(Ok(listed)) => listed,
-                None => {
-                    // Segments without an index are of no use; what is not ours stays.
-                    layout::remove_files(&shelf.path, shelf.fingerprint).map_err(failed)?;
-                    Listed::default()
-                }
-                Some(Err(Header::Foreign)) => {
-                    let path = shelf.path.join(INDEX);
-                    return Err(from_errno(Errno::EXIST, path.display())
-                        .with_detail("it is no index of ours; move it away"));
-                }
-                Some(Err(_)) => {
+        let path = shelf.path.join(INDEX);
+        let listed = match index::read(&path, directory, shelf.fingerprint)
+            .map_err(|error| from_io(&error, path.display()))?
+        {
+            Found::Right(listed) => listed,
+            // Segments without an index are of no use.
+            other => {
+                if matches!(other, Found::Wrong) {
                     lost(shelf.fingerprint, "what it held", "the index is damaged or of another version");
-                    layout::remove_files(&shelf.path, shelf.fingerprint).map_err(failed)?;
-                    Listed::default()
                 }
-            };
+                for (left, error) in layout::remove_files(&shelf.path).map_err(failed)? {
+                    // A segment that stays is counted below; an index that does leaves no place for ours.
+                    if left == path {
+                        return Err(from_io(&error, path.display()));
+                    }
+                }
+                Listed::default()
+            }
+        };
         if listed.damaged > 0 {
             lost(shelf.fingerprint, format_args!("{} entries", listed.damaged), "the index is damaged");
         }
-        let (mut segments, foreign) = open_segments(shelf, room)?;
+        let (mut segments, mut unusable) = open_segments(shelf, room)?;
         let found = listed.living();
         let mut missing = 0;
         let mut kept: BTreeMap<u16, Vec<Place>> = BTreeMap::new();
@@ -166,7 +168,7 @@ impl Ledger {
             true => Index::rewrite(&shelf.path, shelf.fingerprint, living.iter().copied(), bounds.samples),
             false => Index::resume(&shelf.path, shelf.fingerprint, listed.length, bounds.samples),
         };
-        let index = index.map_err(failed)?;
+        let index = index.map_err(|error| from_io(&error, path.display()))?;
         segments.retain(|number, segment| match kept.get_mut(number) {
             Some(places) => {
                 segment.living = places.len() as u64;
@@ -175,9 +177,8 @@ impl Ledger {
                 true
             }
             None => {
-                if let Err(error) = layout::remove_segment(&shelf.path, shelf.fingerprint, *number) {
-                    waste(room, segment);
-                    tracing::warn!(%error, segment = %shelf.path.join(segment_name(*number)).display(), "not removed");
+                if !discard(shelf, *number, room) {
+                    unusable.push(*number);
                 }
                 false
             }
@@ -187,7 +188,7 @@ impl Ledger {
             .rev()
             .find(|(_, segment)| segment.end < bounds.segment)
             .map(|(&number, _)| number);
-        Ok(Self { index, segments, active, foreign })
+        Ok(Self { index, segments, active, unusable })
     }
 
     /// Writes `bytes`, whole records, and answers where they are.
@@ -210,7 +211,7 @@ impl Ledger {
                 if self.segments.len() >= bounds.segments && !room.take(SEGMENT) {
                     return Err(NO_ROOM);
                 }
-                self.begin(shelf)?
+                self.begin(shelf, room)?
             }
         };
         let segment = self.segments.get_mut(&number).ok_or(Errno::IO)?;
@@ -224,8 +225,8 @@ impl Ledger {
     }
 
     /// Begins a segment.
-    fn begin(&mut self, shelf: &Shelf) -> Result<u16, Errno> {
-        let is_free = |number: &u16| !self.segments.contains_key(number) && !self.foreign.contains(number);
+    fn begin(&mut self, shelf: &Shelf, room: &Room) -> Result<u16, Errno> {
+        let is_free = |number: &u16| !self.segments.contains_key(number) && !self.unusable.contains(number);
         let number = (0..MAX_SEGMENTS).find(is_free).ok_or(Errno::NOSPC)?;
         let path = shelf.path.join(segment_name(number));
         let file = Arc::new(DirectFile::open(&path, true, true)?);
@@ -241,7 +242,7 @@ impl Ledger {
         // What was full and is empty by now was kept for being appended to.
         if let Some(before) = before.filter(|before| self.segments.get(before).is_some_and(|s| s.living == 0))
         {
-            self.remove(shelf, before);
+            self.remove(shelf, room, before);
         }
         Ok(number)
     }
@@ -304,58 +305,66 @@ impl Ledger {
                     Err(_) => room.waste(place.bytes()),
                 }
             } else {
-                self.remove(shelf, place.segment);
+                self.remove(shelf, room, place.segment);
             }
         }
         listed
     }
 
-    fn remove(&mut self, shelf: &Shelf, number: u16) {
+    fn remove(&mut self, shelf: &Shelf, room: &Room, number: u16) {
         shelf.forget(number);
         self.segments.remove(&number);
-        if let Err(error) = layout::remove_segment(&shelf.path, shelf.fingerprint, number) {
-            self.foreign.push(number);
-            tracing::warn!(%error, segment = %shelf.path.join(segment_name(number)).display(), "not removed");
+        if !discard(shelf, number, room) {
+            self.unusable.push(number);
         }
     }
 }
 
-/// Opens the segments that are ours and right; removes those that are ours and wrong.
+/// Opens the segments that are right and removes the others; the numbers of those for which neither can be done.
 fn open_segments(shelf: &Shelf, room: &Room) -> Result<(BTreeMap<u16, Segment>, Vec<u16>), TierError> {
     let failed = |error: std::io::Error| from_io(&error, shelf.path.display());
-    let (mut segments, mut foreign) = (BTreeMap::new(), Vec::new());
+    let (mut segments, mut unusable) = (BTreeMap::new(), Vec::new());
     for number in layout::segments(&shelf.path).map_err(failed)? {
         let path = shelf.path.join(segment_name(number));
-        match layout::kind(&path, SEGMENT_MAGIC, shelf.fingerprint, number) {
-            Ok(Header::Right) => {}
-            Ok(Header::Wrong) => {
+        let open = || -> Result<_, Errno> {
+            let file = DirectFile::open(&path, true, false)?;
+            Ok((file.size()?.0, file))
+        };
+        match layout::is_segment(&path, shelf.fingerprint, number) {
+            Ok(true) => match open() {
+                Ok((length, file)) => {
+                    segments.insert(number, Segment { file: Arc::new(file), end: length, living: 0 });
+                    continue;
+                }
+                Err(errno) => lost(shelf.fingerprint, segment_name(number), errno),
+            },
+            Ok(false) => {
                 lost(shelf.fingerprint, segment_name(number), "its header is damaged or of another version");
-                fs::remove_file(&path).map_err(failed)?;
+                if !discard(shelf, number, room) {
+                    unusable.push(number);
+                }
                 continue;
             }
-            Ok(Header::Foreign) => {
-                lost(shelf.fingerprint, segment_name(number), "it is no segment of ours");
-                room.waste(layout::allocated(&path));
-                foreign.push(number);
-                continue;
-            }
-            Err(error) => {
-                lost(shelf.fingerprint, segment_name(number), error);
-                foreign.push(number);
-                continue;
-            }
+            Err(error) => lost(shelf.fingerprint, segment_name(number), error),
         }
-        match DirectFile::open(&path, true, false).and_then(|file| Ok((file.size()?.0, file))) {
-            Ok((length, file)) => {
-                segments.insert(number, Segment { file: Arc::new(file), end: length, living: 0 });
-            }
-            Err(errno) => {
-                lost(shelf.fingerprint, segment_name(number), errno);
-                foreign.push(number);
-            }
+        // Perhaps it can be opened another time, so it stays; but it takes its room.
+        room.waste(layout::allocated(&path));
+        unusable.push(number);
+    }
+    Ok((segments, unusable))
+}
+
+/// Removes a segment; false if it stays, and then its room is wasted.
+fn discard(shelf: &Shelf, number: u16, room: &Room) -> bool {
+    let path = shelf.path.join(segment_name(number));
+    match layout::remove(&path) {
+        Ok(()) => true,
+        Err(error) => {
+            room.waste(layout::allocated(&path));
+            tracing::warn!(%error, segment = %path.display(), "not removed");
+            false
         }
     }
-    Ok((segments, foreign))
 }
 
 /// Cuts off and punches out what no record claims, so that the room that it took is there.
@@ -382,8 +391,4 @@ fn tidy(segment: &mut Segment, places: &mut [Place], room: &Room) {
     }
     let taken = segment.file.size().map_or(segment.end, |(_, allocated)| allocated);
     room.waste(taken.saturating_sub(living + TRIFLE));
-}
-
-fn waste(room: &Room, segment: &Segment) {
-    room.waste(segment.file.size().map_or(segment.end, |(_, allocated)| allocated));
 }

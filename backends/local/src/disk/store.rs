@@ -1,19 +1,20 @@
 //! What the tier's threads share.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use foreread_tier::{Budget, Buffers};
+use foreread_tier::{Budget, Buffers, TierError};
 use foreread_types::{DatasetId, Fingerprint, SampleId};
 
 use super::closing;
 use super::config::Access;
 use super::counters::Counters;
 use super::format::Place;
-use super::lock::Lock;
+use super::layout::LOCK;
+use super::lock::{self, Lock};
 use super::pack::Job;
 use super::room::Room;
 use super::shelf::{Bounds, Shelf};
@@ -67,6 +68,8 @@ impl Directory {
 #[derive(Debug)]
 pub(super) struct Locks {
     locks: Vec<Lock>,
+    /// Of what others write, by directory and set.
+    followed: Mutex<BTreeMap<(usize, usize), Lock>>,
     roots: Vec<PathBuf>,
     /// The tier was dropped.
     let_go: AtomicBool,
@@ -75,7 +78,18 @@ pub(super) struct Locks {
 impl Locks {
     /// The locks of the directories whose caches are at `roots`.
     pub(super) fn new(locks: Vec<Lock>, roots: Vec<PathBuf>) -> Self {
-        Self { locks, roots, let_go: AtomicBool::new(false) }
+        Self { locks, followed: Mutex::default(), roots, let_go: AtomicBool::new(false) }
+    }
+
+    /// Marks a cache that another process writes, at `dataset`, as in use; false if it is not there or being removed.
+    pub(super) fn follow(&self, key: (usize, usize), dataset: &Path) -> bool {
+        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
+        if followed.get(&key).is_some_and(|lock| lock.is_at(&dataset.join(LOCK))) {
+            return true;
+        }
+        followed.remove(&key);
+        followed.extend(lock::try_share(dataset).ok().flatten().map(|lock| (key, lock)));
+        followed.contains_key(&key)
     }
 
     /// Says that they are held only until all is written.
@@ -88,10 +102,10 @@ impl Locks {
 
 impl Drop for Locks {
     fn drop(&mut self) {
-        for lock in &self.locks {
+        let followed = std::mem::take(self.followed.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for lock in self.locks.drain(..).chain(followed.into_values()) {
             lock.touch();
         }
-        self.locks.clear();
         if *self.let_go.get_mut() {
             closing::end(&self.roots);
         }
@@ -100,6 +114,9 @@ impl Drop for Locks {
 
 /// A sample within a tier: which set, which sample.
 pub(super) type Key = (usize, SampleId);
+
+/// Why a sample that was on its way was not written; empty as long as it may be, and if it was.
+pub(super) type Outcome = Arc<OnceLock<TierError>>;
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -115,8 +132,8 @@ pub(super) struct Store {
     pub(super) closing: AtomicBool,
     pub(super) counters: Counters,
     pub(super) jobs: Sender<Job>,
-    /// Samples on their way to the disk, and to which directory.
-    on_the_way: Mutex<HashMap<Key, usize>>,
+    /// Samples on their way to the disk, to which directory, and what becomes of them.
+    on_the_way: Mutex<HashMap<Key, (usize, Outcome)>>,
 }
 
 impl Store {
@@ -152,7 +169,7 @@ impl Store {
         self.sets.get(set)?.table.get(id)
     }
 
-    pub(super) fn on_the_way(&self) -> MutexGuard<'_, HashMap<Key, usize>> {
+    pub(super) fn on_the_way(&self) -> MutexGuard<'_, HashMap<Key, (usize, Outcome)>> {
         self.on_the_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

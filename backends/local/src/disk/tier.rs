@@ -1,6 +1,5 @@
 //! The tier as the engine sees it.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
@@ -18,14 +17,14 @@ use tokio::sync::oneshot;
 use super::config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskReader, Stored};
 use super::counters::Counters;
 use super::error::NAME;
-use super::format::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, blocks_of};
+use super::format::{BLOCK, FOOTPRINT, blocks_of};
 use super::index::Follower;
 use super::open::{self, Opened};
 use super::pack::{Job, Outlet, Packer, Pending};
 use super::read::Reader;
 use super::readers::Readers;
 use super::shelf::Ledger;
-use super::store::{Key, Locks, Set, Store};
+use super::store::{Directory, Key, Locks, Set, Store};
 use super::table::Table;
 use super::write::Writer;
 
@@ -83,7 +82,8 @@ impl DiskTier {
     /// may take now, the rest is dropped; other datasets' caches are removed as the [module](super) says.
     ///
     /// # Errors
-    /// If there is no directory, or more than 32, or one twice, or one that cannot be used: [`ErrorKind::Denied`],
+    /// If there is no directory, or more than 32, or one twice, or one with too few bytes for a single sample:
+    /// [`ErrorKind::Invalid`]. If one cannot be used: [`ErrorKind::Denied`],
     /// [`ErrorKind::NotFound`], [`ErrorKind::Full`], or, for one that another process owns and
     /// [`WhenOwned::Refuse`](super::WhenOwned::Refuse), [`ErrorKind::Other`]. The message names it and the remedy.
     pub fn open(
@@ -91,18 +91,17 @@ impl DiskTier {
         datasets: &[DatasetOnDisk],
         buffers: Arc<dyn Buffers>,
     ) -> Result<Self, TierError> {
-        check(&config)?;
         let counters = Counters::new();
         let (sets, numbers) = sets(datasets, &counters);
+        let roots = open::places(&config, &sets, datasets)?;
         let mut opened = Vec::with_capacity(config.directories.len());
-        for number in 0..config.directories.len() as u8 {
-            opened.push(open::open(&config, number, &sets, datasets)?);
+        for (number, root) in (0..).zip(&roots) {
+            opened.push(open::open(&config, number, root, &sets, datasets)?);
         }
         let (jobs, queue) = channel();
         let (mut directories, mut ledgers) = (Vec::new(), Vec::new());
-        let (mut locks, mut roots) = (Vec::new(), Vec::new());
-        for Opened { root, directory, ledgers: own, locks: held } in opened {
-            roots.push(root);
+        let mut locks = Vec::new();
+        for Opened { directory, ledgers: own, locks: held } in opened {
             directories.push(directory);
             ledgers.push(own);
             locks.extend(held);
@@ -157,12 +156,17 @@ impl DiskTier {
     /// The bytes of footprints that it keeps when it is full: what the planner may place here. Only of directories
     /// whose space this tier owns; one that is only read has no room.
     pub fn capacity(&self) -> u64 {
-        self.store.directories.iter().map(|directory| directory.room.budget().limit()).sum()
+        self.sum(|directory| directory.room.budget().limit())
     }
 
     /// The bytes of footprints that are free now, in all directories together.
     pub fn free(&self) -> u64 {
-        self.store.directories.iter().map(|directory| directory.room.free()).sum()
+        self.sum(|directory| directory.room.free())
+    }
+
+    /// Over all directories, each of which may be as large as a number gets.
+    fn sum(&self, bytes: impl Fn(&Directory) -> u64) -> u64 {
+        self.store.directories.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// What is kept of a dataset: after opening, what a warm start finds. Nothing of a dataset that is not the run's.
@@ -210,7 +214,7 @@ impl DiskTier {
     /// Finds what the owners of directories that are only read have written since; a thread does so every second.
     /// Reads the ends of their indexes, and blocks on that.
     pub fn refresh(&self) {
-        refresh(&self.store, &self.followers);
+        refresh(&self.store, &self.locks, &self.followers);
     }
 
     /// Starts the thread that follows, if there is anything to follow.
@@ -218,10 +222,11 @@ impl DiskTier {
         if self.followers.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return Ok(());
         }
-        let (store, followers) = (Arc::clone(&self.store), Arc::clone(&self.followers));
+        let (store, locks) = (Arc::clone(&self.store), Arc::clone(&self.locks));
+        let followers = Arc::clone(&self.followers);
         spawn("foreread-follow", move || {
             while stop.recv_timeout(FOLLOW) == Err(RecvTimeoutError::Timeout) {
-                refresh(&store, &followers);
+                refresh(&store, &locks, &followers);
             }
         })
     }
@@ -252,23 +257,6 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), TierErr
             .with_detail("no thread could be started; raise `ulimit -u`")
             .with_source(error)),
     }
-}
-
-fn check(config: &DiskConfig) -> Result<(), TierError> {
-    let invalid = |what: String, why: &str| {
-        Err(TierError::new(ErrorKind::Invalid, NAME).with_object(what).with_detail(why.to_owned()))
-    };
-    let count = config.directories.len();
-    if !(1..=MAX_DIRECTORIES).contains(&count) {
-        return invalid(format!("{count} directories"), "a disk tier has 1 to 32 of them");
-    }
-    let mut seen = BTreeSet::new();
-    for (path, _) in &config.directories {
-        if !seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
-            return invalid(path.display().to_string(), "the directory is named twice; name it once");
-        }
-    }
-    Ok(())
 }
 
 /// The datasets without repetition, and which of them each is.
@@ -304,10 +292,16 @@ fn followers(store: &Store) -> Vec<Followed> {
     followers
 }
 
-fn refresh(store: &Store, followers: &Mutex<Vec<Followed>>) {
+fn refresh(store: &Store, locks: &Locks, followers: &Mutex<Vec<Followed>>) {
     let mut followers = followers.lock().unwrap_or_else(PoisonError::into_inner);
     for Followed { directory, set, follower } in followers.iter_mut() {
-        let news = match follower.look() {
+        let shelf = &store.directories[*directory].shelves[*set];
+        // Nothing is found where it could be removed while it is read.
+        let news = match locks.follow((*directory, *set), &shelf.path) {
+            true => follower.look(),
+            false => Ok(follower.lose()),
+        };
+        let news = match news {
             Ok(news) => news,
             Err(error) => {
                 tracing::debug!(%error, "the index of a cache that is only read could not be read");
@@ -316,11 +310,12 @@ fn refresh(store: &Store, followers: &Mutex<Vec<Followed>>) {
         };
         let table = &store.sets[*set].table;
         if news.afresh {
-            store.directories[*directory].shelves[*set].forget_files();
             for (id, place) in table.iter().filter(|(_, place)| usize::from(place.directory) == *directory) {
                 table.take_from(id, place);
             }
         }
+        // After the index, so that what it lists is in the files that are opened from now on.
+        shelf.forget_replaced();
         for entry in news.entries.into_iter().filter(|entry| table.knows(entry.id)) {
             match entry.dead {
                 true => {
@@ -403,8 +398,8 @@ impl CacheTier for DiskTier {
         let (done, stored) = oneshot::channel();
         let job = {
             let mut on_the_way = self.store.on_the_way();
-            if let Some(&directory) = on_the_way.get(&own) {
-                Job::After { directory, done }
+            if let Some((directory, outcome)) = on_the_way.get(&own) {
+                Job::After { directory: *directory, outcome: Arc::clone(outcome), done }
             } else if self.store.place(own).is_some() {
                 return Ok(());
             } else {
@@ -415,7 +410,7 @@ impl CacheTier for DiskTier {
                         error(ErrorKind::Full).with_detail("too much is on its way to the disk already")
                     );
                 };
-                on_the_way.insert(own, directory);
+                on_the_way.insert(own, (directory, Arc::default()));
                 let pending = Pending { id: key.id, blocks, room, behind, done };
                 Job::Store { key: own, directory, sample, pending }
             }

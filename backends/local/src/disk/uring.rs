@@ -108,7 +108,7 @@ impl<T> Ring<T> {
         self.slots.len() - self.free.len()
     }
 
-    /// Takes a read over; the kernel learns of it at the next [`wait`](Self::wait). Gives it back if there is no room.
+    /// Takes a read over; the kernel learns of it at the next [`hand_over`](Self::hand_over) or wait. Gives it back if there is no room.
     pub(super) fn push(&mut self, mut read: Read<T>) -> Result<(), Read<T>> {
         let Some(at) = self.free.pop() else { return Err(read) };
         let mut target: (*mut u8, usize) = (std::ptr::null_mut(), 0);
@@ -134,12 +134,33 @@ impl<T> Ring<T> {
         self.slots[at].take().map_or(Ok(()), Err)
     }
 
-    /// Hands over what was pushed and waits until `count` reads have been answered or the bell has rung, or until
-    /// `limit` is over. With a count of 0 it does not wait.
+    /// Hands over what was pushed.
     ///
     /// # Errors
-    /// If the kernel does not take them now; what was pushed stays pushed.
-    pub(super) fn wait(&mut self, count: usize, limit: Option<Duration>) -> io::Result<()> {
+    /// If the kernel does not take it now; it stays pushed.
+    pub(super) fn hand_over(&mut self) -> io::Result<()> {
+        self.submit(0, None)
+    }
+
+    /// Hands over what was pushed and waits until a read has been answered or the bell has rung.
+    ///
+    /// # Errors
+    /// As [`hand_over`](Self::hand_over).
+    pub(super) fn wait(&mut self) -> io::Result<()> {
+        self.submit(1, None)
+    }
+
+    /// Hands over what was pushed and waits until `count` reads have been answered, but not longer than `limit`. The bell
+    /// counts as an answer, so with a `count` above 1 it may be heard only when `limit` is over.
+    ///
+    /// # Errors
+    /// As [`hand_over`](Self::hand_over).
+    pub(super) fn gather(&mut self, count: usize, limit: Duration) -> io::Result<()> {
+        self.submit(count, Some(limit))
+    }
+
+    /// Waits for so many completions. Without a limit for one at most, or a ring of the bell would be slept through.
+    fn submit(&mut self, count: usize, limit: Option<Duration>) -> io::Result<()> {
         if count > 0 && !self.listening {
             let entry = opcode::PollAdd::new(Fd(self.bell.0.as_raw_fd()), libc::POLLIN as u32).build();
             // SAFETY: this operation touches no memory of ours, and the kernel holds the descriptor's file itself.
@@ -230,7 +251,7 @@ mod tests {
     fn finish(ring: &mut Ring<usize>, wanted: usize) -> (Vec<Read<usize>>, usize) {
         let (mut done, mut answered, mut answers) = (Vec::new(), Vec::new(), 0);
         while done.len() < wanted {
-            ring.wait(1, None).unwrap();
+            ring.wait().unwrap();
             ring.reap(&mut answered);
             for (read, answer) in answered.drain(..) {
                 answers += 1;
@@ -276,11 +297,11 @@ mod tests {
         for _ in 0..3 {
             std::thread::scope(|scope| {
                 scope.spawn(|| bell.ring());
-                ring.wait(1, None).unwrap();
+                ring.wait().unwrap();
             });
             ring.reap(&mut Vec::new());
         }
-        ring.wait(1, Some(Duration::from_millis(1))).unwrap();
+        ring.gather(1, Duration::from_millis(1)).unwrap();
         let mut answered = Vec::new();
         ring.reap(&mut answered);
         assert!(answered.is_empty());
@@ -292,7 +313,7 @@ mod tests {
         let Some(mut ring) = ring(2) else { return };
         let context = Arc::new(());
         ring.push(read(&file, 5, 0, Arc::clone(&context))).unwrap();
-        ring.wait(0, None).unwrap();
+        ring.hand_over().unwrap();
         drop(ring);
         assert_eq!(Arc::strong_count(&context), 2, "the read and its memory are leaked");
     }

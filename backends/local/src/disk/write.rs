@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleId;
-use rustix::io::Errno;
 use tokio::sync::oneshot;
 
 use super::aligned::Aligned;
@@ -19,7 +18,7 @@ use super::error::{NAME, from_errno, from_io};
 use super::format::{BLOCK, Place};
 use super::pack::{Block, Stored};
 use super::shelf::{Ledger, NO_ROOM};
-use super::store::{Directory, Locks, Store};
+use super::store::{Directory, Locks, Outcome, Store};
 
 /// How long a write waits for reads at most, and how long it sleeps meanwhile.
 const GIVE_WAY: Duration = Duration::from_millis(20);
@@ -35,9 +34,12 @@ pub(super) enum Command {
         records: Vec<(SampleId, Option<Place>)>,
         done: Option<Arc<oneshot::Sender<()>>>,
     },
-    /// Everything before this has been done.
-    Tell(Stored),
-    /// The same, for somebody who waits for all directories: dropped when its turn comes.
+    /// Say what has become of a sample that was on its way before.
+    Tell {
+        outcome: Outcome,
+        done: Stored,
+    },
+    /// Everything before this has been done; for somebody who waits for all directories: dropped when its turn comes.
     Drop(Arc<oneshot::Sender<()>>),
 }
 
@@ -66,8 +68,9 @@ impl Writer {
                     drop(done);
                 }
                 Command::Drop(done) => drop(done),
-                Command::Tell(done) => {
-                    let _ = done.send(Ok(())); // whoever asked may not wait any more
+                Command::Tell { outcome, done } => {
+                    let stored = outcome.get().map_or(Ok(()), |error| Err(error.clone()));
+                    let _ = done.send(stored); // whoever asked may not wait any more
                 }
             }
         }
@@ -111,7 +114,9 @@ impl Writer {
             }
             Err(error) => {
                 for record in records {
-                    store.on_the_way().remove(&(set, record.id));
+                    if let Some((_, outcome)) = store.on_the_way().remove(&(set, record.id)) {
+                        let _ = outcome.set(error.clone()); // nobody else does
+                    }
                     store.counters.failed();
                     drop((record.room, record.behind));
                     let _ = record.done.send(Err(error.clone()));
@@ -185,8 +190,7 @@ impl Writer {
         }
         let ledger = &mut self.ledgers[set];
         if let Err(error) = ledger.bury(&directory.shelves[set], self.number, table, &directory.room, &dead) {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            directory.fail(&from_errno(errno, directory.path.display()));
+            directory.fail(&from_io(&error, directory.path.display()));
         }
         for (_, place) in dead {
             directory.room.release(place.blocks);

@@ -1,12 +1,13 @@
 //! Two tiers on one directory.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use foreread_local::disk::{self, Access, Rule, WhenOwned};
-use foreread_tier::{CacheTier, ErrorKind};
+use foreread_local::disk::{self, Access, DiskTier, Rule, WhenOwned};
+use foreread_tier::{CacheTier, ErrorKind, HeapBuffers};
 use foreread_types::{DatasetId, Fingerprint};
 
-use crate::rig::{config, is_stored, known, open, open_as, read, run, store, verify};
+use crate::rig::{config, dataset, is_stored, known, open, open_as, read, run, sample, store, verify};
 
 #[test]
 fn the_second_is_refused_with_the_owners_name() {
@@ -96,4 +97,52 @@ fn listing_and_cleaning_leave_alone_what_is_in_use() {
     assert_eq!(disk::clean(directory.path(), &Rule::older_than(Duration::from_secs(60))).unwrap().len(), 1);
     let tier = open(directory.path(), 8 << 20);
     assert_eq!(tier.stored(DatasetId(0)).samples, 0);
+}
+
+/// The owner of the directory has another dataset; somebody else fills the reader's.
+#[test]
+fn a_cache_that_a_reader_found_later_is_not_removed_under_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let open_with = |print| {
+        DiskTier::open(config(directory.path(), 8 << 20), &[dataset(print)], Arc::new(HeapBuffers)).unwrap()
+    };
+    let owner = open_with(1);
+    let reader = open_with(2);
+    assert_eq!(reader.access(), [Access::ReadOnly]);
+    drop(owner);
+    let other = open_with(2);
+    run(store(&other, &known(9))).unwrap().unwrap();
+    drop(other);
+    assert!(!disk::list(directory.path()).unwrap().is_empty()); // waits for the last writes
+    reader.refresh();
+    assert!(is_stored(&reader, &known(9)));
+    assert!(disk::clean(directory.path(), &Rule::all()).unwrap().is_empty(), "the reader uses it");
+    assert_eq!(run(read(&reader, &known(9))).unwrap(), known(9).content);
+    drop(reader);
+    assert_eq!(disk::clean(directory.path(), &Rule::all()).unwrap().len(), 1);
+}
+
+#[test]
+fn a_reader_follows_an_owner_that_uses_a_segments_number_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = || config(directory.path(), 32 << 20).with_segment(1 << 20);
+    let owner = open_as(config()).unwrap();
+    let big = |id| sample(id, 300_000);
+    let segment = directory.path().join(format!("foreread-cache/{}/00000.segment", Fingerprint(1)));
+    run(async {
+        for id in 0..6 {
+            store(&owner, &big(id)).await.unwrap().unwrap();
+        }
+        let reader = open_as(config()).unwrap();
+        assert_eq!(read(&reader, &big(0)).await.unwrap(), big(0).content);
+        owner.remove((0..3).map(|id| big(id).key).collect()).await;
+        assert!(!segment.exists(), "emptied and removed");
+        for id in 6..12 {
+            store(&owner, &big(id)).await.unwrap().unwrap();
+        }
+        assert!(segment.exists(), "its number is used again");
+        reader.refresh();
+        assert_eq!(verify(&reader, big).await, 9);
+        assert_eq!(reader.counts().corrupt, 0);
+    });
 }

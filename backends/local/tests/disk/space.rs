@@ -188,9 +188,6 @@ fn a_directory_that_cannot_be_used_is_named_with_the_remedy() {
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
         assert!(error.to_string().contains("choose"), "{error}");
     }
-    let twice = [(directory.path().to_owned(), 8 << 20), (directory.path().join("."), 8 << 20)];
-    let error = open_as(foreread_local::DiskConfig::new(twice)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Invalid);
     if rustix::process::geteuid().is_root() {
         println!("skipped: root may write to any directory");
     } else {
@@ -235,7 +232,6 @@ fn files_that_are_not_ours_are_neither_changed_nor_removed() {
     let foreign = [
         directory.path().join("file"),
         root.join("notes.txt"),
-        own.join("00007.segment"),
         own.join("notes.txt"),
         own.join("123.segment"),
     ];
@@ -247,7 +243,8 @@ fn files_that_are_not_ours_are_neither_changed_nor_removed() {
     run(tier.remove(vec![known(5).key]));
     assert!(!is_stored(&tier, &known(5)));
     drop(tier);
-    disk::clean(directory.path(), &Rule::all()).unwrap();
+    let removed = disk::clean(directory.path(), &Rule::dataset(Fingerprint(1))).unwrap();
+    assert_eq!(removed[0].left, [own.join("123.segment"), own.join("notes.txt")], "what is left is named");
     for path in &foreign {
         assert!(path.exists(), "{}", path.display());
     }
@@ -262,4 +259,97 @@ fn a_cache_that_was_copied_to_another_directory_works_there() {
     copy(from.path(), to.path());
     let copied = open(to.path(), 8 << 20);
     assert_eq!(run(verify(&copied, known)), 1);
+}
+
+#[test]
+fn a_directory_that_is_named_twice_is_refused_even_if_it_is_not_there_yet() {
+    let parent = tempfile::tempdir().unwrap();
+    let at = |name: &str| parent.path().join(name);
+    for name in ["there", "linked", "one", "two"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    fs::create_dir(at("cache")).unwrap();
+    for name in ["one", "two"] {
+        std::os::unix::fs::symlink(at("cache"), at(name).join("foreread-cache")).unwrap();
+    }
+    std::os::unix::fs::symlink(at("there"), at("link")).unwrap();
+    for (first, second) in [
+        ("there", "there/."),
+        ("new", "new"),
+        ("newer", "there/../newer"),
+        ("there", "link"),
+        ("one", "two"), // their caches lie in one place
+    ] {
+        let twice = [(at(first), 8 << 20), (at(second), 8 << 20)];
+        let error = open_as(foreread_local::DiskConfig::new(twice)).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{first} and {second}: {text}");
+        assert!(text.contains(at(second).to_str().unwrap()) && text.contains("name it once"), "{text}");
+    }
+}
+
+#[test]
+fn capacities_whose_sum_is_too_large_for_a_number_do_not_overflow() {
+    let parent = tempfile::tempdir().unwrap();
+    let both = ["a", "b"].map(|name| (parent.path().join(name), 15_000_000 << 40));
+    let tier = open_as(foreread_local::DiskConfig::new(both).with_reader(crate::reader())).unwrap();
+    assert_eq!((tier.capacity(), tier.free()), (u64::MAX, u64::MAX));
+    run(store(&tier, &known(1))).unwrap().unwrap();
+    assert_eq!(run(read(&tier, &known(1))).unwrap(), known(1).content);
+}
+
+#[test]
+fn a_capacity_that_cannot_hold_a_sample_is_refused_with_the_least() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("small");
+    let refused = |capacity| {
+        let error = open_as(config(&path, capacity)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        let text = error.to_string();
+        assert!(text.contains(path.to_str().unwrap()) && !path.exists(), "{text}");
+        text.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let least = refused(1);
+    assert_eq!(refused(16 << 10), least);
+    assert_eq!(refused(least - 1), least);
+    let tier = open(&path, least);
+    run(store(&tier, &sample(0, 100))).unwrap().unwrap();
+    assert!(taken(&path) <= least);
+}
+
+/// Where it cannot be read or written, a segment keeps its room.
+#[test]
+fn a_segment_that_cannot_be_opened_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (capacity, held) = (6 << 20, 2 << 20);
+    drop(open(directory.path(), capacity));
+    let segment = directory.path().join(format!("foreread-cache/{}/00000.segment", Fingerprint(1)));
+    // Reading it fails for root, too.
+    fs::create_dir(&segment).unwrap();
+    fs::write(segment.join("file"), vec![1; held as usize]).unwrap();
+    for _ in 0..2 {
+        let tier = open(directory.path(), capacity);
+        assert!(tier.capacity() - tier.free() >= held, "{} of {} free", tier.free(), tier.capacity());
+        let mut id = 0;
+        while let Some(done) = run(store(&tier, &sample(id, 100_000))) {
+            done.unwrap();
+            id += 1;
+        }
+        assert!(tier.stored(DatasetId(0)).samples > 0);
+        drop(tier);
+        let taken = taken(directory.path());
+        assert!(taken <= capacity, "{taken} bytes of {capacity}");
+    }
+}
+
+/// The second store waits for the first one's write, which fails.
+#[test]
+fn a_sample_whose_write_fails_is_stored_for_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = open(directory.path(), 32 << 20);
+    fs::remove_dir_all(directory.path().join("foreread-cache")).unwrap();
+    let large = sample(1, 4 << 20);
+    let (first, second) = run(async { futures::join!(store(&tier, &large), store(&tier, &large)) });
+    assert!(first.unwrap().is_err() && second.unwrap().is_err());
+    assert!(!is_stored(&tier, &large));
 }

@@ -1,7 +1,6 @@
 //! What it promises as a tier and as a cache.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use foreread_local::disk::{DatasetOnDisk, DiskTier};
 use foreread_tier::{Budget, CacheTier, ErrorKind, HeapBuffers, Sample};
@@ -108,7 +107,7 @@ fn a_full_write_behind_refuses_at_once_and_counts() {
     let big: Vec<_> = (0..64).map(|id| sample(id, 1 << 20)).collect();
     run(async {
         let mut waiting = Vec::new();
-        let (mut refused, start) = (0, Instant::now());
+        let mut refused = 0;
         for known in &big {
             let room = tier.reserve(tier.footprint().of(1 << 20)).unwrap();
             let mut stored = Box::pin(tier.store(room, known.key, Sample::uncharged(known.content.clone())));
@@ -121,9 +120,8 @@ fn a_full_write_behind_refuses_at_once_and_counts() {
                 std::task::Poll::Pending => waiting.push(stored),
             }
         }
-        let asked = start.elapsed();
+        // Each was polled once. Had one waited for the disk, there would have been room for the next.
         assert!(refused > 0, "64 MiB at once fit 4 MiB of write-behind");
-        assert!(asked < Duration::from_millis(500), "storing waited: {asked:?}");
         assert_eq!(tier.counts().skipped, refused);
         for stored in waiting {
             stored.await.unwrap();

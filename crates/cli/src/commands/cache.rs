@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use foreread::disk_cache::{self, Rule};
+use foreread::disk_cache::{self, CacheEntry, Rule};
 use foreread::{ByteSize, Error, ErrorKind};
 
 use crate::arguments::Cache;
@@ -25,22 +25,30 @@ fn list(directory: &Path) -> Result<()> {
     let mut out = output::stdout();
     writeln!(out, "{:32}  {:>12}  {:>12}  {:>12}  use", "catalog", "samples", "bytes", "last used")?;
     for entry in entries {
-        let age = SystemTime::now().duration_since(entry.last_used).unwrap_or_default();
-        let in_use = match entry.owner {
-            Some(process) => format!("process {process}"),
-            None if entry.in_use => "in use".to_owned(),
-            None => "none".to_owned(),
-        };
+        let in_use = user(&entry).unwrap_or_else(|| "none".to_owned());
         writeln!(
             out,
             "{}  {:>12}  {:>12}  {:>7.1} days  {in_use}",
             entry.fingerprint,
             entry.samples,
             ByteSize(entry.bytes).to_string(),
-            age.as_secs_f64() / DAY,
+            unused_days(&entry),
         )?;
     }
     Ok(out.flush()?)
+}
+
+/// Who uses a cache, if anybody does.
+fn user(entry: &CacheEntry) -> Option<String> {
+    match entry.owner {
+        Some(process) => Some(format!("process {process}")),
+        None => entry.in_use.then(|| "in use".to_owned()),
+    }
+}
+
+/// For how long nobody has used it.
+fn unused_days(entry: &CacheEntry) -> f64 {
+    SystemTime::now().duration_since(entry.last_used).unwrap_or_default().as_secs_f64() / DAY
 }
 
 fn clean(directory: &Path, older_than: Option<f64>, dataset: Option<&str>) -> Result<()> {
@@ -60,9 +68,25 @@ fn clean(directory: &Path, older_than: Option<f64>, dataset: Option<&str>) -> Re
     let removed = disk_cache::clean(directory, &rule).map_err(Error::from)?;
     for gone in &removed {
         writeln!(out, "removed {}, {}", gone.fingerprint, ByteSize(gone.bytes))?;
+        for left in &gone.left {
+            writeln!(out, "left {}: it is not the cache's, or cannot be removed", left.display())?;
+        }
     }
-    if removed.is_empty() {
-        writeln!(out, "nothing to be removed: there is no such cache, or a process uses it")?;
+    let mut passed_over = disk_cache::list(directory).map_err(Error::from)?;
+    passed_over.retain(|entry| {
+        rule.fingerprint.is_none_or(|fingerprint| fingerprint == entry.fingerprint)
+            && removed.iter().all(|gone| gone.fingerprint != entry.fingerprint)
+    });
+    for entry in &passed_over {
+        let why = match (user(entry), older_than) {
+            (Some(user), _) => user,
+            (None, Some(days)) => format!("used {:.1} days ago, not {days}", unused_days(entry)),
+            (None, None) => "it was in use until just now".to_owned(),
+        };
+        writeln!(out, "passed over {}: {why}", entry.fingerprint)?;
+    }
+    if removed.is_empty() && passed_over.is_empty() {
+        writeln!(out, "nothing to be removed: there is no such cache")?;
     }
     Ok(out.flush()?)
 }

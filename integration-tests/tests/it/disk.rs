@@ -92,7 +92,7 @@ fn killed_at_any_moment_it_leaves_only_whole_samples() {
                 .spawn()
                 .unwrap();
         if afresh {
-            let (began, when) = (std::time::Instant::now(), draw.below(200));
+            let (began, when) = (std::time::Instant::now(), draw.below(150));
             while listed(directory.path()) <= when {
                 assert!(began.elapsed() < Duration::from_secs(60), "the run writes nothing");
                 assert!(child.try_wait().unwrap().is_none(), "the run has ended");

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use foreread_local::disk::{self, DiskTier, Rule};
-use foreread_tier::{CacheTier, ErrorKind, HeapBuffers};
+use foreread_tier::{CacheTier, ErrorKind, HeapBuffers, Sample};
 use foreread_types::{DatasetId, Fingerprint};
 
 use crate::rig::{
@@ -346,10 +346,18 @@ fn a_segment_that_cannot_be_opened_is_counted() {
 #[test]
 fn a_sample_whose_write_fails_is_stored_for_nobody() {
     let directory = tempfile::tempdir().unwrap();
-    let tier = open(directory.path(), 32 << 20);
+    let tier = open(directory.path(), 64 << 20);
     fs::remove_dir_all(directory.path().join("foreread-cache")).unwrap();
-    let large = sample(1, 4 << 20);
-    let (first, second) = run(async { futures::join!(store(&tier, &large), store(&tier, &large)) });
-    assert!(first.unwrap().is_err() && second.unwrap().is_err());
-    assert!(!is_stored(&tier, &large));
+    // Copying the first takes long enough for the others to be asked for meanwhile.
+    let samples = [sample(0, 16 << 20), sample(1, 1 << 20), sample(1, 1 << 20)];
+    let stores: Vec<_> = samples
+        .iter()
+        .map(|known| {
+            let room = tier.reserve(tier.footprint().of(known.object.size)).unwrap();
+            tier.store(room, known.key, Sample::uncharged(known.content.clone()))
+        })
+        .collect();
+    let stored = run(futures::future::join_all(stores));
+    assert!(stored.iter().all(Result::is_err), "{stored:?}");
+    assert!(!is_stored(&tier, &samples[1]));
 }

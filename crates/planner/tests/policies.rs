@@ -51,7 +51,7 @@ fn shuffled_epochs_hit_as_tabulated() {
         near(writes, lru_writes, 0.005, "LRU, writes");
         let (hits, writes) = steady(policies::min);
         near(hits, share, 0.005, "MIN, hits");
-        near(writes, min_writes, 0.01, "MIN, writes");
+        near(writes, min_writes, 0.005, "MIN, writes");
         let (hits, _) = steady(policies::fifo);
         assert!(hits <= share + 0.005, "FIFO: {hits}");
     }

@@ -11,7 +11,10 @@ use crate::model::Curve;
 use crate::reader::{Fields, parse};
 
 /// The most accesses (samples times epochs) that a scenario may have. Each takes some ten bytes of memory.
-pub const MOST_ACCESSES: u64 = 1 << 31;
+pub const MOST_ACCESSES: u64 = 1 << 28;
+
+/// The most MB that a scenario may read: beyond, bytes are no longer numbers that a computer counts with.
+const MOST_MB: f64 = 1e12;
 
 /// The most workers, and the most threads of a class.
 const MOST_WORKERS: u64 = 1 << 16;
@@ -146,6 +149,11 @@ impl Scenario {
             let problem =
                 format!("is {batch} and drop_last is true, so that all {samples} samples are dropped");
             return Err(training.bad("batch", problem));
+        }
+        // Sizes are drawn, and next to none is ten deviations above the mean.
+        if (mean + 10.0 * sd) * f64::from(samples) * f64::from(epochs) > MOST_MB {
+            let problem = format!("with sd, times samples and training.epochs, is more than {MOST_MB:e} MB");
+            return Err(dataset.bad("mean", problem));
         }
         if u64::from(samples) * u64::from(epochs) > MOST_ACCESSES {
             let problem =

@@ -93,6 +93,14 @@ fn what_cannot_be_measured_or_read_is_one_line_that_names_it() {
     assert!(said.contains("/proc"), "{said}");
     let said = run(&mut foreread(["calibrate", "--disk", "/tmp", "--seconds", "0"])).fails(2);
     assert!(said.contains("--seconds 0 (argument): it is at least 1"), "{said}");
+    let samples = Samples::awkward(20, 50_000);
+    let data = samples.path().to_str().unwrap();
+    let said = run(&mut foreread(["calibrate", data, "--seconds", "1", "--origin-limit", "1KB/s"])).fails(1);
+    assert!(said.contains("not one sample came in 0.7 s; allow more time"), "{said}");
+    let said = run(&mut foreread(["calibrate", data, "--origin-bytes", "0"])).fails(2);
+    assert!(said.contains("--origin-bytes 0 (argument): it is at least 1"), "{said}");
+    let said = run(&mut foreread(["calibrate", data, "-o", "/nowhere/c.toml"])).fails(1);
+    assert!(said.contains("/nowhere/c.toml cannot be written"), "{said}");
     let file = empty.path().join("c.toml");
     std::fs::write(&file, "version = 1\nmade = 0\n[memory]\nbytes_per_second = 0\nspread = 0.0\n").unwrap();
     let described = ["plan", "--samples", "10", "--sample-bytes", "10", "--calibration"];

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use foreread::{
     ByteRate, ByteSize, CalibrateOptions, Calibrating, Calibration, Knobs, Point, Registry, Stage, calibrate,
 };
@@ -31,6 +31,7 @@ pub fn run(options: &Calibrate) -> Result<()> {
         .into());
     }
     let path = PathBuf::from(knobs.get("output").map_or(FILE, |(path, _)| path));
+    writable(&path)?;
     let measured = calibrate(wanted, Registry::with_defaults(), say())?;
     measured.write(&path)?;
     let mut out = output::stdout();
@@ -54,11 +55,22 @@ fn wanted(options: &Calibrate, knobs: &Knobs) -> Result<CalibrateOptions> {
     let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time >= Duration::from_secs(1));
     wanted.time = time.ok_or_else(|| knobs.refuse("seconds", "it is at least 1"))?;
     if let Some(bytes) = knobs.parse::<ByteSize>("origin-bytes")? {
+        if bytes.0 == 0 {
+            return Err(knobs.refuse("origin-bytes", "it is at least 1").into());
+        }
         wanted.origin_bytes = bytes.0;
     }
     wanted.config.origin_limit = knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0);
     wanted.config.origin_parallelism = knobs.parse("origin-parallelism")?;
     Ok(wanted)
+}
+
+/// Finds out before half a minute of measuring whether the result can be written.
+fn writable(path: &Path) -> Result<()> {
+    let beside = path.with_extension(format!("{}.try", std::process::id()));
+    std::fs::write(&beside, "").with_context(|| format!("{} cannot be written", path.display()))?;
+    std::fs::remove_file(&beside)?;
+    Ok(())
 }
 
 /// How far listing has come, and then each figure as it is found: a few lines a minute.

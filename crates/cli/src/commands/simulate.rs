@@ -217,7 +217,8 @@ impl<'a> Report<'a> {
 
 /// The MB of all workers' cache classes together.
 fn cache_mb(scenario: &Scenario) -> f64 {
-    scenario.storage.iter().skip(1).map(|class| class.capacity).sum::<f64>() * scenario.workers as f64
+    // The sum of nothing is -0.0.
+    scenario.storage.iter().skip(1).map(|class| class.capacity).sum::<f64>() * scenario.workers as f64 + 0.0
 }
 
 /// The scenario in one line.

@@ -11,7 +11,7 @@ use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use super::probe::{self, Budget};
 use super::{Calibration, MemorySpeed, OriginSpeed, Point, VERSION, memory};
 use crate::config::{Config, SamplerKind};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::origin::{Opened, Shared, open};
 use crate::planned::sampler;
 use crate::registry::Registry;
@@ -101,22 +101,28 @@ async fn everything(
     let memory: Option<MemorySpeed> = measured.ok();
     let parts = options.disks.len() as u32 + u32::from(options.target.is_some());
     let time = options.time.saturating_sub(MEMORY) / parts.max(1);
-    let mut origin = None;
+    let mut opened = None;
     if let Some(target) = &options.target {
         let config = options.config.clone().validated()?;
         let shared = Shared::raw(&config);
         let listed =
             |listed: Listed| progress(Progress { stage: Stage::Listing(listed.objects), point: None });
-        let opened = open(target, registry, context, &shared, listed).await?;
-        let budget = Budget { time, bytes: options.origin_bytes };
-        let told = |point| progress(Progress { stage: Stage::Origin, point: Some(point) });
-        origin = Some(of_origin(&opened, &config, budget, told).await?);
+        opened = Some((open(target, registry, context, &shared, listed).await?, config));
     }
-    let length = origin.as_ref().map_or(LENGTH, |origin| origin.sample_bytes);
+    // Disks first: a directory that cannot be written is found out before a gigabyte has been read.
+    let length = opened.as_ref().map_or(Ok(LENGTH), |(opened, config)| {
+        Requests::new(opened.catalog.clone(), config.seed).map(|requests| requests.mean())
+    })?;
     let mut disk = Vec::new();
     for directory in &options.disks {
         let told = |point| progress(Progress { stage: Stage::Disk(directory.clone()), point: Some(point) });
         disk.push(of_disk(directory, length, time, context, told).await?);
+    }
+    let mut origin = None;
+    if let Some((opened, config)) = &opened {
+        let budget = Budget { time, bytes: options.origin_bytes };
+        let told = |point| progress(Progress { stage: Stage::Origin, point: Some(point) });
+        origin = Some(of_origin(opened, config, budget, told).await?);
     }
     let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(Calibration { version: VERSION, made, origin, memory, disk })
@@ -195,7 +201,12 @@ async fn of_origin(
     let most = config.origin_parallelism.map_or(MOST, |most| most.clamp(1, MOST as usize) as u32);
     let read =
         probe::curve(tier, most, budget, || requests.next().unwrap_or_else(|| first.clone()), told).await?;
-    let best = read.iter().map(|point| point.bytes_per_second).max().unwrap_or(1);
+    let Some(best) = read.iter().map(|point| point.bytes_per_second).max() else {
+        let url = opened.catalog.base_url();
+        let why =
+            format!("{url}: not one sample came in {:.1} s; allow more time", budget.time.as_secs_f64());
+        return Err(Error::new(ErrorKind::Dataset, why));
+    };
     let alone = read.first().map_or(best, |point| point.bytes_per_second).max(1);
     // One read alone takes its latency and its bytes' time; how fast bytes flow is what many together show at best.
     let latency_seconds = (sample_bytes as f64 / alone as f64 - sample_bytes as f64 / best as f64).max(0.0);

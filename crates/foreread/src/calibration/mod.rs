@@ -52,7 +52,7 @@ pub struct OriginSpeed {
     pub sample_bytes: u64,
     /// Seconds that one read alone takes beside the time of its bytes.
     pub latency_seconds: f64,
-    /// Bytes a second of one read alone, once it flows.
+    /// Bytes a second of one read once it flows, as far as can be told from outside: the best that all together got.
     pub stream_bytes_per_second: u64,
     /// Throughput over the number of reads under way, the fewest first.
     pub read: Vec<Point>,
@@ -201,6 +201,10 @@ fn check_points(field: &str, points: &[Point]) -> Result<(), String> {
     for (at, point) in points.iter().enumerate() {
         positive(&format!("{field}[{at}].parallelism"), point.parallelism.into())?;
         positive(&format!("{field}[{at}].bytes_per_second"), point.bytes_per_second)?;
+        // Written so that what is no number fails too.
+        if !(0.0..=1.0).contains(&point.spread) {
+            return Err(format!("{field}[{at}].spread is 0 to 1"));
+        }
         if at > 0 && points[at - 1].parallelism >= point.parallelism {
             return Err(format!("{field}[{at}].parallelism is more than that of the point before it"));
         }
@@ -280,6 +284,7 @@ mod tests {
         assert!(origin(|o| o.read.clear()).ends_with("origin.read has no point"));
         assert!(origin(|o| o.read.reverse()).contains("origin.read[1].parallelism"));
         assert!(origin(|o| o.read[1].bytes_per_second = 0).contains("origin.read[1].bytes_per_second"));
+        assert!(origin(|o| o.read[0].spread = f64::NAN).contains("origin.read[0].spread"));
         assert!(origin(|o| o.latency_seconds = f64::NAN).contains("origin.latency_seconds"));
         assert!(origin(|o| o.latency_seconds = -1.0).contains("origin.latency_seconds"));
         assert!(

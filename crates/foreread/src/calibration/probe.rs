@@ -83,18 +83,28 @@ async fn at<T: Tier + ?Sized>(
     let began = Instant::now();
     loop {
         while waiting < turn + places.get() && asked < share.bytes {
-            let requests: Vec<ReadRequest> = (0..turn)
-                .map(|at| {
-                    let request = ReadRequest { tag: (sizes.len() + at) as u32, ..next() };
-                    asked += request.len();
-                    request
-                })
-                .collect();
-            sizes.extend(requests.iter().map(ReadRequest::len));
+            let mut requests = Vec::new();
+            // One at least, or nothing would ever be known of samples that are longer than the share.
+            while requests.len() < turn && (asked < share.bytes || sizes.is_empty()) {
+                let request = ReadRequest { tag: sizes.len() as u32, ..next() };
+                // The last one may not fit either.
+                if !sizes.is_empty() && asked.saturating_add(request.len()) > share.bytes {
+                    asked = share.bytes;
+                    break;
+                }
+                asked += request.len();
+                sizes.push(request.len());
+                requests.push(request);
+            }
+            if requests.is_empty() {
+                break;
+            }
             waiting += requests.len();
             reads.push(limited.read(requests));
         }
-        let Some(answer) = reads.next().await else { break };
+        // An answer that does not come is no reason to go over the time; its read is cancelled with the stream.
+        let left = share.time.saturating_sub(began.elapsed());
+        let Ok(Some(answer)) = tokio::time::timeout(left, reads.next()).await else { break };
         answer.result?;
         waiting -= 1;
         let now = began.elapsed();
@@ -103,7 +113,7 @@ async fn at<T: Tier + ?Sized>(
             break;
         }
     }
-    Ok(Answers { took: began.elapsed(), bytes: asked, came })
+    Ok(Answers { took: began.elapsed(), bytes: sizes.iter().sum(), came })
 }
 
 impl Answers {

@@ -42,19 +42,18 @@
 //!
 //! # Measured
 //!
-//! `cargo xtask bench --bench figures -- disk_tier`: 5,000 samples of 110 KB, a virtual disk, two cores that others used
-//! as well (load 8 to 10; the program ran at the highest priority), medians of seven rounds in turns.
+//! `cargo xtask bench --bench figures -- disk_tier`: 5,000 samples of 110 KB, a virtual disk, two cores, medians of seven
+//! rounds in turns.
 //!
-//! * CPU a sample, the consumer's included, in two runs: by `io_uring` 27 and 30 us (21 in the best round), by threads 41
-//!   and 47 (29); a loop of direct reads with 16 in flight, which does not look at what it reads, 20 to 26 (17). Samples
-//!   of 16 KB: 9 us, 12 us and 10 us. So [`DiskReader::Auto`] is a ring wherever there can be one.
-//! * Reads: 92 and 93 % of the loop's rate by `io_uring`, 92 and 87 % by threads; with samples of 16 KB 96 and 95 %, 92
-//!   and 103 %.
+//! * CPU a sample, the consumer's included: by `io_uring` 15 us, by threads 24; a loop of direct reads with 16 in flight,
+//!   which does not look at what it reads, 12 to 13. Samples of 16 KB: 7, 11 and 8 us. Beside other work (load 4 to 11)
+//!   25 to 30, 40 to 49 and 18 to 26. So [`DiskReader::Auto`] is a ring wherever there can be one.
+//! * Reads: 95 % of the loop's rate by `io_uring`, 92 % by threads; with samples of 16 KB as many as the loop.
 //! * Context switches: 2.0 a sample with threads, 0.4 to 0.9 with a ring. The checksum is 5 us from the cores' caches and
 //!   10 from memory, of which touching the bytes at all is 7.5, and which whoever reads them next is spared.
 //! * Memory that is used again ([`RecycledBuffers`](foreread_tier::RecycledBuffers)) saves threads 4 to 8 us a sample; with
 //!   a ring the difference is lost in the noise.
-//! * Opening 5,000 samples again: 2.8 ms, whether they have 110 KB or 16. Page cache after 28 passes: 12 of 135,003
+//! * Opening 5,000 samples again: 1.5 ms, whether they have 110 KB or 16. Page cache after 28 passes: 12 of 135,003
 //!   pages, which are the segments' headers.
 
 mod aligned;

@@ -6,6 +6,7 @@
 //! * [`Trainer`]: what an engine and a trainer ask of an origin, in time, and how they fare.
 //! * [`CountingTier`]: any tier, counted and recorded.
 //! * [`StoredCache`]: a cache that has to be read, as a disk has, but without the disk.
+//! * [`Draw`]: numbers from the seed of a run of the tests.
 //! * [`conformance`]: what the contract promises, as functions that every backend's tests call.
 //!
 //! The fakes keep time with [`tokio::time`] alone, so that on a paused clock an hour of reading takes a moment and
@@ -16,6 +17,7 @@ mod cell;
 mod content;
 mod counting;
 mod counts;
+mod draw;
 mod failing;
 mod origin;
 mod stored;
@@ -27,6 +29,7 @@ pub use cell::Cell;
 pub use content::{Known, content, content_range, request};
 pub use counting::CountingTier;
 pub use counts::{Counts, Tally};
+pub use draw::Draw;
 pub use failing::{FailingTier, Fault, When};
 pub use origin::FakeOrigin;
 pub use stored::StoredCache;

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+pub use foreread_tier_testing::Draw;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -133,31 +134,6 @@ pub fn is_soak() -> bool {
 /// How often something is done, or how much of it: `usual`, or `soak` under `cargo xtask soak`.
 pub fn times(usual: u64, soak: u64) -> u64 {
     if is_soak() { soak } else { usual }
-}
-
-/// Numbers drawn from the run's seed ([`Draw::new`] prints it), by `SplitMix64`.
-pub struct Draw {
-    pub seed: u64,
-    state: u64,
-}
-
-impl Draw {
-    pub fn new() -> Self {
-        let seed = std::env::var("FOREREAD_TEST_SEED").ok().map_or_else(
-            || UNIX_EPOCH.elapsed().unwrap().as_micros() as u64 % 1_000_000_000,
-            |seed| seed.parse().expect("FOREREAD_TEST_SEED is a number"),
-        );
-        println!("FOREREAD_TEST_SEED={seed}");
-        Self { seed, state: seed }
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
 }
 
 /// Runs anything else and returns its output.

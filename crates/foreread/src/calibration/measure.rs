@@ -107,22 +107,22 @@ async fn everything(
         let shared = Shared::raw(&config);
         let listed =
             |listed: Listed| progress(Progress { stage: Stage::Listing(listed.objects), point: None });
-        opened = Some((open(target, registry, context, &shared, listed).await?, config));
+        let found = open(target, registry, context, &shared, listed).await?;
+        let requests = Requests::new(found.catalog.clone(), config.seed)?;
+        opened = Some((found, config, requests));
     }
     // Disks first: a directory that cannot be written is found out before a gigabyte has been read.
-    let length = opened.as_ref().map_or(Ok(LENGTH), |(opened, config)| {
-        Requests::new(opened.catalog.clone(), config.seed).map(|requests| requests.mean())
-    })?;
+    let length = opened.as_ref().map_or(LENGTH, |(_, _, requests)| requests.mean);
     let mut disk = Vec::new();
     for directory in &options.disks {
         let told = |point| progress(Progress { stage: Stage::Disk(directory.clone()), point: Some(point) });
         disk.push(of_disk(directory, length, time, context, told).await?);
     }
     let mut origin = None;
-    if let Some((opened, config)) = &opened {
+    if let Some((opened, config, requests)) = opened {
         let budget = Budget { time, bytes: options.origin_bytes };
         let told = |point| progress(Progress { stage: Stage::Origin, point: Some(point) });
-        origin = Some(of_origin(opened, config, budget, told).await?);
+        origin = Some(of_origin(&opened, &config, requests, budget, told).await?);
     }
     let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(Calibration { version: VERSION, made, origin, memory, disk })
@@ -156,6 +156,8 @@ struct Requests {
     catalog: Catalog,
     ids: Vec<SampleId>,
     at: usize,
+    /// Their mean length, in bytes.
+    mean: u64,
 }
 
 impl Requests {
@@ -169,7 +171,9 @@ impl Requests {
         if ids.is_empty() {
             return Err(Error::usage(format!("{}: all samples are empty", catalog.base_url())));
         }
-        Ok(Self { catalog, ids, at: 0 })
+        let total: u128 = ids.iter().map(|id| u128::from(sizes.bytes(*id))).sum();
+        let mean = (total / ids.len() as u128).max(1) as u64;
+        Ok(Self { catalog, ids, at: 0, mean })
     }
 
     fn next(&mut self) -> Option<ReadRequest> {
@@ -179,22 +183,16 @@ impl Requests {
         let key = SampleKey::new(DatasetId(0), id);
         Some(ReadRequest { tag: 0, key, object: entry.object, span: entry.span, due: Tick(0) })
     }
-
-    fn mean(&self) -> u64 {
-        let sizes = self.catalog.sizes();
-        let total: u128 = self.ids.iter().map(|id| u128::from(sizes.bytes(*id))).sum();
-        (total / self.ids.len() as u128).max(1) as u64
-    }
 }
 
 async fn of_origin(
     opened: &Opened,
     config: &Config,
+    mut requests: Requests,
     budget: Budget,
     told: impl FnMut(Point),
 ) -> Result<OriginSpeed> {
-    let mut requests = Requests::new(opened.catalog.clone(), config.seed)?;
-    let sample_bytes = requests.mean();
+    let sample_bytes = requests.mean;
     // A catalog was read and checked whole when it was opened; an entry that cannot be had now is none to measure.
     let first = requests.next().ok_or_else(|| Error::usage("the catalog cannot be read"))?;
     let tier: &Arc<dyn OriginTier> = &opened.origin;

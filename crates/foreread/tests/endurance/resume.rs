@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use foreread::{Builder, Config, Loader, Memory, Registry, SamplerKind, State};
-use foreread_tier_testing::FakeOrigin;
+use foreread_tier_testing::{Draw, FakeOrigin};
 use tokio::runtime::Runtime;
 
-use crate::rig::{Draw, Fakes};
+use crate::rig::Fakes;
 
 /// Resumes of each run.
 const RESUMES: u64 = 25;

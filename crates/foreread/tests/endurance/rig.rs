@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
 use async_trait::async_trait;
 use foreread::Registry;
@@ -38,31 +37,5 @@ impl Backend for Fakes {
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let missing = || TierError::new(ErrorKind::NotFound, "fake").with_object(url);
         self.0.get(url).cloned().ok_or_else(missing)
-    }
-}
-
-/// `SplitMix64`.
-pub struct Draw {
-    pub seed: u64,
-    state: u64,
-}
-
-impl Draw {
-    /// From the seed of this run of the tests, which is printed.
-    pub fn new() -> Self {
-        let seed = std::env::var("FOREREAD_TEST_SEED").ok().map_or_else(
-            || UNIX_EPOCH.elapsed().unwrap().as_micros() as u64 % 1_000_000_000,
-            |seed| seed.parse().expect("FOREREAD_TEST_SEED is a number"),
-        );
-        println!("FOREREAD_TEST_SEED={seed}");
-        Self { seed, state: seed }
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
     }
 }

@@ -34,6 +34,7 @@ use crate::plan::LevelPlan;
 use crate::readers::{Readers, dealing};
 use crate::rooms::Rooms;
 use crate::rule::Rule;
+use crate::slower::{self, Slower};
 
 /// Who is to own a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -160,7 +161,10 @@ fn planned(
     let room = u128::from(cluster.capacity()) + u128::from(cluster.look_ahead) * u128::from(run.world_size());
     let samples = used(run, sizes).map(|dataset| sizes[dataset].len()).fold(0, u64::saturating_add);
     let stores = &cluster.stores_of_ranks(run.world_size());
-    let planning = Planning { run, sizes, cluster, stores, all_copies };
+    let (used, slower) = slower::without(cluster, run, sizes).unzip();
+    let (described, cluster) = (cluster, used.as_ref().unwrap_or(cluster));
+    let slower = slower.unwrap_or_default();
+    let planning = Planning { run, sizes, cluster, described, slower, stores, all_copies };
     if planning.is_ruled() && (ownership == Ownership::FirstReader || samples > TABLE_MOST) {
         // Nothing is counted: whole passes are arithmetic, and what others read is estimated.
         let demand = Demand::within(run, sizes, Scope::Cluster, 0)?;
@@ -211,6 +215,9 @@ struct Planning<'a> {
     run: &'a Run,
     sizes: &'a [Sizes],
     cluster: &'a Cluster,
+    /// The same, with the levels that stay empty because the origin is quicker, and which those are.
+    described: &'a Cluster,
+    slower: Slower,
     /// By rank.
     stores: &'a [u16],
     /// Whether the second copies of other ranks' stores are asked for.
@@ -387,17 +394,19 @@ impl Planning<'_> {
             }
         }
         let ranks = self.ranks();
-        let stores = self.cluster.stores.iter().zip(&holdings).enumerate().map(|(at, (store, holding))| {
+        let stores = self.described.stores.iter().zip(&holdings).enumerate().map(|(at, (store, holding))| {
             let copied = copies.iter().flat_map(|copies| copies.filled[at]);
             let copied = copied.fold(Amount::default(), |all, filled| {
                 all.plus(Amount { samples: filled.samples, bytes: narrow(filled.bytes) })
             });
-            let levels = store.levels.iter().zip(&holding.levels).map(|(level, filled)| LevelPlan {
+            let levels = store.levels.iter().zip(&holding.levels).enumerate();
+            let levels = levels.map(|(index, (level, filled))| LevelPlan {
                 name: level.name.clone(),
                 capacity: level.capacity,
                 samples: filled.samples,
                 bytes: narrow(filled.bytes),
                 footprint: filled.footprint,
+                slower_than_origin: self.slower.get(at).is_some_and(|levels| levels[index]),
             });
             StorePlan {
                 id: store.id,
@@ -513,7 +522,7 @@ impl ClusterPlan {
         for store in &self.stores {
             print =
                 print.number(store.id.0.into()).number(store.ranks.into()).number(store.levels.len() as u64);
-            for LevelPlan { name, capacity, samples, bytes, footprint } in &store.levels {
+            for LevelPlan { name, capacity, samples, bytes, footprint, .. } in &store.levels {
                 print = print.text(name).numbers([*capacity, *samples, *bytes, *footprint].into_iter());
             }
         }

@@ -18,6 +18,9 @@ use foreread_types::{DatasetId, SampleId, Sizes};
 
 use crate::error::{PlanError, Reason};
 
+/// Of datasets with more samples, passes are estimated: counting takes 8 bytes a sample, here 2 GiB.
+const COUNTED_MOST: u64 = 1 << 28;
+
 /// Whose reads are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
@@ -117,7 +120,7 @@ impl Demand {
             let part = Part::of(run, &pass, phase, scope);
             if part.is_whole(phase) {
                 tally.whole();
-            } else if let Some(left) = budget.and_then(|left| left.checked_sub(part.len)) {
+            } else if let Some(left) = budget.and_then(|left| left.checked_sub(part.cost(phase))) {
                 budget = Some(left);
                 tally.count(run, &pass, phase, &part)?;
             } else {
@@ -190,6 +193,18 @@ impl Part {
         let reads = if strided { pass.samples } else { pass.samples.saturating_mul(run.world_size().into()) };
         let own = reads.min(len - from);
         Self { len, strided, from, to: from + own, padding: (reads - own).min(len), reads }
+    }
+
+    /// What counting takes of the budget. Of an order that is computed place by place only the rank's own places are;
+    /// a dataset whose tables would be too large takes all of it.
+    fn cost(&self, phase: &Phase) -> u64 {
+        if phase.sampler.population() > COUNTED_MOST {
+            u64::MAX
+        } else if self.strided && phase.sampler.is_computed() {
+            self.reads
+        } else {
+            self.len
+        }
     }
 
     /// Whether every sample is read; once, but for padding.

@@ -48,6 +48,7 @@ mod readers;
 mod retention;
 mod rooms;
 mod rule;
+mod slower;
 
 pub use cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, MAX_STORES, Network, Ranks, Store, Trainer};
 pub use cluster_plan::{ClusterPlan, Ownership, StorePlan, plan_cluster, plan_cluster_and_copies};

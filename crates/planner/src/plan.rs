@@ -6,13 +6,14 @@ use foreread_oracle::{Fingerprinter, Pass, Run};
 use foreread_types::{Fingerprint, Sizes, StoreId};
 use serde::Serialize;
 
-use crate::cluster::{Cluster, LevelIndex, Store};
+use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS, Store};
 use crate::demand::{Demand, Epoch, Scope};
 use crate::error::{PlanError, Reason};
 use crate::floor::Floor;
 use crate::knapsack::{self, Filled};
 use crate::placement::Placement;
 use crate::retention::{self, Forecast, Retention};
+use crate::slower;
 
 /// Where samples live for what is left of a run, and what that costs. Equal inputs give equal plans; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct LevelPlan {
     pub bytes: u64,
     /// The room that is taken, in bytes: for [`Retention::Threshold`], the most that is in use at a time, as forecast.
     pub footprint: u64,
+    /// Whether nothing is placed there because a rank reads from it more slowly than from the origin.
+    pub slower_than_origin: bool,
 }
 
 /// What the rest of the run asks of one dataset, and what of it comes from the origin.
@@ -127,9 +130,16 @@ pub struct Summary {
 /// ```
 pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanError> {
     cluster.check(run.world_size())?;
-    let store = cluster.store_of(run.rank()).ok_or(Reason::NoStore { rank: run.rank(), found: 0 })?;
+    let missing = || Reason::NoStore { rank: run.rank(), found: 0 };
+    let at = cluster.store_index(run.rank()).ok_or_else(missing)?;
+    let described = cluster.stores.get(at).ok_or_else(missing)?;
     let demand = Demand::of(run, sizes, Scope::Rank)?;
-    let floor = Floor::of_demand(&demand, store.capacity().saturating_add(cluster.look_ahead));
+    let floor = Floor::of_demand(&demand, described.capacity().saturating_add(cluster.look_ahead));
+    let (used, slower) = match slower::without(cluster, run, sizes) {
+        Some((cluster, slower)) => (cluster.stores.into_iter().nth(at), slower[at]),
+        None => (None, [false; MAX_LEVELS]),
+    };
+    let store = used.as_ref().unwrap_or(described);
     let choice = knapsack::choose(sizes, &demand, store, &cluster.origin)?;
     let datasets = datasets(run, sizes, &demand);
     let origin = |saved: &[u128]| -> Vec<u64> {
@@ -147,13 +157,14 @@ pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanE
         retention: Retention::Keep,
         floor,
         origin_bytes: 0,
-        levels: levels(store, &choice.filled),
+        levels: levels(described, &choice.filled, slower),
         datasets,
         kept: choice.filled.into(),
         epochs: demand.epochs().into(),
     }
     .with_origins(&origins);
-    if choice.complete || run.is_once_per_epoch() {
+    // Of a run that was not counted to its end nobody knows that every sample which is used again is kept.
+    if (choice.complete && demand.is_exact()) || run.is_once_per_epoch() {
         return Ok(keep);
     }
     let Some(level) = store.levels.first() else { return Ok(keep) };
@@ -250,7 +261,7 @@ impl Plan {
         print = self.placement.describe(print);
         print = print.number(self.floor.bytes).number(self.floor.exact.into()).number(self.origin_bytes);
         print = print.number(self.levels.len() as u64);
-        for LevelPlan { name, capacity, samples, bytes, footprint } in &self.levels {
+        for LevelPlan { name, capacity, samples, bytes, footprint, .. } in &self.levels {
             print = print.text(name).numbers([*capacity, *samples, *bytes, *footprint].into_iter());
         }
         print = print.number(self.datasets.len() as u64);
@@ -300,7 +311,7 @@ impl Plan {
     }
 }
 
-fn levels(store: &Store, filled: &[Vec<Filled>]) -> Vec<LevelPlan> {
+fn levels(store: &Store, filled: &[Vec<Filled>], slower: [bool; MAX_LEVELS]) -> Vec<LevelPlan> {
     let levels = store.levels.iter().enumerate();
     levels
         .map(|(index, level)| {
@@ -312,6 +323,7 @@ fn levels(store: &Store, filled: &[Vec<Filled>]) -> Vec<LevelPlan> {
                 samples: all.samples,
                 bytes: narrow(all.bytes),
                 footprint: all.footprint,
+                slower_than_origin: slower[index],
             }
         })
         .collect()

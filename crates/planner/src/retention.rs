@@ -19,7 +19,7 @@
 //! of a share cached, nearly 4 points of MIN are lost with two ranks, less than 1 with four, a quarter of one with 16.
 
 use foreread_oracle::Run;
-use foreread_types::{Footprint, SampleId, SampleKey, Sizes, Tick};
+use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick};
 
 use crate::demand::{chunks, table};
 use crate::error::{PlanError, Reason};
@@ -102,6 +102,34 @@ struct Sample {
     whole: bool,
 }
 
+/// The number, from 1, of each sample's last use.
+enum Lasts {
+    /// By dataset, by sample.
+    Tables(Vec<Vec<u32>>),
+    /// Where a window sees few of the samples.
+    Map(KeyMap<u32>),
+}
+
+impl Lasts {
+    fn of(sizes: &[Sizes], window: u64) -> Result<Self, PlanError> {
+        if sizes.iter().map(Sizes::len).fold(0, u64::saturating_add) > window.max(WINDOW) {
+            return Ok(Self::Map(KeyMap::default()));
+        }
+        let tables = sizes.iter().zip(0..).map(|(sizes, dataset)| {
+            let (dataset, samples) = (DatasetId(dataset), sizes.len());
+            table(samples).ok_or(Reason::Memory { dataset, samples })
+        });
+        Ok(Self::Tables(tables.collect::<Result<_, _>>()?))
+    }
+
+    fn of_sample(&mut self, key: SampleKey) -> &mut u32 {
+        match self {
+            Self::Tables(tables) => &mut tables[key.dataset.0 as usize][key.id.0 as usize],
+            Self::Map(map) => map.entry(key).or_default(),
+        }
+    }
+}
+
 /// One use. Windows are short enough for ticks of 32 bits.
 struct Use {
     tick: u32,
@@ -123,18 +151,14 @@ impl Sample {
     ) -> Result<Self, PlanError> {
         let stride = stride.max(1);
         let mut uses: Vec<Use> = Vec::new();
-        // The numbers of the last uses, from 1.
-        let mut lasts: Vec<Vec<u32>> = vec![Vec::new(); sizes.len()];
+        let mut lasts = Lasts::of(sizes, window)?;
         let mut tick = 0;
         for pass in run.passes() {
             if u64::from(tick) >= window {
                 break;
             }
             let dataset = pass.dataset;
-            let (sizes, last) = (&sizes[dataset.0 as usize], &mut lasts[dataset.0 as usize]);
-            if last.is_empty() {
-                *last = table(sizes.len()).ok_or(Reason::Memory { dataset, samples: sizes.len() })?;
-            }
+            let sizes = &sizes[dataset.0 as usize];
             let stream = run.stream(&pass)?;
             let samples = pass.samples.min(window - u64::from(tick));
             chunks(
@@ -142,8 +166,9 @@ impl Sample {
                 samples,
                 |from, out| stream.fill(from, out),
                 |id: SampleId| {
-                    if stride == 1 || mix(SampleKey::new(dataset, id)).is_multiple_of(stride) {
-                        let last = &mut last[id.0 as usize];
+                    let key = SampleKey::new(dataset, id);
+                    if stride == 1 || mix(key).is_multiple_of(stride) {
+                        let last = lasts.of_sample(key);
                         if let Some(before) = last.checked_sub(1) {
                             uses[before as usize].next = tick;
                         }

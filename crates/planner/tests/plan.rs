@@ -6,8 +6,10 @@ mod common;
 use std::sync::Arc;
 
 use common::{cluster, level, phase, run, run_of};
-use foreread_oracle::{Deal, Explicit, Phase, Position, Run, Schedule, Sequential, Shuffle, Weighted};
-use foreread_planner::{Cluster, Level, Origin, Plan, PlanErrorKind, Retention, plan};
+use foreread_oracle::{
+    Deal, Explicit, Feistel, Phase, Position, Run, Schedule, Sequential, Shuffle, Weighted,
+};
+use foreread_planner::{Cluster, Curve, Level, Origin, Plan, PlanErrorKind, Retention, plan};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes};
 use proptest::prelude::*;
 
@@ -46,6 +48,37 @@ fn what_fits_is_kept_without_a_table() {
     assert_eq!(plan.levels()[0].bytes, plan.levels()[0].footprint);
     let train = &plan.datasets()[0];
     assert_eq!((train.uses, train.uses_per_epoch, train.passes_per_epoch), (50_000, 10_000, 1));
+}
+
+#[test]
+fn a_level_that_is_slower_than_the_origin_stays_empty() {
+    let sizes = [Sizes::uniform(1000, 100_000)];
+    let disk = |rate| Level { read: Curve::flat(rate), ..Level::new("disk", 50_000_000, Footprint::EXACT) };
+    let planned = |rate, origin: &Origin| {
+        let levels = vec![level(30_000_000), disk(rate)];
+        let cluster = Cluster { origin: origin.clone(), ..cluster(levels) };
+        plan(&run(3, vec![shuffled(1000)]), &sizes, &cluster).unwrap()
+    };
+    let known = Origin { client_bytes_per_second: 100_000_000, ..Origin::default() };
+    let (slow, quick) = (planned(99_000_000, &known), planned(101_000_000, &known));
+    let samples = |plan: &Plan| plan.levels().iter().map(|level| level.samples).collect::<Vec<_>>();
+    assert_eq!((samples(&slow), samples(&quick)), (vec![300, 0], vec![300, 500]));
+    assert!(slow.levels()[1].slower_than_origin && !quick.levels()[1].slower_than_origin);
+    assert_eq!(slow.levels()[1].capacity, 50_000_000);
+    assert_eq!(slow.origin_bytes(), 100_000_000 + 2 * 70_000_000);
+    // Of an origin without figures nobody can say that it is quicker.
+    assert_eq!(samples(&planned(1, &Origin::default())), [300, 500]);
+}
+
+#[test]
+fn what_is_too_long_to_be_counted_is_kept_by_the_threshold() {
+    let samples = (1 << 28) + 1;
+    let schedule = Schedule::new(90, vec![phase(0, Feistel::new(samples, 7).unwrap())]).unwrap();
+    let run = Run::new(Arc::new(schedule), Deal::Torch, 512, Rank(3)).unwrap();
+    let plan = plan(&run, &[Sizes::uniform(samples, 100)], &cluster(vec![level(1 << 40)])).unwrap();
+    assert!(!plan.floor_is_exact());
+    assert!(matches!(plan.retention(), Retention::Threshold { .. }), "{:?}", plan.retention());
+    assert!(plan.origin_bytes() < plan.datasets()[0].used_bytes);
 }
 
 #[test]

@@ -96,9 +96,10 @@ impl Rooms {
         worker.saturating_mul(self.left.len() as u64)
     }
 
-    /// What is left of all of a worker's cache classes.
-    pub(crate) fn left(&self, worker: usize) -> u64 {
-        self.left[worker].iter().skip(1).fold(0u64, |sum, &bytes| sum.saturating_add(bytes))
+    /// What is left of some of a worker's cache classes; saturates.
+    pub(crate) fn left(&self, worker: usize, of: impl Fn(usize) -> bool) -> u64 {
+        let left = self.left[worker].iter().enumerate().skip(1).filter(|&(class, _)| of(class));
+        left.fold(0u64, |sum, (_, &bytes)| sum.saturating_add(bytes))
     }
 
     /// Takes room in one class; false, and nothing taken, where there is not enough.
@@ -113,9 +114,14 @@ impl Rooms {
         }
     }
 
-    /// Takes room in the first cache class that has it.
-    pub(crate) fn take_any(&mut self, worker: usize, bytes: u64) -> Option<usize> {
-        (1..self.classes()).find(|&class| self.take(worker, class, bytes))
+    /// Takes room in the first of some cache classes that has it.
+    pub(crate) fn take_any(
+        &mut self,
+        worker: usize,
+        bytes: u64,
+        of: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        (1..self.classes()).find(|&class| of(class) && self.take(worker, class, bytes))
     }
 
     /// The largest part of a cache class's capacity that any worker has taken, from 0 to 1.

@@ -333,7 +333,7 @@ impl Run<'_> {
             return;
         }
         let bytes = self.setting.size(sample);
-        let Some(class) = self.plan.rooms.take_any(worker, bytes) else {
+        let Some(class) = self.plan.rooms.take_any(worker, bytes, |_| true) else {
             self.background.stopped[worker] = true;
             return;
         };

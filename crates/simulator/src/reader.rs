@@ -135,12 +135,10 @@ impl<'a> Fields<'a> {
         self.quantity(key, value, what, false)
     }
 
-    /// A quantity of at least 0, or a default.
-    pub(crate) fn not_negative(&self, key: &str, what: &str, default: f64) -> Result<f64, SimulateError> {
-        match self.get(key) {
-            None => Ok(default),
-            Some(value) => self.quantity(key, value, what, true),
-        }
+    /// A quantity of at least 0.
+    pub(crate) fn not_negative(&self, key: &str, what: &str) -> Result<f64, SimulateError> {
+        let value = self.need(key, what)?;
+        self.quantity(key, value, what, true)
     }
 
     fn quantity(&self, key: &str, value: &Value, what: &str, zero: bool) -> Result<f64, SimulateError> {

@@ -102,10 +102,8 @@ impl Scenario {
         let compute = cluster.positive("compute", "the MB/s that a worker trains on")?;
         let preprocess = cluster.positive("preprocess", "the MB/s that a thread preprocesses")?;
         let network = cluster.positive("network", "the MB/s between two workers")?;
-        let pfs_client = match cluster.not_negative("pfs_client", "one client's MB/s", f64::MAX)? {
-            0.0 => return Err(cluster.bad("pfs_client", "is 0; it is above 0: give one client's MB/s")),
-            limit => limit,
-        };
+        let pfs_client =
+            cluster.positive("pfs_client", "the MB/s that one client gets from the file system")?;
         cluster.no_others()?;
 
         let classes = file.tables("storage", "one [[storage]] for each class, the staging buffer first")?;
@@ -124,7 +122,7 @@ impl Scenario {
         let most = u64::from(u32::MAX >> 1);
         let samples = dataset.whole("samples", "how many samples there are", 1, most)? as u32;
         let mean = dataset.positive("mean", "the mean of their sizes in MB")?;
-        let sd = dataset.not_negative("sd", "the standard deviation of their sizes in MB", 0.0)?;
+        let sd = dataset.not_negative("sd", "the standard deviation of their sizes in MB")?;
         dataset.no_others()?;
         if workers > u64::from(samples) {
             let problem = format!("is {workers}, but dataset.samples is {samples}: give each at least one");

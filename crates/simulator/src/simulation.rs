@@ -41,7 +41,8 @@ impl Simulation {
 
     /// How often [`run`](Self::run) calls `step` for a policy that does not refuse.
     pub fn steps(&self, policy: Policy) -> u64 {
-        let plans = if policy == Policy::Foreread && self.scenario.workers > 1 { 2 } else { 1 };
+        let setting = Setting { scenario: &self.scenario, model: &self.model, workload: &self.workload };
+        let plans = policy.tries(&setting);
         self.workload.streams.shape.batches() as u64 * plans
     }
 

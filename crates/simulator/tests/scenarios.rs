@@ -17,6 +17,8 @@ fn complaint(from: &str, to: &str) -> String {
 fn complaints_name_the_field() {
     for (from, to, field) in [
         ("workers = 4\n", "", "cluster.workers: is missing"),
+        ("pfs_client = 2000\n", "", "cluster.pfs_client: is missing"),
+        ("sd = 0.01\n", "", "dataset.sd: is missing"),
         ("workers = 4", "workers = 0", "cluster.workers: is 0"),
         ("workers = 4", "workers = -4", "cluster.workers: is -4"),
         ("workers = 4", "workers = 4.5", "cluster.workers: is float, not a whole number"),
@@ -26,7 +28,7 @@ fn complaints_name_the_field() {
         ("network = 10000", "network = inf", "cluster.network: is inf"),
         ("network = 10000", "network = nan", "cluster.network: is NaN"),
         ("pfs_client = 2000", "pfs_client = 0", "cluster.pfs_client: is 0"),
-        ("pfs_client = 2000", "pfs_clients = 2000", "cluster.pfs_clients: is not a field"),
+        ("drop_last = true", "drop_lsat = true", "training.drop_lsat: is not a field"),
         ("capacity = 51200", "capacity = 0", "storage[1].capacity: is 0; it is above 0"),
         ("capacity = 1024\n", "capacity = -1\n", "storage[0].capacity: is -1"),
         ("capacity = 102400\n", "", "storage[2].capacity: is missing"),
@@ -57,7 +59,8 @@ fn complaints_name_the_field() {
 #[test]
 fn a_file_without_storage_says_what_the_first_is() {
     let error =
-        Scenario::from_toml("[cluster]\nworkers=1\ncompute=1\npreprocess=1\nnetwork=1\n").unwrap_err();
+        Scenario::from_toml("[cluster]\nworkers=1\ncompute=1\npreprocess=1\nnetwork=1\npfs_client=1\n")
+            .unwrap_err();
     assert_eq!(error.kind(), SimulateErrorKind::Field);
     assert_eq!(
         error.to_string(),
@@ -68,18 +71,10 @@ fn a_file_without_storage_says_what_the_first_is() {
 #[test]
 fn what_may_be_left_out_has_its_default() {
     let mut text = GOOD.to_owned();
-    for line in [
-        "name = \"thesis-s1\"\n",
-        "seed = 42\n",
-        "pfs_client = 2000\n",
-        "sd = 0.01\n",
-        "drop_last = true\n",
-        "staging = \"thesis\"\n",
-    ] {
+    for line in ["name = \"thesis-s1\"\n", "seed = 42\n", "drop_last = true\n", "staging = \"thesis\"\n"] {
         text = text.replace(line, "");
     }
     let scenario = Scenario::from_toml(&text).unwrap();
-    assert_eq!((scenario.seed, scenario.sd, scenario.drop_last), (0, 0.0, false));
+    assert_eq!((scenario.seed, scenario.drop_last), (0, false));
     assert_eq!(scenario.staging, foreread_simulator::Accounting::Honest);
-    assert_eq!(scenario.pfs_client, f64::MAX);
 }

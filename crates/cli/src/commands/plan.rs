@@ -275,6 +275,9 @@ fn time(epoch: &EpochForecast, planned: &Planned) -> String {
 pub fn keeps(level: &LevelPlan, retention: Retention) -> String {
     let (capacity, bytes, footprint) =
         (ByteSize(level.capacity), ByteSize(level.bytes), ByteSize(level.footprint));
+    if level.slower_than_origin {
+        return format!("{capacity}: stays empty, for it is read more slowly than the origin");
+    }
     match retention {
         Retention::Threshold { .. } => {
             format!("{capacity}: samples come and go, about {footprint} at a time")

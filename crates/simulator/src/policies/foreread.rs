@@ -13,7 +13,10 @@
 //! good for reading it ahead.
 //!
 //! Everyone else stages from the owner, and waits for it if it must; only samples without an owner are read from the
-//! file system again. Price: where the owner is late, a direct read would sometimes be quicker. The staging buffer's room
+//! file system again. Price: where the owner is late, a direct read would sometimes be quicker. Classes that are slower
+//! than the file system stay empty, which is the planner's decision too. Where the network is slower than the file system,
+//! owners are no help: then it is also tried what each worker can do for itself, which is [`nopfs`], with all of the file
+//! system's bytes that that costs. The staging buffer's room
 //! is always counted honestly, whatever the scenario says: the thesis's accounting is a fault of its own simulator. A
 //! scenario with more classes than the planner has levels is refused.
 
@@ -23,7 +26,7 @@ use crate::copies::Rooms;
 use crate::first_use::{FirstUse, first_uses};
 use crate::plan::{Keeping, Origin, Plan, Setting, Sources, Staging};
 use crate::planned::Planned;
-use crate::policies::{Refusal, Threads};
+use crate::policies::{Refusal, Threads, nopfs};
 use crate::scenario::Accounting;
 use crate::workload::Streams;
 
@@ -36,7 +39,25 @@ pub(super) fn plans(setting: &Setting<'_>) -> Result<Vec<Plan>, Refusal> {
         let planned = Planned::new(setting, ownership).map_err(|error| error.to_string())?;
         Ok(carry_out(setting, &planned, &setting.workload.streams))
     });
-    plans.collect()
+    let alone = network_is_slower(setting).then(|| {
+        let mut plan = nopfs::plan(setting);
+        if let Some(staging) = &mut plan.staging {
+            staging.accounting = Accounting::Honest;
+            staging.single_flight = true;
+        }
+        Ok(plan)
+    });
+    plans.chain(alone).collect()
+}
+
+/// Whether a worker is served sooner by the file system, which all read from, than by another worker.
+fn network_is_slower(setting: &Setting<'_>) -> bool {
+    setting.workers() > 1 && setting.scenario.network < 1.0 / setting.model.pfs_busy(1.0)
+}
+
+/// How many plans are tried.
+pub(crate) fn tries(setting: &Setting<'_>) -> u64 {
+    if setting.workers() > 1 { RULES.len() as u64 + u64::from(network_is_slower(setting)) } else { 1 }
 }
 
 /// A worker and its class.
@@ -79,7 +100,9 @@ pub(super) fn carry_out(setting: &Setting<'_>, planned: &Planned, streams: &Stre
 /// Gives what room is left to samples without a place, at their first readers. They are spread evenly over the order of
 /// first use, or the prefetchers and the staging threads would work one after the other and not side by side.
 fn read_ahead(setting: &Setting<'_>, rooms: &mut Rooms, uses: &[FirstUse], places: &mut [Option<Place>]) {
-    let left: u128 = (0..setting.workers()).map(|worker| u128::from(rooms.left(worker))).sum();
+    // What would be read back more slowly than from the file system is not read ahead either.
+    let pays = |class: usize| setting.model.local(1.0, class) <= setting.model.pfs_busy(1.0);
+    let left: u128 = (0..setting.workers()).map(|worker| u128::from(rooms.left(worker, pays))).sum();
     let pairs = || uses.iter().zip(places.iter());
     let bytes = |first: &FirstUse| u128::from(setting.size(first.sample));
     let all: u128 = pairs().filter(|(_, place)| place.is_none()).map(|(first, _)| bytes(first)).sum();
@@ -89,7 +112,7 @@ fn read_ahead(setting: &Setting<'_>, rooms: &mut Rooms, uses: &[FirstUse], place
         let (worker, bytes) = (first.worker as usize, bytes(first));
         walked += bytes;
         if (placed + bytes) * all <= walked * room
-            && let Some(class) = rooms.take_any(worker, setting.size(first.sample))
+            && let Some(class) = rooms.take_any(worker, setting.size(first.sample), pays)
         {
             placed += bytes;
             *place = Some((worker, class));

@@ -120,6 +120,13 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// How many plans [`plans`](Self::plans) are, without making them.
+    pub(crate) fn tries(self, setting: &Setting<'_>) -> u64 {
+        if self == Self::Foreread { foreread::tries(setting) } else { 1 }
+    }
+}
+
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

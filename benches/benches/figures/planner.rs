@@ -9,6 +9,7 @@ use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::{Usage, peak};
 use foreread_oracle::{Deal, Feistel, Phase, PhaseKind, Run, Sampler, Schedule, Shuffle};
 use foreread_planner::{Cluster, Level, Ownership, Ranks, Store, plan_cluster};
+use foreread_simulator::{Policy, Scenario, Simulation};
 use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +65,20 @@ pub fn figures() -> Result<Vec<Figure>> {
         let local = format!("{:.2} % of all uses local", found.local * 100.0);
         figures.extend([time.note(percent), room.note(owners), over.note(local)]);
     }
+    figures.push(simulated()?);
     Ok(figures)
+}
+
+/// The thesis's first scenario under every policy, drawing its sizes and orders included.
+fn simulated() -> Result<Figure> {
+    let scenario = Scenario::from_toml(include_str!("../../../crates/simulator/scenarios/thesis-s1.toml"))?;
+    let start = Instant::now();
+    let simulation = Simulation::new(&scenario, scenario.seed)?;
+    for policy in Policy::ALL {
+        simulation.run(policy, &mut || ());
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Figure::new("simulate: the thesis's S1, all policies", Asked::AtMost(1.0), seconds, "s"))
 }
 
 /// Plans in a process of its own, so that no other memory is counted.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use foreread::planner::Resource;
 use foreread::tier::{Backend, Context, OpenOptions, OriginTier, TierError};
-use foreread::{CalibrateOptions, Calibration, Config, Loader, Memory, Registry, calibrate};
+use foreread::{CalibrateOptions, Calibration, Config, Disk, Loader, Memory, Registry, calibrate};
 use foreread_benches::table::{Asked, Figure};
 use foreread_tier_testing::FakeOrigin;
 
@@ -53,12 +54,23 @@ pub fn figures() -> Result<Vec<Figure>> {
             .with_bandwidth(rate)
             .with_latency(Duration::from_millis(latency_ms));
         let registry = Registry::with_defaults().register(Slow(origin));
+        let directory = tempfile::tempdir()?;
         let mut options = CalibrateOptions::default();
         (options.target, options.time) = (Some(URL.to_owned()), MEASURING);
+        options.disks = vec![directory.path().to_owned()];
         let calibration = Arc::new(calibrate(options, registry.clone(), |_| ())?);
-        for (tiers, memory) in [("all", 2 * samples * LENGTH), ("half", samples * LENGTH / 2), ("none", 0)] {
-            let about = format!("{megabytes} MB/s, {latency_ms} ms, tiers for {tiers}");
-            figures.extend(compare(&about, memory, rate / LOOK_AHEAD, &calibration, &registry)?);
+        let (all, half) = (2 * samples * LENGTH, samples * LENGTH / 2);
+        let disk = |bytes| Some(Disk { directory: directory.path().to_owned(), bytes });
+        for (tiers, memory, disk) in [
+            ("memory for all", all, None),
+            ("memory for half", half, None),
+            ("no tiers", 0, None),
+            ("a disk for all", 0, disk(all)),
+            ("a disk for half", 0, disk(half)),
+        ] {
+            let about = format!("{megabytes} MB/s, {latency_ms} ms, {tiers}");
+            let caches = (memory, disk);
+            figures.extend(compare(&about, caches, rate / LOOK_AHEAD, &calibration, &registry)?);
         }
     }
     Ok(figures)
@@ -66,13 +78,18 @@ pub fn figures() -> Result<Vec<Figure>> {
 
 fn compare(
     about: &str,
-    memory: u64,
+    (memory, disk): (u64, Option<Disk>),
     look_ahead: u64,
     calibration: &Arc<Calibration>,
     registry: &Registry,
 ) -> Result<Vec<Figure>> {
     let mut config = Config::default();
     (config.memory, config.epochs, config.look_ahead) = (Memory::Bytes(memory), 3, look_ahead);
+    // Another run's copies would make the first epoch warm.
+    if let Some(disk) = &disk {
+        std::fs::remove_dir_all(&disk.directory)?;
+    }
+    config.disk.extend(disk);
     // Several batches fit the least look-ahead.
     config.batch_size = 16;
     config.calibration = Some(Arc::clone(calibration));
@@ -84,7 +101,11 @@ fn compare(
     }
     let mut figures = Vec::new();
     for (epoch, predicted) in loader.report().epochs.iter().zip(&forecast) {
-        if epoch.seconds < 1.0 && predicted.seconds() < 1.0 {
+        let origin_binds = matches!(
+            predicted.limiting,
+            Resource::OriginBandwidth | Resource::OriginClient | Resource::OriginRequests
+        );
+        if !origin_binds || epoch.seconds < 1.0 && predicted.seconds() < 1.0 {
             continue;
         }
         let what = format!("{about}: epoch {}, taken over predicted", epoch.epoch + 1);

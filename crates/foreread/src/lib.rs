@@ -59,6 +59,7 @@ pub use crate::report::{
 };
 pub use crate::size::{ByteRate, ByteSize, ParseSizeError};
 pub use crate::state::State;
+pub use crate::text::read as read_text;
 pub use crate::together::Together;
 
 /// The README's examples, compiled.

@@ -2,7 +2,7 @@
 //!
 //! Ranks of this release read for themselves; this says what they leave lying there, before machines are booked.
 
-use foreread_planner::{Amount, Cluster, EpochForecast, Ownership, Ranks, Store, plan_cluster};
+use foreread_planner::{Amount, Cluster, EpochForecast, Network, Ownership, Ranks, Store, plan_cluster};
 use foreread_types::StoreId;
 
 use crate::error::Result;
@@ -26,6 +26,8 @@ pub struct Together {
     pub uses: Amount,
     /// Those of them that are served by the rank's own caches.
     pub local: Amount,
+    /// The network between nodes that the times are for: nobody has measured it.
+    pub network: Network,
     /// How long epochs take, where it is known how fast the origin is.
     pub forecast: Option<Vec<EpochForecast>>,
 }
@@ -64,6 +66,7 @@ impl Planned {
             floor_origin_bytes: plan.floor(),
             uses: plan.uses(),
             local,
+            network: cluster.network,
             forecast,
         }))
     }

@@ -26,6 +26,7 @@
 mod assign;
 mod cluster;
 mod cluster_plan;
+mod cold;
 mod copies;
 mod cost;
 mod curve;
@@ -52,6 +53,7 @@ mod slower;
 
 pub use cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, MAX_STORES, Network, Ranks, Store, Trainer};
 pub use cluster_plan::{ClusterPlan, Ownership, StorePlan, plan_cluster, plan_cluster_and_copies};
+pub use cold::block_bytes;
 pub use copies::SecondCopy;
 pub use cost::Copy;
 pub use curve::Curve;

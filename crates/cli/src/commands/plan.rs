@@ -42,6 +42,8 @@ struct AsOne {
     floor_origin_bytes: u64,
     uses: u64,
     local_uses: u64,
+    /// What the forecast takes for granted between nodes.
+    assumed_network_bytes_per_second: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forecast: Vec<Forecast>,
 }
@@ -219,6 +221,7 @@ impl AsOne {
             floor_origin_bytes: together.floor_origin_bytes,
             uses: together.uses.samples,
             local_uses: together.local.samples,
+            assumed_network_bytes_per_second: together.network.bytes_per_second,
             forecast: forecast.iter().map(|epoch| Forecast::of(epoch, planned)).collect(),
         }
     }
@@ -235,7 +238,13 @@ fn as_one(out: &mut impl Write, planned: &Planned, together: &Together) -> Resul
         together.owner,
         100.0 * together.local.samples as f64 / together.uses.samples.max(1) as f64
     )?;
-    spans(out, planned, together.forecast.as_deref().unwrap_or_default())
+    let Some(forecast) = &together.forecast else { return Ok(()) };
+    writeln!(
+        out,
+        "             over a network of {}/s between nodes, which nobody has measured:",
+        ByteSize(together.network.bytes_per_second)
+    )?;
+    spans(out, planned, forecast)
 }
 
 impl More {

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use foreread::{Calibration, Error, ErrorKind, Knobs};
 use foreread_simulator::{Curve as Rates, Figures, Outcome, Policy, Scenario, Simulation};
 use serde::Serialize;
@@ -121,13 +121,13 @@ fn speed(scenario: &mut Scenario, measured: &Calibration) -> Result<()> {
 }
 
 fn read(path: &Path) -> Result<Scenario> {
-    // A pipe in the file's place is not waited for.
-    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        bail!("{} cannot be read: it is not a regular file", path.display());
-    }
-    let bytes = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let usage = |problem: String| Error::new(ErrorKind::Usage, format!("{}: {problem}", path.display()));
-    let text = String::from_utf8(bytes).map_err(|_| usage("is not text".to_owned()))?;
+    let text = match foreread::read_text(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            return Err(usage("is not text".to_owned()).into());
+        }
+        text => text.with_context(|| format!("{} cannot be read", path.display()))?,
+    };
     Ok(Scenario::from_toml(&text).map_err(|error| usage(error.to_string()))?)
 }
 
@@ -222,17 +222,17 @@ fn cache_mb(scenario: &Scenario) -> f64 {
 }
 
 /// The scenario in one line.
-fn headline(scenario: &Scenario, simulated: &Simulated) -> String {
+fn headline(scenario: &Scenario, dataset_mb: f64, seeds: u64) -> String {
     let mut line = format!(
         "{} workers, {} samples, {}, {} epochs; caches of {} in all",
         scenario.workers,
         scenario.samples,
-        quantity(simulated.dataset_mb),
+        quantity(dataset_mb),
         scenario.epochs,
         quantity(cache_mb(scenario))
     );
-    if simulated.seeds > 1 {
-        let _ = write!(line, "; means of {} seeds", simulated.seeds);
+    if seeds > 1 {
+        let _ = write!(line, "; means of {seeds} seeds");
     }
     line
 }
@@ -247,7 +247,7 @@ fn quantity(mb: f64) -> String {
 }
 
 fn print_table(out: &mut impl Write, scenario: &Scenario, simulated: &Simulated) -> Result<()> {
-    writeln!(out, "{}: {}", scenario.name, headline(scenario, simulated))?;
+    writeln!(out, "{}: {}", scenario.name, headline(scenario, simulated.dataset_mb, simulated.seeds))?;
     writeln!(
         out,
         "{:18} {:>11} {:>9} | {:>6} {:>6} {:>6} | {:>12} {:>8}",
@@ -306,15 +306,17 @@ fn cache_plot(path: &Path) -> PathBuf {
 }
 
 fn draw(path: &Path, scenario: &Scenario, policies: &[Policy], simulated: &Simulated) -> Result<()> {
-    let headline = headline(scenario, simulated);
-    let svg = plot::bars(&scenario.name, &headline, &simulated.outcomes)?;
+    let bars = headline(scenario, simulated.dataset_mb, simulated.seeds);
+    let svg = plot::bars(&scenario.name, &bars, &simulated.outcomes)?;
     std::fs::write(path, svg).with_context(|| format!("{} cannot be written", path.display()))?;
     if scenario.storage.len() < 2 {
         output::complain("the scenario has no cache class, so there is no plot of time against cache size");
         return Ok(());
     }
     let (bound, curves) = sweep(scenario, policies)?;
-    let svg = plot::against_cache(&scenario.name, &headline, bound, &curves)?;
+    // Curves are of the first seed alone.
+    let curve = headline(scenario, simulated.dataset_mb, 1);
+    let svg = plot::against_cache(&scenario.name, &curve, bound, &curves)?;
     let path = cache_plot(path);
     std::fs::write(&path, svg).with_context(|| format!("{} cannot be written", path.display()))
 }

@@ -1,0 +1,122 @@
+//! Whether the first epoch reads packed shards in blocks or sample by sample.
+//!
+//! A shard's samples are read in random order, each by its extent: as many requests as samples, and where samples are small,
+//! requests and not bytes decide how long the first epoch takes. Where the caches keep all samples of a block (a run of a
+//! shard's samples), the block can be read at the first use of any of them, in one large request, and the others lie in
+//! the caches when their turn comes: each byte is read once, and requests are few.
+//!
+//! # The decision, and its price
+//!
+//! Both ways are priced, and blocks have to gain a tenth:
+//!
+//! ```text
+//! by extents   max( bytes / client limit, samples * (latency + s / stream) / in flight, computing )
+//! by blocks    max( bytes / client limit, blocks * (latency + B / stream) / in flight ) + computing
+//! ```
+//!
+//! By blocks, nearly all is read before a small part of the epoch has been delivered (the first batch alone touches as many
+//! blocks as it has samples), so that reading and computing do not overlap: that is the price, and why computing is added.
+//! A block is as large as makes its latency a tenth of its time, at most [`MOST`]. Where nobody has measured the origin its
+//! assumed figures have to promise a gain of [`UNMEASURED`] times.
+
+use foreread_oracle::Run;
+use foreread_types::Sizes;
+
+use crate::cluster::Cluster;
+use crate::curve::transfer_ns;
+
+/// The largest block, in bytes.
+const MOST: u64 = 8 << 20;
+
+/// Smaller blocks are not worth their bookkeeping.
+const LEAST: u64 = 256 << 10;
+
+/// How much quicker blocks have to be where the origin's figures are not measured.
+const UNMEASURED: u64 = 4;
+
+/// How many bytes the first epoch should read of a shard at once; none where samples are read by their extents. `measured`
+/// says whether the origin's figures are, and `sizes` are those of the dataset in shards, which `run` reads first.
+pub fn block_bytes(run: &Run, sizes: &Sizes, cluster: &Cluster, measured: bool) -> Option<u64> {
+    // A rank that shares an epoch with others would read their samples too.
+    if sizes.is_empty() || run.passes().count() < 2 || !run.is_once_per_epoch() {
+        return None;
+    }
+    let origin = &cluster.origin;
+    let latency = u128::from(origin.latency_ns) * u128::from(origin.bytes_per_second) / 1_000_000_000;
+    let block = u64::try_from(latency.saturating_mul(9)).unwrap_or(u64::MAX).clamp(LEAST, MOST);
+    let (bytes, samples) = (sizes.total(), sizes.len());
+    let least = transfer_ns(bytes.into(), origin.client_bytes_per_second);
+    let requests = |count: u64, length: u64| {
+        let one = u128::from(origin.nanoseconds(length));
+        u64::try_from(u128::from(count) * one / u128::from(origin.in_flight.max(1))).unwrap_or(u64::MAX)
+    };
+    let computing = transfer_ns(bytes.into(), cluster.trainer.compute);
+    let extents = least.max(requests(samples, bytes / samples)).max(computing);
+    let blocks = least.max(requests(bytes.div_ceil(block), block)).saturating_add(computing);
+    let (gain, of) = if measured { (11, 10) } else { (UNMEASURED, 1) };
+    let pays = u128::from(blocks) * gain as u128 <= u128::from(extents) * of;
+    (pays && bytes / samples < block).then_some(block)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use foreread_oracle::{Deal, Phase, PhaseKind, Schedule, Shuffle};
+    use foreread_types::{DatasetId, Rank};
+
+    use super::*;
+    use crate::{Origin, Trainer};
+
+    fn run(samples: u64, epochs: u64, ranks: u32) -> Run {
+        let sampler = Arc::new(Shuffle::new(samples, 1).unwrap());
+        let (kind, dataset) = (PhaseKind::Train, DatasetId(0));
+        let phase = Phase { kind, dataset, sampler, batch_size: Some(10), drop_last: false };
+        Run::new(Arc::new(Schedule::new(epochs, vec![phase]).unwrap()), Deal::Torch, ranks, Rank(0)).unwrap()
+    }
+
+    /// 10 ms and 80 MB/s a read, ten in flight, 700 MB/s at most.
+    fn cluster() -> Cluster {
+        let origin = Origin {
+            latency_ns: 10_000_000,
+            bytes_per_second: 80_000_000,
+            in_flight: 10,
+            client_bytes_per_second: 700_000_000,
+            ..Origin::default()
+        };
+        Cluster { origin, ..Cluster::default() }
+    }
+
+    #[test]
+    fn small_samples_are_read_in_blocks_and_large_ones_by_extent() {
+        let of = |bytes| block_bytes(&run(10_000, 3, 1), &Sizes::uniform(10_000, bytes), &cluster(), true);
+        // Latency is a tenth of a block's time.
+        assert_eq!([of(1_000), of(100_000), of(50_000_000)], [Some(7_200_000), Some(7_200_000), None]);
+        // Samples that keep the origin busy by themselves gain nothing.
+        assert_eq!(of(7_000_000), None);
+    }
+
+    #[test]
+    fn a_run_that_uses_the_rest_of_a_block_never_or_elsewhere_reads_by_extent() {
+        let sizes = Sizes::uniform(10_000, 1_000);
+        for (epochs, ranks) in [(1, 1), (3, 2)] {
+            assert_eq!(block_bytes(&run(10_000, epochs, ranks), &sizes, &cluster(), true), None);
+        }
+    }
+
+    #[test]
+    fn what_nobody_measured_has_to_promise_more() {
+        let assumed = |bytes| {
+            block_bytes(&run(10_000, 3, 1), &Sizes::uniform(10_000, bytes), &Cluster::default(), false)
+        };
+        assert!(assumed(10_000).is_some() && assumed(200_000).is_none());
+    }
+
+    #[test]
+    fn a_trainer_that_computes_while_extents_are_read_is_not_held_up() {
+        let sizes = Sizes::uniform(10_000, 100_000);
+        let mut cluster = cluster();
+        cluster.trainer = Trainer { compute: 50_000_000, ..Trainer::default() };
+        assert_eq!(block_bytes(&run(10_000, 3, 1), &sizes, &cluster, true), None);
+    }
+}

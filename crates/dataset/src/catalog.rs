@@ -6,8 +6,10 @@
 //! pages that are used later are the page cache's, shared by all ranks). The price is that a catalog that was just made
 //! holds its whole file in memory, some 63 bytes a sample.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,30 +17,12 @@ use foreread_tier::{Object, Span, Version};
 use foreread_types::{Fingerprint, SampleId, Sizes};
 
 use crate::encode::{Sample, encode, write};
-use crate::image::{BASE_URL_KEY, FINGERPRINT_KEY, FORMAT_KEY, Fault, Image, MAGIC, MapError, Row};
+use crate::image::{
+    BASE_URL_KEY, FINGERPRINT_KEY, FORMAT_KEY, Fault, FieldRow, Image, MAGIC, MapError, Place, Row,
+};
 use crate::names::{Cut, MAX_TEXT, compare, refuse};
-use crate::{DatasetError, DatasetErrorKind};
-
-/// How samples lie in objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Format {
-    /// Each object is one sample.
-    Files,
-}
-
-impl Format {
-    /// The name that catalogs and the command line use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Files => "files",
-        }
-    }
-
-    fn from_name(name: &str) -> Option<Self> {
-        (name == Self::Files.name()).then_some(Self::Files)
-    }
-}
+use crate::packed::Shard;
+use crate::{DatasetError, DatasetErrorKind, Format, encode_packed};
 
 /// Where one sample's bytes are: what a read of it asks an origin for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,10 +33,21 @@ pub struct Entry {
     pub span: Span,
 }
 
+/// One named part of a sample: what a WebDataset member is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// What follows the first dot of the member's name, in lower case: `jpg`, `cls`, `seg.png`.
+    pub name: &'a str,
+    /// Which of the sample's bytes it is.
+    pub range: Range<u64>,
+}
+
 /// The samples of one dataset, numbered `0..len()`; cheap to clone.
 ///
-/// Samples are sorted by first directory, then containing directory, then file name, each as bytes; the first
-/// directory is the label. That is `ImageFolder`'s order.
+/// Files are sorted by first directory, then containing directory, then file name, each as bytes; the first directory
+/// is the label. That is `ImageFolder`'s order. Packed samples are sorted by their shard's path as bytes, then by their
+/// place in it, which is the order in which a reader of shards meets them; they have no labels (a WebDataset sample's
+/// class is one of its fields).
 #[derive(Clone, Debug)]
 pub struct Catalog(Arc<Inner>);
 
@@ -108,6 +103,26 @@ impl Catalog {
             DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
         })?;
         drop(samples);
+        Self::of_image(base_url, bytes)
+    }
+
+    /// The catalog of what these shards hold, each there once, at least one sample in all.
+    pub(crate) fn from_shards(
+        base_url: &str,
+        format: Format,
+        mut shards: Vec<Shard>,
+    ) -> Result<Self, DatasetError> {
+        shards.retain(|shard| shard.rows.len() > 0);
+        shards.sort_unstable_by(|a, b| a.object.path.as_bytes().cmp(b.object.path.as_bytes()));
+        let bytes = encode_packed::encode(base_url, format.name(), &shards).map_err(|error| {
+            let message = format!("{base_url}: the catalog cannot be made: {error}");
+            DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
+        })?;
+        drop(shards);
+        Self::of_image(base_url, bytes)
+    }
+
+    fn of_image(base_url: &str, bytes: Vec<u8>) -> Result<Self, DatasetError> {
         let name = format!("the catalog of {base_url}");
         match Image::owned(bytes).and_then(|image| Inner::new(image, name.clone())) {
             Ok(inner) => Ok(Self(Arc::new(inner))),
@@ -190,8 +205,8 @@ impl Catalog {
         self.0.image.sizes().clone()
     }
 
-    /// Identifies the data: of each sample in order the path, offset, length, version and label. It is the same
-    /// wherever the data lies and whoever indexed it.
+    /// Identifies the data: of each sample in order the path, offset, length, version and label, and of a packed one its
+    /// name, fields and checksum. It is the same wherever the data lies and whoever indexed it.
     pub fn fingerprint(&self) -> Fingerprint {
         self.0.fingerprint
     }
@@ -215,22 +230,71 @@ impl Catalog {
         let row = self.row(id)?;
         let version = match (row.modified, row.etag) {
             (Some(time), _) => Some(Version::Modified(time)),
-            (None, Some(tag)) => Some(Version::ETag(tag.into())),
+            (None, Some(tag)) => Some(Version::ETag(tag)),
             (None, None) => None,
         };
-        let object = Object { path: row.path.into(), size: row.length, version };
-        match self.0.format {
-            Format::Files if row.offset == 0 => Ok(Entry { object, span: Span::Whole }),
-            Format::Files => Err(self.corrupt(id, "it does not begin its file")),
-        }
+        let (object, span) = match row.place {
+            Place::File(path) => (Object { path: path.into(), size: row.length, version }, Span::Whole),
+            Place::Part { object, size, .. } => {
+                let object = Object { path: Arc::clone(object), size, version };
+                (object, Span::Range(row.offset..row.offset + row.length))
+            }
+        };
+        Ok(Entry { object, span })
     }
 
-    /// A sample's path, relative to the base URL.
+    /// A sample's path, relative to the base URL. Of a packed sample it is for people alone: its shard, and behind a
+    /// slash its name in it, or the number of its record.
     ///
     /// # Errors
     /// Those of [`entry`](Self::entry).
-    pub fn path(&self, id: SampleId) -> Result<&str, DatasetError> {
-        self.row(id).map(|row| row.path)
+    pub fn path(&self, id: SampleId) -> Result<Cow<'_, str>, DatasetError> {
+        Ok(match self.row(id)?.place {
+            Place::File(path) => Cow::Borrowed(path),
+            Place::Part { object, key: Some(key), .. } => Cow::Owned(format!("{object}/{key}")),
+            Place::Part { object, key: None, .. } => {
+                Cow::Owned(format!("{object}/{}", self.0.image.number_in_object(id.0)))
+            }
+        })
+    }
+
+    /// The name of a packed sample in its shard: WebDataset's `__key__`, a zip member's name. `None` for files and
+    /// records, or if there is no such sample.
+    pub fn key(&self, id: SampleId) -> Option<&str> {
+        match self.row(id).ok()?.place {
+            Place::Part { key, .. } => key,
+            Place::File(_) => None,
+        }
+    }
+
+    /// The parts of a WebDataset sample, in their order; none of any other.
+    ///
+    /// # Errors
+    /// Those of [`entry`](Self::entry), and [`DatasetErrorKind::Corrupt`] if a name is not UTF-8.
+    pub fn fields(&self, id: SampleId) -> Result<Vec<Field<'_>>, DatasetError> {
+        self.row(id)?;
+        let fields = self.0.image.fields(id.0).into_iter().flatten();
+        let mut named = Vec::new();
+        for field in fields {
+            let FieldRow { name, offset, length } = field.map_err(|fault| self.corrupt(id, &fault.why))?;
+            let name = std::str::from_utf8(name);
+            let name = name.map_err(|_| self.corrupt(id, "the name of a field is not UTF-8"))?;
+            named.push(Field { name, range: offset..offset + length });
+        }
+        Ok(named)
+    }
+
+    /// Which of a WebDataset sample's bytes the field `name` is; `None` if it has no such field. Cheaper than
+    /// [`fields`](Self::fields).
+    pub fn field(&self, id: SampleId, name: &str) -> Option<Range<u64>> {
+        let mut fields = self.0.image.fields(id.0)?.filter_map(Result::ok);
+        let field = fields.find(|field| field.name == name.as_bytes())?;
+        Some(field.offset..field.offset + field.length)
+    }
+
+    /// The CRC-32C of a sample's bytes, where its format has one (TFRecord).
+    pub fn crc32c(&self, id: SampleId) -> Option<u32> {
+        self.row(id).ok()?.crc32c
     }
 
     /// A sample's label: the first directory of its path. `None` for a file at the top, or no sample.
@@ -254,9 +318,13 @@ impl Catalog {
             DatasetError::new(DatasetErrorKind::OutOfRange, message)
         })?;
         let row = row.map_err(|fault| self.corrupt(id, &fault.why))?;
-        match refuse(row.path) {
+        let path = match &row.place {
+            Place::File(path) => path,
+            Place::Part { object, .. } => &***object,
+        };
+        match refuse(path) {
             None => Ok(row),
-            Some(why) => Err(self.corrupt(id, &format!("path {:?}: {why}", shortened(row.path)))),
+            Some(why) => Err(self.corrupt(id, &format!("path {:?}: {why}", shortened(path)))),
         }
     }
 
@@ -283,6 +351,10 @@ impl Inner {
             why: "its fingerprint is damaged".to_owned(),
         })?;
         let base_url = value(BASE_URL_KEY)?;
+        if format.is_packed() != image.is_packed() {
+            let why = format!("its columns are not those of {}", format.name());
+            return Err(Fault { kind: DatasetErrorKind::Corrupt, why });
+        }
         Ok(Self { image, name, base_url, format, fingerprint })
     }
 }

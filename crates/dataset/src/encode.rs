@@ -26,7 +26,7 @@ use crate::image::{
 use crate::names::Cut;
 
 /// Rows of a batch: few batches for a million samples, and text well below the 31 bits that count it.
-const ROWS: usize = 65_536;
+pub(crate) const ROWS: usize = 65_536;
 
 /// One sample on its way into a catalog.
 pub(crate) struct Sample {
@@ -40,17 +40,44 @@ impl Sample {
     }
 
     fn modified(&self) -> Option<i64> {
-        match self.object.version {
-            Some(Version::Modified(time)) => Some(time),
-            _ => None,
-        }
+        modified(&self.object)
     }
 
     fn etag(&self) -> Option<&str> {
-        match &self.object.version {
-            Some(Version::ETag(tag)) => Some(tag),
-            _ => None,
+        etag(&self.object)
+    }
+}
+
+pub(crate) fn modified(object: &Object) -> Option<i64> {
+    match object.version {
+        Some(Version::Modified(time)) => Some(time),
+        _ => None,
+    }
+}
+
+pub(crate) fn etag(object: &Object) -> Option<&str> {
+    match &object.version {
+        Some(Version::ETag(tag)) => Some(tag),
+        _ => None,
+    }
+}
+
+/// A text's part of a fingerprint.
+pub(crate) fn hash_text(hash: &mut Xxh3, kind: u8, text: &str) {
+    hash.update(&[kind]);
+    hash.update(&(text.len() as u64).to_le_bytes());
+    hash.update(text.as_bytes());
+}
+
+/// An object's state, in a fingerprint.
+pub(crate) fn hash_version(hash: &mut Xxh3, object: &Object) {
+    match (modified(object), etag(object)) {
+        (Some(time), _) => {
+            hash.update(&[2]);
+            hash.update(&time.to_le_bytes());
         }
+        (None, Some(tag)) => hash_text(hash, 3, tag),
+        (None, None) => hash.update(&[0]),
     }
 }
 
@@ -59,25 +86,13 @@ impl Sample {
 pub(crate) fn fingerprint(samples: &[Sample]) -> Fingerprint {
     let mut hash = Xxh3::new();
     hash.update(b"foreread samples 1\0");
-    let text = |hash: &mut Xxh3, kind: u8, text: &str| {
-        hash.update(&[kind]);
-        hash.update(&(text.len() as u64).to_le_bytes());
-        hash.update(text.as_bytes());
-    };
     for sample in samples {
-        text(&mut hash, 1, &sample.object.path);
+        hash_text(&mut hash, 1, &sample.object.path);
         hash.update(&0u64.to_le_bytes()); // the offset: a file is read from its beginning
         hash.update(&sample.object.size.to_le_bytes());
-        match (sample.modified(), sample.etag()) {
-            (Some(time), _) => {
-                hash.update(&[2]);
-                hash.update(&time.to_le_bytes());
-            }
-            (None, Some(tag)) => text(&mut hash, 3, tag),
-            (None, None) => hash.update(&[0]),
-        }
+        hash_version(&mut hash, &sample.object);
         match sample.label() {
-            Some(label) => text(&mut hash, 4, label),
+            Some(label) => hash_text(&mut hash, 4, label),
             None => hash.update(&[0]),
         }
     }
@@ -102,17 +117,7 @@ pub(crate) fn encode(base_url: &str, format: &str, samples: &[Sample]) -> Result
     if etag {
         fields.push(Field::new("etag", DataType::Utf8, true));
     }
-    let metadata = [
-        (VERSION_KEY, VERSION.to_owned()),
-        (BASE_URL_KEY, base_url.to_owned()),
-        (FORMAT_KEY, format.to_owned()),
-        (FINGERPRINT_KEY, fingerprint(samples).to_string()),
-    ];
-    let metadata: HashMap<_, _> = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    let schema = Arc::new(Schema::new(fields).with_metadata(metadata));
-    let mut writer = FileWriter::try_new(Vec::new(), &schema)?;
-    let blank = String::from_utf8_lossy(&CHECKSUM_BLANK);
-    writer.write_metadata(CHECKSUM_KEY, format!("{CHECKSUM_PREFIX}{blank}"));
+    let (schema, mut writer) = begin(fields, VERSION, base_url, format, fingerprint(samples))?;
     for rows in samples.chunks(ROWS) {
         let paths = StringArray::from_iter_values(rows.iter().map(|sample| &*sample.object.path));
         let offsets = UInt64Array::from_iter_values(rows.iter().map(|_| 0));
@@ -128,6 +133,33 @@ pub(crate) fn encode(base_url: &str, format: &str, samples: &[Sample]) -> Result
         }
         writer.write(&RecordBatch::try_new(Arc::clone(&schema), columns)?)?;
     }
+    finish(writer)
+}
+
+/// A writer that waits for batches of these columns.
+pub(crate) fn begin(
+    fields: Vec<Field>,
+    version: &str,
+    base_url: &str,
+    format: &str,
+    fingerprint: Fingerprint,
+) -> Result<(Arc<Schema>, FileWriter<Vec<u8>>), ArrowError> {
+    let metadata = [
+        (VERSION_KEY, version.to_owned()),
+        (BASE_URL_KEY, base_url.to_owned()),
+        (FORMAT_KEY, format.to_owned()),
+        (FINGERPRINT_KEY, fingerprint.to_string()),
+    ];
+    let metadata: HashMap<_, _> = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let schema = Arc::new(Schema::new(fields).with_metadata(metadata));
+    let mut writer = FileWriter::try_new(Vec::new(), &schema)?;
+    let blank = String::from_utf8_lossy(&CHECKSUM_BLANK);
+    writer.write_metadata(CHECKSUM_KEY, format!("{CHECKSUM_PREFIX}{blank}"));
+    Ok((schema, writer))
+}
+
+/// What was written, with its checksum.
+pub(crate) fn finish(mut writer: FileWriter<Vec<u8>>) -> Result<Vec<u8>, ArrowError> {
     writer.finish()?;
     let mut bytes = writer.into_inner()?;
     let damaged = |fault: Fault| ArrowError::IpcError(fault.why);

@@ -15,7 +15,8 @@ pub enum DatasetErrorKind {
     NotACatalog,
     /// The file is a catalog whose bytes are not those that were written, or that contradicts itself.
     Corrupt,
-    /// The catalog is of a version or a format that this version of foreread does not know.
+    /// The catalog is of a version or a format that this version of foreread does not know, or a shard is packed in a
+    /// way from which no sample can be read by itself (compressed, encrypted, sparse).
     Unsupported,
     /// There are no samples.
     Empty,
@@ -23,6 +24,11 @@ pub enum DatasetErrorKind {
     Invalid,
     /// The origin could not be listed; the source is its [`TierError`](foreread_tier::TierError).
     Listing,
+    /// A shard's bytes are not of its format, or end early.
+    BadShard,
+    /// A shard could not be read while it was indexed; the source is the origin's
+    /// [`TierError`](foreread_tier::TierError).
+    Reading,
     /// There is no sample of that number.
     OutOfRange,
 }

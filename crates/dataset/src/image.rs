@@ -1,7 +1,7 @@
 //! The bytes of a catalog file, and reading samples out of them.
 //!
 //! A catalog is an Arrow IPC file, so that pandas, polars and DuckDB open it. It is *read* without Arrow's arrays: only
-//! the layout that [`encode`](crate::encode) writes is accepted (fixed columns, no compression, all batches of one
+//! the [`layout`](crate::layout)s that [`encode`](crate::encode) writes are accepted (fixed columns, no compression, all batches of one
 //! length but the last), and a value is fetched from its place in the file with a bounds check. So nothing is copied or
 //! decoded on opening, names are not touched before somebody asks for one, and a hostile file finds no decoder to
 //! mislead. The price is that a catalog rewritten by another tool is refused; its checksum would be wrong anyway.
@@ -11,25 +11,26 @@
 //! number that leads to a place in the file is checked beside it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use arrow_ipc::{
-    Block, Buffer, Field, FieldNode, Footer, Message, MetadataVersion, RecordBatch, Schema, TimeUnit, Type,
-    root_as_footer, root_as_message,
-};
+use arrow_ipc::{Footer, MetadataVersion, root_as_footer};
 use foreread_types::Sizes;
 use memmap2::Mmap;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::DatasetErrorKind;
+use crate::layout::{Batch, Columns, Numbers, batch, dictionary};
 
 /// What begins and ends an Arrow IPC file.
 pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
-/// The version of the layout; the value of [`VERSION_KEY`].
+/// The versions of the layout; values of [`VERSION_KEY`]. A catalog of files is still written as the first, so that older
+/// versions of foreread read it.
 pub(crate) const VERSION: &str = "1";
+pub(crate) const VERSION_PACKED: &str = "2";
 pub(crate) const VERSION_KEY: &str = "foreread.catalog";
 pub(crate) const BASE_URL_KEY: &str = "foreread.base_url";
 pub(crate) const FORMAT_KEY: &str = "foreread.format";
@@ -49,7 +50,7 @@ pub(crate) struct Fault {
     pub(crate) why: String,
 }
 
-fn corrupt(why: impl Into<String>) -> Fault {
+pub(crate) fn corrupt(why: impl Into<String>) -> Fault {
     Fault { kind: DatasetErrorKind::Corrupt, why: why.into() }
 }
 
@@ -58,10 +59,16 @@ fn foreign(why: impl Into<String>) -> Fault {
 }
 
 /// Where the bytes are: mapped from a file, or in memory after indexing.
-#[derive(Debug)]
 pub(crate) enum Bytes {
     Mapped(Mmap),
     Owned(Vec<u8>),
+}
+
+impl fmt::Debug for Bytes {
+    /// How many: they are a whole file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bytes").field("length", &self.len()).finish()
+    }
 }
 
 impl Deref for Bytes {
@@ -82,45 +89,38 @@ pub(crate) struct Image {
     /// `foreread.*`, as they stand in the schema.
     metadata: BTreeMap<String, String>,
     labels: Vec<Arc<str>>,
+    /// The objects that shards are; none where each row names its own.
+    objects: Vec<Arc<str>>,
+    etags: Vec<Arc<str>>,
     batches: Vec<Batch>,
     rows_per_batch: u64,
     rows: u64,
     sizes: Sizes,
 }
 
-/// A column of numbers: where its validity bits (if some value is absent) and its values begin.
-#[derive(Debug)]
-struct Numbers {
-    validity: Option<usize>,
-    values: usize,
-}
-
-/// A column of text: where its validity bits and its `rows + 1` ends begin, and where the text is.
-#[derive(Debug)]
-struct Text {
-    validity: Option<usize>,
-    ends: usize,
-    text: Range<usize>,
-}
-
-#[derive(Debug)]
-struct Batch {
-    rows: usize,
-    path: Text,
-    offset: Numbers,
-    length: Numbers,
-    label: Numbers,
-    modified: Option<Numbers>,
-    etag: Option<Text>,
-}
-
 /// What one row says.
 pub(crate) struct Row<'a> {
-    pub(crate) path: &'a str,
+    pub(crate) place: Place<'a>,
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) modified: Option<i64>,
-    pub(crate) etag: Option<&'a str>,
+    pub(crate) etag: Option<Arc<str>>,
+    pub(crate) crc32c: Option<u32>,
+}
+
+/// What a row calls its sample.
+pub(crate) enum Place<'a> {
+    /// The path of the object that it is.
+    File(&'a str),
+    /// The object that it is a part of, that one's length, and its name in it.
+    Part { object: &'a Arc<str>, size: u64, key: Option<&'a str> },
+}
+
+/// One field of a sample: its name as bytes, and where in the sample it lies.
+pub(crate) struct FieldRow<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
 }
 
 impl Image {
@@ -155,11 +155,18 @@ impl Image {
         let metadata: BTreeMap<String, String> = (schema.custom_metadata().into_iter().flatten())
             .filter_map(|pair| Some((pair.key()?.to_owned(), pair.value()?.to_owned())))
             .collect();
-        let columns = columns(&schema)?;
-        let mut tables = footer.dictionaries().into_iter().flatten();
-        let labels = tables.next().map_or(Ok(Vec::new()), |block| labels(&bytes, block))?;
-        if tables.next().is_some() {
-            return Err(corrupt("it has more than one table of labels"));
+        let columns = Columns::of(&schema)?;
+        let mut tables = BTreeMap::new();
+        for block in footer.dictionaries().into_iter().flatten() {
+            let (id, texts) = dictionary(&bytes, block)?;
+            if tables.insert(id, texts).is_some() {
+                return Err(corrupt("it has two dictionaries of one number"));
+            }
+        }
+        let mut table = |id: Option<i64>| id.and_then(|id| tables.remove(&id)).unwrap_or_default();
+        let (labels, objects, etags) = (table(columns.label), table(columns.object), table(columns.etags));
+        if !tables.is_empty() {
+            return Err(corrupt("it has more dictionaries than columns for them"));
         }
         let batches = footer.recordBatches().into_iter().flatten();
         let batches: Vec<Batch> =
@@ -170,9 +177,9 @@ impl Image {
             return Err(corrupt("its batches are not of one length"));
         }
         let rows = (full.len() * rows_per_batch + last.rows) as u64;
-        let sizes = Sizes::uniform(0, 0);
+        let (sizes, rows_per_batch) = (Sizes::uniform(0, 0), rows_per_batch as u64);
         let mut image =
-            Self { rows_per_batch: rows_per_batch as u64, rows, metadata, labels, batches, sizes, bytes };
+            Self { rows_per_batch, rows, metadata, labels, objects, etags, batches, sizes, bytes };
         image.sizes = Sizes::table(&image.lengths()?);
         Ok(image)
     }
@@ -189,6 +196,11 @@ impl Image {
 
     pub(crate) fn labels(&self) -> &[Arc<str>] {
         &self.labels
+    }
+
+    /// Whether rows are parts of objects.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.batches.iter().any(|batch| batch.object.is_some())
     }
 
     pub(crate) fn rows(&self) -> u64 {
@@ -211,81 +223,145 @@ impl Image {
         let (batch, row) = self.find(row)?;
         let bytes = &self.bytes;
         Some((|| {
+            let etag = match (&batch.etag, &batch.etag_number) {
+                (Some(column), _) => column.get(bytes, row)?.map(Arc::from),
+                (None, Some(column)) => {
+                    column.u32(bytes, row)?.and_then(|number| self.etags.get(number as usize)).cloned()
+                }
+                (None, None) => None,
+            };
             Ok(Row {
-                path: batch.path.get(bytes, row)?.ok_or_else(|| corrupt("it has no path"))?,
-                offset: number(bytes, batch.offset.values, row).map(u64::from_le_bytes)?,
-                length: number(bytes, batch.length.values, row).map(u64::from_le_bytes)?,
+                place: self.place(batch, row)?,
+                offset: batch.offset.u64(bytes, row)?,
+                length: batch.length.u64(bytes, row)?,
                 modified: match &batch.modified {
-                    Some(column) if column.is_present(bytes, row) => {
-                        Some(number(bytes, column.values, row).map(i64::from_le_bytes)?)
-                    }
+                    Some(column) if column.is_present(bytes, row) => Some(column.i64(bytes, row)?),
                     _ => None,
                 },
-                etag: batch.etag.as_ref().map_or(Ok(None), |column| column.get(bytes, row))?,
+                etag,
+                crc32c: batch.crc32c.as_ref().map_or(Ok(None), |column| column.u32(bytes, row))?,
             })
         })())
+    }
+
+    fn place(&self, batch: &Batch, row: usize) -> Result<Place<'_>, Fault> {
+        let bytes = &self.bytes;
+        let missing = || corrupt("it has no path");
+        if let (Some(object), Some(size)) = (&batch.object, &batch.object_size) {
+            let object = object.u32(bytes, row)?.and_then(|number| self.objects.get(number as usize));
+            let key = batch.key.as_ref().map_or(Ok(None), |column| column.get(bytes, row))?;
+            return Ok(Place::Part { object: object.ok_or_else(missing)?, size: size.u64(bytes, row)?, key });
+        }
+        let path = batch.path.as_ref().map_or(Ok(None), |column| column.get(bytes, row))?;
+        path.map(Place::File).ok_or_else(missing)
     }
 
     /// The row's label, by its number.
     pub(crate) fn label(&self, row: u64) -> Option<u32> {
         let (batch, row) = self.find(row)?;
-        let present = batch.label.is_present(&self.bytes, row);
-        present.then(|| number(&self.bytes, batch.label.values, row).ok().map(u32::from_le_bytes)).flatten()
+        batch.label.as_ref()?.u32(&self.bytes, row).ok().flatten()
     }
 
-    /// The lengths of all samples, after checking what every row must keep: that its bytes are the whole object and
-    /// its label one of those there are.
+    /// The row's fields; `None` if there is no such row or it has none.
+    pub(crate) fn fields(&self, row: u64) -> Option<impl Iterator<Item = Result<FieldRow<'_>, Fault>>> {
+        let (batch, row) = self.find(row)?;
+        let (fields, bytes) = (batch.fields.as_ref()?, &*self.bytes);
+        let range = fields.of(bytes, row).ok()?;
+        Some(range.map(move |field| {
+            Ok(FieldRow {
+                name: fields.name.bytes(bytes, field)?.unwrap_or_default(),
+                offset: fields.offset.u64(bytes, field)?,
+                length: fields.length.u64(bytes, field)?,
+            })
+        }))
+    }
+
+    /// How many rows before this one are of the same object.
+    pub(crate) fn number_in_object(&self, row: u64) -> u64 {
+        let object = |row: u64| {
+            let (batch, row) = self.find(row)?;
+            batch.object.as_ref()?.u32(&self.bytes, row).ok().flatten()
+        };
+        let this = object(row);
+        // Rows are sorted by object.
+        let (mut before, mut from) = (0, row);
+        while before < from {
+            let middle = before + (from - before) / 2;
+            match object(middle) < this {
+                true => before = middle + 1,
+                false => from = middle,
+            }
+        }
+        row - before
+    }
+
+    /// The lengths of all samples, after checking what every row must keep: that its bytes lie in its object, its label
+    /// is one of those there are, and its fields lie in the sample.
     fn lengths(&self) -> Result<Vec<u64>, Fault> {
         let mut lengths = Vec::with_capacity(self.rows as usize);
         let mut total = 0u64;
+        let mut object = 0;
         for batch in &self.batches {
             for row in 0..batch.rows {
-                let length = u64::from_le_bytes(number(&self.bytes, batch.length.values, row)?);
-                let offset = u64::from_le_bytes(number(&self.bytes, batch.offset.values, row)?);
+                let length = batch.length.u64(&self.bytes, row)?;
+                let offset = batch.offset.u64(&self.bytes, row)?;
                 let sum = total.checked_add(length).filter(|_| offset.checked_add(length).is_some());
                 total = sum.ok_or_else(|| corrupt(format!("sample {} is impossibly long", lengths.len())))?;
-                if offset != 0 {
-                    return Err(corrupt(format!("sample {} does not begin its file", lengths.len())));
-                }
-                if batch.label.is_present(&self.bytes, row) {
-                    let label = u32::from_le_bytes(number(&self.bytes, batch.label.values, row)?);
-                    if label as usize >= self.labels.len() {
-                        return Err(corrupt(format!("sample {} has an unknown label", lengths.len())));
-                    }
-                }
+                self.check(batch, row, offset, length, &mut object)
+                    .map_err(|why| corrupt(format!("sample {} {why}", lengths.len())))?;
                 lengths.push(length);
             }
         }
         Ok(lengths)
     }
-}
 
-/// The bytes of value `row` of the column that begins at `values`; a column is checked to lie in the file as a whole.
-fn number<const BYTES: usize>(bytes: &[u8], values: usize, row: usize) -> Result<[u8; BYTES], Fault> {
-    let at = values + row * BYTES;
-    let value = bytes.get(at..at + BYTES).and_then(|value| value.try_into().ok());
-    value.ok_or_else(|| corrupt("a column ends early"))
-}
-
-fn is_present(bytes: &[u8], validity: Option<usize>, row: usize) -> bool {
-    validity.is_none_or(|bits| bytes.get(bits + row / 8).is_some_and(|byte| byte >> (row % 8) & 1 == 1))
-}
-
-impl Numbers {
-    fn is_present(&self, bytes: &[u8], row: usize) -> bool {
-        is_present(bytes, self.validity, row)
-    }
-}
-
-impl Text {
-    fn get<'a>(&self, bytes: &'a [u8], row: usize) -> Result<Option<&'a str>, Fault> {
-        if !is_present(bytes, self.validity, row) {
-            return Ok(None);
+    fn check(
+        &self,
+        batch: &Batch,
+        row: usize,
+        offset: u64,
+        length: u64,
+        object: &mut u32,
+    ) -> Result<(), String> {
+        let bytes = &*self.bytes;
+        let told = |fault: Fault| fault.why;
+        match (&batch.object, &batch.object_size) {
+            (Some(column), Some(size)) => {
+                let number = column.u32(bytes, row).map_err(told)?.unwrap_or(u32::MAX);
+                if number as usize >= self.objects.len() || number < *object {
+                    return Err("is of an unknown object, or out of order".to_owned());
+                }
+                *object = number;
+                if offset.saturating_add(length) > size.u64(bytes, row).map_err(told)? {
+                    return Err("lies outside its object".to_owned());
+                }
+            }
+            _ if offset != 0 => return Err("does not begin its file".to_owned()),
+            _ => {}
         }
-        let end = |row| number(bytes, self.ends, row).map(|end| i32::from_le_bytes(end) as usize);
-        let text = bytes.get(self.text.clone()).and_then(|text| text.get(end(row).ok()?..end(row + 1).ok()?));
-        let text = text.ok_or_else(|| corrupt("a text lies outside its column"))?;
-        std::str::from_utf8(text).map(Some).map_err(|_| corrupt("a text is not UTF-8"))
+        let known = |column: &Option<Numbers>, table: &[Arc<str>]| match column {
+            Some(column) => {
+                let number = column.u32(bytes, row).map_err(told)?;
+                Ok(number.is_none_or(|number| (number as usize) < table.len()))
+            }
+            None => Ok::<_, String>(true),
+        };
+        if !known(&batch.label, &self.labels)? {
+            return Err("has an unknown label".to_owned());
+        }
+        if !known(&batch.etag_number, &self.etags)? {
+            return Err("has an unknown ETag".to_owned());
+        }
+        let Some(fields) = &batch.fields else { return Ok(()) };
+        for field in fields.of(bytes, row).map_err(told)? {
+            let end = fields.offset.u64(bytes, field).map_err(told)?.checked_add(
+                fields.length.u64(bytes, field).map_err(told)?,
+            );
+            if end.is_none_or(|end| end > length) {
+                return Err("has a field outside of it".to_owned());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -339,9 +415,9 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, Fault> {
     let schema = footer.schema().and_then(|schema| schema.custom_metadata());
     let version = schema.into_iter().flatten().find(|pair| pair.key() == Some(VERSION_KEY));
     match version.and_then(|pair| pair.value()) {
-        Some(VERSION) => {}
+        Some(VERSION | VERSION_PACKED) => {}
         Some(other) if other.bytes().all(|byte| byte.is_ascii_digit()) && other.len() < 8 => {
-            let why = format!("it is of version {other}, and this foreread reads version {VERSION}");
+            let why = format!("it is of version {other}, and this foreread reads versions {VERSION} and {VERSION_PACKED}");
             return Err(Fault { kind: DatasetErrorKind::Unsupported, why });
         }
         _ => return Err(foreign("it is an Arrow file of another kind")),
@@ -381,167 +457,3 @@ fn checksum_of_file(mut file: &File, length: usize, digits: &Range<usize>) -> st
     Ok(format!("{:032x}", hash.digest128()))
 }
 
-/// Which of the optional columns there are.
-#[derive(Clone, Copy, Debug)]
-struct Columns {
-    modified: bool,
-    etag: bool,
-}
-
-/// Checks that the columns are those of a catalog.
-fn columns(schema: &Schema<'_>) -> Result<Columns, Fault> {
-    let unknown = || corrupt("its columns are not those of a catalog");
-    let mut fields = schema.fields().into_iter().flatten().peekable();
-    let mut next = |name: &str, fits: fn(&Field<'_>) -> bool| {
-        fields.next_if(|field| field.name() == Some(name) && fits(field)).is_some()
-    };
-    let required = next("path", |field| is_plain(field, Type::Utf8))
-        && next("offset", is_length)
-        && next("length", is_length)
-        && next("label", is_label);
-    let modified = next("modified", is_time);
-    let etag = next("etag", |field| is_plain(field, Type::Utf8));
-    match required && fields.next().is_none() {
-        true => Ok(Columns { modified, etag }),
-        false => Err(unknown()),
-    }
-}
-
-fn is_plain(field: &Field<'_>, kind: Type) -> bool {
-    field.type_type() == kind && field.dictionary().is_none()
-}
-
-fn is_length(field: &Field<'_>) -> bool {
-    is_plain(field, Type::Int)
-        && field.type_as_int().is_some_and(|int| int.bitWidth() == 64 && !int.is_signed())
-}
-
-fn is_label(field: &Field<'_>) -> bool {
-    let index = field.dictionary().and_then(|dictionary| dictionary.indexType());
-    field.type_type() == Type::Utf8 && index.is_some_and(|int| int.bitWidth() == 32 && int.is_signed())
-}
-
-fn is_time(field: &Field<'_>) -> bool {
-    is_plain(field, Type::Timestamp)
-        && field.type_as_timestamp().is_some_and(|time| time.unit() == TimeUnit::NANOSECOND)
-}
-
-/// The message that a block of the footer names, and where its body is.
-fn message<'a>(bytes: &'a [u8], block: &Block) -> Result<(Message<'a>, Range<usize>), Fault> {
-    let damaged = || corrupt("the footer names a place outside the file");
-    let start = usize::try_from(block.offset()).map_err(|_| damaged())?;
-    let head = usize::try_from(block.metaDataLength()).map_err(|_| damaged())?;
-    let body = usize::try_from(block.bodyLength()).map_err(|_| damaged())?;
-    let body_start = start.checked_add(head).ok_or_else(damaged)?;
-    let body_end = body_start.checked_add(body).filter(|&end| end <= bytes.len()).ok_or_else(damaged)?;
-    // Four bytes that mark a message, four of its length, the message itself.
-    let head = bytes[start..body_start].get(8..).ok_or_else(damaged)?;
-    let message = root_as_message(head).map_err(|_| corrupt("a batch's head is damaged"))?;
-    Ok((message, body_start..body_end))
-}
-
-/// Hands out the parts of a batch in the order in which they are written.
-struct Parts<'a> {
-    nodes: Box<dyn Iterator<Item = &'a FieldNode> + 'a>,
-    buffers: Box<dyn Iterator<Item = &'a Buffer> + 'a>,
-    body: Range<usize>,
-    rows: usize,
-}
-
-impl<'a> Parts<'a> {
-    fn of(batch: &RecordBatch<'a>, body: Range<usize>) -> Result<Self, Fault> {
-        let rows = usize::try_from(batch.length()).ok().filter(|&rows| rows <= bytes_bound(&body));
-        let rows = rows.ok_or_else(|| corrupt("a batch has an impossible number of rows"))?;
-        if batch.compression().is_some()
-            || batch.variadicBufferCounts().is_some_and(|counts| !counts.is_empty())
-        {
-            return Err(corrupt("a batch is compressed"));
-        }
-        let nodes = Box::new(batch.nodes().into_iter().flatten());
-        let buffers = Box::new(batch.buffers().into_iter().flatten());
-        Ok(Self { nodes, buffers, body, rows })
-    }
-
-    /// The next buffer, which must have at least `least` bytes.
-    fn buffer(&mut self, least: usize) -> Result<Range<usize>, Fault> {
-        let damaged = || corrupt("a column lies outside its batch");
-        let buffer = self.buffers.next().ok_or_else(damaged)?;
-        let start = usize::try_from(buffer.offset()).map_err(|_| damaged())?;
-        let length =
-            usize::try_from(buffer.length()).ok().filter(|&length| length >= least).ok_or_else(damaged)?;
-        let end = start.checked_add(length).filter(|&end| end <= self.body.len()).ok_or_else(damaged)?;
-        Ok(self.body.start + start..self.body.start + end)
-    }
-
-    /// The head of the next column: where its validity bits are, if some value is absent.
-    fn column(&mut self) -> Result<Option<usize>, Fault> {
-        let node = self.nodes.next().ok_or_else(|| corrupt("a batch lacks a column"))?;
-        if usize::try_from(node.length()) != Ok(self.rows) {
-            return Err(corrupt("a column has not as many rows as its batch"));
-        }
-        match node.null_count() {
-            0 => self.buffer(0).map(|_| None),
-            _ => self.buffer(self.rows.div_ceil(8)).map(|bits| Some(bits.start)),
-        }
-    }
-
-    fn numbers(&mut self, width: usize) -> Result<Numbers, Fault> {
-        Ok(Numbers { validity: self.column()?, values: self.buffer(self.rows * width)?.start })
-    }
-
-    /// A column in which no value may be absent.
-    fn complete(&mut self, width: usize) -> Result<Numbers, Fault> {
-        let numbers = self.numbers(width)?;
-        match numbers.validity {
-            None => Ok(numbers),
-            Some(_) => Err(corrupt("a length is missing")),
-        }
-    }
-
-    fn text(&mut self) -> Result<Text, Fault> {
-        let validity = self.column()?;
-        let ends = if self.rows == 0 { 0 } else { (self.rows + 1) * 4 };
-        Ok(Text { validity, ends: self.buffer(ends)?.start, text: self.buffer(0)? })
-    }
-}
-
-/// Each row of any batch takes at least four bytes of its body, which bounds the arithmetic on rows.
-fn bytes_bound(body: &Range<usize>) -> usize {
-    body.len() / 4
-}
-
-fn batch(bytes: &[u8], block: &Block, columns: Columns) -> Result<Batch, Fault> {
-    let (message, body) = message(bytes, block)?;
-    let head = message.header_as_record_batch().ok_or_else(|| corrupt("a batch is something else"))?;
-    let mut parts = Parts::of(&head, body)?;
-    if parts.rows == 0 {
-        return Err(corrupt("a batch is empty"));
-    }
-    Ok(Batch {
-        rows: parts.rows,
-        path: parts.text()?,
-        offset: parts.complete(8)?,
-        length: parts.complete(8)?,
-        label: parts.numbers(4)?,
-        modified: columns.modified.then(|| parts.numbers(8)).transpose()?,
-        etag: columns.etag.then(|| parts.text()).transpose()?,
-    })
-}
-
-fn labels(bytes: &[u8], block: &Block) -> Result<Vec<Arc<str>>, Fault> {
-    let (message, body) = message(bytes, block)?;
-    let table = message.header_as_dictionary_batch().filter(|table| !table.isDelta());
-    let data =
-        table.and_then(|table| table.data()).ok_or_else(|| corrupt("its labels are something else"))?;
-    let mut parts = Parts::of(&data, body)?;
-    let text = parts.text()?;
-    let mut labels: Vec<Arc<str>> = Vec::with_capacity(parts.rows);
-    for row in 0..parts.rows {
-        let label = text.get(bytes, row)?.ok_or_else(|| corrupt("a label is missing"))?;
-        if labels.last().is_some_and(|last| **last >= *label) {
-            return Err(corrupt("its labels are not sorted"));
-        }
-        labels.push(label.into());
-    }
-    Ok(labels)
-}

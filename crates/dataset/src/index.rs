@@ -1,10 +1,13 @@
-//! Making a catalog by listing an origin.
+//! Making a catalog by listing an origin, and reading the heads of what lies in its shards.
+
+use std::collections::BTreeSet;
 
 use foreread_tier::{Object, OriginTier, TierError};
 use futures::StreamExt;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind};
+use crate::names::refuse;
+use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind, Format, format, packed};
 
 /// Names that cannot be listed, from which on the index is given up.
 const MOST_ERRORS: u64 = 100;
@@ -21,6 +24,12 @@ pub struct IndexOptions {
     pub include: Vec<String>,
     /// No object that matches one of these, included or not.
     pub exclude: Vec<String>,
+    /// How samples lie in the objects. If nobody says, it is told from their names: shards (`.tar`, `.tfrecord`,
+    /// `.tfrecords`, `.zip`) where all are of one kind, else files. If a packed format is said, every object is taken
+    /// for a shard of it, whatever its name.
+    pub format: Option<Format>,
+    /// If there are any, these objects alone (their paths below the base URL); it is an error if one is not there.
+    pub objects: Vec<String>,
 }
 
 impl IndexOptions {
@@ -28,6 +37,20 @@ impl IndexOptions {
     #[must_use]
     pub fn including(mut self, glob: impl Into<String>) -> Self {
         self.include.push(glob.into());
+        self
+    }
+
+    /// The same with the format said.
+    #[must_use]
+    pub fn with_format(mut self, format: Format) -> Self {
+        self.format = Some(format);
+        self
+    }
+
+    /// The same of these objects alone.
+    #[must_use]
+    pub fn naming(mut self, objects: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.objects.extend(objects.into_iter().map(Into::into));
         self
     }
 
@@ -43,10 +66,18 @@ impl IndexOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Samples found so far.
+    /// Objects found so far.
     pub objects: u64,
     /// Their length together, in bytes.
     pub bytes: u64,
+    /// Samples found so far: objects while they are listed as files, then what was found in shards.
+    pub samples: u64,
+    /// Members of shards that are no samples (directories, links, names that WebDataset leaves out).
+    pub skipped: u64,
+    /// Reads of shards so far.
+    pub requests: u64,
+    /// What they have read, in bytes.
+    pub bytes_read: u64,
 }
 
 struct Filter {
@@ -88,17 +119,31 @@ fn bad_glob(text: &str, error: globset::Error) -> DatasetError {
     DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
 }
 
+/// What listing has found.
+#[derive(Default)]
+struct Found {
+    objects: Vec<Object>,
+    progress: Progress,
+    catalogs: u64,
+    unwanted: u64,
+}
+
 impl Catalog {
-    /// Lists an origin and makes the catalog of what it holds. `progress` is called after each sample that is found.
+    /// Lists an origin and makes the catalog of what it holds. `progress` is called after each object that is found, and
+    /// where those are shards, whenever some of one has been read.
     ///
     /// What cannot be listed and is not excluded is an error, but the listing goes on (to 100 of them), so that the
     /// message can say how many there are beside the first.
     ///
-    /// When the listing has ended the future sorts and encodes without yielding, about 1 us a sample.
+    /// Of shards the heads of their members are read, from up to 64 places at once.
+    ///
+    /// When all has been found the future sorts and encodes without yielding, about 1 us a sample.
     ///
     /// # Errors
     /// [`DatasetErrorKind::Listing`] if something could not be listed, [`DatasetErrorKind::Empty`] if there is no
-    /// sample, [`DatasetErrorKind::Invalid`] for a broken glob, and those of [`Catalog::from_objects`].
+    /// sample, [`DatasetErrorKind::Invalid`] for a broken glob or a named object that is not there,
+    /// [`DatasetErrorKind::BadShard`] or [`DatasetErrorKind::Unsupported`] if a shard is damaged or compressed,
+    /// [`DatasetErrorKind::Reading`] if one cannot be read, and those of [`Catalog::from_objects`].
     ///
     /// # Cancel safety
     /// Dropping the future ends the listing and leaves nothing behind.
@@ -108,44 +153,127 @@ impl Catalog {
         options: &IndexOptions,
         mut progress: impl FnMut(Progress),
     ) -> Result<Self, DatasetError> {
-        let filter = Filter::new(options)?;
-        let mut found: Vec<Object> = Vec::new();
-        let (mut so_far, mut catalogs, mut unwanted, mut errors) = (Progress::default(), 0u64, 0u64, 0u64);
-        let mut first = None;
-        let mut listing = origin.list("", None);
-        while let Some(object) = listing.next().await {
-            match object {
-                Ok(object) if object.path.ends_with(CATALOG_SUFFIX) => catalogs += 1,
-                Ok(object) if !filter.wants(&object.path) => unwanted += 1,
-                Ok(object) => {
-                    so_far.objects += 1;
-                    so_far.bytes = so_far.bytes.saturating_add(object.size);
-                    found.push(object);
-                    progress(so_far);
-                }
-                Err(error) if filter.excludes(&error) => {
-                    tracing::debug!(%error, "not listed, and excluded");
-                }
-                Err(error) => {
-                    errors += 1;
-                    first.get_or_insert(error);
-                    if errors == MOST_ERRORS {
-                        break;
-                    }
+        let found = list(origin, base_url, options, &mut progress).await?;
+        if found.objects.is_empty() {
+            let why = left_out(options, found.unwanted, found.catalogs);
+            let message = format!("{base_url}: there are no samples{why}");
+            return Err(DatasetError::new(DatasetErrorKind::Empty, message));
+        }
+        let paths = || found.objects.iter().map(|object| &*object.path);
+        let format = match options.format {
+            Some(format) => format,
+            None => format::detect(base_url, paths())?,
+        };
+        match format.is_packed() {
+            false => Self::from_objects(base_url, found.objects),
+            true => pack(origin, base_url, format, found, progress).await,
+        }
+    }
+}
+
+async fn list(
+    origin: &dyn OriginTier,
+    base_url: &str,
+    options: &IndexOptions,
+    progress: &mut impl FnMut(Progress),
+) -> Result<Found, DatasetError> {
+    let filter = Filter::new(options)?;
+    let mut named: BTreeSet<&str> = options.objects.iter().map(String::as_str).collect();
+    let all = named.is_empty();
+    let mut found = Found::default();
+    let (mut first, mut errors) = (None, 0u64);
+    let mut listing = origin.list("", None);
+    while (all || !named.is_empty())
+        && let Some(object) = listing.next().await
+    {
+        match object {
+            Ok(object) if !all && !named.remove(&*object.path) => {}
+            Ok(object) if object.path.ends_with(CATALOG_SUFFIX) => found.catalogs += 1,
+            Ok(object) if !filter.wants(&object.path) => found.unwanted += 1,
+            Ok(object) => {
+                found.progress.objects += 1;
+                found.progress.samples += 1;
+                found.progress.bytes = found.progress.bytes.saturating_add(object.size);
+                found.objects.push(object);
+                progress(found.progress);
+            }
+            Err(error) if !all && !error.object().is_some_and(|path| named.contains(path)) => {
+                tracing::debug!(%error, "not listed, and not named");
+            }
+            Err(error) if filter.excludes(&error) => {
+                tracing::debug!(%error, "not listed, and excluded");
+            }
+            Err(error) => {
+                errors += 1;
+                first.get_or_insert(error);
+                if errors == MOST_ERRORS {
+                    break;
                 }
             }
         }
-        drop(listing);
-        if let Some(first) = first {
-            return Err(incomplete(base_url, errors, first));
-        }
-        if found.is_empty() {
-            let message =
-                format!("{base_url}: there are no samples{}", left_out(options, unwanted, catalogs));
-            return Err(DatasetError::new(DatasetErrorKind::Empty, message));
-        }
-        Self::from_objects(base_url, found)
     }
+    match first {
+        Some(first) => Err(incomplete(base_url, errors, first)),
+        None if !named.is_empty() => Err(missing(base_url, &named)),
+        None => Ok(found),
+    }
+}
+
+/// Some of what was named is not there.
+fn missing(base_url: &str, named: &BTreeSet<&str>) -> DatasetError {
+    let some: Vec<&str> = named.iter().take(5).copied().collect();
+    let more = match named.len() - some.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let message = format!("{base_url}: not there: {}{more}; name what is, or wait until it is", some.join(", "));
+    DatasetError::new(DatasetErrorKind::Invalid, message)
+}
+
+/// Looks into the shards.
+async fn pack(
+    origin: &dyn OriginTier,
+    base_url: &str,
+    format: Format,
+    found: Found,
+    mut progress: impl FnMut(Progress),
+) -> Result<Catalog, DatasetError> {
+    let Found { mut objects, progress: mut so_far, .. } = found;
+    objects.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
+    let twice = objects.array_windows().find(|[a, b]| a.path == b.path).map(|[twice, _]| (twice, "it was listed twice"));
+    let bad = || objects.iter().find_map(|object| Some((object, refuse(&object.path)?)));
+    if let Some((object, why)) = twice.or_else(bad) {
+        let message = format!("{base_url}: {:?} cannot be a shard: {why}; rename or exclude it", object.path);
+        return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
+    }
+    let count = objects.len();
+    let shards = packed::index(origin, base_url, format, objects, |cost| {
+        so_far = Progress {
+            samples: cost.samples,
+            skipped: cost.skipped,
+            requests: cost.requests,
+            bytes_read: cost.bytes_read,
+            ..so_far
+        };
+        progress(so_far);
+    })
+    .await?;
+    let total = shards.iter().try_fold(0u64, |sum, shard| {
+        shard.rows.extents().iter().try_fold(sum, |sum, &(_, length)| sum.checked_add(length))
+    });
+    if total.is_none() {
+        let message = format!("{base_url}: its samples are impossibly long together");
+        return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
+    }
+    if so_far.samples == 0 {
+        let skipped: u64 = shards.iter().map(|shard| shard.skipped).sum();
+        let message = format!(
+            "{base_url}: there are no samples in {count} {} shards ({skipped} members that are none)",
+            format.name()
+        );
+        return Err(DatasetError::new(DatasetErrorKind::Empty, message));
+    }
+    Catalog::from_shards(base_url, format, shards)
 }
 
 fn incomplete(base_url: &str, errors: u64, first: TierError) -> DatasetError {
@@ -221,7 +349,7 @@ mod tests {
         })
         .await?;
         assert_eq!((last.objects, last.bytes), (catalog.len(), catalog.total_bytes()));
-        (0..catalog.len()).map(|id| catalog.path(SampleId(id)).map(ToOwned::to_owned)).collect()
+        (0..catalog.len()).map(|id| catalog.path(SampleId(id)).map(std::borrow::Cow::into_owned)).collect()
     }
 
     #[tokio::test]

@@ -5,6 +5,8 @@
 //! the number of each sample, so that an order drawn from a seed means the same samples on every machine, and its
 //! [fingerprint](Catalog::fingerprint) says whether two ranks or two runs speak of the same data.
 //!
+//! Samples are files, or parts of shards (tar as WebDataset writes it, TFRecord, zip without compression): see [`Format`].
+//!
 //! This crate knows tiers and no backend: an origin is whatever implements [`OriginTier`](foreread_tier::OriginTier).
 //!
 //! ```
@@ -22,18 +24,25 @@
 //! # }
 //! ```
 
+mod braces;
 mod catalog;
 mod encode;
+mod encode_packed;
 mod error;
+mod format;
 mod image;
 mod index;
+mod layout;
 mod names;
+mod packed;
 
 #[cfg(test)]
 mod tests;
 
-pub use catalog::{Catalog, Entry, Format};
+pub use braces::expand;
+pub use catalog::{Catalog, Entry, Field};
 pub use error::{DatasetError, DatasetErrorKind};
+pub use format::Format;
 pub use index::{IndexOptions, Progress};
 
 /// How names of catalogs end. Such files are never samples, so that a catalog may lie in the directory it describes.

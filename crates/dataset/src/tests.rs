@@ -47,7 +47,7 @@ fn a_saved_catalog_says_what_the_made_one_said() {
         assert_eq!((catalog.len(), catalog.is_empty()), (4, false));
         assert_eq!(catalog.total_bytes(), 17 + (1 << 40));
         assert_eq!(catalog.base_url(), "s3://bucket/data");
-        let paths: Vec<&str> = (0..4).map(|id| catalog.path(SampleId(id)).unwrap()).collect();
+        let paths: Vec<_> = (0..4).map(|id| catalog.path(SampleId(id)).unwrap()).collect();
         assert_eq!(paths, ["top.jpg", "cat/deep/\u{e9}.jpg", "dog/a.jpg", "dog/b.jpg"]);
         let labels: Vec<Option<&str>> = (0..5).map(|id| catalog.label(SampleId(id))).collect();
         assert_eq!(labels, [None, Some("cat"), Some("dog"), Some("dog"), None]);

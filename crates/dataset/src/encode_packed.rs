@@ -1,0 +1,170 @@
+//! Writing a catalog of packed samples.
+//!
+//! A row says all that a read of its sample needs. What rows of one shard share stands in dictionaries (its path and its
+//! ETag) or is short (its length and time), so that a sample costs some 40 bytes and its name.
+
+use std::sync::Arc;
+
+use arrow_array::types::Int32Type;
+use arrow_array::{
+    ArrayRef, DictionaryArray, Int32Array, ListArray, RecordBatch, StringArray, StructArray,
+    TimestampNanosecondArray, UInt32Array, UInt64Array,
+};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
+use foreread_types::Fingerprint;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::encode::{ROWS, begin, etag, finish, hash_text, hash_version, modified};
+use crate::image::VERSION_PACKED;
+use crate::packed::{Rows, Shard};
+
+/// What identifies the data: of each shard its path, length and version; of each sample its name, extent, fields and
+/// checksum.
+fn fingerprint(format: &str, shards: &[Shard]) -> Fingerprint {
+    let mut hash = Xxh3::new();
+    hash.update(b"foreread packed samples 1\0");
+    hash_text(&mut hash, 1, format);
+    for Shard { object, rows, .. } in shards {
+        hash_text(&mut hash, 2, &object.path);
+        hash.update(&object.size.to_le_bytes());
+        hash_version(&mut hash, object);
+        hash.update(&(rows.len() as u64).to_le_bytes());
+        for row in 0..rows.len() {
+            let (offset, length) = rows.extent(row);
+            hash.update(&offset.to_le_bytes());
+            hash.update(&length.to_le_bytes());
+            if let Some(key) = rows.key(row) {
+                hash_text(&mut hash, 4, key);
+            }
+            if let Some(sum) = rows.crc32c(row) {
+                hash.update(&[5]);
+                hash.update(&sum.to_le_bytes());
+            }
+            for (name, offset, length) in rows.fields(row).into_iter().flatten().map(|field| rows.field(field)) {
+                hash_text(&mut hash, 6, name);
+                hash.update(&offset.to_le_bytes());
+                hash.update(&length.to_le_bytes());
+            }
+        }
+    }
+    Fingerprint(hash.digest128())
+}
+
+fn field_columns() -> Fields {
+    Fields::from(vec![
+        Field::new("name", DataType::Utf8, false),
+        Field::new("offset", DataType::UInt64, false),
+        Field::new("length", DataType::UInt64, false),
+    ])
+}
+
+/// The bytes of the catalog file; `shards` are sorted by path and none is empty.
+pub(crate) fn encode(base_url: &str, format: &str, shards: &[Shard]) -> Result<Vec<u8>, ArrowError> {
+    let has = |what: fn(&Rows) -> bool| shards.iter().any(|shard| what(&shard.rows));
+    let (keys, fields, sums) = (
+        has(|rows| rows.key(0).is_some()),
+        has(|rows| rows.fields(0).is_some()),
+        has(|rows| rows.crc32c(0).is_some()),
+    );
+    let times = shards.iter().any(|shard| modified(&shard.object).is_some());
+    let mut tags: Vec<&str> = shards.iter().filter_map(|shard| etag(&shard.object)).collect();
+    tags.sort_unstable();
+    tags.dedup();
+    let item = Arc::new(Field::new_struct("item", field_columns(), false));
+    let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
+    let columns = [
+        Some(Field::new_dictionary("object", DataType::Int32, DataType::Utf8, false)),
+        keys.then(|| Field::new("key", DataType::Utf8, false)),
+        Some(Field::new("offset", DataType::UInt64, false)),
+        Some(Field::new("length", DataType::UInt64, false)),
+        Some(Field::new("object_size", DataType::UInt64, false)),
+        times.then(|| Field::new("modified", time, true)),
+        (!tags.is_empty()).then(|| Field::new_dictionary("etag", DataType::Int32, DataType::Utf8, true)),
+        fields.then(|| Field::new_list("fields", Arc::clone(&item), false)),
+        sums.then(|| Field::new("crc32c", DataType::UInt32, true)),
+    ];
+    let columns = columns.into_iter().flatten().collect();
+    let fingerprint = fingerprint(format, shards);
+    let (schema, mut writer) = begin(columns, VERSION_PACKED, base_url, format, fingerprint)?;
+    let paths: ArrayRef = Arc::new(StringArray::from_iter_values(shards.iter().map(|shard| &*shard.object.path)));
+    let tag_numbers: Vec<Option<i32>> = shards
+        .iter()
+        .map(|shard| Some(tags.binary_search(&etag(&shard.object)?).ok()? as i32))
+        .collect();
+    let tags: ArrayRef = Arc::new(StringArray::from_iter_values(tags));
+    for rows in (Places { shards, shard: 0, row: 0 }) {
+        let number = |&(shard, _): &(usize, usize)| shard as i32;
+        let of = |&(shard, _): &(usize, usize)| &shards[shard];
+        let extent = |&(shard, row): &(usize, usize)| shards[shard].rows.extent(row);
+        let objects = Int32Array::from_iter_values(rows.iter().map(number));
+        let mut arrays: Vec<ArrayRef> =
+            vec![Arc::new(DictionaryArray::<Int32Type>::try_new(objects, Arc::clone(&paths))?)];
+        if keys {
+            let keys = rows.iter().map(|at| of(at).rows.key(at.1).unwrap_or_default());
+            arrays.push(Arc::new(StringArray::from_iter_values(keys)));
+        }
+        arrays.push(Arc::new(UInt64Array::from_iter_values(rows.iter().map(|at| extent(at).0))));
+        arrays.push(Arc::new(UInt64Array::from_iter_values(rows.iter().map(|at| extent(at).1))));
+        arrays.push(Arc::new(UInt64Array::from_iter_values(rows.iter().map(|at| of(at).object.size))));
+        if times {
+            let times: TimestampNanosecondArray = rows.iter().map(|at| modified(&of(at).object)).collect();
+            arrays.push(Arc::new(times.with_timezone("UTC")));
+        }
+        if !tags.is_empty() {
+            let numbers: Int32Array = rows.iter().map(|at| tag_numbers[at.0]).collect();
+            arrays.push(Arc::new(DictionaryArray::<Int32Type>::try_new(numbers, Arc::clone(&tags))?));
+        }
+        if fields {
+            arrays.push(Arc::new(lists(shards, &rows, &item)?));
+        }
+        if sums {
+            let sums: UInt32Array = rows.iter().map(|at| of(at).rows.crc32c(at.1)).collect();
+            arrays.push(Arc::new(sums));
+        }
+        writer.write(&RecordBatch::try_new(Arc::clone(&schema), arrays)?)?;
+    }
+    finish(writer)
+}
+
+/// The fields of these rows.
+fn lists(shards: &[Shard], rows: &[(usize, usize)], item: &Arc<Field>) -> Result<ListArray, ArrowError> {
+    let fields = |&(shard, row): &(usize, usize)| {
+        let rows = &shards[shard].rows;
+        rows.fields(row).unwrap_or_default().map(move |field| rows.field(field))
+    };
+    let ends = OffsetBuffer::from_lengths(rows.iter().map(|at| fields(at).len()));
+    let all = || rows.iter().flat_map(fields);
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(StringArray::from_iter_values(all().map(|(name, ..)| name))),
+        Arc::new(UInt64Array::from_iter_values(all().map(|(_, offset, _)| offset))),
+        Arc::new(UInt64Array::from_iter_values(all().map(|(.., length)| length))),
+    ];
+    let fields = StructArray::try_new(field_columns(), columns, None)?;
+    ListArray::try_new(Arc::clone(item), ends, Arc::new(fields), None)
+}
+
+/// All rows as (shard, row of it), a batch at a time.
+struct Places<'a> {
+    shards: &'a [Shard],
+    shard: usize,
+    row: usize,
+}
+
+impl Iterator for Places<'_> {
+    type Item = Vec<(usize, usize)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut places = Vec::new();
+        while let Some(shard) = self.shards.get(self.shard) {
+            let take = (shard.rows.len() - self.row).min(ROWS - places.len());
+            places.extend((self.row..self.row + take).map(|row| (self.shard, row)));
+            self.row += take;
+            if self.row < shard.rows.len() {
+                break;
+            }
+            (self.shard, self.row) = (self.shard + 1, 0);
+        }
+        (!places.is_empty()).then_some(places)
+    }
+}

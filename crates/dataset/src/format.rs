@@ -1,0 +1,154 @@
+//! How samples lie in objects, and how that is told from their names.
+
+use crate::{DatasetError, DatasetErrorKind};
+
+/// How samples lie in objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// Each object is one sample.
+    Files,
+    /// Objects are tar archives as WebDataset writes them: consecutive members that share the name up to the first dot
+    /// of its last part are one sample, and what follows that dot, in lower case, names the member as a field of it.
+    Tar,
+    /// Objects are TFRecord files: each record is a sample.
+    TfRecord,
+    /// Objects are zip archives without compression: each member is a sample.
+    Zip,
+}
+
+impl Format {
+    const ALL: [Self; 4] = [Self::Files, Self::Tar, Self::TfRecord, Self::Zip];
+
+    /// The name that catalogs and the command line use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Files => "files",
+            Self::Tar => "tar",
+            Self::TfRecord => "tfrecord",
+            Self::Zip => "zip",
+        }
+    }
+
+    /// The format of that [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// The packed format that an object of this name has: `.tar`, `.tfrecord`, `.tfrecords` and `.zip` in any case.
+    pub fn of_shard(path: &str) -> Option<Self> {
+        let is = |suffix| ends_with(path, suffix);
+        match () {
+            () if is(".tar") => Some(Self::Tar),
+            () if is(".tfrecord") || is(".tfrecords") => Some(Self::TfRecord),
+            () if is(".zip") => Some(Self::Zip),
+            () => None,
+        }
+    }
+
+    /// Whether samples are parts of objects.
+    pub const fn is_packed(self) -> bool {
+        !matches!(self, Self::Files)
+    }
+}
+
+/// Suffixes of shards that are compressed as a whole, so that no sample of them can be read by itself.
+const COMPRESSED: [&str; 13] = [
+    ".tar.gz",
+    ".tgz",
+    ".tar.bz2",
+    ".tbz2",
+    ".tar.xz",
+    ".txz",
+    ".tar.zst",
+    ".tzst",
+    ".tar.lz4",
+    ".tfrecord.gz",
+    ".tfrecords.gz",
+    ".tfrecord.zlib",
+    ".tfrecords.zlib",
+];
+
+fn is_compressed(path: &str) -> bool {
+    COMPRESSED.iter().any(|suffix| ends_with(path, suffix))
+}
+
+fn ends_with(path: &str, suffix: &str) -> bool {
+    let start = path.len().checked_sub(suffix.len());
+    start.and_then(|start| path.get(start..)).is_some_and(|end| end.eq_ignore_ascii_case(suffix))
+}
+
+/// The format of a dataset that holds these objects, if nobody has said one: packed where every object is a shard of
+/// one kind, else files; what is half and half is said.
+///
+/// # Errors
+/// If every object is a compressed shard, which could only be read as files of noise.
+pub(crate) fn detect<'a>(
+    base_url: &str,
+    paths: impl Iterator<Item = &'a str> + Clone,
+) -> Result<Format, DatasetError> {
+    let mut found = paths.clone().map(Format::of_shard);
+    let first = found.next().flatten();
+    if let Some(format) = first
+        && found.all(|other| other == Some(format))
+    {
+        return Ok(format);
+    }
+    if let Some(path) = paths.clone().next()
+        && paths.clone().all(is_compressed)
+    {
+        let message = format!(
+            "{base_url}: {path:?} is a compressed shard, and no sample of it can be read by itself; decompress it and \
+             index what comes out (--format files takes it as it is)"
+        );
+        return Err(DatasetError::new(DatasetErrorKind::Unsupported, message));
+    }
+    let (shards, all) = paths.fold((0u64, 0u64), |(shards, all), path| {
+        (shards + u64::from(Format::of_shard(path).is_some() || is_compressed(path)), all + 1)
+    });
+    if shards > 0 {
+        tracing::warn!(
+            "{base_url}: {shards} of {all} objects are shards and not all are of one kind: each object is taken as one \
+             sample; choose with --include '**/*.tar' or --format"
+        );
+    }
+    Ok(Format::Files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_formats() {
+        for format in Format::ALL {
+            assert_eq!(Format::from_name(format.name()), Some(format));
+        }
+        assert_eq!(Format::from_name("auto"), None);
+        for (path, format) in [
+            ("a/b.tar", Some(Format::Tar)),
+            ("B.TAR", Some(Format::Tar)),
+            ("x.tfrecord", Some(Format::TfRecord)),
+            ("x.tfrecords", Some(Format::TfRecord)),
+            ("x.zip", Some(Format::Zip)),
+            ("tar", None),
+            ("x.tar.gz", None),
+            ("\u{e9}tar", None),
+        ] {
+            assert_eq!(Format::of_shard(path), format, "{path}");
+        }
+    }
+
+    #[test]
+    fn only_shards_of_one_kind_are_packed() {
+        let of = |paths: &[&'static str]| detect("/data", paths.iter().copied());
+        assert_eq!(of(&["a.tar", "b/c.tar"]).unwrap(), Format::Tar);
+        assert_eq!(of(&["a.tfrecord", "b.tfrecords"]).unwrap(), Format::TfRecord);
+        for mixed in [&["a.tar", "b.zip"][..], &["a.tar", "a.json"], &["a.jpg"], &["a.tar.gz", "b.jpg"], &[]] {
+            assert_eq!(of(mixed).unwrap(), Format::Files, "{mixed:?}");
+        }
+        let error = of(&["a.tar.gz", "b.TGZ"]).unwrap_err();
+        assert_eq!(error.kind(), DatasetErrorKind::Unsupported);
+        assert!(error.to_string().starts_with("/data: \"a.tar.gz\" is a compressed shard"), "{error}");
+    }
+}

@@ -1,0 +1,117 @@
+//! Packed formats: samples that are parts of objects.
+//!
+//! A shard is indexed once, by reading what lies between its samples and not the samples; from then on each is an
+//! extent like any other, and shuffled as exactly as files are. Everything is read through an
+//! [`OriginTier`](foreread_tier::OriginTier), never a file system, because remote stores are what shards are for.
+//!
+//! A sample is exactly one extent. A WebDataset sample reaches from the first of its members to the end of its last, the
+//! headers between them included (half a kilobyte each), and its fields are sub-ranges: one request a sample, whatever
+//! it is made of.
+//!
+//! [`reader`] says how few requests suffice, [`walk`] how several go on at once, and [`tar`], [`tfrecord`] and [`zip`]
+//! know their formats.
+
+mod pax;
+mod reader;
+mod rows;
+mod samples;
+mod tar;
+mod tfrecord;
+mod trouble;
+mod walk;
+mod zip;
+
+use std::future::poll_fn;
+
+use foreread_tier::{Object, OriginTier};
+use futures::StreamExt;
+
+pub(crate) use self::rows::{Rows, Shard};
+use self::reader::Store;
+use self::trouble::Trouble;
+use crate::{DatasetError, Format};
+
+/// Requests under way at once, over all shards.
+const IN_FLIGHT: usize = 64;
+
+/// What indexing shards has come to so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cost {
+    pub(crate) samples: u64,
+    pub(crate) bytes: u64,
+    pub(crate) skipped: u64,
+    pub(crate) requests: u64,
+    pub(crate) bytes_read: u64,
+}
+
+/// Indexes all `objects` as shards of `format`, in their order; `progress` is told whenever something was read.
+pub(crate) async fn index(
+    origin: &dyn OriginTier,
+    base_url: &str,
+    format: Format,
+    objects: Vec<Object>,
+    mut progress: impl FnMut(Cost),
+) -> Result<Vec<Shard>, DatasetError> {
+    let store = Store::new(origin);
+    let places = IN_FLIGHT.min(origin.profile().parallelism.max(8));
+    let at_once = places.min(objects.len()).max(1);
+    let each = places / at_once;
+    let mut cost = Cost::default();
+    let mut shards = Vec::with_capacity(objects.len());
+    // In order, so that of several bad shards the same one is named every time.
+    let mut coming = futures::stream::iter(objects)
+        .map(|object| shard(&store, format, object, each))
+        .buffered(at_once);
+    loop {
+        // Told whenever an answer has come: a single large shard would be a long silence.
+        let next = poll_fn(|context| {
+            let next = coming.poll_next_unpin(context);
+            (cost.requests, cost.bytes_read) = (store.requests(), store.bytes());
+            progress(cost);
+            next
+        });
+        match next.await {
+            None => return Ok(shards),
+            Some(Err((object, trouble))) => return Err(trouble.told(base_url, &object.path)),
+            Some(Ok(shard)) => {
+                cost.samples += shard.rows.len() as u64;
+                cost.bytes = cost.bytes.saturating_add(shard.rows.bytes());
+                cost.skipped += shard.skipped;
+                shards.push(shard);
+            }
+        }
+    }
+}
+
+async fn shard(
+    store: &Store<'_>,
+    format: Format,
+    object: Object,
+    places: usize,
+) -> Result<Shard, (Object, Trouble)> {
+    match rows(store, format, &object, places).await {
+        Ok((rows, skipped)) => Ok(Shard { object, rows, skipped }),
+        Err(trouble) => Err((object, trouble)),
+    }
+}
+
+async fn rows(
+    store: &Store<'_>,
+    format: Format,
+    object: &Object,
+    places: usize,
+) -> Result<(Rows, u64), Trouble> {
+    match format {
+        Format::Files => Err(Trouble::damaged(0, "a file is no shard")),
+        Format::Zip => zip::rows(store, object, places).await,
+        Format::Tar => samples::group(&walk::members::<tar::Tar>(store, object, places).await?),
+        Format::TfRecord => {
+            let members = walk::members::<tfrecord::TfRecord>(store, object, places).await?;
+            let mut rows = Rows::new(false, true, false);
+            for &(start, length, crc32c) in &members.places {
+                rows.push("", start, length, crc32c);
+            }
+            Ok((rows, members.skipped))
+        }
+    }
+}

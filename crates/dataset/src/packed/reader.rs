@@ -1,0 +1,190 @@
+//! Reading the heads of a shard's members through an origin, with few requests and few bytes.
+//!
+//! Heads lie between data that nobody wants yet. After each comes the choice: skip the data and pay another request, or
+//! read through it. Reading on is right where the bytes take less time than a request does (`gap / bandwidth < latency`,
+//! both as they were seen so far), and never for more than 64 KiB, because bandwidth belongs to others too. What
+//! follows from that is how much one request asks for: a *run* is what was needed between two gaps that are skipped
+//! (one head where members are large, a few where a large member has small ones beside it, the whole file where all are
+//! small), and a request asks for as much as the longest of the last runs, doubling while a run goes on. So it finds
+//! the pattern of a shard in its first few members. The price is a window of at most 256 KiB for each shard that is
+//! being indexed. What is found does not depend on any of this.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use foreread_tier::{ErrorKind, Object, OriginTier, ReadRequest, Span, TierError};
+use foreread_types::{SampleKey, Tick};
+use futures::StreamExt;
+
+use super::trouble::Trouble;
+
+/// The least that a request asks for: a head with a pax header and the next one's.
+const LEAST: u64 = 1 << 10;
+/// The most, unless more is needed at once.
+const MOST: u64 = 256 << 10;
+/// The largest gap that is read through.
+const WIDEST: u64 = 64 << 10;
+/// How many runs are remembered.
+const RUNS: usize = 4;
+
+/// An origin, and what reading it has cost.
+#[derive(Debug)]
+pub(crate) struct Store<'a> {
+    origin: &'a dyn OriginTier,
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    pace: Mutex<Pace>,
+}
+
+/// What requests have taken so far.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Of a small request.
+    latency: Option<Duration>,
+    /// Bytes a second of a large one, its latency apart.
+    bandwidth: Option<f64>,
+}
+
+impl Pace {
+    fn saw(&mut self, bytes: u64, took: Duration) {
+        if bytes <= 4 * LEAST {
+            self.latency = Some(self.latency.map_or(took, |before| (before * 3 + took) / 4));
+        } else if let Some(sending) = took.checked_sub(self.latency.unwrap_or_default()) {
+            let rate = bytes as f64 / sending.as_secs_f64().max(1e-9);
+            self.bandwidth = Some(self.bandwidth.map_or(rate, |before| (before * 3.0 + rate) / 4.0));
+        }
+    }
+
+    /// The gap that is as quickly read as skipped.
+    fn widest(&self) -> u64 {
+        match (self.latency, self.bandwidth) {
+            (Some(latency), Some(bandwidth)) => {
+                ((latency.as_secs_f64() * bandwidth) as u64).clamp(LEAST, WIDEST)
+            }
+            _ => WIDEST,
+        }
+    }
+}
+
+impl<'a> Store<'a> {
+    pub(crate) fn new(origin: &'a dyn OriginTier) -> Self {
+        Self { origin, requests: AtomicU64::new(0), bytes: AtomicU64::new(0), pace: Mutex::default() }
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    fn pace(&self) -> std::sync::MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes `start..start + length` of `object`, which are in it and not none.
+    pub(crate) async fn read(&self, object: &Object, start: u64, length: u64) -> Result<Bytes, TierError> {
+        let span = Span::Range(start..start + length);
+        let request =
+            ReadRequest { tag: 0, key: SampleKey::default(), object: object.clone(), span, due: Tick(0) };
+        self.requests.fetch_add(1, Relaxed);
+        let began = Instant::now();
+        let answer = self.origin.read(vec![request]).next().await;
+        let wrong = |kind, why: String| {
+            TierError::new(kind, self.origin.name()).with_object(&*object.path).with_detail(why)
+        };
+        let answer = answer.ok_or_else(|| wrong(ErrorKind::Closed, "no answer came".to_owned()))?;
+        let bytes = answer.result.map_err(|error| match error.object() {
+            Some(_) => error,
+            None => error.with_object(&*object.path),
+        })?;
+        if bytes.len() as u64 != length {
+            let why = format!("{} bytes instead of {length}", bytes.len());
+            return Err(wrong(ErrorKind::Changed, why));
+        }
+        self.bytes.fetch_add(length, Relaxed);
+        self.pace().saw(length, began.elapsed());
+        Ok(bytes)
+    }
+}
+
+/// A window that moves over one object.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    store: &'a Store<'a>,
+    object: &'a Object,
+    window: Bytes,
+    at: u64,
+    /// Where the run began, and where what was needed of it ends so far.
+    run: (u64, u64),
+    /// The lengths of the last runs.
+    runs: [u64; RUNS],
+    ask: u64,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(store: &'a Store<'a>, object: &'a Object) -> Self {
+        Self { store, object, window: Bytes::new(), at: 0, run: (0, 0), runs: [0; RUNS], ask: LEAST }
+    }
+
+    /// The bytes from `at` on that are at hand, which may be none.
+    pub(crate) fn at_hand(&self, at: u64) -> &[u8] {
+        let from = at.checked_sub(self.at).map_or(usize::MAX, |from| usize::try_from(from).unwrap_or(usize::MAX));
+        self.window.get(from..).unwrap_or_default()
+    }
+
+    /// The bytes from `at` on, at least `least` of them.
+    ///
+    /// # Errors
+    /// If the object has not so many, or cannot be read.
+    pub(crate) async fn need(&mut self, at: u64, least: u64) -> Result<&[u8], Trouble> {
+        let size = self.object.size;
+        let end = at.checked_add(least).filter(|&end| end <= size);
+        let end = end.ok_or_else(|| Trouble::cut_short(at, size))?;
+        if (self.at_hand(at).len() as u64) < least {
+            self.step_to(at);
+            let length = self.ask.max(least).min(size - at);
+            self.window = Bytes::new(); // before the next one is there, not after
+            self.window = self.store.read(self.object, at, length).await?;
+            self.at = at;
+        }
+        self.run.1 = end;
+        Ok(self.at_hand(at))
+    }
+
+    /// Decides how much the request at `at` asks for.
+    fn step_to(&mut self, at: u64) {
+        let gap = at.saturating_sub(self.run.1);
+        if at >= self.run.1 && gap < self.store.pace().widest() && self.run.1 > 0 {
+            self.ask = (self.ask * 2).min(MOST);
+            return;
+        }
+        self.runs.rotate_right(1);
+        self.runs[0] = self.run.1.saturating_sub(self.run.0);
+        let longest = self.runs.into_iter().max().unwrap_or_default();
+        self.ask = longest.next_multiple_of(512).clamp(LEAST, MOST);
+        self.run = (at, at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_through_takes_less_time_than_a_request() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.widest(), WIDEST);
+        pace.saw(1024, Duration::from_millis(1));
+        pace.saw(1 << 20, Duration::from_millis(1) + Duration::from_secs(1) / 10);
+        // A millisecond at ten megabytes a second.
+        assert!((10_000..10_600).contains(&pace.widest()), "{}", pace.widest());
+        for _ in 0..50 {
+            pace.saw(1024, Duration::from_millis(100));
+        }
+        assert_eq!(pace.widest(), WIDEST, "never more, however slow requests are");
+    }
+}

@@ -1,0 +1,138 @@
+//! What was found in a shard, as columns: a row costs its numbers and its name, and no allocation of its own.
+
+use std::ops::Range;
+
+use foreread_tier::Object;
+
+/// Texts one behind the other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Texts {
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Texts {
+    pub(crate) fn push(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.ends.push(self.text.len());
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The text of that number; empty if there is none.
+    pub(crate) fn get(&self, index: usize) -> &str {
+        let start = index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        self.ends.get(index).map_or("", |&end| &self.text[start..end])
+    }
+
+    pub(crate) fn last(&self) -> &str {
+        self.len().checked_sub(1).map_or("", |last| self.get(last))
+    }
+}
+
+/// The samples of one shard, in the order of their offsets.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rows {
+    /// What the format calls each sample; records have no names.
+    keys: Option<Texts>,
+    /// Offset in the object and length.
+    extents: Vec<(u64, u64)>,
+    /// The checksum of each sample's bytes; none where the format has none.
+    crc32c: Option<Vec<u32>>,
+    /// Where each sample's fields end; none where the format has none.
+    field_ends: Option<Vec<usize>>,
+    field_names: Texts,
+    /// Offset in the sample and length.
+    field_extents: Vec<(u64, u64)>,
+}
+
+impl Rows {
+    /// No rows yet, each with these columns.
+    pub(crate) fn new(keys: bool, crc32c: bool, fields: bool) -> Self {
+        Self {
+            keys: keys.then(Texts::default),
+            crc32c: crc32c.then(Vec::new),
+            field_ends: fields.then(Vec::new),
+            ..Self::default()
+        }
+    }
+
+    /// One more sample, without fields so far.
+    pub(crate) fn push(&mut self, key: &str, offset: u64, length: u64, crc32c: u32) {
+        self.extents.push((offset, length));
+        if let Some(keys) = &mut self.keys {
+            keys.push(key);
+        }
+        if let Some(sums) = &mut self.crc32c {
+            sums.push(crc32c);
+        }
+        if let Some(ends) = &mut self.field_ends {
+            ends.push(self.field_extents.len());
+        }
+    }
+
+    /// One more field of the last sample, at `start` in the object; the sample reaches to its end from now on.
+    pub(crate) fn push_field(&mut self, name: &str, start: u64, length: u64) {
+        let (Some((offset, whole)), Some(ends)) = (self.extents.last_mut(), &mut self.field_ends) else { return };
+        let from = start.saturating_sub(*offset);
+        *whole = from + length;
+        self.field_names.push(name);
+        self.field_extents.push((from, length));
+        if let Some(end) = ends.last_mut() {
+            *end = self.field_extents.len();
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.extents.len()
+    }
+
+    pub(crate) fn extent(&self, row: usize) -> (u64, u64) {
+        self.extents[row]
+    }
+
+    pub(crate) fn extents(&self) -> &[(u64, u64)] {
+        &self.extents
+    }
+
+    /// The row's key; `None` where the format has none.
+    pub(crate) fn key(&self, row: usize) -> Option<&str> {
+        self.keys.as_ref().map(|keys| keys.get(row))
+    }
+
+    pub(crate) fn last_key(&self) -> Option<&str> {
+        self.keys.as_ref().filter(|keys| keys.len() > 0).map(Texts::last)
+    }
+
+    pub(crate) fn crc32c(&self, row: usize) -> Option<u32> {
+        self.crc32c.as_ref()?.get(row).copied()
+    }
+
+    /// Which of the fields are the row's; `None` where the format has none.
+    pub(crate) fn fields(&self, row: usize) -> Option<Range<usize>> {
+        let ends = self.field_ends.as_ref()?;
+        let start = row.checked_sub(1).map_or(0, |before| ends[before]);
+        Some(start..ends[row])
+    }
+
+    pub(crate) fn field(&self, field: usize) -> (&str, u64, u64) {
+        let (offset, length) = self.field_extents[field];
+        (self.field_names.get(field), offset, length)
+    }
+
+    /// The sum of all lengths.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.extents.iter().fold(0, |sum, &(_, length)| sum.saturating_add(length))
+    }
+}
+
+/// One object and the samples in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Shard {
+    pub(crate) object: Object,
+    pub(crate) rows: Rows,
+    /// Members that are no samples.
+    pub(crate) skipped: u64,
+}

@@ -1,0 +1,71 @@
+//! WebDataset's rule: what of a tar's members makes a sample.
+
+use std::collections::BTreeSet;
+
+use super::rows::Rows;
+use super::trouble::Trouble;
+use super::walk::Members;
+
+/// Most fields of one sample.
+const MOST_FIELDS: usize = 1000;
+
+/// A member's name as key and field: cut at the first dot of its last part, the field in lower case. `None` for what is
+/// no sample to WebDataset either: names without a dot, hidden ones, and metadata (`__name__`).
+fn cut(name: &str) -> Option<(&str, String)> {
+    let first = name.split('/').next().unwrap_or_default();
+    if first.len() >= 4 && first.starts_with("__") && first.ends_with("__") {
+        return None;
+    }
+    let last = name.rfind('/').map_or(0, |slash| slash + 1);
+    let dot = last + name[last..].find('.').filter(|&dot| dot > 0)?;
+    Some((&name[..dot], name[dot + 1..].to_lowercase()))
+}
+
+/// Puts members together: consecutive ones with one key are one sample. Gives its rows, and how many members are no
+/// part of any.
+pub(crate) fn group(members: &Members) -> Result<(Rows, u64), Trouble> {
+    let mut rows = Rows::new(true, false, true);
+    let mut skipped = members.skipped;
+    let mut fields: BTreeSet<String> = BTreeSet::new();
+    for (number, &(start, length, _)) in members.places.iter().enumerate() {
+        let name = members.names.get(number);
+        let Some((key, field)) = cut(name) else {
+            skipped += 1;
+            continue;
+        };
+        if rows.last_key() != Some(key) {
+            rows.push(key, start, 0, 0);
+            fields.clear();
+        }
+        rows.push_field(&field, start, length);
+        if fields.len() == MOST_FIELDS {
+            return Err(Trouble::damaged(start, format!("the sample {key:?} has more than {MOST_FIELDS} fields")));
+        }
+        if !fields.insert(field) {
+            return Err(Trouble::damaged(start, format!("the sample {key:?} has {name:?} twice, upper case or not")));
+        }
+    }
+    Ok((rows, skipped))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_cut_as_webdataset_cuts_them() {
+        for (name, key, field) in [
+            ("a.jpg", "a", "jpg"),
+            ("dir.v2/sub/0001.Seg.PNG", "dir.v2/sub/0001", "seg.png"),
+            ("./a.jpg", "./a", "jpg"),
+            ("../a.jpg", "../a", "jpg"),
+            ("a.", "a", ""),
+            ("__a/b.c", "__a/b", "c"),
+        ] {
+            assert_eq!(cut(name), Some((key, field.to_owned())), "{name}");
+        }
+        for name in ["", "README", "dir.v2/README", ".hidden", "a/.hidden.jpg", "__meta__", "__x__/a.jpg"] {
+            assert_eq!(cut(name), None, "{name}");
+        }
+    }
+}

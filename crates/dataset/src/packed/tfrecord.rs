@@ -1,0 +1,89 @@
+//! TFRecord: `length: u64 LE, masked crc32c of the length: u32 LE, data, masked crc32c of the data: u32 LE`, again and
+//! again. There is no other header and no end mark.
+//!
+//! Between two records lie sixteen bytes that say everything. The data is not read; its checksum goes into the catalog
+//! instead, so that every read from an origin is checked against it.
+
+use std::borrow::Cow;
+
+use super::trouble::{Trouble, compressed, compression};
+use super::walk::{Machine, Member, Step};
+
+/// Length and its checksum.
+const HEAD: u64 = 12;
+const FOOT: u64 = 4;
+const MASK_DELTA: u32 = 0xa282_ead8;
+
+/// A checksum as TFRecord stores it, so that a checksum of data that holds checksums stays a good one.
+fn mask(crc: u32) -> u32 {
+    crc.rotate_right(15).wrapping_add(MASK_DELTA)
+}
+
+fn unmask(masked: u32) -> u32 {
+    masked.wrapping_sub(MASK_DELTA).rotate_left(15)
+}
+
+/// Where in a file the walk stands.
+#[derive(Debug, Default)]
+pub(crate) struct TfRecord {
+    /// The record whose end comes next: where its data begins.
+    open: Option<u64>,
+}
+
+/// The length that a record's head says, if its checksum is right.
+fn length(head: &[u8]) -> Option<u64> {
+    let (length, rest) = head.split_first_chunk::<8>()?;
+    let masked = u32::from_le_bytes(*rest.first_chunk()?);
+    (mask(crc32c::crc32c(length)) == masked).then_some(u64::from_le_bytes(*length))
+}
+
+impl Machine for TfRecord {
+    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<Step<'a>, Trouble> {
+        if let Some(start) = self.open {
+            let Some(masked) = bytes.first_chunk() else { return Ok(Step::Needs(FOOT)) };
+            self.open = None;
+            let crc32c = unmask(u32::from_le_bytes(*masked));
+            let member = Member { name: Cow::Borrowed(""), start, length: at - start, crc32c };
+            return Ok(Step::Member(member, at + FOOT));
+        }
+        if at == size {
+            return Ok(Step::End);
+        }
+        let Some(head) = bytes.get(..HEAD as usize) else { return Ok(Step::Needs(HEAD)) };
+        let Some(length) = length(head) else {
+            return Err(match compression(head) {
+                Some(how) if at == 0 => compressed(how),
+                _ => Trouble::damaged(at, "no TFRecord begins here: the checksum of its length does not match"),
+            });
+        };
+        let start = at + HEAD;
+        let end = start.checked_add(length).filter(|end| end.checked_add(FOOT).is_some_and(|end| end <= size));
+        let end = end.ok_or_else(|| Trouble::cut_short(at, size))?;
+        self.open = Some(start);
+        Ok(Step::Go(end))
+    }
+
+    fn is_fresh(&self) -> bool {
+        self.open.is_none()
+    }
+
+    fn find(bytes: &[u8]) -> Option<usize> {
+        bytes.windows(HEAD as usize).position(|head| length(head).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_the_specifications() {
+        // crc32c of "123456789" is e3069283; its mask as TensorFlow computes it.
+        let crc = crc32c::crc32c(b"123456789");
+        assert_eq!(crc, 0xe306_9283);
+        assert_eq!(mask(crc), (crc >> 15 | crc << 17).wrapping_add(0xa282_ead8));
+        for crc in [0, 1, u32::MAX, crc] {
+            assert_eq!(unmask(mask(crc)), crc);
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Zip archives without compression: each member is a sample.
+//!
+//! The directory at the end names the members; where the data of one begins stands only before the data itself, because
+//! the local header may be longer than the directory says. So indexing reads the directory and thirty bytes a member.
+//! `rawzip` parses both from whatever bytes are at hand; what it misses is fetched, and it is asked again. The directory
+//! is in memory while its members are read (about what their rows in the catalog take).
+
+use std::io;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use foreread_tier::Object;
+use futures::future::try_join_all;
+use rawzip::{
+    CompressionMethod, Error, ErrorKind, MAX_CENTRAL_DIRECTORY_RECORD_SIZE, ReaderAt, ZipArchive,
+    ZipArchiveEntryWayfinder, ZipLocator,
+};
+
+use super::reader::{Reader, Store};
+use super::rows::{Rows, Texts};
+use super::trouble::Trouble;
+use crate::names::MAX_TEXT;
+
+/// What is read of the end first: room for a longest comment and the records before it.
+const TAIL: u64 = 66 << 10;
+/// The longest directory that is taken.
+const MOST_DIRECTORY: u64 = 512 << 20;
+/// A local header without its name.
+const LOCAL: u64 = 30;
+/// How often missing bytes are fetched before an archive is given up.
+const MOST_FETCHES: usize = 16;
+
+/// The parts of an archive that are at hand. A read of any other is noted and fails.
+#[derive(Debug, Default)]
+struct Parts {
+    parts: Vec<(u64, Bytes)>,
+    missing: Mutex<Option<Range<u64>>>,
+    size: u64,
+}
+
+impl Clone for Parts {
+    fn clone(&self) -> Self {
+        Self { parts: self.parts.clone(), missing: Mutex::default(), size: self.size }
+    }
+}
+
+impl Parts {
+    fn missing(&self) -> Option<Range<u64>> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl ReaderAt for Parts {
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        if at >= self.size || buffer.is_empty() {
+            return Ok(0);
+        }
+        let found = self.parts.iter().find_map(|(start, bytes)| {
+            let from = usize::try_from(at.checked_sub(*start)?).ok()?;
+            bytes.get(from..).filter(|rest| !rest.is_empty())
+        });
+        let Some(rest) = found else {
+            let end = at.saturating_add(buffer.len() as u64).min(self.size);
+            *self.missing.lock().unwrap_or_else(PoisonError::into_inner) = Some(at..end);
+            return Err(io::Error::other("not at hand"));
+        };
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+}
+
+/// What the directory says of the members that are samples.
+#[derive(Default)]
+struct Listed {
+    names: Texts,
+    /// Each with its number, by the place of its local header.
+    entries: Vec<(u64, ZipArchiveEntryWayfinder, usize)>,
+    skipped: u64,
+}
+
+/// The samples of a zip archive, read in at most `places` places at once.
+pub(crate) async fn rows(store: &Store<'_>, object: &Object, places: usize) -> Result<(Rows, u64), Trouble> {
+    if object.size == 0 {
+        return Err(Trouble::damaged(0, "it is empty, and no zip archive"));
+    }
+    let archive = locate(store, object).await?;
+    let listed = list(&archive)?;
+    let directory = archive.directory_offset();
+    let share = listed.entries.len().div_ceil(places.max(1)).max(1);
+    let parts = listed.entries.chunks(share).map(|entries| extents(store, object, archive.clone(), entries));
+    let extents = try_join_all(parts).await?.concat();
+    let mut rows = Rows::new(true, false, false);
+    let mut free = 0;
+    for (&(header, _, number), &(start, end)) in listed.entries.iter().zip(&extents) {
+        let name = listed.names.get(number);
+        if header < free {
+            return Err(Trouble::damaged(header, format!("the member {name:?} overlaps the one before it")));
+        }
+        if end > directory {
+            let why = format!("the member {name:?} goes beyond the directory at byte {directory}: it was cut short");
+            return Err(Trouble::damaged(header, why));
+        }
+        rows.push(name, start, end - start, 0);
+        free = end;
+    }
+    Ok((rows, listed.skipped))
+}
+
+/// The archive's end and its whole directory.
+async fn locate(store: &Store<'_>, object: &Object) -> Result<ZipArchive<Parts>, Trouble> {
+    let size = object.size;
+    let tail = TAIL.min(size);
+    let bytes = store.read(object, size - tail, tail).await?;
+    let mut parts = Parts { parts: vec![(size - tail, bytes)], missing: Mutex::default(), size };
+    let mut buffer = vec![0; MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
+    for _ in 0..MOST_FETCHES {
+        let located = ZipLocator::new().max_search_space(TAIL).locate_in_reader(parts, &mut buffer, size);
+        // Looked for on success too: a first entry that is not at hand is no error there.
+        let missing = match &located {
+            Ok(archive) => archive.get_ref().missing(),
+            Err((parts, _)) => parts.missing(),
+        };
+        let Some(missing) = missing else {
+            let archive = located.map_err(|(_, error)| told(&error, size - tail))?;
+            return with_directory(store, object, archive).await;
+        };
+        parts = match located {
+            Ok(archive) => archive.into_inner(),
+            Err((parts, _)) => parts,
+        };
+        let length = (missing.end - missing.start).min(TAIL);
+        let bytes = store.read(object, missing.start, length).await?;
+        parts.parts.push((missing.start, bytes));
+    }
+    Err(Trouble::damaged(size - tail, "the records at its end lead nowhere"))
+}
+
+async fn with_directory(
+    store: &Store<'_>,
+    object: &Object,
+    mut archive: ZipArchive<Parts>,
+) -> Result<ZipArchive<Parts>, Trouble> {
+    let (from, until) = (archive.directory_offset(), archive.eocd_offset());
+    let length = until.checked_sub(from).filter(|&length| length <= MOST_DIRECTORY);
+    let length = length.ok_or_else(|| {
+        Trouble::unsupported(from, "its directory is longer than 512 MiB; split it into several archives")
+    })?;
+    let parts = archive.get_mut();
+    parts.parts.clear();
+    let mut at = from;
+    while at < from + length {
+        let part = (from + length - at).min(4 << 20);
+        parts.parts.push((at, store.read(object, at, part).await?));
+        at += part;
+    }
+    Ok(archive)
+}
+
+fn list(archive: &ZipArchive<Parts>) -> Result<Listed, Trouble> {
+    let from = archive.directory_offset();
+    let mut listed = Listed::default();
+    let mut seen = 0;
+    let mut buffer = vec![0; MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
+    let mut entries = archive.entries(&mut buffer);
+    while let Some(entry) = entries.next_entry().map_err(|error| told(&error, from))? {
+        seen += 1;
+        let at = entry.local_header_offset();
+        let path = entry.file_path();
+        let name = std::str::from_utf8(path.as_ref()).map_err(|_| {
+            let name = String::from_utf8_lossy(path.as_ref()).into_owned();
+            Trouble::damaged(at, format!("the name {name:?} is not UTF-8"))
+        })?;
+        if entry.is_dir() || is_hidden(name) {
+            listed.skipped += 1;
+            continue;
+        }
+        if name.len() > MAX_TEXT {
+            return Err(Trouble::damaged(at, "a name is longer than 16,384 bytes"));
+        }
+        if entry.flags().is_encrypted() {
+            let why = format!("the member {name:?} is encrypted; pack it without");
+            return Err(Trouble::unsupported(at, why));
+        }
+        if entry.compression_method() != CompressionMethod::STORE {
+            let why = format!(
+                "the member {name:?} is compressed, so it cannot be read by extent; pack without compression (zip -0)"
+            );
+            return Err(Trouble::unsupported(at, why));
+        }
+        let (packed, plain) = (entry.compressed_size_hint(), entry.uncompressed_size_hint());
+        if packed != plain {
+            let why = format!("the member {name:?} is not compressed and {packed} bytes for {plain}");
+            return Err(Trouble::damaged(at, why));
+        }
+        listed.entries.push((at, entry.wayfinder(), listed.names.len()));
+        listed.names.push(name);
+    }
+    if seen != archive.entries_hint() {
+        let why = format!("its directory has {seen} members and should have {}", archive.entries_hint());
+        return Err(Trouble::damaged(from, why));
+    }
+    listed.entries.sort_by_key(|&(at, _, number)| (at, number));
+    Ok(listed)
+}
+
+/// As in listings: what begins with a dot, and what macOS adds.
+fn is_hidden(name: &str) -> bool {
+    name.starts_with("__MACOSX/") || name.split('/').any(|part| part.starts_with('.') && !matches!(part, "." | ".."))
+}
+
+/// Where the data of each of these members begins and ends.
+async fn extents(
+    store: &Store<'_>,
+    object: &Object,
+    mut archive: ZipArchive<Parts>,
+    entries: &[(u64, ZipArchiveEntryWayfinder, usize)],
+) -> Result<Vec<(u64, u64)>, Trouble> {
+    let mut reader = Reader::new(store, object);
+    let mut extents = Vec::with_capacity(entries.len());
+    for &(at, entry, _) in entries {
+        let head = Bytes::copy_from_slice(&reader.need(at, LOCAL).await?[..LOCAL as usize]);
+        archive.get_mut().parts = vec![(at, head)];
+        let entry = archive.get_entry(entry).map_err(|error| told(&error, at))?;
+        let (start, end) = entry.compressed_data_range();
+        extents.push((start, end));
+    }
+    Ok(extents)
+}
+
+fn told(error: &Error, at: u64) -> Trouble {
+    let why = match error.kind() {
+        ErrorKind::MissingEndOfCentralDirectory => {
+            "it has no directory at its end: it is no zip archive, or was cut short".to_owned()
+        }
+        ErrorKind::Eof | ErrorKind::IO(_) => "its directory leads beyond its end: it is damaged or was cut short".to_owned(),
+        ErrorKind::InvalidSignature { .. } => "no header stands where its directory says".to_owned(),
+        _ => format!("its directory is damaged ({error})"),
+    };
+    Trouble::damaged(at, why)
+}

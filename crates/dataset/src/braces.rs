@@ -21,7 +21,8 @@ const MOST: usize = 1_000_000;
 pub fn expand(pattern: &str) -> Result<Vec<String>, DatasetError> {
     let count = count(pattern).filter(|&count| count <= MOST);
     count.ok_or_else(|| {
-        let message = format!("{pattern}: these braces stand for more than {MOST} names; name fewer at a time");
+        let message =
+            format!("{pattern}: these braces stand for more than {MOST} names; name fewer at a time");
         DatasetError::new(DatasetErrorKind::Invalid, message)
     })?;
     Ok(names(pattern))

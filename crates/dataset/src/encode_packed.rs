@@ -41,7 +41,9 @@ fn fingerprint(format: &str, shards: &[Shard]) -> Fingerprint {
                 hash.update(&[5]);
                 hash.update(&sum.to_le_bytes());
             }
-            for (name, offset, length) in rows.fields(row).into_iter().flatten().map(|field| rows.field(field)) {
+            for (name, offset, length) in
+                rows.fields(row).into_iter().flatten().map(|field| rows.field(field))
+            {
                 hash_text(&mut hash, 6, name);
                 hash.update(&offset.to_le_bytes());
                 hash.update(&length.to_le_bytes());
@@ -87,11 +89,10 @@ pub(crate) fn encode(base_url: &str, format: &str, shards: &[Shard]) -> Result<V
     let columns = columns.into_iter().flatten().collect();
     let fingerprint = fingerprint(format, shards);
     let (schema, mut writer) = begin(columns, VERSION_PACKED, base_url, format, fingerprint)?;
-    let paths: ArrayRef = Arc::new(StringArray::from_iter_values(shards.iter().map(|shard| &*shard.object.path)));
-    let tag_numbers: Vec<Option<i32>> = shards
-        .iter()
-        .map(|shard| Some(tags.binary_search(&etag(&shard.object)?).ok()? as i32))
-        .collect();
+    let paths: ArrayRef =
+        Arc::new(StringArray::from_iter_values(shards.iter().map(|shard| &*shard.object.path)));
+    let tag_numbers: Vec<Option<i32>> =
+        shards.iter().map(|shard| Some(tags.binary_search(&etag(&shard.object)?).ok()? as i32)).collect();
     let tags: ArrayRef = Arc::new(StringArray::from_iter_values(tags));
     for rows in (Places { shards, shard: 0, row: 0 }) {
         let number = |&(shard, _): &(usize, usize)| shard as i32;

@@ -144,7 +144,8 @@ mod tests {
         let of = |paths: &[&'static str]| detect("/data", paths.iter().copied());
         assert_eq!(of(&["a.tar", "b/c.tar"]).unwrap(), Format::Tar);
         assert_eq!(of(&["a.tfrecord", "b.tfrecords"]).unwrap(), Format::TfRecord);
-        for mixed in [&["a.tar", "b.zip"][..], &["a.tar", "a.json"], &["a.jpg"], &["a.tar.gz", "b.jpg"], &[]] {
+        for mixed in [&["a.tar", "b.zip"][..], &["a.tar", "a.json"], &["a.jpg"], &["a.tar.gz", "b.jpg"], &[]]
+        {
             assert_eq!(of(mixed).unwrap(), Format::Files, "{mixed:?}");
         }
         let error = of(&["a.tar.gz", "b.TGZ"]).unwrap_err();

@@ -354,9 +354,11 @@ impl Image {
         }
         let Some(fields) = &batch.fields else { return Ok(()) };
         for field in fields.of(bytes, row).map_err(told)? {
-            let end = fields.offset.u64(bytes, field).map_err(told)?.checked_add(
-                fields.length.u64(bytes, field).map_err(told)?,
-            );
+            let end = fields
+                .offset
+                .u64(bytes, field)
+                .map_err(told)?
+                .checked_add(fields.length.u64(bytes, field).map_err(told)?);
             if end.is_none_or(|end| end > length) {
                 return Err("has a field outside of it".to_owned());
             }
@@ -417,7 +419,9 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, Fault> {
     match version.and_then(|pair| pair.value()) {
         Some(VERSION | VERSION_PACKED) => {}
         Some(other) if other.bytes().all(|byte| byte.is_ascii_digit()) && other.len() < 8 => {
-            let why = format!("it is of version {other}, and this foreread reads versions {VERSION} and {VERSION_PACKED}");
+            let why = format!(
+                "it is of version {other}, and this foreread reads versions {VERSION} and {VERSION_PACKED}"
+            );
             return Err(Fault { kind: DatasetErrorKind::Unsupported, why });
         }
         _ => return Err(foreign("it is an Arrow file of another kind")),
@@ -456,4 +460,3 @@ fn checksum_of_file(mut file: &File, length: usize, digits: &Range<usize>) -> st
     }
     Ok(format!("{:032x}", hash.digest128()))
 }
-

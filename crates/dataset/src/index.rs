@@ -226,7 +226,8 @@ fn missing(base_url: &str, named: &BTreeSet<&str>) -> DatasetError {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let message = format!("{base_url}: not there: {}{more}; name what is, or wait until it is", some.join(", "));
+    let message =
+        format!("{base_url}: not there: {}{more}; name what is, or wait until it is", some.join(", "));
     DatasetError::new(DatasetErrorKind::Invalid, message)
 }
 
@@ -240,7 +241,10 @@ async fn pack(
 ) -> Result<Catalog, DatasetError> {
     let Found { mut objects, progress: mut so_far, .. } = found;
     objects.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
-    let twice = objects.array_windows().find(|[a, b]| a.path == b.path).map(|[twice, _]| (twice, "it was listed twice"));
+    let twice = objects
+        .array_windows()
+        .find(|[a, b]| a.path == b.path)
+        .map(|[twice, _]| (twice, "it was listed twice"));
     let bad = || objects.iter().find_map(|object| Some((object, refuse(&object.path)?)));
     if let Some((object, why)) = twice.or_else(bad) {
         let message = format!("{base_url}: {:?} cannot be a shard: {why}; rename or exclude it", object.path);

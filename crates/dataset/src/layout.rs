@@ -147,7 +147,8 @@ impl Columns {
         let mut next = |name: &str, fits: fn(&Field<'_>) -> bool| {
             fields.next_if(|field| field.name() == Some(name) && fits(field))
         };
-        let dictionary = |field: Option<Field<'_>>| field.and_then(|field| field.dictionary()).map(|it| it.id());
+        let dictionary =
+            |field: Option<Field<'_>>| field.and_then(|field| field.dictionary()).map(|it| it.id());
         let text = |field: &Field<'_>| is_plain(field, Type::Utf8);
         let object = dictionary(next("object", is_dictionary));
         let packed = object.is_some();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn place(url: Option<&str>) -> Place {
-        Place { kernel_cached: false, disk: 1000, warm: 0, url: url.map(str::to_owned) }
+        Place { kernel_cached: false, disk: 1000, warm: 0, url: url.map(str::to_owned), packed: false }
     }
 
     fn described(config: &Config, url: &str) -> Cluster {

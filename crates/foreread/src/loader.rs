@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use foreread_dataset::{Catalog, IndexOptions, Progress};
 use foreread_layers::{Limit, Meter};
-use foreread_loader::{Batch, Batches, Dataset, LoadError, Parts};
+use foreread_loader::{Batch, Batches, BlockTable, Dataset, LoadError, Parts};
 use foreread_oracle::{Deal, Position};
 use foreread_planner::Plan;
 use foreread_tier::{Buffers, Context, RecycledBuffers, Tier};
@@ -229,14 +229,19 @@ impl Ready {
     /// Starts reading ahead.
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
-        let Prepared { planned, opened, caches, disk, shared } = prepared;
+        let Prepared { planned, opened, caches, disk, shared, blocks } = prepared;
         let Planned { config, run, plan, floor, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // Training's; validation's is the same one, or waits for the same store.
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
         let datasets = opened
             .into_iter()
-            .map(|dataset| Dataset { catalog: dataset.catalog, origin: dataset.origin as Arc<dyn Tier> })
+            .zip(std::iter::once(blocks).chain(std::iter::repeat_with(BlockTable::default)))
+            .map(|(dataset, blocks)| Dataset {
+                catalog: dataset.catalog,
+                origin: dataset.origin as Arc<dyn Tier>,
+                blocks,
+            })
             .collect();
         for (level, (_, cache)) in plan.levels().iter().zip(&caches) {
             tracing::info!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
 };
-use foreread_planner::{Cluster, EpochForecast, Floor, Level, Plan, Scope, plan, predict};
+use foreread_planner::{Cluster, EpochForecast, Floor, Level, Plan, Scope, block_bytes, plan, predict};
 use foreread_types::{DatasetId, Rank, Sizes};
 
 use crate::cluster;
@@ -37,6 +37,8 @@ pub(crate) struct Place {
     pub(crate) warm: u64,
     /// Where the training data lie; none where they are only described.
     pub(crate) url: Option<String>,
+    /// Whether they lie in shards.
+    pub(crate) packed: bool,
 }
 
 /// One rank's run, planned.
@@ -51,6 +53,8 @@ pub struct Planned {
     pub(crate) is_timed: bool,
     pub(crate) plan: Arc<Plan>,
     pub(crate) floor: u64,
+    /// How much of a shard the first epoch reads at once; none where samples are read one by one.
+    pub(crate) block_bytes: Option<u64>,
 }
 
 impl Planned {
@@ -63,9 +67,12 @@ impl Planned {
     /// If the settings make no sense or contradict each other.
     pub fn new(config: Config, sizes: &[Sizes]) -> Result<Self> {
         let room = config.disk.iter().fold(0u64, |sum, disk| sum.saturating_add(disk.bytes));
-        Self::resumed(config, sizes, Place { kernel_cached: false, disk: room, warm: 0, url: None }, |_| {
-            Ok(None)
-        })
+        Self::resumed(
+            config,
+            sizes,
+            Place { kernel_cached: false, disk: room, warm: 0, url: None, packed: false },
+            |_| Ok(None),
+        )
     }
 
     /// The same for what is left of a run from the position that `start` finds in its schedule.
@@ -92,7 +99,11 @@ impl Planned {
         let is_timed = cluster::is_timed(&config, &place);
         let plan = plan(&run, sizes, &cluster)?;
         let floor = floor(&run, sizes, &cluster, &plan)?.saturating_sub(place.warm);
-        Ok(Self { config, run, sizes: sizes.to_vec(), cluster, is_timed, plan: Arc::new(plan), floor })
+        // What the kernel has cached costs no request.
+        let train = sizes.first().filter(|_| place.packed && !place.kernel_cached);
+        let block_bytes = train.and_then(|train| block_bytes(&run, train, &cluster, is_timed));
+        let (sizes, plan) = (sizes.to_vec(), Arc::new(plan));
+        Ok(Self { config, run, sizes, cluster, is_timed, plan, floor, block_bytes })
     }
 
     /// What the run was asked to do.
@@ -113,6 +124,11 @@ impl Planned {
     /// Where samples are kept.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// How many bytes of a shard the first epoch reads at once, where that is quicker than reading samples one by one.
+    pub fn block_bytes(&self) -> Option<u64> {
+        self.block_bytes
     }
 
     /// How long each epoch will take and what it will wait for, this rank's alone; `None` where nobody has said how

@@ -4,11 +4,11 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use foreread_dataset::{Catalog, Progress};
-use foreread_loader::Source;
+use foreread_dataset::{Catalog, Format, Progress};
+use foreread_loader::{BlockTable, Source};
 use foreread_memory::MemoryTier;
 use foreread_tier::{CacheTier, Context};
-use foreread_types::Sizes;
+use foreread_types::{DatasetId, Sizes};
 
 use crate::config::Config;
 use crate::disk::{self, Disk};
@@ -26,6 +26,8 @@ pub struct Prepared {
     pub(crate) caches: Vec<(Source, Arc<dyn CacheTier>)>,
     pub(crate) disk: Option<Disk>,
     pub(crate) shared: Shared,
+    /// What the first epoch reads of the training data together.
+    pub(crate) blocks: BlockTable,
 }
 
 impl Prepared {
@@ -53,6 +55,7 @@ impl Prepared {
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
             warm: disk.as_ref().map_or(0, |disk| disk.warm),
             url: Some(opened[0].catalog.base_url().to_owned()),
+            packed: opened[0].catalog.format() != Format::Files,
         };
         // A plan for many millions of samples takes a while, and the runtime's threads have reads to drive.
         let planning = context.runtime.spawn_blocking({
@@ -67,7 +70,8 @@ impl Prepared {
         let planned = planning
             .await
             .map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
-        Ok(Self { caches: caches(&planned, disk.as_ref()), disk, planned, opened, shared })
+        let blocks = blocks(&planned, &opened, context).await?;
+        Ok(Self { blocks, caches: caches(&planned, disk.as_ref()), disk, planned, opened, shared })
     }
 
     /// The datasets' catalogs: training first, then validation where there is one.
@@ -82,6 +86,18 @@ impl Deref for Prepared {
     fn deref(&self) -> &Planned {
         &self.planned
     }
+}
+
+/// What of the training data is read together, if the plan says that anything is.
+async fn blocks(planned: &Planned, opened: &[Opened], context: &Context) -> Result<BlockTable> {
+    let (Some(bytes), Some(train)) = (planned.block_bytes, opened.first()) else {
+        return Ok(BlockTable::default());
+    };
+    let (catalog, plan) = (train.catalog.clone(), Arc::clone(&planned.plan));
+    // Looks at every entry.
+    let making = context.runtime.spawn_blocking(move || BlockTable::of(&catalog, DatasetId(0), &plan, bytes));
+    let made = making.await;
+    Ok(made.map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??)
 }
 
 /// The caches that the plan's levels stand for, in the same order.

@@ -13,11 +13,14 @@ use foreread_tier::{Charge, Completions, ErrorKind, ReadRequest, Sample, Tier, T
 use foreread_types::{SampleKey, Tick};
 use futures::{Stream, StreamExt};
 
-/// One read that is under way.
+use crate::blocks::BlockId;
+
+/// One read that is under way: of one sample, or of a block that begins with it.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
+    pub(crate) block: Option<BlockId>,
     pub(crate) bytes: u64,
     pub(crate) charge: Charge,
 }
@@ -35,6 +38,7 @@ pub(crate) struct Answers {
 pub(crate) struct Answer {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
+    pub(crate) block: Option<BlockId>,
     pub(crate) result: Result<Sample, TierError>,
 }
 
@@ -84,21 +88,20 @@ impl Stream for Answers {
             let Some(pending) = this.pending.get_mut(completion.tag as usize).and_then(Option::take) else {
                 continue;
             };
+            let Pending { tick, key, block, bytes, charge } = pending;
             let result = match completion.result {
-                Ok(data) if data.len() as u64 == pending.bytes => Ok(Sample::new(data, pending.charge)),
-                Ok(data) => Err(TierError::new(ErrorKind::Changed, &*this.tier).with_detail(format!(
-                    "{} bytes instead of {}",
-                    data.len(),
-                    pending.bytes
-                ))),
+                Ok(data) if data.len() as u64 == bytes => Ok(Sample::new(data, charge)),
+                Ok(data) => Err(TierError::new(ErrorKind::Changed, &*this.tier)
+                    .with_detail(format!("{} bytes instead of {bytes}", data.len()))),
                 Err(error) => Err(error),
             };
-            return Poll::Ready(Some(Answer { tick: pending.tick, key: pending.key, result }));
+            return Poll::Ready(Some(Answer { tick, key, block, result }));
         }
         let forgotten = this.pending.iter_mut().find_map(Option::take);
         Poll::Ready(forgotten.map(|pending| {
             let error = TierError::new(ErrorKind::Closed, &*this.tier).with_detail(&*this.ended);
-            Answer { tick: pending.tick, key: pending.key, result: Err(error) }
+            let Pending { tick, key, block, .. } = pending;
+            Answer { tick, key, block, result: Err(error) }
         }))
     }
 }
@@ -136,6 +139,7 @@ mod tests {
         let pending = |tick| Pending {
             tick: Tick(tick),
             key: SampleKey::default(),
+            block: None,
             bytes: 2,
             charge: budget.charge(2),
         };

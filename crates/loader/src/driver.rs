@@ -13,7 +13,7 @@ use foreread_dataset::Catalog;
 use foreread_oracle::{AccessStream, OracleError, Run};
 use foreread_planner::{Plan, Retention};
 use foreread_tier::{
-    Budget, CacheTier, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, Tier, TierError,
+    Budget, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, Tier, TierError,
 };
 use foreread_types::{SampleId, SampleKey, Tick};
 use futures::stream::SelectAll;
@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::answers::{Answer, Answers, Pending};
 use crate::batch::Batch;
+use crate::blocks::{BlockId, BlockTable, Blocks, Waiting};
 use crate::core::{Action, Core, Event};
 use crate::error::LoadError;
 use crate::handover::Handover;
@@ -37,6 +38,8 @@ pub struct Dataset {
     pub catalog: Catalog,
     /// The origin, with whatever layers it needs.
     pub origin: Arc<dyn Tier>,
+    /// What the first epoch reads together; empty where each sample is read by itself.
+    pub blocks: BlockTable,
 }
 
 type Dealing = (usize, JoinHandle<Result<AccessStream, OracleError>>);
@@ -57,6 +60,10 @@ pub(crate) struct Driver {
     pub(crate) disorder: Option<LoadError>,
     pub(crate) reads: SelectAll<Answers>,
     pub(crate) dealing: Option<Dealing>,
+    /// What is read in blocks, what those hold, and uses whose block failed.
+    pub(crate) blocks: Blocks,
+    pub(crate) block_budget: Budget,
+    pub(crate) singly: Vec<Waiting>,
     pub(crate) ended: bool,
 }
 
@@ -73,7 +80,7 @@ impl Held {
         Self { base: base.0, samples: VecDeque::new() }
     }
 
-    fn put(&mut self, tick: Tick, id: SampleId, sample: Sample) {
+    pub(crate) fn put(&mut self, tick: Tick, id: SampleId, sample: Sample) {
         let Some(index) = tick.0.checked_sub(self.base).map(|index| index as usize) else { return };
         if index >= self.samples.len() {
             self.samples.resize(index + 1, None);
@@ -95,24 +102,31 @@ impl Held {
 
 /// Reads that leave together: those of one origin or one cache.
 #[derive(Debug, Default)]
-struct Outgoing {
+pub(crate) struct Outgoing {
     requests: Vec<ReadRequest>,
     pending: Vec<Pending>,
 }
 
 impl Outgoing {
-    fn push(&mut self, (object, span): (Object, Span), key: SampleKey, due: Tick, staging: &Budget) {
+    /// Adds a read of a sample, or of the `block` that begins with it; `charge` is what its bytes are counted in.
+    pub(crate) fn push(
+        &mut self,
+        (object, span): (Object, Span),
+        (tick, key): (Tick, SampleKey),
+        block: Option<BlockId>,
+        charge: impl FnOnce(u64) -> Charge,
+    ) {
         let tag = self.requests.len() as u32;
-        let request = ReadRequest { tag, key, object, span, due };
+        let request = ReadRequest { tag, key, object, span, due: tick };
         let bytes = request.len();
-        self.pending.push(Pending { tick: due, key, bytes, charge: staging.charge(bytes) });
+        self.pending.push(Pending { tick, key, block, bytes, charge: charge(bytes) });
         self.requests.push(request);
     }
 }
 
 /// One turn's reads, to be sent at its end.
-struct Turn {
-    origins: Vec<Outgoing>,
+pub(crate) struct Turn {
+    pub(crate) origins: Vec<Outgoing>,
     caches: Vec<Outgoing>,
 }
 
@@ -165,7 +179,11 @@ impl Driver {
         }
     }
 
-    fn answered(&mut self, Answer { tick, key, result }: Answer, events: &mut Vec<Event>) {
+    fn answered(&mut self, answer: Answer, events: &mut Vec<Event>) {
+        let Answer { tick, key, block, result } = answer;
+        if let Some(block) = block {
+            return self.block_answered(block, result, events);
+        }
         match result {
             Ok(sample) => {
                 if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
@@ -178,7 +196,13 @@ impl Driver {
         }
     }
 
-    fn failed(&mut self, tick: Tick, key: SampleKey, mut error: TierError, events: &mut Vec<Event>) {
+    pub(crate) fn failed(
+        &mut self,
+        tick: Tick,
+        key: SampleKey,
+        mut error: TierError,
+        events: &mut Vec<Event>,
+    ) {
         if let (None, Ok((object, _))) = (error.object(), self.locate(key)) {
             error = error.with_object(&*object.path);
         }
@@ -201,6 +225,9 @@ impl Driver {
             origins: self.datasets.iter().map(|_| Outgoing::default()).collect(),
             caches: self.caches.iter().map(|_| Outgoing::default()).collect(),
         };
+        for waiting in std::mem::take(&mut self.singly) {
+            self.read_singly(waiting, &mut turn, events);
+        }
         let mut actions = Vec::new();
         loop {
             for event in events.drain(..).chain([Event::Proceed]) {
@@ -213,6 +240,7 @@ impl Driver {
                 break;
             }
         }
+        self.begin_blocks(&mut turn);
         for (origin, outgoing) in self.datasets.iter().map(|dataset| &dataset.origin).zip(turn.origins) {
             send(&mut self.reads, &**origin, outgoing);
         }
@@ -234,11 +262,14 @@ impl Driver {
                 Lookup::Absent => Event::Absent(tick),
             }),
             Action::Fetch { tick, key, level } => match self.locate(key) {
-                Ok(place) => turn.caches[level].push(place, key, tick, &self.staging),
+                Ok(place) => {
+                    let charge = |bytes| self.staging.charge(bytes);
+                    turn.caches[level].push(place, (tick, key), None, charge);
+                }
                 Err(error) => self.unread(tick, key, error, events),
             },
             Action::Read { tick, key } => match self.locate(key) {
-                Ok(place) => turn.origins[key.dataset.0 as usize].push(place, key, tick, &self.staging),
+                Ok(place) => self.read(place, tick, key, turn),
                 Err(error) => self.unread(tick, key, error, events),
             },
             Action::Store { tick, key, level } => self.store(tick, key, level),
@@ -266,13 +297,13 @@ impl Driver {
     }
 
     /// A read that cannot even be sent. The core has counted its bytes, and there is no charge to give them back.
-    fn unread(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
+    pub(crate) fn unread(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
         let bytes = self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id);
         self.handover.release(bytes);
         self.failed(tick, key, error, events);
     }
 
-    fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
+    pub(crate) fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
         let catalog = &self.datasets[key.dataset.0 as usize].catalog;
         match catalog.entry(key.id) {
             Ok(entry) => Ok((entry.object, entry.span)),
@@ -301,21 +332,14 @@ impl Driver {
         let Some((_, sample)) = self.held.get(tick).cloned() else { return };
         let cache = Arc::clone(&self.caches[level]);
         let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {
-            metrics::counter!("foreread_store_skipped_total", "tier" => cache.name().to_owned()).increment(1);
-            return;
+            return skipped(&*cache);
         };
         in_passing(async move {
             match cache.store(room, key, sample).await {
                 Ok(()) => {}
                 // Too much is on its way already: the next use will store it.
-                Err(error) if error.kind() == ErrorKind::Full => {
-                    metrics::counter!("foreread_store_skipped_total", "tier" => cache.name().to_owned())
-                        .increment(1);
-                }
-                // The tier has said so itself, once and not for each sample.
-                Err(error) => {
-                    tracing::debug!(tier = cache.name(), %key, %error, "a sample could not be kept")
-                }
+                Err(error) if error.kind() == ErrorKind::Full => skipped(&*cache),
+                Err(error) => not_kept(&*cache, key, &error),
             }
         });
     }
@@ -341,8 +365,18 @@ fn send(reads: &mut SelectAll<Answers>, tier: &dyn Tier, outgoing: Outgoing) {
     }
 }
 
+/// Notes that a cache had no room, or too much on its way into it.
+pub(crate) fn skipped(cache: &dyn CacheTier) {
+    metrics::counter!("foreread_store_skipped_total", "tier" => cache.name().to_owned()).increment(1);
+}
+
+/// The tier has said so itself, once and not for each sample.
+pub(crate) fn not_kept(cache: &dyn CacheTier, key: SampleKey, error: &TierError) {
+    tracing::debug!(tier = cache.name(), %key, %error, "a sample could not be kept");
+}
+
 /// Drives `work` as far as it goes at once (all the way, for a memory tier), and the rest as a task of its own.
-fn in_passing(work: impl Future<Output = ()> + Send + 'static) {
+pub(crate) fn in_passing(work: impl Future<Output = ()> + Send + 'static) {
     let mut work = Box::pin(work);
     if work.as_mut().now_or_never().is_none() {
         tokio::spawn(work);

@@ -124,6 +124,11 @@ impl Handover {
         self.driver.notified().await;
     }
 
+    /// Wakes the driver: something that it waits for has room.
+    pub(crate) fn nudge(&self) {
+        self.driver.notify_one();
+    }
+
     /// Called by charges when they end, on any thread.
     pub(crate) fn release(&self, bytes: u64) {
         let before = self.released.fetch_add(bytes, Ordering::AcqRel);

@@ -11,6 +11,8 @@ pub mod core;
 mod account;
 mod answers;
 mod batch;
+mod blocks;
+mod cold_start;
 mod driver;
 mod error;
 mod handover;
@@ -20,6 +22,7 @@ mod pace;
 mod report;
 
 pub use crate::batch::Batch;
+pub use crate::blocks::BlockTable;
 pub use crate::core::OnError;
 pub use crate::driver::Dataset;
 pub use crate::error::{LoadError, LoadErrorKind};

@@ -16,12 +16,16 @@ use tokio::task::AbortHandle;
 use tracing::Instrument;
 
 use crate::batch::Batch;
+use crate::blocks::Blocks;
 use crate::core::{Config, Core, OnError};
 use crate::driver::{Dataset, Driver, Held};
 use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::pace::LookAhead;
 use crate::report::{RunReport, Source};
+
+/// Blocks under way take this part of the look-ahead's bytes beside it.
+const BLOCKS: u64 = 4;
 
 /// How long a blocking wait sleeps at most before it looks around again.
 const NAP: Duration = Duration::from_millis(100);
@@ -76,6 +80,17 @@ impl Loader {
                 }
             })
         };
+        let block_budget = {
+            let handover = Arc::downgrade(&handover);
+            Budget::with_release(look_ahead / BLOCKS, move |_| {
+                if let Some(handover) = handover.upgrade() {
+                    handover.nudge();
+                }
+            })
+        };
+        let mut datasets = datasets;
+        let blocks =
+            Blocks::new(datasets.iter_mut().map(|dataset| std::mem::take(&mut dataset.blocks)).collect());
         let (levels, caches): (Vec<Source>, Vec<Arc<dyn CacheTier>>) = caches.into_iter().unzip();
         let sizes = datasets.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
@@ -92,6 +107,9 @@ impl Loader {
             disorder: None,
             reads: SelectAll::new(),
             dealing: None,
+            blocks,
+            block_budget,
+            singly: Vec::new(),
             ended: false,
         };
         let span = tracing::info_span!("foreread.run", rank = run.rank().0, world_size = run.world_size());

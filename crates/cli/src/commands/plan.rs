@@ -24,6 +24,9 @@ struct Report {
     floor_origin_bytes: u64,
     look_ahead_bytes: u64,
     epochs: u64,
+    /// How much of a shard the first epoch reads at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_bytes: Option<u64>,
     plan: Summary,
     /// Where it is known how fast the origin is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -134,6 +137,7 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
             floor_origin_bytes: planned.floor(),
             look_ahead_bytes: config.look_ahead,
             epochs: config.epochs,
+            block_bytes: planned.block_bytes(),
             plan: summary,
             forecast: forecast.iter().map(|epoch| Forecast::of(epoch, planned)).collect(),
             one_more_gigabyte: worth.into_iter().map(More::of).collect(),
@@ -169,6 +173,9 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
                 "retention    threshold: a sample stays if its next use is at most {horizon} samples away"
             )?;
         }
+    }
+    if let Some(bytes) = planned.block_bytes() {
+        writeln!(out, "cold start   the first epoch reads shards in blocks of {}", ByteSize(bytes))?;
     }
     writeln!(out, "look-ahead   {}", ByteSize(config.look_ahead))?;
     writeln!(out, "this plan    {} from the origin", ByteSize(summary.origin_bytes))?;

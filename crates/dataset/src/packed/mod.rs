@@ -26,8 +26,8 @@ use std::future::poll_fn;
 use foreread_tier::{Object, OriginTier};
 use futures::StreamExt;
 
-pub(crate) use self::rows::{Rows, Shard};
 use self::reader::Store;
+pub(crate) use self::rows::{Rows, Shard};
 use self::trouble::Trouble;
 use crate::{DatasetError, Format};
 
@@ -59,9 +59,8 @@ pub(crate) async fn index(
     let mut cost = Cost::default();
     let mut shards = Vec::with_capacity(objects.len());
     // In order, so that of several bad shards the same one is named every time.
-    let mut coming = futures::stream::iter(objects)
-        .map(|object| shard(&store, format, object, each))
-        .buffered(at_once);
+    let mut coming =
+        futures::stream::iter(objects).map(|object| shard(&store, format, object, each)).buffered(at_once);
     loop {
         // Told whenever an answer has come: a single large shard would be a long silence.
         let next = poll_fn(|context| {

@@ -32,7 +32,8 @@ fn size(value: &[u8]) -> Result<Option<u64>, String> {
     if value.is_empty() {
         return Ok(None);
     }
-    let digits = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let digits =
+        std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let size = digits.and_then(|digits| digits.parse().ok());
     size.map(Some).ok_or_else(|| "a pax header gives a size that is no number or impossibly large".to_owned())
 }

@@ -75,7 +75,9 @@ impl Rows {
 
     /// One more field of the last sample, at `start` in the object; the sample reaches to its end from now on.
     pub(crate) fn push_field(&mut self, name: &str, start: u64, length: u64) {
-        let (Some((offset, whole)), Some(ends)) = (self.extents.last_mut(), &mut self.field_ends) else { return };
+        let (Some((offset, whole)), Some(ends)) = (self.extents.last_mut(), &mut self.field_ends) else {
+            return;
+        };
         let from = start.saturating_sub(*offset);
         *whole = from + length;
         self.field_names.push(name);

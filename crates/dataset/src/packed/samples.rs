@@ -39,10 +39,16 @@ pub(crate) fn group(members: &Members) -> Result<(Rows, u64), Trouble> {
         }
         rows.push_field(&field, start, length);
         if fields.len() == MOST_FIELDS {
-            return Err(Trouble::damaged(start, format!("the sample {key:?} has more than {MOST_FIELDS} fields")));
+            return Err(Trouble::damaged(
+                start,
+                format!("the sample {key:?} has more than {MOST_FIELDS} fields"),
+            ));
         }
         if !fields.insert(field) {
-            return Err(Trouble::damaged(start, format!("the sample {key:?} has {name:?} twice, upper case or not")));
+            return Err(Trouble::damaged(
+                start,
+                format!("the sample {key:?} has {name:?} twice, upper case or not"),
+            ));
         }
     }
     Ok((rows, skipped))

@@ -46,7 +46,9 @@ impl<'a> Header<'a> {
     /// Whether the checksum is right, of bytes with or without a sign (old writers differ).
     fn is_whole(&self) -> bool {
         let Some(said) = octal(&self.0[148..156]) else { return false };
-        let bytes = || self.0.iter().enumerate().map(|(at, &byte)| if (148..156).contains(&at) { b' ' } else { byte });
+        let bytes = || {
+            self.0.iter().enumerate().map(|(at, &byte)| if (148..156).contains(&at) { b' ' } else { byte })
+        };
         let unsigned: u64 = bytes().map(u64::from).sum();
         let signed: i64 = bytes().map(|byte| i64::from(byte as i8)).sum();
         said == unsigned || i64::try_from(said) == Ok(signed)
@@ -106,15 +108,20 @@ fn text(at: u64, name: Cow<'_, [u8]>) -> Result<Cow<'_, str>, Trouble> {
     }
     match name {
         Cow::Borrowed(bytes) => std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| not(bytes)),
-        Cow::Owned(bytes) => {
-            String::from_utf8(bytes).map(Cow::Owned).map_err(|error| not(error.as_bytes()))
-        }
+        Cow::Owned(bytes) => String::from_utf8(bytes).map(Cow::Owned).map_err(|error| not(error.as_bytes())),
     }
 }
 
 impl Tar {
     /// A pax header or a long name: its data is read, and says something of a later member.
-    fn extra<'a>(&mut self, at: u64, kind: u8, length: u64, bytes: &[u8], end: u64) -> Result<Step<'a>, Trouble> {
+    fn extra<'a>(
+        &mut self,
+        at: u64,
+        kind: u8,
+        length: u64,
+        bytes: &[u8],
+        end: u64,
+    ) -> Result<Step<'a>, Trouble> {
         self.extras += 1;
         if self.extras > MOST_EXTRAS {
             return Err(Trouble::damaged(at, format!("more than {MOST_EXTRAS} headers and no member")));
@@ -179,7 +186,10 @@ impl Machine for Tar {
         }
         if is_extra {
             if length > MOST_EXTRA {
-                return Err(Trouble::damaged(at, format!("a header of {length} bytes, more than {MOST_EXTRA}")));
+                return Err(Trouble::damaged(
+                    at,
+                    format!("a header of {length} bytes, more than {MOST_EXTRA}"),
+                ));
             }
             self.next = next;
             if (bytes.len() as u64) < end - at {
@@ -189,11 +199,13 @@ impl Machine for Tar {
         }
         self.extras = 0;
         if kind == b'S' || next.is_sparse || self.global.is_sparse {
-            let why = "a sparse file, whose bytes do not lie here one after the other; pack it without --sparse";
+            let why =
+                "a sparse file, whose bytes do not lie here one after the other; pack it without --sparse";
             return Err(Trouble::unsupported(at, why));
         }
         if kind == b'M' {
-            let why = "a part of a file that began in another volume; pack the samples into archives of their own";
+            let why =
+                "a part of a file that began in another volume; pack the samples into archives of their own";
             return Err(Trouble::unsupported(at, why));
         }
         let name = match next.path.or_else(|| self.global.path.clone()) {

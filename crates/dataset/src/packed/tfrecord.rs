@@ -53,11 +53,14 @@ impl Machine for TfRecord {
         let Some(length) = length(head) else {
             return Err(match compression(head) {
                 Some(how) if at == 0 => compressed(how),
-                _ => Trouble::damaged(at, "no TFRecord begins here: the checksum of its length does not match"),
+                _ => {
+                    Trouble::damaged(at, "no TFRecord begins here: the checksum of its length does not match")
+                }
             });
         };
         let start = at + HEAD;
-        let end = start.checked_add(length).filter(|end| end.checked_add(FOOT).is_some_and(|end| end <= size));
+        let end =
+            start.checked_add(length).filter(|end| end.checked_add(FOOT).is_some_and(|end| end <= size));
         let end = end.ok_or_else(|| Trouble::cut_short(at, size))?;
         self.open = Some(start);
         Ok(Step::Go(end))

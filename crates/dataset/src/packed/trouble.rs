@@ -26,7 +26,10 @@ impl Trouble {
 
     /// It ends before something that must be there does.
     pub(crate) fn cut_short(at: u64, size: u64) -> Self {
-        Self::damaged(at, format!("what begins here does not fit in the {size} bytes there are: it was cut short"))
+        Self::damaged(
+            at,
+            format!("what begins here does not fit in the {size} bytes there are: it was cut short"),
+        )
     }
 
     /// One line for people.
@@ -63,7 +66,9 @@ pub(crate) fn compression(start: &[u8]) -> Option<&'static str> {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Some("zstd"),
         [0x04, 0x22, 0x4d, 0x18, ..] => Some("lz4"),
         // zlib has no magic number, but its two bytes are a multiple of 31.
-        [0x78, flags @ (0x01 | 0x5e | 0x9c | 0xda), ..] if (0x7800 + u16::from(*flags)) % 31 == 0 => Some("zlib"),
+        [0x78, flags @ (0x01 | 0x5e | 0x9c | 0xda), ..] if (0x7800 + u16::from(*flags)) % 31 == 0 => {
+            Some("zlib")
+        }
         _ => None,
     }
 }

@@ -198,7 +198,8 @@ pub(crate) async fn members<M: Machine>(
     let cut = |part: u64| at + ((size - at) as u128 * u128::from(part) / u128::from(guesses + 1)) as u64;
     let first = cut(1);
     let reach = stride.saturating_mul(4);
-    let guessing = join_all((1..=guesses).map(|part| guess::<M>(store, object, cut(part), cut(part + 1), reach)));
+    let guessing =
+        join_all((1..=guesses).map(|part| guess::<M>(store, object, cut(part), cut(part + 1), reach)));
     let (walked, found) =
         futures::future::join(whole.on::<M>(&mut reader, size, first, usize::MAX, false), guessing).await;
     walked?;

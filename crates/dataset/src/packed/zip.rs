@@ -99,7 +99,9 @@ pub(crate) async fn rows(store: &Store<'_>, object: &Object, places: usize) -> R
             return Err(Trouble::damaged(header, format!("the member {name:?} overlaps the one before it")));
         }
         if end > directory {
-            let why = format!("the member {name:?} goes beyond the directory at byte {directory}: it was cut short");
+            let why = format!(
+                "the member {name:?} goes beyond the directory at byte {directory}: it was cut short"
+            );
             return Err(Trouble::damaged(header, why));
         }
         rows.push(name, start, end - start, 0);
@@ -207,7 +209,8 @@ fn list(archive: &ZipArchive<Parts>) -> Result<Listed, Trouble> {
 
 /// As in listings: what begins with a dot, and what macOS adds.
 fn is_hidden(name: &str) -> bool {
-    name.starts_with("__MACOSX/") || name.split('/').any(|part| part.starts_with('.') && !matches!(part, "." | ".."))
+    name.starts_with("__MACOSX/")
+        || name.split('/').any(|part| part.starts_with('.') && !matches!(part, "." | ".."))
 }
 
 /// Where the data of each of these members begins and ends.
@@ -234,7 +237,9 @@ fn told(error: &Error, at: u64) -> Trouble {
         ErrorKind::MissingEndOfCentralDirectory => {
             "it has no directory at its end: it is no zip archive, or was cut short".to_owned()
         }
-        ErrorKind::Eof | ErrorKind::IO(_) => "its directory leads beyond its end: it is damaged or was cut short".to_owned(),
+        ErrorKind::Eof | ErrorKind::IO(_) => {
+            "its directory leads beyond its end: it is damaged or was cut short".to_owned()
+        }
         ErrorKind::InvalidSignature { .. } => "no header stands where its directory says".to_owned(),
         _ => format!("its directory is damaged ({error})"),
     };

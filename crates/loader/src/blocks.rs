@@ -1,0 +1,172 @@
+//! Runs of a shard's samples that the first epoch reads in one request.
+//!
+//! A sample of a block that is not in its cache has the whole block read: whoever waits for a sample of it gets that, and
+//! the others go into the caches that the plan has for them, where their first use finds them. So the core knows nothing
+//! of blocks: to it, a sample that nobody has read yet and a cache holds is a hit like any other.
+//!
+//! # The decision, and its price
+//!
+//! Only blocks whose every sample has a place are read whole, once; after that, or when the read fails, each sample that is
+//! still asked for is read by its extent. What is read is copied out sample by sample, so that a kept sample keeps its own
+//! bytes alone; that costs a tenth of what reading it does. Blocks under way have a budget of their own beside the
+//! look-ahead: a block waits its turn, in the order of need, while that is full, and what the caches refuse because too
+//! much is on its way into them holds it until they take it. Whether blocks pay at all is the planner's question
+//! (`foreread_planner::block_bytes`).
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::ops::Range;
+
+use foreread_dataset::{Catalog, DatasetError};
+use foreread_planner::Plan;
+use foreread_tier::{Charge, Span};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+
+/// Which samples of a dataset are read together.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct BlockTable(Vec<Extent>);
+
+/// One block: consecutive samples, and their bytes in one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) samples: Range<u64>,
+    pub(crate) bytes: Range<u64>,
+}
+
+impl fmt::Debug for BlockTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockTable").field("blocks", &self.0.len()).finish()
+    }
+}
+
+impl BlockTable {
+    /// The blocks of `dataset`, of at most `bytes` bytes each (a longer sample is none): neighbours in one object, all with
+    /// a place in the plan. Looks at every entry: some tenths of a second for a million samples.
+    ///
+    /// # Errors
+    /// An entry that is damaged.
+    pub fn of(catalog: &Catalog, dataset: DatasetId, plan: &Plan, bytes: u64) -> Result<Self, DatasetError> {
+        let mut blocks: Vec<Extent> = Vec::new();
+        let mut object = None;
+        let mut open = false;
+        for id in 0..catalog.len() {
+            let entry = catalog.entry(SampleId(id))?;
+            let placed = plan.placement().level(SampleKey::new(dataset, SampleId(id))).is_some();
+            let Span::Range(range) = entry.span else {
+                open = false;
+                continue;
+            };
+            let joins = open && placed && object.as_ref() == Some(&entry.object.path);
+            match blocks.last_mut().filter(|_| joins) {
+                Some(block) if range.start >= block.bytes.end && range.end - block.bytes.start <= bytes => {
+                    block.samples.end = id + 1;
+                    block.bytes.end = range.end;
+                }
+                _ => {
+                    open = placed && range.end - range.start <= bytes;
+                    if open {
+                        blocks.push(Extent { samples: id..id + 1, bytes: range });
+                        object = Some(entry.object.path);
+                    }
+                }
+            }
+        }
+        // One sample is read by its extent anyway.
+        blocks.retain(|block| block.samples.end - block.samples.start > 1);
+        Ok(Self(blocks))
+    }
+
+    /// How many blocks there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn find(&self, id: SampleId) -> Option<usize> {
+        let at = self.0.partition_point(|block| block.samples.end <= id.0);
+        self.0.get(at).filter(|block| block.samples.contains(&id.0)).map(|_| at)
+    }
+}
+
+/// A use that waits for its sample's block.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) tick: Tick,
+    pub(crate) key: SampleKey,
+    /// What it holds of the look-ahead.
+    pub(crate) charge: Charge,
+}
+
+/// A dataset and a block of it.
+pub(crate) type BlockId = (DatasetId, usize);
+
+#[derive(Debug)]
+enum State {
+    /// Queued or under way.
+    Reading(Vec<Waiting>),
+    Done,
+}
+
+/// The blocks of all datasets while a run goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks {
+    tables: Vec<BlockTable>,
+    /// Blocks that have been asked for.
+    states: HashMap<BlockId, State>,
+    /// Those that wait to be read, in order of need.
+    queue: VecDeque<BlockId>,
+}
+
+impl Blocks {
+    pub(crate) fn new(tables: Vec<BlockTable>) -> Self {
+        Self { tables, ..Self::default() }
+    }
+
+    /// Takes a use on whose sample's block it is to wait for, or gives it back: its sample is in none, or that has been read.
+    pub(crate) fn wait(&mut self, waiting: Waiting) -> Result<(), Waiting> {
+        let dataset = waiting.key.dataset;
+        let table = self.tables.get(dataset.0 as usize);
+        let Some(at) = table.and_then(|table| table.find(waiting.key.id)) else { return Err(waiting) };
+        match self.states.get_mut(&(dataset, at)) {
+            None => {
+                self.states.insert((dataset, at), State::Reading(vec![waiting]));
+                self.queue.push_back((dataset, at));
+                Ok(())
+            }
+            Some(State::Reading(others)) => {
+                others.push(waiting);
+                Ok(())
+            }
+            Some(State::Done) => Err(waiting),
+        }
+    }
+
+    /// The block that is to be read next, with the use that needs it first; it stays where it is.
+    pub(crate) fn next(&self) -> Option<(BlockId, &Extent, Tick)> {
+        let &id = self.queue.front()?;
+        let Some(State::Reading(waiting)) = self.states.get(&id) else { return None };
+        let due = waiting.iter().map(|waiting| waiting.tick).min()?;
+        Some((id, self.extent(id)?, due))
+    }
+
+    /// Notes that the next block is under way.
+    pub(crate) fn began(&mut self) {
+        self.queue.pop_front();
+    }
+
+    pub(crate) fn extent(&self, (dataset, at): BlockId) -> Option<&Extent> {
+        self.tables.get(dataset.0 as usize)?.0.get(at)
+    }
+
+    /// Ends a block, read or not: who waited for it.
+    pub(crate) fn end(&mut self, id: BlockId) -> Vec<Waiting> {
+        match self.states.insert(id, State::Done) {
+            Some(State::Reading(waiting)) => waiting,
+            _ => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What the driver does about blocks: it lets uses wait for them, reads them while their budget has room, and shares out
+//! what comes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_tier::{CacheTier, Charge, ErrorKind, Lookup, Object, Sample, Span, TierError};
+use foreread_types::{SampleId, SampleKey, Tick};
+
+use crate::blocks::{BlockId, Extent, Waiting};
+use crate::core::Event;
+use crate::driver::{Driver, Turn, in_passing, not_kept, skipped};
+
+/// How long a sample waits for a cache that has too much on its way, and how often it asks: 4 s in all. It holds back the next blocks
+/// meanwhile.
+const PATIENCE: (Duration, u32) = (Duration::from_millis(20), 200);
+
+impl Driver {
+    /// Reads a sample from the origin: with its block, or by itself.
+    pub(crate) fn read(&mut self, place: (Object, Span), tick: Tick, key: SampleKey, turn: &mut Turn) {
+        let bytes = self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id);
+        let waiting = Waiting { tick, key, charge: self.staging.charge(bytes) };
+        if let Err(Waiting { charge, .. }) = self.blocks.wait(waiting) {
+            turn.origins[key.dataset.0 as usize].push(place, (tick, key), None, |_| charge);
+        }
+    }
+
+    /// Reads what a block did not bring.
+    pub(crate) fn read_singly(&mut self, waiting: Waiting, turn: &mut Turn, events: &mut Vec<Event>) {
+        let Waiting { tick, key, charge } = waiting;
+        match self.locate(key) {
+            Ok(place) => turn.origins[key.dataset.0 as usize].push(place, (tick, key), None, |_| charge),
+            Err(error) => {
+                drop(charge);
+                self.failed(tick, key, error, events);
+            }
+        }
+    }
+
+    /// Reads the next blocks, as long as their budget has room; one is always read.
+    pub(crate) fn begin_blocks(&mut self, turn: &mut Turn) {
+        while let Some((id, extent, due)) = self.blocks.next() {
+            let dataset = id.0;
+            let bytes = extent.bytes.end - extent.bytes.start;
+            let first = SampleKey::new(dataset, SampleId(extent.samples.start));
+            let charge = match self.block_budget.try_charge(bytes) {
+                Some(charge) => charge,
+                None if self.block_budget.used() == 0 => self.block_budget.charge(bytes),
+                None => return,
+            };
+            let (span, pays) = (Span::Range(extent.bytes.clone()), self.pays(extent, id));
+            self.blocks.began();
+            match self.locate(first) {
+                Ok((object, _)) if pays => {
+                    turn.origins[dataset.0 as usize].push((object, span), (due, first), Some(id), |_| charge);
+                }
+                // Its samples' own reads will say what is wrong.
+                _ => {
+                    self.singly.extend(self.blocks.end(id));
+                    self.handover.nudge();
+                }
+            }
+        }
+    }
+
+    /// Whether at least half of a block is not in its caches: what an earlier run left there need not be read again.
+    fn pays(&self, extent: &Extent, (dataset, _): BlockId) -> bool {
+        let is_absent = |id: &u64| {
+            let key = SampleKey::new(dataset, SampleId(*id));
+            let level = self.plan.placement().level(key);
+            let cache = level.and_then(|level| self.caches.get(usize::from(level.0)));
+            cache.is_some_and(|cache| matches!(cache.lookup(key), Lookup::Absent))
+        };
+        let absent = extent.samples.clone().filter(is_absent).count() as u64;
+        2 * absent >= extent.samples.end - extent.samples.start
+    }
+
+    /// Shares a block out, or has its samples read by themselves.
+    pub(crate) fn block_answered(
+        &mut self,
+        id: BlockId,
+        result: Result<Sample, TierError>,
+        events: &mut Vec<Event>,
+    ) {
+        let waiting = self.blocks.end(id);
+        let block = match result {
+            Ok(block) => block,
+            Err(error) => {
+                tracing::debug!(%error, samples = waiting.len(), "a block could not be read; its samples are, one by one");
+                self.singly.extend(waiting);
+                return;
+            }
+        };
+        let Some(extent) = self.blocks.extent(id).cloned() else { return };
+        let mut waited: Vec<SampleKey> = Vec::with_capacity(waiting.len());
+        for Waiting { tick, key, charge } in waiting {
+            match self.cut(&block, &extent, key) {
+                Ok(bytes) => {
+                    self.held.put(tick, key.id, Sample::new(bytes, charge));
+                    events.push(Event::Arrived(tick));
+                }
+                Err(error) => {
+                    drop(charge);
+                    self.failed(tick, key, error, events);
+                }
+            }
+            waited.push(key);
+        }
+        waited.sort_unstable();
+        for sample in extent.samples.clone() {
+            let key = SampleKey::new(id.0, SampleId(sample));
+            if waited.binary_search(&key).is_ok() {
+                continue;
+            }
+            let level = self.plan.placement().level(key);
+            let Some(cache) = level.and_then(|level| self.caches.get(usize::from(level.0))) else { continue };
+            if let Ok(bytes) = self.cut(&block, &extent, key) {
+                let charge = self.block_budget.charge(bytes.len() as u64);
+                keep(Arc::clone(cache), key, bytes, charge);
+            }
+        }
+    }
+
+    /// A sample's own copy of its bytes.
+    fn cut(&self, block: &[u8], extent: &Extent, key: SampleKey) -> Result<Bytes, TierError> {
+        let (_, span) = self.locate(key)?;
+        let within = match span {
+            Span::Range(range) => range
+                .start
+                .checked_sub(extent.bytes.start)
+                .zip(range.end.checked_sub(extent.bytes.start))
+                .and_then(|(from, to)| block.get(from as usize..to as usize)),
+            Span::Whole => None,
+        };
+        within.map(Bytes::copy_from_slice).ok_or_else(|| {
+            TierError::new(ErrorKind::Invalid, "engine").with_detail("its extent is not within its block")
+        })
+    }
+}
+
+/// Gives a sample that nobody waits for to its cache.
+fn keep(cache: Arc<dyn CacheTier>, key: SampleKey, bytes: Bytes, charge: Charge) {
+    let sample = Sample::new(bytes, charge);
+    in_passing(async move {
+        let (nap, tries) = PATIENCE;
+        for _ in 0..tries {
+            let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else { break };
+            match cache.store(room, key, sample.clone()).await {
+                Ok(()) => return,
+                Err(error) if error.kind() == ErrorKind::Full => tokio::time::sleep(nap).await,
+                Err(error) => return not_kept(&*cache, key, &error),
+            }
+        }
+        skipped(&*cache);
+    });
+}

@@ -1,21 +1,23 @@
 //! The origin: a directory, its profile, and who reads and lists it.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foreread_tier::{
-    Buffers, Completions, ErrorKind, Object, OriginTier, ReadRequest, Tier, TierError, TierProfile,
+    Buffers, Completions, ErrorKind, Object, OriginTier, ReadRequest, Tier, TierError, TierProfile, Version,
 };
-use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use rustix::fs::{FileType, Mode, OFlags};
+use futures::{FutureExt, StreamExt};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
+use tokio::sync::oneshot;
 
 use crate::LocalConfig;
 use crate::error::{NAME, from_errno};
 use crate::pool::Pool;
-use crate::reader::Reader;
+use crate::reader::{Reader, check_path, nanoseconds};
 
 /// Below this many bytes a read costs more for being a read than for its bytes: what a disk moves in the time of one
 /// open.
@@ -136,4 +138,43 @@ impl OriginTier for LocalOrigin {
             }
         }
     }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        let root = self.pool.reader().root().as_fd().try_clone_to_owned();
+        let path: Arc<str> = path.into();
+        // A dead file server may not answer for minutes; that must not hold a thread of the runtime.
+        let (done, found) = oneshot::channel();
+        let asked = Arc::clone(&path);
+        let started = std::thread::Builder::new().name("foreread-stat".to_owned()).spawn(move || {
+            let root = root.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+            // Whoever asked may not wait any more.
+            let _ =
+                done.send(root.map_err(|errno| from_errno(errno, &asked)).and_then(|root| stat(root, asked)));
+        });
+        let closed = |path: &str| {
+            TierError::new(ErrorKind::Transient, NAME)
+                .with_object(path)
+                .with_detail("no thread could be started; raise `ulimit -u`")
+        };
+        async move {
+            match started {
+                Ok(_) => found.await.unwrap_or_else(|_| Err(closed(&path))),
+                Err(error) => Err(closed(&path).with_source(error)),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// A file below `root`.
+fn stat(root: OwnedFd, path: Arc<str>) -> Result<Object, TierError> {
+    check_path(&path)?;
+    let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MTIME;
+    let stat = rustix::fs::statx(&root, &*path, AtFlags::empty(), wanted)
+        .map_err(|errno| from_errno(errno, &path))?;
+    if FileType::from_raw_mode(u32::from(stat.stx_mode)) != FileType::RegularFile {
+        return Err(from_errno(Errno::NOENT, &path).with_detail("it is no file"));
+    }
+    let version = Some(Version::Modified(nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec)));
+    Ok(Object { path, size: stat.stx_size, version })
 }

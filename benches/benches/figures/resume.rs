@@ -15,6 +15,7 @@ use foreread_tier::{
     TierProfile,
 };
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 
 const ROUNDS: usize = 9;
@@ -50,6 +51,11 @@ impl Tier for Zeros {
 impl OriginTier for Zeros {
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         stream::empty().boxed()
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        let error = TierError::new(foreread_tier::ErrorKind::NotFound, "bench").with_object(path);
+        Box::pin(std::future::ready(Err(error)))
     }
 }
 

@@ -160,6 +160,14 @@ impl Catalog {
         }
     }
 
+    /// The catalog that a file of these bytes is; `name` is what messages call it, and what it describes lies at `base_url`.
+    pub(crate) fn of_bytes(bytes: Vec<u8>, name: String, base_url: &str) -> Result<Self, DatasetError> {
+        match Image::owned(bytes).and_then(|image| Inner::new(image, name.clone())) {
+            Ok(inner) => Ok(Self(Arc::new(Inner { base_url: base_url.to_owned(), ..inner }))),
+            Err(fault) => Err(told(&name, fault)),
+        }
+    }
+
     /// Writes the catalog to a file that pandas, polars and DuckDB read as a table (Arrow IPC, "Feather").
     ///
     /// A file that is there is replaced, in one step: readers see the old catalog or the new one, and those that have

@@ -314,6 +314,7 @@ fn left_out(options: &IndexOptions, unwanted: u64, catalogs: u64) -> String {
 mod tests {
     use foreread_tier::{Completions, ErrorKind, ReadRequest, Tier, TierProfile};
     use foreread_types::SampleId;
+    use futures::future::BoxFuture;
     use futures::stream::BoxStream;
 
     use super::*;
@@ -341,6 +342,11 @@ mod tests {
                 None => Ok(Object { path: path.into(), size: 10, version: None }),
             });
             futures::stream::iter(listed.collect::<Vec<_>>()).boxed()
+        }
+
+        fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+            let error = TierError::new(ErrorKind::NotFound, "listed").with_object(path);
+            Box::pin(std::future::ready(Err(error)))
         }
     }
 

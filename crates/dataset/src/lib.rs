@@ -35,6 +35,7 @@ mod index;
 mod layout;
 mod names;
 mod packed;
+mod stored;
 
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,9 @@ pub use catalog::{Catalog, Entry, Field};
 pub use error::{DatasetError, DatasetErrorKind};
 pub use format::Format;
 pub use index::{IndexOptions, Progress};
+
+/// What a catalog is called that lies in a store beside its data: it is found there, and used.
+pub const CATALOG_NAME: &str = "catalog.foreread";
 
 /// How names of catalogs end. Such files are never samples, so that a catalog may lie in the directory it describes.
 pub const CATALOG_SUFFIX: &str = ".foreread";

@@ -4,7 +4,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;
 
-use foreread_dataset::{Catalog, IndexOptions, Progress};
+use foreread_dataset::{CATALOG_NAME, Catalog, IndexOptions, Progress};
 use foreread_layers::{AdaptivePolicy, Limit, Meter, Stack, Throttle};
 use foreread_tier::{Context, OpenOptions, OriginTier};
 
@@ -48,6 +48,12 @@ impl Shared {
         Self { meter, stack: stack.with_limit(None).with_hedge(None).with_deadline(None), options }
     }
 
+    /// `origin` for finding its samples: tried again and limited as reads of samples are, and not counted among them.
+    fn finding(&self, origin: &Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
+        let uncounted = Self { stack: self.stack.clone().with_meter(Meter::new()), ..self.clone() };
+        uncounted.wrap(Arc::clone(origin)).0
+    }
+
     /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory whose pages this
     /// machine's kernel keeps finds its own parallelism (its threads say when they wait), does not answer late, and is
     /// read at memory's speed: it gets only what the user asked for. Beside it the limit on what is under way.
@@ -71,7 +77,7 @@ pub(crate) struct Opened {
 }
 
 /// Opens `target`: a catalog file, whose origin is the one that it was made from, or the URL or path of an origin,
-/// which is then listed.
+/// which has a catalog in it or is listed.
 pub(crate) async fn open(
     target: &str,
     registry: &Registry,
@@ -86,12 +92,21 @@ pub(crate) async fn open(
         None => absolute(target),
     };
     let backend = registry.find(&url)?;
-    let origin = backend.open(&url, &shared.options, context).await?;
+    let store = backend.open(&url, &shared.options, context).await?;
     let catalog = match catalog {
         Some(catalog) => catalog,
-        None => Catalog::index(&*origin, &url, &IndexOptions::default(), progress).await?,
+        None => match Catalog::stored(&*shared.finding(&store), &url).await? {
+            Some(catalog) => {
+                let samples = catalog.len();
+                tracing::info!(url, samples, "uses the {CATALOG_NAME} that lies there; nothing is listed");
+                catalog
+            }
+            None => {
+                Catalog::index(&*shared.finding(&store), &url, &IndexOptions::default(), progress).await?
+            }
+        },
     };
-    let (origin, limit) = shared.wrap(origin);
+    let (origin, limit) = shared.wrap(store);
     Ok(Opened { catalog, origin, limit })
 }
 
@@ -133,8 +148,9 @@ pub async fn index(
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Catalog> {
     let url = absolute(target);
+    let shared = Shared::new(&Config::default());
     let origin = registry.find(&url)?.open(&url, &OpenOptions::default(), context).await?;
-    Ok(Catalog::index(&*origin, &url, options, progress).await?)
+    Ok(Catalog::index(&*shared.finding(&origin), &url, options, progress).await?)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use foreread_tier::{
     Completion, Completions, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile,
 };
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 
@@ -36,6 +37,11 @@ impl Tier for Instantly {
 impl OriginTier for Instantly {
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         stream::empty().boxed()
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        let error = TierError::new(foreread_tier::ErrorKind::NotFound, "bench").with_object(path);
+        Box::pin(std::future::ready(Err(error)))
     }
 }
 

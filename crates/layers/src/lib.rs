@@ -57,6 +57,14 @@ macro_rules! pass_through {
             {
                 self.inner.list(prefix, after)
             }
+
+            fn stat(
+                &self,
+                path: &str,
+            ) -> futures::future::BoxFuture<'static, Result<foreread_tier::Object, foreread_tier::TierError>>
+            {
+                self.inner.stat(path)
+            }
         }
 
         #[async_trait::async_trait]

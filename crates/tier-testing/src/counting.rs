@@ -10,6 +10,7 @@ use foreread_tier::{
 };
 use foreread_types::{Footprint, SampleKey};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
 use crate::Counts;
@@ -70,6 +71,10 @@ impl<T: Tier + ?Sized> Tier for CountingTier<T> {
 impl<T: OriginTier + ?Sized> OriginTier for CountingTier<T> {
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         self.inner.list(prefix, after)
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        self.inner.stat(path)
     }
 }
 

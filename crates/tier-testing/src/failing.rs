@@ -13,6 +13,7 @@ use foreread_tier::{
 };
 use foreread_types::{Footprint, SampleKey};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, FuturesUnordered};
 
 use crate::content::{mix, unit};
@@ -221,6 +222,10 @@ impl<T: Tier + ?Sized> Tier for FailingTier<T> {
 impl<T: OriginTier + ?Sized> OriginTier for FailingTier<T> {
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         self.inner.list(prefix, after)
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        self.inner.stat(path)
     }
 }
 

@@ -12,8 +12,9 @@ use foreread_tier::{
     Version,
 };
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
-use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, FuturesUnordered};
+use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -378,6 +379,21 @@ impl OriginTier for FakeOrigin {
             stream::iter(found)
         })
         .flatten()
+        .boxed()
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        let found = self.server.objects().get(path).copied();
+        let (latency, name, path) = (self.server.latency(), Arc::clone(&self.name), Arc::from(path));
+        async move {
+            if !latency.is_zero() {
+                sleep(latency).await;
+            }
+            let Some((size, generation)) = found else {
+                return Err(TierError::new(ErrorKind::NotFound, &*name).with_object(&*path));
+            };
+            Ok(Object { path, size, version: version(generation) })
+        }
         .boxed()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
 use crate::{Completions, Object, ReadRequest, TierError};
@@ -71,4 +72,13 @@ pub trait OriginTier: Tier {
     /// things that are no objects (directories, their zero-length place-holders, devices, sockets). After an error
     /// the stream goes on where it can and ends where it cannot.
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>>;
+
+    /// One object by its path, without listing: its size and version. Hidden ones can be asked for too.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if there is none of this path, and whatever else goes wrong.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>>;
 }

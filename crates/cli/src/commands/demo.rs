@@ -18,6 +18,7 @@ use foreread::tier::{
 use foreread::types::{DatasetId, SampleId, SampleKey, Tick};
 use foreread::{ByteSize, Config, IndexOptions, Loader, Memory, Registry, SamplerKind, sampler};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 
 use crate::arguments::Demo;
@@ -234,5 +235,9 @@ impl Tier for Slow {
 impl OriginTier for Slow {
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         self.0.list(prefix, after)
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        self.0.stat(path)
     }
 }

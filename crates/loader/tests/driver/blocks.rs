@@ -17,6 +17,7 @@ use foreread_tier::{
 };
 use foreread_tier_testing::StoredCache;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId};
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
@@ -74,6 +75,11 @@ impl OriginTier for Objects {
             Ok(Object { path: Arc::clone(path), size: held.len() as u64, version: None })
         };
         stream::iter(self.held.iter().map(object).collect::<Vec<_>>()).boxed()
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        let error = TierError::new(ErrorKind::NotFound, "objects").with_object(path);
+        Box::pin(std::future::ready(Err(error)))
     }
 }
 

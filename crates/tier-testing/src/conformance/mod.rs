@@ -110,6 +110,7 @@ mod tests {
     use std::sync::Arc;
 
     use foreread_tier::{Object, OriginTier, TierProfile};
+    use futures::future::BoxFuture;
     use futures::stream::{self, BoxStream};
 
     use super::*;
@@ -214,6 +215,10 @@ mod tests {
                 }
                 _ => self.0.list(prefix, after),
             }
+        }
+
+        fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+            self.0.stat(path)
         }
     }
 

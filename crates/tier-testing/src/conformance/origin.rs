@@ -18,6 +18,7 @@ pub async fn origin<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
     every_object_is_listed_once(origin, known).await;
     listing_goes_on_after_a_path(origin, known).await;
     listing_stays_below_its_prefix(origin, known).await;
+    an_object_is_found_by_its_path(origin, known).await;
     let listed = with_versions(origin, known).await;
     tier(origin, known).await;
     tier(origin, &listed).await;
@@ -171,6 +172,27 @@ async fn another_size_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: &[K
         let what =
             format!("{} taken for {} bytes, {:?}", request.object.path, request.object.size, request.span);
         assert_kind(&what, answer, origin.name(), ErrorKind::Changed);
+    }
+}
+
+async fn an_object_is_found_by_its_path<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
+    let listed = list(origin, "", None).await;
+    for object in listed.values().take(3) {
+        let found = origin.stat(&object.path).await;
+        assert_eq!(found.as_ref().ok(), Some(object), "{} by its path", object.path);
+    }
+    for missing in ["nothing/of/this/name", "nothing"] {
+        let kind = origin.stat(missing).await.map_err(|error| error.kind());
+        assert_eq!(kind, Err(ErrorKind::NotFound), "{missing}");
+    }
+    for climbing in ["../etc/passwd", "/etc/passwd", "a/.."] {
+        let kind = origin.stat(climbing).await.map_err(|error| error.kind());
+        assert_eq!(kind, Err(ErrorKind::Invalid), "{climbing}");
+    }
+    let directory = known.iter().find_map(|sample| sample.object.path.rsplit_once('/'));
+    if let Some((directory, _)) = directory {
+        let kind = origin.stat(directory).await.map_err(|error| error.kind());
+        assert_eq!(kind, Err(ErrorKind::NotFound), "{directory} is no object");
     }
 }
 

@@ -1,0 +1,55 @@
+//! A catalog that lies in the store beside the data that it describes.
+//!
+//! Whoever can write to a bucket lists it once and puts the catalog there, under [`CATALOG_NAME`]; everyone else then
+//! starts with two small requests instead of a listing. Such a catalog speaks of the place that it was found in, whatever
+//! it was made from, so that a bucket can be reached by another name than the one it was indexed by. The price is that
+//! what has been added since is not seen until the catalog is made again; what has been changed is an error when it is
+//! read, by its version.
+
+use foreread_tier::{ErrorKind, OriginTier, ReadRequest, Span};
+use foreread_types::{SampleKey, Tick};
+use futures::StreamExt;
+
+use crate::{CATALOG_NAME, Catalog, DatasetError, DatasetErrorKind};
+
+/// The largest catalog that is read from a store, in bytes: some 60 million samples.
+const LONGEST: u64 = 4 << 30;
+
+impl Catalog {
+    /// The catalog that lies in an origin under [`CATALOG_NAME`], if one does; `base_url` is what the origin was opened by.
+    ///
+    /// An origin that cannot say whether there is one (no permission, no such operation) has none: listing it will say what is wrong, if
+    /// anything is.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Io`] if it is there and cannot be read, and those of [`Catalog::open`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn stored(origin: &dyn OriginTier, base_url: &str) -> Result<Option<Self>, DatasetError> {
+        let object = match origin.stat(CATALOG_NAME).await {
+            Ok(object) => object,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                tracing::debug!(%error, "whether there is a catalog is not known");
+                return Ok(None);
+            }
+        };
+        let name = format!("{}/{CATALOG_NAME}", base_url.trim_end_matches('/'));
+        let failed = |why: &dyn std::fmt::Display| {
+            let message = format!(
+                "{name}: the catalog cannot be read: {why}; remove it, and the data are listed instead"
+            );
+            DatasetError::new(DatasetErrorKind::Io, message)
+        };
+        if object.size > LONGEST {
+            return Err(failed(&format!("its {} bytes are more than {LONGEST}", object.size)));
+        }
+        let request =
+            ReadRequest { tag: 0, key: SampleKey::default(), object, span: Span::Whole, due: Tick(0) };
+        let answer = origin.read(vec![request]).next().await;
+        let answer = answer.ok_or_else(|| failed(&"the store gave no answer"))?;
+        let bytes = answer.result.map_err(|error| failed(&error).with_source(error))?;
+        Self::of_bytes(bytes.to_vec(), name, base_url).map(Some)
+    }
+}

@@ -27,7 +27,7 @@ const MOST: u64 = 256 << 10;
 /// The largest gap that is read through.
 const WIDEST: u64 = 64 << 10;
 /// How many runs are remembered.
-const RUNS: usize = 4;
+const RUNS: usize = 5;
 
 /// An origin, and what reading it has cost.
 #[derive(Debug)]
@@ -130,10 +130,16 @@ impl<'a> Reader<'a> {
         Self { store, object, window: Bytes::new(), at: 0, run: (0, 0), runs: [0; RUNS], ask: LEAST }
     }
 
-    /// The bytes from `at` on that are at hand, which may be none.
-    pub(crate) fn at_hand(&self, at: u64) -> &[u8] {
-        let from =
-            at.checked_sub(self.at).map_or(usize::MAX, |from| usize::try_from(from).unwrap_or(usize::MAX));
+    /// The bytes from `at` on that are at hand, which may be none; at least the first of them counts as needed.
+    pub(crate) fn use_at_hand(&mut self, at: u64) -> &[u8] {
+        if !self.at_hand(at).is_empty() {
+            self.run.1 = self.run.1.max(at + 1);
+        }
+        self.at_hand(at)
+    }
+
+    fn at_hand(&self, at: u64) -> &[u8] {
+        let from = at.checked_sub(self.at).map_or(usize::MAX, |from| usize::try_from(from).unwrap_or(usize::MAX));
         self.window.get(from..).unwrap_or_default()
     }
 
@@ -152,7 +158,7 @@ impl<'a> Reader<'a> {
             self.window = self.store.read(self.object, at, length).await?;
             self.at = at;
         }
-        self.run.1 = end;
+        self.run.1 = self.run.1.max(end);
         Ok(self.at_hand(at))
     }
 
@@ -165,8 +171,9 @@ impl<'a> Reader<'a> {
         }
         self.runs.rotate_right(1);
         self.runs[0] = self.run.1.saturating_sub(self.run.0);
-        let longest = self.runs.into_iter().max().unwrap_or_default();
-        self.ask = longest.next_multiple_of(512).clamp(LEAST, MOST);
+        let mut sorted = self.runs;
+        sorted.sort_unstable();
+        self.ask = sorted[RUNS / 2].next_multiple_of(512).clamp(LEAST, MOST);
         self.run = (at, at);
     }
 }

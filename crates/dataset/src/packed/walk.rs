@@ -117,7 +117,7 @@ impl Walk {
                 }
             }
             let bytes = match needs {
-                0 => reader.at_hand(at),
+                0 => reader.use_at_hand(at),
                 least => reader.need(at, least).await?,
             };
             let step = machine.step(at, bytes, size)?;
@@ -174,6 +174,8 @@ const FIRST: usize = 64;
 const LOOK: u64 = 64 << 10;
 /// The share of a shard that may be looked through.
 const SHARE: u64 = 1000;
+/// Fewer guesses than these are not worth what they look through.
+const FEWEST: u64 = 4;
 
 /// All members of a shard, found by at most `places` walks at once.
 pub(crate) async fn members<M: Machine>(
@@ -192,7 +194,7 @@ pub(crate) async fn members<M: Machine>(
     let stride = at / (whole.members.places.len() as u64 + whole.members.skipped).max(1);
     let worth = (size - at) / LOOK.max(stride).saturating_mul(SHARE);
     let guesses = worth.min(places.saturating_sub(1) as u64);
-    if guesses == 0 {
+    if guesses < FEWEST {
         return rest::<M>(reader, size, whole).await;
     }
     let cut = |part: u64| at + ((size - at) as u128 * u128::from(part) / u128::from(guesses + 1)) as u64;

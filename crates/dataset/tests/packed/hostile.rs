@@ -1,0 +1,364 @@
+//! Damaged and hostile shards: one clear error each, no panic, no hang.
+//!
+//! `tests/corpus` holds what was once a problem or is meant to be one; all of it is run. Fuzzing goes on from there:
+//! `FOREREAD_FUZZ_SECONDS=3600 cargo test -p foreread-dataset --test packed fuzz`; what fails is kept in the corpus.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use foreread_dataset::{Catalog, DatasetError, DatasetErrorKind, Format, IndexOptions};
+use foreread_tier::Span;
+use foreread_types::SampleId;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use crate::origin::Held;
+use crate::shards::{end, header, member, seal};
+use crate::writers::file;
+
+/// The names of formats' shards, so that each may be tried as each.
+const NAMES: [&str; 3] = ["a.tar", "a.tfrecord", "a.zip"];
+
+fn index(name: &str, bytes: Vec<u8>) -> Result<Catalog, DatasetError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(Held::new([(name, bytes)]).index(&IndexOptions::default()))
+}
+
+/// Whatever the bytes are, the answer is samples that lie in them, or one line that says where the trouble is.
+#[track_caller]
+fn answers(name: &str, bytes: Vec<u8>) -> Result<Catalog, DatasetError> {
+    let size = bytes.len() as u64;
+    let answer = index(name, bytes);
+    match &answer {
+        Ok(catalog) => {
+            for id in (0..catalog.len()).map(SampleId) {
+                let Span::Range(range) = catalog.entry(id).unwrap().span else { panic!("a part is a range") };
+                assert!(range.start <= range.end && range.end <= size);
+                for field in catalog.fields(id).unwrap() {
+                    assert!(field.range.end <= range.end - range.start);
+                }
+                catalog.path(id).unwrap();
+            }
+        }
+        Err(error) => {
+            let text = error.to_string();
+            assert!(!text.contains('\n') && text.starts_with("/data: "), "{text}");
+            let told = text.starts_with(&format!("/data: {name}: byte ")) || error.kind() == DatasetErrorKind::Empty;
+            assert!(told, "{text}");
+        }
+    }
+    answer
+}
+
+#[track_caller]
+fn fails(bytes: Vec<u8>, at: u64, why: &str) {
+    let error = answers("a.tar", bytes).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("/data: a.tar: byte {at}: ")) && error.contains(why), "{error}");
+}
+
+fn pax(kind: u8, records: &[u8]) -> Vec<u8> {
+    let mut bytes = header("pax", records.len() as u64, kind);
+    bytes.extend_from_slice(records);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+#[test]
+fn sizes_that_overflow_or_lie() {
+    let sized = |size: &[u8; 12]| {
+        let mut block = header("a.x", 0, b'0');
+        block[124..136].copy_from_slice(size);
+        seal(&mut block);
+        [block, end()].concat()
+    };
+    fails(sized(b"\x80\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff"), 0, "impossibly large");
+    fails(sized(b"\x80\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), 0, "impossibly large");
+    fails(sized(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), 0, "impossibly large");
+    fails(sized(b"777777777777"), 0, "cut short");
+    fails(sized(b"garbage!!!!!"), 0, "impossibly large");
+    let good = member("a.x", b"x");
+    fails([good.clone(), pax(b'x', b"29 size=18446744073709551615\n"), good.clone(), end()].concat(), 2048, "impossibly");
+    fails([pax(b'x', b"31 size=9999999999999999999999\n"), good, end()].concat(), 0, "impossibly large");
+}
+
+#[test]
+fn names_that_climb_are_names_and_nothing_else() {
+    for name in ["../../etc/passwd.x", "/etc/passwd.x", "a/../b.x"] {
+        let catalog = answers("a.tar", [member(name, b"x"), end()].concat()).unwrap();
+        let key = name.strip_suffix(".x").unwrap();
+        assert_eq!(catalog.key(SampleId(0)), Some(key));
+        // What is read is the shard, whatever the member is called.
+        assert_eq!(&*catalog.entry(SampleId(0)).unwrap().object.path, "a.tar");
+    }
+    let mut block = header("a.x", 0, b'0');
+    block[0] = 0xff;
+    seal(&mut block);
+    fails([block, end()].concat(), 0, "not UTF-8");
+    let long = "x".repeat(20_000);
+    fails([pax(b'L', long.as_bytes()), member("a.x", b""), end()].concat(), 20_992, "longer than 16,384");
+}
+
+#[test]
+fn headers_without_end() {
+    fails([pax(b'x', b"10 path=a\n").repeat(40), end()].concat(), 32 * 1024, "no member");
+    fails([header("pax", 2 << 20, b'x'), vec![0; 2 << 20], end()].concat(), 0, "a header of 2097152 bytes");
+    fails([pax(b'x', b"10 path=a\n"), end()].concat(), 1024, "between a header and its member");
+    fails([pax(b'x', b"99 path=a\n"), member("a.x", b""), end()].concat(), 0, "a pax header is damaged");
+    let zeros = [member("a.x", b""), vec![0; 3 << 20], b"junk".repeat(128)].concat();
+    assert_eq!(answers("a.tar", zeros).unwrap().len(), 1, "nothing is looked for behind a mebibyte of zeros");
+}
+
+#[test]
+fn what_is_no_header_and_what_follows_the_end() {
+    let good = member("a.x", b"x");
+    for at in [0, 100, 124, 148, 156, 257, 400] {
+        let mut bytes = [good.clone(), good.clone(), end()].concat();
+        bytes[1024 + at] ^= 0x55;
+        fails(bytes, 1024, "checksum");
+    }
+    fails([good.clone(), vec![0; 512], b"junk".repeat(128)].concat(), 1536, "checksum");
+    fails(b"junk".repeat(1000), 0, "checksum");
+    fails(Vec::new(), 0, "cut short");
+    fails(good.clone(), 1024, "no end mark");
+    fails([good.clone(), member("a.X", b"y"), end()].concat(), 1536, "twice");
+    let fields: Vec<u8> = (0..1001).flat_map(|number| member(&format!("a.{number}"), b"")).collect();
+    fails([fields, end()].concat(), 512_512, "more than 1000 fields");
+    fails([header("a.x", 0, b'M'), end()].concat(), 0, "volume");
+    let gzip = [&[0x1f, 0x8b, 8, 0][..], &[7; 1000]].concat();
+    fails(gzip, 0, "compressed (gzip)");
+}
+
+/// Some old writers summed bytes with a sign.
+#[test]
+fn signed_checksums_are_right_too() {
+    let mut block = header("\u{e9}.x", 0, b'0');
+    block[148..156].fill(b' ');
+    let sum: i64 = block.iter().map(|&byte| i64::from(byte as i8)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    assert_eq!(answers("a.tar", [block, end()].concat()).unwrap().key(SampleId(0)), Some("\u{e9}"));
+}
+
+#[test]
+fn links_directories_and_names_without_a_field_are_counted_and_not_taken() {
+    let parts = [
+        header("d/", 0, b'5'),
+        header("l.x", 0, b'2'),
+        header("h.x", 700, b'1'), // says a size and has no data
+        member("README", b"x"),
+        member("__m__", b"x"),
+        member("a.x", b"x"),
+        end(),
+    ];
+    let origin = Held::new([("a.tar", parts.concat())]);
+    let mut last = foreread_dataset::Progress::default();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let options = IndexOptions::default();
+    let index = origin.index_with(&options, |progress| last = progress);
+    assert_eq!(runtime.block_on(index).unwrap().len(), 1);
+    assert_eq!((last.samples, last.skipped), (1, 5));
+    let none = answers("a.tar", [member("README", b"x"), end()].concat()).unwrap_err();
+    assert!(none.to_string().ends_with("no samples in 1 tar shards (1 members that are none)"), "{none}");
+}
+
+#[test]
+fn records_that_lie() {
+    let good = file("tensorflow.tfrecord");
+    let fails = |bytes: Vec<u8>, at: u64, why: &str| {
+        let error = answers("a.tfrecord", bytes).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("/data: a.tfrecord: byte {at}: ")) && error.contains(why), "{error}");
+    };
+    for at in 0..12 {
+        let mut bytes = good.clone();
+        bytes[21 + at] ^= 1;
+        fails(bytes, 21, "does not match");
+    }
+    let mut huge = u64::MAX.to_le_bytes().to_vec();
+    let sum = crc32c::crc32c(&huge);
+    huge.extend((sum.rotate_right(15).wrapping_add(0xa282_ead8)).to_le_bytes());
+    fails([good.clone(), huge].concat(), good.len() as u64, "cut short");
+    // A wrong checksum of the data is found when the data is read.
+    let mut bytes = good.clone();
+    bytes[14] ^= 1;
+    let catalog = answers("a.tfrecord", bytes.clone()).unwrap();
+    assert_ne!(catalog.crc32c(SampleId(0)), Some(crc32c::crc32c(&bytes[12..17])));
+}
+
+#[test]
+fn zips_that_lie() {
+    let good = file("python-stored.zip");
+    let directory = good.windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
+    let fails = |bytes: Vec<u8>, why: &str| {
+        let error = answers("a.zip", bytes).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    let change = |at: usize, bytes: &[u8]| {
+        let mut changed = good.clone();
+        changed[at..at + bytes.len()].copy_from_slice(bytes);
+        changed
+    };
+    fails(change(directory + 8, &[1]), "\"a/0001.jpg\" is encrypted");
+    fails(change(directory + 10, &[8]), "is compressed");
+    fails(change(directory + 20, &[1, 2, 3]), "is not compressed and");
+    fails(change(directory + 42, &[9]), "no header stands where");
+    fails(change(directory + 42, &[255; 3]), "cut short");
+    fails(change(directory + 46, &[255]), "not UTF-8");
+    fails(change(good.len() - 12, &[9]), "should have");
+    fails(b"PK".to_vec(), "no zip archive");
+    fails(Vec::new(), "no zip archive");
+    // Two members at one place.
+    let second = directory + 1 + good[directory + 1..].windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
+    let mut bytes = good.clone();
+    bytes.copy_within(directory + 42..directory + 46, second + 42);
+    fails(bytes, "overlaps");
+}
+
+/// The good files that truncations and mutations begin with.
+fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let tars = ["gnutar-gnu.tar", "gnutar-pax.tar", "python-ustar.tar", "gnutar-pax-sparse.tar"];
+    let zips = ["python-stored.zip", "python-zip64.zip", "python-streamed.zip", "python-deflated.zip"];
+    let records = ["tensorflow.tfrecord", "tensorflow-gzip.tfrecord"];
+    let of = |name: &'static str| move |path: &&'static str| (name, file(path));
+    let tars = tars.iter().map(of(NAMES[0]));
+    tars.chain(records.iter().map(of(NAMES[1]))).chain(zips.iter().map(of(NAMES[2]))).collect()
+}
+
+#[test]
+fn truncated_anywhere_is_one_error() {
+    for (name, bytes) in seeds() {
+        let whole = answers(name, bytes.clone());
+        let Ok(whole) = whole else { continue };
+        let step = if bytes.len() > 2000 { 61 } else { 1 };
+        for length in (0..bytes.len()).step_by(step) {
+            match answers(name, bytes[..length].to_vec()) {
+                // A record more or less leaves no trace in a TFRecord.
+                Ok(cut) if name == "a.tfrecord" => assert!(cut.len() < whole.len()),
+                // Behind the end mark nothing is missing.
+                Ok(cut) => {
+                    assert!(bytes[length..].iter().all(|&byte| byte == 0), "{name} cut at {length}");
+                    assert_eq!(cut.len(), whole.len());
+                }
+                Err(error) => assert_ne!(error.kind(), DatasetErrorKind::Reading, "{error}"),
+            }
+        }
+    }
+}
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
+}
+
+/// All that the corpus holds, each as the format that its name ends with.
+fn kept() -> Vec<(PathBuf, Vec<u8>)> {
+    let mut kept: Vec<PathBuf> = fs::read_dir(corpus()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    kept.sort();
+    kept.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+}
+
+#[test]
+fn the_corpus_does_no_harm() {
+    let kept = kept();
+    assert!(kept.len() >= 10);
+    for (path, bytes) in kept {
+        let Some(format) = path.to_str().and_then(Format::of_shard) else { panic!("{}", path.display()) };
+        let name = NAMES.into_iter().find(|name| Format::of_shard(name) == Some(format)).unwrap();
+        let began = Instant::now();
+        let _ = answers(name, bytes);
+        assert!(began.elapsed() < Duration::from_secs(30), "{}", path.display());
+    }
+}
+
+/// One change to a file: what to do, where, with what.
+type Change = (u8, prop::sample::Index, prop::sample::Index, u64);
+
+fn mutate(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
+    for (what, at, other, value) in changes {
+        if bytes.is_empty() {
+            break;
+        }
+        let (at, other) = (at.index(bytes.len()), other.index(bytes.len()));
+        match what % 8 {
+            0 => bytes[at] ^= *value as u8 | 1,
+            1 => bytes.truncate(at),
+            2 => bytes.splice(at..at, value.to_le_bytes()).for_each(drop),
+            3 => drop(bytes.drain(at.min(other)..at.max(other))),
+            4 => {
+                let part = bytes[at.min(other)..at.max(other)].to_vec();
+                bytes.splice(at..at, part).for_each(drop);
+            }
+            5 => {
+                let end = (at + 8).min(bytes.len());
+                bytes[at..end].copy_from_slice(&value.to_le_bytes()[..end - at]);
+            }
+            // A header that is wrong and looks right.
+            6 => {
+                let block = at / 512 * 512;
+                if let Some(block) = bytes.get_mut(block..block + 512) {
+                    let place = [0, 100, 124, 124, 135, 156, 257, 345][other % 8];
+                    block[place] = *value as u8;
+                    seal(block);
+                }
+            }
+            _ => {
+                let block = at / 512 * 512;
+                if let Some(block) = bytes.get_mut(block..block + 512) {
+                    block[124..136].copy_from_slice(format!("{:011o}\0", value % (1 << 33)).as_bytes());
+                    seal(block);
+                }
+            }
+        }
+    }
+    bytes
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let value = prop_oneof![any::<u64>(), 0..2000u64, Just(u64::MAX), Just(1 << 63)];
+    prop::collection::vec((any::<u8>(), any::<prop::sample::Index>(), any::<prop::sample::Index>(), value), 1..5)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn changed_anywhere_it_answers(seed in any::<prop::sample::Index>(), changes in changes()) {
+        let seeds = seeds();
+        let (name, bytes) = seeds[seed.index(seeds.len())].clone();
+        let _ = answers(name, mutate(bytes, &changes));
+    }
+
+    #[test]
+    fn any_bytes_are_answered(name in 0..3usize, bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+        let _ = answers(NAMES[name], bytes);
+    }
+}
+
+/// Mutates corpus and good files for as long as `FOREREAD_FUZZ_SECONDS` says, or not at all.
+#[test]
+fn fuzz() {
+    let seconds = std::env::var("FOREREAD_FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut runner = TestRunner::new(ProptestConfig::default());
+    let of = |path: &Path| {
+        let format = Format::of_shard(path.to_str()?);
+        NAMES.into_iter().find(|name| Format::of_shard(name) == format)
+    };
+    let mut pool = seeds();
+    pool.extend(kept().into_iter().filter_map(|(path, bytes)| Some((of(&path)?, bytes))));
+    let draw = (any::<prop::sample::Index>(), changes());
+    for number in 0u64.. {
+        if Instant::now() >= until {
+            eprintln!("{number} shards were tried");
+            break;
+        }
+        let (seed, changes) = draw.new_tree(&mut runner).unwrap().current();
+        let (name, bytes) = pool[seed.index(pool.len())].clone();
+        let bytes = mutate(bytes, &changes);
+        let tried = std::panic::catch_unwind(|| answers(name, bytes.clone()).is_ok());
+        if tried.is_err() {
+            let path = corpus().join(format!("found-{:08x}-{name}", crc32c::crc32c(&bytes)));
+            fs::write(&path, &bytes).unwrap();
+            panic!("kept as {}", path.display());
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Many shards as one dataset: order, formats, names.
+
+use foreread_dataset::{Catalog, DatasetErrorKind, Format, IndexOptions, Progress};
+use foreread_types::SampleId;
+use proptest::prelude::*;
+
+use crate::origin::{Content, Held};
+use crate::writers::file;
+
+/// A ustar header, written by the book.
+pub fn header(name: &str, size: u64, kind: u8) -> Vec<u8> {
+    let mut block = vec![0; 512];
+    block[..name.len()].copy_from_slice(name.as_bytes());
+    block[100..108].copy_from_slice(b"0000644\0");
+    block[124..136].copy_from_slice(format!("{size:011o}\0").as_bytes());
+    block[156] = kind;
+    block[257..265].copy_from_slice(b"ustar\x0000");
+    seal(&mut block);
+    block
+}
+
+/// Puts the right checksum into a header.
+pub fn seal(block: &mut [u8]) {
+    block[148..156].fill(b' ');
+    let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+}
+
+/// A member with its padding.
+pub fn member(name: &str, data: &[u8]) -> Vec<u8> {
+    let mut bytes = header(name, data.len() as u64, b'0');
+    bytes.extend_from_slice(data);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+pub fn end() -> Vec<u8> {
+    vec![0; 1024]
+}
+
+fn keys(catalog: &Catalog) -> Vec<String> {
+    (0..catalog.len()).map(|id| catalog.path(SampleId(id)).unwrap().into_owned()).collect()
+}
+
+#[tokio::test]
+async fn samples_are_in_the_order_of_shards_and_of_places_in_them() {
+    let shard = |names: &[&str]| [names.iter().flat_map(|name| member(name, b"x")).collect(), end()].concat();
+    let origin = Held::new([
+        ("b.tar", shard(&["z.a", "y.a"])),
+        ("a/c.tar", shard(&["q.a"])),
+        ("a-b.tar", shard(&["r.a", "r.b"])),
+        ("none.tar", end()),
+    ]);
+    let mut last = Progress::default();
+    let catalog = origin.index_with(&IndexOptions::default(), |progress| last = progress).await.unwrap();
+    assert_eq!(keys(&catalog), ["a-b.tar/r", "a/c.tar/q", "b.tar/z", "b.tar/y"]);
+    assert_eq!((last.objects, last.samples, last.skipped), (4, 4, 0));
+    assert_eq!(catalog.label(SampleId(0)), None);
+    assert_eq!((catalog.labels().len(), catalog.base_url()), (0, "/data"));
+    assert_eq!(
+        (last.requests, last.bytes_read),
+        (
+            origin.requests.load(std::sync::atomic::Ordering::Relaxed),
+            origin.bytes.load(std::sync::atomic::Ordering::Relaxed)
+        )
+    );
+}
+
+#[tokio::test]
+async fn records_are_numbered_within_their_file() {
+    let origin = Held::new([("a.tfrecord", file("tensorflow.tfrecord")), ("b.tfrecords", file("tensorflow.tfrecord"))]);
+    let catalog = origin.index(&IndexOptions::default()).await.unwrap();
+    assert_eq!(catalog.format(), Format::TfRecord);
+    assert_eq!(keys(&catalog)[3..6], ["a.tfrecord/3", "b.tfrecords/0", "b.tfrecords/1"]);
+}
+
+#[tokio::test]
+async fn the_format_is_told_from_the_names_or_said() {
+    let tar = || Content::from(file("webdataset.tar"));
+    let origin = Held::new([("a.tar", tar()), ("notes.txt", b"x".to_vec().into())]);
+    assert_eq!(origin.index(&IndexOptions::default()).await.unwrap().format(), Format::Files);
+    let included = origin.index(&IndexOptions::default().including("*.tar")).await.unwrap();
+    assert_eq!((included.format(), included.len()), (Format::Tar, 3));
+    let error = origin.index(&IndexOptions::default().with_format(Format::Tar)).await.unwrap_err();
+    assert!(error.to_string().starts_with("/data: notes.txt: byte 0: "), "{error}");
+    let odd = Held::new([("train-00000-of-00001", file("tensorflow.tfrecord"))]);
+    assert_eq!(odd.index(&IndexOptions::default().with_format(Format::TfRecord)).await.unwrap().len(), 4);
+    let files = Held::new([("a.tar", tar())]).index(&IndexOptions::default().with_format(Format::Files)).await;
+    assert_eq!(files.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn named_shards_alone_are_taken_and_missing_ones_named_in_one_error() {
+    let tar = || Content::from(file("webdataset.tar"));
+    let origin = Held::new([("s-0.tar", tar()), ("s-1.tar", tar()), ("readme.md", b"x".to_vec().into())]);
+    let catalog = origin.index(&IndexOptions::default().naming(["s-1.tar"])).await.unwrap();
+    assert_eq!(keys(&catalog), ["s-1.tar/train/000000", "s-1.tar/train/000001", "s-1.tar/train/000002"]);
+    let named = foreread_dataset::expand("s-{0..9}.tar").unwrap();
+    let error = origin.index(&IndexOptions::default().naming(named)).await.unwrap_err();
+    assert_eq!(error.kind(), DatasetErrorKind::Invalid);
+    let expected = "/data: not there: s-2.tar, s-3.tar, s-4.tar, s-5.tar, s-6.tar and 3 more";
+    assert!(error.to_string().starts_with(expected), "{error}");
+}
+
+#[tokio::test]
+async fn archives_one_behind_the_other_are_one() {
+    let one = [member("a.x", b"1"), end()].concat();
+    let two = [member("b.x", b"2"), end()].concat();
+    let catalog = Held::new([("c.tar", [one, two].concat())]).index(&IndexOptions::default()).await.unwrap();
+    assert_eq!(keys(&catalog), ["c.tar/a", "c.tar/b"]);
+}
+
+#[tokio::test]
+async fn global_headers_hold_for_all_members_that_follow() {
+    let pax = |kind, records: &[u8]| {
+        let mut bytes = header("pax", records.len() as u64, kind);
+        bytes.extend_from_slice(records);
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+        bytes
+    };
+    let shard = [
+        pax(b'g', b"19 comment=nothing\n"),
+        pax(b'g', b"14 path=all.x\n"),
+        member("a.x", b"1"),
+        pax(b'x', b"14 path=one.x\n"),
+        member("b.x", b"2"),
+        end(),
+    ];
+    let catalog = Held::new([("c.tar", shard.concat())]).index(&IndexOptions::default()).await.unwrap();
+    assert_eq!(keys(&catalog), ["c.tar/all", "c.tar/one"]);
+}
+
+#[tokio::test]
+async fn the_fingerprint_is_of_what_is_in_the_shards() {
+    let of = async |objects: Vec<(&str, Vec<u8>)>| {
+        Held::new(objects).index(&IndexOptions::default()).await.unwrap().fingerprint()
+    };
+    let shard = |name: &str, data: &[u8]| [member(name, data), end()].concat();
+    let base = of(vec![("a.tar", shard("x.jpg", b"1"))]).await;
+    assert_eq!(base.to_string(), "e094a023a562711a700b52864b424de0");
+    assert_eq!(base, of(vec![("a.tar", shard("x.jpg", b"2"))]).await, "bytes are not read");
+    for other in [
+        vec![("b.tar", shard("x.jpg", b"1"))],
+        vec![("a.tar", shard("y.jpg", b"1"))],
+        vec![("a.tar", shard("x.png", b"1"))],
+        vec![("a.tar", shard("x.jpg", b"12"))],
+        vec![("a.tar", [shard("x.jpg", b"1"), end()].concat())],
+    ] {
+        assert_ne!(base, of(other).await);
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Made {
+    key: String,
+    fields: Vec<(String, usize)>,
+}
+
+fn made() -> impl Strategy<Value = Vec<Vec<Made>>> {
+    let size = prop_oneof![0..3usize, 500..530usize, 0..200_000usize];
+    let fields = prop::collection::btree_map("[a-z]{1,3}(\\.[a-z]{1,2})?", size, 1..4);
+    let sample = ("([a-z]{1,2}/){0,2}[a-z0-9]{1,4}", fields);
+    let shard = prop::collection::vec(sample, 0..30).prop_map(|samples| {
+        let mut samples: Vec<Made> = samples
+            .into_iter()
+            .map(|(key, fields)| Made { key, fields: fields.into_iter().collect() })
+            .collect();
+        samples.dedup_by(|a, b| a.key == b.key);
+        samples
+    });
+    prop::collection::vec(shard, 1..4)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Any samples, written and indexed, are those that were written.
+    #[test]
+    fn any_samples_come_back(shards in made(), latency in 0..2u64) {
+        let mut objects = Vec::new();
+        let mut expected = Vec::new();
+        for (number, samples) in shards.iter().enumerate() {
+            let mut bytes = Vec::new();
+            for sample in samples {
+                let mut fields = Vec::new();
+                for (field, size) in &sample.fields {
+                    let data: Vec<u8> = (0..*size).map(|at| (at * 7 + size) as u8).collect();
+                    bytes.extend(member(&format!("{}.{field}", sample.key), &data));
+                    fields.push((field.clone(), data));
+                }
+                expected.push((format!("{number}.tar/{}", sample.key), fields));
+            }
+            bytes.extend(end());
+            objects.push((format!("{number}.tar"), bytes));
+        }
+        prop_assume!(!expected.is_empty());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let origin = Held::new(objects).slow(std::time::Duration::from_millis(latency));
+        let catalog = runtime.block_on(origin.index(&IndexOptions::default())).unwrap();
+        let mut found = Vec::new();
+        for id in 0..catalog.len() {
+            let sample = origin.sample(&catalog, id);
+            let fields = catalog.fields(SampleId(id)).unwrap();
+            let fields = fields.into_iter().map(|field| {
+                (field.name.to_owned(), sample[field.range.start as usize..field.range.end as usize].to_vec())
+            });
+            found.push((catalog.path(SampleId(id)).unwrap().into_owned(), fields.collect::<Vec<_>>()));
+        }
+        prop_assert_eq!(found, expected);
+    }
+}

@@ -116,10 +116,10 @@ pub struct Demo {
 
 #[derive(Debug, Args)]
 pub struct Index {
-    /// The dataset: a directory or a URL
-    #[arg(value_name = "URL")]
-    pub target: String,
-    /// How samples lie in objects: auto or files
+    /// The dataset: a directory or a URL; or its shards, by name or with braces ('DIR/shard-{000..146}.tar')
+    #[arg(value_name = "URL", required = true)]
+    pub targets: Vec<String>,
+    /// How samples lie in objects: auto, files, tar (WebDataset), tfrecord or zip [default: auto]
     #[arg(long)]
     pub format: Option<String>,
     /// Index only what matches this glob (relative path; may be repeated)
@@ -270,7 +270,7 @@ impl Running {
 
 #[derive(Debug, Args)]
 pub struct Load {
-    /// The dataset: a directory, a URL, or a catalog made by `foreread index`
+    /// The dataset: a directory or a URL of files or shards, or a catalog made by `foreread index`
     #[arg(value_name = "URL|CATALOG")]
     pub target: String,
     #[command(flatten)]

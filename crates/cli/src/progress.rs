@@ -78,9 +78,12 @@ impl Drop for Work {
 pub fn listing(target: &str) -> impl FnMut(Progress) + Send + 'static {
     let mut work = Work::new(format!("listing {target}"), 0, "samples");
     move |progress| {
-        work.at(progress.objects);
+        work.at(progress.samples);
         if let Some(bar) = &work.bar {
-            bar.set_message(format!("listing, {}", ByteSize(progress.bytes)));
+            bar.set_message(match progress.requests {
+                0 => format!("listing, {}", ByteSize(progress.bytes)),
+                requests => format!("indexing {}, {requests} requests", ByteSize(progress.bytes)),
+            });
         }
     }
 }

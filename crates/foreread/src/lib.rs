@@ -27,6 +27,7 @@ mod report;
 mod runtime;
 mod size;
 mod state;
+mod target;
 mod text;
 mod together;
 
@@ -39,8 +40,8 @@ pub use foreread_planner as planner;
 pub use foreread_tier as tier;
 pub use foreread_types as types;
 
-pub use foreread_dataset::{Catalog, IndexOptions, Progress};
-pub use foreread_loader::{Batch, Batches, LoadError, LoadErrorKind, OnError};
+pub use foreread_dataset::{Catalog, Format, IndexOptions, Progress};
+pub use foreread_loader::{Batch, BatchSample, Batches, LoadError, LoadErrorKind, OnError};
 pub use foreread_oracle::{Deal, Position};
 
 pub use crate::calibration::{

@@ -30,7 +30,7 @@ use crate::state::State;
 /// Whatever is not set is as [`Config::default`] says.
 #[derive(Clone, Debug)]
 pub struct Builder {
-    target: String,
+    targets: Vec<String>,
     config: Config,
     registry: Registry,
     runtime: Option<Handle>,
@@ -39,6 +39,14 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// One more shard, beside the one that the builder was made with: both are of one dataset, whose place is the
+    /// directory that holds all that are named.
+    #[must_use]
+    pub fn shard(mut self, shard: impl Into<String>) -> Self {
+        self.targets.push(shard.into());
+        self
+    }
+
     /// Replaces all settings at once.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
@@ -154,8 +162,8 @@ impl Builder {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         let prepared = workers.wait(async move {
-            let Self { target, config, registry, resume, .. } = self;
-            Prepared::new(&target, config, &registry, &context, resume, progress).await
+            let Self { targets, config, registry, resume, .. } = self;
+            Prepared::new(&targets, config, &registry, &context, resume, progress).await
         })?;
         Ok(Ready { prepared, workers })
     }
@@ -188,7 +196,7 @@ impl Builder {
         let workers = Workers::new(runtime)?;
         let context = self.context(workers.handle());
         let prepared =
-            Prepared::new(&self.target, self.config, &self.registry, &context, self.resume, |_| ()).await?;
+            Prepared::new(&self.targets, self.config, &self.registry, &context, self.resume, |_| ()).await?;
         Ok(Ready { prepared, workers }.start())
     }
 
@@ -196,7 +204,7 @@ impl Builder {
         Context { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
     }
 
-    /// Lists the dataset into a catalog, without planning or reading. Blocks the thread; not for async code.
+    /// Lists the dataset into a catalog, without planning, and reading no more than shards' heads. Blocks the thread; not for async code.
     ///
     /// # Errors
     /// If it cannot be opened or listed, or nothing in it is a sample.
@@ -208,7 +216,8 @@ impl Builder {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         workers.wait(async move {
-            origin::index(&self.target, &options, &self.registry, &context, progress).await
+            let shared = origin::Shared::new(&self.config);
+            origin::index(&self.targets, options, &self.registry, &context, &shared, progress).await
         })
     }
 }
@@ -302,10 +311,11 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Settings for a run over `target`: the URL or path of a dataset, or of a catalog.
+    /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard; braces name several
+    /// shards ([`expand`](foreread_dataset::expand)).
     pub fn builder(target: impl Into<String>) -> Builder {
         Builder {
-            target: target.into(),
+            targets: vec![target.into()],
             config: Config::default(),
             registry: Registry::with_defaults(),
             runtime: None,

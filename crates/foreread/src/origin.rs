@@ -4,13 +4,14 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;
 
-use foreread_dataset::{CATALOG_NAME, Catalog, IndexOptions, Progress};
+use foreread_dataset::{CATALOG_NAME, Catalog, Format, IndexOptions, Progress};
 use foreread_layers::{AdaptivePolicy, Limit, Meter, Stack, Throttle};
 use foreread_tier::{Context, OpenOptions, OriginTier};
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::registry::Registry;
+use crate::target::Target;
 
 /// What the origins of one run share: the user's limits are on all of them together.
 #[derive(Clone, Debug)]
@@ -48,12 +49,6 @@ impl Shared {
         Self { meter, stack: stack.with_limit(None).with_hedge(None).with_deadline(None), options }
     }
 
-    /// `origin` for finding its samples: tried again and limited as reads of samples are, and not counted among them.
-    fn finding(&self, origin: &Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
-        let uncounted = Self { stack: self.stack.clone().with_meter(Meter::new()), ..self.clone() };
-        uncounted.wrap(Arc::clone(origin)).0
-    }
-
     /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory whose pages this
     /// machine's kernel keeps finds its own parallelism (its threads say when they wait), does not answer late, and is
     /// read at memory's speed: it gets only what the user asked for. Beside it the limit on what is under way.
@@ -64,6 +59,14 @@ impl Shared {
         let fixed = self.options.parallelism.and_then(NonZeroUsize::new).map(Limit::new);
         let stack = self.stack.clone().with_hedge(None).with_deadline(None).with_limit(fixed.clone());
         (stack.wrap(origin), fixed)
+    }
+
+    /// `origin` for reading the heads of what is in shards: patient with a store that falters, within the user's limit
+    /// on its bandwidth, and not counted as the run's.
+    fn for_index(&self, origin: &Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
+        let stack = self.stack.clone().with_meter(Meter::new()).with_limit(None).with_hedge(None);
+        let stack = if origin.profile().kernel_cached { stack.with_deadline(None) } else { stack };
+        stack.wrap(Arc::clone(origin))
     }
 }
 
@@ -76,38 +79,51 @@ pub(crate) struct Opened {
     pub(crate) limit: Option<Limit>,
 }
 
-/// Opens `target`: a catalog file, whose origin is the one that it was made from, or the URL or path of an origin,
-/// which has a catalog in it or is listed.
+/// Opens what `targets` name: a catalog file, whose origin is the one that it was made from, or the URL or path of an
+/// origin, which has a catalog in it or is listed, or shards of one.
 pub(crate) async fn open(
-    target: &str,
+    targets: &[String],
     registry: &Registry,
     context: &Context,
     shared: &Shared,
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Opened> {
-    let path = Path::new(target);
-    let catalog = if path.is_file() { Some(open_catalog(path, context).await?) } else { None };
-    let url = match &catalog {
-        Some(catalog) => catalog.base_url().to_owned(),
-        None => absolute(target),
+    // A file that is neither is said to be no catalog.
+    let catalog = match targets {
+        [one] if Path::new(one).is_file() && Format::of_shard(one).is_none() => {
+            Some(open_catalog(Path::new(one), context).await?)
+        }
+        _ => None,
     };
-    let backend = registry.find(&url)?;
-    let store = backend.open(&url, &shared.options, context).await?;
+    let target = match &catalog {
+        Some(catalog) => Target { url: catalog.base_url().to_owned(), objects: Vec::new() },
+        None => Target::of(targets)?,
+    };
+    let backend = registry.find(&target.url)?;
+    let store = backend.open(&target.url, &shared.options, context).await?;
     let catalog = match catalog {
         Some(catalog) => catalog,
-        None => match Catalog::stored(&*shared.finding(&store), &url).await? {
-            Some(catalog) => {
-                let samples = catalog.len();
-                tracing::info!(url, samples, "uses the {CATALOG_NAME} that lies there; nothing is listed");
-                catalog
-            }
-            None => {
-                Catalog::index(&*shared.finding(&store), &url, &IndexOptions::default(), progress).await?
-            }
-        },
+        None => found(target, &*shared.for_index(&store), progress).await?,
     };
     let (origin, limit) = shared.wrap(store);
     Ok(Opened { catalog, origin, limit })
+}
+
+/// The catalog that lies in an origin, or what listing it makes; of named shards, always that.
+async fn found(
+    target: Target,
+    origin: &dyn OriginTier,
+    progress: impl FnMut(Progress) + Send,
+) -> Result<Catalog> {
+    let Target { url, objects } = target;
+    if objects.is_empty()
+        && let Some(catalog) = Catalog::stored(origin, &url).await?
+    {
+        let samples = catalog.len();
+        tracing::info!(url, samples, "uses the {CATALOG_NAME} that lies there; nothing is listed");
+        return Ok(catalog);
+    }
+    Ok(Catalog::index(origin, &url, &IndexOptions::default().naming(objects), progress).await?)
 }
 
 async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {
@@ -136,21 +152,22 @@ pub(crate) fn absolute(target: &str) -> String {
     }
 }
 
-/// Lists `target` into a catalog.
+/// Lists what `targets` name into a catalog.
 ///
 /// # Errors
 /// If it cannot be opened or listed, or nothing in it is a sample.
-pub async fn index(
-    target: &str,
-    options: &IndexOptions,
+pub(crate) async fn index(
+    targets: &[String],
+    options: IndexOptions,
     registry: &Registry,
     context: &Context,
+    shared: &Shared,
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Catalog> {
-    let url = absolute(target);
-    let shared = Shared::new(&Config::default());
-    let origin = registry.find(&url)?.open(&url, &OpenOptions::default(), context).await?;
-    Ok(Catalog::index(&*shared.finding(&origin), &url, options, progress).await?)
+    let Target { url, objects } = Target::of(targets)?;
+    let options = options.naming(objects);
+    let origin = registry.find(&url)?.open(&url, &shared.options, context).await?;
+    Ok(Catalog::index(&*shared.for_index(&origin), &url, &options, progress).await?)
 }
 
 #[cfg(test)]

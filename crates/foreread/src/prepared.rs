@@ -33,7 +33,7 @@ pub struct Prepared {
 impl Prepared {
     /// Opens the datasets, draws the order and plans.
     pub(crate) async fn new(
-        target: &str,
+        targets: &[String],
         config: Config,
         registry: &Registry,
         context: &Context,
@@ -42,9 +42,9 @@ impl Prepared {
     ) -> Result<Self> {
         let config = config.validated()?;
         let shared = Shared::new(&config);
-        let mut opened = vec![open(target, registry, context, &shared, &mut progress).await?];
+        let mut opened = vec![open(targets, registry, context, &shared, &mut progress).await?];
         if let Some(target) = &config.validate {
-            opened.push(open(target, registry, context, &shared, &mut progress).await?);
+            opened.push(open(std::slice::from_ref(target), registry, context, &shared, &mut progress).await?);
         }
         let sizes: Vec<Sizes> = opened.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);

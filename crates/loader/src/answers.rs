@@ -1,7 +1,7 @@
 //! The answers to one batch of reads, held to the tier's contract.
 //!
 //! Whatever a tier does, every read that was issued is answered once: tags that are unknown or come twice are dropped,
-//! a wrong length becomes an error, and reads that a tier forgot when its stream ended, or when it panicked, fail by
+//! a wrong length or a wrong checksum (where the catalog has one) becomes an error, and reads that a tier forgot when its stream ended, or when it panicked, fail by
 //! name. An engine that trusted a tier here would wait for ever.
 
 use std::any::Any;
@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use foreread_tier::{Charge, Completions, ErrorKind, ReadRequest, Sample, Tier, TierError};
 use foreread_types::{SampleKey, Tick};
 use futures::{Stream, StreamExt};
@@ -23,6 +24,33 @@ pub(crate) struct Pending {
     pub(crate) block: Option<BlockId>,
     pub(crate) bytes: u64,
     pub(crate) charge: Charge,
+    /// What the bytes must add up to, where the sample's format says so.
+    pub(crate) check: Option<Check>,
+}
+
+/// The CRC-32C of a sample's bytes, and where in its object they begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Check {
+    pub(crate) crc32c: u32,
+    pub(crate) at: u64,
+}
+
+impl Check {
+    /// `data`, if it is what was written. It is bytes that came from far away, so this costs little beside their way (5
+    /// us for 110 KB).
+    pub(crate) fn passed(self, tier: &str, data: Bytes) -> Result<Bytes, TierError> {
+        let found = crc32c::crc32c(&data);
+        if found == self.crc32c {
+            return Ok(data);
+        }
+        let why = format!(
+            "the checksum of its {} bytes from byte {} on is {found:08x}, and its shard says {:08x}",
+            data.len(),
+            self.at,
+            self.crc32c
+        );
+        Err(TierError::new(ErrorKind::Corrupt, tier).with_detail(why))
+    }
 }
 
 pub(crate) struct Answers {
@@ -88,9 +116,13 @@ impl Stream for Answers {
             let Some(pending) = this.pending.get_mut(completion.tag as usize).and_then(Option::take) else {
                 continue;
             };
-            let Pending { tick, key, block, bytes, charge } = pending;
+            let Pending { tick, key, block, bytes, charge, check } = pending;
             let result = match completion.result {
-                Ok(data) if data.len() as u64 == bytes => Ok(Sample::new(data, charge)),
+                Ok(data) if data.len() as u64 == bytes => match check {
+                    Some(check) => check.passed(&this.tier, data),
+                    None => Ok(data),
+                }
+                .map(|data| Sample::new(data, charge)),
                 Ok(data) => Err(TierError::new(ErrorKind::Changed, &*this.tier)
                     .with_detail(format!("{} bytes instead of {bytes}", data.len()))),
                 Err(error) => Err(error),
@@ -108,7 +140,6 @@ impl Stream for Answers {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use foreread_tier::{Budget, Completion, ReadRequest, TierProfile};
     use futures::{FutureExt, stream};
 
@@ -142,6 +173,7 @@ mod tests {
             block: None,
             bytes: 2,
             charge: budget.charge(2),
+            check: (tick == 11).then_some(Check { crc32c: crc32c::crc32c(b"ab"), at: 5 }),
         };
         let say = |tag, bytes: &'static [u8]| Completion { tag, result: Ok(Bytes::from_static(bytes)) };
         let told = vec![say(9, b"ab"), say(1, b"ab"), say(1, b"cd"), say(0, b"abc")];
@@ -152,6 +184,27 @@ mod tests {
         assert_eq!(got[1].result.as_ref().unwrap_err().kind(), ErrorKind::Changed);
         assert_eq!(got[2].result.as_ref().unwrap_err().kind(), ErrorKind::Closed);
         drop(got);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn bytes_that_do_not_add_up_are_corrupt() {
+        let budget = Budget::new(100);
+        let check = Some(Check { crc32c: crc32c::crc32c(b"ab"), at: 1234 });
+        let pending = Pending {
+            tick: Tick(1),
+            key: SampleKey::default(),
+            block: None,
+            bytes: 2,
+            charge: budget.charge(2),
+            check,
+        };
+        let told = vec![Completion { tag: 0, result: Ok(Bytes::from_static(b"aB")) }];
+        let answers = Answers::of(&Odd(told), Vec::new(), vec![pending]);
+        let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
+        let error = got[0].result.as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("2 bytes from byte 1234 on"), "{error}");
         assert_eq!(budget.used(), 0);
     }
 }

@@ -1,6 +1,9 @@
 //! What the trainer gets.
 
+use std::ops::Range;
+
 use bytes::Bytes;
+use foreread_dataset::Catalog;
 use foreread_oracle::PhaseKind;
 use foreread_tier::Sample;
 use foreread_types::{DatasetId, SampleId};
@@ -17,6 +20,7 @@ pub struct Batch {
     pub(crate) epoch: u64,
     pub(crate) phase: PhaseKind,
     pub(crate) dataset: DatasetId,
+    pub(crate) catalog: Catalog,
     pub(crate) index: u64,
     pub(crate) samples: Vec<(SampleId, Sample)>,
     pub(crate) taking: Taking,
@@ -61,5 +65,58 @@ impl Batch {
     /// Each sample's id and bytes, in order. The bytes are shared, not copied.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (SampleId, &Bytes)> {
         self.samples.iter().map(|(id, sample)| (*id, sample.data()))
+    }
+
+    /// Each sample with what its catalog knows of it, in order.
+    pub fn samples(&self) -> impl ExactSizeIterator<Item = BatchSample<'_>> {
+        self.samples.iter().map(|(id, sample)| BatchSample {
+            id: *id,
+            data: sample.data(),
+            catalog: &self.catalog,
+        })
+    }
+}
+
+/// One sample of a [`Batch`].
+#[derive(Clone, Copy, Debug)]
+pub struct BatchSample<'a> {
+    id: SampleId,
+    data: &'a Bytes,
+    catalog: &'a Catalog,
+}
+
+impl<'a> BatchSample<'a> {
+    /// Its number in the catalog.
+    pub fn id(&self) -> SampleId {
+        self.id
+    }
+
+    /// All its bytes. Of a WebDataset sample that is its whole extent, with the headers that lie between its members.
+    pub fn bytes(&self) -> &'a Bytes {
+        self.data
+    }
+
+    /// What its shard calls it (WebDataset's `__key__`, a zip member's name); `None` for files and records.
+    pub fn key(&self) -> Option<&'a str> {
+        self.catalog.key(self.id)
+    }
+
+    /// The part of a WebDataset sample that is called `name` (`jpg`, `cls`, in lower case); `None` if it has none.
+    ///
+    /// The bytes are shared, not copied: as long as they are held, the whole sample is.
+    pub fn field(&self, name: &str) -> Option<Bytes> {
+        self.slice(self.catalog.field(self.id, name)?)
+    }
+
+    /// All parts of a WebDataset sample with their names, in their order; none of any other.
+    pub fn fields(&self) -> Vec<(&'a str, Bytes)> {
+        // A name that is no text is found out when the catalog is asked for it.
+        let fields = self.catalog.fields(self.id).unwrap_or_default();
+        fields.into_iter().filter_map(|field| Some((field.name, self.slice(field.range)?))).collect()
+    }
+
+    fn slice(&self, range: Range<u64>) -> Option<Bytes> {
+        let range = usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?;
+        (range.start <= range.end && range.end <= self.data.len()).then(|| self.data.slice(range))
     }
 }

@@ -8,9 +8,10 @@ use bytes::Bytes;
 use foreread_tier::{CacheTier, Charge, ErrorKind, Lookup, Object, Sample, Span, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
 
+use crate::answers::Check;
 use crate::blocks::{BlockId, Extent, Waiting};
 use crate::core::Event;
-use crate::driver::{Driver, Turn, in_passing, not_kept, skipped};
+use crate::driver::{Driver, Turn, Wanted, in_passing, not_kept, skipped};
 
 /// How long a sample waits for a cache that has too much on its way, and how often it asks: 4 s in all. It holds back the next blocks
 /// meanwhile.
@@ -21,17 +22,24 @@ impl Driver {
     pub(crate) fn read(&mut self, place: (Object, Span), tick: Tick, key: SampleKey, turn: &mut Turn) {
         let bytes = self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id);
         let waiting = Waiting { tick, key, charge: self.staging.charge(bytes) };
-        if let Err(Waiting { charge, .. }) = self.blocks.wait(waiting) {
-            turn.origins[key.dataset.0 as usize].push(place, (tick, key), None, |_| charge);
+        if let Err(waiting) = self.blocks.wait(waiting) {
+            self.read_at(place, waiting, turn);
         }
+    }
+
+    fn read_at(&self, place: (Object, Span), waiting: Waiting, turn: &mut Turn) {
+        let Waiting { tick, key, charge } = waiting;
+        let dataset = key.dataset.0 as usize;
+        let crc32c = self.datasets[dataset].catalog.crc32c(key.id);
+        turn.origins[dataset].push(place, Wanted { tick, key, block: None, crc32c }, |_| charge);
     }
 
     /// Reads what a block did not bring.
     pub(crate) fn read_singly(&mut self, waiting: Waiting, turn: &mut Turn, events: &mut Vec<Event>) {
-        let Waiting { tick, key, charge } = waiting;
-        match self.locate(key) {
-            Ok(place) => turn.origins[key.dataset.0 as usize].push(place, (tick, key), None, |_| charge),
+        match self.locate(waiting.key) {
+            Ok(place) => self.read_at(place, waiting, turn),
             Err(error) => {
+                let Waiting { tick, key, charge } = waiting;
                 drop(charge);
                 self.failed(tick, key, error, events);
             }
@@ -53,7 +61,8 @@ impl Driver {
             self.blocks.began();
             match self.locate(first) {
                 Ok((object, _)) if pays => {
-                    turn.origins[dataset.0 as usize].push((object, span), (due, first), Some(id), |_| charge);
+                    let wanted = Wanted { tick: due, key: first, block: Some(id), crc32c: None };
+                    turn.origins[dataset.0 as usize].push((object, span), wanted, |_| charge);
                 }
                 // Its samples' own reads will say what is wrong.
                 _ => {
@@ -122,21 +131,25 @@ impl Driver {
         }
     }
 
-    /// A sample's own copy of its bytes.
+    /// A sample's own copy of its bytes, checked where its shard says what they add up to.
     fn cut(&self, block: &[u8], extent: &Extent, key: SampleKey) -> Result<Bytes, TierError> {
         let (_, span) = self.locate(key)?;
-        let within = match span {
-            Span::Range(range) => range
-                .start
-                .checked_sub(extent.bytes.start)
-                .zip(range.end.checked_sub(extent.bytes.start))
-                .and_then(|(from, to)| block.get(from as usize..to as usize)),
-            Span::Whole => None,
-        };
-        within.map(Bytes::copy_from_slice).ok_or_else(|| {
-            TierError::new(ErrorKind::Invalid, "engine").with_detail("its extent is not within its block")
-        })
+        let of_dataset = &self.datasets[key.dataset.0 as usize];
+        let Span::Range(range) = span else { return Err(outside()) };
+        let within =
+            range.start.checked_sub(extent.bytes.start).zip(range.end.checked_sub(extent.bytes.start));
+        let bytes =
+            within.and_then(|(from, to)| block.get(from as usize..to as usize)).ok_or_else(outside)?;
+        let bytes = Bytes::copy_from_slice(bytes);
+        match of_dataset.catalog.crc32c(key.id) {
+            Some(crc32c) => Check { crc32c, at: range.start }.passed(of_dataset.origin.name(), bytes),
+            None => Ok(bytes),
+        }
     }
+}
+
+fn outside() -> TierError {
+    TierError::new(ErrorKind::Invalid, "engine").with_detail("its extent is not within its block")
 }
 
 /// Gives a sample that nobody waits for to its cache.

@@ -9,6 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_oracle::{AccessStream, OracleError, Run};
 use foreread_planner::{Plan, Retention};
@@ -20,7 +21,7 @@ use futures::stream::SelectAll;
 use futures::{FutureExt, StreamExt};
 use tokio::task::JoinHandle;
 
-use crate::answers::{Answer, Answers, Pending};
+use crate::answers::{Answer, Answers, Check, Pending};
 use crate::batch::Batch;
 use crate::blocks::{BlockId, BlockTable, Blocks, Waiting};
 use crate::core::{Action, Core, Event};
@@ -100,6 +101,16 @@ impl Held {
     }
 }
 
+/// What is read, and for which use.
+pub(crate) struct Wanted {
+    pub(crate) tick: Tick,
+    /// The sample, or the first one of the block.
+    pub(crate) key: SampleKey,
+    pub(crate) block: Option<BlockId>,
+    /// What the bytes must add up to, where that is known and not yet checked below.
+    pub(crate) crc32c: Option<u32>,
+}
+
 /// Reads that leave together: those of one origin or one cache.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
@@ -108,18 +119,20 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Adds a read of a sample, or of the `block` that begins with it; `charge` is what its bytes are counted in.
+    /// Adds a read; `charge` is what its bytes are counted in.
     pub(crate) fn push(
         &mut self,
         (object, span): (Object, Span),
-        (tick, key): (Tick, SampleKey),
-        block: Option<BlockId>,
+        wanted: Wanted,
         charge: impl FnOnce(u64) -> Charge,
     ) {
+        let Wanted { tick, key, block, crc32c } = wanted;
         let tag = self.requests.len() as u32;
+        let at = if let Span::Range(range) = &span { range.start } else { 0 };
         let request = ReadRequest { tag, key, object, span, due: tick };
         let bytes = request.len();
-        self.pending.push(Pending { tick, key, block, bytes, charge: charge(bytes) });
+        let check = crc32c.map(|crc32c| Check { crc32c, at });
+        self.pending.push(Pending { tick, key, block, bytes, charge: charge(bytes), check });
         self.requests.push(request);
     }
 }
@@ -203,8 +216,9 @@ impl Driver {
         mut error: TierError,
         events: &mut Vec<Event>,
     ) {
-        if let (None, Ok((object, _))) = (error.object(), self.locate(key)) {
-            error = error.with_object(&*object.path);
+        let catalog = &self.datasets[key.dataset.0 as usize].catalog;
+        if let (None, Ok(path)) = (error.object(), catalog.path(key.id)) {
+            error = error.with_object(path);
         }
         tracing::debug!(%key, %error, "a read failed");
         if let Some(errors) = &mut self.errors {
@@ -263,12 +277,17 @@ impl Driver {
             }),
             Action::Fetch { tick, key, level } => match self.locate(key) {
                 Ok(place) => {
-                    let charge = |bytes| self.staging.charge(bytes);
-                    turn.caches[level].push(place, (tick, key), None, charge);
+                    let wanted = Wanted { tick, key, block: None, crc32c: None };
+                    turn.caches[level].push(place, wanted, |bytes| self.staging.charge(bytes));
                 }
                 Err(error) => self.unread(tick, key, error, events),
             },
             Action::Read { tick, key } => match self.locate(key) {
+                // Nothing lies between two bytes of an object, and nobody is asked for it.
+                Ok((_, Span::Range(range))) if range.is_empty() => {
+                    self.held.put(tick, key.id, Sample::uncharged(Bytes::new()));
+                    events.push(Event::Arrived(tick));
+                }
                 Ok(place) => self.read(place, tick, key, turn),
                 Err(error) => self.unread(tick, key, error, events),
             },
@@ -348,7 +367,8 @@ impl Driver {
         let samples = self.held.take(ticks);
         let Some(of) = self.run.pass(pass) else { return };
         let (epoch, phase, dataset) = (of.epoch, of.kind, of.dataset);
-        self.handover.push(Batch { pass, epoch, phase, dataset, index, samples, taking });
+        let catalog = self.datasets[dataset.0 as usize].catalog.clone();
+        self.handover.push(Batch { pass, epoch, phase, dataset, catalog, index, samples, taking });
     }
 }
 

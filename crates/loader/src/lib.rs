@@ -21,7 +21,7 @@ mod loader;
 mod pace;
 mod report;
 
-pub use crate::batch::Batch;
+pub use crate::batch::{Batch, BatchSample};
 pub use crate::blocks::BlockTable;
 pub use crate::core::OnError;
 pub use crate::driver::Dataset;

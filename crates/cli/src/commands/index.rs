@@ -2,9 +2,11 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use anyhow::Result;
-use foreread::{ByteSize, Catalog, Error, ErrorKind, IndexOptions, Loader};
+use foreread::{ByteSize, Catalog, Error, ErrorKind, Format, IndexOptions, Loader, Progress};
 
 use crate::arguments::Index;
 use crate::{output, progress, settings};
@@ -14,18 +16,36 @@ pub fn run(options: &Index) -> Result<()> {
     if options.explain {
         return settings::explain(&knobs);
     }
-    if !matches!(knobs.get("format"), None | Some(("auto" | "files", _))) {
-        return Err(knobs.refuse("format", "it is auto or files").into());
-    }
     let mut index = IndexOptions::default();
     index.include = settings::list(&knobs, "include");
     index.exclude = settings::list(&knobs, "exclude");
+    index.format = match knobs.get("format") {
+        None | Some(("auto", _)) => None,
+        Some((name, _)) => match Format::from_name(name) {
+            Some(format) => Some(format),
+            None => return Err(knobs.refuse("format", "it is auto, files, tar, tfrecord or zip").into()),
+        },
+    };
     let path = match knobs.get("output") {
         Some((path, _)) => path.to_owned(),
-        None => default_name(&options.target),
+        None => default_name(&options.targets),
     };
     refuse_to_replace(Path::new(&path))?;
-    let catalog = Loader::builder(&options.target).index(index, progress::listing(&options.target))?;
+    let (first, more) =
+        options.targets.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
+    let builder = more.iter().fold(Loader::builder(first), |builder, shard| builder.shard(shard));
+    let last = Arc::new(Mutex::new(Progress::default()));
+    let mut shown = progress::listing(first);
+    let tell = {
+        let last = Arc::clone(&last);
+        move |progress| {
+            *last.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+            shown(progress);
+        }
+    };
+    let began = Instant::now();
+    let catalog = builder.index(index, tell)?;
+    let took = began.elapsed();
     catalog.save(Path::new(&path)).map_err(Error::from)?;
     let mut out = output::stdout();
     writeln!(
@@ -36,7 +56,27 @@ pub fn run(options: &Index) -> Result<()> {
         catalog.labels().len(),
         catalog.fingerprint()
     )?;
+    if catalog.format() != Format::Files {
+        let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(out, "{}", cost(catalog.format(), &last, took.as_secs_f64()))?;
+    }
     Ok(out.flush()?)
+}
+
+/// What looking into shards has cost.
+fn cost(format: Format, last: &Progress, seconds: f64) -> String {
+    let skipped = match last.skipped {
+        0 => String::new(),
+        1 => "; 1 member is no sample".to_owned(),
+        more => format!("; {more} members are no samples"),
+    };
+    format!(
+        "indexed {} of {} in {seconds:.1} s with {} requests, {} read{skipped}",
+        ByteSize(last.bytes),
+        format.name(),
+        last.requests,
+        ByteSize(last.bytes_read),
+    )
 }
 
 /// A catalog may take a catalog's place, and nothing else's.
@@ -49,9 +89,16 @@ fn refuse_to_replace(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The last part of the target's path, in the working directory.
-fn default_name(target: &str) -> String {
-    let name = target.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+/// The last part of the dataset's path, in the working directory; of shards that is the directory that they lie in.
+fn default_name(targets: &[String]) -> String {
+    let first = targets.first().map_or("", |first| first.trim_end_matches('/'));
+    let shards = targets.len() > 1 || first.contains('{');
+    let path = if shards {
+        first.split('{').next().and_then(|path| path.rsplit_once('/')).map_or("", |it| it.0)
+    } else {
+        first
+    };
+    let name = path.rsplit('/').next().unwrap_or_default();
     let name = if matches!(name, "" | "." | "..") { "catalog" } else { name };
     format!("{name}.foreread")
 }
@@ -67,8 +114,12 @@ mod tests {
             ("s3://bucket/images", "images.foreread"),
             (".", "catalog.foreread"),
             ("/", "catalog.foreread"),
+            ("/data/train/shard-{0..9}.tar", "train.foreread"),
+            ("shard-{0..9}.tar", "catalog.foreread"),
+            ("s3://bucket/a.tar", "a.tar.foreread"),
         ] {
-            assert_eq!(default_name(target), name);
+            assert_eq!(default_name(&[target.to_owned()]), name);
         }
+        assert_eq!(default_name(&["/x/a.tar".to_owned(), "/x/b.tar".to_owned()]), "x.foreread");
     }
 }

@@ -139,7 +139,8 @@ impl<'a> Reader<'a> {
     }
 
     fn at_hand(&self, at: u64) -> &[u8] {
-        let from = at.checked_sub(self.at).map_or(usize::MAX, |from| usize::try_from(from).unwrap_or(usize::MAX));
+        let from =
+            at.checked_sub(self.at).map_or(usize::MAX, |from| usize::try_from(from).unwrap_or(usize::MAX));
         self.window.get(from..).unwrap_or_default()
     }
 

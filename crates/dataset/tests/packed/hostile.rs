@@ -45,7 +45,8 @@ fn answers(name: &str, bytes: Vec<u8>) -> Result<Catalog, DatasetError> {
         Err(error) => {
             let text = error.to_string();
             assert!(!text.contains('\n') && text.starts_with("/data: "), "{text}");
-            let told = text.starts_with(&format!("/data: {name}: byte ")) || error.kind() == DatasetErrorKind::Empty;
+            let told =
+                text.starts_with(&format!("/data: {name}: byte ")) || error.kind() == DatasetErrorKind::Empty;
             assert!(told, "{text}");
         }
     }
@@ -79,7 +80,11 @@ fn sizes_that_overflow_or_lie() {
     fails(sized(b"777777777777"), 0, "cut short");
     fails(sized(b"garbage!!!!!"), 0, "impossibly large");
     let good = member("a.x", b"x");
-    fails([good.clone(), pax(b'x', b"29 size=18446744073709551615\n"), good.clone(), end()].concat(), 2048, "impossibly");
+    fails(
+        [good.clone(), pax(b'x', b"29 size=18446744073709551615\n"), good.clone(), end()].concat(),
+        2048,
+        "impossibly",
+    );
     fails([pax(b'x', b"31 size=9999999999999999999999\n"), good, end()].concat(), 0, "impossibly large");
 }
 
@@ -167,7 +172,10 @@ fn records_that_lie() {
     let good = file("tensorflow.tfrecord");
     let fails = |bytes: Vec<u8>, at: u64, why: &str| {
         let error = answers("a.tfrecord", bytes).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("/data: a.tfrecord: byte {at}: ")) && error.contains(why), "{error}");
+        assert!(
+            error.starts_with(&format!("/data: a.tfrecord: byte {at}: ")) && error.contains(why),
+            "{error}"
+        );
     };
     for at in 0..12 {
         let mut bytes = good.clone();
@@ -208,7 +216,8 @@ fn zips_that_lie() {
     fails(b"PK".to_vec(), "no zip archive");
     fails(Vec::new(), "no zip archive");
     // Two members at one place.
-    let second = directory + 1 + good[directory + 1..].windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
+    let second =
+        directory + 1 + good[directory + 1..].windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
     let mut bytes = good.clone();
     bytes.copy_within(directory + 42..directory + 46, second + 42);
     fails(bytes, "overlaps");
@@ -314,7 +323,10 @@ fn mutate(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
     let value = prop_oneof![any::<u64>(), 0..2000u64, Just(u64::MAX), Just(1 << 63)];
-    prop::collection::vec((any::<u8>(), any::<prop::sample::Index>(), any::<prop::sample::Index>(), value), 1..5)
+    prop::collection::vec(
+        (any::<u8>(), any::<prop::sample::Index>(), any::<prop::sample::Index>(), value),
+        1..5,
+    )
 }
 
 proptest! {
@@ -336,7 +348,8 @@ proptest! {
 /// Mutates corpus and good files for as long as `FOREREAD_FUZZ_SECONDS` says, or not at all.
 #[test]
 fn fuzz() {
-    let seconds = std::env::var("FOREREAD_FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+    let seconds =
+        std::env::var("FOREREAD_FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
     let until = Instant::now() + Duration::from_secs(seconds);
     let mut runner = TestRunner::new(ProptestConfig::default());
     let of = |path: &Path| {

@@ -12,6 +12,7 @@ use foreread_tier::{
 };
 use foreread_types::SampleId;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, FuturesUnordered};
 
 /// An object: parts by their place, and zeros between them.
@@ -69,7 +70,10 @@ pub struct Held {
 impl Held {
     pub fn new<C: Into<Content>>(objects: impl IntoIterator<Item = (impl Into<String>, C)>) -> Self {
         Self {
-            objects: objects.into_iter().map(|(path, content)| (path.into(), Arc::new(content.into()))).collect(),
+            objects: objects
+                .into_iter()
+                .map(|(path, content)| (path.into(), Arc::new(content.into())))
+                .collect(),
             profile: TierProfile::new(64),
             latency: Duration::ZERO,
             requests: Arc::default(),
@@ -116,16 +120,20 @@ impl Tier for Held {
     fn read(&self, batch: Vec<ReadRequest>) -> Completions {
         let answer = |request: ReadRequest| {
             let content = self.objects.get(&*request.object.path).cloned();
-            let (latency, requests, bytes) = (self.latency, Arc::clone(&self.requests), Arc::clone(&self.bytes));
+            let (latency, requests, bytes) =
+                (self.latency, Arc::clone(&self.requests), Arc::clone(&self.bytes));
             async move {
                 requests.fetch_add(1, Relaxed);
                 if !latency.is_zero() {
                     tokio::time::sleep(latency).await;
                 }
-                let Span::Range(range) = &request.span else { panic!("shards are read in parts: {request:?}") };
+                let Span::Range(range) = &request.span else {
+                    panic!("shards are read in parts: {request:?}")
+                };
                 assert!(!range.is_empty() && range.end <= request.object.size, "{request:?}");
                 let gone = TierError::new(ErrorKind::NotFound, "held").with_object(&*request.object.path);
-                let result = content.map(|content| Bytes::from(content.read(range.start, range.end))).ok_or(gone);
+                let result =
+                    content.map(|content| Bytes::from(content.read(range.start, range.end))).ok_or(gone);
                 bytes.fetch_add(range.end - range.start, Relaxed);
                 Completion { tag: request.tag, result }
             }
@@ -140,5 +148,12 @@ impl OriginTier for Held {
             Ok(Object { path: path.as_str().into(), size: content.size, version: None })
         };
         stream::iter(self.objects.iter().map(object).collect::<Vec<_>>()).boxed()
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        let found = self.objects.get(path).map(|content| content.size);
+        let object = found.map(|size| Object { path: path.into(), size, version: None });
+        let missing = TierError::new(ErrorKind::NotFound, "held").with_object(path);
+        Box::pin(std::future::ready(object.ok_or(missing)))
     }
 }

@@ -68,7 +68,10 @@ async fn samples_are_in_the_order_of_shards_and_of_places_in_them() {
 
 #[tokio::test]
 async fn records_are_numbered_within_their_file() {
-    let origin = Held::new([("a.tfrecord", file("tensorflow.tfrecord")), ("b.tfrecords", file("tensorflow.tfrecord"))]);
+    let origin = Held::new([
+        ("a.tfrecord", file("tensorflow.tfrecord")),
+        ("b.tfrecords", file("tensorflow.tfrecord")),
+    ]);
     let catalog = origin.index(&IndexOptions::default()).await.unwrap();
     assert_eq!(catalog.format(), Format::TfRecord);
     assert_eq!(keys(&catalog)[3..6], ["a.tfrecord/3", "b.tfrecords/0", "b.tfrecords/1"]);
@@ -85,7 +88,8 @@ async fn the_format_is_told_from_the_names_or_said() {
     assert!(error.to_string().starts_with("/data: notes.txt: byte 0: "), "{error}");
     let odd = Held::new([("train-00000-of-00001", file("tensorflow.tfrecord"))]);
     assert_eq!(odd.index(&IndexOptions::default().with_format(Format::TfRecord)).await.unwrap().len(), 4);
-    let files = Held::new([("a.tar", tar())]).index(&IndexOptions::default().with_format(Format::Files)).await;
+    let files =
+        Held::new([("a.tar", tar())]).index(&IndexOptions::default().with_format(Format::Files)).await;
     assert_eq!(files.unwrap().len(), 1);
 }
 

@@ -107,7 +107,7 @@ async fn everything(
         let shared = Shared::raw(&config);
         let listed =
             |listed: Listed| progress(Progress { stage: Stage::Listing(listed.objects), point: None });
-        let found = open(target, registry, context, &shared, listed).await?;
+        let found = open(&[target.to_owned()], registry, context, &shared, listed).await?;
         let requests = Requests::new(found.catalog.clone(), config.seed)?;
         opened = Some((found, config, requests));
     }

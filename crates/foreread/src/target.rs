@@ -1,0 +1,123 @@
+//! What a user names: one dataset, or shards one by one.
+//!
+//! `DIR/shard-{000000..000146}.tar`, several names and the name of a single shard all come to the same thing: the directory that
+//! holds them, as the dataset's place, and the names below it. So a catalog has one base URL whatever was said, and the
+//! shards' sizes and versions come from listing that place; a store has no other way to tell them that all backends
+//! share. The price is a listing of everything beside them.
+
+use std::path::Path;
+
+use foreread_dataset::{Format, expand};
+
+use crate::error::{Error, Result};
+use crate::origin::absolute;
+
+/// Where a dataset is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The URL or path of its origin.
+    pub(crate) url: String,
+    /// The objects that were named, below it; all that is there if none was.
+    pub(crate) objects: Vec<String>,
+}
+
+impl Target {
+    /// What `names` say together.
+    ///
+    /// # Errors
+    /// If braces stand for too many names, several datasets were named, or shards of several stores.
+    pub(crate) fn of(names: &[String]) -> Result<Self> {
+        let mut urls = Vec::new();
+        for name in names {
+            match Path::new(name).exists() {
+                true => urls.push(absolute(name)), // whatever braces are in it
+                false => urls.extend(expand(name)?.iter().map(|name| absolute(name))),
+            }
+        }
+        match &urls[..] {
+            [one] if !is_shard(one) => Ok(Self { url: one.clone(), objects: Vec::new() }),
+            shards => named(shards),
+        }
+    }
+}
+
+/// Whether a single name is that of an object: a file, or what ends as a shard does where files cannot be seen.
+fn is_shard(url: &str) -> bool {
+    match Path::new(url).exists() {
+        true => Path::new(url).is_file(),
+        false => Format::of_shard(url).is_some(),
+    }
+}
+
+/// The place that holds all of these.
+fn named(shards: &[String]) -> Result<Target> {
+    if let Some(directory) = shards.iter().find(|shard| shard.ends_with('/') || Path::new(shard).is_dir()) {
+        let message = format!("{directory} is no shard; name one dataset, or the shards of one");
+        return Err(Error::usage(message));
+    }
+    let directory = |url: &str| url.rfind('/').map_or(0, |slash| slash + 1);
+    let mut base = shards.first().map_or("", |first| &first[..directory(first)]);
+    for shard in shards {
+        while !shard.starts_with(base) {
+            base = &base[..directory(&base[..base.len() - 1])];
+        }
+    }
+    let root = base.find("://").map_or(0, |scheme| scheme + 3);
+    if base[root..].is_empty() {
+        let first = shards.first().map_or("", String::as_str);
+        return Err(Error::usage(format!(
+            "{first} and the others are not in one store; index each store by itself"
+        )));
+    }
+    let objects = shards.iter().map(|shard| shard[base.len()..].to_owned()).collect();
+    // The root of a file system keeps its slash.
+    let url = if base.len() > root + 1 { base.trim_end_matches('/') } else { base };
+    Ok(Target { url: url.to_owned(), objects })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(names: &[&str]) -> (String, Vec<String>) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let target = Target::of(&names).unwrap();
+        (target.url, target.objects)
+    }
+
+    #[test]
+    fn shards_are_named_below_the_place_that_holds_them() {
+        for (names, url, objects) in [
+            (&["s3://b/train"][..], "s3://b/train", &[][..]),
+            (&["/nowhere/train"], "/nowhere/train", &[]),
+            (&["s3://b/s-{08..10}.tar"], "s3://b", &["s-08.tar", "s-09.tar", "s-10.tar"]),
+            (&["s3://b/x/a.tar"], "s3://b/x", &["a.tar"]),
+            (&["s3://b/x/a.tar/"], "s3://b/x/a.tar/", &[]),
+            (&["/nowhere/{a/x,b}.tar", "/nowhere/a/y.tar"], "/nowhere", &["a/x.tar", "b.tar", "a/y.tar"]),
+            (&["/a.tar", "/b.tar"], "/", &["a.tar", "b.tar"]),
+            (&["s3://b/ab/0.tar", "s3://b/ac/0.tar"], "s3://b", &["ab/0.tar", "ac/0.tar"]),
+        ] {
+            let expected: Vec<String> = objects.iter().map(|object| (*object).to_owned()).collect();
+            assert_eq!(of(names), (url.to_owned(), expected), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_with_braces_that_is_there_is_that_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let odd = directory.path().join("a{1,2}");
+        std::fs::create_dir(&odd).unwrap();
+        let odd = odd.to_str().unwrap();
+        assert_eq!(of(&[odd]), (odd.to_owned(), Vec::new()));
+    }
+
+    #[test]
+    fn several_datasets_and_several_stores_are_refused() {
+        for names in
+            [["s3://b/x/", "s3://b/y.tar"], ["s3://b/x.tar", "s3://c/x.tar"], ["s3://b/x.tar", "/x.tar"]]
+        {
+            assert!(Target::of(&names.map(str::to_owned)).is_err(), "{names:?}");
+        }
+        assert!(Target::of(&["/x/{0..99999999999}.tar".to_owned()]).is_err());
+    }
+}

@@ -72,8 +72,9 @@ fn include_and_exclude_choose() {
     assert!(count(&["--include", "**/*.jpg"]).contains("2 samples"));
     assert!(count(&["--exclude", "b/**"]).contains("2 samples"));
     assert!(count(&["--include", "**/*.{jpg,png}", "--exclude", "a/1.*"]).contains("2 samples"));
-    let line =
-        run(&mut foreread(["index", samples.path().to_str().unwrap(), "--include", "[", "-o", "c"])).fails(1);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut broken = foreread(["index", samples.path().to_str().unwrap(), "--include", "[", "-o", "c"]);
+    let line = run(broken.current_dir(elsewhere.path())).fails(1);
     assert!(line.contains('['), "{line}");
 }
 

@@ -3,7 +3,7 @@
 //! The decisions themselves are in the [`Controller`]. Nothing here has a task or a timer: a limit can only be wrong
 //! while requests come and go, so it is looked at when one does. The price is one reading of the clock for each.
 
-use foreread_tier::{Completion, ErrorKind};
+use foreread_tier::Completion;
 use metrics::{Counter, Gauge};
 use tokio::time::Instant;
 
@@ -23,6 +23,9 @@ pub struct Decisions {
     pub changes: u64,
     /// Why it was last changed.
     pub why: Why,
+    /// Requests a second that a store lets us ask for, as far as its complaints tell: of several origins and prefixes
+    /// the lowest; `None` where none complains.
+    pub rate: Option<u64>,
     /// Requests under way now.
     pub in_flight: usize,
     /// The most requests that were under way at once.
@@ -62,11 +65,17 @@ impl Adaptive {
         self.controller.load(now.saturating_duration_since(began), in_flight, waiting);
     }
 
+    /// A store has complained, and a rate has become lower for it.
+    pub(crate) fn slowed(&mut self) {
+        tracing::trace!("a rate has become lower");
+        self.decisions.changes += 1;
+        self.decisions.why = Why::Throttled;
+    }
+
     pub(crate) fn answered(&mut self, now: Instant, started: Instant, completion: &Completion) {
         let began = *self.began.get_or_insert(started);
         let outcome = match &completion.result {
             Ok(_) => Outcome::Answered,
-            Err(error) if error.kind() == ErrorKind::Throttled => Outcome::Throttled,
             Err(_) => Outcome::Failed,
         };
         let at = |instant: Instant| instant.saturating_duration_since(began);
@@ -88,6 +97,7 @@ impl Adaptive {
 pub(crate) struct Gauges {
     tier: String,
     pub(crate) limit: Gauge,
+    pub(crate) rate: Gauge,
     pub(crate) in_flight: Gauge,
 }
 
@@ -96,6 +106,7 @@ impl Gauges {
         let tier = tier.to_owned();
         Self {
             limit: metrics::gauge!("foreread_tier_limit", "tier" => tier.clone()),
+            rate: metrics::gauge!("foreread_tier_rate_limit", "tier" => tier.clone()),
             in_flight: metrics::gauge!("foreread_tier_in_flight", "tier" => tier.clone()),
             tier,
         }
@@ -103,8 +114,9 @@ impl Gauges {
 
     /// Rare enough (once a round trip) for a look-up by name.
     #[cold]
-    pub(crate) fn changed(&self, limit: usize, why: Why) {
+    pub(crate) fn changed(&self, limit: usize, rate: Option<f64>, why: Why) {
         self.limit.set(limit as f64);
+        self.rate.set(rate.unwrap_or(0.0));
         self.changes(why).increment(1);
     }
 

@@ -1,13 +1,13 @@
 //! What limiting and throttling share: a line of requests ordered by need, and a stream that starts them in turn.
 //!
-//! All batches of a tier wait in one line, the earliest due first. Each batch is told only *how many* of its requests
-//! may start: it keeps them in the line's order itself, so the line knows nothing of requests but their due tick and
-//! their cost. Requests that may start together go on as one batch.
+//! All batches of a tier wait together, the earliest due first. Each batch keeps its requests itself and is told which of
+//! them may start, by their places in it: a line knows nothing of requests but when they are due, what they cost and
+//! what they are counted under. Requests that may start together go on as one batch.
 
 use std::collections::BinaryHeap;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use foreread_tier::{Completion, Completions, ReadRequest, Tier};
@@ -16,41 +16,81 @@ use futures::task::AtomicWaker;
 use futures::{Stream, StreamExt};
 use tokio::time::{Instant, Sleep};
 
+use crate::rates::{Mark, Marked};
 use crate::running::{Running, Since};
+
+/// Which requests of a batch may start.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) enum Turns {
+    /// None for now.
+    #[default]
+    None,
+    /// All of them.
+    All,
+    /// These, by their places in the batch.
+    Some(Vec<u32>),
+}
 
 /// One who waits in a [`Line`], with any number of entries.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     /// Woken when turns were given.
     pub(crate) waker: AtomicWaker,
-    given: AtomicUsize,
+    /// Whether there are any, so that most looks cost no lock.
+    any: AtomicBool,
+    given: Mutex<Turns>,
 }
 
 impl Waiter {
-    /// Gives `turns` to it. Only while the line is locked; waking comes after.
-    pub(crate) fn give(&self, turns: usize) {
-        self.given.fetch_add(turns, Ordering::AcqRel);
+    fn given(&self) -> MutexGuard<'_, Turns> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the request at `place` start. Only while the line is locked; waking comes after.
+    pub(crate) fn give(&self, place: u32) {
+        match &mut *self.given() {
+            Turns::Some(places) => places.push(place),
+            given => *given = Turns::Some(vec![place]),
+        }
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// Lets all requests start.
+    pub(crate) fn give_all(&self) {
+        *self.given() = Turns::All;
+        self.any.store(true, Ordering::Release);
     }
 
     /// Takes what was given.
-    pub(crate) fn take(&self) -> usize {
-        match self.given.load(Ordering::Acquire) {
-            0 => 0,
-            _ => self.given.swap(0, Ordering::AcqRel),
+    pub(crate) fn take(&self) -> Turns {
+        if !self.any.load(Ordering::Acquire) {
+            return Turns::None;
         }
+        let mut given = self.given();
+        self.any.store(false, Ordering::Release);
+        std::mem::take(&mut given)
     }
 }
 
 /// One entry of a [`Line`]; the greatest is the one whose turn is next.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    due: Tick,
-    number: u64,
+    pub(crate) due: Tick,
+    /// Among equals the lowest is first.
+    pub(crate) number: u64,
     pub(crate) cost: u64,
+    pub(crate) mark: Mark,
+    /// Its place in the waiter's batch.
+    pub(crate) place: u32,
     pub(crate) waiter: Arc<Waiter>,
 }
 
 impl Entry {
+    /// The request that is due at `due` and has this place in the batch of `waiter`; it costs one.
+    pub(crate) fn new(waiter: &Arc<Waiter>, due: Tick, place: u32) -> Self {
+        Self { due, number: 0, cost: 1, mark: Mark::default(), place, waiter: Arc::clone(waiter) }
+    }
+
     fn rank(&self) -> (std::cmp::Reverse<Tick>, std::cmp::Reverse<u64>) {
         (std::cmp::Reverse(self.due), std::cmp::Reverse(self.number))
     }
@@ -76,17 +116,19 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// Who waits, the earliest due first and among equals the first to come.
+/// Who waits, the earliest due first and among equals the one with the lowest number.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     heap: BinaryHeap<Entry>,
-    next: u64,
 }
 
 impl Line {
-    pub(crate) fn join(&mut self, waiter: &Arc<Waiter>, due: Tick, cost: u64) {
-        self.heap.push(Entry { due, number: self.next, cost, waiter: Arc::clone(waiter) });
-        self.next += 1;
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.heap.push(entry);
+    }
+
+    pub(crate) fn peek(&self) -> Option<&Entry> {
+        self.heap.peek()
     }
 
     pub(crate) fn pop(&mut self) -> Option<Entry> {
@@ -100,6 +142,13 @@ impl Line {
     /// Removes all entries of `waiter`.
     pub(crate) fn leave(&mut self, waiter: &Arc<Waiter>) {
         self.heap.retain(|entry| !Arc::ptr_eq(&entry.waiter, waiter));
+    }
+
+    /// Takes out those that are counted under `mark`.
+    pub(crate) fn split_off(&mut self, mark: Mark) -> Self {
+        let (own, others) = self.heap.drain().partition(|entry| entry.mark == mark);
+        self.heap = others;
+        Self { heap: own }
     }
 }
 
@@ -126,26 +175,32 @@ pub(crate) trait Gate: Send + Unpin + 'static {
     /// Adds requests to the line, in the order in which they shall start.
     fn join(&self, waiter: &Arc<Waiter>, requests: &[ReadRequest]);
 
-    /// How many of the waiter's requests may start now; arranges for it to be woken when more may. `timer` is the
+    /// Which of the waiter's requests may start now; arranges for it to be woken when more may. `timer` is the
     /// waiter's own, for the gate to use.
-    fn poll(&self, waiter: &Arc<Waiter>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> usize;
+    fn poll(&self, waiter: &Arc<Waiter>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Turns;
 
     /// The time, for a gate that wants to know how long requests take.
     fn clock(&self) -> Option<Instant> {
         None
     }
 
-    /// A request that started at `started` has been answered.
-    fn answered(&self, started: Option<Instant>, completion: &Completion) {
-        let _ = (started, completion);
+    /// What requests are counted under, by tag, for a gate that counts them; else nothing.
+    fn marks(&self, _batch: &[ReadRequest]) -> Vec<(u32, Marked)> {
+        Vec::new()
+    }
+
+    /// A request that started at `started` and was counted under `mark` has been answered.
+    fn answered(&self, started: Option<Instant>, mark: Option<Marked>, completion: &Completion) {
+        let _ = (started, mark, completion);
         self.ended(1);
     }
 
     /// So many requests that had started have ended without an answer.
     fn ended(&self, requests: usize);
 
-    /// The waiter goes away: its entries leave the line, turns that it did not take are given to others.
-    fn leave(&self, waiter: &Arc<Waiter>);
+    /// The waiter goes away with so many requests that have not started: its entries leave the line, turns that it did
+    /// not take are given to others.
+    fn leave(&self, waiter: &Arc<Waiter>, requests: usize);
 }
 
 /// A batch whose requests start as a gate lets them.
@@ -156,8 +211,8 @@ pub(crate) struct Gated<T: ?Sized, G: Gate> {
     inner: Arc<T>,
     waiter: Arc<Waiter>,
     joined: bool,
-    waiting: Vec<ReadRequest>, // in the order of their start
-    started: usize,            // how many of `waiting` have started; they are taken out in one go at the end
+    waiting: Vec<ReadRequest>, // those that have started are taken out in one go at the end
+    started: usize,            // how many of `waiting` have started
     under_way: usize,
     running: Running<Since>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -182,29 +237,29 @@ impl<T: Tier + ?Sized, G: Gate> Gated<T, G> {
         .boxed()
     }
 
-    fn start(&mut self, turns: usize) {
-        let all = self.started == 0 && turns >= self.waiting.len();
-        let batch = if all {
-            std::mem::take(&mut self.waiting)
-        } else {
-            let end = self.waiting.len().min(self.started + turns);
-            let batch = self.waiting[self.started..end].to_vec();
-            self.started = end;
-            if end == self.waiting.len() {
-                self.waiting = Vec::new();
-                self.started = 0;
+    fn start(&mut self, turns: Turns) {
+        let batch = match turns {
+            Turns::None => return,
+            Turns::All => std::mem::take(&mut self.waiting),
+            Turns::Some(places) => {
+                let turn = places.iter().filter_map(|&place| self.waiting.get(place as usize).cloned());
+                let batch: Vec<_> = turn.collect();
+                self.started += batch.len();
+                if self.started >= self.waiting.len() {
+                    self.waiting = Vec::new();
+                }
+                batch
             }
-            batch
         };
         self.under_way += batch.len();
-        let started = self.gate.clock();
-        self.running.push(Since { started, answers: self.inner.read(batch) });
+        let (started, marks) = (self.gate.clock(), self.gate.marks(&batch));
+        self.running.push(Since { started, marks, answers: self.inner.read(batch) });
     }
 
-    fn answered(&mut self, started: Option<Instant>, completion: &Completion) {
+    fn answered(&mut self, started: Option<Instant>, mark: Option<Marked>, completion: &Completion) {
         if self.under_way > 0 {
             self.under_way -= 1;
-            self.gate.answered(started, completion);
+            self.gate.answered(started, mark, completion);
         }
     }
 }
@@ -221,13 +276,11 @@ impl<T: Tier + ?Sized, G: Gate> Stream for Gated<T, G> {
                     this.gate.join(&this.waiter, &this.waiting);
                 }
                 let turns = this.gate.poll(&this.waiter, &mut this.timer, cx);
-                if turns > 0 {
-                    this.start(turns);
-                }
+                this.start(turns);
             }
             match this.running.poll_next(cx) {
-                Poll::Ready(Some((started, completion))) => {
-                    this.answered(started, &completion);
+                Poll::Ready(Some((started, mark, completion))) => {
+                    this.answered(started, mark, &completion);
                     return Poll::Ready(Some(completion));
                 }
                 Poll::Pending => return Poll::Pending,
@@ -247,7 +300,7 @@ impl<T: ?Sized, G: Gate> Drop for Gated<T, G> {
             self.gate.ended(self.under_way);
         }
         if self.joined && !self.waiting.is_empty() {
-            self.gate.leave(&self.waiter);
+            self.gate.leave(&self.waiter, self.waiting.len() - self.started);
         }
     }
 }

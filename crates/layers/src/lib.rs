@@ -106,9 +106,12 @@ mod histogram;
 mod limit;
 mod meter;
 mod open;
+mod rate;
+mod rates;
 mod retry;
 mod running;
 mod stack;
+mod suspects;
 mod throttle;
 
 pub use adaptive::Decisions;

@@ -3,21 +3,29 @@
 //! A store has a concurrency beyond which more requests only queue inside of it, where nobody can reorder them. Here
 //! they queue outside, the earliest due first. The number is fixed ([`Limit::new`]) or finds itself
 //! ([`Limit::adaptive`]); neither [`Limited`] nor its users notice which.
+//!
+//! Some stores also have a ceiling on requests a second, for all of them or below a prefix, and say so by refusing
+//! (503 SlowDown). A limit that finds itself learns these as well, from the refusals alone: a rate for each origin
+//! and for each prefix that is refused by itself (`rate.rs`, `suspects.rs`). It is the same gate and the same
+//! queue: a request leaves when there is a place and its rate allows, the earliest due first.
 
 use std::fmt;
 use std::future::poll_fn;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use foreread_tier::{Completion, Completions, ReadRequest, Tier, TierProfile};
+use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierProfile};
 use foreread_types::Tick;
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::adaptive::{Adaptive, Decisions, Gauges};
 use crate::controller::AdaptivePolicy;
-use crate::gate::{Gate, Gated, Line, Waiter, Wakes};
+use crate::gate::{Entry, Gate, Gated, Turns, Waiter, Wakes};
+use crate::rate::Verdict;
+use crate::rates::{Mark, Marked, Rates};
 
 /// A number of places that requests take one each; clones share them.
 #[derive(Clone)]
@@ -27,6 +35,8 @@ struct Shared {
     most: usize,
     /// Whether somebody wants to know how long requests take.
     timed: bool,
+    /// Whether a store has ever complained: until then nobody needs to know of whom it might.
+    complained: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -34,7 +44,9 @@ struct State {
     places: usize,
     taken: usize,
     peak: usize,
-    line: Line,
+    lines: Rates,
+    /// Who waits for the time at which a rate lets the next one go.
+    keeper: Option<(Instant, Arc<Waiter>)>,
     adaptive: Option<Adaptive>,
     gauges: Option<Gauges>,
 }
@@ -44,7 +56,9 @@ impl State {
     fn note(&mut self, now: Option<Instant>) {
         self.peak = self.peak.max(self.taken);
         if let (Some(adaptive), Some(now)) = (&mut self.adaptive, now) {
-            adaptive.load(now, self.taken, self.line.len());
+            // Who waits for a rate waits for no place.
+            let waiting = if self.taken < self.places { 0 } else { self.lines.waiting() };
+            adaptive.load(now, self.taken, waiting);
         }
         if let Some(gauges) = &self.gauges {
             gauges.in_flight.set(self.taken as f64);
@@ -59,7 +73,7 @@ impl fmt::Debug for Limit {
             .field("places", &state.places)
             .field("most", &self.0.most)
             .field("taken", &state.taken)
-            .field("waiting", &state.line.len())
+            .field("waiting", &state.lines.waiting())
             .finish()
     }
 }
@@ -79,8 +93,10 @@ impl Limit {
 
     fn with(places: usize, most: usize, adaptive: Option<Adaptive>) -> Self {
         let timed = adaptive.is_some();
-        let state = State { places, taken: 0, peak: 0, line: Line::default(), adaptive, gauges: None };
-        Self(Arc::new(Shared { most, timed, state: Mutex::new(state) }))
+        let mut lines = Rates::default();
+        lines.add_origin(); // that of permits
+        let state = State { places, taken: 0, peak: 0, lines, keeper: None, adaptive, gauges: None };
+        Self(Arc::new(Shared { most, timed, complained: AtomicBool::new(false), state: Mutex::new(state) }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -108,7 +124,7 @@ impl Limit {
 
     /// How many requests wait for one.
     pub fn waiting(&self) -> usize {
-        self.lock().line.len()
+        self.lock().lines.waiting()
     }
 
     /// What was decided so far, and why.
@@ -116,17 +132,19 @@ impl Limit {
         let state = self.lock();
         let fixed = Decisions::fixed(state.places);
         let decided = state.adaptive.as_ref().map_or(fixed, Adaptive::decisions);
-        Decisions { in_flight: state.taken, peak_in_flight: state.peak, ..decided }
+        let rate = state.lines.lowest().map(|rate| rate.round() as u64);
+        Decisions { rate, in_flight: state.taken, peak_in_flight: state.peak, ..decided }
     }
 
-    /// Registers the metrics of this limit under the name of the first tier that it limits.
-    fn name(&self, tier: &str) {
+    /// A line for one more origin, and the metrics of this limit under the name of the first.
+    fn origin(&self, tier: &str) -> Origin {
         let mut state = self.lock();
         if state.gauges.is_none() {
             let gauges = Gauges::of(tier);
             gauges.limit.set(state.places as f64);
             state.gauges = Some(gauges);
         }
+        Origin { limit: self.clone(), number: state.lines.add_origin() }
     }
 
     /// Takes a place, waiting for one if need be: the earliest due first, among equals the first to come.
@@ -139,105 +157,185 @@ impl Limit {
         struct Leave<'a>(&'a Limit, Arc<Waiter>);
         impl Drop for Leave<'_> {
             fn drop(&mut self) {
-                self.0.leave(&self.1);
+                self.0.leave(&self.1, 0);
             }
         }
         let leave = Leave(self, Arc::default());
-        self.lock().line.join(&leave.1, due, 1);
-        poll_fn(|cx| match Gate::poll(self, &leave.1, &mut None, cx) {
-            0 => Poll::Pending,
+        self.lock().lines.join(PERMITS, Mark::default(), Entry::new(&leave.1, due, 0));
+        let mut timer = None;
+        poll_fn(|cx| match self.poll(&leave.1, &mut timer, cx) {
+            Turns::None => Poll::Pending,
             _ => Poll::Ready(()),
         })
         .await;
         Permit(self.clone())
     }
 
-    /// Gives free places to the head of the line; wakes all who got some but `me`, who looks for itself.
+    /// Gives free places to those whose turn it is; wakes all who got some but `me`, who looks for itself. Where only a
+    /// rate holds up the next, that one's waiter keeps the time.
     fn give(&self, state: &mut State, now: Option<Instant>, me: Option<&Arc<Waiter>>, wakes: &mut Wakes) {
+        let is_me = |waiter: &Arc<Waiter>| me.is_some_and(|me| Arc::ptr_eq(me, waiter));
         while state.taken < state.places
-            && let Some(entry) = state.line.pop()
+            && let Some(entry) = state.lines.pop(now)
         {
             state.taken += 1;
-            entry.waiter.give(1);
-            if !me.is_some_and(|me| Arc::ptr_eq(me, &entry.waiter)) {
+            entry.waiter.give(entry.place);
+            if !is_me(&entry.waiter) {
                 wakes.add(&entry.waiter);
             }
         }
+        let next = if state.taken < state.places { state.lines.next() } else { None };
+        if let Some((at, waiter)) = &next
+            && !is_me(waiter)
+            && !state.keeper.as_ref().is_some_and(|(before, keeper)| at == before && Arc::ptr_eq(keeper, waiter))
+        {
+            wakes.add(waiter);
+        }
+        state.keeper = next;
         state.note(now);
     }
 
+    fn poll(
+        &self,
+        waiter: &Arc<Waiter>,
+        timer: &mut Option<Pin<Box<Sleep>>>,
+        cx: &mut Context<'_>,
+    ) -> Turns {
+        waiter.waker.register(cx.waker());
+        loop {
+            match waiter.take() {
+                Turns::None => {}
+                turns => return turns,
+            }
+            let mut wakes = Wakes::default();
+            let next = {
+                let mut state = self.lock();
+                if state.taken < state.places && state.lines.waiting() > 0 {
+                    self.give(&mut state, self.now(), Some(waiter), &mut wakes);
+                }
+                let mine = state.keeper.as_ref().filter(|(_, keeper)| Arc::ptr_eq(keeper, waiter));
+                mine.map(|(at, _)| *at)
+            };
+            wakes.wake();
+            let turns = waiter.take();
+            let (Turns::None, Some(next)) = (&turns, next) else { return turns };
+            let sleep = timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
+            if sleep.deadline() != next {
+                sleep.as_mut().reset(next);
+            }
+            if Future::poll(sleep.as_mut(), cx).is_pending() {
+                return Turns::None;
+            }
+        }
+    }
+
     /// Takes back `places`, after `told` has told who measures about it.
-    fn back(&self, places: usize, now: Option<Instant>, told: impl FnOnce(&mut Adaptive, Instant)) {
+    fn back(&self, places: usize, now: Option<Instant>, told: impl FnOnce(&mut Adaptive, &mut Rates, Instant)) {
         let mut wakes = Wakes::default();
         let mut state = self.lock();
         state.taken -= places;
-        if let (Some(now), State { adaptive: Some(adaptive), places, gauges, .. }) = (now, &mut *state) {
-            told(adaptive, now);
-            if *places != adaptive.limit() {
-                *places = adaptive.limit();
-                if let Some(gauges) = gauges {
-                    gauges.changed(*places, adaptive.decisions().why);
-                }
+        if let (Some(now), State { adaptive: Some(adaptive), places, gauges, lines, .. }) = (now, &mut *state) {
+            let before = adaptive.decisions().changes;
+            told(adaptive, lines, now);
+            *places = adaptive.limit();
+            if let Some(gauges) = gauges
+                && adaptive.decisions().changes != before
+            {
+                gauges.changed(*places, lines.lowest(), adaptive.decisions().why);
             }
         }
         self.give(&mut state, now, None, &mut wakes);
         drop(state);
         wakes.wake();
     }
+
+    fn leave(&self, waiter: &Arc<Waiter>, requests: usize) {
+        let mut wakes = Wakes::default();
+        let mut state = self.lock();
+        state.lines.leave(waiter);
+        state.taken -= match waiter.take() {
+            Turns::None => 0,
+            Turns::All => requests,
+            Turns::Some(places) => places.len(),
+        };
+        self.give(&mut state, self.now(), None, &mut wakes);
+        drop(state);
+        wakes.wake();
+    }
 }
 
-impl Gate for Limit {
+/// What permits are counted under: no store complains of them.
+const PERMITS: usize = 0;
+
+/// One origin's part in a limit.
+#[derive(Clone, Debug)]
+struct Origin {
+    limit: Limit,
+    number: usize,
+}
+
+impl Gate for Origin {
     fn join(&self, waiter: &Arc<Waiter>, requests: &[ReadRequest]) {
-        let now = self.now();
-        let mut state = self.lock();
-        if state.line.len() == 0 && state.places.saturating_sub(state.taken) >= requests.len() {
-            state.taken += requests.len(); // the common case: room for all
-            waiter.give(requests.len());
+        let now = self.limit.now();
+        let mut state = self.limit.lock();
+        let room = state.places.saturating_sub(state.taken) >= requests.len();
+        if room && state.lines.is_free(self.number) {
+            state.taken += requests.len(); // the common case
+            state.lines.left(now, self.number, requests.len());
+            waiter.give_all();
         } else {
-            for request in requests {
-                state.line.join(waiter, request.due, 1);
+            for (request, place) in requests.iter().zip(0..) {
+                let mark = if state.adaptive.is_some() { Mark::of(&request.object) } else { Mark::default() };
+                state.lines.join(self.number, mark, Entry::new(waiter, request.due, place));
             }
         }
         state.note(now);
     }
 
-    fn poll(&self, waiter: &Arc<Waiter>, _: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> usize {
-        waiter.waker.register(cx.waker());
-        match waiter.take() {
-            0 => {}
-            turns => return turns,
-        }
-        let mut wakes = Wakes::default();
-        {
-            let mut state = self.lock();
-            if state.taken < state.places && state.line.len() > 0 {
-                self.give(&mut state, self.now(), Some(waiter), &mut wakes);
-            }
-        }
-        wakes.wake();
-        waiter.take()
+    fn poll(&self, waiter: &Arc<Waiter>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Turns {
+        self.limit.poll(waiter, timer, cx)
     }
 
     fn clock(&self) -> Option<Instant> {
-        self.now()
+        self.limit.now()
     }
 
-    fn answered(&self, started: Option<Instant>, completion: &Completion) {
-        self.back(1, self.now(), |adaptive, now| adaptive.answered(now, started.unwrap_or(now), completion));
+    fn marks(&self, batch: &[ReadRequest]) -> Vec<(u32, Marked)> {
+        if !self.limit.0.complained.load(Relaxed) {
+            return Vec::new();
+        }
+        let lines = &mut self.limit.lock().lines;
+        batch.iter().map(|request| (request.tag, lines.marked(self.number, &request.object))).collect()
+    }
+
+    fn answered(&self, started: Option<Instant>, mark: Option<Marked>, completion: &Completion) {
+        let verdict = match &completion.result {
+            Err(error) if error.kind() == ErrorKind::Throttled => Verdict::Refused,
+            _ => Verdict::Admitted,
+        };
+        if verdict == Verdict::Refused {
+            self.limit.0.complained.store(true, Relaxed);
+        }
+        let named = completion.result.as_ref().err().and_then(|error| error.object());
+        let (mark, ticket) = match mark {
+            Some(Marked { mark, ticket }) => (Some(mark), Some(ticket)),
+            None => (named.map(Mark::of_path), None),
+        };
+        self.limit.back(1, self.limit.now(), |adaptive, lines, now| {
+            let started = started.unwrap_or(now);
+            adaptive.answered(now, started, completion);
+            if lines.answered(now, started, self.number, (mark, ticket), verdict) {
+                adaptive.slowed();
+            }
+        });
     }
 
     fn ended(&self, requests: usize) {
-        self.back(requests, self.now(), |_, _| {});
+        self.limit.back(requests, self.limit.now(), |_, _, _| {});
     }
 
-    fn leave(&self, waiter: &Arc<Waiter>) {
-        let mut wakes = Wakes::default();
-        let mut state = self.lock();
-        state.line.leave(waiter);
-        state.taken -= waiter.take();
-        self.give(&mut state, self.now(), None, &mut wakes);
-        drop(state);
-        wakes.wake();
+    fn leave(&self, waiter: &Arc<Waiter>, requests: usize) {
+        self.limit.leave(waiter, requests);
     }
 }
 
@@ -248,7 +346,7 @@ pub struct Permit(Limit);
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.ended(1);
+        self.0.back(1, self.0.now(), |_, _, _| {});
     }
 }
 
@@ -262,9 +360,10 @@ impl Drop for Permit {
 /// | `foreread_tier_limit` | gauge | `tier` (of a limit that tiers share: the first of them) |
 /// | `foreread_tier_in_flight` | gauge | `tier`; places taken now |
 /// | `foreread_tier_limit_changes_total` | counter | `tier`, `why`: decisions of an adaptive limit |
+/// | `foreread_tier_rate_limit` | gauge | `tier`; requests a second that a store puts up with, the lowest of all; 0 while none complains |
 #[derive(Debug)]
 pub struct Limited<T: ?Sized> {
-    limit: Limit,
+    origin: Origin,
     profile: TierProfile,
     inner: Arc<T>,
 }
@@ -279,15 +378,15 @@ impl<T: Tier + ?Sized> Limited<T> {
     pub fn with_limit(inner: Arc<T>, limit: Limit) -> Self {
         let mut profile = inner.profile().clone();
         profile.parallelism = profile.parallelism.min(limit.most());
-        limit.name(inner.name());
-        Self { limit, profile, inner }
+        let origin = limit.origin(inner.name());
+        Self { origin, profile, inner }
     }
 }
 
 impl<T: ?Sized> Limited<T> {
     /// The places.
     pub fn limit(&self) -> &Limit {
-        &self.limit
+        &self.origin.limit
     }
 }
 
@@ -302,7 +401,7 @@ impl<T: Tier + ?Sized> Tier for Limited<T> {
     }
 
     fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        Gated::read(self.limit.clone(), &self.inner, batch)
+        Gated::read(self.origin.clone(), &self.inner, batch)
     }
 }
 

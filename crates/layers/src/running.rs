@@ -8,6 +8,8 @@ use futures::stream::SelectAll;
 use futures::{Stream, StreamExt};
 use tokio::time::Instant;
 
+use crate::rates::Marked;
+
 /// Batches that are under way in the tier below. The first needs no set to be kept in; in the common case it is the
 /// only one.
 pub(crate) struct Running<S = Completions> {
@@ -21,18 +23,24 @@ impl<S> Default for Running<S> {
     }
 }
 
-/// A batch that remembers when it started, where somebody wants to know.
+/// A batch that remembers when it started and what its requests are counted under, where somebody wants to know.
 pub(crate) struct Since {
     pub(crate) started: Option<Instant>,
+    /// By tag; those that are answered leave.
+    pub(crate) marks: Vec<(u32, Marked)>,
     pub(crate) answers: Completions,
 }
 
 impl Stream for Since {
-    type Item = (Option<Instant>, Completion);
+    type Item = (Option<Instant>, Option<Marked>, Completion);
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let started = self.started;
-        self.answers.poll_next_unpin(cx).map(|next| next.map(|completion| (started, completion)))
+        self.answers.poll_next_unpin(cx).map(|next| {
+            let completion = next?;
+            let at = self.marks.iter().position(|(tag, _)| *tag == completion.tag);
+            let mark = at.map(|at| self.marks.remove(at).1);
+            Some((self.started, mark, completion))
+        })
     }
 }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 use foreread_tier::{Completions, ReadRequest, Tier, TierProfile};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::gate::{Entry, Gate, Gated, Line, Waiter, Wakes};
+use crate::gate::{Entry, Gate, Gated, Line, Turns, Waiter, Wakes};
 
 /// How much unused transmission time is kept.
 const CREDIT: Duration = Duration::from_millis(20);
@@ -43,6 +43,7 @@ struct State {
     /// What is being sent: it is not overtaken, or the time that it has had would be lost.
     sending: Option<Sending>,
     line: Line,
+    joined: u64,
 }
 
 struct Sending {
@@ -88,7 +89,7 @@ impl State {
                 Some(sending) if sending.end > now => break,
                 Some(sending) => {
                     let waiter = &sending.entry.waiter;
-                    waiter.give(1);
+                    waiter.give(sending.entry.place);
                     if !Arc::ptr_eq(me, waiter) {
                         wakes.add(waiter);
                     }
@@ -120,7 +121,7 @@ impl Throttle {
     /// A link of `bytes_per_second`.
     pub fn new(bytes_per_second: NonZeroU64) -> Self {
         let rate = bytes_per_second.get();
-        Self(Arc::new(Mutex::new(State { rate, clear: None, rest: 0, sending: None, line: Line::default() })))
+        Self(Arc::new(Mutex::new(State { rate, clear: None, rest: 0, sending: None, line: Line::default(), joined: 0 })))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -136,26 +137,26 @@ impl Throttle {
 impl Gate for Throttle {
     fn join(&self, waiter: &Arc<Waiter>, requests: &[ReadRequest]) {
         let mut state = self.lock();
-        for request in requests {
-            state.line.join(waiter, request.due, request.len());
+        for (request, place) in requests.iter().zip(0..) {
+            let (number, cost) = (state.joined, request.len());
+            state.joined += 1;
+            state.line.push(Entry { number, cost, ..Entry::new(waiter, request.due, place) });
         }
     }
 
-    fn poll(&self, waiter: &Arc<Waiter>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> usize {
+    fn poll(&self, waiter: &Arc<Waiter>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Turns {
         waiter.waker.register(cx.waker());
-        let mut turns = 0;
         loop {
             let mut wakes = Wakes::default();
             let next = self.lock().advance(Instant::now(), waiter, &mut wakes);
             wakes.wake();
-            turns += waiter.take();
-            let Some(next) = next else { return turns };
+            let Some(next) = next else { return waiter.take() };
             let sleep = timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
             if sleep.deadline() != next {
                 sleep.as_mut().reset(next);
             }
             match Future::poll(sleep.as_mut(), cx) {
-                Poll::Pending => return turns,
+                Poll::Pending => return waiter.take(),
                 Poll::Ready(()) => {}
             }
         }
@@ -163,7 +164,7 @@ impl Gate for Throttle {
 
     fn ended(&self, _requests: usize) {}
 
-    fn leave(&self, waiter: &Arc<Waiter>) {
+    fn leave(&self, waiter: &Arc<Waiter>, _requests: usize) {
         let mut wakes = Wakes::default();
         let mut state = self.lock();
         state.line.leave(waiter);

@@ -13,6 +13,7 @@
 //! two runs are alike. They use no threads, no global state and no randomness beyond a seed. Everything here may
 //! panic: a fake that is used wrongly, or a promise that is not kept, is a failed test.
 
+mod ceiling;
 mod cell;
 mod content;
 mod counting;

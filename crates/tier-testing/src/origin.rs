@@ -18,6 +18,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::ceiling::Ceiling;
 use crate::content::{content_range, mix, unit};
 use crate::{Counts, Known};
 
@@ -47,6 +48,7 @@ struct Server {
     places: Semaphore,
     pipe_outside: bool,
     refuses_above: u64,
+    ceilings: Vec<Ceiling>,
     zeroes: Option<Bytes>,
     pipe_free: Mutex<Option<Instant>>,
     objects: Mutex<BTreeMap<Arc<str>, (u64, u64)>>, // path -> (size, generation)
@@ -71,6 +73,7 @@ impl FakeOrigin {
                 places: Semaphore::new(Semaphore::MAX_PERMITS),
                 pipe_outside: false,
                 refuses_above: u64::MAX,
+                ceilings: Vec::new(),
                 zeroes: None,
                 pipe_free: Mutex::new(None),
                 objects: Mutex::new(objects.into_iter().map(|(path, size)| (path, (size, 0))).collect()),
@@ -165,6 +168,34 @@ impl FakeOrigin {
     #[must_use]
     pub fn with_refusals_above(self, reads: u64) -> Self {
         self.configure(|server| server.refuses_above = reads)
+    }
+
+    /// The same where objects whose paths begin with `prefix` (empty: all) are given out `per_second` times a second,
+    /// with a `burst` of so many at once (one at least); what comes more often is refused after the latency, as
+    /// [`Throttled`](ErrorKind::Throttled), and costs the store nothing. `retry_after` is what the refusal asks for.
+    /// Ceilings of several prefixes are independent; the first whose prefix fits counts.
+    #[must_use]
+    pub fn with_ceiling(
+        self,
+        prefix: &str,
+        per_second: f64,
+        burst: f64,
+        retry_after: Option<Duration>,
+    ) -> Self {
+        self.configure(|server| {
+            server.ceilings.push(Ceiling::new(prefix, per_second, burst, retry_after));
+        })
+    }
+
+    /// From now on the ceiling that was set for `prefix` is another.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn set_ceiling(&self, prefix: &str, per_second: f64) {
+        match self.server.ceilings.iter().find(|ceiling| ceiling.is_of(prefix)) {
+            Some(ceiling) => ceiling.set(per_second),
+            None => panic!("no ceiling for {prefix:?}"),
+        }
     }
 
     /// The same where every byte is zero and all answers share them: for tests of timing, in which making contents
@@ -277,6 +308,19 @@ impl Server {
             let error = TierError::new(ErrorKind::Throttled, &*name).with_object(&*request.object.path);
             let result = Err(error.with_detail("too many reads"));
             self.counts.start(request.key).end(&result);
+            return Completion { tag: request.tag, result };
+        }
+        let ceiling = self.ceilings.iter().find(|ceiling| ceiling.covers(&request.object.path));
+        if let Some(ceiling) = ceiling.filter(|ceiling| !ceiling.admits()) {
+            let flight = self.counts.start(request.key);
+            sleep(self.latency()).await;
+            let mut error = TierError::new(ErrorKind::Throttled, &*name).with_object(&*request.object.path);
+            error = error.with_detail("slow down");
+            if let Some(wait) = ceiling.retry_after() {
+                error = error.with_retry_after(wait);
+            }
+            let result = Err(error);
+            flight.end(&result);
             return Completion { tag: request.tag, result };
         }
         let mut place = Some(self.places.acquire().await);

@@ -1,0 +1,400 @@
+//! How many requests a second a store puts up with: learnt from its complaints alone, without a clock and a runtime.
+//!
+//! A limit on what is under way cannot hold a store's ceiling on requests a second (200 a second at a latency of 1 ms
+//! are a fifth of a request), so there is a limit on the rate beside it. There is none until the store first
+//! complains (503 SlowDown, 429). Then:
+//!
+//! * A store at its ceiling refuses what is too much and answers the rest, so what it *answered* while it refused is
+//!   the ceiling itself. The rate becomes 0.95 of that, and from there on it follows CUBIC's curve: flat around the old
+//!   ceiling, then ever steeper, so that a ceiling that has risen is found (five times as high: in about six seconds).
+//!   Each time it finds the ceiling again costs a few refused requests, under one in a hundred.
+//! * Where hardly anything is answered, the ceiling is not known yet: the rate begins at what was answered and grows by
+//!   half with each slice of time without complaints (*rising*) until it has met the ceiling.
+//! * Some stores refuse some requests whatever they are asked. Under a ceiling, nothing is refused below it: so what
+//!   is refused while we ask for less than was last answered is not our doing. That fraction is taken for granted,
+//!   complaints count beyond it only, and a cut that did not lessen them is taken back.
+//!
+//! Requests are counted in slices of time by when they *left*, and a slice is judged when its answers are there: the
+//! sum over what comes back would count refusals first, because refusing is quick. Only where a quarter and more is
+//! refused at once is that not waited for.
+//!
+//! The price: a fraction of up to a quarter of refusals is believed to be chance if it does not depend on the rate,
+//! one refusal in two hundred is ignored altogether, and a ceiling that varies from second to second is followed at
+//! its lower end.
+//!
+//! Sources: CUBIC (RFC 9438), and the AWS SDKs' adaptive retry mode, which uses it for a rate.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The rate after a complaint, relative to what the store answered.
+const BACK: f64 = 0.95;
+/// CUBIC: the part by which the rate exceeds the old ceiling one unit of time after it has reached it again.
+const STEEP: f64 = 0.03;
+/// The unit of time: a second, or as long as so many requests take.
+const UNIT: f64 = 1.0;
+const UNIT_REQUESTS: f64 = 100.0;
+/// What a rate that rises is multiplied by.
+const RISE: f64 = 1.5;
+/// No single complaint divides the rate by more.
+const MOST_CUT: f64 = 8.0;
+/// Requests a second below which no rate falls.
+const LEAST: f64 = 1.0;
+/// A slice is so long and has so many requests, or it is the longest.
+const SLICE: Duration = Duration::from_millis(100);
+const SLICE_REQUESTS: u32 = 8;
+const LONGEST_SLICE: Duration = Duration::from_secs(1);
+/// Slices that wait for answers; of more, the oldest are forgotten.
+const SLICES: usize = 64;
+/// Refusals out of all that are not worth asking less for.
+const IGNORED: f64 = 0.005;
+/// From this part of refusals on nothing is taken for chance, and so many refusals need no judging.
+const SEVERE: f64 = 0.25;
+const ALARM: u32 = 8;
+/// A slice below this part of what the store last answered shows what it refuses whatever it is asked.
+const BELOW: f64 = 0.98;
+/// The part of the rate that has to be used for it to grow.
+const USED: f64 = 0.7;
+/// The refusals that it takes to know what part of requests is refused by chance.
+const KNOWN: f64 = 3.0;
+/// The refusals that should have been seen for none to disprove that.
+const DISPROVED: f64 = 6.0;
+/// The part of what was refused before a cut that has to be refused after it for the cut to have been in vain.
+const SAME: f64 = 0.6;
+/// Unused time that may be made up for: timers are no more exact than that.
+const CREDIT: Duration = Duration::from_millis(5);
+
+/// How a request was answered, as far as a rate is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Admitted,
+    Refused,
+}
+
+/// What is decided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Pace {
+    /// No limit.
+    Free,
+    /// So many requests a second, more with every slice without complaints.
+    Rising(f64),
+    /// CUBIC's curve around a ceiling that was met, so many units after that.
+    Around { peak: f64, units: f64 },
+}
+
+impl Pace {
+    fn per_second(self) -> Option<f64> {
+        match self {
+            Self::Free => None,
+            Self::Rising(rate) => Some(rate),
+            Self::Around { peak, units } => {
+                let flat = ((1.0 - BACK) / STEEP).cbrt();
+                Some((peak * (1.0 + STEEP * (units - flat).powi(3))).clamp(LEAST, 1e9))
+            }
+        }
+    }
+}
+
+/// Requests of one stretch of time.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    begun: Duration,
+    left: u32,
+    admitted: u32,
+    refused: u32,
+    /// When the next began, and the limit that held, of a slice that is over.
+    ended: Option<(Duration, Option<f64>)>,
+}
+
+impl Slice {
+    fn new(begun: Duration) -> Self {
+        Self { begun, left: 0, admitted: 0, refused: 0, ended: None }
+    }
+
+    fn seconds(&self, now: Duration) -> f64 {
+        self.ended.map_or(now, |(ended, _)| ended).saturating_sub(self.begun).as_secs_f64()
+    }
+}
+
+/// Requests, and how many of them were refused; old ones fade.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    all: f64,
+    refused: f64,
+}
+
+impl Tally {
+    fn add(&mut self, slice: &Slice, most: f64) {
+        self.all += f64::from(slice.left);
+        self.refused += f64::from(slice.refused);
+        if self.all > most {
+            self.all /= 2.0;
+            self.refused /= 2.0;
+        }
+    }
+
+    fn part(&self) -> f64 {
+        if self.all > 0.0 { self.refused / self.all } else { 0.0 }
+    }
+
+    /// Whether more was refused than `chance` explains.
+    fn exceeds(&self, chance: f64) -> bool {
+        let (usual, spread) = if chance > IGNORED { (1.25 * chance, 3.0) } else { (IGNORED, 2.0) };
+        let expected = self.all * usual;
+        self.refused >= 2.0 && self.refused > expected + spread * expected.sqrt()
+    }
+}
+
+/// The rate of requests that share one ceiling. Times are those of any one clock that does not go back.
+#[derive(Debug)]
+pub(crate) struct Rate {
+    pace: Pace,
+    /// When the next request may leave.
+    clear: Duration,
+    /// What left before says nothing of the pace.
+    changed: Duration,
+    slices: VecDeque<Slice>,
+    /// Since the last change.
+    recent: Tally,
+    /// What is refused by chance, once that was found out: of requests sent at less than what was answered before.
+    below: Tally,
+    /// The pace before the last cut, and the part that was refused then; what was refused at the lower one since.
+    cut: Option<(Pace, f64)>,
+    since: Tally,
+    /// The mean time that an answer (and no refusal) takes, in seconds.
+    latency: f64,
+}
+
+impl Rate {
+    pub(crate) fn new() -> Self {
+        Self {
+            pace: Pace::Free,
+            clear: Duration::ZERO,
+            changed: Duration::ZERO,
+            slices: VecDeque::new(),
+            recent: Tally::default(),
+            below: Tally::default(),
+            cut: None,
+            since: Tally::default(),
+            latency: 0.0,
+        }
+    }
+
+    /// One that has learnt from `requests` in so many seconds, of which `refused` were too many.
+    pub(crate) fn learnt(now: Duration, seconds: f64, requests: f64, refused: f64) -> Self {
+        let answered = (requests - refused) / seconds.max(SLICE.as_secs_f64());
+        let mut rate = Self::new();
+        rate.set(now, Pace::Rising((BACK * answered).max(LEAST)));
+        rate
+    }
+
+    pub(crate) fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    /// Requests a second that may leave; `None` for any number.
+    pub(crate) fn per_second(&self) -> Option<f64> {
+        self.pace.per_second()
+    }
+
+    /// When the next request may leave, if not at once.
+    pub(crate) fn clear(&self) -> Option<Duration> {
+        (self.pace != Pace::Free).then_some(self.clear)
+    }
+
+    /// Replaces what was decided.
+    pub(crate) fn set(&mut self, now: Duration, pace: Pace) {
+        if self.pace == Pace::Free && pace != Pace::Free {
+            self.clear = now;
+        }
+        self.pace = pace;
+        self.changed = now;
+        self.slices.clear();
+        self.recent = Tally::default();
+    }
+
+    /// So many requests leave now.
+    pub(crate) fn left(&mut self, now: Duration, requests: usize) {
+        let limit = self.per_second();
+        let over = |slice: &Slice| {
+            let length = now.saturating_sub(slice.begun);
+            length >= LONGEST_SLICE || length >= SLICE && slice.left >= SLICE_REQUESTS
+        };
+        match self.slices.back_mut() {
+            _ if now <= self.changed && self.pace != Pace::Free => {} // as old as the change: they say nothing of it
+            Some(last) if !over(last) => last.left += requests as u32,
+            last => {
+                if let Some(last) = last {
+                    last.ended = Some((now, limit));
+                    let last = *last;
+                    self.grow_around(&last);
+                }
+                let mut slice = Slice::new(now);
+                slice.left = requests as u32;
+                self.slices.push_back(slice);
+                if self.slices.len() > SLICES {
+                    self.slices.pop_front(); // nobody says how they end
+                }
+            }
+        }
+        if let Some(limit) = self.per_second() {
+            let step = Duration::from_secs_f64(requests as f64 / limit);
+            self.clear = self.clear.max(now.saturating_sub(CREDIT)) + step;
+        }
+    }
+
+    /// A request that left at `started` has been answered. Whether the rate was cut.
+    pub(crate) fn answered(&mut self, now: Duration, started: Duration, verdict: Verdict) -> bool {
+        if verdict == Verdict::Admitted {
+            let took = now.saturating_sub(started).as_secs_f64();
+            self.latency += (took - self.latency) * if self.latency > 0.0 { 1.0 / 32.0 } else { 1.0 };
+        }
+        if started <= self.changed && self.pace != Pace::Free {
+            return false;
+        }
+        let Some(slice) = self.slices.iter_mut().rev().find(|slice| slice.begun <= started) else {
+            return false;
+        };
+        match verdict {
+            Verdict::Admitted => slice.admitted += 1,
+            Verdict::Refused => slice.refused += 1,
+        }
+        let alarmed = verdict == Verdict::Refused && self.alarm(now);
+        alarmed || self.judge(now)
+    }
+
+    /// The part of requests that is refused whatever the rate.
+    fn chance(&self) -> f64 {
+        if self.below.refused >= KNOWN { self.below.part().min(SEVERE) } else { 0.0 }
+    }
+
+    /// So much is refused that nothing is waited for.
+    fn alarm(&mut self, now: Duration) -> bool {
+        let sum = |of: fn(&Slice) -> u32| self.slices.iter().map(of).sum::<u32>();
+        let (left, admitted, refused) =
+            (sum(|slice| slice.left), sum(|slice| slice.admitted), sum(|slice| slice.refused));
+        if refused < ALARM || f64::from(refused) < SEVERE * f64::from(left) {
+            return false;
+        }
+        let seconds = self.slices.front().map_or(0.0, |slice| slice.seconds(now).max((now - slice.begun).as_secs_f64()));
+        let answered = f64::from(admitted) / f64::from(admitted + refused);
+        let rate = match self.per_second() {
+            // What is under way is taken for admitted, in time to be corrected.
+            None => f64::from(left - refused.min(left)) / seconds.max(SLICE.as_secs_f64()),
+            Some(limit) => {
+                let seen = f64::from(admitted) / seconds.max(f64::EPSILON);
+                let share = f64::from(left) / seconds.max(f64::EPSILON) * answered;
+                seen.max(share).clamp(limit / MOST_CUT, limit)
+            }
+        };
+        self.cut(now, Pace::Rising((BACK * rate).max(LEAST)), 1.0 - answered);
+        true
+    }
+
+    fn cut(&mut self, now: Duration, pace: Pace, part: f64) {
+        self.cut = Some((self.pace, part));
+        self.since = Tally::default();
+        self.set(now, pace);
+        // What is still under way may be more than the store puts up with.
+        self.changed += Duration::from_secs_f64(self.latency.min(1.0));
+    }
+
+    /// Judges the slices whose answers are there. Whether the rate was cut.
+    fn judge(&mut self, now: Duration) -> bool {
+        let patience = Duration::from_secs_f64((2.0 * self.latency).min(60.0));
+        while let Some(first) = self.slices.front().copied() {
+            let Some((ended, _)) = first.ended else { return false };
+            let answered = first.admitted + first.refused;
+            let there = answered >= first.left || now >= ended + patience;
+            if !there {
+                return false;
+            }
+            self.slices.pop_front();
+            if self.judge_one(now, &first) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn judge_one(&mut self, now: Duration, slice: &Slice) -> bool {
+        let sent = f64::from(slice.left) / slice.seconds(now).max(f64::EPSILON);
+        let mut alone = Tally::default();
+        alone.add(slice, f64::INFINITY);
+        self.test_chance(&alone, slice, sent);
+        if self.take_back(now) {
+            return false;
+        }
+        let chance = self.chance();
+        self.recent.add(slice, 512.0);
+        let part = match (alone.exceeds(chance), self.recent.exceeds(chance)) {
+            (true, _) => alone.part(),
+            (false, true) => self.recent.part(),
+            (false, false) => {
+                self.rise(now, slice, sent);
+                return false;
+            }
+        };
+        let least = self.per_second().unwrap_or(0.0) / MOST_CUT;
+        let peak = (sent * (1.0 - part)).max(least).max(LEAST);
+        let known = part < 0.5;
+        self.cut(now, if known { Pace::Around { peak, units: 0.0 } } else { Pace::Rising(BACK * peak) }, part);
+        true
+    }
+
+    /// Below what was answered before, a ceiling refuses nothing.
+    fn test_chance(&mut self, alone: &Tally, slice: &Slice, sent: f64) {
+        let chance = self.chance();
+        let below = match self.pace {
+            Pace::Around { peak, .. } => {
+                let limit = slice.ended.and_then(|(_, limit)| limit).unwrap_or(f64::INFINITY);
+                sent.min(limit) <= BELOW * peak
+            }
+            Pace::Free | Pace::Rising(_) => chance > 0.0 && alone.part() <= chance,
+        };
+        if !below {
+            return;
+        }
+        self.since.add(slice, f64::INFINITY);
+        if chance > 0.0 {
+            self.below.add(slice, 2048.0);
+            if self.since.all * chance >= DISPROVED && self.since.part() < chance / 2.0 {
+                self.below = Tally::default();
+            }
+        }
+    }
+
+    /// Goes back to the pace before a cut that has not lessened what is refused: that is chance.
+    fn take_back(&mut self, now: Duration) -> bool {
+        let Some((before, part)) = self.cut else { return false };
+        let same = self.since.part() >= SAME * part && self.since.part() < SEVERE;
+        if self.since.refused < KNOWN || !same {
+            return false;
+        }
+        self.below = self.since;
+        self.cut = None;
+        self.set(now, before);
+        true
+    }
+
+    /// Without complaints, a rate that rises rises.
+    fn rise(&mut self, now: Duration, slice: &Slice, sent: f64) {
+        if let Pace::Rising(rate) = self.pace
+            && sent >= USED * rate
+            && slice.begun >= self.changed
+        {
+            self.set(now, Pace::Rising((RISE * rate).min(1e9)));
+        }
+    }
+
+    /// Time passes on CUBIC's curve while the rate is used.
+    fn grow_around(&mut self, slice: &Slice) {
+        let Some(limit) = self.per_second() else { return };
+        let seconds = slice.seconds(slice.begun);
+        if let Pace::Around { peak, units } = &mut self.pace
+            && f64::from(slice.left) >= USED * limit * seconds
+        {
+            *units += seconds / UNIT.max(UNIT_REQUESTS / *peak);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Stores that refuse what comes too often: what they put up with is found and kept to, from their complaints alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_layers::{Reading, Stack};
+use foreread_tier::{ErrorKind, OriginTier};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, Trainer, When};
+use foreread_types::{SampleId, Tick};
+
+const SIZE: u64 = 110_000;
+const SAMPLES: u64 = 10_000;
+
+/// What a store had been asked, and what it had refused, at the end of each tenth of a second.
+struct Run {
+    course: Vec<(u64, u64)>,
+}
+
+const STEP: f64 = 0.1;
+
+impl Run {
+    /// Answers a second, and the part of requests that was refused, between two moments in seconds.
+    fn between(&self, from: f64, to: f64) -> (f64, f64) {
+        let at = |seconds: f64| match (seconds / STEP).round() as usize {
+            0 => (0, 0),
+            step => self.course[step - 1],
+        };
+        let ((asked, refused), (all, errors)) = (at(from), at(to));
+        let (asked, refused) = ((all - asked) as f64, (errors - refused) as f64);
+        ((asked - refused) / (to - from), refused / asked)
+    }
+
+    fn settles(&self, what: &str, ceiling: f64, from: f64, to: f64) {
+        let (rate, refused) = self.between(from, to);
+        println!("{what}: {rate:.1}/s of {ceiling}, {:.2} % refused", refused * 100.0);
+        assert!((rate / ceiling - 1.0).abs() <= 0.1, "{what}: {rate} of {ceiling}");
+        assert!(refused < 0.02, "{what}: {refused} refused");
+    }
+}
+
+/// A store that answers after so many milliseconds, up to `ceiling` requests a second and 20 ms of them at once.
+fn origin(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) -> FakeOrigin {
+    let origin = FakeOrigin::uniform(SAMPLES, SIZE).with_zeroes().with_latency(Duration::from_millis(latency_ms));
+    origin.with_ceiling("", ceiling, (ceiling / 50.0).max(2.0), retry_after)
+}
+
+/// Reads for so many seconds as fast as it can; `at` is told the time after each step.
+async fn drive(stack: &Stack, origin: &FakeOrigin, seconds: f64, mut at: impl FnMut(f64)) -> Run {
+    let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(origin.clone()));
+    let mut course = Vec::new();
+    // In no order that has to do with directories.
+    let request = |tag, sample| origin.request(tag, SampleId(sample * 7919 % SAMPLES), Tick(sample));
+    let trainer = Trainer { step: Duration::from_secs_f64(STEP), ..Trainer::new(Duration::from_micros(1600)) };
+    let until = Duration::from_secs_f64(seconds + STEP / 2.0);
+    let fared = trainer
+        .run(tier, u64::from(u32::MAX), until, request, |time| {
+            let tally = origin.counts().tally();
+            course.push((tally.requests, tally.errors));
+            at(time.as_secs_f64());
+            0
+        })
+        .await;
+    assert!(fared.failed.is_empty(), "{:?}", fared.failed.first());
+    Run { course }
+}
+
+async fn holds(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) {
+    let origin = origin(latency_ms, ceiling, retry_after);
+    let stack = Stack::new(1);
+    let seconds = if ceiling < 100.0 { 80.0 } else { 20.0 };
+    let run = drive(&stack, &origin, seconds, |_| {}).await;
+    let what = format!("{ceiling}/s at {latency_ms} ms, {retry_after:?}");
+    let (start, refused) = run.between(0.0, 2.0);
+    println!("{what}: first two seconds {start:.1}/s, {:.1} % refused", refused * 100.0);
+    run.settles(&what, ceiling, 2.0, seconds);
+    let decisions = stack.limit.map(|limit| limit.decisions());
+    println!("{what}: {decisions:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_of_200_a_second_is_found_at_any_latency() {
+    for latency_ms in [1, 10, 100] {
+        holds(latency_ms, 200.0, None).await;
+        holds(latency_ms, 200.0, Some(Duration::from_secs(1))).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ceilings_of_20_to_5000_a_second_are_found() {
+    for ceiling in [20.0, 1000.0, 5000.0] {
+        for latency_ms in [1, 20, 100] {
+            holds(latency_ms, ceiling, None).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_that_changes_is_followed() {
+    for latency_ms in [5, 50] {
+        let origin = origin(latency_ms, 200.0, None);
+        let run = drive(&Stack::new(1), &origin, 40.0, |now| {
+            for (moment, ceiling) in [(10.0, 1000.0), (28.0, 100.0)] {
+                if (now - moment).abs() < STEP / 2.0 {
+                    origin.set_ceiling("", ceiling);
+                }
+            }
+        })
+        .await;
+        for second in 0..40 {
+            let (rate, refused) = run.between(f64::from(second), f64::from(second + 1));
+            println!("{second}: {rate:.0}/s, {:.1} % refused", refused * 100.0);
+        }
+        run.settles("200", 200.0, 2.0, 10.0);
+        run.settles("1000", 1000.0, 18.0, 28.0);
+        run.settles("100", 100.0, 30.0, 40.0);
+    }
+}
+
+/// Reads all of an origin with 64 places and 10 ms, some of whose answers are refusals whatever it is asked.
+async fn by_chance(part: f64, compute: Duration) -> (Fared, Reading) {
+    let origin = FakeOrigin::uniform(2 * SAMPLES, 100_000).with_zeroes();
+    let origin = origin.with_latency(Duration::from_millis(10)).with_parallelism(64);
+    let failing = FailingTier::new(Arc::new(origin.clone())).with_seed(11);
+    let failing = failing.on(When::Chance(part), Fault::Error(ErrorKind::Throttled));
+    let stack = Stack::new(3);
+    let tier = stack.wrap(Arc::new(failing));
+    let request = |tag, sample| origin.request(tag, SampleId(sample), Tick(sample));
+    let fared =
+        Trainer::new(compute).run(tier, 2 * SAMPLES, Duration::from_secs(600), request, |_| 0).await;
+    println!("{part}: {:?}, stalled {:?}, {:?}", fared.took, fared.stalled, stack.limit.map(|limit| limit.decisions()));
+    assert!(fared.failed.is_empty(), "{:?}", fared.failed.first());
+    (fared, stack.meter.read())
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_by_chance_cost_little() {
+    for compute in [Duration::from_millis(10), Duration::ZERO] {
+        let (usual, _) = by_chance(0.0, compute).await;
+        for (part, most) in [(0.01, 0.1), (0.1, 0.25)] {
+            let (fared, reading) = by_chance(part, compute).await;
+            let more = fared.took.as_secs_f64() / usual.took.as_secs_f64() - 1.0;
+            println!("{part}, {compute:?} a batch: {:+.1} %, {reading:?}", more * 100.0);
+            assert!(more < most, "{part}: {more}");
+        }
+    }
+}
+
+/// Two trainers on one origin: one reads below a prefix that the store throttles, the other does not.
+#[tokio::test(start_paused = true)]
+async fn a_throttled_prefix_does_not_slow_another() {
+    let paths = |prefix: &'static str| (0..2000).map(move |id| (format!("{prefix}/{id:05}"), SIZE));
+    let origin = FakeOrigin::new(paths("train/cat").chain(paths("train/dog"))).with_zeroes();
+    let origin = origin.with_latency(Duration::from_millis(10)).with_parallelism(64);
+    let origin = origin.with_ceiling("train/cat/", 50.0, 5.0, None);
+    let stack = Stack::new(1);
+    let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(origin.clone()));
+    let step = Duration::from_secs_f64(STEP);
+    let drive = |first: u64| {
+        let (tier, origin) = (Arc::clone(&tier), origin.clone());
+        async move {
+            let trainer = Trainer { step, batch: 1, look_ahead: 32 << 20, ..Trainer::new(Duration::ZERO) };
+            let request = |tag, sample| origin.request(tag, SampleId(first + sample % 2000), Tick(sample));
+            trainer.run(tier, u64::from(u32::MAX), Duration::from_secs(20), request, |_| 0).await
+        }
+    };
+    let (cat, dog) = futures::join!(drive(0), drive(2000));
+    for second in 0..20 {
+        let at = Duration::from_secs(second);
+        println!("{second}: {:.0} {:.0}", cat.rate(step, at, at + Duration::from_secs(1)), dog.rate(step, at, at + Duration::from_secs(1)));
+    }
+    println!("{:?}", stack.limit.map(|limit| limit.decisions()));
+    let (from, to) = (Duration::from_secs(2), Duration::from_secs(20));
+    let (cat, dog) = (cat.rate(step, from, to), dog.rate(step, from, to));
+    assert!((cat / 50.0 - 1.0).abs() < 0.1, "{cat}");
+    assert!(dog >= 0.95 * (6400.0 - 50.0), "{dog}");
+}

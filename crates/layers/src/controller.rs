@@ -17,7 +17,7 @@
 //!   while, the limit goes to just below `rate * base` for a round to test it (*draining*).
 //! * Where the queue outside of the store runs empty, the trainer is the bottleneck: the limit becomes what its
 //!   demand over the last second needs.
-//! * A store that says that it is asked too much halves the limit; for some seconds it then grows in small steps.
+//! * What a store refuses because it is asked too often says nothing of its latency: that is the rate's business.
 //! * What the store answers within a millisecond is always allowed: a page cache is not fed one read at a time.
 //!
 //! The mean and not the minimum of latencies makes `base`: Little's law is about means, and a store with jitter would
@@ -25,8 +25,7 @@
 //! below capacity is paid now and then for knowing `base` (under one per cent of the time).
 //!
 //! Sources: Little 1961; slow start and draining from BBR (Cardwell et al., ACM Queue 14(5), 2016); the limit from a
-//! ratio of latencies from TCP Vegas (Brakmo and Peterson, 1995) and Netflix's concurrency-limits ("gradient");
-//! halving on complaint from AIMD (Chiu and Jain, 1989).
+//! ratio of latencies from TCP Vegas (Brakmo and Peterson, 1995) and Netflix's concurrency-limits ("gradient").
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -88,9 +87,6 @@ const WINDOW: Duration = Duration::from_millis(250);
 const WINDOWS: usize = 4;
 /// The part of a window without a queue that makes it one in which the trainer was the bottleneck.
 const IDLE: f64 = 0.05;
-/// How long after a complaint the limit grows in small steps.
-const CAREFUL: Duration = Duration::from_secs(30);
-const SMALL_STEP: f64 = 1.0 / 32.0;
 
 /// The bounds within which a limit adapts itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,9 +123,9 @@ impl AdaptivePolicy {
 pub enum Outcome {
     /// With an answer: its latency counts.
     Answered,
-    /// The store asked to be asked less.
+    /// The store asked to be asked less often: says nothing of its speed.
     Throttled,
-    /// With another error, or without an end: says nothing of the store's speed.
+    /// With another error, or without an end: nor does this.
     Failed,
 }
 
@@ -240,7 +236,6 @@ pub struct Controller {
     /// The store's own latency in seconds, and when a round last agreed with it.
     base: Option<f64>,
     confirmed: Duration,
-    complained: Option<Duration>,
     now: Duration,
     in_flight: usize,
     waiting: usize,
@@ -263,7 +258,6 @@ impl Controller {
             rate: 0.0,
             base: None,
             confirmed: Duration::ZERO,
-            complained: None,
             now: Duration::ZERO,
             in_flight: 0,
             waiting: 0,
@@ -319,8 +313,7 @@ impl Controller {
                 }
                 self.end_round(self.now.saturating_sub(begun));
             }
-            Outcome::Throttled => self.complaint(started),
-            Outcome::Failed => {}
+            Outcome::Throttled | Outcome::Failed => {}
         }
     }
 
@@ -406,7 +399,7 @@ impl Controller {
             Some(base) if latency < base => base + (latency - base) / 4.0,
             // Fewer under way, and the latency stayed: it is the store's own.
             Some(base) if latency > base * ABOVE && elasticity.is_some_and(|part| part > ELASTIC) => {
-                if measured.queued > 0.5 && self.complained.is_none() {
+                if measured.queued > 0.5 {
                     self.mode = Mode::Starting;
                 }
                 latency
@@ -424,9 +417,6 @@ impl Controller {
     fn decide(&mut self, measured: &Measured, base: f64, elasticity: Option<f64>) -> (f64, Why) {
         let ratio = base / measured.latency;
         let full = measured.under_way * ratio; // what just fills the store, or is known to fit into it
-        if self.complained.is_some_and(|at| self.now.saturating_sub(at) >= CAREFUL) {
-            self.complained = None;
-        }
         if let Some(needed) = self.demand(measured) {
             self.mode = Mode::Cruising { linear: 0 };
             let allowed = wanted(full);
@@ -472,7 +462,7 @@ impl Controller {
         let Mode::Cruising { linear } = &mut self.mode else { return (wanted(full), Why::Growing) };
         let queued = measured.queued > 0.9;
         *linear = if queued && ratio * ABOVE >= 1.0 { linear.saturating_add(1) } else { 0 };
-        if *linear >= 3 && self.complained.is_none() && self.limit < self.most {
+        if *linear >= 3 && self.limit < self.most {
             self.mode = Mode::Starting;
             return (START_GAIN * full + SLACK, Why::Starting);
         }
@@ -511,26 +501,10 @@ impl Controller {
         Some(GAIN * f64::from(most) / WINDOW.as_secs_f64() * measured.latency + SLACK)
     }
 
-    /// The store asked to be asked less; only requests that left after the last such word count.
-    fn complaint(&mut self, started: Duration) {
-        if self.complained.is_some_and(|at| started <= at) {
-            return;
-        }
-        self.complained = Some(self.now);
-        self.mode = Mode::Cruising { linear: 0 };
-        self.before = None;
-        self.set((self.limit / 2).max(1), Why::Throttled);
-        self.begin_round();
-    }
-
     fn change(&mut self, target: f64, why: Why) {
         let limit = self.limit as f64;
-        let mut most = LEAP * limit;
-        if self.complained.is_some() {
-            most = limit + (limit * SMALL_STEP).max(1.0);
-        }
-        let target = target.clamp((limit * CUT).floor(), most);
-        let settled = why != Why::Draining && !(self.complained.is_some() && target > limit);
+        let target = target.clamp((limit * CUT).floor(), LEAP * limit);
+        let settled = why != Why::Draining;
         if settled && (target - limit).abs() <= limit * DEAD_BAND && target < self.most as f64 {
             return;
         }
@@ -603,23 +577,6 @@ mod tests {
 
     fn up_to(most: usize) -> AdaptivePolicy {
         AdaptivePolicy::up_to(NonZeroUsize::new(most).unwrap())
-    }
-
-    #[test]
-    fn complaints_halve_the_limit_once_each_round_trip() {
-        let mut controller = Controller::new(AdaptivePolicy::default());
-        let at = Duration::from_millis;
-        controller.load(at(0), 32, 100);
-        for _ in 0..20 {
-            controller.finished(at(5), at(0), Outcome::Throttled);
-        }
-        assert_eq!((controller.limit(), controller.why()), (16, Why::Throttled));
-        controller.finished(at(9), at(6), Outcome::Throttled);
-        assert_eq!(controller.limit(), 8);
-        for again in 10..30 {
-            controller.finished(at(again * 10), at(again * 10 - 1), Outcome::Throttled);
-        }
-        assert_eq!(controller.limit(), 1);
     }
 
     #[test]

@@ -27,8 +27,17 @@ pub(crate) enum Turns {
     None,
     /// All of them.
     All,
-    /// These, by their places in the batch.
-    Some(Vec<u32>),
+    /// These.
+    Some(Vec<Turn>),
+}
+
+/// One request that may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Its place in the batch.
+    pub(crate) place: u32,
+    /// What it is counted under, where somebody counts.
+    pub(crate) marked: Option<Marked>,
 }
 
 /// One who waits in a [`Line`], with any number of entries.
@@ -46,11 +55,11 @@ impl Waiter {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the request at `place` start. Only while the line is locked; waking comes after.
-    pub(crate) fn give(&self, place: u32) {
+    /// Lets one request start. Only while the line is locked; waking comes after.
+    pub(crate) fn give(&self, turn: Turn) {
         match &mut *self.given() {
-            Turns::Some(places) => places.push(place),
-            given => *given = Turns::Some(vec![place]),
+            Turns::Some(turns) => turns.push(turn),
+            given => *given = Turns::Some(vec![turn]),
         }
         self.any.store(true, Ordering::Release);
     }
@@ -184,11 +193,6 @@ pub(crate) trait Gate: Send + Unpin + 'static {
         None
     }
 
-    /// What requests are counted under, by tag, for a gate that counts them; else nothing.
-    fn marks(&self, _batch: &[ReadRequest]) -> Vec<(u32, Marked)> {
-        Vec::new()
-    }
-
     /// A request that started at `started` and was counted under `mark` has been answered.
     fn answered(&self, started: Option<Instant>, mark: Option<Marked>, completion: &Completion) {
         let _ = (started, mark, completion);
@@ -238,12 +242,17 @@ impl<T: Tier + ?Sized, G: Gate> Gated<T, G> {
     }
 
     fn start(&mut self, turns: Turns) {
+        let mut marks = Vec::new();
         let batch = match turns {
             Turns::None => return,
             Turns::All => std::mem::take(&mut self.waiting),
-            Turns::Some(places) => {
-                let turn = places.iter().filter_map(|&place| self.waiting.get(place as usize).cloned());
-                let batch: Vec<_> = turn.collect();
+            Turns::Some(turns) => {
+                let mut batch = Vec::with_capacity(turns.len());
+                for Turn { place, marked } in turns {
+                    let Some(request) = self.waiting.get(place as usize) else { continue };
+                    marks.extend(marked.map(|marked| (request.tag, marked)));
+                    batch.push(request.clone());
+                }
                 self.started += batch.len();
                 if self.started >= self.waiting.len() {
                     self.waiting = Vec::new();
@@ -252,7 +261,7 @@ impl<T: Tier + ?Sized, G: Gate> Gated<T, G> {
             }
         };
         self.under_way += batch.len();
-        let (started, marks) = (self.gate.clock(), self.gate.marks(&batch));
+        let started = self.gate.clock();
         self.running.push(Since { started, marks, answers: self.inner.read(batch) });
     }
 

@@ -13,7 +13,6 @@ use std::fmt;
 use std::future::poll_fn;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -35,8 +34,6 @@ struct Shared {
     most: usize,
     /// Whether somebody wants to know how long requests take.
     timed: bool,
-    /// Whether a store has ever complained: until then nobody needs to know of whom it might.
-    complained: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -96,7 +93,7 @@ impl Limit {
         let mut lines = Rates::default();
         lines.add_origin(); // that of permits
         let state = State { places, taken: 0, peak: 0, lines, keeper: None, adaptive, gauges: None };
-        Self(Arc::new(Shared { most, timed, complained: AtomicBool::new(false), state: Mutex::new(state) }))
+        Self(Arc::new(Shared { most, timed, state: Mutex::new(state) }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -176,12 +173,12 @@ impl Limit {
     fn give(&self, state: &mut State, now: Option<Instant>, me: Option<&Arc<Waiter>>, wakes: &mut Wakes) {
         let is_me = |waiter: &Arc<Waiter>| me.is_some_and(|me| Arc::ptr_eq(me, waiter));
         while state.taken < state.places
-            && let Some(entry) = state.lines.pop(now)
+            && let Some((waiter, turn)) = state.lines.pop(now)
         {
             state.taken += 1;
-            entry.waiter.give(entry.place);
-            if !is_me(&entry.waiter) {
-                wakes.add(&entry.waiter);
+            waiter.give(turn);
+            if !is_me(&waiter) {
+                wakes.add(&waiter);
             }
         }
         let next = if state.taken < state.places { state.lines.next() } else { None };
@@ -279,7 +276,7 @@ impl Gate for Origin {
         let now = self.limit.now();
         let mut state = self.limit.lock();
         let room = state.places.saturating_sub(state.taken) >= requests.len();
-        if room && state.lines.is_free(self.number) {
+        if room && state.lines.is_free() {
             state.taken += requests.len(); // the common case
             state.lines.left(now, self.number, requests.len());
             waiter.give_all();
@@ -300,22 +297,11 @@ impl Gate for Origin {
         self.limit.now()
     }
 
-    fn marks(&self, batch: &[ReadRequest]) -> Vec<(u32, Marked)> {
-        if !self.limit.0.complained.load(Relaxed) {
-            return Vec::new();
-        }
-        let lines = &mut self.limit.lock().lines;
-        batch.iter().map(|request| (request.tag, lines.marked(self.number, &request.object))).collect()
-    }
-
     fn answered(&self, started: Option<Instant>, mark: Option<Marked>, completion: &Completion) {
         let verdict = match &completion.result {
             Err(error) if error.kind() == ErrorKind::Throttled => Verdict::Refused,
             _ => Verdict::Admitted,
         };
-        if verdict == Verdict::Refused {
-            self.limit.0.complained.store(true, Relaxed);
-        }
         let named = completion.result.as_ref().err().and_then(|error| error.object());
         let (mark, ticket) = match mark {
             Some(Marked { mark, ticket }) => (Some(mark), Some(ticket)),

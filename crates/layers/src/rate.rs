@@ -57,6 +57,12 @@ const BELOW: f64 = 0.98;
 const USED: f64 = 0.7;
 /// The refusals that it takes to know what part of requests is refused by chance.
 const KNOWN: f64 = 3.0;
+/// Where more than this part is refused, what is answered is not known well.
+const WELL: f64 = 0.5;
+/// Requests that are judged together where a slice has few.
+const RECENT: f64 = 128.0;
+/// Requests that tell what is refused by chance.
+const OFTEN: f64 = 2048.0;
 /// The refusals that should have been seen for none to disprove that.
 const DISPROVED: f64 = 6.0;
 /// The part of what was refused before a cut that has to be refused after it for the cut to have been in vain.
@@ -73,7 +79,7 @@ pub(crate) enum Verdict {
 
 /// What is decided.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Pace {
+enum Pace {
     /// No limit.
     Free,
     /// So many requests a second, more with every slice without complaints.
@@ -188,10 +194,6 @@ impl Rate {
         rate
     }
 
-    pub(crate) fn pace(&self) -> Pace {
-        self.pace
-    }
-
     /// Requests a second that may leave; `None` for any number.
     pub(crate) fn per_second(&self) -> Option<f64> {
         self.pace.per_second()
@@ -202,8 +204,15 @@ impl Rate {
         (self.pace != Pace::Free).then_some(self.clear)
     }
 
+    /// What it was cut for has gone: it rises from where it is.
+    pub(crate) fn rise_again(&mut self, now: Duration) {
+        if let Some(rate) = self.per_second() {
+            self.set(now, Pace::Rising(RISE * rate));
+        }
+    }
+
     /// Replaces what was decided.
-    pub(crate) fn set(&mut self, now: Duration, pace: Pace) {
+    fn set(&mut self, now: Duration, pace: Pace) {
         if self.pace == Pace::Free && pace != Pace::Free {
             self.clear = now;
         }
@@ -278,17 +287,24 @@ impl Rate {
         }
         let seconds = self.slices.front().map_or(0.0, |slice| slice.seconds(now).max((now - slice.begun).as_secs_f64()));
         let answered = f64::from(admitted) / f64::from(admitted + refused);
-        let rate = match self.per_second() {
+        let Some(limit) = self.per_second() else {
             // What is under way is taken for admitted, in time to be corrected.
-            None => f64::from(left - refused.min(left)) / seconds.max(SLICE.as_secs_f64()),
-            Some(limit) => {
-                let seen = f64::from(admitted) / seconds.max(f64::EPSILON);
-                let share = f64::from(left) / seconds.max(f64::EPSILON) * answered;
-                seen.max(share).clamp(limit / MOST_CUT, limit)
-            }
+            let rate = f64::from(left - refused) / seconds.max(SLICE.as_secs_f64());
+            self.cut(now, Pace::Rising((BACK * rate).max(LEAST)), 1.0 - answered);
+            return true;
         };
-        self.cut(now, Pace::Rising((BACK * rate).max(LEAST)), 1.0 - answered);
+        let seen = f64::from(admitted) / seconds.max(f64::EPSILON);
+        let share = f64::from(left) / seconds.max(f64::EPSILON) * answered;
+        self.cut_to(now, seen.max(share).min(limit), 1.0 - answered);
         true
+    }
+
+    /// Asks for less than the store has answered, or for very much less, where that is not known well.
+    fn cut_to(&mut self, now: Duration, answered: f64, part: f64) {
+        let least = (self.per_second().unwrap_or(0.0) / MOST_CUT).max(LEAST);
+        let peak = answered.max(least);
+        let known = part < WELL;
+        self.cut(now, if known { Pace::Around { peak, units: 0.0 } } else { Pace::Rising(BACK * peak) }, part);
     }
 
     fn cut(&mut self, now: Duration, pace: Pace, part: f64) {
@@ -326,7 +342,7 @@ impl Rate {
             return false;
         }
         let chance = self.chance();
-        self.recent.add(slice, 512.0);
+        self.recent.add(slice, RECENT);
         let part = match (alone.exceeds(chance), self.recent.exceeds(chance)) {
             (true, _) => alone.part(),
             (false, true) => self.recent.part(),
@@ -335,10 +351,7 @@ impl Rate {
                 return false;
             }
         };
-        let least = self.per_second().unwrap_or(0.0) / MOST_CUT;
-        let peak = (sent * (1.0 - part)).max(least).max(LEAST);
-        let known = part < 0.5;
-        self.cut(now, if known { Pace::Around { peak, units: 0.0 } } else { Pace::Rising(BACK * peak) }, part);
+        self.cut_to(now, sent * (1.0 - part), part);
         true
     }
 
@@ -357,7 +370,7 @@ impl Rate {
         }
         self.since.add(slice, f64::INFINITY);
         if chance > 0.0 {
-            self.below.add(slice, 2048.0);
+            self.below.add(slice, OFTEN);
             if self.since.all * chance >= DISPROVED && self.since.part() < chance / 2.0 {
                 self.below = Tally::default();
             }

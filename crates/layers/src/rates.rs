@@ -11,7 +11,7 @@ use std::time::Duration;
 use foreread_tier::Object;
 use tokio::time::Instant;
 
-use crate::gate::{Entry, Line, Waiter};
+use crate::gate::{Entry, Line, Turn, Waiter};
 use crate::rate::{Rate, Verdict};
 use crate::suspects::{Suspects, Ticket};
 
@@ -47,7 +47,7 @@ impl Mark {
 }
 
 /// What a request under way is counted under, and what it is compared with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marked {
     pub(crate) mark: Mark,
     pub(crate) ticket: Ticket,
@@ -71,6 +71,8 @@ pub(crate) struct Rates {
     /// By origin.
     suspects: Vec<Suspects>,
     joined: u64,
+    /// Whether any store has ever complained.
+    complained: bool,
 }
 
 impl Rates {
@@ -108,24 +110,17 @@ impl Rates {
         base
     }
 
-    /// Whether requests of `origin` may leave as they come: nobody waits, and no rate holds them up.
-    pub(crate) fn is_free(&self, origin: usize) -> bool {
-        let mut own = self.groups.iter().filter(|group| group.origin == origin);
-        own.all(|group| group.rate.clear().is_none()) && self.waiting() == 0
+    /// Whether requests may leave as they come: nobody waits, and no store has ever complained.
+    pub(crate) fn is_free(&self) -> bool {
+        !self.complained && self.waiting() == 0
     }
 
-    /// So many requests of an origin leave now, which they may if it [is free](Self::is_free); a limit that knows no time counts none.
+    /// So many requests of an origin leave now, which they may while all [is free](Self::is_free); a limit that knows no time counts none.
     pub(crate) fn left(&mut self, now: Option<Instant>, origin: usize, requests: usize) {
         if let Some(now) = now {
             let (now, base) = (self.at(now), self.find(origin, Mark::default()));
             self.groups[base].rate.left(now, requests);
         }
-    }
-
-    /// What a request of `origin` that starts is counted under.
-    pub(crate) fn marked(&mut self, origin: usize, object: &Object) -> Marked {
-        let mark = Mark::of(object);
-        Marked { mark, ticket: self.suspects[origin].left(mark) }
     }
 
     pub(crate) fn join(&mut self, origin: usize, mark: Mark, entry: Entry) {
@@ -135,16 +130,19 @@ impl Rates {
         self.groups[at].line.push(Entry { number, mark, ..entry });
     }
 
-    /// The next who may go now.
-    pub(crate) fn pop(&mut self, now: Option<Instant>) -> Option<Entry> {
+    /// The next who may go now, and what its request is counted under.
+    pub(crate) fn pop(&mut self, now: Option<Instant>) -> Option<(Arc<Waiter>, Turn)> {
         let now = now.map(|now| self.at(now));
         let may = |group: &Group| group.rate.clear().is_none_or(|clear| now.is_none_or(|now| clear <= now));
         let heads = self.groups.iter_mut().filter(|group| may(group));
         let first = heads.filter(|group| group.line.len() > 0).max_by(|a, b| a.line.peek().cmp(&b.line.peek()))?;
-        if let Some(now) = now {
+        let Entry { waiter, place, mark, .. } = first.line.pop()?;
+        let suspects = &mut self.suspects[first.origin];
+        let marked = now.map(|now| {
             first.rate.left(now, 1);
-        }
-        first.line.pop()
+            Marked { mark, ticket: suspects.left(mark) }
+        });
+        Some((waiter, Turn { place, marked }))
     }
 
     /// When the next who is held up by a rate may go, and who it is.
@@ -168,18 +166,19 @@ impl Rates {
         (mark, ticket): (Option<Mark>, Option<Ticket>),
         verdict: Verdict,
     ) -> bool {
+        self.complained |= verdict == Verdict::Refused;
         let (now, started) = (self.at(now), self.at(started));
         let at = self.find(origin, mark.unwrap_or_default());
         let group = &mut self.groups[at];
         if let (None, Some(mark)) = (group.prefix, mark) {
-            self.suspects[origin].answered(now, mark, ticket, verdict, group.rate.pace());
+            self.suspects[origin].answered(now, mark, ticket, verdict);
         }
         let cut = group.rate.answered(now, started, verdict);
         let own = self.groups[at].prefix.is_none() && verdict == Verdict::Refused && self.split(now, origin);
         cut || own
     }
 
-    /// Gives a prefix that alone is refused a line of its own, and the others what they had before.
+    /// Gives a prefix that alone is refused a line of its own; the rate of the others rises from where it was.
     fn split(&mut self, now: Duration, origin: usize) -> bool {
         if self.groups.iter().filter(|group| group.prefix.is_some()).count() >= OWN {
             return false;
@@ -189,7 +188,7 @@ impl Rates {
         let mark = guilty.prefix;
         let base = self.find(origin, mark);
         let line = self.groups[base].line.split_off(mark);
-        self.groups[base].rate.set(now, guilty.pace);
+        self.groups[base].rate.rise_again(now);
         tracing::debug!(rate = rate.per_second(), "a prefix has a rate of its own");
         self.groups.push(Group { origin, prefix: Some(mark), rate, line });
         true

@@ -4,7 +4,7 @@
 //! prefixes alike; one of a prefix refuses that prefix's and no others. Requests of two prefixes that leave one after
 //! the other are a fair comparison, whatever happens from one second to the next: where one of the two is refused, it
 //! is either of them equally often if both are under one ceiling. So every prefix that is refused becomes a
-//! suspect, and it is guilty when ten times it was refused and its neighbour was not, the neighbour being of a prefix that
+//! suspect, and it is guilty when eight times it was refused and its neighbour was not, the neighbour being of a prefix that
 //! has not been refused at all, and hardly ever the other way round. A catalog that is read directory by directory
 //! has no such neighbours and makes nobody guilty.
 //!
@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::rate::{Pace, Verdict};
+use crate::rate::Verdict;
 use crate::rates::Mark;
 
 /// Suspects at a time.
@@ -23,7 +23,7 @@ const MOST: usize = 16;
 const LASTS: Duration = Duration::from_secs(60);
 /// How often a suspect has to be refused beside one that is not, and the part of that in which it may be the other way
 /// round.
-const TELLING: f64 = 10.0;
+const TELLING: f64 = 8.0;
 const INNOCENT: f64 = 0.1;
 /// Pairs that wait for their answers; of more, the oldest are forgotten.
 const PAIRS: usize = 2048;
@@ -55,8 +55,6 @@ struct Suspect {
     /// Pairs in which it was refused and the other not, and the other way round.
     alone: f64,
     spared: f64,
-    /// The pace that all had when it became a suspect.
-    pace: Pace,
 }
 
 /// A prefix with a ceiling of its own.
@@ -67,8 +65,6 @@ pub(crate) struct Guilty {
     pub(crate) seconds: f64,
     pub(crate) requests: f64,
     pub(crate) refused: f64,
-    /// The pace of the others before it was suspected.
-    pub(crate) pace: Pace,
 }
 
 /// The prefixes of one origin that are refused.
@@ -97,21 +93,20 @@ impl Suspects {
         Ticket { pair: self.gone + self.pairs.len() as u64 - 1, second: false }
     }
 
-    /// A request below `prefix` was answered, while all had `pace`.
+    /// A request below `prefix` was answered.
     pub(crate) fn answered(
         &mut self,
         now: Duration,
         prefix: Mark,
         ticket: Option<Ticket>,
         verdict: Verdict,
-        pace: Pace,
     ) {
         self.suspects.retain(|suspect| now.saturating_sub(suspect.begun) < LASTS);
         let refused = verdict == Verdict::Refused;
         if refused && self.suspect(prefix).is_none() && self.suspects.len() < MOST {
             let (requests, fresh, alone, spared) = Default::default();
             let (begun, last, refused) = (now, now, 0.0);
-            let suspect = Suspect { prefix, begun, last, requests, refused, fresh, alone, spared, pace };
+            let suspect = Suspect { prefix, begun, last, requests, refused, fresh, alone, spared };
             self.suspects.push(suspect);
         }
         if let Some(suspect) = self.suspect(prefix) {
@@ -153,7 +148,7 @@ impl Suspects {
     pub(crate) fn convict(&mut self) -> Option<Guilty> {
         let guilty = |one: &Suspect| one.alone >= TELLING && one.spared <= INNOCENT * one.alone;
         let at = self.suspects.iter().position(guilty)?;
-        let Suspect { prefix, begun, last, requests, refused, pace, .. } = self.suspects.swap_remove(at);
-        Some(Guilty { prefix, seconds: (last - begun).as_secs_f64(), requests, refused, pace })
+        let Suspect { prefix, begun, last, requests, refused, .. } = self.suspects.swap_remove(at);
+        Some(Guilty { prefix, seconds: (last - begun).as_secs_f64(), requests, refused })
     }
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use foreread_tier::{Completions, ReadRequest, Tier, TierProfile};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::gate::{Entry, Gate, Gated, Line, Turns, Waiter, Wakes};
+use crate::gate::{Entry, Gate, Gated, Line, Turn, Turns, Waiter, Wakes};
 
 /// How much unused transmission time is kept.
 const CREDIT: Duration = Duration::from_millis(20);
@@ -89,7 +89,7 @@ impl State {
                 Some(sending) if sending.end > now => break,
                 Some(sending) => {
                     let waiter = &sending.entry.waiter;
-                    waiter.give(sending.entry.place);
+                    waiter.give(Turn { place: sending.entry.place, marked: None });
                     if !Arc::ptr_eq(me, waiter) {
                         wakes.add(waiter);
                     }

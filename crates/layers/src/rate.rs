@@ -167,6 +167,8 @@ pub(crate) struct Rate {
     /// The pace before the last cut, and the part that was refused then; what was refused at the lower one since.
     cut: Option<(Pace, f64)>,
     since: Tally,
+    /// Requests a second that the store answered then; 0 where that is not known.
+    met: f64,
     /// The mean time that an answer (and no refusal) takes, in seconds.
     latency: f64,
 }
@@ -182,6 +184,7 @@ impl Rate {
             below: Tally::default(),
             cut: None,
             since: Tally::default(),
+            met: 0.0,
             latency: 0.0,
         }
     }
@@ -299,17 +302,20 @@ impl Rate {
         true
     }
 
-    /// Asks for less than the store has answered, or for very much less, where that is not known well.
+    /// Asks for less than the store has answered. Where that is not known well (much was refused, or nothing has held
+    /// the requests to an even rate until now), it rises from there.
     fn cut_to(&mut self, now: Duration, answered: f64, part: f64) {
         let least = (self.per_second().unwrap_or(0.0) / MOST_CUT).max(LEAST);
         let peak = answered.max(least);
-        let known = part < WELL;
+        let known = part < WELL && self.pace != Pace::Free;
         self.cut(now, if known { Pace::Around { peak, units: 0.0 } } else { Pace::Rising(BACK * peak) }, part);
+        self.met = peak;
     }
 
     fn cut(&mut self, now: Duration, pace: Pace, part: f64) {
         self.cut = Some((self.pace, part));
         self.since = Tally::default();
+        self.met = 0.0;
         self.set(now, pace);
         // What is still under way may be more than the store puts up with.
         self.changed += Duration::from_secs_f64(self.latency.min(1.0));
@@ -358,13 +364,8 @@ impl Rate {
     /// Below what was answered before, a ceiling refuses nothing.
     fn test_chance(&mut self, alone: &Tally, slice: &Slice, sent: f64) {
         let chance = self.chance();
-        let below = match self.pace {
-            Pace::Around { peak, .. } => {
-                let limit = slice.ended.and_then(|(_, limit)| limit).unwrap_or(f64::INFINITY);
-                sent.min(limit) <= BELOW * peak
-            }
-            Pace::Free | Pace::Rising(_) => chance > 0.0 && alone.part() <= chance,
-        };
+        let limit = slice.ended.and_then(|(_, limit)| limit).unwrap_or(f64::INFINITY);
+        let below = sent.min(limit) <= BELOW * self.met || chance > 0.0 && alone.part() <= chance;
         if !below {
             return;
         }

@@ -166,7 +166,7 @@ async fn a_ceiling_is_found_among_refusals_by_chance() {
     let run = drive_through(&Stack::new(1), Arc::new(failing), &origin, 30.0, |_| {}).await;
     let (rate, refused) = run.between(5.0, 30.0);
     println!("{rate:.1}/s of 500, {:.2} % refused by the ceiling", refused * 100.0);
-    assert!(rate >= 0.9 * 500.0 && refused < 0.05, "{rate}, {refused}");
+    assert!(rate >= 0.8 * 500.0 && refused < 0.05, "{rate}, {refused}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,5 @@
-//! Wrappers around any tier: measuring, holding to a rate, limiting, hedging, ending, retrying. Each is the only place
-//! for what it does.
+//! Wrappers around any tier: measuring, holding to a rate, limiting, merging, hedging, ending, retrying. Each is the only
+//! place for what it does.
 //!
 //! A layer wraps an `Arc` of a tier (a concrete one, or `dyn OriginTier`), keeps its name and profile, and implements
 //! whatever of the tier traits the wrapped one has. Only [`read`](foreread_tier::Tier::read) is touched: listings,
@@ -8,7 +8,7 @@
 //! # The order of stacking
 //!
 //! ```text
-//! Retrying( Limited( Hedged( Throttled( Metered( Deadlined( backend ))))))
+//! Retrying( Merged( Limited( Hedged( Throttled( Metered( Deadlined( backend )))))))
 //! ```
 //!
 //! [`Stack`] puts them on in this order, and is the only place that does. Seen from the store outwards:
@@ -24,7 +24,12 @@
 //!   no place (they are few, and waiting for one would defeat it), and the place of a read that hangs is free as soon
 //!   as its second one is answered. The latency that the limit adapts itself to is that of the quicker of the two.
 //! * [`Limited`] is outside of the throttle, where its queue, ordered by need, is the long one; and inside of the
-//!   retries, so that a request that sleeps between two attempts holds no place.
+//!   retries, so that a request that sleeps between two attempts holds no place. It also holds what leaves to the rate
+//!   that a store's complaints have taught it, for each origin and for a prefix that is refused by itself.
+//! * [`Merged`] is outside of the limit, so that a merged read takes one place and is one request to the store's ceiling;
+//!   and inside of the retries, so that of a merged read that failed each part is tried again as itself. It merges by what
+//!   [`Metered`] sees reads take, below all queues. Origins whose pages this machine's kernel keeps do without
+//!   it: their requests cost next to nothing.
 //! * [`Retrying`] is outermost: each attempt passes all the others again. It tells the [`Meter`] how often it did.
 //!
 //! ```
@@ -104,12 +109,14 @@ mod gate;
 mod hedged;
 mod histogram;
 mod limit;
+mod merged;
 mod meter;
 mod open;
 mod rate;
 mod rates;
 mod retry;
 mod running;
+mod speed;
 mod stack;
 mod suspects;
 mod throttle;
@@ -119,6 +126,7 @@ pub use controller::{AdaptivePolicy, Controller, Outcome, Why};
 pub use deadline::{DeadlinePolicy, Deadlined};
 pub use hedged::{HedgePolicy, Hedged};
 pub use limit::{Limit, Limited, Permit};
+pub use merged::{MergePolicy, Merged};
 pub use meter::{Meter, Metered, Reading};
 pub use retry::{RetryPolicy, Retrying};
 pub use stack::Stack;

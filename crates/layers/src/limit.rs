@@ -184,7 +184,10 @@ impl Limit {
         let next = if state.taken < state.places { state.lines.next() } else { None };
         if let Some((at, waiter)) = &next
             && !is_me(waiter)
-            && !state.keeper.as_ref().is_some_and(|(before, keeper)| at == before && Arc::ptr_eq(keeper, waiter))
+            && !state
+                .keeper
+                .as_ref()
+                .is_some_and(|(before, keeper)| at == before && Arc::ptr_eq(keeper, waiter))
         {
             wakes.add(waiter);
         }
@@ -192,12 +195,7 @@ impl Limit {
         state.note(now);
     }
 
-    fn poll(
-        &self,
-        waiter: &Arc<Waiter>,
-        timer: &mut Option<Pin<Box<Sleep>>>,
-        cx: &mut Context<'_>,
-    ) -> Turns {
+    fn poll(&self, waiter: &Arc<Waiter>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Turns {
         waiter.waker.register(cx.waker());
         loop {
             match waiter.take() {
@@ -227,11 +225,17 @@ impl Limit {
     }
 
     /// Takes back `places`, after `told` has told who measures about it.
-    fn back(&self, places: usize, now: Option<Instant>, told: impl FnOnce(&mut Adaptive, &mut Rates, Instant)) {
+    fn back(
+        &self,
+        places: usize,
+        now: Option<Instant>,
+        told: impl FnOnce(&mut Adaptive, &mut Rates, Instant),
+    ) {
         let mut wakes = Wakes::default();
         let mut state = self.lock();
         state.taken -= places;
-        if let (Some(now), State { adaptive: Some(adaptive), places, gauges, lines, .. }) = (now, &mut *state) {
+        if let (Some(now), State { adaptive: Some(adaptive), places, gauges, lines, .. }) = (now, &mut *state)
+        {
             let before = adaptive.decisions().changes;
             told(adaptive, lines, now);
             *places = adaptive.limit();

@@ -15,6 +15,8 @@ use futures::{Stream, StreamExt};
 use metrics::{Counter, Gauge, Histogram};
 use tokio::time::Instant;
 
+use crate::speed::Speed;
+
 #[derive(Debug, Default)]
 struct Numbers {
     requests: AtomicU64,
@@ -102,6 +104,8 @@ struct Handles {
     cancelled: Counter,
     in_flight: Gauge,
     seconds: Histogram,
+    /// Somebody who wants to know what reads take.
+    speed: Option<Speed>,
 }
 
 impl<T: Tier + ?Sized> Metered<T> {
@@ -119,9 +123,18 @@ impl<T: Tier + ?Sized> Metered<T> {
             cancelled: metrics::counter!("foreread_tier_read_cancelled_total", "tier" => tier.clone()),
             in_flight: metrics::gauge!("foreread_tier_reads_in_flight", "tier" => tier.clone()),
             seconds: metrics::histogram!("foreread_tier_read_seconds", "tier" => tier.clone()),
+            speed: None,
             tier,
         });
         Self { meter, handles, inner }
+    }
+
+    /// The same, which tells `speed` what reads take. Before it is read or shared.
+    pub(crate) fn with_speed(mut self, speed: Speed) -> Self {
+        if let Some(handles) = Arc::get_mut(&mut self.handles) {
+            handles.speed = Some(speed);
+        }
+        self
     }
 }
 
@@ -176,11 +189,15 @@ impl Measured {
             numbers.in_flight.fetch_sub(1, Relaxed);
             self.handles.in_flight.decrement(1.0);
         }
-        self.handles.seconds.record(self.started.elapsed().as_secs_f64());
+        let now = Instant::now();
+        self.handles.seconds.record((now - self.started).as_secs_f64());
         match &completion.result {
             Ok(bytes) => {
                 numbers.bytes.fetch_add(bytes.len() as u64, Relaxed);
                 self.handles.bytes.increment(bytes.len() as u64);
+                if let Some(speed) = &self.handles.speed {
+                    speed.record(bytes.len() as u64, self.started, now);
+                }
             }
             Err(error) => self.failed(error),
         }

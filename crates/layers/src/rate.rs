@@ -288,7 +288,10 @@ impl Rate {
         if refused < ALARM || f64::from(refused) < SEVERE * f64::from(left) {
             return false;
         }
-        let seconds = self.slices.front().map_or(0.0, |slice| slice.seconds(now).max((now - slice.begun).as_secs_f64()));
+        let seconds = self
+            .slices
+            .front()
+            .map_or(0.0, |slice| slice.seconds(now).max((now - slice.begun).as_secs_f64()));
         let answered = f64::from(admitted) / f64::from(admitted + refused);
         let Some(limit) = self.per_second() else {
             // What is under way is taken for admitted, in time to be corrected.
@@ -308,7 +311,11 @@ impl Rate {
         let least = (self.per_second().unwrap_or(0.0) / MOST_CUT).max(LEAST);
         let peak = answered.max(least);
         let known = part < WELL && self.pace != Pace::Free;
-        self.cut(now, if known { Pace::Around { peak, units: 0.0 } } else { Pace::Rising(BACK * peak) }, part);
+        self.cut(
+            now,
+            if known { Pace::Around { peak, units: 0.0 } } else { Pace::Rising(BACK * peak) },
+            part,
+        );
         self.met = peak;
     }
 

@@ -135,7 +135,8 @@ impl Rates {
         let now = now.map(|now| self.at(now));
         let may = |group: &Group| group.rate.clear().is_none_or(|clear| now.is_none_or(|now| clear <= now));
         let heads = self.groups.iter_mut().filter(|group| may(group));
-        let first = heads.filter(|group| group.line.len() > 0).max_by(|a, b| a.line.peek().cmp(&b.line.peek()))?;
+        let first =
+            heads.filter(|group| group.line.len() > 0).max_by(|a, b| a.line.peek().cmp(&b.line.peek()))?;
         let Entry { waiter, place, mark, .. } = first.line.pop()?;
         let suspects = &mut self.suspects[first.origin];
         let marked = now.map(|now| {

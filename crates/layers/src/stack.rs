@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
-use foreread_tier::OriginTier;
+use foreread_tier::{Buffers, HeapBuffers, OriginTier};
 
+use crate::speed::Speed;
 use crate::{
-    AdaptivePolicy, DeadlinePolicy, Deadlined, HedgePolicy, Hedged, Limit, Limited, Meter, Metered,
-    RetryPolicy, Retrying, Throttle, Throttled,
+    AdaptivePolicy, DeadlinePolicy, Deadlined, HedgePolicy, Hedged, Limit, Limited, MergePolicy, Merged,
+    Meter, Metered, RetryPolicy, Retrying, Throttle, Throttled,
 };
 
 /// Which layers origins get. Clones share the throttle, the limit and the meter.
@@ -28,6 +29,10 @@ pub struct Stack {
     pub hedge: Option<HedgePolicy>,
     /// When a read without an answer is ended; `None`: never.
     pub deadline: Option<DeadlinePolicy>,
+    /// Which ranges of one object are read together; `None`: none. Origins that the kernel caches never merge.
+    pub merge: Option<MergePolicy>,
+    /// Where the memory for answers out of merged reads comes from.
+    pub buffers: Arc<dyn Buffers>,
     /// Where all is counted.
     pub meter: Meter,
     /// Where jitter comes from. Ranks should have different ones.
@@ -35,8 +40,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// The defaults: no throttle, a limit that adapts itself ([`AdaptivePolicy::default`]), retries, hedges and
-    /// deadlines.
+    /// The defaults: no throttle, a limit that adapts itself ([`AdaptivePolicy::default`]), retries, hedges,
+    /// deadlines and merged ranges, in memory from the program's allocator.
     pub fn new(seed: u64) -> Self {
         Self {
             throttle: None,
@@ -44,6 +49,8 @@ impl Stack {
             retry: RetryPolicy::default(),
             hedge: Some(HedgePolicy::default()),
             deadline: Some(DeadlinePolicy::default()),
+            merge: Some(MergePolicy::default()),
+            buffers: Arc::new(HeapBuffers),
             meter: Meter::new(),
             seed,
         }
@@ -79,6 +86,18 @@ impl Stack {
         Self { deadline, ..self }
     }
 
+    /// The same with other merging, or none.
+    #[must_use]
+    pub fn with_merge(self, merge: Option<MergePolicy>) -> Self {
+        Self { merge, ..self }
+    }
+
+    /// The same with memory from `buffers`.
+    #[must_use]
+    pub fn with_buffers(self, buffers: Arc<dyn Buffers>) -> Self {
+        Self { buffers, ..self }
+    }
+
     /// The same, counted in `meter`.
     #[must_use]
     pub fn with_meter(self, meter: Meter) -> Self {
@@ -87,11 +106,14 @@ impl Stack {
 
     /// `origin` in its layers.
     pub fn wrap(&self, origin: Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
+        let merge = self.merge.filter(|_| !origin.profile().kernel_cached);
+        let speed = Speed::default();
         let mut tier = origin;
         if let Some(policy) = self.deadline {
             tier = Arc::new(Deadlined::new(tier, policy));
         }
-        tier = Arc::new(Metered::with_meter(tier, self.meter.clone()));
+        let metered = Metered::with_meter(tier, self.meter.clone());
+        tier = Arc::new(if merge.is_some() { metered.with_speed(speed.clone()) } else { metered });
         if let Some(throttle) = &self.throttle {
             tier = Arc::new(Throttled::with_throttle(tier, throttle.clone()));
         }
@@ -100,6 +122,10 @@ impl Stack {
         }
         if let Some(limit) = &self.limit {
             tier = Arc::new(Limited::with_limit(tier, limit.clone()));
+        }
+        if let Some(policy) = merge {
+            let merged = Merged::new(tier, policy).with_buffers(Arc::clone(&self.buffers));
+            tier = Arc::new(merged.with_speed(speed));
         }
         Arc::new(Retrying::new(tier, self.retry, self.seed).with_meter(&self.meter))
     }

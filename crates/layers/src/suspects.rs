@@ -94,13 +94,7 @@ impl Suspects {
     }
 
     /// A request below `prefix` was answered.
-    pub(crate) fn answered(
-        &mut self,
-        now: Duration,
-        prefix: Mark,
-        ticket: Option<Ticket>,
-        verdict: Verdict,
-    ) {
+    pub(crate) fn answered(&mut self, now: Duration, prefix: Mark, ticket: Option<Ticket>, verdict: Verdict) {
         self.suspects.retain(|suspect| now.saturating_sub(suspect.begun) < LASTS);
         let refused = verdict == Verdict::Refused;
         if refused && self.suspect(prefix).is_none() && self.suspects.len() < MOST {
@@ -131,7 +125,9 @@ impl Suspects {
         let at = ticket.pair.checked_sub(self.gone).and_then(|at| usize::try_from(at).ok());
         let Some(pair) = at.and_then(|at| self.pairs.get_mut(at)) else { return };
         pair.answers[usize::from(ticket.second)] = Some(verdict);
-        let Pair { marks: [Some(first), Some(second)], answers: [Some(one), Some(other)] } = *pair else { return };
+        let Pair { marks: [Some(first), Some(second)], answers: [Some(one), Some(other)] } = *pair else {
+            return;
+        };
         let (refused, admitted) = match (one, other) {
             (Verdict::Refused, Verdict::Admitted) => (first, second),
             (Verdict::Admitted, Verdict::Refused) => (second, first),

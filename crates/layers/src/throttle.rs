@@ -121,7 +121,14 @@ impl Throttle {
     /// A link of `bytes_per_second`.
     pub fn new(bytes_per_second: NonZeroU64) -> Self {
         let rate = bytes_per_second.get();
-        Self(Arc::new(Mutex::new(State { rate, clear: None, rest: 0, sending: None, line: Line::default(), joined: 0 })))
+        Self(Arc::new(Mutex::new(State {
+            rate,
+            clear: None,
+            rest: 0,
+            sending: None,
+            line: Line::default(),
+            joined: 0,
+        })))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

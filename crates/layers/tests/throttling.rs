@@ -40,7 +40,8 @@ impl Run {
 
 /// A store that answers after so many milliseconds, up to `ceiling` requests a second and 20 ms of them at once.
 fn origin(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) -> FakeOrigin {
-    let origin = FakeOrigin::uniform(SAMPLES, SIZE).with_zeroes().with_latency(Duration::from_millis(latency_ms));
+    let origin =
+        FakeOrigin::uniform(SAMPLES, SIZE).with_zeroes().with_latency(Duration::from_millis(latency_ms));
     origin.with_ceiling("", ceiling, (ceiling / 50.0).max(2.0), retry_after)
 }
 
@@ -61,7 +62,8 @@ async fn drive_through(
     let mut course = Vec::new();
     // In no order that has to do with directories.
     let request = |tag, sample| origin.request(tag, SampleId(sample * 7919 % SAMPLES), Tick(sample));
-    let trainer = Trainer { step: Duration::from_secs_f64(STEP), ..Trainer::new(Duration::from_micros(1600)) };
+    let trainer =
+        Trainer { step: Duration::from_secs_f64(STEP), ..Trainer::new(Duration::from_micros(1600)) };
     let until = Duration::from_secs_f64(seconds + STEP / 2.0);
     let fared = trainer
         .run(tier, u64::from(u32::MAX), until, request, |time| {

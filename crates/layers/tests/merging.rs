@@ -1,0 +1,190 @@
+//! Ranges of one object read together: the same bytes as one by one, in memory of their own, and only where it pays.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use foreread_layers::{MergePolicy, Merged, Stack};
+use foreread_tier::{
+    Buffer, Buffers, Completion, ErrorKind, HeapBuffers, Object, OriginTier, ReadRequest, Span, Tier,
+    TierProfile,
+};
+use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, When};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use futures::StreamExt;
+
+const LATENCY: Duration = Duration::from_millis(20);
+const BANDWIDTH: u64 = 50_000_000;
+const SHARDS: u64 = 3;
+const SHARD: u64 = 1_000_000;
+
+fn shards() -> FakeOrigin {
+    FakeOrigin::uniform(SHARDS, SHARD).with_latency(LATENCY)
+}
+
+fn range(origin: &FakeOrigin, tag: u32, shard: u64, start: u64, length: u64) -> ReadRequest {
+    let key = SampleKey::new(DatasetId(0), SampleId(u64::from(tag)));
+    let object: Object = origin.object(SampleId(shard));
+    ReadRequest { tag, key, object, span: Span::Range(start..start + length), due: Tick(u64::from(tag)) }
+}
+
+async fn answers(tier: &dyn Tier, batch: Vec<ReadRequest>) -> BTreeMap<u32, Completion> {
+    let (count, mut by_tag) = (batch.len(), BTreeMap::new());
+    let mut stream = tier.read(batch);
+    while let Some(answer) = stream.next().await {
+        assert!(by_tag.insert(answer.tag, answer).is_none(), "a tag twice");
+    }
+    assert_eq!(by_tag.len(), count);
+    by_tag
+}
+
+fn given() -> MergePolicy {
+    MergePolicy::default().with_given(LATENCY, BANDWIDTH)
+}
+
+/// Notes what is asked for.
+#[derive(Debug, Default)]
+struct Recorded(Mutex<Vec<usize>>);
+
+impl Buffers for Recorded {
+    fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
+        self.0.lock().unwrap().push(length);
+        HeapBuffers.allocate(length, align)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn neighbours_are_one_request_and_each_answer_has_memory_of_its_own() {
+    let origin = Arc::new(shards());
+    let buffers = Arc::new(Recorded::default());
+    let merged =
+        Merged::new(Arc::clone(&origin), given()).with_buffers(Arc::clone(&buffers) as Arc<dyn Buffers>);
+    // Ten in a row, with 100 bytes between them; one far away; one of another shard; a whole one.
+    let mut batch: Vec<_> =
+        (0..10).rev().map(|at| range(&origin, at, 0, u64::from(at) * 5100, 5000)).collect();
+    batch.push(range(&origin, 10, 0, 900_000, 5000));
+    batch.push(range(&origin, 11, 1, 51_000, 5000));
+    batch.push(origin.request(12, SampleId(2), Tick(12)));
+    let answers = answers(&merged, batch).await;
+    for (tag, answer) in answers {
+        let (shard, start, length) = match tag {
+            10 => (0, 900_000, 5000),
+            11 => (1, 51_000, 5000),
+            12 => (2, 0, SHARD as usize),
+            at => (0, at as usize * 5100, 5000),
+        };
+        let Ok(bytes) = answer.result else { panic!("{tag}: {:?}", answer.result) };
+        assert_eq!(bytes, origin.expected(SampleId(shard)).slice(start..start + length), "{tag}");
+    }
+    assert_eq!(*buffers.0.lock().unwrap(), [5000; 10]);
+    let tally = origin.counts().tally();
+    assert_eq!((tally.requests, tally.bytes), (4, 9 * 5100 + 5000 + 5000 + 5000 + SHARD));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_merged_read_is_as_urgent_as_its_most_urgent_part() {
+    let origin = Arc::new(shards());
+    let counting = Arc::new(CountingTier::new(Arc::clone(&origin)));
+    let merged = Merged::new(Arc::clone(&counting), given());
+    let batch = vec![
+        range(&origin, 7, 1, 0, 1000),
+        range(&origin, 9, 0, 0, 1000),
+        range(&origin, 3, 0, 1000, 1000),
+        range(&origin, 5, 2, 0, 1000),
+    ];
+    answers(&merged, batch).await;
+    let order: Vec<u64> = counting.counts().order().iter().map(|key| key.id.0).collect();
+    assert_eq!(order, [3, 5, 7]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_together_is_as_many_errors_and_is_mended_one_by_one() {
+    let origin = Arc::new(shards());
+    let batch =
+        |origin: &FakeOrigin| (0..10).map(|at| range(origin, at, 0, u64::from(at) * 5000, 5000)).collect();
+    let failing = || {
+        let failing = FailingTier::new(Arc::clone(&origin));
+        Arc::new(failing.on(When::Read(0), Fault::Error(ErrorKind::Transient)))
+    };
+    for answer in answers(&Merged::new(failing(), given()), batch(&origin)).await.into_values() {
+        let Err(error) = answer.result else { panic!("an answer") };
+        assert_eq!((error.kind(), error.object()), (ErrorKind::Transient, Some("00000/00000000")));
+    }
+    let stack = Stack::new(1).with_merge(Some(given()));
+    for (tag, answer) in answers(&*stack.wrap(failing()), batch(&origin)).await {
+        let Ok(bytes) = answer.result else { panic!("{tag}: {:?}", answer.result) };
+        let start = tag as usize * 5000;
+        assert_eq!(bytes, origin.expected(SampleId(0)).slice(start..start + 5000), "{tag}");
+    }
+    assert_eq!(stack.meter.read().retried, 10);
+    for fault in [Fault::Short, Fault::Long] {
+        let tier = Arc::new(FailingTier::new(Arc::clone(&origin)).on(When::FirstOfEach(1), fault.clone()));
+        let answers = answers(&*Stack::new(1).with_merge(Some(given())).wrap(tier), batch(&origin)).await;
+        let failed = answers.values().filter(|answer| answer.result.is_err()).count();
+        assert_eq!(failed, if fault == Fault::Long { 10 } else { 0 }, "{fault:?}");
+    }
+}
+
+/// In a stack the cost is measured. Reads that are bound by bandwidth stay apart, and so do those of an origin that the
+/// kernel caches.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_merged_where_it_does_not_pay() {
+    let requests = async |origin: FakeOrigin, length: u64| {
+        let tier = Stack::new(1).wrap(Arc::new(origin.clone()) as Arc<dyn OriginTier>);
+        let mut last = 0;
+        for round in 0..4u64 {
+            last = origin.counts().tally().requests;
+            // Of several lengths, so that there is something to measure.
+            let batch = (0..20u32).map(|at| {
+                range(&origin, at, round % SHARDS, u64::from(at) * length, length - 37 * u64::from(at))
+            });
+            answers(&*tier, batch.collect()).await;
+        }
+        origin.counts().tally().requests - last
+    };
+    assert_eq!(requests(shards(), 5000).await, 1);
+    // 40 ms for the bytes of each, 1 ms for the request.
+    let narrow = FakeOrigin::uniform(SHARDS, SHARD).with_latency(Duration::from_millis(1));
+    assert_eq!(requests(narrow.with_parallelism(1).with_bandwidth(1_000_000), 40_000).await, 20);
+    let cached = shards().with_profile(TierProfile::new(64).with_kernel_cached(true));
+    assert_eq!(requests(cached, 5000).await, 20);
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_ranges_are_answered_as_one_by_one_and_no_more_is_read_than_the_rule_allows(
+        latency_us in 0u64..50_000,
+        bandwidth in 1_000u64..1_000_000_000,
+        most in 1u64..200_000,
+        waste in 0.0f64..2.0,
+        ranges in proptest::collection::vec((0u64..SHARDS, 0u64..SHARD - 30_000, 1u64..30_000), 0..60),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            let latency = Duration::from_micros(latency_us);
+            let policy = MergePolicy::default().with_given(latency, bandwidth).with_bounds(most, waste);
+            let origin = Arc::new(shards());
+            let merged = Merged::new(Arc::clone(&origin), policy);
+            let batch: Vec<_> = ranges
+                .iter()
+                .zip(0..)
+                .map(|(&(shard, start, length), tag)| range(&origin, tag, shard, start, length))
+                .collect();
+            let asked: u64 = batch.iter().map(ReadRequest::len).sum();
+            for (tag, answer) in answers(&merged, batch).await {
+                let (shard, start, length) = ranges[tag as usize];
+                let (start, end) = (start as usize, (start + length) as usize);
+                assert_eq!(answer.result.unwrap(), origin.expected(SampleId(shard)).slice(start..end));
+            }
+            let tally = origin.counts().tally();
+            let saved = ranges.len() as u64 - tally.requests;
+            // What lies between takes less time than the requests that were saved, and is within the bound.
+            let between = latency.as_secs_f64() * bandwidth as f64 * saved as f64;
+            let over = tally.bytes.saturating_sub(asked) as f64;
+            assert!(over <= between.min(waste * asked as f64), "{over} bytes more, {saved} requests saved");
+            if most < 30_000 && saved > 0 {
+                assert!(tally.bytes <= asked + most * saved);
+            }
+        });
+    }
+}

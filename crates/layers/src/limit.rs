@@ -198,10 +198,6 @@ impl Limit {
     fn poll(&self, waiter: &Arc<Waiter>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Turns {
         waiter.waker.register(cx.waker());
         loop {
-            match waiter.take() {
-                Turns::None => {}
-                turns => return turns,
-            }
             let mut wakes = Wakes::default();
             let next = {
                 let mut state = self.lock();
@@ -212,14 +208,14 @@ impl Limit {
                 mine.map(|(at, _)| *at)
             };
             wakes.wake();
-            let turns = waiter.take();
-            let (Turns::None, Some(next)) = (&turns, next) else { return turns };
+            // Whoever keeps the time keeps it also when some may start at once.
+            let Some(next) = next else { return waiter.take() };
             let sleep = timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
             if sleep.deadline() != next {
                 sleep.as_mut().reset(next);
             }
             if Future::poll(sleep.as_mut(), cx).is_pending() {
-                return Turns::None;
+                return waiter.take();
             }
         }
     }
@@ -308,7 +304,7 @@ impl Gate for Origin {
         };
         let named = completion.result.as_ref().err().and_then(|error| error.object());
         let (mark, ticket) = match mark {
-            Some(Marked { mark, ticket }) => (Some(mark), Some(ticket)),
+            Some(Marked { mark, ticket }) => (Some(mark), ticket),
             None => (named.map(Mark::of_path), None),
         };
         self.limit.back(1, self.limit.now(), |adaptive, lines, now| {

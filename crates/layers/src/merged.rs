@@ -29,7 +29,6 @@ use foreread_tier::{
     Buffers, Completion, Completions, ErrorKind, HeapBuffers, ReadRequest, Span, Tier, TierError,
     TierProfile, Version,
 };
-use foreread_types::Tick;
 use futures::{Stream, StreamExt};
 use metrics::Counter;
 
@@ -167,19 +166,8 @@ fn merge(
     policy: &MergePolicy,
     cost: Cost,
 ) -> (Vec<ReadRequest>, BTreeMap<u32, Vec<Part>>) {
-    let mut objects: BTreeMap<(&str, &Option<Version>, u64), Vec<(Range<u64>, usize)>> = BTreeMap::new();
-    for (at, request) in batch.iter().enumerate() {
-        if let Span::Range(range) = &request.span
-            && range.start < range.end
-        {
-            let object = &request.object;
-            let key = (&*object.path, &object.version, object.size);
-            objects.entry(key).or_default().push((range.clone(), at));
-        }
-    }
     let mut runs: Vec<Run> = Vec::new();
-    for mut ranges in objects.into_values().filter(|ranges| ranges.len() > 1) {
-        ranges.sort_by_key(|(range, at)| (range.start, range.end, *at));
+    for ranges in by_object(&batch) {
         let mut run: Option<Run> = None;
         for (range, at) in ranges {
             match &mut run {
@@ -198,6 +186,29 @@ fn merge(
     }
     runs.retain(|run| run.members.len() > 1);
     take_out(batch, runs)
+}
+
+/// A range, and the place in the batch of the request for it.
+type Placed = (Range<u64>, usize);
+
+/// The ranges of every object of which there are several, from its beginning on.
+fn by_object(batch: &[ReadRequest]) -> impl Iterator<Item = Vec<Placed>> {
+    let mut objects: BTreeMap<(&str, &Option<Version>, u64), Vec<Placed>> = BTreeMap::new();
+    for (at, request) in batch.iter().enumerate() {
+        if let Span::Range(range) = &request.span
+            && range.start < range.end
+        {
+            let object = &request.object;
+            objects
+                .entry((&object.path, &object.version, object.size))
+                .or_default()
+                .push((range.clone(), at));
+        }
+    }
+    objects.into_values().filter(|ranges| ranges.len() > 1).map(|mut ranges| {
+        ranges.sort_by_key(|(range, at)| (range.start, range.end, *at));
+        ranges
+    })
 }
 
 /// Whether reading `range` together with the run is quicker than by itself, by enough, and within the bounds.
@@ -238,7 +249,7 @@ fn take_out(batch: Vec<ReadRequest>, runs: Vec<Run>) -> (Vec<ReadRequest>, BTree
     }
     let mut batch: Vec<ReadRequest> = batch.into_iter().flatten().collect();
     if !parts.is_empty() && !batch.is_sorted_by_key(|request| request.due) {
-        batch.sort_by_key(|request: &ReadRequest| -> Tick { request.due });
+        batch.sort_by_key(|request| request.due);
     }
     (batch, parts)
 }

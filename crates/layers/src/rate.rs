@@ -31,9 +31,10 @@ use std::time::Duration;
 const BACK: f64 = 0.95;
 /// CUBIC: the part by which the rate exceeds the old ceiling one unit of time after it has reached it again.
 const STEEP: f64 = 0.03;
-/// The unit of time: a second, or as long as so many requests take.
+/// The unit of time: a second, or as long as so many requests, or so many latencies, take.
 const UNIT: f64 = 1.0;
 const UNIT_REQUESTS: f64 = 100.0;
+const UNIT_LATENCIES: f64 = 4.0;
 /// What a rate that rises is multiplied by.
 const RISE: f64 = 1.5;
 /// No single complaint divides the rate by more.
@@ -415,7 +416,68 @@ impl Rate {
         if let Pace::Around { peak, units } = &mut self.pace
             && f64::from(slice.left) >= USED * limit * seconds
         {
-            *units += seconds / UNIT.max(UNIT_REQUESTS / *peak);
+            *units += seconds / UNIT.max(UNIT_REQUESTS / *peak).max(UNIT_LATENCIES * self.latency);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn there_is_no_rate_before_the_first_complaint_and_one_in_two_hundred_is_none() {
+        let mut rate = Rate::new();
+        for request in 0..20_000 {
+            rate.left(at(request), 1);
+            let verdict = if request % 400 == 7 { Verdict::Refused } else { Verdict::Admitted };
+            assert!(!rate.answered(at(request), at(request), verdict));
+        }
+        assert_eq!((rate.per_second(), rate.clear()), (None, None));
+    }
+
+    #[test]
+    fn complaints_about_what_left_before_a_cut_cut_no_more() {
+        let mut rate = Rate::new();
+        rate.left(at(0), 100);
+        (0..20).for_each(|_| {
+            rate.answered(at(5), at(0), Verdict::Admitted);
+        });
+        let cuts = (0..80).filter(|_| rate.answered(at(6), at(0), Verdict::Refused)).count();
+        assert_eq!(cuts, 1);
+        assert!(rate.per_second().is_some_and(|rate| rate < 1000.0), "{rate:?}");
+    }
+
+    #[test]
+    fn cubic_is_flat_around_the_old_ceiling_and_steep_far_from_it() {
+        let rate = |units| Pace::Around { peak: 1000.0, units }.per_second().unwrap();
+        assert!((rate(0.0) / 950.0 - 1.0).abs() < 1e-9);
+        assert!((990.0..=1000.0).contains(&rate(1.0)) && (1000.0..1020.0).contains(&rate(1.8)));
+        assert!(rate(6.5) > 5000.0, "{}", rate(6.5));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn within_its_bounds_whatever_happens(
+            events in proptest::collection::vec((0u64..2_000, 0usize..40, 0u64..5_000, 0u8..4), 0..3000),
+        ) {
+            let (mut rate, mut now) = (Rate::new(), at(0));
+            for (step, left, ago, answer) in events {
+                now += at(step);
+                rate.left(now, left);
+                for _ in 0..left {
+                    let verdict = if answer == 0 { Verdict::Refused } else { Verdict::Admitted };
+                    rate.answered(now, now.saturating_sub(at(ago)), verdict);
+                }
+                if let Some(rate) = rate.per_second() {
+                    assert!((0.9 * LEAST..=1e9).contains(&rate), "{rate}");
+                }
+                assert!(rate.slices.len() <= SLICES && (0.0..=SEVERE).contains(&rate.chance()));
+            }
         }
     }
 }

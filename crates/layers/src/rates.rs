@@ -50,7 +50,7 @@ impl Mark {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marked {
     pub(crate) mark: Mark,
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: Option<Ticket>,
 }
 
 /// Requests under one ceiling.
@@ -141,7 +141,8 @@ impl Rates {
         let suspects = &mut self.suspects[first.origin];
         let marked = now.map(|now| {
             first.rate.left(now, 1);
-            Marked { mark, ticket: suspects.left(mark) }
+            let ticket = first.prefix.is_none().then(|| suspects.left(mark));
+            Marked { mark, ticket }
         });
         Some((waiter, Turn { place, marked }))
     }

@@ -225,6 +225,11 @@ impl<T: Tier + ?Sized> Attempts<T> {
             self.asleep.push(Reverse((at, index)));
             return None;
         }
+        let left = rules.policy.patience.saturating_sub(now.duration_since(failed.first));
+        let error = match error.retry_after() {
+            Some(asked) if error.is_retryable() && asked > left => too_long(&error, asked, left),
+            _ => error,
+        };
         let result = Err(give_up(error, failed.failures, now.duration_since(failed.first)));
         Some(Completion { tag, result })
     }
@@ -250,6 +255,14 @@ const fn mix(value: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// The error of a store that asks to be left alone for longer than anybody waits here.
+fn too_long(error: &TierError, asked: Duration, left: Duration) -> TierError {
+    let (asked, left) = (asked.as_secs_f64(), left.as_secs_f64());
+    let said = format!("it asks to be left alone for {asked:.1} s, and {left:.1} s are left to wait");
+    let detail = error.detail().map_or_else(|| said.clone(), |detail| format!("{detail}, {said}"));
+    error.clone().with_detail(detail)
 }
 
 /// The last error with its own words, and how often it was tried.
@@ -384,7 +397,10 @@ mod tests {
         let began = Instant::now();
         let below = failing(&origin, When::Key(KEY), wait);
         let answers: Vec<_> = Retrying::new(below, impatient, 1).read(batch(&origin, [3])).collect().await;
-        assert_eq!(answers[0].result.as_ref().unwrap_err().retry_after(), Some(Duration::from_secs(31)));
+        let error = answers[0].result.as_ref().unwrap_err();
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(31)));
+        let said = "throttled: on command, it asks to be left alone for 31.0 s, and 30.0 s are left to wait";
+        assert!(error.to_string().ends_with(said), "{error}");
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 

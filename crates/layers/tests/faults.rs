@@ -124,6 +124,45 @@ async fn what_cannot_be_read_is_one_clear_error() {
     }
 }
 
+/// A connection that says nothing, or stops in the middle of an answer: to a tier both are a read without an answer.
+#[tokio::test(start_paused = true)]
+async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
+    let reads = |ids: std::ops::Range<u64>, origin: &FakeOrigin| {
+        ids.map(|id| origin.request(id as u32, SampleId(id), Tick(id))).collect::<Vec<_>>()
+    };
+    for fault in [Fault::Never, Fault::Stall(Duration::from_secs(3600))] {
+        let origin = origin();
+        let stalled = [500, 700, 900].map(|id| SampleKey::new(DatasetId(0), SampleId(id)));
+        let failing = stalled.into_iter().fold(FailingTier::new(Arc::clone(&origin)), |tier, key| {
+            tier.on(When::First(key, 1), fault.clone())
+        });
+        let stack = Stack::new(3);
+        let tier = stack.wrap(Arc::new(failing));
+        let mut slowest = Duration::ZERO;
+        for from in (0..1000).step_by(50) {
+            let began = tokio::time::Instant::now();
+            let answers: Vec<_> = tier.read(reads(from..from + 50, &origin)).collect().await;
+            assert!(answers.len() == 50 && answers.iter().all(|answer| answer.result.is_ok()));
+            slowest = slowest.max(began.elapsed());
+        }
+        let Reading { requests, errors, retried, hedged, in_flight, .. } = stack.meter.read();
+        println!("{fault:?}: {hedged} hedges, the slowest 50 reads took {slowest:?}");
+        assert_eq!((hedged, requests, errors, retried, in_flight), (3, 1003, 0, 0, 0), "{fault:?}");
+        // Three times what 95 of 100 take, and what a read takes; a time-out is 30 s.
+        assert!(slowest < Duration::from_millis(60), "{fault:?}: {slowest:?}");
+    }
+}
+
+/// Where many stall, second reads keep to their budget, and what they cannot mend the deadline does.
+#[tokio::test(start_paused = true)]
+async fn hedges_are_a_few_per_cent_at_most() {
+    let (fared, reading) =
+        train(&[(When::Chance(0.1), Fault::Stall(Duration::from_secs(5)))], Duration::ZERO).await;
+    println!("{:?}, {reading:?}", fared.took);
+    assert!(fared.failed.is_empty() && fared.taken == SAMPLES);
+    assert!(reading.hedged as f64 <= 0.03 * SAMPLES as f64 + 2.0, "{reading:?}");
+}
+
 /// A hung read holds its place no longer than its deadline, even where nothing is hedged.
 #[tokio::test(start_paused = true)]
 async fn reads_that_hang_hold_no_place_for_ever() {

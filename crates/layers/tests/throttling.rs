@@ -7,6 +7,8 @@ use foreread_layers::{Reading, Stack};
 use foreread_tier::{ErrorKind, OriginTier};
 use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, Trainer, When};
 use foreread_types::{SampleId, Tick};
+use futures::StreamExt;
+use tokio::time::Instant;
 
 const SIZE: u64 = 110_000;
 const SAMPLES: u64 = 10_000;
@@ -101,6 +103,14 @@ async fn a_ceiling_of_200_a_second_is_found_at_any_latency() {
     }
 }
 
+/// No answer comes between one request and the next.
+#[tokio::test(start_paused = true)]
+async fn a_rate_is_used_although_answers_take_long() {
+    let origin = origin(2000, 100.0, None);
+    let run = drive(&Stack::new(1), &origin, 120.0, |_| {}).await;
+    run.settles("100/s at 2 s", 100.0, 60.0, 120.0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn ceilings_of_20_to_5000_a_second_are_found() {
     for ceiling in [20.0, 1000.0, 5000.0] {
@@ -157,6 +167,34 @@ async fn refusals_by_chance_cost_little() {
             assert!(more < most, "{part}: {more}");
         }
     }
+}
+
+/// When each request of a sample left, and what was asked of it.
+#[tokio::test(start_paused = true)]
+async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_together() {
+    let asked = Duration::from_secs(2);
+    let origin = Arc::new(FakeOrigin::uniform(50, SIZE).with_zeroes().with_latency(Duration::from_millis(5)));
+    let times = |seed| {
+        let origin = Arc::clone(&origin);
+        async move {
+            let failing = FailingTier::new(Arc::clone(&origin));
+            let failing = failing.on(When::FirstOfEach(2), Fault::RetryAfter(ErrorKind::Throttled, asked));
+            let began = Instant::now();
+            let batch = (0..50).map(|id| origin.request(id, SampleId(id.into()), Tick(id.into()))).collect();
+            let stream = Stack::new(seed).with_hedge(None).wrap(Arc::new(failing)).read(batch);
+            let answers: Vec<_> =
+                stream.map(|answer| (answer.tag, answer.result.is_ok(), began.elapsed())).collect().await;
+            assert!(answers.iter().all(|(_, fine, _)| *fine));
+            answers
+        }
+    };
+    let first = times(1).await;
+    assert!(first.iter().all(|(_, _, after)| *after >= 2 * asked), "{first:?}");
+    let mut moments: Vec<_> = first.iter().map(|(_, _, after)| after.as_millis() / 10).collect();
+    moments.dedup();
+    assert!(moments.len() >= 10, "{moments:?}");
+    assert_eq!(first, times(1).await);
+    assert_ne!(first, times(2).await);
 }
 
 /// A ceiling and refusals by chance below it: both are found.

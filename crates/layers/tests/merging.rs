@@ -1,7 +1,7 @@
 //! Ranges of one object read together: the same bytes as one by one, in memory of their own, and only where it pays.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_layers::{MergePolicy, Merged, Stack};
@@ -48,7 +48,7 @@ struct Recorded(Mutex<Vec<usize>>);
 
 impl Buffers for Recorded {
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
-        self.0.lock().unwrap().push(length);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(length);
         HeapBuffers.allocate(length, align)
     }
 }

@@ -89,6 +89,12 @@ pub const NEEDS: &[Need] = &[
         source: Source::Program { program: "strace", package: "strace" },
     },
     Need {
+        name: "GNU tar",
+        step: "test",
+        tests: Some(Tests { module: "needs_tar", variable: "FOREREAD_TEST_TAR" }),
+        source: Source::Program { program: "tar", package: "tar" },
+    },
+    Need {
         name: "the right to mount",
         step: "test",
         tests: Some(Tests { module: "needs_mounts", variable: "FOREREAD_TEST_MOUNTS" }),

@@ -8,6 +8,7 @@ mod ends;
 mod errors;
 mod memory;
 mod metrics;
+mod packed;
 mod resume;
 mod rig;
 mod timing;

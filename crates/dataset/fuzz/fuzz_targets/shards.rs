@@ -1,0 +1,53 @@
+//! Any bytes, indexed as a shard of each format: samples that lie in them, or an error.
+#![no_main]
+
+use bytes::Bytes;
+use foreread_dataset::{Catalog, Format, IndexOptions};
+use foreread_tier::{Completion, Completions, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile};
+use foreread_types::SampleId;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use libfuzzer_sys::fuzz_target;
+
+#[derive(Debug)]
+struct One(Bytes, TierProfile);
+
+impl Tier for One {
+    fn name(&self) -> &str {
+        "one"
+    }
+
+    fn profile(&self) -> &TierProfile {
+        &self.1
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        let answer = |request: ReadRequest| {
+            let Span::Range(range) = request.span else { panic!("shards are read in parts") };
+            let bytes = self.0.slice(range.start as usize..range.end as usize);
+            Completion { tag: request.tag, result: Ok(bytes) }
+        };
+        stream::iter(batch.into_iter().map(answer).collect::<Vec<_>>()).boxed()
+    }
+}
+
+impl OriginTier for One {
+    fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        let object = Object { path: "shard".into(), size: self.0.len() as u64, version: None };
+        stream::iter([Ok(object)]).boxed()
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let origin = One(Bytes::copy_from_slice(bytes), TierProfile::new(4));
+    for format in [Format::Tar, Format::TfRecord, Format::Zip] {
+        let options = IndexOptions::default().with_format(format);
+        let index = Catalog::index(&origin, "/data", &options, |_| ());
+        let Ok(catalog) = futures::executor::block_on(index) else { continue };
+        for id in (0..catalog.len()).map(SampleId) {
+            let Ok(entry) = catalog.entry(id) else { panic!("{id} has no place") };
+            let Span::Range(range) = entry.span else { panic!("{id} is no part") };
+            assert!(range.start <= range.end && range.end <= bytes.len() as u64);
+        }
+    }
+});

@@ -1,0 +1,157 @@
+//! Samples that are parts of shards: fields, empty ones, checksums.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foreread_dataset::{Catalog, IndexOptions};
+use foreread_loader::{Dataset, LoadErrorKind, Loader, OnError, Parts};
+use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Sequential};
+use foreread_planner::{Cluster, Level, Store, plan};
+use foreread_tier::{
+    CacheTier, Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError,
+    TierProfile,
+};
+use foreread_types::{DatasetId, Rank, SampleId, StoreId};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use tokio::runtime::Handle;
+
+use crate::rig::next;
+
+/// An origin of these objects, which can be told to lie about one byte.
+#[derive(Clone, Debug)]
+struct Shelf {
+    objects: BTreeMap<&'static str, Vec<u8>>,
+    profile: TierProfile,
+}
+
+impl Shelf {
+    fn new<const N: usize>(objects: [(&'static str, Vec<u8>); N]) -> Self {
+        Self { objects: objects.into(), profile: TierProfile::new(4) }
+    }
+}
+
+impl Tier for Shelf {
+    fn name(&self) -> &str {
+        "shelf"
+    }
+
+    fn profile(&self) -> &TierProfile {
+        &self.profile
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        let answer = |request: ReadRequest| {
+            let Span::Range(range) = request.span else { panic!("a part of a shard is a range") };
+            assert!(!range.is_empty(), "nothing is nobody's to read");
+            let object = &self.objects[&*request.object.path];
+            let bytes = Bytes::copy_from_slice(&object[range.start as usize..range.end as usize]);
+            Completion { tag: request.tag, result: Ok(bytes) }
+        };
+        stream::iter(batch.into_iter().map(answer).collect::<Vec<_>>()).boxed()
+    }
+}
+
+impl OriginTier for Shelf {
+    fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        let object = |(path, bytes): (&&str, &Vec<u8>)| {
+            Ok(Object { path: (*path).into(), size: bytes.len() as u64, version: None })
+        };
+        stream::iter(self.objects.iter().map(object).collect::<Vec<_>>()).boxed()
+    }
+}
+
+/// Two epochs in the catalog's order, read from `origin`, which may be another than the one that was indexed.
+async fn start(indexed: &Shelf, origin: Shelf, on_error: OnError) -> (Catalog, Loader) {
+    let catalog = Catalog::index(indexed, "/data", &IndexOptions::default(), |_| ()).await.unwrap();
+    let phase = Phase {
+        kind: PhaseKind::Train,
+        dataset: DatasetId(0),
+        sampler: Arc::new(Sequential::new(catalog.len()).unwrap()),
+        batch_size: Some(2),
+        drop_last: false,
+    };
+    let schedule = Arc::new(Schedule::new(2, vec![phase]).unwrap());
+    let run = Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap();
+    let memory: Arc<dyn CacheTier> = Arc::new(foreread_memory::MemoryTier::new(1 << 20));
+    let level = Level::new("memory", 1 << 20, memory.footprint());
+    let cluster = Cluster { look_ahead: 1 << 20, ..Cluster::single(Store::new(StoreId(0), vec![level])) };
+    let plan = Arc::new(plan(&run, &[catalog.sizes()], &cluster).unwrap());
+    let parts = Parts {
+        run,
+        plan,
+        datasets: vec![Dataset { catalog: catalog.clone(), origin: Arc::new(origin) }],
+        caches: vec![(foreread_loader::Source::Memory, memory)],
+        look_ahead: 1 << 20,
+        on_error,
+    };
+    (catalog, Loader::start(parts, &Handle::current()))
+}
+
+fn member(name: &str, data: &[u8]) -> Vec<u8> {
+    let mut block = vec![0; 512];
+    block[..name.len()].copy_from_slice(name.as_bytes());
+    block[124..136].copy_from_slice(format!("{:011o}\0", data.len()).as_bytes());
+    block[156] = b'0';
+    block[148..156].fill(b' ');
+    let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    block.extend_from_slice(data);
+    block.resize(block.len().next_multiple_of(512), 0);
+    block
+}
+
+fn record(data: &[u8]) -> Vec<u8> {
+    let sum = |bytes: &[u8]| crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
+    let length = (data.len() as u64).to_le_bytes();
+    [&length[..], &sum(&length), data, &sum(data)].concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn fields_are_parts_of_the_samples_own_bytes() {
+    let parts =
+        [member("x/1.jpg", b"picture"), member("x/1.CLS", b"7"), member("x/2.jpg", b""), vec![0; 1024]];
+    let shelf = Shelf::new([("a.tar", parts.concat())]);
+    let (_, mut loader) = start(&shelf, shelf.clone(), OnError::Fail).await;
+    for _ in 0..2 {
+        let batch = next(&mut loader).await.unwrap().unwrap();
+        let samples: Vec<_> = batch.samples().collect();
+        let [first, second] = &samples[..] else { panic!("{samples:?}") };
+        assert_eq!((first.id(), first.key()), (SampleId(0), Some("x/1")));
+        assert_eq!(first.fields(), [("jpg", Bytes::from("picture")), ("cls", Bytes::from("7"))]);
+        let picture = first.field("jpg").unwrap();
+        assert_eq!(picture.as_ptr(), first.bytes().as_ptr(), "shared, not copied");
+        assert!(first.field("CLS").is_none() && first.field("png").is_none());
+        // The second has no bytes at all.
+        assert_eq!((second.key(), second.bytes().len()), (Some("x/2"), 0));
+        assert_eq!(second.field("jpg"), Some(Bytes::new()));
+    }
+    assert!(next(&mut loader).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_whose_bytes_do_not_add_up_is_corrupt() {
+    let records = [record(b"first"), record(b""), record(b"third"), record(b"fourth")].concat();
+    let good = Shelf::new([("a.tfrecord", records.clone())]);
+    let mut bytes = records;
+    let third = 21 + 16 + 12;
+    bytes[third] ^= 1;
+    let (catalog, mut loader) =
+        start(&good, Shelf::new([("a.tfrecord", bytes.clone())]), OnError::Fail).await;
+    assert_eq!(catalog.crc32c(SampleId(2)), Some(crc32c::crc32c(b"third")));
+    let first = next(&mut loader).await.unwrap().unwrap();
+    assert_eq!(first.iter().map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>(), ["first", ""]);
+    let error = next(&mut loader).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), LoadErrorKind::Sample(ErrorKind::Corrupt));
+    let text = error.to_string();
+    for part in ["shelf: a.tfrecord/2: corrupt", "5 bytes from byte 49 on", "skipped or substituted"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let (_, mut loader) = start(&good, Shelf::new([("a.tfrecord", bytes)]), OnError::Skip).await;
+    let mut ids = Vec::new();
+    while let Some(batch) = next(&mut loader).await {
+        ids.extend(batch.unwrap().iter().map(|(id, _)| id.0));
+    }
+    assert_eq!(ids, [0, 1, 3, 0, 1, 3]);
+}

@@ -1,0 +1,158 @@
+//! The command over shards: what real programs have written is delivered byte for byte.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use foreread_dataset::Catalog;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use crate::support::{content, foreread, number, order, run};
+
+/// A shard that some other program has made (`crates/dataset/tests/files`).
+fn made(name: &str) -> Vec<u8> {
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/dataset/tests/files");
+    fs::read(files.join(name)).unwrap()
+}
+
+fn record(data: &[u8]) -> Vec<u8> {
+    let sum = |bytes: &[u8]| crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
+    let length = (data.len() as u64).to_le_bytes();
+    [&length[..], &sum(&length), data, &sum(data)].concat()
+}
+
+/// Four TFRecord shards of 50 records of very different lengths, and all records in their order.
+fn records() -> (TempDir, Vec<Vec<u8>>) {
+    let directory = tempfile::tempdir().unwrap();
+    let mut all = Vec::new();
+    for shard in 0..4u64 {
+        let records: Vec<Vec<u8>> = (0..50)
+            .map(|number| content(shard * 50 + number, (number * number * 37 % 60_000) as usize))
+            .collect();
+        let bytes: Vec<u8> = records.iter().flat_map(|data| record(data)).collect();
+        fs::write(directory.path().join(format!("train-{shard:03}.tfrecord")), bytes).unwrap();
+        all.extend(records);
+    }
+    (directory, all)
+}
+
+fn assert_delivered(report: &Value, samples: &[Vec<u8>]) {
+    assert_eq!(number(report, "/samples"), samples.len() as u64);
+    for epoch in report["epochs"].as_array().unwrap() {
+        let count = samples.len().to_string();
+        let mut digest = Sha256::new();
+        for id in order(&["--samples", &count, "--epoch", &epoch["epoch"].to_string()]) {
+            digest.update(id.to_le_bytes());
+            digest.update(&samples[id as usize]);
+        }
+        let digest: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(epoch["digest"], digest);
+    }
+}
+
+fn load(target: &str, arguments: &[&str]) -> Value {
+    run(&mut foreread(["load", target, "--report", "json", "--digest"].iter().chain(arguments))).json()
+}
+
+#[test]
+fn shuffled_records_are_delivered_from_a_directory_names_braces_and_a_catalog() {
+    let (directory, samples) = records();
+    let path = directory.path().to_str().unwrap();
+    let braces = format!("{path}/train-{{000..003}}.tfrecord");
+    for target in [path, &braces] {
+        assert_delivered(&load(target, &[]), &samples);
+        assert_delivered(&load(target, &["--memory", "1MB"]), &samples);
+    }
+    let catalog = directory.path().join("c.foreread").to_str().unwrap().to_owned();
+    let said = run(&mut foreread(["index", &braces, "-o", &catalog])).ok();
+    let mut lines = said.lines();
+    assert!(lines.next().unwrap().contains("200 samples"), "{said}");
+    let cost = lines.next().unwrap();
+    assert!(cost.starts_with("indexed ") && cost.contains(" of tfrecord in "), "{cost}");
+    assert_delivered(&load(&catalog, &[]), &samples);
+    let opened = Catalog::open(&catalog).unwrap();
+    assert_eq!(opened.base_url(), path);
+    // The same shards by their names, one by one, and as files of which each is a sample.
+    let names: Vec<PathBuf> =
+        (0..4).map(|number| directory.path().join(format!("train-{number:03}.tfrecord"))).collect();
+    let names: Vec<&str> = names.iter().map(|name| name.to_str().unwrap()).collect();
+    let mut command = foreread(["index", "-o", &catalog].iter().chain(&names));
+    run(&mut command).ok();
+    assert_eq!(Catalog::open(&catalog).unwrap().fingerprint(), opened.fingerprint());
+    run(&mut foreread(["index", path, "--format", "files", "-o", &catalog])).ok();
+    assert_eq!(Catalog::open(&catalog).unwrap().len(), 4);
+}
+
+#[test]
+fn a_webdataset_is_delivered_by_extents() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut samples = Vec::new();
+    for name in ["gnutar-pax", "python-gnu", "webdataset"] {
+        fs::write(directory.path().join(format!("{name}.tar")), made(&format!("{name}.tar"))).unwrap();
+    }
+    let path = directory.path().to_str().unwrap();
+    let catalog_path = directory.path().join("c.foreread");
+    let said = run(&mut foreread(["index", path, "-o", catalog_path.to_str().unwrap()])).ok();
+    assert!(said.contains("members are no samples"), "{said}");
+    let catalog = Catalog::open(&catalog_path).unwrap();
+    for id in 0..catalog.len() {
+        let entry = catalog.entry(id.into()).unwrap();
+        let foreread_tier::Span::Range(range) = entry.span else { panic!("a part is a range") };
+        let shard = made(&entry.object.path);
+        samples.push(shard[range.start as usize..range.end as usize].to_vec());
+    }
+    assert_eq!(samples.len(), 13);
+    assert_delivered(&load(path, &[]), &samples);
+    let disk = tempfile::tempdir().unwrap();
+    let cached = ["--memory", "4KB", &format!("--disk={}=100MB", disk.path().display())];
+    assert_delivered(&load(path, &cached), &samples);
+    let again = load(path, &cached);
+    assert_delivered(&again, &samples);
+    assert_eq!(number(&again, "/origin_requests"), 0);
+}
+
+#[test]
+fn shards_that_cannot_be_used_are_one_clear_line() {
+    let (directory, _) = records();
+    let path = directory.path();
+    let index = |arguments: &[&str]| {
+        run(&mut foreread(["index", "-o", "/nowhere/c.foreread"].iter().chain(arguments)))
+    };
+    let all = path.join("train-{000..009}.tfrecord").to_str().unwrap().to_owned();
+    assert!(index(&[&all]).fails(1).contains("not there: train-004.tfrecord, train-005.tfrecord"));
+    let huge = path.join("{0..99999999999}.tar").to_str().unwrap().to_owned();
+    assert!(index(&[&huge]).fails(1).contains("more than 1000000 names"));
+    let text = path.to_str().unwrap();
+    assert!(index(&[text, "--format", "lmdb"]).fails(2).contains("auto, files, tar, tfrecord or zip"));
+    assert!(index(&[text, "--format", "tar"]).fails(1).contains("train-000.tfrecord: byte 0: no tar header"));
+    let mut bytes = fs::read(path.join("train-002.tfrecord")).unwrap();
+    bytes.truncate(bytes.len() - 1);
+    fs::write(path.join("train-002.tfrecord"), &bytes).unwrap();
+    let error = run(&mut foreread(["load", text])).fails(1);
+    assert!(error.contains("train-002.tfrecord: byte ") && error.contains("cut short"), "{error}");
+    fs::write(path.join("train-002.tfrecord"), made("tensorflow-gzip.tfrecord")).unwrap();
+    let error = run(&mut foreread(["load", text])).fails(1);
+    assert!(error.contains("compressed (gzip)") && error.contains("write it without compression"), "{error}");
+}
+
+#[test]
+fn a_record_that_was_damaged_after_it_was_indexed_is_not_delivered() {
+    let (directory, _) = records();
+    let path = directory.path().join("train-001.tfrecord");
+    let catalog = directory.path().join("c.foreread").to_str().unwrap().to_owned();
+    // Wrong from the beginning, so that the file's time does not tell.
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    fs::write(&path, &bytes).unwrap();
+    run(&mut foreread(["index", directory.path().to_str().unwrap(), "-o", &catalog])).ok();
+    let error = run(&mut foreread(["load", &catalog])).fails(1);
+    assert!(
+        error.contains("train-001.tfrecord/") && error.contains("corrupt: the checksum of its"),
+        "{error}"
+    );
+    let report = load(&catalog, &["--on-error", "skip"]);
+    assert_eq!(number(&report, "/epochs/0/samples"), 199);
+    assert_eq!(number(&report, "/skipped"), 2);
+}

@@ -169,7 +169,7 @@ async fn refusals_by_chance_cost_little() {
     }
 }
 
-/// When each request of a sample left, and what was asked of it.
+/// Every read is refused twice, with a word on when to come back.
 #[tokio::test(start_paused = true)]
 async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_together() {
     let asked = Duration::from_secs(2);

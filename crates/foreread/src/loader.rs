@@ -216,7 +216,7 @@ impl Builder {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         workers.wait(async move {
-            let shared = origin::Shared::new(&self.config);
+            let shared = origin::Shared::new(&self.config, &context);
             origin::index(&self.targets, options, &self.registry, &context, &shared, progress).await
         })
     }

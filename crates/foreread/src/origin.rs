@@ -22,7 +22,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config, context: &Context) -> Self {
         let mut options = OpenOptions::default();
         options.parallelism = config.origin_parallelism;
         // The first guess is a batch: what the trainer waits for first is asked for at once.
@@ -39,14 +39,19 @@ impl Shared {
         let stack = Stack::new(seed)
             .with_throttle(config.origin_limit.and_then(NonZeroU64::new).map(Throttle::new))
             .with_limit(Some(Limit::adaptive(policy)))
+            .with_buffers(Arc::clone(&context.buffers))
             .with_meter(meter.clone());
         Self { meter, stack, options }
     }
 
     /// The same without what adapts or repeats: for measuring an origin as it is, within the user's limits.
-    pub(crate) fn raw(config: &Config) -> Self {
-        let Self { meter, stack, options } = Self::new(config);
-        Self { meter, stack: stack.with_limit(None).with_hedge(None).with_deadline(None), options }
+    pub(crate) fn raw(config: &Config, context: &Context) -> Self {
+        let Self { meter, stack, options } = Self::new(config, context);
+        Self {
+            meter,
+            stack: stack.with_limit(None).with_merge(None).with_hedge(None).with_deadline(None),
+            options,
+        }
     }
 
     /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory whose pages this

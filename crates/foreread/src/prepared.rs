@@ -41,7 +41,7 @@ impl Prepared {
         mut progress: impl FnMut(Progress) + Send,
     ) -> Result<Self> {
         let config = config.validated()?;
-        let shared = Shared::new(&config);
+        let shared = Shared::new(&config, context);
         let mut opened = vec![open(targets, registry, context, &shared, &mut progress).await?];
         if let Some(target) = &config.validate {
             opened.push(open(std::slice::from_ref(target), registry, context, &shared, &mut progress).await?);

@@ -434,7 +434,8 @@ impl OriginTier for FakeOrigin {
                 sleep(latency).await;
             }
             let Some((size, generation)) = found else {
-                return Err(TierError::new(ErrorKind::NotFound, &*name).with_object(&*path));
+                let kind = if climbs(&path) { ErrorKind::Invalid } else { ErrorKind::NotFound };
+                return Err(TierError::new(kind, &*name).with_object(&*path));
             };
             Ok(Object { path, size, version: version(generation) })
         }

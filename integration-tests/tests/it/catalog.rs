@@ -90,9 +90,9 @@ fn labels_are_the_first_directories() {
     assert!(said.contains("4 samples") && said.contains("2 labels"), "{said}");
     let catalog = foreread_dataset::Catalog::open(directory.path().join("c.foreread")).unwrap();
     let labels: Vec<_> =
-        (0..4).map(|id| (catalog.path(id.into()).unwrap().into_owned(), catalog.label(id.into()))).collect();
+        (0..4).map(|id| (catalog.path(id.into()).unwrap(), catalog.label(id.into()))).collect();
     let expected = [("top", None), ("a/2", Some("a")), ("b/3", Some("b")), ("b/x/1", Some("b"))];
-    assert_eq!(labels, expected.map(|(path, label)| (path.to_owned(), label)));
+    assert_eq!(labels, expected.map(|(path, label)| (path.into(), label)));
 }
 
 #[test]

@@ -104,7 +104,7 @@ async fn everything(
     let mut opened = None;
     if let Some(target) = &options.target {
         let config = options.config.clone().validated()?;
-        let shared = Shared::raw(&config);
+        let shared = Shared::raw(&config, context);
         let listed =
             |listed: Listed| progress(Progress { stage: Stage::Listing(listed.objects), point: None });
         let found = open(&[target.to_owned()], registry, context, &shared, listed).await?;

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use crate::image::{Image, checksum, checksum_digits};
-use crate::{Catalog, DatasetErrorKind, Entry};
+use crate::packed::{Rows, Shard};
+use crate::{Catalog, DatasetErrorKind, Entry, Field, Format};
 
 fn object(path: &str, size: u64, version: Option<Version>) -> Object {
     Object { path: path.into(), size, version }
@@ -28,6 +29,31 @@ fn saved(objects: Vec<Object>) -> (TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("catalog.foreread");
     Catalog::from_objects("/data", objects).unwrap().save(&path).unwrap();
+    (directory, path)
+}
+
+/// Two shards: what each format has, and something that it has not.
+fn packed() -> Vec<Shard> {
+    let mut rows = Rows::new(true, true, true);
+    rows.push("a/1", 512, 0, 7);
+    rows.push_field("jpg", 512, 100);
+    rows.push_field("cls", 1536, 1);
+    rows.push("../2", 2560, 0, 8);
+    rows.push_field("\u{e9}", 2560, 0);
+    let one = Shard {
+        object: object("x/1.tar", 4096, Some(Version::Modified(-7))),
+        rows: rows.clone(),
+        skipped: 0,
+    };
+    let two =
+        Shard { object: object("x/0.tar", 1 << 40, Some(Version::ETag("\"e\"".into()))), rows, skipped: 3 };
+    vec![one, two]
+}
+
+fn packed_saved() -> (TempDir, std::path::PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("packed.foreread");
+    Catalog::from_shards("/data", Format::Tar, packed()).unwrap().save(&path).unwrap();
     (directory, path)
 }
 
@@ -147,6 +173,51 @@ fn what_is_no_catalog_says_so() {
 }
 
 #[test]
+fn a_packed_catalog_says_what_was_put_in() {
+    let (_directory, path) = packed_saved();
+    let catalog = Catalog::open(path).unwrap();
+    assert_eq!((catalog.len(), catalog.format(), catalog.total_bytes()), (4, Format::Tar, 2050));
+    let object = |id| catalog.entry(SampleId(id)).unwrap().object;
+    assert_eq!(
+        object(0),
+        Object { path: "x/0.tar".into(), size: 1 << 40, version: Some(Version::ETag("\"e\"".into())) }
+    );
+    assert_eq!(
+        object(3),
+        Object { path: "x/1.tar".into(), size: 4096, version: Some(Version::Modified(-7)) }
+    );
+    assert_eq!(catalog.entry(SampleId(2)).unwrap().span, Span::Range(512..1537));
+    assert_eq!(catalog.entry(SampleId(3)).unwrap().span, Span::Range(2560..2560));
+    assert_eq!((catalog.crc32c(SampleId(2)), catalog.crc32c(SampleId(3))), (Some(7), Some(8)));
+    assert_eq!(catalog.crc32c(SampleId(4)), None);
+    assert_eq!(
+        (catalog.key(SampleId(3)), catalog.path(SampleId(3)).unwrap()),
+        (Some("../2"), "x/1.tar/../2".into())
+    );
+    let fields = |id| catalog.fields(SampleId(id)).unwrap();
+    assert_eq!(fields(0), [Field { name: "jpg", range: 0..100 }, Field { name: "cls", range: 1024..1025 }]);
+    assert_eq!(fields(3), [Field { name: "\u{e9}", range: 0..0 }]);
+    assert_eq!(catalog.fields(SampleId(4)).unwrap_err().kind(), DatasetErrorKind::OutOfRange);
+    assert_eq!(catalog.label(SampleId(0)), None);
+    assert_eq!(catalog.fingerprint().to_string(), "46a1c376cf4bf677f21fd9fa58ce467f");
+}
+
+#[test]
+fn every_flipped_byte_of_a_packed_catalog_is_refused_and_hostile_ones_do_no_harm() {
+    let (directory, path) = packed_saved();
+    let bytes = fs::read(path).unwrap();
+    let damaged = directory.path().join("damaged");
+    for at in 0..bytes.len() {
+        let mut copy = bytes.clone();
+        copy[at] ^= 0x41;
+        fs::write(&damaged, &copy).unwrap();
+        assert!(Catalog::open(&damaged).is_err(), "byte {at} was accepted");
+        copy[at] = if at % 2 == 0 { 0xff } else { 0x00 };
+        ask_everything(copy, &damaged);
+    }
+}
+
+#[test]
 fn every_flipped_byte_and_every_truncation_is_refused() {
     let (directory, path) = saved(small());
     let bytes = fs::read(&path).unwrap();
@@ -182,8 +253,18 @@ fn ask_everything(bytes: Vec<u8>, file: &Path) {
     for id in 0..catalog.len().min(1000) + 1 {
         if let Ok(entry) = catalog.entry(SampleId(id)) {
             assert!(!entry.object.path.split('/').any(|part| matches!(part, "" | "." | "..")));
-            assert_eq!(entry.object.size, catalog.sizes().bytes(SampleId(id)));
+            let length = catalog.sizes().bytes(SampleId(id));
+            match entry.span {
+                Span::Whole => assert_eq!(entry.object.size, length),
+                Span::Range(range) => {
+                    assert!(range.end <= entry.object.size && range.end - range.start == length);
+                }
+            }
+            for field in catalog.fields(SampleId(id)).unwrap_or_default() {
+                assert!(field.range.start <= field.range.end && field.range.end <= length);
+            }
         }
+        let _ = (catalog.path(SampleId(id)), catalog.crc32c(SampleId(id)));
         assert_eq!(catalog.label(SampleId(id)).is_some(), catalog.label_index(SampleId(id)).is_some());
     }
 }

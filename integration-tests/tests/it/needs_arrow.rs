@@ -5,6 +5,8 @@ use std::process::Command;
 use foreread_dataset::Catalog;
 use foreread_tier::{Object, Version};
 
+use crate::support::{foreread, output, run};
+
 const SCRIPT: &str = r#"
 import sys
 import duckdb, pandas, polars, pyarrow.feather
@@ -68,4 +70,38 @@ fn pandas_polars_and_duckdb_open_a_catalog() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "labelled {labelled}, versioned {versioned}: {said}");
     }
+}
+
+const PACKED: &str = r#"
+import sys
+import duckdb, pandas, polars, pyarrow.feather
+
+path = sys.argv[1]
+frame = pandas.read_feather(path)
+assert list(frame.columns) == ["object", "key", "offset", "length", "object_size", "modified", "fields"], frame.columns
+assert list(frame["key"]) == ["train/000000", "train/000001", "train/000002"], frame
+assert [field["name"] for field in frame["fields"][0]] == ["caption.txt", "cls", "jpg"], frame["fields"]
+assert set(frame["object"]) == {"webdataset.tar"}
+frame = polars.read_ipc(path)
+assert frame["fields"].list.len().to_list() == [3, 3, 3], frame
+catalog = pyarrow.feather.read_table(path, memory_map=True)
+catalog.validate(full=True)
+[(rows,)] = duckdb.sql("select count(*) from (select unnest(fields) as field from catalog) where field.name = 'jpg'").fetchall()
+assert rows == 3, rows
+"#;
+
+#[test]
+fn pandas_polars_and_duckdb_open_a_catalog_of_shards() {
+    let Some(python) = std::env::var_os("FOREREAD_TEST_PYTHON_ARROW") else {
+        println!(
+            "skipped: FOREREAD_TEST_PYTHON_ARROW names no Python with pyarrow, pandas, polars and duckdb"
+        );
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let shard = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/dataset/tests/files/webdataset.tar");
+    let path = directory.path().join("c.foreread");
+    run(&mut foreread(["index", shard, "-o", path.to_str().unwrap()])).ok();
+    let done = output(Command::new(python).args(["-c", PACKED]).arg(&path));
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }

@@ -71,10 +71,11 @@ fn cost(format: Format, last: &Progress, seconds: f64) -> String {
         more => format!("; {more} members are no samples"),
     };
     format!(
-        "indexed {} of {} in {seconds:.1} s with {} requests, {} read{skipped}",
+        "indexed {} of {} in {seconds:.1} s with {} request{}, {} read{skipped}",
         ByteSize(last.bytes),
         format.name(),
         last.requests,
+        if last.requests == 1 { "" } else { "s" },
         ByteSize(last.bytes_read),
     )
 }

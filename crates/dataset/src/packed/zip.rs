@@ -28,6 +28,8 @@ const TAIL: u64 = 66 << 10;
 const MOST_DIRECTORY: u64 = 512 << 20;
 /// A local header without its name.
 const LOCAL: u64 = 30;
+/// Members whose headers are read one after the other at least.
+const FEWEST: usize = 64;
 /// How often missing bytes are fetched before an archive is given up.
 const MOST_FETCHES: usize = 16;
 
@@ -88,7 +90,7 @@ pub(crate) async fn rows(store: &Store<'_>, object: &Object, places: usize) -> R
     let archive = locate(store, object).await?;
     let listed = list(&archive)?;
     let directory = archive.directory_offset();
-    let share = listed.entries.len().div_ceil(places.max(1)).max(1);
+    let share = listed.entries.len().div_ceil(places.max(1)).max(FEWEST);
     let parts = listed.entries.chunks(share).map(|entries| extents(store, object, archive.clone(), entries));
     let extents = try_join_all(parts).await?.concat();
     let mut rows = Rows::new(true, false, false);
@@ -150,8 +152,9 @@ async fn with_directory(
         Trouble::unsupported(from, "its directory is longer than 512 MiB; split it into several archives")
     })?;
     let parts = archive.get_mut();
-    parts.parts.clear();
-    let mut at = from;
+    // Often it is in what was read of the end.
+    parts.parts.retain(|&(start, ref bytes)| start <= from && until <= start + bytes.len() as u64);
+    let mut at = if parts.parts.is_empty() { from } else { until };
     while at < from + length {
         let part = (from + length - at).min(4 << 20);
         parts.parts.push((at, store.read(object, at, part).await?));

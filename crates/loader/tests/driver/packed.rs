@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_dataset::{Catalog, IndexOptions};
-use foreread_loader::{Dataset, LoadErrorKind, Loader, OnError, Parts};
+use foreread_loader::{BlockTable, Dataset, LoadErrorKind, Loader, OnError, Parts};
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Sequential};
 use foreread_planner::{Cluster, Level, Store, plan};
 use foreread_tier::{
@@ -14,6 +14,7 @@ use foreread_tier::{
 };
 use foreread_types::{DatasetId, Rank, SampleId, StoreId};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use tokio::runtime::Handle;
 
@@ -60,6 +61,11 @@ impl OriginTier for Shelf {
         };
         stream::iter(self.objects.iter().map(object).collect::<Vec<_>>()).boxed()
     }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        let error = TierError::new(ErrorKind::NotFound, "shelf").with_object(path);
+        Box::pin(std::future::ready(Err(error)))
+    }
 }
 
 /// Two epochs in the catalog's order, read from `origin`, which may be another than the one that was indexed.
@@ -81,7 +87,11 @@ async fn start(indexed: &Shelf, origin: Shelf, on_error: OnError) -> (Catalog, L
     let parts = Parts {
         run,
         plan,
-        datasets: vec![Dataset { catalog: catalog.clone(), origin: Arc::new(origin) }],
+        datasets: vec![Dataset {
+            catalog: catalog.clone(),
+            origin: Arc::new(origin),
+            blocks: BlockTable::default(),
+        }],
         caches: vec![(foreread_loader::Source::Memory, memory)],
         look_ahead: 1 << 20,
         on_error,

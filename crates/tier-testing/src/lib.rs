@@ -7,6 +7,7 @@
 //! * [`CountingTier`]: any tier, counted and recorded.
 //! * [`StoredCache`]: a cache that has to be read, as a disk has, but without the disk.
 //! * [`Draw`]: numbers from the seed of a run of the tests.
+//! * `store`, with the feature `http`: an object store that is spoken to over HTTP, with counts and faults.
 //! * [`conformance`]: what the contract promises, as functions that every backend's tests call.
 //!
 //! The fakes keep time with [`tokio::time`] alone, so that on a paused clock an hour of reading takes a moment and
@@ -25,6 +26,8 @@ mod stored;
 mod trainer;
 
 pub mod conformance;
+#[cfg(feature = "http")]
+pub mod store;
 
 pub use cell::Cell;
 pub use content::{Known, content, content_range, request};

@@ -1,0 +1,60 @@
+//! A store for other processes to read: generated objects in the bucket `bench`, until standard input ends.
+//!
+//! ```text
+//! cargo run --release -p foreread-tier-testing --features http --example store -- --objects 20000 --size 110000
+//! ```
+//!
+//! It prints its endpoint, and at its end what it was asked. `--port 0` (the default) takes any free port.
+
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use clap::Parser;
+use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
+
+/// Serves generated objects over S3's protocol.
+#[derive(Debug, Parser)]
+struct Options {
+    /// How many objects
+    #[arg(long, default_value_t = 20_000)]
+    objects: u64,
+    /// Bytes of each
+    #[arg(long, default_value_t = 110_000)]
+    size: u64,
+    /// Added to every answer, in milliseconds
+    #[arg(long, default_value_t = 0.0)]
+    latency_ms: f64,
+    /// Requests a second above which it answers 503
+    #[arg(long)]
+    ceiling: Option<f64>,
+    /// The part of reads that fail with 500
+    #[arg(long, default_value_t = 0.0)]
+    faults: f64,
+    /// Access keys that are let in; everybody where there is none
+    #[arg(long)]
+    allow: Vec<String>,
+    #[arg(long, default_value_t = 0)]
+    port: u16,
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+fn main() {
+    let options = Options::parse();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
+    let store = Store::start_at(address, options.threads, options.seed);
+    store.numbered("bench", Numbered::new(options.objects, options.size));
+    store.set_latency(Duration::from_secs_f64(options.latency_ms / 1000.0));
+    store.set_ceiling(options.ceiling);
+    if options.faults > 0.0 {
+        store.on(Kind::Get, When::Chance(options.faults), Fault::Internal);
+    }
+    options.allow.iter().for_each(|key| store.allow(key));
+    println!("{}", store.endpoint());
+    // Whoever started it ends it by closing its input.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    println!("{:?}", store.requests());
+}

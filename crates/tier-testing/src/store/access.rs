@@ -1,0 +1,54 @@
+//! Who may come in.
+
+use std::collections::BTreeSet;
+use std::sync::{PoisonError, RwLock};
+
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+
+use super::answer::Refusal;
+
+/// The keys that are let in, and those whose time is over. Signatures are not checked: what is tested is which
+/// credentials a client uses, and other people have tested how it signs.
+#[derive(Debug, Default)]
+pub(super) struct Access(RwLock<Keys>);
+
+#[derive(Debug, Default)]
+struct Keys {
+    /// Everybody where empty.
+    known: BTreeSet<String>,
+    /// Access keys and session tokens.
+    expired: BTreeSet<String>,
+}
+
+impl Access {
+    pub(super) fn allow(&self, key: &str) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).known.insert(key.to_owned());
+    }
+
+    pub(super) fn expire(&self, key: &str) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).expired.insert(key.to_owned());
+    }
+
+    /// The region that the request was signed for, where it was signed.
+    pub(super) fn check(&self, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+        let scope = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|text| {
+            let (_, rest) = text.split_once("Credential=")?;
+            let mut parts = rest.split([',', ' ']).next()?.split('/');
+            let key = parts.next()?.to_owned();
+            Some((key, parts.nth(1).map(str::to_owned)))
+        });
+        let token = headers.get("x-amz-security-token").and_then(|value| value.to_str().ok());
+        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let Some((key, region)) = scope else {
+            return if keys.known.is_empty() { Ok(None) } else { Err(Refusal::AccessDenied) };
+        };
+        if !keys.known.is_empty() && !keys.known.contains(&key) {
+            return Err(Refusal::InvalidAccessKeyId);
+        }
+        if keys.expired.contains(&key) || token.is_some_and(|token| keys.expired.contains(token)) {
+            return Err(Refusal::ExpiredToken);
+        }
+        Ok(region)
+    }
+}

@@ -1,0 +1,214 @@
+//! Buckets: what is in them, and pages of their listings.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::content::{Content, Numbered};
+
+/// One object as it is now.
+#[derive(Clone)]
+pub(super) struct Stored {
+    pub(super) content: Arc<dyn Content>,
+    /// With its quotes.
+    pub(super) tag: Arc<str>,
+}
+
+/// What a bucket holds.
+pub(super) enum Keys {
+    Map(BTreeMap<Arc<str>, Stored>),
+    Numbered(Numbered),
+}
+
+/// A bucket, and who may do what with it.
+pub(super) struct Bucket {
+    pub(super) keys: Keys,
+    pub(super) list_denied: bool,
+    pub(super) read_denied: bool,
+    /// The only region that it answers in.
+    pub(super) region: Option<String>,
+}
+
+/// The tag of numbered objects.
+const NUMBERED: &str = "\"6e756d6265726564\"";
+
+/// What a listing asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Query {
+    pub(super) prefix: String,
+    pub(super) delimiter: String,
+    /// Names up to and including this one are left out; and if it is a common prefix, what is below it.
+    pub(super) after: String,
+    pub(super) max_keys: usize,
+}
+
+/// A line of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    Key { key: String, size: u64, tag: Arc<str> },
+    Prefix(String),
+}
+
+impl Line {
+    fn name(&self) -> &str {
+        match self {
+            Self::Key { key, .. } | Self::Prefix(key) => key,
+        }
+    }
+}
+
+/// A page, and where the next begins if there is one.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) lines: Vec<Line>,
+    pub(super) next: Option<String>,
+}
+
+impl Bucket {
+    pub(super) fn new(keys: Keys) -> Self {
+        Self { keys, list_denied: false, read_denied: false, region: None }
+    }
+
+    pub(super) fn find(&self, key: &str) -> Option<Stored> {
+        match &self.keys {
+            Keys::Map(map) => map.get(key).cloned(),
+            Keys::Numbered(numbered) => {
+                let (id, found) = numbered.rank(key);
+                found.then(|| Stored { content: Arc::new(numbered.bytes(id)), tag: NUMBERED.into() })
+            }
+        }
+    }
+
+    /// The first object at or after `from`.
+    fn next(&self, from: Bound<&str>) -> Option<Line> {
+        match &self.keys {
+            Keys::Map(map) => {
+                let (key, stored) = map.range::<str, _>((from, Bound::Unbounded)).next()?;
+                let (size, tag) = (stored.content.size(), Arc::clone(&stored.tag));
+                Some(Line::Key { key: key.to_string(), size, tag })
+            }
+            Keys::Numbered(numbered) => {
+                let id = match from {
+                    Bound::Included(name) => numbered.rank(name).0,
+                    Bound::Excluded(name) => {
+                        let (id, found) = numbered.rank(name);
+                        id + u64::from(found)
+                    }
+                    Bound::Unbounded => 0,
+                };
+                (id < numbered.count()).then(|| Line::Key {
+                    key: numbered.name(id),
+                    size: numbered.size(),
+                    tag: NUMBERED.into(),
+                })
+            }
+        }
+    }
+
+    /// A page costs what is on it, and not what is in the bucket.
+    pub(super) fn list(&self, query: &Query) -> Page {
+        let Query { prefix, delimiter, after, max_keys } = query;
+        let mut page = Page { lines: Vec::new(), next: None };
+        let below = after.strip_prefix(&**prefix).is_some_and(|rest| !rest.is_empty());
+        let mut from = if !delimiter.is_empty() && below && after.ends_with(&**delimiter) {
+            beyond(after).map_or(Bound::Unbounded, Bound::Included)
+        } else if after < prefix {
+            Bound::Included(prefix.clone())
+        } else {
+            Bound::Excluded(after.clone())
+        };
+        while let Some(line) = self.next(from.as_ref().map(String::as_str)) {
+            let name = line.name();
+            let Some(rest) = name.strip_prefix(&**prefix) else { break };
+            if page.lines.len() == *max_keys {
+                page.next = page.lines.last().map(|line| line.name().to_owned());
+                break;
+            }
+            let common = match rest.find(&**delimiter) {
+                Some(at) if !delimiter.is_empty() => Some(&name[..prefix.len() + at + delimiter.len()]),
+                _ => None,
+            };
+            let Some(common) = common.map(str::to_owned) else {
+                from = Bound::Excluded(name.to_owned());
+                page.lines.push(line);
+                continue;
+            };
+            let Some(next) = beyond(&common) else { break };
+            from = Bound::Included(next);
+            page.lines.push(Line::Prefix(common));
+        }
+        page
+    }
+}
+
+/// The first name behind all that begin with `prefix`.
+fn beyond(prefix: &str) -> Option<String> {
+    let mut characters: Vec<char> = prefix.chars().collect();
+    while let Some(last) = characters.pop() {
+        let next = match last {
+            '\u{d7ff}' => Some('\u{e000}'),
+            last => char::from_u32(last as u32 + 1),
+        };
+        if let Some(next) = next {
+            characters.push(next);
+            return Some(characters.into_iter().collect());
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn bucket(keys: &[&str]) -> Bucket {
+        let stored = |key: &&str| {
+            let stored = Stored { content: Arc::new(Bytes::from(key.to_string())), tag: "\"1\"".into() };
+            (Arc::from(*key), stored)
+        };
+        Bucket::new(Keys::Map(keys.iter().map(stored).collect()))
+    }
+
+    fn all(bucket: &Bucket, prefix: &str, delimiter: &str, max_keys: usize) -> Vec<String> {
+        let mut query =
+            Query { prefix: prefix.into(), delimiter: delimiter.into(), after: String::new(), max_keys };
+        let mut found = Vec::new();
+        loop {
+            let page = bucket.list(&query);
+            assert!(page.lines.len() <= max_keys);
+            found.extend(page.lines.iter().map(|line| line.name().to_owned()));
+            match page.next {
+                Some(next) => query.after = next,
+                None => return found,
+            }
+        }
+    }
+
+    #[test]
+    fn pages_together_are_the_listing_whatever_their_size() {
+        let bucket = bucket(&["a", "a/1", "a/2", "a/b/3", "a0", "b/4", "c"]);
+        for max_keys in 1..9 {
+            assert_eq!(all(&bucket, "", "", max_keys).len(), 7);
+            assert_eq!(all(&bucket, "", "/", max_keys), ["a", "a/", "a0", "b/", "c"]);
+            assert_eq!(all(&bucket, "a/", "/", max_keys), ["a/1", "a/2", "a/b/"]);
+            assert_eq!(all(&bucket, "a", "", max_keys).len(), 5);
+            assert_eq!(all(&bucket, "zz", "/", max_keys), [""; 0]);
+        }
+        let query = Query { after: "a/2".into(), max_keys: 2, ..Query::default() };
+        let page = bucket.list(&query);
+        assert_eq!(page.lines.iter().map(Line::name).collect::<Vec<_>>(), ["a/b/3", "a0"]);
+        assert_eq!(page.next.as_deref(), Some("a0"));
+    }
+
+    #[test]
+    fn numbered_objects_are_listed_without_a_walk() {
+        let bucket = Bucket::new(Keys::Numbered(Numbered::new(1_000_000, 10)));
+        assert_eq!(all(&bucket, "", "/", 1000).len(), 1000);
+        assert_eq!(all(&bucket, "000999/", "", 300).len(), 1000);
+        let found = bucket.find("000999/00999999.bin").unwrap();
+        assert_eq!(found.content.size(), 10);
+        assert!(bucket.find("000999/00999999.bi").is_none());
+    }
+}

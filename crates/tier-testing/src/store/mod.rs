@@ -1,0 +1,336 @@
+//! An object store in this process, for tests and benches: S3 over HTTP, with counts and with faults on command.
+//!
+//! It speaks what clients that read speak: `GET` (with `Range` and `If-Match`), `HEAD`, `PUT`, and `ListObjectsV2`, path
+//! style, on a port of its own on the loopback. Objects are bytes ([`Store::put`]) or made by a rule when they are
+//! asked for ([`Numbered`], [`made`]), so that a bucket of a million keys or of 10 GB costs no memory. A request costs
+//! no allocation of its body, because benches compare clients with it: what is sent are slices.
+//!
+//! Decision: the server has a runtime and threads of its own. A test that is no asynchronous function can run one, and
+//! a client that blocks its runtime does not block the server. The price is that a paused clock does not hold for it.
+//!
+//! ```
+//! use foreread_tier_testing::store::{Numbered, Store};
+//! let store = Store::start();
+//! store.numbered("images", Numbered::new(1_000_000, 110_000));
+//! store.bucket("notes");
+//! store.put("notes", "a/b.txt", "hello");
+//! assert!(store.endpoint().starts_with("http://127.0.0.1:"));
+//! assert_eq!(store.requests().get, 0);
+//! ```
+
+mod access;
+mod answer;
+mod body;
+mod bucket;
+mod content;
+mod faults;
+mod serve;
+mod tally;
+mod xml;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::runtime::{Builder, Runtime};
+
+pub use body::PART;
+pub use content::{Content, Numbered, made};
+pub use faults::{Fault, When};
+pub use tally::{Kind, Requests};
+
+use access::Access;
+use bucket::{Bucket, Keys};
+use faults::{Ceiling, Faults};
+use serve::Shared;
+
+/// A running store; it ends when this is dropped.
+pub struct Store {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// A store without buckets, on one thread, with seed 0.
+    pub fn start() -> Self {
+        Self::start_with(1, 0)
+    }
+
+    /// A store on so many threads; `seed` decides which requests meet which fault by chance.
+    ///
+    /// # Panics
+    /// If the machine has no port or no thread left.
+    pub fn start_with(threads: usize, seed: u64) -> Self {
+        Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), threads, seed)
+    }
+
+    /// The same at an address, for other processes that are told it.
+    ///
+    /// # Panics
+    /// If the address is in use or the machine has no thread left.
+    pub fn start_at(address: SocketAddr, threads: usize, seed: u64) -> Self {
+        let shared = Arc::new(Shared {
+            buckets: RwLock::default(),
+            counters: Arc::default(),
+            faults: Faults::new(seed),
+            access: Access::default(),
+            ceiling: RwLock::default(),
+            latency: AtomicU64::new(0),
+            tags: AtomicU64::new(1),
+        });
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("test-store")
+            .enable_all()
+            .build()
+            .unwrap_or_else(|error| panic!("the store has no threads: {error}"));
+        let listener = TcpListener::bind(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+        let address = listener.local_addr().unwrap_or_else(|error| panic!("{error}"));
+        runtime.spawn(accept(listener, Arc::clone(&shared)));
+        Self { address, shared, runtime: Some(runtime) }
+    }
+
+    /// Where it listens: `http://127.0.0.1:PORT`.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    fn with_bucket(&self, name: &str, change: impl FnOnce(&mut Bucket)) {
+        let mut buckets = self.shared.buckets.write().unwrap_or_else(PoisonError::into_inner);
+        change(buckets.entry(name.to_owned()).or_insert_with(|| Bucket::new(Keys::Map(BTreeMap::new()))));
+    }
+
+    /// Makes an empty bucket, if there is none of that name.
+    pub fn bucket(&self, name: &str) {
+        self.with_bucket(name, |_| {});
+    }
+
+    /// Makes a bucket of numbered objects, or puts it in the place of another.
+    pub fn numbered(&self, name: &str, objects: Numbered) {
+        self.with_bucket(name, |bucket| bucket.keys = Keys::Numbered(objects));
+    }
+
+    /// Stores an object under a new tag, as a `PUT` would.
+    ///
+    /// # Panics
+    /// If there is no such bucket, or its objects are numbered.
+    pub fn put(&self, bucket: &str, key: &str, content: impl Into<Bytes>) {
+        self.put_content(bucket, key, Arc::new(content.into()));
+    }
+
+    /// Stores an object that a rule makes.
+    ///
+    /// # Panics
+    /// If there is no such bucket, or its objects are numbered.
+    pub fn put_content(&self, bucket: &str, key: &str, content: Arc<dyn Content>) {
+        if let Err(refusal) = self.shared.store(bucket, key, content) {
+            panic!("{bucket}/{key}: {refusal:?}");
+        }
+    }
+
+    /// Removes an object, if it is there.
+    pub fn remove(&self, bucket: &str, key: &str) {
+        self.with_bucket(bucket, |bucket| {
+            if let Keys::Map(map) = &mut bucket.keys {
+                map.remove(key);
+            }
+        });
+    }
+
+    /// Denies listings of a bucket, or its objects, to everybody.
+    pub fn deny(&self, bucket: &str, list: bool, read: bool) {
+        self.with_bucket(bucket, |bucket| (bucket.list_denied, bucket.read_denied) = (list, read));
+    }
+
+    /// Redirects requests for a bucket that are signed for another region.
+    pub fn set_region(&self, bucket: &str, region: &str) {
+        self.with_bucket(bucket, |bucket| bucket.region = Some(region.to_owned()));
+    }
+
+    /// Lets an access key in, and from the first one on nobody without.
+    pub fn allow(&self, access_key: &str) {
+        self.shared.access.allow(access_key);
+    }
+
+    /// Calls an access key or a session token expired from now on.
+    pub fn expire(&self, key_or_token: &str) {
+        self.shared.access.expire(key_or_token);
+    }
+
+    /// Waits so long before each answer.
+    pub fn set_latency(&self, latency: Duration) {
+        self.shared.latency.store(latency.as_nanos() as u64, Relaxed);
+    }
+
+    /// Answers `503 SlowDown` above so many requests a second; `None` for no ceiling.
+    pub fn set_ceiling(&self, rate: Option<f64>) {
+        *self.shared.ceiling.write().unwrap_or_else(PoisonError::into_inner) = rate.map(Ceiling::new);
+    }
+
+    /// From now on `fault` happens to the requests of this kind that `when` says. The first rule that fits counts.
+    pub fn on(&self, kind: Kind, when: When, fault: Fault) {
+        self.shared.faults.add(kind, when, fault);
+    }
+
+    /// No faults any more.
+    pub fn mend(&self) {
+        self.shared.faults.clear();
+    }
+
+    /// What it was asked so far.
+    pub fn requests(&self) -> Requests {
+        self.shared.counters.read()
+    }
+
+    /// Counts from zero again.
+    pub fn reset(&self) {
+        self.shared.counters.reset();
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let listening = listener.set_nonblocking(true).and_then(|()| tokio::net::TcpListener::from_std(listener));
+    let listener = match listening {
+        Ok(listener) => listener,
+        Err(error) => panic!("the store cannot listen: {error}"),
+    };
+    loop {
+        // Out of descriptors, or a connection that was gone before it was accepted: neither ends the store.
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let shared = Arc::clone(&shared);
+        shared.counters.connections.fetch_add(1, Relaxed);
+        tokio::spawn(async move {
+            // Where it cannot be set, answers are slower and the same.
+            let _ = stream.set_nodelay(true);
+            let service = service_fn(|request| shared.serve(request));
+            // Clients that go away and closings on command end a connection with an error; the test sees its own side.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// What comes back for a request, as text, until the server closes.
+    fn ask(store: &Store, method: &str, path: &str, headers: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(store.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let length = body.len();
+        let text = format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+        );
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    fn get(store: &Store, path: &str, headers: &str) -> String {
+        ask(store, "GET", path, headers, "")
+    }
+
+    #[test]
+    fn objects_are_put_read_in_parts_and_listed() {
+        let store = Store::start();
+        store.bucket("b");
+        assert!(ask(&store, "PUT", "/b/a/x%20y", "", "hello").starts_with("HTTP/1.1 200"));
+        let whole = get(&store, "/b/a/x%20y", "");
+        assert!(whole.starts_with("HTTP/1.1 200") && whole.ends_with("\r\n\r\nhello"), "{whole}");
+        assert!(whole.contains("etag: \"0000000000000001\""), "{whole}");
+        let part = get(&store, "/b/a/x%20y", "Range: bytes=1-2\r\nIf-Match: \"0000000000000001\"\r\n");
+        assert!(part.starts_with("HTTP/1.1 206") && part.ends_with("\r\n\r\nel"), "{part}");
+        assert!(part.contains("content-range: bytes 1-2/5"), "{part}");
+        assert!(get(&store, "/b/a/x%20y", "If-Match: \"2\"\r\n").starts_with("HTTP/1.1 412"));
+        let head = ask(&store, "HEAD", "/b/a/x%20y", "", "");
+        assert!(head.contains("content-length: 5") && head.ends_with("\r\n\r\n"), "{head}");
+        let page = get(&store, "/b?list-type=2&prefix=a%2F&max-keys=7", "");
+        assert!(page.contains("<Key>a/x y</Key>") && page.contains("<Size>5</Size>"), "{page}");
+        let page = get(&store, "/b/?list-type=2&delimiter=/", "");
+        assert!(page.contains("<CommonPrefixes><Prefix>a/</Prefix>"), "{page}");
+        assert!(get(&store, "/b/nothing", "").contains("<Code>NoSuchKey</Code>"));
+        assert!(get(&store, "/none/nothing", "").contains("<Code>NoSuchBucket</Code>"));
+        let requests = store.requests();
+        assert_eq!((requests.get, requests.head, requests.list, requests.put), (5, 1, 2, 1));
+        assert_eq!(requests.bytes, 7);
+    }
+
+    #[test]
+    fn who_may_not_come_in_is_told_why() {
+        let store = Store::start();
+        store.bucket("b");
+        store.put("b", "x", "1");
+        store.allow("good");
+        let signed = |key| {
+            format!(
+                "Authorization: AWS4-HMAC-SHA256 Credential={key}/20260101/us-east-1/s3/aws4_request, Signature=0\r\n"
+            )
+        };
+        assert!(get(&store, "/b/x", "").contains("<Code>AccessDenied</Code>"));
+        assert!(get(&store, "/b/x", &signed("bad")).contains("<Code>InvalidAccessKeyId</Code>"));
+        assert!(get(&store, "/b/x", &signed("good")).starts_with("HTTP/1.1 200"));
+        store.deny("b", true, false);
+        assert!(get(&store, "/b?list-type=2", &signed("good")).contains("<Code>AccessDenied</Code>"));
+        store.set_region("b", "eu-west-1");
+        assert!(get(&store, "/b/x", &signed("good")).contains("x-amz-bucket-region: eu-west-1"));
+        store.expire("good");
+        assert!(get(&store, "/b/x", &signed("good")).contains("<Code>ExpiredToken</Code>"));
+    }
+
+    #[test]
+    fn faults_happen_as_told() {
+        let store = Store::start();
+        store.numbered("b", Numbered::new(10, 1000));
+        let path = "/b/000000/00000003.bin";
+        for (fault, expected) in [
+            (Fault::Internal, "HTTP/1.1 500"),
+            (Fault::SlowDown(Some(3)), "retry-after: 3"),
+            (Fault::Expired, "<Code>ExpiredToken</Code>"),
+            (Fault::Half, "content-length: 500"),
+            (Fault::Replaced, "7265706c61636564"),
+            (Fault::StallBody(Duration::from_millis(1)), "content-length: 1000"),
+            (Fault::CloseInBody, "content-length: 1000"),
+        ] {
+            store.on(Kind::Get, When::First(1), fault);
+            let answer = get(&store, path, "");
+            assert!(answer.contains(expected), "{fault:?}: {answer}");
+            store.mend();
+        }
+        store.on(Kind::Get, When::Always, Fault::Close);
+        assert_eq!(get(&store, path, ""), "");
+        store.mend();
+        store.set_ceiling(Some(0.001));
+        assert!(get(&store, path, "").starts_with("HTTP/1.1 200"));
+        assert!(get(&store, path, "").contains("<Code>SlowDown</Code>"));
+        assert_eq!((store.requests().refused, store.requests().faults), (1, 8));
+    }
+}

@@ -1,0 +1,333 @@
+//! From a request to its answer.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{
+    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue,
+    IF_MATCH, LAST_MODIFIED, RANGE,
+};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use super::access::Access;
+use super::answer::Refusal;
+use super::body::{Body, Closed, End};
+use super::bucket::{Bucket, Keys, Query, Stored};
+use super::content::Content;
+use super::faults::{Ceiling, Fault, Faults};
+use super::tally::{Counters, Flight, Kind};
+use super::xml;
+
+/// What all connections share.
+pub(super) struct Shared {
+    pub(super) buckets: RwLock<BTreeMap<String, Bucket>>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) faults: Faults,
+    pub(super) access: Access,
+    pub(super) ceiling: RwLock<Option<Ceiling>>,
+    pub(super) latency: AtomicU64, // nanoseconds
+    pub(super) tags: AtomicU64,
+}
+
+type Answer = Result<Response<Body>, Closed>;
+
+/// A request, taken apart.
+struct Asked<'a> {
+    kind: Kind,
+    bucket: String,
+    key: String,
+    query: BTreeMap<String, String>,
+    headers: &'a HeaderMap,
+}
+
+impl<'a> Asked<'a> {
+    /// `None` where an escape is no UTF-8.
+    fn of(request: &'a Request<Incoming>) -> Option<Self> {
+        let path = request.uri().path().strip_prefix('/').unwrap_or_default();
+        let (bucket, key) = path.split_once('/').unwrap_or((path, ""));
+        let decode = |text: &str| percent_decode_str(text).decode_utf8().ok().map(String::from);
+        let (bucket, key) = (decode(bucket)?, decode(key)?);
+        let mut query = BTreeMap::new();
+        for pair in request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            query.insert(decode(name)?, decode(&value.replace('+', " "))?);
+        }
+        let kind = match *request.method() {
+            Method::GET if key.is_empty() && query.contains_key("location") => Kind::Other,
+            Method::GET if key.is_empty() => Kind::List,
+            Method::GET => Kind::Get,
+            Method::HEAD => Kind::Head,
+            Method::PUT => Kind::Put,
+            _ => Kind::Other,
+        };
+        Some(Self { kind, bucket, key, query, headers: request.headers() })
+    }
+
+    fn param(&self, name: &str) -> &str {
+        self.query.get(name).map_or("", String::as_str)
+    }
+}
+
+impl Shared {
+    pub(super) async fn serve(&self, request: Request<Incoming>) -> Answer {
+        let Some(asked) = Asked::of(&request) else {
+            let flight = self.counters.start(Kind::Other);
+            return self.refuse(&Refusal::InvalidArgument("Not UTF-8"), flight);
+        };
+        let flight = self.counters.start(asked.kind);
+        if self.ceiling.read().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|c| !c.admits()) {
+            self.counters.refused.fetch_add(1, Relaxed);
+            return self.refuse(&Refusal::SlowDown(None), flight);
+        }
+        let fault = self.faults.judge(asked.kind);
+        self.counters.faults.fetch_add(u64::from(fault.is_some()), Relaxed);
+        let latency = Duration::from_nanos(self.latency.load(Relaxed));
+        let added = match fault {
+            Some(Fault::Late(time) | Fault::StallHeaders(time)) => time,
+            _ => Duration::ZERO,
+        };
+        if latency + added > Duration::ZERO {
+            tokio::time::sleep(latency + added).await;
+        }
+        let refusal = match fault {
+            Some(Fault::Close) => return Err(Closed),
+            Some(Fault::Internal) => Some(Refusal::InternalError),
+            Some(Fault::SlowDown(after)) => Some(Refusal::SlowDown(after)),
+            Some(Fault::Expired) => Some(Refusal::ExpiredToken),
+            _ => None,
+        };
+        let refusal = refusal.or_else(|| self.admit(&asked).err());
+        if let Some(refusal) = refusal {
+            return self.refuse(&refusal, flight);
+        }
+        let (kind, object) =
+            (asked.kind, (asked.kind == Kind::Put).then(|| (asked.bucket.clone(), asked.key.clone())));
+        let encoded = asked.headers.contains_key(CONTENT_ENCODING);
+        if let Some((bucket, key)) = object {
+            return match request.into_body().collect().await {
+                Ok(_) if encoded || key.is_empty() => self.refuse(&Refusal::NotImplemented, flight),
+                Ok(body) => self.reply(self.put(&bucket, &key, body.to_bytes()), kind, flight),
+                Err(_) => Err(Closed),
+            };
+        }
+        let done = match asked.kind {
+            Kind::Get | Kind::Head => self.object(&asked, fault),
+            Kind::List => self.list(&asked),
+            Kind::Other if asked.query.contains_key("location") => Ok(Reply::text(
+                "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+                 <LocationConstraint xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"/>",
+            )),
+            Kind::Put | Kind::Other => Err(Refusal::NotImplemented),
+        };
+        self.reply(done, kind, flight)
+    }
+
+    fn reply(&self, done: Result<Reply, Refusal>, kind: Kind, flight: Flight) -> Answer {
+        match done {
+            Ok(reply) if kind == Kind::Get => Ok(reply.send(flight).map(Body::counted)),
+            Ok(reply) => Ok(reply.send(flight)),
+            Err(refusal) => self.refuse(&refusal, flight),
+        }
+    }
+
+    fn refuse(&self, refusal: &Refusal, flight: Flight) -> Answer {
+        let (response, text) = refusal.answer();
+        let body = Bytes::from(text);
+        let range = 0..body.len() as u64;
+        Ok(response.map(|()| Body::new(Arc::new(body), range, End::Whole, flight)))
+    }
+
+    /// Whether the request may be made at all.
+    fn admit(&self, asked: &Asked<'_>) -> Result<(), Refusal> {
+        let signed_for = self.access.check(asked.headers)?;
+        let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
+        let bucket = buckets.get(&asked.bucket).ok_or(Refusal::NoSuchBucket)?;
+        let denied = match asked.kind {
+            Kind::List => bucket.list_denied,
+            Kind::Get | Kind::Head => bucket.read_denied,
+            Kind::Put | Kind::Other => false,
+        };
+        match &bucket.region {
+            Some(region) if signed_for.is_some_and(|signed| signed != *region) => {
+                Err(Refusal::PermanentRedirect(region.clone()))
+            }
+            _ if denied => Err(Refusal::AccessDenied),
+            _ => Ok(()),
+        }
+    }
+
+    fn object(&self, asked: &Asked<'_>, fault: Option<Fault>) -> Result<Reply, Refusal> {
+        let stored = {
+            let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
+            buckets.get(&asked.bucket).and_then(|bucket| bucket.find(&asked.key)).ok_or(Refusal::NoSuchKey)?
+        };
+        let Stored { mut content, mut tag } = stored;
+        if fault == Some(Fault::Replaced) {
+            tag = "\"7265706c61636564\"".into();
+            content = Arc::new(Bytes::from(vec![0; content.size() as usize]));
+        }
+        if let Some(expected) = asked.headers.get(IF_MATCH)
+            && expected.as_bytes() != tag.as_bytes()
+            && expected.as_bytes() != b"*"
+        {
+            return Err(Refusal::PreconditionFailed);
+        }
+        let size = content.size();
+        let asked_range = asked.headers.get(RANGE).and_then(|value| value.to_str().ok());
+        let (range, partial) = match asked_range {
+            Some(text) => (range_of(text, size).ok_or(Refusal::InvalidRange)?, true),
+            None => (0..size, false),
+        };
+        let length = range.end - range.start;
+        let mut reply = Reply::new(content, range.clone());
+        let headers = reply.response.headers_mut();
+        if let Ok(tag) = HeaderValue::from_str(&tag) {
+            headers.insert(ETAG, tag);
+        }
+        headers.insert(LAST_MODIFIED, HeaderValue::from_static("Thu, 01 Jan 2026 00:00:00 GMT"));
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("binary/octet-stream"));
+        if partial {
+            let text = format!("bytes {}-{}/{size}", range.start, range.end.saturating_sub(1));
+            headers.insert(CONTENT_RANGE, HeaderValue::try_from(text).map_err(|_| Refusal::InvalidRange)?);
+        }
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        if partial {
+            *reply.response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        }
+        if asked.kind == Kind::Head {
+            reply.range = 0..0;
+            return Ok(reply);
+        }
+        match fault {
+            Some(Fault::CloseInBody) if length > 0 => reply.end = End::Close(length / 2),
+            Some(Fault::StallBody(time)) => reply.end = End::Stall(length / 2, time),
+            Some(Fault::Half) => {
+                reply.range.end -= length - length / 2;
+                reply.response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length / 2));
+            }
+            _ => {}
+        }
+        Ok(reply)
+    }
+
+    fn list(&self, asked: &Asked<'_>) -> Result<Reply, Refusal> {
+        let token = asked.param("continuation-token");
+        let after = match token {
+            "" => asked.param("start-after").to_owned(),
+            token => {
+                xml::name_of(token).ok_or(Refusal::InvalidArgument("The continuation token is incorrect"))?
+            }
+        };
+        let max_keys = match asked.param("max-keys") {
+            "" => 1000,
+            text => text.parse().map_err(|_| Refusal::InvalidArgument("max-keys is no number"))?,
+        };
+        let query = Query {
+            prefix: asked.param("prefix").to_owned(),
+            delimiter: asked.param("delimiter").to_owned(),
+            after,
+            max_keys: max_keys.min(1000),
+        };
+        let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
+        let page = buckets.get(&asked.bucket).ok_or(Refusal::NoSuchBucket)?.list(&query);
+        let encoded = asked.param("encoding-type") == "url";
+        let encode = |name: &str| match encoded {
+            true => utf8_percent_encode(name, NON_ALPHANUMERIC).to_string(),
+            false => name.to_owned(),
+        };
+        Ok(Reply::text(xml::page(&asked.bucket, &query, &page, encode)))
+    }
+
+    fn put(&self, bucket: &str, key: &str, content: Bytes) -> Result<Reply, Refusal> {
+        let tag = self.store(bucket, key, Arc::new(content))?;
+        let mut reply = Reply::text("");
+        if let Ok(tag) = HeaderValue::from_str(&tag) {
+            reply.response.headers_mut().insert(ETAG, tag);
+        }
+        Ok(reply)
+    }
+
+    /// Puts an object in its place under a new tag.
+    pub(super) fn store(
+        &self,
+        bucket: &str,
+        key: &str,
+        content: Arc<dyn Content>,
+    ) -> Result<Arc<str>, Refusal> {
+        let tag: Arc<str> = format!("\"{:016x}\"", self.tags.fetch_add(1, Relaxed)).into();
+        let mut buckets = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
+        match &mut buckets.get_mut(bucket).ok_or(Refusal::NoSuchBucket)?.keys {
+            Keys::Map(map) => {
+                map.insert(key.into(), Stored { content, tag: Arc::clone(&tag) });
+                Ok(tag)
+            }
+            Keys::Numbered(_) => Err(Refusal::NotImplemented),
+        }
+    }
+}
+
+/// An answer that is not a refusal.
+struct Reply {
+    response: Response<()>,
+    content: Arc<dyn Content>,
+    range: Range<u64>,
+    end: End,
+}
+
+impl Reply {
+    fn new(content: Arc<dyn Content>, range: Range<u64>) -> Self {
+        Self { response: Response::new(()), content, range, end: End::Whole }
+    }
+
+    fn text(text: impl Into<Bytes>) -> Self {
+        let text = text.into();
+        let length = text.len() as u64;
+        let mut reply = Self::new(Arc::new(text), 0..length);
+        reply.response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+        reply
+    }
+
+    fn send(self, flight: Flight) -> Response<Body> {
+        let Self { response, content, range, end } = self;
+        response.map(|()| Body::new(content, range, end, flight))
+    }
+}
+
+/// The bytes that a `Range` header names, where there are any.
+fn range_of(text: &str, size: u64) -> Option<Range<u64>> {
+    let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
+    let range = match (first, last) {
+        ("", suffix) => size.saturating_sub(suffix.parse().ok()?)..size,
+        (first, "") => first.parse().ok()?..size,
+        (first, last) => first.parse().ok()?..last.parse::<u64>().ok()?.saturating_add(1).min(size),
+    };
+    (range.start < range.end).then_some(range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        for (text, range) in [
+            ("bytes=0-0", Some(0..1)),
+            ("bytes=3-", Some(3..10)),
+            ("bytes=-4", Some(6..10)),
+            ("bytes=8-99", Some(8..10)),
+        ] {
+            assert_eq!(range_of(text, 10), range, "{text}");
+        }
+        for text in ["bytes=10-", "bytes=5-4", "bytes=x-", "lines=0-1", "bytes=-0"] {
+            assert_eq!(range_of(text, 10), None, "{text}");
+        }
+    }
+}

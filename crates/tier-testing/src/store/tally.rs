@@ -1,0 +1,120 @@
+//! What the server was asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What a request wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An object, or a part of it.
+    Get,
+    /// An object's length and tag.
+    Head,
+    /// A page of a listing.
+    List,
+    /// To store an object.
+    Put,
+    /// Anything else.
+    Other,
+}
+
+/// What was asked and answered up to a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// Reads of objects.
+    pub get: u64,
+    /// Looks at objects.
+    pub head: u64,
+    /// Pages of listings.
+    pub list: u64,
+    /// Objects stored.
+    pub put: u64,
+    /// Other requests.
+    pub other: u64,
+    /// Bytes of objects that were sent, as handed to the connection.
+    pub bytes: u64,
+    /// Requests that were refused with 503 by the ceiling on their rate.
+    pub refused: u64,
+    /// Requests that met a fault.
+    pub faults: u64,
+    /// Connections that were opened.
+    pub connections: u64,
+    /// Requests under way now, from their arrival to the end of their body.
+    pub in_flight: u64,
+    /// The most that were under way at once.
+    pub peak_in_flight: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    get: AtomicU64,
+    head: AtomicU64,
+    list: AtomicU64,
+    put: AtomicU64,
+    other: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) faults: AtomicU64,
+    pub(super) connections: AtomicU64,
+    in_flight: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl Counters {
+    fn all(&self) -> [&AtomicU64; 10] {
+        let Self { get, head, list, put, other, bytes, refused, faults, connections, peak, .. } = self;
+        [get, head, list, put, other, bytes, refused, faults, connections, peak]
+    }
+
+    pub(super) fn read(&self) -> Requests {
+        let [get, head, list, put, other, bytes, refused, faults, connections, peak_in_flight] =
+            self.all().map(|counter| counter.load(Relaxed));
+        let in_flight = self.in_flight.load(Relaxed);
+        Requests {
+            get,
+            head,
+            list,
+            put,
+            other,
+            bytes,
+            refused,
+            faults,
+            connections,
+            in_flight,
+            peak_in_flight,
+        }
+    }
+
+    /// Begins again: forgets everything but what is in flight.
+    pub(super) fn reset(&self) {
+        for counter in self.all() {
+            counter.store(0, Relaxed);
+        }
+        self.peak.fetch_max(self.in_flight.load(Relaxed), Relaxed);
+    }
+
+    /// A request has come; it ends when the flight is dropped.
+    pub(super) fn start(self: &Arc<Self>, kind: Kind) -> Flight {
+        let counter = match kind {
+            Kind::Get => &self.get,
+            Kind::Head => &self.head,
+            Kind::List => &self.list,
+            Kind::Put => &self.put,
+            Kind::Other => &self.other,
+        };
+        counter.fetch_add(1, Relaxed);
+        let now = self.in_flight.fetch_add(1, Relaxed) + 1;
+        self.peak.fetch_max(now, Relaxed);
+        Flight(Arc::clone(self))
+    }
+}
+
+/// One request under way.
+#[derive(Debug)]
+pub(super) struct Flight(pub(super) Arc<Counters>);
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Relaxed);
+    }
+}

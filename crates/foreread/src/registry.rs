@@ -30,6 +30,8 @@ impl Registry {
         let registry = Self::empty();
         #[cfg(feature = "local")]
         let registry = registry.register(foreread_local::LocalBackend::new());
+        #[cfg(feature = "s3")]
+        let registry = registry.register(foreread_s3::S3Backend::new());
         registry
     }
 

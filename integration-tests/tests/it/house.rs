@@ -34,6 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Backends: types and tier alone, so that none sees the loader or another backend.
     ("foreread-memory", &["foreread-types", "foreread-tier"]),
     ("foreread-local", &["foreread-types", "foreread-tier"]),
+    ("foreread-s3", &["foreread-types", "foreread-tier"]),
     (
         "foreread",
         &[
@@ -46,6 +47,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-loader",
             "foreread-memory",
             "foreread-local",
+            "foreread-s3",
         ],
     ),
     ("foreread-cli", &["foreread-types", "foreread", "foreread-simulator"]),

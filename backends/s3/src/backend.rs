@@ -1,0 +1,171 @@
+//! Opening buckets by URL.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use foreread_tier::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
+use object_store::RetryConfig;
+use object_store::aws::AmazonS3Builder;
+use object_store::client::HttpConnector;
+
+use crate::chain::Chain;
+use crate::config::S3Config;
+use crate::core::ObjectOrigin;
+use crate::credentials::Credentials;
+use crate::environment::Environment;
+use crate::error::{Place, invalid};
+use crate::lister::{LISTS, Listing};
+use crate::pages::S3Pages;
+use crate::reader::Reader;
+use crate::transport::{Errands, JudgingConnector, Shared, options, trusting};
+
+/// Opens prefixes of buckets: `s3://bucket/prefix` (and `s3a`); with the features `gcs` and `azure` also `gs://` and
+/// `az://`.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct S3Backend {
+    environment: Option<Environment>,
+}
+
+impl S3Backend {
+    /// The backend, which looks at the process's environment whenever it opens something.
+    pub const fn new() -> Self {
+        Self { environment: None }
+    }
+
+    /// The same with these variables instead of the process's. Google's and Azure's stores do not look at them.
+    #[must_use]
+    pub fn with_environment(self, environment: Environment) -> Self {
+        Self { environment: Some(environment) }
+    }
+}
+
+#[async_trait]
+impl Backend for S3Backend {
+    fn schemes(&self) -> &[&str] {
+        &[
+            "s3",
+            "s3a",
+            #[cfg(feature = "gcs")]
+            "gs",
+            #[cfg(feature = "azure")]
+            "az",
+            #[cfg(feature = "azure")]
+            "abfs",
+            #[cfg(feature = "azure")]
+            "abfss",
+        ]
+    }
+
+    /// Gathers the settings and gets the first credentials; the store itself is not asked anything.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a URL or a setting that makes no sense, [`ErrorKind::Denied`] where there are no
+    /// credentials, [`ErrorKind::Expired`] where they have expired.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    async fn open(
+        &self,
+        url: &str,
+        options: &OpenOptions,
+        context: &Context,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
+        #[cfg(any(feature = "gcs", feature = "azure"))]
+        if let Some(opened) = crate::others::open(url, options, context) {
+            return opened;
+        }
+        let environment = self.environment.clone().unwrap_or_else(Environment::of_process);
+        let (url, options, settings) = (url.to_owned(), options.clone(), environment.clone());
+        let gathering = context
+            .runtime
+            .spawn_blocking(move || Prepared::new(S3Config::gather(&url, &options, &settings)?));
+        let prepared = gathering.await.map_err(|error| {
+            TierError::new(ErrorKind::Closed, "s3")
+                .with_detail("the runtime ended while the bucket was opened")
+                .with_source(error)
+        })??;
+        Ok(Arc::new(prepared.open(environment, context).await?))
+    }
+}
+
+/// All that takes a file or a moment, which must not hold a thread of the runtime.
+struct Prepared {
+    config: S3Config,
+    client: Shared,
+    errands: Option<Errands>,
+}
+
+impl Prepared {
+    fn new(config: S3Config) -> Result<Self, TierError> {
+        let place = config.address();
+        let failed =
+            |why: String| invalid(&place, format!("no connection can be made: {why}; see AWS_CA_BUNDLE"));
+        let bundle = config.ca_bundle.as_deref();
+        let options = trusting(options(config.plain), config.plain, bundle).map_err(failed)?;
+        let client =
+            JudgingConnector.connect(&options).map_err(|error| failed(crate::transport::root(&error)))?;
+        let errands = (!config.skip_signature).then(|| Errands::new(config.ca_bundle.clone()));
+        Ok(Self { config, client: Shared(client), errands })
+    }
+
+    async fn open(self, environment: Environment, context: &Context) -> Result<ObjectOrigin, TierError> {
+        let Self { config, client, errands } = self;
+        let place = Place {
+            tier: "s3",
+            bucket: format!("s3://{}", config.bucket),
+            endpoint: config.endpoint.clone(),
+            signed: !config.skip_signature,
+        };
+        let credentials = errands.map(|errands| {
+            let (profile, region) = (config.profile.clone(), config.region.clone());
+            let chain = Chain::new(environment, errands, profile, config.profile_asked, region);
+            Arc::new(Credentials::new(chain, context.runtime.clone()))
+        });
+        if let Some(credentials) = &credentials {
+            let named =
+                |error: TierError| place.error(error.kind(), None, error.detail().unwrap_or_default());
+            credentials.get().await.map_err(named)?;
+        }
+        let endpoint = if config.virtual_hosted { config.bucket_address() } else { config.address() };
+        let mut builder = AmazonS3Builder::new()
+            .with_bucket_name(&config.bucket)
+            .with_region(&config.region)
+            .with_endpoint(endpoint)
+            .with_allow_http(config.plain)
+            .with_virtual_hosted_style_request(config.virtual_hosted)
+            .with_skip_signature(config.skip_signature)
+            .with_request_payer(config.request_payer)
+            .with_client_options(options(config.plain))
+            .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
+            .with_http_connector(client.clone());
+        if let Some(credentials) = &credentials {
+            builder = builder.with_credentials(Arc::clone(credentials) as _);
+        }
+        let store =
+            builder.build().map_err(|error| invalid(&place.bucket, crate::transport::root(&error)))?;
+        let pages = S3Pages {
+            client: client.0,
+            address: config.bucket_address(),
+            region: config.region.clone(),
+            request_payer: config.request_payer,
+            credentials: credentials.clone(),
+            place: place.clone(),
+        };
+        let reader = Reader {
+            store: Arc::new(store),
+            credentials,
+            place: place.clone(),
+            location: config.location(),
+            buffers: Arc::clone(&context.buffers),
+        };
+        let listing = Listing {
+            pages: Arc::new(pages),
+            place,
+            location: config.location(),
+            most: config.parallelism.map_or(LISTS, |parallelism| parallelism.min(LISTS)),
+            seed: context.seed,
+        };
+        Ok(ObjectOrigin::new(reader, listing, config.parallelism, context.runtime.clone()))
+    }
+}

@@ -1,0 +1,299 @@
+//! What can be set, and where each setting comes from: the options, then the environment, then the profile.
+
+use std::path::PathBuf;
+
+use foreread_tier::{OpenOptions, TierError};
+
+use crate::Environment;
+use crate::error::invalid;
+use crate::profile::Profiles;
+
+/// Reads under way at once that are worth having where nobody says otherwise. A request to a store in the same region
+/// takes about 20 ms and moves 50 to 100 MB/s, so that this many fill 10 Gbit/s with samples of 500 KB.
+pub(crate) const PARALLELISM: usize = 64;
+
+/// A bound on the bound: each read under way is a connection.
+pub(crate) const MOST: usize = 4096;
+
+/// The settings that [`OpenOptions::settings`] may have, the variables that say the same, and the name in a profile.
+const SETTINGS: &[(&str, &[&str], &str)] = &[
+    ("endpoint", &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"], "endpoint_url"),
+    ("region", &["AWS_REGION", "AWS_DEFAULT_REGION"], "region"),
+    ("profile", &["AWS_PROFILE", "AWS_DEFAULT_PROFILE"], ""),
+    ("allow_http", &["AWS_ALLOW_HTTP"], ""),
+    ("skip_signature", &["AWS_SKIP_SIGNATURE", "AWS_NO_SIGN_REQUEST"], ""),
+    ("request_payer", &["AWS_REQUEST_PAYER"], ""),
+    ("ca_bundle", &["AWS_CA_BUNDLE"], "ca_bundle"),
+    ("virtual_hosted_style", &["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"], ""),
+];
+
+/// How a bucket is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct S3Config {
+    pub(crate) bucket: String,
+    /// Without slashes around it; empty for the whole bucket.
+    pub(crate) prefix: String,
+    /// Where the user has named one.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) region: String,
+    pub(crate) profile: String,
+    /// Whether somebody has asked for that profile by name.
+    pub(crate) profile_asked: bool,
+    pub(crate) plain: bool,
+    pub(crate) virtual_hosted: bool,
+    pub(crate) skip_signature: bool,
+    pub(crate) request_payer: bool,
+    pub(crate) ca_bundle: Option<PathBuf>,
+    pub(crate) parallelism: Option<usize>,
+}
+
+/// A bucket and the prefix in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Location {
+    pub(crate) bucket: String,
+    pub(crate) prefix: String,
+}
+
+impl Location {
+    /// `scheme://bucket/prefix`. Escapes are not resolved: a `%` is a `%`, as in Amazon's own tools.
+    pub(crate) fn of(url: &str) -> Result<Self, TierError> {
+        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        if bucket.contains(['@', ':']) {
+            // Whatever stands before the `@` may be a secret.
+            let why = "write `s3://bucket/prefix`; the address of a store goes into AWS_ENDPOINT_URL and credentials into \
+                       the environment or a profile";
+            return Err(invalid("the URL", why));
+        }
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if bucket.is_empty() || bucket.len() > 255 || !bucket.chars().all(fits) {
+            return Err(invalid(
+                url,
+                format!("`{bucket}` is no name of a bucket; write `s3://bucket/prefix`"),
+            ));
+        }
+        let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+        if !prefix.is_empty() {
+            check_path(prefix).map_err(|why| invalid(url, format!("its prefix cannot be read: {why}")))?;
+        }
+        Ok(Self { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+    }
+
+    /// The key of what lies at `path` below the prefix.
+    pub(crate) fn key(&self, path: &str) -> String {
+        if self.prefix.is_empty() { path.to_owned() } else { format!("{}/{path}", self.prefix) }
+    }
+
+    /// What every key below the prefix begins with.
+    pub(crate) fn base(&self) -> String {
+        if self.prefix.is_empty() { String::new() } else { format!("{}/", self.prefix) }
+    }
+}
+
+/// Why a path is no path of a sample. What could lead out of the prefix on a disk that it is copied to is refused, and
+/// what `object_store` would not send as it is.
+pub(crate) fn check_path(path: &str) -> Result<(), &'static str> {
+    if path.chars().any(|c| c.is_ascii_control()) {
+        return Err("it has a control character in it");
+    }
+    match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
+        None => Ok(()),
+        Some("") => Err("it begins or ends with a `/`, or has two in a row"),
+        Some(_) => Err("it has a `.` or `..` for a part"),
+    }
+}
+
+impl S3Config {
+    /// What `url`, the options, the environment and the profile say together. Reads the files below `~/.aws`.
+    pub(crate) fn gather(
+        url: &str,
+        options: &OpenOptions,
+        environment: &Environment,
+    ) -> Result<Self, TierError> {
+        let Location { bucket, prefix } = Location::of(url)?;
+        if let Some(name) =
+            options.settings.keys().find(|name| SETTINGS.iter().all(|(known, ..)| known != name))
+        {
+            let known: Vec<_> = SETTINGS.iter().map(|(name, ..)| *name).collect();
+            return Err(invalid(name, format!("S3 has no such setting; it has {}", known.join(", "))));
+        }
+        let set = |name: &str| -> Option<String> {
+            let variables =
+                SETTINGS.iter().find(|(known, ..)| *known == name).map_or(&[][..], |(_, names, _)| *names);
+            options
+                .settings
+                .get(name)
+                .map(String::as_str)
+                .or_else(|| environment.first(variables))
+                .map(str::to_owned)
+        };
+        let asked = set("profile");
+        let profile_asked = asked.is_some();
+        let profile = asked.unwrap_or_else(|| "default".to_owned());
+        let profiles = Profiles::read(environment)?;
+        let skip_signature = flag("skip_signature", set("skip_signature"))?.unwrap_or(false);
+        if profile_asked && !skip_signature && !profiles.has(&profile) {
+            let why = "there is no such profile in ~/.aws/config or ~/.aws/credentials; check AWS_PROFILE";
+            return Err(invalid(&profile, why));
+        }
+        let either = |name: &str| {
+            let in_profile =
+                SETTINGS.iter().find(|(known, ..)| *known == name).map_or("", |(.., name)| *name);
+            set(name).or_else(|| profiles.get(&profile, in_profile).map(str::to_owned))
+        };
+        let endpoint = either("endpoint").map(|text| endpoint(&text)).transpose()?;
+        let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+        if plain && flag("allow_http", set("allow_http"))? == Some(false) {
+            let why = "it is not encrypted and AWS_ALLOW_HTTP forbids that; set AWS_ALLOW_HTTP=true";
+            return Err(invalid(endpoint.as_deref().unwrap_or_default(), why));
+        }
+        let request_payer = match set("request_payer").as_deref() {
+            Some("requester") => true,
+            text => flag("request_payer", text.map(str::to_owned))?.unwrap_or(false),
+        };
+        let parallelism = match options.parallelism {
+            Some(0) | Some(MOST..) => {
+                return Err(invalid("parallelism", format!("it is not between 1 and {}", MOST - 1)));
+            }
+            parallelism => parallelism,
+        };
+        let (region, ca_bundle) = (either("region"), either("ca_bundle").map(PathBuf::from));
+        Ok(Self {
+            bucket,
+            prefix,
+            endpoint,
+            region: region.unwrap_or_else(|| "us-east-1".to_owned()),
+            profile,
+            profile_asked: options.settings.contains_key("profile"),
+            plain,
+            virtual_hosted: flag("virtual_hosted_style", set("virtual_hosted_style"))?.unwrap_or(false),
+            skip_signature,
+            request_payer,
+            ca_bundle,
+            parallelism,
+        })
+    }
+
+    /// Where the store answers.
+    pub(crate) fn address(&self) -> String {
+        match &self.endpoint {
+            Some(endpoint) => endpoint.clone(),
+            None => {
+                let (region, china) = (&self.region, self.region.starts_with("cn-"));
+                format!("https://s3.{region}.amazonaws.com{}", if china { ".cn" } else { "" })
+            }
+        }
+    }
+
+    /// What the address of every request begins with: the bucket in the path, or in the name of the host.
+    pub(crate) fn bucket_address(&self) -> String {
+        let (address, bucket) = (self.address(), &self.bucket);
+        match address.split_once("://") {
+            Some((scheme, host)) if self.virtual_hosted => format!("{scheme}://{bucket}.{host}"),
+            _ => format!("{address}/{bucket}"),
+        }
+    }
+
+    pub(crate) fn location(&self) -> Location {
+        Location { bucket: self.bucket.clone(), prefix: self.prefix.clone() }
+    }
+}
+
+fn endpoint(text: &str) -> Result<String, TierError> {
+    let text = text.trim().trim_end_matches('/');
+    let shown = text.rsplit('@').next().unwrap_or_default();
+    let host =
+        ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme)).unwrap_or_default();
+    let fits = !host.is_empty() && !host.contains(['@', '?', '#', ' ']);
+    if fits && format!("{text}/").parse::<http::Uri>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    let why =
+        "it is no address of a store; AWS_ENDPOINT_URL is written like `https://store.example.org:9000`";
+    Err(invalid(shown, why))
+}
+
+fn flag(name: &str, text: Option<String>) -> Result<Option<bool>, TierError> {
+    match text.map(|text| text.to_ascii_lowercase()).as_deref() {
+        None => Ok(None),
+        Some("true" | "1" | "yes" | "on") => Ok(Some(true)),
+        Some("false" | "0" | "no" | "off") => Ok(Some(false)),
+        Some(other) => Err(invalid(name, format!("`{other}` is neither true nor false"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_tier::ErrorKind;
+
+    use super::*;
+
+    fn gather(
+        url: &str,
+        settings: &[(&str, &str)],
+        variables: &[(&str, &str)],
+    ) -> Result<S3Config, TierError> {
+        let mut options = OpenOptions::default();
+        options.settings =
+            settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        S3Config::gather(url, &options, &Environment::new(variables.iter().copied()))
+    }
+
+    #[test]
+    fn urls() {
+        for (url, bucket, prefix) in [
+            ("s3://b", "b", ""),
+            ("s3://b/", "b", ""),
+            ("s3a://my.bucket-1/a/b c%20/", "my.bucket-1", "a/b c%20"),
+        ] {
+            assert_eq!(Location::of(url).unwrap(), Location { bucket: bucket.into(), prefix: prefix.into() });
+        }
+        for url in
+            ["s3://", "s3:///x", "s3://b//x", "s3://b/../x", "s3://b/a/./x", "s3://b u/x", "s3://b/x//"]
+        {
+            assert_eq!(Location::of(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
+        }
+        let text = Location::of("s3://key:hush@host/x").unwrap_err().to_string();
+        assert!(!text.contains("hush") && text.contains("AWS_ENDPOINT_URL"), "{text}");
+    }
+
+    #[test]
+    fn options_go_before_the_environment() {
+        let variables = [
+            ("AWS_ENDPOINT_URL", "http://general:1"),
+            ("AWS_ENDPOINT_URL_S3", "http://special:2/"),
+            ("AWS_REGION", "eu-west-1"),
+            ("AWS_REQUEST_PAYER", "requester"),
+            ("AWS_SKIP_SIGNATURE", "true"),
+        ];
+        let config = gather("s3://b/x", &[], &variables).unwrap();
+        assert_eq!(config.bucket_address(), "http://special:2/b");
+        assert!(config.plain && config.request_payer && config.skip_signature);
+        let settings = [("endpoint", "https://mine"), ("region", "home"), ("virtual_hosted_style", "1")];
+        let config = gather("s3://b/x", &settings, &variables).unwrap();
+        assert_eq!((config.bucket_address().as_str(), config.region.as_str()), ("https://b.mine", "home"));
+        assert!(!config.plain);
+        let amazon = gather("s3://b/x", &[], &[("AWS_DEFAULT_REGION", "cn-north-1")]).unwrap();
+        assert_eq!(amazon.bucket_address(), "https://s3.cn-north-1.amazonaws.com.cn/b");
+        assert_eq!(gather("s3://b", &[], &[]).unwrap().address(), "https://s3.us-east-1.amazonaws.com");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        for (settings, variables, says) in [
+            (&[("endpiont", "x")][..], &[][..], "endpiont"),
+            (&[("allow_http", "perhaps")], &[("AWS_ENDPOINT_URL", "http://x")], "allow_http"),
+            (&[], &[("AWS_ENDPOINT_URL", "http://x"), ("AWS_ALLOW_HTTP", "false")], "AWS_ALLOW_HTTP=true"),
+            (&[], &[("AWS_ENDPOINT_URL", "store:9000")], "https://store.example.org:9000"),
+            (&[("profile", "nobody")], &[], "nobody"),
+        ] {
+            let error = gather("s3://b", settings, variables).unwrap_err();
+            assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(says), "{error}");
+        }
+        let text = gather("s3://b", &[("endpoint", "http://u:hush@x")], &[]).unwrap_err().to_string();
+        assert!(!text.contains("hush"), "{text}");
+        let mut options = OpenOptions::default();
+        options.parallelism = Some(0);
+        assert!(S3Config::gather("s3://b", &options, &Environment::default()).is_err());
+    }
+}

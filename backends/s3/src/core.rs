@@ -1,0 +1,77 @@
+//! The origin: a prefix of a bucket, and who reads and lists it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use foreread_tier::{Completions, OriginTier, ReadRequest, Tier, TierProfile};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use tokio::runtime::Handle;
+
+use crate::config::{MOST, PARALLELISM};
+use crate::lister::{Listing, Objects};
+use crate::reader::Reader;
+
+/// Below this many bytes a request costs more for being one than for its bytes: what a store sends in the time to its
+/// first byte, 20 ms at 50 to 100 MB/s.
+const PREFERRED_BLOCK: u64 = 1 << 20;
+
+/// A prefix of a bucket whose objects are samples.
+///
+/// Requests are polled by whoever polls the stream of a batch, without a task for each; the connections below them run
+/// on the runtime that the origin was opened with, whatever thread it is that polls. Dropping the stream ends the requests.
+pub struct ObjectOrigin {
+    profile: TierProfile,
+    reader: Arc<Reader>,
+    listing: Listing,
+    most: usize,
+    runtime: Handle,
+}
+
+impl fmt::Debug for ObjectOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ObjectOrigin").field("place", &self.reader.place).finish_non_exhaustive()
+    }
+}
+
+impl ObjectOrigin {
+    pub(crate) fn new(reader: Reader, listing: Listing, parallelism: Option<usize>, runtime: Handle) -> Self {
+        let profile =
+            TierProfile::new(parallelism.unwrap_or(PARALLELISM)).with_preferred_block(PREFERRED_BLOCK);
+        // The layers find out how many are worth having under way; this only keeps a batch from opening more sockets
+        // than a process has.
+        let most = parallelism.unwrap_or(MOST / 4);
+        Self { profile, reader: Arc::new(reader), listing, most, runtime }
+    }
+}
+
+impl Tier for ObjectOrigin {
+    fn name(&self) -> &str {
+        self.reader.place.tier
+    }
+
+    fn profile(&self) -> &TierProfile {
+        &self.profile
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        let reader = Arc::clone(&self.reader);
+        let reads = stream::iter(batch).map(move |request| Arc::clone(&reader).read(request));
+        on(self.runtime.clone(), reads.buffer_unordered(self.most).boxed())
+    }
+}
+
+impl OriginTier for ObjectOrigin {
+    fn list(&self, prefix: &str, after: Option<&str>) -> Objects {
+        on(self.runtime.clone(), self.listing.clone().list(prefix, after).boxed())
+    }
+}
+
+/// The stream, polled as if on `runtime`: connections start tasks and set timers, and who polls may be a plain thread.
+fn on<T: Send + 'static>(runtime: Handle, mut stream: BoxStream<'static, T>) -> BoxStream<'static, T> {
+    stream::poll_fn(move |context| {
+        let _entered = runtime.enter();
+        stream.as_mut().poll_next(context)
+    })
+    .boxed()
+}

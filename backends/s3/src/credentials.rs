@@ -1,0 +1,300 @@
+//! Credentials that are kept until they are about to expire.
+//!
+//! Some minutes before their end they are fetched again by one task, while requests go on with the old ones; only when
+//! there are none that are good does a request wait. When a store calls credentials expired that should have been good
+//! (a clock is wrong, somebody has revoked them, a file was rewritten) they are fetched at once, by one for all that
+//! were refused with them: each request remembers the generation that it used.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use async_trait::async_trait;
+use foreread_tier::{ErrorKind, TierError};
+use object_store::CredentialProvider;
+use object_store::aws::AwsCredential;
+use tokio::runtime::Handle;
+
+/// How long before their end credentials are fetched again. Those that live shorter are so after half their time.
+const EARLY: Duration = Duration::from_secs(300);
+
+/// After a fetch that has failed or brought nothing new, this long none is tried.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// How long a fetch may take: a metadata service, a token service, a process.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Credentials as they come from where they are kept.
+pub(crate) struct Loaded {
+    pub(crate) credential: AwsCredential,
+    /// `None` where nobody knows.
+    pub(crate) expires: Option<SystemTime>,
+}
+
+/// Where credentials are kept.
+#[async_trait]
+pub(crate) trait Source: fmt::Debug + Send + Sync + 'static {
+    async fn load(&self) -> Result<Loaded, TierError>;
+}
+
+/// The credentials of one origin.
+pub(crate) struct Credentials(Arc<Inner>);
+
+struct Inner {
+    source: Box<dyn Source>,
+    runtime: Handle,
+    state: Mutex<State>,
+    /// Held by whoever fetches.
+    fetching: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    held: Option<Held>,
+    /// Counts the credentials that there were.
+    generation: u64,
+    /// Whether a task in the background fetches.
+    background: bool,
+    /// When a fetch last failed or brought nothing new.
+    in_vain: Option<Instant>,
+}
+
+struct Held {
+    credential: Arc<AwsCredential>,
+    expires: Option<SystemTime>,
+    /// From when on they are fetched again.
+    early: Option<SystemTime>,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("source", &self.0.source).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those that are good now.
+    fn good(&self) -> Option<Arc<AwsCredential>> {
+        let state = self.lock();
+        let held = state.held.as_ref()?;
+        let good = held.expires.is_none_or(|expires| SystemTime::now() < expires);
+        good.then(|| Arc::clone(&held.credential))
+    }
+
+    /// Fetches; whether something new came. Only for whoever holds `fetching`.
+    async fn fetch(&self) -> Result<bool, TierError> {
+        let loaded = match tokio::time::timeout(PATIENCE, self.source.load()).await {
+            Ok(loaded) => loaded,
+            Err(_) => {
+                let why = format!("fetching credentials took more than {} s", PATIENCE.as_secs());
+                Err(TierError::new(ErrorKind::Transient, "s3").with_detail(why))
+            }
+        };
+        let mut state = self.lock();
+        let loaded = loaded.inspect_err(|_| state.in_vain = Some(Instant::now()))?;
+        let now = SystemTime::now();
+        let early = loaded.expires.map(|expires| {
+            let left = expires.duration_since(now).unwrap_or_default();
+            expires.checked_sub(EARLY.min(left / 2)).unwrap_or(now)
+        });
+        let new = state.held.as_ref().is_none_or(|held| *held.credential != loaded.credential);
+        // What is called good and is at its end already is as good as nothing new.
+        let ended = loaded.expires.is_some_and(|expires| expires <= now);
+        state.generation += u64::from(new);
+        state.in_vain = (!new || ended).then(Instant::now);
+        state.held = Some(Held { credential: Arc::new(loaded.credential), expires: loaded.expires, early });
+        Ok(new)
+    }
+}
+
+impl Credentials {
+    pub(crate) fn new(source: impl Source, runtime: Handle) -> Self {
+        let fetching = tokio::sync::Mutex::new(());
+        Self(Arc::new(Inner { source: Box::new(source), runtime, state: Mutex::default(), fetching }))
+    }
+
+    /// Which credentials a request that begins now will use.
+    pub(crate) fn generation(&self) -> u64 {
+        self.0.lock().generation
+    }
+
+    /// Good ones. Fetches where there are none; where they will end soon, a task does that and nobody waits.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the next caller to fetch.
+    pub(crate) async fn get(&self) -> Result<Arc<AwsCredential>, TierError> {
+        {
+            let mut state = self.0.lock();
+            let paused = state.in_vain.is_some_and(|since| since.elapsed() < PAUSE);
+            let idle = !state.background && !paused;
+            if let Some(held) = &state.held {
+                let now = SystemTime::now();
+                let credential = Arc::clone(&held.credential);
+                if held.early.is_none_or(|early| now < early) {
+                    return Ok(credential);
+                }
+                if held.expires.is_none_or(|expires| now < expires) {
+                    if idle {
+                        state.background = true;
+                        self.0.runtime.spawn(renew_behind(Arc::clone(&self.0)));
+                    }
+                    return Ok(credential);
+                }
+            }
+        }
+        let _turn = self.0.fetching.lock().await;
+        if let Some(credential) = self.0.good() {
+            return Ok(credential);
+        }
+        self.0.fetch().await?;
+        self.0.good().ok_or_else(|| {
+            let why = "the credentials that were found have expired already; get new ones";
+            TierError::new(ErrorKind::Expired, "s3").with_detail(why)
+        })
+    }
+
+    /// After a store has called the credentials of `generation` expired: fetches, unless others have. Whether there are
+    /// others now.
+    ///
+    /// # Cancel safety
+    /// As [`get`](Self::get).
+    pub(crate) async fn renew(&self, generation: u64) -> Result<bool, TierError> {
+        let _turn = self.0.fetching.lock().await;
+        {
+            let state = self.0.lock();
+            if state.generation != generation {
+                return Ok(true);
+            }
+            if state.in_vain.is_some_and(|since| since.elapsed() < PAUSE) {
+                return Ok(false);
+            }
+        }
+        self.0.fetch().await
+    }
+}
+
+async fn renew_behind(inner: Arc<Inner>) {
+    let turn = inner.fetching.lock().await;
+    if let Err(error) = inner.fetch().await {
+        tracing::warn!(%error, "credentials end soon and could not be fetched again");
+    }
+    inner.lock().background = false;
+    drop(turn);
+}
+
+#[async_trait]
+impl CredentialProvider for Credentials {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        self.get()
+            .await
+            .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// Credentials with numbers, that live as long as is said.
+    #[derive(Clone, Debug)]
+    struct Numbered {
+        loads: Arc<AtomicU64>,
+        /// Seconds; 0 for unknown.
+        life: Arc<AtomicU64>,
+        /// The number that stays, where one does.
+        fixed: bool,
+        gate: Arc<tokio::sync::Semaphore>,
+    }
+
+    impl Default for Numbered {
+        fn default() -> Self {
+            let gate = Arc::new(tokio::sync::Semaphore::new(0));
+            Self { loads: Arc::default(), life: Arc::default(), fixed: false, gate }
+        }
+    }
+
+    #[async_trait]
+    impl Source for Numbered {
+        async fn load(&self) -> Result<Loaded, TierError> {
+            let number = self.loads.fetch_add(1, Ordering::SeqCst);
+            if number > 0 {
+                self.gate.acquire().await.unwrap().forget();
+            }
+            let life = self.life.load(Ordering::SeqCst);
+            let key_id = format!("key{}", if self.fixed { 0 } else { number });
+            let credential = AwsCredential { key_id, secret_key: "hush".into(), token: None };
+            let expires = (life > 0).then(|| SystemTime::now() + Duration::from_secs(life));
+            Ok(Loaded { credential, expires })
+        }
+    }
+
+    async fn key(credentials: &Credentials) -> String {
+        credentials.get().await.unwrap().key_id.clone()
+    }
+
+    #[tokio::test]
+    async fn many_that_ask_at_once_cause_one_fetch() {
+        let source = Numbered::default();
+        let credentials = Credentials::new(source.clone(), Handle::current());
+        let keys = futures::future::join_all((0..50).map(|_| key(&credentials))).await;
+        assert!(keys.iter().all(|key| key == "key0"));
+        assert_eq!(source.loads.load(Ordering::SeqCst), 1);
+        assert!(!format!("{credentials:?}").contains("key0") && !format!("{credentials:?}").contains("hush"));
+    }
+
+    #[tokio::test]
+    async fn reads_go_on_with_the_old_ones_while_one_task_fetches() {
+        let source = Numbered::default();
+        source.life.store(1, Ordering::SeqCst); // fetched again after half a second
+        let credentials = Credentials::new(source.clone(), Handle::current());
+        assert_eq!(key(&credentials).await, "key0");
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        source.life.store(3600, Ordering::SeqCst);
+        // As long as those of a second may be used, unless the machine has slept over it.
+        let meanwhile = key(&credentials).await;
+        tokio::task::yield_now().await;
+        source.gate.add_permits(1);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while key(&credentials).await != "key1" {
+            assert!(Instant::now() < deadline, "never renewed; meanwhile {meanwhile}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        for _ in 0..100 {
+            assert_eq!(key(&credentials).await, "key1");
+        }
+        assert_eq!(source.loads.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn who_was_refused_with_the_same_credentials_shares_one_fetch() {
+        let source = Numbered::default();
+        source.gate.add_permits(100);
+        let credentials = Credentials::new(source.clone(), Handle::current());
+        assert_eq!(key(&credentials).await, "key0");
+        let generation = credentials.generation();
+        let renewed = futures::future::join_all((0..50).map(|_| credentials.renew(generation))).await;
+        assert!(renewed.into_iter().all(|renewed| renewed.unwrap()));
+        assert_eq!(key(&credentials).await, "key1");
+        assert_eq!(source.loads.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn credentials_that_stay_the_same_are_not_fetched_over_and_over() {
+        let source = Numbered { fixed: true, ..Numbered::default() };
+        source.gate.add_permits(100);
+        let credentials = Credentials::new(source.clone(), Handle::current());
+        assert_eq!(key(&credentials).await, "key0");
+        for _ in 0..10 {
+            assert!(!credentials.renew(credentials.generation()).await.unwrap());
+        }
+        assert_eq!(source.loads.load(Ordering::SeqCst), 2);
+    }
+}

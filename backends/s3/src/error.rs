@@ -1,0 +1,275 @@
+//! What a store's answers mean for a training run.
+//!
+//! Only classification: whether and when to try again is decided by the layers. Every message names the bucket and,
+//! where there is one, the object, and says what to do about it. None repeats what a store has written, beyond its code
+//! (see `transport.rs`).
+
+use std::error::Error;
+
+use foreread_tier::{ErrorKind, TierError};
+use object_store::client::HttpError;
+
+use crate::transport::{Refused, root};
+
+/// What was being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Read,
+    List,
+}
+
+/// Where it was done: what every message is about.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The tier's name.
+    pub(crate) tier: &'static str,
+    /// `s3://bucket`.
+    pub(crate) bucket: String,
+    /// The address of the store, where it is not the usual one.
+    pub(crate) endpoint: Option<String>,
+    /// Whether requests are signed.
+    pub(crate) signed: bool,
+}
+
+impl Place {
+    /// An error about an object (its path below the prefix), or about the bucket.
+    pub(crate) fn error(&self, kind: ErrorKind, object: Option<&str>, why: impl AsRef<str>) -> TierError {
+        let error = TierError::new(kind, self.tier);
+        match object {
+            Some(path) => {
+                error.with_object(path).with_detail(format!("in {}: {}", self.bucket, why.as_ref()))
+            }
+            None => error.with_object(&*self.bucket).with_detail(why.as_ref()),
+        }
+    }
+
+    /// The error that a client has come back with.
+    pub(crate) fn of_client(
+        &self,
+        action: Action,
+        object: Option<&str>,
+        error: &object_store::Error,
+    ) -> TierError {
+        let mut link: Option<&(dyn Error + 'static)> = Some(error);
+        while let Some(found) = link {
+            if let Some(refused) = found.downcast_ref::<Refused>() {
+                return self.of_refusal(action, object, refused);
+            }
+            if let Some(known) = found.downcast_ref::<TierError>() {
+                let why = known.detail().unwrap_or_default();
+                return self.error(known.kind(), object, why);
+            }
+            if let Some(transport) = found.downcast_ref::<HttpError>()
+                && !has_refusal(transport)
+            {
+                return self.of_transport(object, transport);
+            }
+            link = found.source();
+        }
+        let why = root(error).replace('\n', " ");
+        self.error(ErrorKind::Other, object, why)
+    }
+
+    /// A connection that did not come up or did not last.
+    pub(crate) fn of_transport(&self, object: Option<&str>, error: &HttpError) -> TierError {
+        let why = root(error).replace('\n', " ");
+        let why = match &self.endpoint {
+            Some(endpoint) => format!("{why} ({endpoint})"),
+            None => why,
+        };
+        self.error(ErrorKind::Transient, object, why)
+    }
+
+    /// What the store has said itself.
+    pub(crate) fn of_refusal(&self, action: Action, object: Option<&str>, refused: &Refused) -> TierError {
+        let (kind, why) = self.classify(action, refused);
+        let why = why.unwrap_or_else(|| refused.to_string());
+        let error = self.error(kind, object, why);
+        match refused.retry_after {
+            Some(wait) => error.with_retry_after(wait),
+            None => error,
+        }
+    }
+
+    fn at(&self) -> String {
+        self.endpoint.as_ref().map(|endpoint| format!(" at {endpoint}")).unwrap_or_default()
+    }
+
+    /// The kind, and what to say where the code alone does not say it.
+    fn classify(&self, action: Action, refused: &Refused) -> (ErrorKind, Option<String>) {
+        let code = refused.code.as_deref().unwrap_or_default();
+        if let Some(region) = &refused.region
+            && matches!(refused.status.as_u16(), 301 | 307 | 400)
+        {
+            let why = format!("the bucket is in the region {region}; set AWS_REGION={region}");
+            return (ErrorKind::Invalid, Some(why));
+        }
+        match code {
+            "NoSuchBucket" => {
+                let why =
+                    format!("there is no such bucket{}; check its name and AWS_ENDPOINT_URL", self.at());
+                return (ErrorKind::NotFound, Some(why));
+            }
+            "NoSuchKey" => return (ErrorKind::NotFound, Some("there is no such object (any more)".into())),
+            "InvalidAccessKeyId" => {
+                let why = format!(
+                    "InvalidAccessKeyId: the access key is not known{}; check AWS_ACCESS_KEY_ID or AWS_PROFILE, and \
+                     AWS_ENDPOINT_URL",
+                    self.at()
+                );
+                return (ErrorKind::Denied, Some(why));
+            }
+            "SignatureDoesNotMatch" => {
+                let why = "SignatureDoesNotMatch: the secret key is not that of the access key; check \
+                           AWS_SECRET_ACCESS_KEY or the profile";
+                return (ErrorKind::Denied, Some(why.into()));
+            }
+            "RequestTimeTooSkewed" => {
+                return (
+                    ErrorKind::Denied,
+                    Some("RequestTimeTooSkewed: set this machine's clock right".into()),
+                );
+            }
+            "ExpiredToken"
+            | "ExpiredTokenException"
+            | "RequestExpired"
+            | "InvalidToken"
+            | "TokenRefreshRequired" => {
+                let why =
+                    format!("{code}: get new credentials (AWS_SESSION_TOKEN, `aws sso login`, the role)");
+                return (ErrorKind::Expired, Some(why));
+            }
+            "SlowDown"
+            | "Throttling"
+            | "ThrottlingException"
+            | "TooManyRequests"
+            | "RequestLimitExceeded"
+            | "ServerBusy" => return (ErrorKind::Throttled, None),
+            "PreconditionFailed" | "InvalidRange" => return self.changed(),
+            _ => {}
+        }
+        match refused.status.as_u16() {
+            401 | 403 => (ErrorKind::Denied, Some(self.denied(action, refused))),
+            404 => (ErrorKind::NotFound, None),
+            408 | 500 | 502 | 504 => (ErrorKind::Transient, None),
+            412 | 416 => self.changed(),
+            429 | 503 => (ErrorKind::Throttled, None),
+            501 | 505 => (ErrorKind::Unsupported, None),
+            301 | 302 | 307 | 308 => {
+                let why = format!("{refused}: it is elsewhere; check AWS_REGION and AWS_ENDPOINT_URL");
+                (ErrorKind::Invalid, Some(why))
+            }
+            400 | 405 | 409 => (ErrorKind::Invalid, None),
+            status if status >= 500 => (ErrorKind::Transient, None),
+            _ => (ErrorKind::Other, None),
+        }
+    }
+
+    fn changed(&self) -> (ErrorKind, Option<String>) {
+        (ErrorKind::Changed, Some("the object was replaced since; index it again".into()))
+    }
+
+    fn denied(&self, action: Action, refused: &Refused) -> String {
+        if !self.signed {
+            return format!("{refused}: it is not public; unset AWS_SKIP_SIGNATURE and give credentials");
+        }
+        match action {
+            Action::List => format!("{refused}: the credentials need s3:ListBucket on the bucket"),
+            Action::Read => {
+                format!(
+                    "{refused}: the credentials need s3:GetObject (also said of a missing object where they lack \
+                         s3:ListBucket)"
+                )
+            }
+        }
+    }
+}
+
+fn has_refusal(error: &HttpError) -> bool {
+    let mut link = error.source();
+    while let Some(found) = link {
+        if found.is::<Refused>() {
+            return true;
+        }
+        link = found.source();
+    }
+    false
+}
+
+/// A wrong setting, before there is a place.
+pub(crate) fn invalid(object: &str, why: impl Into<String>) -> TierError {
+    TierError::new(ErrorKind::Invalid, "s3").with_object(object).with_detail(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::StatusCode;
+
+    use super::*;
+
+    fn place() -> Place {
+        Place {
+            tier: "s3",
+            bucket: "s3://train".into(),
+            endpoint: Some("http://localhost:9".into()),
+            signed: true,
+        }
+    }
+
+    fn refused(status: u16, code: &str) -> Refused {
+        let code = (!code.is_empty()).then(|| code.to_owned());
+        Refused { status: StatusCode::from_u16(status).unwrap(), code, region: None, retry_after: None }
+    }
+
+    #[test]
+    fn every_refusal_names_the_bucket_in_one_line_and_has_its_kind() {
+        use ErrorKind::{Changed, Denied, Expired, Invalid, NotFound, Throttled, Transient, Unsupported};
+        for (status, code, kind, says) in [
+            (404, "NoSuchKey", NotFound, "no such object"),
+            (404, "NoSuchBucket", NotFound, "AWS_ENDPOINT_URL"),
+            (404, "", NotFound, "404"),
+            (403, "AccessDenied", Denied, "s3:GetObject"),
+            (403, "InvalidAccessKeyId", Denied, "AWS_ACCESS_KEY_ID"),
+            (403, "SignatureDoesNotMatch", Denied, "AWS_SECRET_ACCESS_KEY"),
+            (403, "RequestTimeTooSkewed", Denied, "clock"),
+            (403, "ExpiredToken", Expired, "new credentials"),
+            (400, "ExpiredToken", Expired, "new credentials"),
+            (403, "RequestExpired", Expired, "new credentials"),
+            (401, "", Denied, "401"),
+            (503, "SlowDown", Throttled, "SlowDown"),
+            (503, "", Throttled, "503"),
+            (429, "", Throttled, "429"),
+            (500, "InternalError", Transient, "InternalError"),
+            (502, "", Transient, "502"),
+            (599, "", Transient, "599"),
+            (412, "PreconditionFailed", Changed, "index it again"),
+            (416, "InvalidRange", Changed, "index it again"),
+            (301, "PermanentRedirect", Invalid, "AWS_REGION"),
+            (400, "InvalidArgument", Invalid, "InvalidArgument"),
+            (501, "NotImplemented", Unsupported, "NotImplemented"),
+        ] {
+            let error = place().of_refusal(Action::Read, Some("a/b.jpg"), &refused(status, code));
+            let text = error.to_string();
+            assert_eq!(error.kind(), kind, "{text}");
+            assert!(text.starts_with("s3: a/b.jpg: ") && text.contains("s3://train"), "{text}");
+            assert!(text.contains(says) && !text.contains('\n'), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_regions_and_waits_have_their_own_words() {
+        let denied = place().of_refusal(Action::List, None, &refused(403, "AccessDenied")).to_string();
+        assert!(denied.starts_with("s3: s3://train: ") && denied.contains("s3:ListBucket"), "{denied}");
+        let public = Place { signed: false, ..place() };
+        let denied = public.of_refusal(Action::List, None, &refused(403, "AccessDenied")).to_string();
+        assert!(denied.contains("AWS_SKIP_SIGNATURE"), "{denied}");
+        let elsewhere = Refused { region: Some("eu-west-1".into()), ..refused(301, "PermanentRedirect") };
+        let error = place().of_refusal(Action::List, None, &elsewhere);
+        assert!(error.to_string().contains("AWS_REGION=eu-west-1"), "{error}");
+        let later = Refused { retry_after: Some(Duration::from_secs(3)), ..refused(503, "SlowDown") };
+        let error = place().of_refusal(Action::Read, Some("x"), &later);
+        assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Throttled, Some(Duration::from_secs(3))));
+    }
+}

@@ -1,0 +1,47 @@
+//! Object stores as origins: S3 and whatever speaks its protocol; Google's and Azure's behind the features `gcs` and
+//! `azure`.
+//!
+//! [`S3Backend`] opens `s3://bucket/prefix`. A sample is one GET, of the version that was indexed (`If-Match`), without a
+//! HEAD and without a look before it; a part of an object is one GET with a range. `object_store` makes the requests. It
+//! tries none of them again, and neither does this crate but for one case: when the store says that the credentials
+//! have expired, they are fetched again and the request is repeated once. Whether, when and how often to try again
+//! otherwise is for the layers to decide, which see the kinds of error that this crate tells apart.
+//!
+//! Listings are not seen by the layers, and half a listing cannot be begun again from outside without losing its place;
+//! they repeat their own pages.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use foreread_s3::{Environment, S3Backend};
+//! use foreread_tier::{Backend, Context, HeapBuffers, OpenOptions, Tier};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! let context = Context { buffers: Arc::new(HeapBuffers), runtime: runtime.handle().clone(), seed: 0 };
+//! // The process's own environment, where none is given.
+//! let environment = Environment::new([("AWS_SKIP_SIGNATURE", "true"), ("AWS_ENDPOINT_URL", "http://localhost:9000")]);
+//! let backend = S3Backend::new().with_environment(environment);
+//! let origin = runtime.block_on(backend.open("s3://bucket/images", &OpenOptions::default(), &context))?;
+//! assert_eq!(origin.name(), "s3");
+//! # Ok(())
+//! # }
+//! ```
+
+mod backend;
+mod chain;
+mod config;
+mod core;
+mod credentials;
+mod environment;
+mod error;
+mod lister;
+#[cfg(any(feature = "gcs", feature = "azure"))]
+mod others;
+mod pages;
+mod profile;
+mod reader;
+mod transport;
+
+pub use backend::S3Backend;
+pub use core::ObjectOrigin;
+pub use environment::Environment;

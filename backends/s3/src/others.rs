@@ -1,0 +1,133 @@
+//! Google's and Azure's stores: their clients are `object_store`'s own, credentials and settings included. Requests pass
+//! under the same judge, so that errors are told apart as S3's are.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use foreread_tier::{Context, OpenOptions, OriginTier, TierError};
+use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::{ObjectStore, RetryConfig};
+
+use crate::config::Location;
+use crate::core::ObjectOrigin;
+use crate::error::{Action, Place, invalid};
+use crate::lister::{LISTS, Listing};
+use crate::pages::{Ask, Entry, Page, Pages};
+use crate::reader::Reader;
+use crate::transport::{JudgingConnector, options as client_options, root};
+
+type Opened = Result<Arc<dyn OriginTier>, TierError>;
+
+/// Opens `url` if it is one of theirs.
+pub(crate) fn open(url: &str, options: &OpenOptions, context: &Context) -> Option<Opened> {
+    let scheme = url.split_once("://")?.0.to_ascii_lowercase();
+    match scheme.as_str() {
+        #[cfg(feature = "gcs")]
+        "gs" => Some(google(url, options, context)),
+        #[cfg(feature = "azure")]
+        "az" | "abfs" | "abfss" => Some(azure(url, options, context)),
+        _ => None,
+    }
+}
+
+fn no_retries() -> RetryConfig {
+    RetryConfig { max_retries: 0, ..RetryConfig::default() }
+}
+
+#[cfg(feature = "gcs")]
+fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
+    use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+    let location = Location::of(url)?;
+    let mut builder = GoogleCloudStorageBuilder::from_env()
+        .with_bucket_name(&location.bucket)
+        .with_client_options(client_options(false))
+        .with_retry(no_retries())
+        .with_http_connector(JudgingConnector);
+    for (name, value) in &options.settings {
+        let key = GoogleConfigKey::from_str(name).map_err(|error| invalid(name, root(&error)))?;
+        builder = builder.with_config(key, value);
+    }
+    let store = builder.build().map_err(|error| invalid(url, root(&error)))?;
+    Ok(assemble("gcs", "gs", store, true, location, options, context))
+}
+
+#[cfg(feature = "azure")]
+fn azure(url: &str, options: &OpenOptions, context: &Context) -> Opened {
+    use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+    let location = Location::of(url)?;
+    let mut builder = MicrosoftAzureBuilder::from_env()
+        .with_container_name(&location.bucket)
+        .with_client_options(client_options(false))
+        .with_retry(no_retries())
+        .with_http_connector(JudgingConnector);
+    for (name, value) in &options.settings {
+        let key = AzureConfigKey::from_str(name).map_err(|error| invalid(name, root(&error)))?;
+        builder = builder.with_config(key, value);
+    }
+    let store = builder.build().map_err(|error| invalid(url, root(&error)))?;
+    Ok(assemble("azure", "az", store, false, location, options, context))
+}
+
+fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
+    tier: &'static str,
+    scheme: &str,
+    store: S,
+    begins_anywhere: bool,
+    location: Location,
+    options: &OpenOptions,
+    context: &Context,
+) -> Arc<dyn OriginTier> {
+    let place =
+        Place { tier, bucket: format!("{scheme}://{}", location.bucket), endpoint: None, signed: true };
+    let store = Arc::new(store);
+    let pages = OtherPages { store: Arc::clone(&store), begins_anywhere, place: place.clone() };
+    let reader = Reader {
+        store,
+        credentials: None,
+        place: place.clone(),
+        location: location.clone(),
+        buffers: Arc::clone(&context.buffers),
+    };
+    let listing = Listing { pages: Arc::new(pages), place, location, most: LISTS, seed: context.seed };
+    Arc::new(ObjectOrigin::new(reader, listing, options.parallelism, context.runtime.clone()))
+}
+
+/// Pages of a client that has them. Place-holders lose their `/` there, and look like empty objects.
+struct OtherPages<S> {
+    store: Arc<S>,
+    begins_anywhere: bool,
+    place: Place,
+}
+
+impl<S> fmt::Debug for OtherPages<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OtherPages").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl<S: PaginatedListStore> Pages for OtherPages<S> {
+    async fn page(&self, ask: &Ask<'_>) -> Result<Page, TierError> {
+        let begins = self.begins_anywhere && ask.token.is_none() && !ask.after.is_empty();
+        let options = PaginatedListOptions {
+            offset: begins.then(|| ask.after.to_owned()),
+            page_token: ask.token.map(str::to_owned),
+            ..PaginatedListOptions::default()
+        };
+        let prefix = (!ask.prefix.is_empty()).then_some(ask.prefix);
+        let page = self.store.list_paginated(prefix, options).await;
+        let page = page.map_err(|error| self.place.of_client(Action::List, None, &error))?;
+        let entry = |meta: object_store::ObjectMeta| Entry {
+            key: meta.location.to_string(),
+            size: meta.size,
+            tag: meta.e_tag,
+        };
+        Ok(Page { entries: page.result.objects.into_iter().map(entry).collect(), token: page.page_token })
+    }
+
+    fn begins_anywhere(&self) -> bool {
+        self.begins_anywhere
+    }
+}

@@ -1,0 +1,165 @@
+//! Reading one sample: one GET.
+//!
+//! What comes is written straight into memory of exactly the sample's length, which is taken when the store has said how
+//! long its answer is, so that a catalog that lies costs an error and not the memory. The version that was indexed goes
+//! along as `If-Match`; where a store does not honour that, the tag of the answer is looked at too.
+//!
+//! An answer of another length means that the object has changed, unless its tag says that it has not: then the store
+//! has sent less than it has, and the same request may be answered in full the next time.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foreread_tier::{Buffers, Completion, ErrorKind, ReadRequest, Span, TierError, Version};
+use futures::StreamExt;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
+
+use crate::config::{Location, check_path};
+use crate::credentials::Credentials;
+use crate::error::{Action, Place};
+
+/// Reads objects below one prefix.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) credentials: Option<Arc<Credentials>>,
+    pub(crate) place: Place,
+    pub(crate) location: Location,
+    pub(crate) buffers: Arc<dyn Buffers>,
+}
+
+impl Reader {
+    /// Reads one sample.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the request.
+    pub(crate) async fn read(self: Arc<Self>, request: ReadRequest) -> Completion {
+        Completion { tag: request.tag, result: self.bytes(&request).await }
+    }
+
+    async fn bytes(&self, request: &ReadRequest) -> Result<Bytes, TierError> {
+        let (path, options) = self.prepare(request)?;
+        let Some(credentials) = &self.credentials else {
+            return self.attempt(&path, options, request).await;
+        };
+        let generation = credentials.generation();
+        match self.attempt(&path, options.clone(), request).await {
+            Err(error) if error.kind() == ErrorKind::Expired => match credentials.renew(generation).await {
+                Ok(true) => self.attempt(&path, options, request).await,
+                Ok(false) => Err(error),
+                Err(failed) => {
+                    let why = format!(
+                        "{}; {}",
+                        error.detail().unwrap_or_default(),
+                        failed.detail().unwrap_or_default()
+                    );
+                    Err(TierError::new(ErrorKind::Expired, self.place.tier)
+                        .with_object(&*request.object.path)
+                        .with_detail(why))
+                }
+            },
+            result => result,
+        }
+    }
+
+    fn error(&self, request: &ReadRequest, kind: ErrorKind, why: impl AsRef<str>) -> TierError {
+        self.place.error(kind, Some(&request.object.path), why)
+    }
+
+    /// What to ask for, if it can be asked for.
+    fn prepare(&self, request: &ReadRequest) -> Result<(Path, GetOptions), TierError> {
+        let object = &request.object;
+        check_path(&object.path).map_err(|why| self.error(request, ErrorKind::Invalid, why))?;
+        let path = Path::parse(self.location.key(&object.path))
+            .map_err(|error| self.error(request, ErrorKind::Invalid, error.to_string()))?;
+        let mut options = GetOptions::default();
+        match &object.version {
+            None => {}
+            Some(Version::ETag(tag)) => options.if_match = Some(format!("\"{}\"", bare(tag))),
+            Some(_) => {
+                let why = "it was indexed as a file, by its time; index it in the bucket";
+                return Err(self.error(request, ErrorKind::Invalid, why));
+            }
+        }
+        match &request.span {
+            Span::Whole => {}
+            Span::Range(range) if range.start < range.end && range.end <= object.size => {
+                options.range = Some(GetRange::Bounded(range.clone()));
+            }
+            Span::Range(range) => {
+                let why = format!("bytes {}..{} of {} are no range", range.start, range.end, object.size);
+                return Err(self.error(request, ErrorKind::Invalid, why));
+            }
+        }
+        Ok((path, options))
+    }
+
+    async fn attempt(
+        &self,
+        path: &Path,
+        options: GetOptions,
+        request: &ReadRequest,
+    ) -> Result<Bytes, TierError> {
+        let failed = |error: object_store::Error| {
+            self.place.of_client(Action::Read, Some(&request.object.path), &error)
+        };
+        let answer = self.store.get_opts(path, options).await.map_err(failed)?;
+        self.compare(request, &answer)?;
+        let length = usize::try_from(request.len()).ok();
+        let Some(mut buffer) = length.and_then(|length| self.buffers.allocate(length, 1)) else {
+            let why = format!("there is no memory for its {} bytes", request.len());
+            return Err(self.error(request, ErrorKind::Other, why));
+        };
+        let mut chunks = answer.into_stream();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(failed)?;
+            if chunk.len() > buffer.capacity() - buffer.filled() {
+                return Err(self.error(request, ErrorKind::Transient, "more bytes came than were announced"));
+            }
+            buffer.extend(&chunk);
+        }
+        let missing = buffer.capacity() - buffer.filled();
+        if missing > 0 {
+            return Err(self.error(
+                request,
+                ErrorKind::Transient,
+                format!("the answer ended {missing} bytes early"),
+            ));
+        }
+        Ok(buffer.freeze())
+    }
+
+    /// Whether the answer is of the object that was indexed, and as long as it should be.
+    fn compare(&self, request: &ReadRequest, answer: &GetResult) -> Result<(), TierError> {
+        let object = &request.object;
+        let same = match (&object.version, &answer.meta.e_tag) {
+            (Some(Version::ETag(expected)), Some(tag)) => Some(bare(expected) == bare(tag)),
+            _ => None,
+        };
+        if same == Some(false) {
+            return Err(self.error(request, ErrorKind::Changed, "another ETag; index it again"));
+        }
+        let expected = match &request.span {
+            Span::Whole => 0..object.size,
+            Span::Range(range) => range.clone(),
+        };
+        let size = answer.meta.size;
+        if size == object.size && answer.range == expected {
+            return Ok(());
+        }
+        if same == Some(true) {
+            let got = answer.range.end.saturating_sub(answer.range.start);
+            let why =
+                format!("the store announced {got} bytes instead of {} of the same ETag", request.len());
+            return Err(self.error(request, ErrorKind::Transient, why));
+        }
+        let why = format!("{size} bytes instead of {}; index it again", object.size);
+        Err(self.error(request, ErrorKind::Changed, why))
+    }
+}
+
+/// A tag without its quotes: stores put them into headers and not always into listings.
+fn bare(tag: &str) -> &str {
+    tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).unwrap_or(tag)
+}

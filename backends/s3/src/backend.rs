@@ -119,7 +119,7 @@ impl Prepared {
         };
         let credentials = errands.map(|errands| {
             let (profile, region) = (config.profile.clone(), config.region.clone());
-            let chain = Chain::new(environment, errands, profile, config.profile_asked, region);
+            let chain = Chain::new(environment, errands, profile, config.profile_first, region);
             Arc::new(Credentials::new(chain, context.runtime.clone()))
         });
         if let Some(credentials) = &credentials {

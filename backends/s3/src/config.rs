@@ -37,8 +37,8 @@ pub(crate) struct S3Config {
     pub(crate) endpoint: Option<String>,
     pub(crate) region: String,
     pub(crate) profile: String,
-    /// Whether somebody has asked for that profile by name.
-    pub(crate) profile_asked: bool,
+    /// Whether the options name it, so that it goes before the keys in the environment.
+    pub(crate) profile_first: bool,
     pub(crate) plain: bool,
     pub(crate) virtual_hosted: bool,
     pub(crate) skip_signature: bool,
@@ -152,8 +152,8 @@ impl S3Config {
             text => flag("request_payer", text.map(str::to_owned))?.unwrap_or(false),
         };
         let parallelism = match options.parallelism {
-            Some(0) | Some(MOST..) => {
-                return Err(invalid("parallelism", format!("it is not between 1 and {}", MOST - 1)));
+            Some(other) if !(1..=MOST).contains(&other) => {
+                return Err(invalid("parallelism", format!("{other} is not between 1 and {MOST}")));
             }
             parallelism => parallelism,
         };
@@ -164,7 +164,7 @@ impl S3Config {
             endpoint,
             region: region.unwrap_or_else(|| "us-east-1".to_owned()),
             profile,
-            profile_asked: options.settings.contains_key("profile"),
+            profile_first: options.settings.contains_key("profile"),
             plain,
             virtual_hosted: flag("virtual_hosted_style", set("virtual_hosted_style"))?.unwrap_or(false),
             skip_signature,

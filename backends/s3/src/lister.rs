@@ -13,7 +13,6 @@
 //! look like. Pages that fail are asked for again here, because the layers do not see listings.
 
 use std::collections::VecDeque;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,17 +55,13 @@ pub(crate) struct Listing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Range {
     after: String,
-    upto: Bound<String>,
+    upto: Option<String>,
     token: Option<String>,
 }
 
 impl Range {
     fn holds(&self, key: &str) -> bool {
-        let within = match &self.upto {
-            Bound::Included(upto) => key <= upto.as_str(),
-            _ => true,
-        };
-        within && key > self.after.as_str()
+        key > self.after.as_str() && self.upto.as_ref().is_none_or(|upto| key <= upto.as_str())
     }
 }
 
@@ -87,7 +82,7 @@ impl Listing {
         let base = self.location.base();
         let below = if prefix.is_empty() { base.clone() } else { format!("{base}{prefix}/") };
         let after = after.map(|after| format!("{base}{after}")).unwrap_or_default();
-        let range = Range { after, upto: Bound::Unbounded, token: None };
+        let range = Range { after, upto: None, token: None };
         let walk = Walk {
             listing: Arc::new(self),
             base,
@@ -192,7 +187,7 @@ impl Walk {
     fn take(&mut self, mut range: Range, page: Page) {
         let Page { entries, token } = page;
         let asked = range.clone();
-        let ends = |key: &str| matches!(&range.upto, Bound::Included(upto) if key >= upto.as_str());
+        let ends = |key: &str| range.upto.as_ref().is_some_and(|upto| key >= upto.as_str());
         let over = token.is_none() || entries.last().is_some_and(|last| ends(&last.key));
         if !over {
             range.token = token;
@@ -252,8 +247,8 @@ fn split(range: &mut Range, below: &str, first: &str, last: &str, most: usize) -
         }
         let Some(beyond) = beyond(last, at) else { continue };
         // Where a range before this one has ended, nothing is left to cut off.
-        if !matches!(&range.upto, Bound::Included(upto) if beyond >= *upto) {
-            let upto = std::mem::replace(&mut range.upto, Bound::Included(beyond.clone()));
+        if range.upto.as_ref().is_none_or(|upto| beyond < *upto) {
+            let upto = range.upto.replace(beyond.clone());
             cut.push(Range { after: beyond, upto, token: None });
         }
     }
@@ -279,6 +274,7 @@ pub(crate) type Objects = BoxStream<'static, Result<Object, TierError>>;
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::ops::Bound;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use async_trait::async_trait;
@@ -450,10 +446,7 @@ mod tests {
             let ask = Ask { prefix: "", after: "", token: None };
             let page = runtime.block_on(model.page(&ask)).unwrap();
             let entries = page.entries.into_iter().map(zero).collect();
-            walk.take(
-                Range { after: String::new(), upto: Bound::Unbounded, token: None },
-                Page { entries, token: None },
-            );
+            walk.take(Range { after: String::new(), upto: None, token: None }, Page { entries, token: None });
             walk.found.into_iter().collect()
         };
         let paths: Vec<_> = found.iter().flatten().map(|object| object.path.to_string()).collect();

@@ -72,9 +72,9 @@ impl Pages for S3Pages {
     async fn page(&self, ask: &Ask<'_>) -> Result<Page, TierError> {
         let Some(credentials) = &self.credentials else { return self.attempt(ask, None).await };
         let generation = credentials.generation();
-        let (bucket, first) = (None, credentials.get().await);
-        let first = first
-            .map_err(|error| self.place.error(error.kind(), bucket, error.detail().unwrap_or_default()))?;
+        let named =
+            |error: TierError| self.place.error(error.kind(), None, error.detail().unwrap_or_default());
+        let first = credentials.get().await.map_err(named)?;
         match self.attempt(ask, Some(&first)).await {
             Err(error) if error.kind() == ErrorKind::Expired => {
                 if !credentials.renew(generation).await.unwrap_or(false) {
@@ -178,6 +178,8 @@ mod tests {
         assert_eq!(parsed.token.as_deref(), Some("next"));
         assert_eq!(parsed.entries[0], Entry { key: "a & b".into(), size: 3, tag: Some("\"1\"".into()) });
         assert_eq!(parsed.entries[1], Entry { key: "c".into(), size: 4, tag: None });
+        let odd = "<ListBucketResult><Contents><Key> a\u{e9} &#x7;&lt; </Key><Size>0</Size></Contents></ListBucketResult>";
+        assert_eq!(parse(odd.as_bytes()).unwrap().entries[0].key, " a\u{e9} \u{7}< ");
         let empty = parse(b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>").unwrap();
         assert_eq!(empty, Page::default());
         for broken in [

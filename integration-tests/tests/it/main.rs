@@ -21,6 +21,8 @@ mod needs_tar;
 mod needs_torch;
 mod order;
 mod packed;
+mod s3;
+mod s3_faults;
 mod simulate;
 mod state;
 mod stop;

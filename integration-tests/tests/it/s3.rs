@@ -1,0 +1,192 @@
+//! `foreread` on buckets of a store in this process: what it asks, what it delivers, what it says when it may not.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Samples, assert_digests, clean, foreread, number, run};
+
+/// What must never be printed, nor the key beside it.
+pub const SECRET: &str = "hush-hush-secret";
+pub const KEY: &str = "AKIDTESTTESTTEST";
+
+/// `foreread` as somebody with keys for this store would run it, and with nothing else of Amazon's around it.
+pub fn at(store: &Store, arguments: &[&str]) -> Command {
+    let mut command = foreread(arguments);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("AWS_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("HOME", "/nonexistent").env("AWS_EC2_METADATA_DISABLED", "true");
+    command.env("AWS_ENDPOINT_URL", store.endpoint()).env("AWS_ALLOW_HTTP", "true");
+    command.env("AWS_ACCESS_KEY_ID", KEY).env("AWS_SECRET_ACCESS_KEY", SECRET);
+    clean(&mut command);
+    command
+}
+
+/// A bucket `train` with the samples below `images`, what is no sample, and an object beside the prefix.
+fn upload(samples: &Samples) -> Store {
+    let store = Store::start();
+    store.bucket("train");
+    for path in samples.in_order() {
+        let name = path.strip_prefix(samples.path()).unwrap().to_str().unwrap().to_owned();
+        store.put("train", &format!("images/{name}"), fs::read(path).unwrap());
+    }
+    for (key, content) in [("images/", ""), ("images/a/", ""), ("images/.hidden", "x"), ("images2", "beside")]
+    {
+        store.put("train", key, content);
+    }
+    store
+}
+
+/// The catalog of `url`, in a directory of its own.
+pub fn index(store: &Store, url: &str) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("catalog.foreread");
+    run(&mut at(store, &["index", url, "-o", file.to_str().unwrap()])).ok();
+    (directory, file)
+}
+
+fn load(store: &Store, target: &str, arguments: &[&str]) -> Value {
+    let arguments: Vec<_> = ["load", target, "--report", "json"].iter().chain(arguments).copied().collect();
+    run(&mut at(store, &arguments)).json()
+}
+
+#[test]
+fn a_bucket_is_read_once_and_is_what_the_same_files_are_on_disk() {
+    let samples = Samples::awkward(600, 20_000);
+    let store = upload(&samples);
+    store.allow(KEY);
+    let (_kept, catalog) = index(&store, "s3://train/images");
+    assert_eq!((store.requests().get, store.requests().head), (0, 0));
+    store.reset();
+    let report = load(&store, catalog.to_str().unwrap(), &["--epochs", "3", "--memory", "1GiB", "--digest"]);
+    let requests = store.requests();
+    let hedged = number(&report, "/hedged");
+    assert_eq!(number(&report, "/samples"), 600);
+    assert_eq!(number(&report, "/dataset_bytes"), samples.bytes());
+    assert_eq!(number(&report, "/floor_origin_bytes"), samples.bytes());
+    assert_eq!(number(&report, "/epochs/2/reads/memory/samples"), 600);
+    assert_digests(&samples, &report);
+    // One GET a sample, nothing before it, and nothing at all once all of it is here.
+    assert_eq!(requests.get, 600 + hedged, "{requests:?}");
+    assert_eq!((requests.head, requests.list, requests.put, requests.other), (0, 0, 0, 0));
+    // Straight from the bucket it is the same.
+    let again = load(&store, "s3://train/images/", &["--memory", "1GiB", "--epochs", "1", "--digest"]);
+    assert_eq!(again["epochs"][0]["digest"], report["epochs"][0]["digest"]);
+}
+
+#[test]
+fn a_run_from_a_bucket_goes_on_where_it_was() {
+    let samples = Samples::awkward(300, 5_000);
+    let store = upload(&samples);
+    let (kept, catalog) = index(&store, "s3://train/images");
+    let (catalog, state) = (catalog.to_str().unwrap(), kept.path().join("state"));
+    let state = ["--state", state.to_str().unwrap(), "--digest"];
+    let whole = load(&store, catalog, &["--epochs", "3", "--digest"]);
+    load(&store, catalog, &[&state[..], &["--epochs", "1"]].concat());
+    let rest = load(&store, catalog, &[&state[..], &["--epochs", "3"]].concat());
+    assert_eq!(rest["epochs"].as_array().unwrap().len(), 2);
+    for epoch in [1, 2] {
+        assert_eq!(rest["epochs"][epoch - 1]["digest"], whole["epochs"][epoch]["digest"]);
+    }
+}
+
+#[test]
+fn each_refusal_is_one_line_that_names_the_bucket_and_what_to_do() {
+    let samples = Samples::awkward(20, 1_000);
+    let store = upload(&samples);
+    store.allow(KEY);
+    let (_kept, catalog) = index(&store, "s3://train/images");
+    let catalog = catalog.to_str().unwrap();
+    let says = |command: &mut Command, bucket: &str, parts: &[&str]| {
+        let line = run(command).fails(1);
+        assert!(line.contains(bucket), "{line}");
+        for part in parts {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        assert!(!line.contains(SECRET) && !line.contains(KEY), "{line}");
+    };
+    let url = "s3://train/images";
+    let mut wrong = at(&store, &["load", url]);
+    says(wrong.env("AWS_ACCESS_KEY_ID", "AKIDWRONG"), "s3://train", &["AWS_ACCESS_KEY_ID"]);
+    let mut wrong = at(&store, &["load", catalog]);
+    says(wrong.env("AWS_ACCESS_KEY_ID", "AKIDWRONG"), "s3://train", &["AWS_ACCESS_KEY_ID"]);
+    says(
+        &mut at(&store, &["load", "s3://trian/images"]),
+        "s3://trian",
+        &["no such bucket", "AWS_ENDPOINT_URL"],
+    );
+    says(&mut at(&store, &["load", "s3://train/imagse"]), "s3://train/imagse", &[]);
+    let mut nobody = at(&store, &["load", url]);
+    nobody.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+    says(&mut nobody, "s3://train", &["AWS_PROFILE", "AWS_SKIP_SIGNATURE=true"]);
+    let mut public = at(&store, &["load", url]);
+    says(public.env("AWS_SKIP_SIGNATURE", "true"), "s3://train", &["AWS_SKIP_SIGNATURE"]);
+    let mut plain = at(&store, &["load", url]);
+    says(plain.env("AWS_ALLOW_HTTP", "false"), "http://127.0.0.1", &["AWS_ALLOW_HTTP=true"]);
+    store.deny("train", true, false);
+    says(&mut at(&store, &["load", url]), "s3://train", &["s3:ListBucket"]);
+    store.deny("train", false, true);
+    says(&mut at(&store, &["load", catalog]), "s3://train", &["s3:GetObject"]);
+    store.deny("train", false, false);
+    let changed = samples.in_order()[7].strip_prefix(samples.path()).unwrap().to_str().unwrap().to_owned();
+    store.put("train", &format!("images/{changed}"), "another");
+    says(&mut at(&store, &["load", catalog]), "s3://train", &[changed.as_str(), "changed", "index it again"]);
+    store.expire(KEY);
+    says(&mut at(&store, &["load", url]), "s3://train", &["expired", "new credentials"]);
+}
+
+#[test]
+fn a_million_keys_are_indexed_in_bounded_memory() {
+    let store = Store::start();
+    store.numbered("train", Numbered::new(1_000_000, 110_000));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("catalog.foreread");
+    let began = std::time::Instant::now();
+    let indexed = run(&mut at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]));
+    let (took, requests, peak) = (began.elapsed(), store.requests(), indexed.peak);
+    assert!(indexed.ok().contains("1000000 samples"));
+    println!("{took:?}, {} pages, {} MiB", requests.list, peak >> 20);
+    assert!(requests.list < 2_000, "{requests:?}");
+    assert!(peak < 300 << 20, "{} MiB", peak >> 20);
+}
+
+#[test]
+fn secrets_are_in_no_log_report_or_catalog() {
+    let store = upload(&Samples::awkward(100, 2_000));
+    let token = "token-of-a-session";
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("catalog.foreread");
+    let file = file.to_str().unwrap();
+    store.on(Kind::Get, When::First(10), Fault::Internal);
+    store.on(Kind::Get, When::First(20), Fault::Close);
+    store.on(Kind::Get, When::First(30), Fault::Expired);
+    let state = directory.path().join("state");
+    let calls: [&[&str]; 3] = [
+        &["index", "s3://train/images", "-o", file],
+        &["load", file, "--report", "json", "--state", state.to_str().unwrap()],
+        &["load", file, "--explain"],
+    ];
+    for arguments in calls {
+        let mut command = at(&store, arguments);
+        let finished = run(command.env("RUST_LOG", "trace").env("AWS_SESSION_TOKEN", token));
+        assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+        for text in [&finished.stdout, &finished.stderr] {
+            for secret in [SECRET, KEY, token] {
+                let line = text.lines().find(|line| line.contains(secret));
+                assert!(line.is_none(), "{line:?}");
+            }
+        }
+    }
+    for kept in fs::read_dir(directory.path()).unwrap() {
+        let bytes = fs::read(kept.unwrap().path()).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        assert!([SECRET, KEY, token].iter().all(|secret| !text.contains(secret)));
+    }
+}

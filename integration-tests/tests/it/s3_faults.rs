@@ -1,0 +1,104 @@
+//! `foreread load` from a store where things go wrong: every sample arrives intact, or one error names what did not.
+
+use std::time::Duration;
+
+use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
+use sha2::{Digest, Sha256};
+
+use crate::s3::{at, index};
+use crate::support::{number, order, watch};
+
+/// Reads of each run.
+const READS: u64 = 10_000;
+
+/// Nothing here takes this long; what does, hangs.
+const DEADLINE: Duration = Duration::from_secs(400);
+
+fn objects() -> Numbered {
+    Numbered::new(READS, 2_000)
+}
+
+/// The digest of epoch 0, from the objects themselves.
+fn expected() -> String {
+    let objects = objects();
+    let mut digest = Sha256::new();
+    for id in order(&["--samples", &READS.to_string(), "--epoch", "0"]) {
+        digest.update(id.to_le_bytes());
+        digest.update(objects.bytes(id));
+    }
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What may pass, and how it shows.
+const PASSING: [Fault; 9] = [
+    Fault::Late(Duration::from_millis(100)),
+    Fault::Internal,
+    Fault::SlowDown(None),
+    Fault::SlowDown(Some(1)),
+    Fault::Expired,
+    Fault::Close,
+    Fault::CloseInBody,
+    Fault::Half,
+    Fault::StallHeaders(Duration::from_secs(3)),
+];
+
+/// Loads all once while the store misbehaves as `spoil` says.
+fn survives(spoil: impl Fn(&Store)) {
+    let store = Store::start_with(1, 3);
+    store.numbered("train", objects());
+    let (_kept, catalog) = index(&store, "s3://train");
+    spoil(&store);
+    let arguments = ["load", catalog.to_str().unwrap(), "--epochs", "1", "--report", "json", "--digest"];
+    let finished = watch(&mut at(&store, &arguments), DEADLINE, |_| ());
+    let requests = store.requests();
+    let report = finished.json();
+    assert_eq!(report["epochs"][0]["digest"], expected());
+    assert!(requests.faults > 50, "{requests:?}");
+    println!(
+        "{requests:?}, {} s, {} retried, {} hedged",
+        report["epochs"][0]["seconds"], report["retried"], report["hedged"]
+    );
+    assert!(number(&report, "/retried") > 0);
+}
+
+fn each_at(rate: f64) -> impl Fn(&Store) {
+    move |store| {
+        for fault in PASSING {
+            store.on(Kind::Get, When::Chance(rate / PASSING.len() as f64), fault);
+        }
+    }
+}
+
+#[test]
+fn one_per_cent_of_all_that_may_pass() {
+    survives(each_at(0.01));
+}
+
+#[test]
+fn ten_per_cent_of_all_that_may_pass() {
+    survives(each_at(0.10));
+}
+
+#[test]
+fn bursts() {
+    survives(|store| {
+        store.on(Kind::Get, When::Burst { length: 60, of: 1500 }, Fault::Internal);
+        store.on(Kind::Get, When::Burst { length: 60, of: 2500 }, Fault::Close);
+        store.on(Kind::Get, When::Burst { length: 60, of: 3500 }, Fault::SlowDown(None));
+        store.on(Kind::Get, When::Burst { length: 30, of: 4500 }, Fault::StallBody(Duration::from_secs(3)));
+    });
+}
+
+#[test]
+fn what_does_not_pass_is_one_error_that_names_object_and_cause() {
+    for (fault, cause) in
+        [(Fault::Replaced, "changed since it was indexed"), (Fault::Internal, "InternalError")]
+    {
+        let store = Store::start();
+        store.numbered("train", Numbered::new(200, 2_000));
+        let (_kept, catalog) = index(&store, "s3://train");
+        store.on(Kind::Get, if fault == Fault::Replaced { When::Chance(0.05) } else { When::Always }, fault);
+        let line = watch(&mut at(&store, &["load", catalog.to_str().unwrap()]), DEADLINE, |_| ()).fails(1);
+        assert!(line.contains("s3://train") && line.contains(".bin") && line.contains(cause), "{line}");
+    }
+}

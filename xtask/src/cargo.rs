@@ -61,7 +61,8 @@ pub fn shown(command: &Command) -> String {
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-fn cannot_start(command: &Command) -> String {
+/// What is said of a command that cannot be started.
+pub fn cannot_start(command: &Command) -> String {
     format!("cannot run `{}`", shown(command))
 }
 

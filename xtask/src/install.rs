@@ -18,7 +18,7 @@ pub fn everything(workspace: &Workspace, steps: &[&str]) -> Result<()> {
     let wanted = || NEEDS.iter().filter(|need| steps.contains(&need.step));
     let missing = || wanted().filter(|need| need.find(workspace).is_none());
     // Debian's packages first and together: Python's venv must be there before an environment can be made.
-    let packages: Vec<_> = missing().filter_map(debian_package).collect();
+    let packages: Vec<_> = missing().flat_map(debian_packages).collect();
     let mut trouble = Vec::new();
     if !packages.is_empty() && is_debian() && rustix::process::geteuid().is_root() {
         trouble.extend(debian(&packages).err());
@@ -39,13 +39,14 @@ pub fn everything(workspace: &Workspace, steps: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn debian_package(need: &Need) -> Option<&'static str> {
+fn debian_packages(need: &Need) -> Vec<&'static str> {
     match need.source {
-        Source::Program { package, .. } | Source::Module { package, .. } => Some(package),
+        Source::Program { package, .. } | Source::Module { package, .. } => vec![package],
+        Source::Server { packages, .. } => packages.to_vec(),
         Source::Component { .. }
         | Source::Environment { .. }
         | Source::Ways { .. }
-        | Source::Crate { .. } => None,
+        | Source::Crate { .. } => Vec::new(),
     }
 }
 
@@ -70,7 +71,9 @@ fn apt(args: &[&str]) -> Command {
 fn fetch(workspace: &Workspace, need: &Need) -> Result<()> {
     match need.source {
         // Rights are given by whoever has them; what is still missing is said in the end.
-        Source::Program { .. } | Source::Module { .. } | Source::Ways { .. } => Ok(()),
+        Source::Program { .. } | Source::Module { .. } | Source::Server { .. } | Source::Ways { .. } => {
+            Ok(())
+        }
         Source::Component { component, .. } => {
             succeed(Command::new("rustup").args(["component", "add", component]).current_dir(&workspace.root))
         }

@@ -6,10 +6,12 @@
 
 mod bench;
 mod cargo;
+mod ceph;
 mod install;
 mod needs;
 mod results;
 mod seed;
+mod service;
 mod soak;
 mod steps;
 mod tally;
@@ -40,6 +42,8 @@ enum Command {
     Soak(soak::Args),
     /// The benchmarks; arguments go to `cargo bench -p foreread-benches`
     Bench(bench::Args),
+    /// Ceph's S3 gateway for use by hand, until Ctrl-C; prints the variables to export
+    Ceph,
 }
 
 fn main() -> ExitCode {
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Ceph => ceph::serve(),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

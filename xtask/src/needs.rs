@@ -4,14 +4,18 @@
 //! after the need (`integration-tests/tests/it/needs_torch.rs`) and find the tool through the need's variable. Where
 //! the variable is unset, as under a plain `cargo test`, such a test prints `skipped: <why>` and returns.
 //! `cargo xtask test` leaves these modules out and counts each as skipped; with `--all` it sets the variables and runs
-//! them. So no count ever calls a test passed that did not run. The price is a name in two places; a test of the house
+//! them; where the need is a server, it starts it before and ends it after. So no count ever calls a test passed that did not run. The price is a name in two places; a test of the house
 //! rules holds them together.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::Result;
+
 use crate::cargo::{answers, cargo};
+use crate::ceph;
+use crate::service::Service;
 use crate::workspace::Workspace;
 
 /// One thing that a step or some tests need.
@@ -49,6 +53,12 @@ pub enum Source {
     Environment { packages: &'static [&'static str] },
     /// A shell script that succeeds in an empty directory, after the words of one of `ways`; the tests get those words.
     Ways { ways: &'static [&'static str], script: &'static str, remedy: &'static str },
+    /// A server of our own, from Debian's packages: it runs while its tests do, and tells them where it is.
+    Server {
+        programs: &'static [&'static str],
+        packages: &'static [&'static str],
+        start: fn(&Workspace) -> Result<Service>,
+    },
     /// A crate with a program of its name, compiled once and kept under the target directory.
     Crate { name: &'static str, version: &'static str },
 }
@@ -116,6 +126,12 @@ pub const NEEDS: &[Need] = &[
         },
     },
     Need {
+        name: "Ceph's S3 gateway",
+        step: "test",
+        tests: Some(Tests { module: "needs_ceph", variable: "FOREREAD_TEST_CEPH" }),
+        source: Source::Server { programs: ceph::PROGRAMS, packages: ceph::PACKAGES, start: ceph::start },
+    },
+    Need {
         name: "Python's venv",
         step: "test",
         tests: None,
@@ -138,7 +154,7 @@ pub const NEEDS: &[Need] = &[
 ];
 
 impl Need {
-    /// The program to call, where it is there and answers.
+    /// The program to call, where it is there and answers; the programs of a server, where all do.
     pub fn find(&self, workspace: &Workspace) -> Option<OsString> {
         let program = match &self.source {
             Source::Component { command, .. } => {
@@ -157,12 +173,24 @@ impl Need {
             Source::Ways { ways, script, .. } => {
                 return ways.iter().find(|way| works(way, script)).map(OsString::from);
             }
+            Source::Server { programs, .. } => {
+                let there = |program: &&str| answers(Command::new(program).arg("--version"));
+                return programs.iter().all(there).then(|| programs.join(" ").into());
+            }
             Source::Crate { name, .. } => {
                 let own = workspace.tools().join("bin").join(name);
                 if own.exists() { own.into_os_string() } else { OsString::from(name) }
             }
         };
         answers(Command::new(&program).arg("--version")).then_some(program)
+    }
+
+    /// Starts it where it is a server; it ends when it is dropped.
+    pub fn start(&self, workspace: &Workspace) -> Result<Option<Service>> {
+        match self.source {
+            Source::Server { start, .. } => start(workspace).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// How to get it, as one would type it.
@@ -172,6 +200,7 @@ impl Need {
             Source::Program { package, .. } | Source::Module { package, .. } => {
                 format!("apt-get install {package}")
             }
+            Source::Server { packages, .. } => format!("apt-get install {}", packages.join(" ")),
             Source::Environment { packages } => {
                 let packages = packages.join(" ");
                 format!("python3 -m venv target/venv && target/venv/bin/pip install {packages}")

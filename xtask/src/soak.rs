@@ -142,12 +142,14 @@ pub fn run(args: &Args) -> Result<bool> {
     };
     let out = &mut std::io::stdout().lock();
     if chosen(PROPERTIES) {
+        let mut missing = Vec::new();
         tally.step(&heading(PROPERTIES), |results| {
-            let mut command = suites(&of);
+            let (mut command, prepared) = suites(&of)?;
+            missing = prepared.missing.clone();
             command.env_remove(VARIABLE).env("PROPTEST_CASES", &cases);
             Ok(Outcome::Ran(run_tests(&mut command, results, out)?))
         });
-        for (need, tests) in prepare(&of, &mut Command::new("cargo")) {
+        for (need, tests) in missing {
             tally.skip(format!("tests in {}: {}", tests.module, need.line()));
         }
     }
@@ -155,10 +157,9 @@ pub fn run(args: &Args) -> Result<bool> {
         tally.step(&heading(long.name), |results| {
             let mut command = long.command(&workspace);
             command.env(VARIABLE, "1").env("PROPTEST_CASES", &cases);
-            for (need, tests) in prepare(&of, &mut command) {
-                if long.file.contains(tests.module) {
-                    return Ok(Outcome::Skipped(need.line()));
-                }
+            let prepared = prepare(&of, &mut command, |tests| long.file.contains(tests.module))?;
+            if let Some((need, _)) = prepared.missing.first() {
+                return Ok(Outcome::Skipped(need.line()));
             }
             let before = results.passed;
             let succeeded = run_tests(&mut command, results, out)?;

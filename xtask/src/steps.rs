@@ -11,6 +11,7 @@ use crate::cargo::{cargo, run, run_tests};
 use crate::needs::{self, Need, Tests};
 use crate::results::Results;
 use crate::seed::Seed;
+use crate::service::Service;
 use crate::tally::Outcome;
 use crate::workspace::Workspace;
 
@@ -88,7 +89,7 @@ impl Step {
                 cargo(of.workspace, ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
             }
             Step::Test => {
-                let mut command = suites(of);
+                let (mut command, _prepared) = suites(of)?;
                 return Ok(Outcome::Ran(run_tests(&mut command, results, &mut std::io::stdout().lock())?));
             }
             Step::Feature { package, feature } => {
@@ -119,35 +120,50 @@ impl Step {
     }
 }
 
-/// `cargo test` over the whole workspace: every binary runs, also after one has failed.
-pub fn suites(of: &Run<'_>) -> Command {
-    let mut command = cargo(of.workspace, ["test", "--workspace", "--no-fail-fast"]);
-    let missing = prepare(of, &mut command);
-    if !missing.is_empty() {
-        command.arg("--");
-        command
-            .args(missing.iter().flat_map(|(_, tests)| ["--skip".to_owned(), format!("{}::", tests.module)]));
-    }
-    command
+/// What a command that runs tests needs to be there while it runs.
+#[derive(Debug)]
+pub struct Prepared {
+    /// What is not there, or not to be used.
+    pub missing: Vec<(&'static Need, &'static Tests)>,
+    /// They end with this.
+    _servers: Vec<Service>,
 }
 
-/// Gives a command that runs tests the seed, and the tools that some of them need; returns what is not there, or not to
-/// be used.
-pub fn prepare(of: &Run<'_>, command: &mut Command) -> Vec<(&'static Need, &'static Tests)> {
+/// `cargo test` over the whole workspace: every binary runs, also after one has failed.
+pub fn suites(of: &Run<'_>) -> Result<(Command, Prepared)> {
+    let mut command = cargo(of.workspace, ["test", "--workspace", "--no-fail-fast"]);
+    let prepared = prepare(of, &mut command, |_| true)?;
+    if !prepared.missing.is_empty() {
+        let left_out = prepared.missing.iter();
+        command.arg("--");
+        command.args(left_out.flat_map(|(_, tests)| ["--skip".to_owned(), format!("{}::", tests.module)]));
+    }
+    Ok((command, prepared))
+}
+
+/// Gives a command that runs tests the seed, and the tools and servers that those of them need that are `wanted`.
+pub fn prepare(of: &Run<'_>, command: &mut Command, wanted: impl Fn(&Tests) -> bool) -> Result<Prepared> {
     of.seed.export(command);
-    let mut missing = Vec::new();
+    let (mut missing, mut servers) = (Vec::new(), Vec::new());
     for (need, tests) in needs::of_tests() {
+        command.env_remove(tests.variable);
+        if !wanted(tests) {
+            continue;
+        }
         match of.all.then(|| need.find(of.workspace)).flatten() {
-            Some(found) => {
-                command.env(tests.variable, found);
-            }
-            None => {
-                command.env_remove(tests.variable);
-                missing.push((need, tests));
-            }
+            Some(found) => match need.start(of.workspace)? {
+                Some(server) => {
+                    command.env(tests.variable, server.told());
+                    servers.push(server);
+                }
+                None => {
+                    command.env(tests.variable, found);
+                }
+            },
+            None => missing.push((need, tests)),
         }
     }
-    missing
+    Ok(Prepared { missing, _servers: servers })
 }
 
 #[cfg(test)]
@@ -174,7 +190,9 @@ mod tests {
     #[test]
     fn tests_that_need_tools_are_left_out_and_their_variables_unset() {
         let workspace = workspace();
-        let command = suites(&Run { workspace: &workspace, seed: Seed::choose().unwrap(), all: false });
+        let of = Run { workspace: &workspace, seed: Seed::choose().unwrap(), all: false };
+        let (command, prepared) = suites(&of).unwrap();
+        assert_eq!(prepared.missing.len(), needs::of_tests().count());
         let shown = shown(&command);
         assert!(shown.starts_with("cargo test --workspace --no-fail-fast -- --skip "), "{shown}");
         for (_, tests) in needs::of_tests() {

@@ -46,6 +46,11 @@ impl Workspace {
         self.target.join("tools")
     }
 
+    /// Where servers that tests need keep what they have, while they run.
+    pub fn services(&self) -> PathBuf {
+        self.target.join("services")
+    }
+
     /// The Python environment that `--all` fills.
     pub fn venv(&self) -> PathBuf {
         self.target.join("venv")

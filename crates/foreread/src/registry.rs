@@ -28,6 +28,9 @@ impl Registry {
     /// The backends of the enabled features.
     pub fn with_defaults() -> Self {
         let registry = Self::empty();
+        // First, so that it takes no scheme from a backend that is made for one.
+        #[cfg(feature = "opendal")]
+        let registry = registry.register(foreread_opendal::OpendalBackend::new());
         #[cfg(feature = "local")]
         let registry = registry.register(foreread_local::LocalBackend::new());
         #[cfg(feature = "s3")]

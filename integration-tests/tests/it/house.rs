@@ -35,6 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-memory", &["foreread-types", "foreread-tier"]),
     ("foreread-local", &["foreread-types", "foreread-tier"]),
     ("foreread-s3", &["foreread-types", "foreread-tier"]),
+    ("foreread-opendal", &["foreread-types", "foreread-tier"]),
     (
         "foreread",
         &[
@@ -48,6 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-memory",
             "foreread-local",
             "foreread-s3",
+            "foreread-opendal",
         ],
     ),
     ("foreread-cli", &["foreread-types", "foreread", "foreread-simulator"]),

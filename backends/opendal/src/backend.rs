@@ -1,0 +1,58 @@
+//! Opening stores by URL.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+
+use crate::config::Target;
+use crate::error::from_opendal;
+use crate::service::SERVICES;
+use crate::transport::transporter;
+use crate::{OpendalConfig, OpendalOrigin};
+
+/// Opens the stores of the enabled features' services.
+#[derive(Clone, Debug)]
+pub struct OpendalBackend {
+    schemes: Vec<&'static str>,
+}
+
+impl OpendalBackend {
+    /// The backend, for the schemes of all enabled services.
+    pub fn new() -> Self {
+        let schemes = SERVICES.iter().flat_map(|service| service.schemes).map(|(scheme, _)| *scheme);
+        Self { schemes: schemes.collect() }
+    }
+}
+
+impl Default for OpendalBackend {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[async_trait]
+impl Backend for OpendalBackend {
+    fn schemes(&self) -> &[&str] {
+        &self.schemes
+    }
+
+    /// Makes the client; the store is not asked for anything yet, so that what is not there shows in the first listing
+    /// or read.
+    async fn open(
+        &self,
+        url: &str,
+        options: &OpenOptions,
+        context: &Context,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
+        let target = Target::new(url, &options.settings, |name| std::env::var(name).ok())?;
+        let name = target.service.name;
+        let mut config = OpendalConfig::from_options(options)?;
+        config.list = target.list;
+        let failed = |error: opendal::Error| from_opendal(name, url, &error);
+        let operator = (target.service.make)(target.options).map_err(failed)?;
+        let transport = transporter().map_err(failed)?;
+        let client = operator.context().with_http_transport(transport);
+        Ok(Arc::new(OpendalOrigin::named(name, operator.with_context(client), config, context)))
+    }
+}

@@ -1,0 +1,88 @@
+//! The origin: an operator, its profile, and who reads and lists it.
+
+use std::sync::Arc;
+
+use foreread_tier::{
+    Completion, Completions, Context, ErrorKind, Object, OriginTier, ReadRequest, Tier, TierError,
+    TierProfile,
+};
+use futures::StreamExt;
+use futures::stream::{BoxStream, FuturesUnordered};
+use opendal::Operator;
+use tokio::sync::Semaphore;
+
+use crate::OpendalConfig;
+use crate::lister::Lister;
+use crate::reader::Reader;
+
+/// Below this many bytes a request costs more for being one than for its bytes.
+const PREFERRED_BLOCK: u64 = 256 << 10;
+
+/// A store behind one of OpenDAL's operators.
+///
+/// Reads run on the task that polls their answers; listings on one of their own, which ends when nobody wants what it
+/// finds. Paths that climb, are absolute, or that OpenDAL would name differently are refused before the store sees them.
+#[derive(Debug)]
+pub struct OpendalOrigin {
+    profile: TierProfile,
+    reader: Arc<Reader>,
+    lister: Lister,
+    /// One permit for each read that may be under way.
+    permits: Arc<Semaphore>,
+}
+
+impl OpendalOrigin {
+    /// The origin of what `operator` holds. Its layers are kept; layers that try again or limit are better left out.
+    pub fn new(operator: Operator, config: OpendalConfig, context: &Context) -> Self {
+        let name = operator.info().scheme();
+        Self::named(name, operator, config, context)
+    }
+
+    pub(crate) fn named(
+        name: &'static str,
+        operator: Operator,
+        config: OpendalConfig,
+        context: &Context,
+    ) -> Self {
+        let parallelism = config.parallelism;
+        Self {
+            profile: TierProfile::new(parallelism).with_preferred_block(PREFERRED_BLOCK),
+            reader: Arc::new(Reader::new(name, operator.clone(), Arc::clone(&context.buffers))),
+            lister: Lister::new(name, operator, config, context.runtime.clone()),
+            permits: Arc::new(Semaphore::new(parallelism)),
+        }
+    }
+}
+
+impl Tier for OpendalOrigin {
+    fn name(&self) -> &str {
+        self.reader.name()
+    }
+
+    fn profile(&self) -> &TierProfile {
+        &self.profile
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        let answers = batch.into_iter().map(|request| {
+            let (reader, permits) = (Arc::clone(&self.reader), Arc::clone(&self.permits));
+            async move {
+                // Permits are given in the order in which they were asked for.
+                let result = match permits.acquire().await {
+                    Ok(_permit) => reader.read(&request).await,
+                    Err(error) => Err(TierError::new(ErrorKind::Closed, reader.name())
+                        .with_object(&*request.object.path)
+                        .with_source(error)),
+                };
+                Completion { tag: request.tag, result }
+            }
+        });
+        answers.collect::<FuturesUnordered<_>>().boxed()
+    }
+}
+
+impl OriginTier for OpendalOrigin {
+    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        self.lister.list(prefix, after)
+    }
+}

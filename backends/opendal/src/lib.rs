@@ -1,0 +1,67 @@
+//! Every store that [OpenDAL](https://opendal.apache.org) knows, as origins: WebDAV, WebHDFS, web servers, Google Cloud
+//! Storage, Azure Blob Storage, OSS, COS by default; the Hugging Face Hub, HDFS and SFTP by features of their own.
+//!
+//! [`OpendalBackend`] opens one by its URL's scheme; [`OpendalOrigin::new`] takes any `opendal::Operator` that a program
+//! has made itself.
+//!
+//! Decision: OpenDAL is called directly and alone. Its own retries, time-outs and limits are off, because those are
+//! layers around every origin alike; nothing is registered or installed in the process, so that a program which uses
+//! OpenDAL itself keeps its own. TLS is rustls with ring and the platform's certificates, as a client of our own. A read
+//! is one request; whether an object is still the one that was indexed is asked in that request where the store can
+//! answer (`If-Match`, `If-Unmodified-Since`), and told from its answer where not. The price is that stores which tell
+//! nothing of an object when it is read (WebHDFS, HDFS, SFTP) show a change only in its length.
+//!
+//! # Settings
+//!
+//! A setting is OpenDAL's own option of the service, given in [`OpenOptions::settings`](foreread_tier::OpenOptions) or as
+//! `FOREREAD_<SERVICE>_<OPTION>` in the environment, for example `FOREREAD_WEBDAV_USERNAME`. Stores whose tools have variables
+//! of their own (`GOOGLE_APPLICATION_CREDENTIALS`, `ALIBABA_CLOUD_ACCESS_KEY_ID`, ...) follow those too.
+//!
+//! | service | URLs | settings |
+//! |---|---|---|
+//! | `http` | `http://host/path`, `https://` | `username`, `password`, `token`, `list` |
+//! | `webdav` | `webdav://host/path`, `webdavs://` | `username`, `password`, `token` |
+//! | `webhdfs` | `webhdfs://namenode:9870/path`, `swebhdfs://` | `user_name`, `delegation` |
+//! | `gcs` | `gs://bucket/prefix` | `endpoint`, `credential`, `credential_path`, `service_account`, `token`, `skip_signature`, ... |
+//! | `azblob` | `az://container/prefix` | `endpoint`, `account_name`, `account_key`, `sas_token`, `skip_signature` |
+//! | `oss` | `oss://bucket/prefix` | `endpoint`, `access_key_id`, `access_key_secret`, `security_token`, `skip_signature`, ... |
+//! | `cos` | `cos://bucket/prefix` | `endpoint`, `secret_id`, `secret_key`, `security_token` |
+//! | `hf` | `hf://datasets/owner/name@revision/path` | `token`, `endpoint`, `download_mode` |
+//! | `hdfs` | `hdfs://namenode:8020/path` | `options` |
+//! | `sftp` | `sftp://user@host:port/path` | `key`, `known_hosts_strategy` |
+//!
+//! A web server lists nothing. Its `list` names a file here with one path a line, below the URL; each is then asked for
+//! its length once, when the catalog is made.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use foreread_opendal::{OpendalConfig, OpendalOrigin};
+//! use foreread_tier::{Context, HeapBuffers, OriginTier};
+//! use futures::StreamExt;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+//! # runtime.block_on(async {
+//! let context = Context { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 };
+//! let operator = opendal::Operator::new(opendal::services::Memory::default())?;
+//! operator.write("class/a.jpg", vec![1, 2, 3]).await?;
+//! let origin = OpendalOrigin::new(operator, OpendalConfig::default(), &context);
+//! let object = origin.list("", None).next().await.ok_or("nothing")??;
+//! assert_eq!((&*object.path, object.size), ("class/a.jpg", 3));
+//! # Ok(())
+//! # })
+//! # }
+//! ```
+
+mod backend;
+mod config;
+mod core;
+mod error;
+mod lister;
+mod reader;
+mod service;
+mod transport;
+
+pub use backend::OpendalBackend;
+pub use config::OpendalConfig;
+pub use core::OpendalOrigin;

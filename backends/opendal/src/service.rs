@@ -1,0 +1,162 @@
+//! The services: their URLs, their settings, and how each is made.
+
+use std::collections::BTreeMap;
+
+use opendal::Operator;
+
+/// What a URL's authority is, in OpenDAL's options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "each is for the services of some features")]
+pub(crate) enum Place {
+    /// A web server, spoken to by this scheme.
+    Web(&'static str),
+    /// A bucket, by the name of its option.
+    Bucket(&'static str),
+    /// Hadoop's name node.
+    NameNode,
+    /// A machine, and a user on it.
+    Ssh,
+    /// The kind of a repository on the Hugging Face Hub.
+    Hub,
+}
+
+/// One of OpenDAL's services.
+#[derive(Debug)]
+pub(crate) struct Service {
+    /// Its name in messages and in variables of the environment.
+    pub(crate) name: &'static str,
+    /// Its URLs' schemes.
+    pub(crate) schemes: &'static [(&'static str, Place)],
+    /// The form of its URLs.
+    pub(crate) example: &'static str,
+    /// Its settings.
+    pub(crate) options: &'static [&'static str],
+    /// Those of them that let somebody in.
+    pub(crate) secrets: &'static [&'static str],
+    pub(crate) make: fn(BTreeMap<String, String>) -> opendal::Result<Operator>,
+}
+
+/// The services of the enabled features.
+pub(crate) const SERVICES: &[Service] = &[
+    #[cfg(feature = "http")]
+    Service {
+        name: "http",
+        schemes: &[("http", Place::Web("http")), ("https", Place::Web("https"))],
+        example: "https://host/path",
+        options: &["username", "password", "token", "list"],
+        secrets: &["username", "password"],
+        make: Operator::from_iter::<opendal::services::Http>,
+    },
+    #[cfg(feature = "webdav")]
+    Service {
+        name: "webdav",
+        schemes: &[("webdav", Place::Web("http")), ("webdavs", Place::Web("https"))],
+        example: "webdavs://host/path",
+        options: &["username", "password", "token"],
+        secrets: &["username", "password"],
+        make: Operator::from_iter::<opendal::services::Webdav>,
+    },
+    #[cfg(feature = "webhdfs")]
+    Service {
+        name: "webhdfs",
+        schemes: &[("webhdfs", Place::Web("http")), ("swebhdfs", Place::Web("https"))],
+        example: "webhdfs://namenode:9870/path",
+        options: &["user_name", "delegation"],
+        secrets: &["user_name", "delegation"],
+        make: Operator::from_iter::<opendal::services::Webhdfs>,
+    },
+    #[cfg(feature = "gcs")]
+    Service {
+        name: "gcs",
+        schemes: &[("gs", Place::Bucket("bucket")), ("gcs", Place::Bucket("bucket"))],
+        example: "gs://bucket/prefix",
+        options: &[
+            "endpoint",
+            "scope",
+            "service_account",
+            "credential",
+            "credential_path",
+            "token",
+            "skip_signature",
+            "disable_vm_metadata",
+            "disable_config_load",
+        ],
+        secrets: &["credential_path"],
+        make: Operator::from_iter::<opendal::services::Gcs>,
+    },
+    #[cfg(feature = "azblob")]
+    Service {
+        name: "azblob",
+        schemes: &[("az", Place::Bucket("container")), ("azblob", Place::Bucket("container"))],
+        example: "az://container/prefix",
+        options: &["endpoint", "account_name", "account_key", "sas_token", "skip_signature"],
+        secrets: &["account_name", "account_key"],
+        make: Operator::from_iter::<opendal::services::Azblob>,
+    },
+    #[cfg(feature = "oss")]
+    Service {
+        name: "oss",
+        schemes: &[("oss", Place::Bucket("bucket"))],
+        example: "oss://bucket/prefix",
+        options: &[
+            "endpoint",
+            "addressing_style",
+            "access_key_id",
+            "access_key_secret",
+            "security_token",
+            "role_arn",
+            "role_session_name",
+            "oidc_provider_arn",
+            "oidc_token_file",
+            "sts_endpoint",
+            "external_id",
+            "skip_signature",
+        ],
+        secrets: &["access_key_id", "access_key_secret"],
+        make: Operator::from_iter::<opendal::services::Oss>,
+    },
+    #[cfg(feature = "cos")]
+    Service {
+        name: "cos",
+        schemes: &[("cos", Place::Bucket("bucket")), ("cosn", Place::Bucket("bucket"))],
+        example: "cos://bucket/prefix",
+        options: &["endpoint", "secret_id", "secret_key", "security_token", "disable_config_load"],
+        secrets: &["secret_id", "secret_key"],
+        make: Operator::from_iter::<opendal::services::Cos>,
+    },
+    #[cfg(feature = "huggingface")]
+    Service {
+        name: "hf",
+        schemes: &[("hf", Place::Hub)],
+        example: "hf://datasets/owner/name@revision/path",
+        options: &["token", "endpoint", "download_mode", "enable_resolve_cache"],
+        secrets: &["token"],
+        make: Operator::from_iter::<opendal::services::Hf>,
+    },
+    #[cfg(feature = "hdfs")]
+    Service {
+        name: "hdfs",
+        schemes: &[("hdfs", Place::NameNode)],
+        example: "hdfs://namenode:8020/path",
+        options: &[],
+        secrets: &[],
+        make: Operator::from_iter::<opendal::services::HdfsNative>,
+    },
+    #[cfg(feature = "sftp")]
+    Service {
+        name: "sftp",
+        schemes: &[("sftp", Place::Ssh)],
+        example: "sftp://user@host:port/path",
+        options: &["key", "known_hosts_strategy"],
+        secrets: &["key"],
+        make: Operator::from_iter::<opendal::services::Sftp>,
+    },
+];
+
+/// The names of what lets somebody into the service that OpenDAL calls `scheme`.
+pub(crate) fn remedy(scheme: &str) -> Option<String> {
+    let service = SERVICES.iter().find(|service| service.name == scheme)?;
+    let variables: Vec<_> =
+        service.secrets.iter().map(|name| crate::config::variable(service, name)).collect();
+    (!variables.is_empty()).then(|| format!("set {}", variables.join(" and ")))
+}

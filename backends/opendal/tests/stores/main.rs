@@ -1,0 +1,96 @@
+//! Stores behind OpenDAL: directories, memory, and real WebDAV and web servers.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, too")]
+
+#[cfg(all(feature = "http", feature = "webdav"))]
+mod faults;
+#[cfg(all(feature = "http", feature = "webdav"))]
+mod server;
+#[cfg(all(feature = "http", feature = "webdav"))]
+mod web;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_opendal::{OpendalConfig, OpendalOrigin};
+use foreread_tier::{Context, HeapBuffers, Object, OriginTier, TierError};
+use foreread_tier_testing::conformance;
+use futures::StreamExt;
+use opendal::{Operator, services};
+
+/// How long anything here may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn context() -> Context {
+    Context { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 }
+}
+
+fn write(root: &Path, path: &str, content: impl AsRef<[u8]>) {
+    let path = root.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, content).unwrap();
+}
+
+/// A directory with what the conformance suite expects.
+fn samples() -> (tempfile::TempDir, Vec<foreread_tier_testing::Known>) {
+    let (directory, samples) = (tempfile::tempdir().unwrap(), conformance::samples(3));
+    for sample in &samples {
+        write(directory.path(), &sample.object.path, &sample.content);
+    }
+    for &(path, size) in conformance::HIDDEN {
+        write(directory.path(), path, vec![1; size as usize]);
+    }
+    (directory, samples)
+}
+
+/// All that is listed, by path, and what went wrong.
+async fn list(origin: &dyn OriginTier, prefix: &str) -> (BTreeMap<String, Object>, Vec<TierError>) {
+    let listing = origin.list(prefix, None).collect::<Vec<_>>();
+    let found = tokio::time::timeout(PATIENCE, listing).await.unwrap();
+    let (mut objects, mut errors) = (BTreeMap::new(), Vec::new());
+    for found in found {
+        match found {
+            Ok(object) => assert!(objects.insert(object.path.to_string(), object).is_none()),
+            Err(error) => errors.push(error),
+        }
+    }
+    (objects, errors)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn directories_keep_the_contract() {
+    let (directory, samples) = samples();
+    for parallelism in [1, 32] {
+        let root = directory.path().to_str().unwrap();
+        let operator = Operator::new(services::Fs::default().root(root)).unwrap();
+        let config = OpendalConfig::default().with_parallelism(parallelism);
+        let origin = OpendalOrigin::new(operator, config, &context());
+        conformance::origin(&origin, &samples).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_keeps_the_contract() {
+    let operator = Operator::new(services::Memory::default()).unwrap();
+    let samples = conformance::samples(3);
+    for sample in &samples {
+        operator.write(&sample.object.path, sample.content.clone()).await.unwrap();
+    }
+    for &(path, size) in conformance::HIDDEN {
+        operator.write(path, vec![1; size as usize]).await.unwrap();
+    }
+    conformance::origin(&OpendalOrigin::new(operator, OpendalConfig::default(), &context()), &samples).await;
+}
+
+#[tokio::test]
+async fn a_directory_that_is_not_there_is_an_error_or_empty() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().to_str().unwrap();
+    let operator = Operator::new(services::Fs::default().root(root)).unwrap();
+    let origin = OpendalOrigin::new(operator, OpendalConfig::default(), &context());
+    assert!(list(&origin, "nothing").await.0.is_empty());
+    let (_, errors) = list(&origin, "../a").await;
+    assert_eq!(errors.len(), 1, "{errors:?}");
+}

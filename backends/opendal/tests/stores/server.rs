@@ -1,0 +1,119 @@
+//! A WebDAV server over a directory, in this process: it serves plain GETs too, counts what it is asked, and misbehaves
+//! on command.
+
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use dav_server::{DavHandler, localfs::LocalFs};
+use http::header::{CONTENT_LENGTH, RANGE, RETRY_AFTER};
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// What the server does with a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Manner {
+    Serve,
+    /// Every request is answered with this status, and with `Retry-After: 7`.
+    Refuse(StatusCode),
+    /// A part is asked for, and everything is sent.
+    IgnoreRanges,
+    /// The connection is closed before the last byte.
+    CloseEarly,
+    /// Only who says `user:password` is let in.
+    AskWho,
+}
+
+#[derive(Debug)]
+struct State {
+    manner: Mutex<Manner>,
+    /// Methods and paths, in order.
+    asked: Mutex<Vec<(String, String)>>,
+}
+
+/// A running server; it ends with the test's runtime.
+#[derive(Debug)]
+pub struct Server {
+    pub address: String,
+    state: Arc<State>,
+}
+
+impl Server {
+    pub async fn start(root: &Path) -> Self {
+        let handler =
+            DavHandler::builder().filesystem(LocalFs::new(root, false, false, false)).build_handler();
+        let state = Arc::new(State { manner: Mutex::new(Manner::Serve), asked: Mutex::default() });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let shared = Arc::clone(&state);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (handler, state) = (handler.clone(), Arc::clone(&shared));
+                let service = service_fn(move |request| answer(handler.clone(), Arc::clone(&state), request));
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service),
+                );
+            }
+        });
+        Self { address, state }
+    }
+
+    pub fn behave(&self, manner: Manner) {
+        *self.state.manner.lock().unwrap() = manner;
+    }
+
+    /// What was asked since this was asked last, by method and path, sorted.
+    pub fn asked(&self) -> Vec<(String, String)> {
+        let mut asked = std::mem::take(&mut *self.state.asked.lock().unwrap());
+        asked.sort();
+        asked
+    }
+}
+
+async fn answer(
+    handler: DavHandler,
+    state: Arc<State>,
+    mut request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let asked = (request.method().to_string(), request.uri().path().to_owned());
+    state.asked.lock().unwrap().push(asked);
+    let manner = *state.manner.lock().unwrap();
+    let authorization = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+    let refused = match manner {
+        Manner::Refuse(status) => Some(status),
+        Manner::AskWho if authorization != Some("Basic dXNlcjpwYXNzd29yZA==") => {
+            Some(StatusCode::UNAUTHORIZED)
+        }
+        _ => None,
+    };
+    if let Some(status) = refused {
+        let body = Full::new(Bytes::from("no")).map_err(|never| match never {}).boxed_unsync();
+        return Ok(Response::builder().status(status).header(RETRY_AFTER, "7").body(body).unwrap());
+    }
+    if manner == Manner::IgnoreRanges {
+        request.headers_mut().remove(RANGE);
+    }
+    let response = handler.handle(request).await;
+    if manner != Manner::CloseEarly {
+        return Ok(response.map(BodyExt::boxed_unsync));
+    }
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    let short = bytes.slice(..bytes.len().saturating_sub(1));
+    let length = bytes.len();
+    let broken = futures::stream::iter([
+        Ok(hyper::body::Frame::data(short)),
+        Err(std::io::Error::other("the connection breaks")),
+    ]);
+    let mut response = Response::from_parts(parts, http_body_util::StreamBody::new(broken).boxed_unsync());
+    response.headers_mut().insert(CONTENT_LENGTH, length.into());
+    Ok(response)
+}

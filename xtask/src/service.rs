@@ -12,7 +12,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -26,12 +26,13 @@ use crate::cargo::{cannot_start, shown};
 /// The file in a service's directory that is locked as long as its xtask lives.
 const ALIVE: &str = "alive";
 
+/// All that runs. Who ends it because of a signal keeps it locked, so that nothing else is begun until xtask has ended.
+static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
+
 /// A running server: its processes and its directory. Dropping it ends both.
 #[derive(Debug)]
 pub struct Service {
     directory: PathBuf,
-    /// Nothing once a signal has ended it.
-    running: Arc<Mutex<Option<Running>>>,
     /// What tests are told, by way of their variable.
     told: OsString,
 }
@@ -56,13 +57,15 @@ impl Running {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn running() -> MutexGuard<'static, Vec<Running>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Service {
     /// A service without processes yet, in a directory of its own below `home`; what dead runs left there is removed.
     pub fn new(home: &Path) -> Result<Service> {
+        end_on_signals()?;
+        let mut running = running();
         let cannot = || format!("cannot make a directory in {}", home.display());
         std::fs::create_dir_all(home).with_context(cannot)?;
         // Between making a directory and locking it nobody may take it for a dead run's.
@@ -73,10 +76,8 @@ impl Service {
         let alive = File::create(directory.path().join(ALIVE)).with_context(cannot)?;
         alive.lock().with_context(cannot)?;
         let path = directory.path().to_owned();
-        let running = Running { processes: Vec::new(), directory, _alive: alive };
-        let running = Arc::new(Mutex::new(Some(running)));
-        end_on_signals(Arc::clone(&running))?;
-        Ok(Service { directory: path, running, told: OsString::new() })
+        running.push(Running { processes: Vec::new(), directory, _alive: alive });
+        Ok(Service { directory: path, told: OsString::new() })
     }
 
     /// Where everything of it lies.
@@ -110,10 +111,10 @@ impl Service {
         let err = out.try_clone().with_context(|| format!("cannot write what {name} says"))?;
         // In a group of its own: Ctrl-C is for us, and we end it when we are done.
         bound.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
-        let mut running = lock(&self.running);
-        let Some(running) = &mut *running else { bail!("the service was ended by a signal") };
+        let mut running = running();
+        let own = self.own(&mut running)?;
         let process = bound.spawn().with_context(|| cannot_start(&bound))?;
-        running.processes.push((name.to_owned(), process));
+        own.processes.push((name.to_owned(), process));
         Ok(())
     }
 
@@ -128,15 +129,19 @@ impl Service {
 
     /// An error where one of the processes has ended.
     pub fn check(&self) -> Result<()> {
-        let mut running = lock(&self.running);
-        let Some(running) = &mut *running else { bail!("the service was ended by a signal") };
-        for (name, process) in &mut running.processes {
+        for (name, process) in &mut self.own(&mut running())?.processes {
             if let Some(status) = process.try_wait().with_context(|| format!("cannot look after {name}"))? {
                 let said = std::fs::read_to_string(self.directory.join(format!("{name}.out")));
                 bail!("{name} has ended ({status}); it said: {}", said.unwrap_or_default().trim_end());
             }
         }
         Ok(())
+    }
+
+    /// What runs of it.
+    fn own<'a>(&self, running: &'a mut [Running]) -> Result<&'a mut Running> {
+        let own = running.iter_mut().find(|running| running.directory.path() == self.directory);
+        own.context("the service has ended")
     }
 
     /// Waits until `ready`, at most for `deadline`; an error where that passes, or a process ends meanwhile.
@@ -155,26 +160,31 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        let running = lock(&self.running).take();
-        if let Some(running) = running {
-            running.end();
+        let mut running = running();
+        let own = running.iter().position(|running| running.directory.path() == self.directory);
+        if let Some(own) = own {
+            running.swap_remove(own).end();
         }
     }
 }
 
-/// From now on a signal that ends xtask ends the service first.
-fn end_on_signals(running: Arc<Mutex<Option<Running>>>) -> Result<()> {
+/// From now on a signal that ends xtask ends all services first.
+fn end_on_signals() -> Result<()> {
+    static WATCHING: Mutex<bool> = Mutex::new(false);
+    let mut watching = WATCHING.lock().unwrap_or_else(PoisonError::into_inner);
+    if *watching {
+        return Ok(());
+    }
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch for signals")?;
     // It watches as long as xtask lives: were it to stop, nobody would answer these signals any more.
     std::thread::spawn(move || {
         for signal in signals.forever() {
-            let running = lock(&running).take();
-            if let Some(running) = running {
-                running.end();
-            }
+            let mut running = running();
+            running.drain(..).for_each(Running::end);
             let _ = emulate_default_handler(signal);
         }
     });
+    *watching = true;
     Ok(())
 }
 

@@ -14,6 +14,7 @@ mod endurance;
 mod house;
 mod load;
 mod needs_arrow;
+mod needs_ceph;
 mod needs_ext4;
 mod needs_mounts;
 mod needs_strace;

@@ -9,9 +9,9 @@ use serde_json::Value;
 use crate::support::{Draw, Samples, foreread, load, run, times};
 
 /// What was delivered of each pass: epoch, phase, ids in order.
-type Passes = Vec<(u64, String, Vec<u64>)>;
+pub type Passes = Vec<(u64, String, Vec<u64>)>;
 
-fn ids(report: &Value) -> Passes {
+pub fn ids(report: &Value) -> Passes {
     let epochs = report["epochs"].as_array().unwrap().iter();
     epochs
         .map(|epoch| {
@@ -22,7 +22,7 @@ fn ids(report: &Value) -> Passes {
 }
 
 /// The passes of two reports one after the other; a pass that both have a part of is one.
-fn joined(mut first: Passes, second: Passes) -> Passes {
+pub fn joined(mut first: Passes, second: Passes) -> Passes {
     for (epoch, phase, ids) in second {
         match first.last_mut() {
             Some(last) if last.0 == epoch && last.1 == phase => last.2.extend(ids),

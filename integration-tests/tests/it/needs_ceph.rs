@@ -1,0 +1,224 @@
+//! The command against a real S3 service: Ceph's gateway.
+//!
+//! `FOREREAD_TEST_CEPH` is a JSON object with the gateway's `endpoint`, `region` and `log`, and the keys of two users:
+//! `full` may do everything, `reader` what a bucket's policy allows. `cargo xtask ceph` starts such a gateway and
+//! prints it. Requests are counted in the gateway's own log.
+
+mod gateway;
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use self::gateway::{Bucket, Gateway, of_objects};
+use crate::state::{ids, joined};
+use crate::support::{Draw, Finished, Samples, assert_digests, number, run};
+
+fn gateway() -> Option<Gateway> {
+    let Ok(told) = std::env::var("FOREREAD_TEST_CEPH") else {
+        println!("skipped: FOREREAD_TEST_CEPH describes no gateway");
+        return None;
+    };
+    Some(Gateway::new(&told))
+}
+
+/// Runs a command and sees to it that no secret is in what it says.
+#[track_caller]
+fn quiet(gateway: &Gateway, command: &mut Command) -> Finished {
+    let finished = run(command);
+    for secret in [&gateway.full.secret, &gateway.reader.secret] {
+        assert!(!finished.stdout.contains(secret) && !finished.stderr.contains(secret), "a secret is told");
+    }
+    finished
+}
+
+/// A bucket with some samples, and a catalog of them.
+struct Dataset<'a> {
+    samples: Samples,
+    bucket: Bucket<'a>,
+    directory: TempDir,
+    catalog: String,
+}
+
+impl<'a> Dataset<'a> {
+    /// `count` files of about `bytes` bytes, under a prefix that has to be escaped.
+    fn new(gateway: &'a Gateway, what: &str, count: u64, bytes: u64) -> Self {
+        let samples = Samples::awkward(count, bytes);
+        let bucket = gateway.bucket(what);
+        bucket.upload(&samples, "set one/ü+/");
+        // What must not be listed: another prefix that begins alike, and a place-holder of a directory.
+        bucket.put("set one/ü+2/other", b"no sample");
+        bucket.put("set one/ü+/a/", b"");
+        let directory = tempfile::tempdir().unwrap();
+        let catalog = directory.path().join("catalog.foreread").to_str().unwrap().to_owned();
+        let of = Self { samples, bucket, directory, catalog };
+        quiet(gateway, &mut gateway.foreread(&gateway.full, &["index", &of.url(), "-o", &of.catalog])).ok();
+        of
+    }
+
+    fn url(&self) -> String {
+        self.bucket.url("set one/ü+/")
+    }
+
+    /// What the gateway was asked while this ran.
+    fn asked_by<T>(&self, action: impl FnOnce() -> T) -> (T, Vec<gateway::Asked>) {
+        let before = self.bucket.asked().len();
+        let done = action();
+        (done, self.bucket.asked().split_off(before))
+    }
+}
+
+fn json(finished: Finished) -> Value {
+    finished.json()
+}
+
+#[test]
+fn index_and_load_deliver_what_the_disk_has_with_one_get_a_sample() {
+    let Some(gateway) = gateway() else { return };
+    let of = Dataset::new(&gateway, "load", 240, 20_000);
+    let load = ["load", &of.catalog, "--report=json", "--digest", "--epochs=3", "--memory=64MB"];
+    let (report, asked) = of.asked_by(|| json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
+    assert_digests(&of.samples, &report);
+    assert_eq!((number(&report, "/samples"), number(&report, "/dataset_bytes")), (240, of.samples.bytes()));
+    let all = number(&report, "/samples") + number(&report, "/retried") + number(&report, "/hedged");
+    let gets = of_objects(&asked);
+    assert_eq!(gets.keys().copied().collect::<Vec<_>>(), ["GET"], "no HEAD, nothing else: {gets:?}");
+    // One in all three epochs: what is in memory is not asked for again.
+    assert_eq!(gets["GET"] as u64, all, "{report}");
+    assert_eq!(asked.len(), gets["GET"], "nothing was listed: {asked:?}");
+    assert_eq!(number(&report, "/origin_bytes"), of.samples.bytes());
+    for epoch in ["/epochs/1", "/epochs/2"] {
+        assert_eq!(number(&report, &format!("{epoch}/reads/origin/samples")), 0, "{report}");
+    }
+}
+
+#[test]
+fn a_bucket_is_loaded_without_a_catalog_and_listed_once() {
+    let Some(gateway) = gateway() else { return };
+    let of = Dataset::new(&gateway, "list", 60, 2000);
+    let load = ["load", &of.url(), "--report=json", "--digest", "--epochs=2", "--memory=64MB"];
+    let (report, asked) = of.asked_by(|| json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
+    assert_digests(&of.samples, &report);
+    let objects: usize = of_objects(&asked).values().sum();
+    assert_eq!(of_objects(&asked).get("HEAD"), None);
+    let lists = asked.len() - objects;
+    assert!((1..60).contains(&lists), "{lists} requests for a listing of 60 objects: {asked:?}");
+}
+
+#[test]
+fn with_memory_for_a_part_only_the_rest_is_asked_for_again() {
+    let Some(gateway) = gateway() else { return };
+    let of = Dataset::new(&gateway, "part", 120, 20_000);
+    let load =
+        ["load", &of.catalog, "--report=json", "--digest", "--epochs=3", "--memory=1MB", "--look-ahead=1MB"];
+    let (report, asked) = of.asked_by(|| json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
+    assert_digests(&of.samples, &report);
+    let extra = number(&report, "/retried") + number(&report, "/hedged");
+    let read: u64 =
+        (0..3).map(|epoch| number(&report, &format!("/epochs/{epoch}/reads/origin/samples"))).sum();
+    assert!(read > 120, "not all fits: {report}");
+    assert_eq!(of_objects(&asked)["GET"] as u64, read + extra, "{report}");
+}
+
+#[test]
+fn a_run_that_is_terminated_goes_on_where_it_was() {
+    let Some(gateway) = gateway() else { return };
+    let of = Dataset::new(&gateway, "resume", 61, 2000);
+    let state = of.directory.path().join("state.json");
+    let load = ["load", &of.catalog, "--report=json", "--ids", "--epochs=3", "--batch-size=4", "--seed=9"];
+    let whole = ids(&json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
+    let (mut draw, mut seen, mut ended) = (Draw::new(), Vec::new(), 0);
+    loop {
+        let out = tempfile::NamedTempFile::new().unwrap();
+        let mut command = gateway.foreread(&gateway.full, &load);
+        command.arg("--state").arg(&state).arg("--compute-ms=10");
+        command.stdout(out.reopen().unwrap()).stderr(Stdio::inherit());
+        let mut child = command.spawn().unwrap();
+        // Twice it is ended; then it may finish.
+        if ended < 2 {
+            std::thread::sleep(std::time::Duration::from_millis(150 + draw.below(250)));
+            let id = child.id().to_string();
+            Command::new("kill").args(["-TERM", &id]).stderr(Stdio::null()).status().unwrap();
+            ended += 1;
+        }
+        let status = child.wait().unwrap();
+        let said = std::fs::read_to_string(out.path()).unwrap();
+        if said.is_empty() {
+            assert!(!status.success(), "it was ended before it watched for signals");
+            continue;
+        }
+        seen = joined(seen, ids(&serde_json::from_str(&said).unwrap()));
+        if status.success() {
+            break;
+        }
+    }
+    assert_eq!(seen, whole, "FOREREAD_TEST_SEED={}", draw.seed);
+}
+
+#[test]
+fn an_object_that_was_replaced_after_indexing_is_named() {
+    let Some(gateway) = gateway() else { return };
+    let of = Dataset::new(&gateway, "replaced", 40, 2000);
+    let path = "set one/ü+/cats and dogs/img 8.jpg";
+    let length = std::fs::metadata(of.samples.path().join("cats and dogs/img 8.jpg")).unwrap().len();
+    of.bucket.put(path, &vec![7; length as usize]);
+    let load = ["load", &of.catalog, "--epochs=1"];
+    let (line, asked) = of.asked_by(|| quiet(&gateway, &mut gateway.foreread(&gateway.full, &load)).fails(1));
+    assert!(
+        line.contains("cats and dogs/img 8.jpg") && line.contains("changed since it was indexed"),
+        "{line}"
+    );
+    assert!(line.contains(&of.bucket.name), "{line}");
+    // The gateway compared, by `If-Match`: once, since asking again cannot help.
+    assert_eq!(asked.iter().filter(|asked| asked.status == 412).count(), 1, "{asked:?}");
+    // An object that is gone is named as well.
+    let gone = Dataset::new(&gateway, "gone", 10, 200);
+    gone.bucket.delete("set one/ü+/a/2");
+    let load = ["load", &gone.catalog, "--epochs=1"];
+    let line = quiet(&gateway, &mut gateway.foreread(&gateway.full, &load)).fails(1);
+    assert!(line.contains("not found") && line.contains(&gone.bucket.name), "{line}");
+}
+
+#[test]
+fn whoever_may_not_is_told_the_bucket_and_what_to_do() {
+    let Some(gateway) = gateway() else { return };
+    let of = Dataset::new(&gateway, "denied", 20, 200);
+    let bucket = &*of.bucket.name;
+    let (index, load) =
+        (["index", &of.url(), "-o", "/nonexistent/catalog"], ["load", &of.catalog, "--epochs=1"]);
+    let fails = |mut command: Command, says: &[&str]| {
+        let line = quiet(&gateway, &mut command).fails(1);
+        assert!(line.contains(bucket), "{line}");
+        assert!(says.iter().all(|words| line.contains(words)), "{says:?}: {line}");
+        assert!(line.len() < 600, "{line}");
+    };
+    // A bucket that needs signatures.
+    fails(gateway.unsigned(&index), &["AWS_SKIP_SIGNATURE", "credentials"]);
+    fails(gateway.unsigned(&load), &["AWS_SKIP_SIGNATURE", "credentials"]);
+    // A wrong secret, and a key that the store does not know.
+    let mut wrong = gateway.foreread(&gateway.full, &index);
+    wrong.env("AWS_SECRET_ACCESS_KEY", "wrong");
+    fails(wrong, &["AWS_SECRET_ACCESS_KEY"]);
+    let mut unknown = gateway.foreread(&gateway.full, &load);
+    unknown.env("AWS_ACCESS_KEY_ID", "nobody");
+    fails(unknown, &["AWS_ACCESS_KEY_ID"]);
+    // Neither may the reader, until the bucket says so.
+    fails(gateway.foreread(&gateway.reader, &index), &["s3:ListBucket"]);
+    fails(gateway.foreread(&gateway.reader, &load), &["s3:GetObject"]);
+    // One who may read but not list is told what is missing, and can load by a catalog.
+    of.bucket.let_read(&gateway.reader);
+    fails(gateway.foreread(&gateway.reader, &index), &["s3:ListBucket"]);
+    let digest = ["load", &of.catalog, "--epochs=1", "--report=json", "--digest"];
+    assert_digests(&of.samples, &json(quiet(&gateway, &mut gateway.foreread(&gateway.reader, &digest))));
+}
+
+#[test]
+fn a_bucket_that_is_not_there_is_named() {
+    let Some(gateway) = gateway() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let catalog = directory.path().join("catalog.foreread");
+    let index = ["index", "s3://no-such-bucket-here/images/", "-o", catalog.to_str().unwrap()];
+    let line = quiet(&gateway, &mut gateway.foreread(&gateway.full, &index)).fails(1);
+    assert!(line.contains("no-such-bucket-here") && line.contains("AWS_ENDPOINT_URL"), "{line}");
+}

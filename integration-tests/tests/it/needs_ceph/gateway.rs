@@ -1,0 +1,254 @@
+//! An S3 client of the tests' own, as small as can be: it makes buckets, puts objects and says who may do what. And the
+//! gateway's log, which says what it was asked.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::{Samples, foreread, output};
+
+/// How long the gateway may take to write its log.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One who is known to the gateway.
+#[derive(Clone, Debug)]
+pub struct User {
+    pub name: &'static str,
+    pub access: String,
+    pub secret: String,
+}
+
+/// The gateway, as the variable describes it.
+#[derive(Debug)]
+pub struct Gateway {
+    endpoint: String,
+    region: String,
+    log: String,
+    /// May do everything.
+    pub full: User,
+    /// May do what buckets allow.
+    pub reader: User,
+}
+
+/// A request as the gateway's log has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub method: String,
+    /// Path and query, as they were sent.
+    pub target: String,
+    pub status: u16,
+}
+
+impl Gateway {
+    pub fn new(told: &str) -> Self {
+        let told: Value = serde_json::from_str(told).unwrap();
+        let text = |pointer: &str| told.pointer(pointer).unwrap().as_str().unwrap().to_owned();
+        let user = |name: &'static str| User {
+            name,
+            access: text(&format!("/{name}/access_key")),
+            secret: text(&format!("/{name}/secret_key")),
+        };
+        Self {
+            endpoint: text("/endpoint"),
+            region: text("/region"),
+            log: text("/log"),
+            full: user("full"),
+            reader: user("reader"),
+        }
+    }
+
+    /// A bucket that nobody has used, of the user who may everything.
+    pub fn bucket(&self, what: &str) -> Bucket<'_> {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        let nanos = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+        let name = format!("{what}-{}-{nanos}-{made}", std::process::id());
+        let bucket = Bucket { of: self, name };
+        bucket.ask("PUT", "", "", b"");
+        bucket
+    }
+
+    /// `foreread` with these arguments and `who`'s keys, and nothing else that says where or who.
+    pub fn foreread(&self, who: &User, arguments: &[&str]) -> Command {
+        let mut command = self.unsigned(arguments);
+        command.env_remove("AWS_SKIP_SIGNATURE");
+        command.env("AWS_ACCESS_KEY_ID", &who.access).env("AWS_SECRET_ACCESS_KEY", &who.secret);
+        command
+    }
+
+    /// The same without keys, and unsigned.
+    pub fn unsigned(&self, arguments: &[&str]) -> Command {
+        let mut command = foreread(arguments);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("AWS_") {
+                command.env_remove(name);
+            }
+        }
+        command.env("HOME", "/nonexistent").env("AWS_EC2_METADATA_DISABLED", "true");
+        command.env("AWS_ENDPOINT_URL", &self.endpoint).env("AWS_REGION", &self.region);
+        command.env("AWS_ALLOW_HTTP", "true").env("AWS_SKIP_SIGNATURE", "true");
+        command
+    }
+
+    fn host(&self) -> &str {
+        self.endpoint.strip_prefix("http://").unwrap()
+    }
+
+    /// Sends a signed request (AWS Signature Version 4) and returns status and body.
+    fn send(&self, who: &User, method: &str, path: &str, query: &str, body: &[u8]) -> (u16, String) {
+        let said = output(Command::new("date").args(["-u", "+%Y%m%dT%H%M%SZ"])).stdout;
+        let now = String::from_utf8(said).unwrap().trim().to_owned();
+        let day = &now[..8];
+        let headers =
+            format!("host:{}\nx-amz-content-sha256:UNSIGNED-PAYLOAD\nx-amz-date:{now}\n", self.host());
+        let names = "host;x-amz-content-sha256;x-amz-date";
+        let canonical = format!("{method}\n{path}\n{query}\n{headers}\n{names}\nUNSIGNED-PAYLOAD");
+        let scope = format!("{day}/{}/s3/aws4_request", self.region);
+        let to_sign = format!("AWS4-HMAC-SHA256\n{now}\n{scope}\n{}", hex(&Sha256::digest(canonical)));
+        let mut key = format!("AWS4{}", who.secret).into_bytes();
+        for part in [day, &self.region, "s3", "aws4_request"] {
+            key = keyed(&key, part);
+        }
+        let signature = hex(&keyed(&key, &to_sign));
+        let query = if query.is_empty() { String::new() } else { format!("?{query}") };
+        let head = format!(
+            "{method} {path}{query} HTTP/1.1\r\nHost: {}\r\nx-amz-content-sha256: UNSIGNED-PAYLOAD\r\n\
+             x-amz-date: {now}\r\nContent-Length: {}\r\nConnection: close\r\n\
+             Authorization: AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}\r\n\r\n",
+            self.host(),
+            body.len(),
+            who.access
+        );
+        let mut stream = TcpStream::connect(self.host()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+        (status.unwrap_or_else(|| panic!("{method} {path}: {answer}")), answer)
+    }
+}
+
+/// A bucket of the user who may everything.
+#[derive(Debug)]
+pub struct Bucket<'a> {
+    of: &'a Gateway,
+    pub name: String,
+}
+
+impl Bucket<'_> {
+    pub fn url(&self, path: &str) -> String {
+        format!("s3://{}/{path}", self.name)
+    }
+
+    #[track_caller]
+    fn ask(&self, method: &str, path: &str, query: &str, body: &[u8]) {
+        let path = format!("/{}{}{}", self.name, if path.is_empty() { "" } else { "/" }, escape(path));
+        let (status, answer) = self.of.send(&self.of.full, method, &path, query, body);
+        assert!((200..300).contains(&status), "{method} {path}: {answer}");
+    }
+
+    pub fn put(&self, path: &str, bytes: &[u8]) {
+        self.ask("PUT", path, "", bytes);
+    }
+
+    pub fn delete(&self, path: &str) {
+        self.ask("DELETE", path, "", b"");
+    }
+
+    /// Every file of a directory, hidden ones too, below `prefix`.
+    pub fn upload(&self, samples: &Samples, prefix: &str) {
+        let mut pending = vec![samples.path().to_owned()];
+        while let Some(directory) = pending.pop() {
+            for entry in std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()) {
+                if entry.is_dir() {
+                    pending.push(entry);
+                } else {
+                    let path = entry.strip_prefix(samples.path()).unwrap().to_str().unwrap();
+                    self.put(&format!("{prefix}{path}"), &std::fs::read(&entry).unwrap());
+                }
+            }
+        }
+    }
+
+    /// Lets `who` read objects, and nothing else.
+    pub fn let_read(&self, who: &User) {
+        let policy = json!({"Version": "2012-10-17", "Statement": [{
+            "Effect": "Allow",
+            "Principal": {"AWS": [format!("arn:aws:iam:::user/{}", who.name)]},
+            "Action": ["s3:GetObject"],
+            "Resource": [format!("arn:aws:s3:::{}/*", self.name)],
+        }]});
+        self.ask("PUT", "", "policy=", policy.to_string().as_bytes());
+    }
+
+    /// All that the gateway has been asked of this bucket, in the order in which it answered.
+    pub fn asked(&self) -> Vec<Asked> {
+        // The log is written behind the answers: what was asked before the marker is there when the marker is.
+        static MARKS: AtomicU64 = AtomicU64::new(0);
+        let marker = format!("/{}/marker-{}", self.name, MARKS.fetch_add(1, Ordering::Relaxed));
+        self.of.send(&self.of.full, "GET", &marker, "", b"");
+        let began = Instant::now();
+        loop {
+            let log = String::from_utf8_lossy(&std::fs::read(&self.of.log).unwrap()).into_owned();
+            let asked: Vec<_> = log.lines().filter_map(|line| self.logged(line)).collect();
+            if let Some(end) = asked.iter().position(|asked| asked.target == marker) {
+                let before = asked[..end].iter();
+                return before.filter(|asked| !asked.target.contains("/marker-")).cloned().collect();
+            }
+            assert!(began.elapsed() < PATIENCE, "{marker} is not in {}", self.of.log);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What a line of the log says was asked of this bucket:
+    /// `... beast: 0x7f: 127.0.0.1 - full [date] "GET /bucket/key HTTP/1.1" 200 ...`.
+    fn logged(&self, line: &str) -> Option<Asked> {
+        let (_, line) = line.split_once(" beast: ")?;
+        let (_, line) = line.split_once(" \"")?;
+        let (request, rest) = line.split_once(" HTTP/1.1\" ")?;
+        let (method, target) = request.split_once(' ')?;
+        let of_this = target.strip_prefix('/')?.strip_prefix(&*self.name)?;
+        (of_this.is_empty() || of_this.starts_with(['/', '?'])).then_some(())?;
+        let status = rest.split(' ').next()?.parse().ok()?;
+        Some(Asked { method: method.to_owned(), target: target.to_owned(), status })
+    }
+}
+
+/// How many requests of each method were for objects.
+pub fn of_objects(asked: &[Asked]) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for asked in asked {
+        let (path, _) = asked.target.split_once('?').unwrap_or((&asked.target, ""));
+        if path.trim_matches('/').contains('/') {
+            *counts.entry(&*asked.method).or_default() += 1;
+        }
+    }
+    counts
+}
+
+fn keyed(key: &[u8], text: &str) -> Vec<u8> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
+    mac.update(text.as_bytes());
+    mac.finalize().into_bytes().to_vec()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A path as S3 wants it escaped.
+fn escape(path: &str) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(byte);
+    path.bytes()
+        .map(|byte| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}

@@ -7,6 +7,7 @@ use foreread_tier::{
     TierProfile,
 };
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesUnordered};
 use opendal::Operator;
 use tokio::sync::Semaphore;
@@ -84,5 +85,9 @@ impl Tier for OpendalOrigin {
 impl OriginTier for OpendalOrigin {
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         self.lister.list(prefix, after)
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        self.lister.stat(path)
     }
 }

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foreread_tier::{ErrorKind, Object, TierError, Version};
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, FuturesUnordered};
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use opendal::options::ListOptions;
 use opendal::{Metadata, Operator};
 use tokio::runtime::Handle;
@@ -64,6 +65,18 @@ impl Lister {
     ) -> Self {
         let at_once = config.parallelism.min(AT_ONCE);
         Self { of: Arc::new(Of { name, operator, list: config.list, at_once }), runtime }
+    }
+
+    /// One object by its path.
+    pub(crate) fn stat(&self, path: &str) -> BoxFuture<'static, Found> {
+        let (of, path, name) = (Arc::clone(&self.of), path.to_owned(), self.of.name);
+        let gone = TierError::new(ErrorKind::Other, name).with_object(&*path);
+        // On a task of its own, for the reason that listings are.
+        let found = self.runtime.spawn(async move {
+            let missing = || TierError::new(ErrorKind::NotFound, name).with_object(&*path);
+            of.stat(&path).await?.ok_or_else(missing)
+        });
+        found.map(|found| found.unwrap_or(Err(gone))).boxed()
     }
 
     pub(crate) fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Found> {
@@ -233,15 +246,20 @@ impl Of {
     }
 
     async fn ask(&self, path: &str, out: &Sender<Found>) -> Result<(), Enough> {
-        let found = match check_path(self.name, path) {
-            Err(error) => Err(error),
-            Ok(()) => match self.operator.stat(path).await {
-                Ok(metadata) if metadata.is_file() => self.known(path, &metadata),
-                Ok(_) => return Ok(()), // a directory, a device
-                Err(error) => Err(self.failed(path, &error)),
-            },
-        };
-        send(out, found).await
+        match self.stat(path).await.transpose() {
+            Some(found) => send(out, found).await,
+            None => Ok(()),
+        }
+    }
+
+    /// An object by its path; none where something else is there: a directory, a device.
+    async fn stat(&self, path: &str) -> Result<Option<Object>, TierError> {
+        check_path(self.name, path)?;
+        match self.operator.stat(path).await {
+            Ok(metadata) if metadata.is_file() => self.known(path, &metadata).map(Some),
+            Ok(_) => Ok(None),
+            Err(error) => Err(self.failed(path, &error)),
+        }
     }
 
     fn known(&self, path: &str, metadata: &Metadata) -> Found {

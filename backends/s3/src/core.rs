@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use foreread_tier::{Completions, OriginTier, ReadRequest, Tier, TierProfile};
-use futures::StreamExt;
+use foreread_tier::{Completions, ErrorKind, Object, OriginTier, ReadRequest, Tier, TierError, TierProfile};
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
+use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
 
 use crate::config::{MOST, PARALLELISM};
@@ -64,6 +65,13 @@ impl Tier for ObjectOrigin {
 impl OriginTier for ObjectOrigin {
     fn list(&self, prefix: &str, after: Option<&str>) -> Objects {
         on(self.runtime.clone(), self.listing.clone().list(prefix, after).boxed())
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        let found = stream::once(self.listing.clone().stat(path.into())).boxed();
+        let found = on(self.runtime.clone(), found).into_future();
+        let gone = TierError::new(ErrorKind::Closed, self.name()).with_object(path);
+        found.map(|(found, _)| found.unwrap_or(Err(gone))).boxed()
     }
 }
 

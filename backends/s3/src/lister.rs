@@ -94,6 +94,22 @@ impl Listing {
         futures::stream::unfold(walk, |mut walk| async move { Some((walk.next().await?, walk)) }).boxed()
     }
 
+    /// One object by its path: the first key that begins with it is the key itself, or there is none. A listing and no `HEAD`, because
+    /// whoever may list is told what is missing, and whoever may only read is not.
+    pub(crate) async fn stat(self, path: Arc<str>) -> Result<Object, TierError> {
+        let error = |kind, why: &str| self.place.error(kind, Some(&path), why);
+        check_path(&path).map_err(|why| error(ErrorKind::Invalid, why))?;
+        let key = self.location.key(&path);
+        let range = Range { after: String::new(), upto: None, token: None };
+        let page = self.page(&key, &range).await?;
+        match page.entries.into_iter().next() {
+            Some(entry) if entry.key == key => {
+                Ok(Object { path, size: entry.size, version: version(entry.tag) })
+            }
+            _ => Err(error(ErrorKind::NotFound, "there is no such object")),
+        }
+    }
+
     /// A page, after as many attempts as it takes and are worth it.
     async fn page(&self, below: &str, range: &Range) -> Result<Page, TierError> {
         let ask = Ask { prefix: below, after: &range.after, token: range.token.as_deref() };
@@ -230,9 +246,13 @@ impl Walk {
             let why = format!("{why}; rename or exclude it");
             return Some(Err(self.listing.place.error(ErrorKind::Invalid, Some(&path), why)));
         }
-        let version = tag.filter(|tag| !tag.is_empty()).map(|tag| Version::ETag(tag.into()));
-        Some(Ok(Object { path: path.into(), size, version }))
+        Some(Ok(Object { path: path.into(), size, version: version(tag) }))
     }
+}
+
+/// The state of an object that has this tag.
+fn version(tag: Option<String>) -> Option<Version> {
+    tag.filter(|tag| !tag.is_empty()).map(|tag| Version::ETag(tag.into()))
 }
 
 /// Cuts ranges off the end of one whose keys up to `last` are known, at most so many, the farthest first. Each begins

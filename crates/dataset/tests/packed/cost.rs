@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use bytes::Bytes;
 use foreread_dataset::{Catalog, IndexOptions};
+use foreread_tier::Span;
 use foreread_types::SampleId;
 use tokio::time::Instant;
 
@@ -80,14 +82,42 @@ async fn shards_are_indexed_at_once() {
 #[tokio::test]
 async fn an_archive_in_an_archive_is_one_sample() {
     let inner = hollow(40, |_| 0);
-    let inner = inner.read(0, inner.size);
+    let inner = Bytes::from(inner.read(0, inner.size));
     let mut content = Content::default();
-    for number in 0..4000 {
+    // Enough of them that heads are guessed.
+    for number in 0..14_000 {
         content.push(header(&format!("{number:08}.tar"), inner.len() as u64, b'0'));
         content.push(inner.clone());
         content.hole(inner.len().next_multiple_of(512) as u64 - inner.len() as u64);
     }
     content.push(end());
     let origin = Held::new([("a.tar", content)]);
-    check(&origin.index(&IndexOptions::default()).await.unwrap(), 4000);
+    check(&origin.index(&IndexOptions::default()).await.unwrap(), 14_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_are_found_from_many_places_too() {
+    let mut content = Content::default();
+    let mut places = Vec::new();
+    for number in 0..10_000u64 {
+        let length = 50_000 + number * 7919 % 30_001;
+        let head = length.to_le_bytes();
+        content.push(
+            [&head[..], &crc32c::crc32c(&head).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()]
+                .concat(),
+        );
+        places.push(content.size..content.size + length);
+        content.hole(length);
+        content.push(number.to_le_bytes()[..4].to_vec());
+    }
+    let origin = Held::new([("a.tfrecord", content)]).slow(Duration::from_millis(10));
+    let began = Instant::now();
+    let catalog = origin.index(&IndexOptions::default()).await.unwrap();
+    // One place alone would take 100 s.
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+    for (id, place) in places.into_iter().enumerate() {
+        assert_eq!(catalog.entry(SampleId(id as u64)).unwrap().span, Span::Range(place));
+    }
+    let sum = |number: u32| number.wrapping_sub(0xa282_ead8).rotate_left(15);
+    assert_eq!(catalog.crc32c(SampleId(9_999)), Some(sum(9_999)));
 }

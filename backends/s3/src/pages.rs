@@ -11,7 +11,9 @@ use foreread_tier::{ErrorKind, TierError};
 use object_store::aws::{AwsAuthorizer, AwsCredential};
 use object_store::client::{HttpClient, HttpRequest, HttpRequestBody};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
+use quick_xml::Reader;
+use quick_xml::escape::resolve_predefined_entity;
+use quick_xml::events::Event;
 
 use crate::credentials::Credentials;
 use crate::error::{Action, Place};
@@ -20,7 +22,7 @@ use crate::error::{Action, Place};
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A key, as a listing tells it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) key: String,
     pub(crate) size: u64,
@@ -128,37 +130,62 @@ impl S3Pages {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Document {
-    #[serde(default)]
-    contents: Vec<Contents>,
-    #[serde(default)]
-    is_truncated: bool,
-    next_continuation_token: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Contents {
-    key: String,
-    size: u64,
-    #[serde(rename = "ETag")]
-    tag: Option<String>,
-}
-
+/// Takes a page apart as it is read, because a million keys are a gigabyte of pages' text.
 fn parse(document: &[u8]) -> Result<Page, String> {
-    let document: Document = quick_xml::de::from_reader(document).map_err(|error| {
-        // The parser may show what it did not like, in lines.
-        error.to_string().lines().next().unwrap_or_default().chars().take(200).collect::<String>()
-    })?;
-    let entry = |Contents { key, size, tag }| Entry { key, size, tag };
-    let token = match (document.is_truncated, document.next_continuation_token) {
-        (false, _) => None,
-        (true, Some(token)) if !token.is_empty() => Some(token),
-        (true, _) => return Err("it goes on and does not say where".into()),
-    };
-    Ok(Page { entries: document.contents.into_iter().map(entry).collect(), token })
+    let mut reader = Reader::from_reader(document);
+    let (mut depth, mut text) = (0_u32, String::new());
+    let (mut page, mut entry, mut size) = (Page::default(), Entry::default(), None);
+    let mut truncated = false;
+    loop {
+        // The parser's own words may show what it did not like; where it was is enough.
+        let event = reader.read_event().map_err(|_| format!("no XML at byte {}", reader.error_position()))?;
+        match event {
+            Event::Start(start) => {
+                depth += 1;
+                text.clear();
+                match (depth, start.local_name().as_ref()) {
+                    (1, b"ListBucketResult") => {}
+                    (1, _) => return Err("it is no listing".into()),
+                    (2, b"Contents") => (entry, size) = (Entry::default(), None),
+                    _ => {}
+                }
+            }
+            Event::Text(more) => text.push_str(&more.decode().map_err(|_| "it is not UTF-8")?),
+            Event::CData(more) => text.push_str(&more.decode().map_err(|_| "it is not UTF-8")?),
+            Event::GeneralRef(reference) => match reference.resolve_char_ref() {
+                Ok(Some(character)) => text.push(character),
+                _ => {
+                    let name = reference.decode().map_err(|_| "it is not UTF-8")?;
+                    text.push_str(resolve_predefined_entity(&name).ok_or("it has an unknown entity")?);
+                }
+            },
+            Event::End(end) => {
+                match (depth, end.local_name().as_ref()) {
+                    (3, b"Key") => entry.key = std::mem::take(&mut text),
+                    (3, b"Size") => size = text.trim().parse().ok(),
+                    (3, b"ETag") => entry.tag = Some(std::mem::take(&mut text)),
+                    (2, b"Contents") => {
+                        entry.size = size.ok_or("an object has no size")?;
+                        page.entries.push(std::mem::take(&mut entry));
+                    }
+                    (2, b"IsTruncated") => truncated = text.trim() == "true",
+                    (2, b"NextContinuationToken") => page.token = Some(std::mem::take(&mut text)),
+                    _ => {}
+                }
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    break;
+                }
+            }
+            Event::Eof => return Err("it is cut off".into()),
+            _ => {}
+        }
+    }
+    page.token = page.token.filter(|token| truncated && !token.is_empty());
+    if truncated && page.token.is_none() {
+        return Err("it goes on and does not say where".into());
+    }
+    Ok(page)
 }
 
 #[cfg(test)]
@@ -171,7 +198,7 @@ mod tests {
     fn pages_are_taken_apart_and_nonsense_is_refused() {
         let page = "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
             <Name>b</Name><KeyCount>2</KeyCount><IsTruncated>true</IsTruncated>\
-            <Contents><Key>a &amp; b</Key><LastModified>x</LastModified><ETag>&quot;1&quot;</ETag><Size>3</Size></Contents>\
+            <Contents><Owner><Key>nobody</Key></Owner><Key>a &amp; b</Key><LastModified/><ETag>&quot;1&quot;</ETag><Size>3</Size></Contents>\
             <Contents><Key>c</Key><Size>4</Size></Contents><NextContinuationToken>next</NextContinuationToken>\
             </ListBucketResult>";
         let parsed = parse(page.as_bytes()).unwrap();
@@ -187,7 +214,11 @@ mod tests {
             b"<ListBucketResult><Contents>",
             b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
             b"<ListBucketResult><Contents><Key>a</Key><Size>-1</Size></Contents></ListBucketResult>",
+            b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>",
+            b"<ListBucketResult><Contents><Key>&unheard-of;</Key><Size>1</Size></Contents></ListBucketResult>",
+            b"<Error><Code>SlowDown</Code></Error>",
             &page.as_bytes()[..200],
+            &page.as_bytes()[..page.len() - 3],
         ] {
             assert!(parse(broken).is_err(), "{}", String::from_utf8_lossy(broken));
         }

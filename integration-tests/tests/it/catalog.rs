@@ -17,6 +17,24 @@ fn hidden_files_and_catalogs_are_no_samples() {
 }
 
 #[test]
+fn a_catalog_beside_the_data_is_used_instead_of_listing_them() {
+    let samples = Samples::awkward(30, 100);
+    let target = samples.path().to_str().unwrap();
+    let catalog = samples.path().join("catalog.foreread");
+    run(&mut foreread(["index", target, "-o", catalog.to_str().unwrap()])).ok();
+    samples.add("later", b"not in it");
+    assert_eq!(number(&load(&samples, &["--epochs=1"]), "/samples"), 30);
+    // Indexing lists, whatever lies there.
+    let said = run(&mut foreread(["index", target, "-o", catalog.to_str().unwrap()])).ok();
+    assert!(said.contains("31 samples"), "{said}");
+    assert_eq!(number(&load(&samples, &["--epochs=1"]), "/samples"), 31);
+    // One that is damaged is not passed over in silence.
+    fs::write(&catalog, &fs::read(&catalog).unwrap()[..500]).unwrap();
+    let said = run(&mut foreread(["load", target])).fails(1);
+    assert!(said.contains("catalog.foreread: the catalog is damaged"), "{said}");
+}
+
+#[test]
 fn a_catalog_loads_as_its_directory_does() {
     let samples = Samples::awkward(120, 1000);
     let directory = load(&samples, &["--digest", "--epochs=2", "--memory=1MB"]);

@@ -174,7 +174,7 @@ async fn refusals_by_chance_cost_little() {
 async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_together() {
     let asked = Duration::from_secs(2);
     let origin = Arc::new(FakeOrigin::uniform(50, SIZE).with_zeroes().with_latency(Duration::from_millis(5)));
-    let times = |seed| {
+    let moments = |seed| {
         let origin = Arc::clone(&origin);
         async move {
             let failing = FailingTier::new(Arc::clone(&origin));
@@ -188,13 +188,13 @@ async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_toget
             answers
         }
     };
-    let first = times(1).await;
+    let first = moments(1).await;
     assert!(first.iter().all(|(_, _, after)| *after >= 2 * asked), "{first:?}");
     let mut moments: Vec<_> = first.iter().map(|(_, _, after)| after.as_millis() / 10).collect();
     moments.dedup();
     assert!(moments.len() >= 10, "{moments:?}");
-    assert_eq!(first, times(1).await);
-    assert_ne!(first, times(2).await);
+    assert_eq!(first, moments(1).await);
+    assert_ne!(first, moments(2).await);
 }
 
 /// A ceiling and refusals by chance below it: both are found.

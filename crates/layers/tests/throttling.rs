@@ -190,9 +190,9 @@ async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_toget
     };
     let first = moments(1).await;
     assert!(first.iter().all(|(_, _, after)| *after >= 2 * asked), "{first:?}");
-    let mut moments: Vec<_> = first.iter().map(|(_, _, after)| after.as_millis() / 10).collect();
-    moments.dedup();
-    assert!(moments.len() >= 10, "{moments:?}");
+    let mut distinct: Vec<_> = first.iter().map(|(_, _, after)| after.as_millis() / 10).collect();
+    distinct.dedup();
+    assert!(distinct.len() >= 10, "{distinct:?}");
     assert_eq!(first, moments(1).await);
     assert_ne!(first, moments(2).await);
 }

@@ -9,10 +9,13 @@
 //! empty is split further by its own pages. This needs no directories: a flat bucket is listed as quickly as a tree, and
 //! a tree of a million directories with one file each no slower than a flat one.
 //!
+//! What is found is handed out in the order of the keys, so that a listing that was broken off can go on behind the last of
+//! them: what a later range has found waits for the ranges before it. The price is that it comes in bursts.
+//!
 //! Ranges are cut, never guessed: together they always are what was asked for, so each key comes once whatever the names
 //! look like. Pages that fail are asked for again here, because the layers do not see listings.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,12 +57,18 @@ pub(crate) struct Listing {
 /// Keys beyond `after`, up to and with `upto`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Range {
+    /// Where it began, which no other range does.
+    from: Arc<str>,
     after: String,
     upto: Option<String>,
     token: Option<String>,
 }
 
 impl Range {
+    fn beyond(after: String, upto: Option<String>) -> Self {
+        Self { from: after.as_str().into(), after, upto, token: None }
+    }
+
     fn holds(&self, key: &str) -> bool {
         key > self.after.as_str() && self.upto.as_ref().is_none_or(|upto| key <= upto.as_str())
     }
@@ -82,14 +91,14 @@ impl Listing {
         let base = self.location.base();
         let below = if prefix.is_empty() { base.clone() } else { format!("{base}{prefix}/") };
         let after = after.map(|after| format!("{base}{after}")).unwrap_or_default();
-        let range = Range { after, upto: None, token: None };
+        let range = Range::beyond(after, None);
         let walk = Walk {
             listing: Arc::new(self),
             base,
             below: below.into(),
+            parts: BTreeMap::from([(Arc::clone(&range.from), Part::default())]),
             waiting: VecDeque::from([range]),
             running: FuturesUnordered::new(),
-            found: VecDeque::new(),
         };
         futures::stream::unfold(walk, |mut walk| async move { Some((walk.next().await?, walk)) }).boxed()
     }
@@ -100,7 +109,7 @@ impl Listing {
         let error = |kind, why: &str| self.place.error(kind, Some(&path), why);
         check_path(&path).map_err(|why| error(ErrorKind::Invalid, why))?;
         let key = self.location.key(&path);
-        let range = Range { after: String::new(), upto: None, token: None };
+        let range = Range::beyond(String::new(), None);
         let page = self.page(&key, &range).await?;
         match page.entries.into_iter().next() {
             Some(entry) if entry.key == key => {
@@ -166,14 +175,27 @@ struct Walk {
     below: Arc<str>,
     waiting: VecDeque<Range>,
     running: FuturesUnordered<Running>,
+    /// What has been found and not handed out, by where its range began.
+    parts: BTreeMap<Arc<str>, Part>,
+}
+
+/// What one range has found.
+#[derive(Debug, Default)]
+struct Part {
     found: VecDeque<Result<Object, TierError>>,
+    /// Whether no more will come.
+    over: bool,
 }
 
 impl Walk {
     async fn next(&mut self) -> Option<Result<Object, TierError>> {
         loop {
-            if let Some(found) = self.found.pop_front() {
-                return Some(found);
+            while let Some(mut first) = self.parts.first_entry() {
+                match first.get_mut().found.pop_front() {
+                    Some(found) => return Some(found),
+                    None if first.get().over => drop(first.remove()),
+                    None => break,
+                }
             }
             self.start();
             match self.running.next().await? {
@@ -182,6 +204,7 @@ impl Walk {
                     // What one page cannot do after all attempts, the others cannot either.
                     self.waiting.clear();
                     self.running = FuturesUnordered::new();
+                    self.parts.clear();
                     return Some(Err(error));
                 }
             }
@@ -210,7 +233,9 @@ impl Walk {
             if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
                 let room = self.listing.most.saturating_sub(self.running.len() + self.waiting.len() + 1);
                 if self.listing.pages.begins_anywhere() {
-                    self.waiting.extend(split(&mut range, &self.below, &first.key, &last.key, room));
+                    let cut = split(&mut range, &self.below, &first.key, &last.key, room);
+                    self.parts.extend(cut.iter().map(|range| (Arc::clone(&range.from), Part::default())));
+                    self.waiting.extend(cut);
                 }
                 // Where a listing began before what was asked for, it is not there yet.
                 if last.key > range.after {
@@ -219,10 +244,10 @@ impl Walk {
             }
             self.waiting.push_front(range);
         }
-        for entry in entries {
-            let object = self.object(&asked, entry);
-            self.found.extend(object);
-        }
+        let found: Vec<_> = entries.into_iter().filter_map(|entry| self.object(&asked, entry)).collect();
+        let part = self.parts.entry(asked.from).or_default();
+        part.found.extend(found);
+        part.over = over;
     }
 
     /// What a key is, if it is one that counts.
@@ -269,7 +294,7 @@ fn split(range: &mut Range, below: &str, first: &str, last: &str, most: usize) -
         // Where a range before this one has ended, nothing is left to cut off.
         if range.upto.as_ref().is_none_or(|upto| beyond < *upto) {
             let upto = range.upto.replace(beyond.clone());
-            cut.push(Range { after: beyond, upto, token: None });
+            cut.push(Range::beyond(beyond, upto));
         }
     }
     cut
@@ -377,7 +402,6 @@ mod tests {
                 Err(error) => errors.push(error),
             }
         }
-        paths.sort_unstable();
         (paths, errors)
     }
 
@@ -403,7 +427,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_key_comes_once_whatever_the_names(
+        fn each_key_comes_once_and_in_order_whatever_the_names(
             names in prop::collection::vec(name(), 0..200),
             page in 1..40_usize,
             root in prop::sample::select(vec!["", "a", "a/b"]),

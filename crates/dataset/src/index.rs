@@ -1,12 +1,14 @@
 //! Making a catalog by listing an origin, and reading the heads of what lies in its shards.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use foreread_tier::{Object, OriginTier, TierError};
 use futures::StreamExt;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::names::refuse;
+use crate::partial::Partial;
 use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind, Format, format, packed};
 
 /// Names that cannot be listed, from which on the index is given up.
@@ -30,6 +32,9 @@ pub struct IndexOptions {
     pub format: Option<Format>,
     /// If there are any, these objects alone (their paths below the base URL); it is an error if one is not there.
     pub objects: Vec<String>,
+    /// Where an unfinished listing is kept, and gone on with the next time; nowhere if `None`. Only origins that list in
+    /// the order of paths (object stores do) can go on.
+    pub partial: Option<PathBuf>,
 }
 
 impl IndexOptions {
@@ -78,6 +83,8 @@ pub struct Progress {
     pub requests: u64,
     /// What they have read, in bytes.
     pub bytes_read: u64,
+    /// Objects that an earlier listing, which was broken off, had found.
+    pub resumed: u64,
 }
 
 struct Filter {
@@ -128,6 +135,15 @@ struct Found {
     unwanted: u64,
 }
 
+impl Found {
+    fn add(&mut self, object: Object) {
+        self.progress.objects += 1;
+        self.progress.samples += 1;
+        self.progress.bytes = self.progress.bytes.saturating_add(object.size);
+        self.objects.push(object);
+    }
+}
+
 impl Catalog {
     /// Lists an origin and makes the catalog of what it holds. `progress` is called after each object that is found, and
     /// where those are shards, whenever some of one has been read.
@@ -146,7 +162,7 @@ impl Catalog {
     /// [`DatasetErrorKind::Reading`] if one cannot be read, and those of [`Catalog::from_objects`].
     ///
     /// # Cancel safety
-    /// Dropping the future ends the listing and leaves nothing behind.
+    /// Dropping the future ends the listing and leaves nothing behind but the file of [`IndexOptions::partial`].
     pub async fn index(
         origin: &dyn OriginTier,
         base_url: &str,
@@ -182,19 +198,27 @@ async fn list(
     let all = named.is_empty();
     let mut found = Found::default();
     let (mut first, mut errors) = (None, 0u64);
-    let mut listing = origin.list("", None);
+    let mut partial = None;
+    let path = options.partial.as_deref().filter(|_| all && origin.profile().lists_in_order);
+    if let Some((unfinished, before)) = path.and_then(|path| Partial::open(path, base_url, options)) {
+        found.progress.resumed = before.len() as u64;
+        before.into_iter().for_each(|object| found.add(object));
+        partial = Some(unfinished);
+    }
+    let mut listing = origin.list("", partial.as_ref().and_then(Partial::after));
     while (all || !named.is_empty())
         && let Some(object) = listing.next().await
     {
+        if let Ok(object) = &object {
+            let wanted = !object.path.ends_with(CATALOG_SUFFIX) && filter.wants(&object.path);
+            partial = partial.and_then(|partial| partial.note(object, wanted));
+        }
         match object {
             Ok(object) if !all && !named.remove(&*object.path) => {}
             Ok(object) if object.path.ends_with(CATALOG_SUFFIX) => found.catalogs += 1,
             Ok(object) if !filter.wants(&object.path) => found.unwanted += 1,
             Ok(object) => {
-                found.progress.objects += 1;
-                found.progress.samples += 1;
-                found.progress.bytes = found.progress.bytes.saturating_add(object.size);
-                found.objects.push(object);
+                found.add(object);
                 progress(found.progress);
             }
             Err(error) if !all && !error.object().is_some_and(|path| named.contains(path)) => {
@@ -211,6 +235,15 @@ async fn list(
                 }
             }
         }
+    }
+    match (&first, partial) {
+        (None, Some(partial)) => partial.end(),
+        (Some(_), Some(mut partial)) => {
+            if let Err(error) = partial.keep() {
+                tracing::debug!(%error, "an unfinished listing cannot be kept");
+            }
+        }
+        _ => {}
     }
     match first {
         Some(first) => Err(incomplete(base_url, errors, first)),

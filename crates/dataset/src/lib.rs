@@ -35,6 +35,7 @@ mod index;
 mod layout;
 mod names;
 mod packed;
+mod partial;
 mod stored;
 
 #[cfg(test)]

@@ -19,12 +19,15 @@ pub struct TierProfile {
     pub alignment: u64,
     /// Whether the kernel of this machine caches what is read from it, so that keeping a second copy gains nothing.
     pub kernel_cached: bool,
+    /// Whether a listing hands out objects in the order of their paths, as bytes: then one that was broken off can go on
+    /// behind the last of them.
+    pub lists_in_order: bool,
 }
 
 impl TierProfile {
     /// A profile with the given parallelism, and no preference otherwise.
     pub const fn new(parallelism: usize) -> Self {
-        Self { parallelism, preferred_block: 1, alignment: 1, kernel_cached: false }
+        Self { parallelism, preferred_block: 1, alignment: 1, kernel_cached: false, lists_in_order: false }
     }
 
     /// The same with a preferred block of `bytes`.
@@ -37,6 +40,12 @@ impl TierProfile {
     #[must_use]
     pub const fn with_alignment(self, bytes: u64) -> Self {
         Self { alignment: bytes, ..self }
+    }
+
+    /// The same, listing in the order of paths or not.
+    #[must_use]
+    pub const fn with_listing_in_order(self, ordered: bool) -> Self {
+        Self { lists_in_order: ordered, ..self }
     }
 
     /// The same, cached by this machine's kernel or not.

@@ -3,12 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Samples, assert_digests, clean, foreread, number, run};
+use crate::support::{Samples, assert_digests, clean, foreread, number, run, watch};
 
 /// What must never be printed, nor the key beside it.
 pub const SECRET: &str = "hush-hush-secret";
@@ -155,6 +156,39 @@ fn a_million_keys_are_indexed_in_bounded_memory() {
     println!("{took:?}, {} pages, {} MiB", requests.list, peak >> 20);
     assert!(requests.list < 2_000, "{requests:?}");
     assert!(peak < 300 << 20, "{} MiB", peak >> 20);
+}
+
+#[test]
+fn a_listing_that_is_killed_goes_on_where_it_was() {
+    let store = Store::start();
+    store.numbered("train", Numbered::new(150_000, 1_000));
+    let directory = tempfile::tempdir().unwrap();
+    let name = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let index = |file: &str| at(&store, &["index", "s3://train", "-o", file]);
+    let whole = run(&mut index(&name("whole"))).ok();
+    let pages = store.requests().list;
+    store.reset();
+    store.set_latency(Duration::from_millis(30));
+    let partial = directory.path().join("broken.partial");
+    let killed = watch(&mut index(&name("broken")), Duration::from_secs(120), |process| {
+        if fs::metadata(&partial).is_ok_and(|file| file.len() > 3 << 20) {
+            kill(process);
+        }
+    });
+    assert_eq!(killed.code, None, "{}", killed.stderr);
+    store.set_latency(Duration::ZERO);
+    store.reset();
+    let rest = run(&mut index(&name("broken"))).ok();
+    assert!(rest.contains("objects had been listed before"), "{rest}");
+    assert!(store.requests().list < pages * 9 / 10, "{:?} of {pages}", store.requests());
+    let print = |said: &str| said.split("fingerprint ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    assert_eq!(print(&rest), print(&whole));
+    assert!(!partial.exists() && !directory.path().join("whole.partial").exists());
+}
+
+fn kill(process: u32) {
+    let killed = Command::new("kill").args(["-9", &process.to_string()]).status();
+    assert!(killed.is_ok_and(|status| status.success()));
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub fn run(options: &Index) -> Result<()> {
         None => default_name(&options.targets),
     };
     refuse_to_replace(Path::new(&path))?;
+    index.partial = Some(format!("{path}.partial").into());
     let (first, more) =
         options.targets.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
     let builder = more.iter().fold(Loader::builder(first), |builder, shard| builder.shard(shard));
@@ -56,8 +57,11 @@ pub fn run(options: &Index) -> Result<()> {
         catalog.labels().len(),
         catalog.fingerprint()
     )?;
+    let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
+    if last.resumed > 0 {
+        writeln!(out, "{} objects had been listed before it was broken off", last.resumed)?;
+    }
     if catalog.format() != Format::Files {
-        let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
         writeln!(out, "{}", cost(catalog.format(), &last, took.as_secs_f64()))?;
     }
     Ok(out.flush()?)

@@ -38,10 +38,15 @@ async fn list<T: OriginTier + ?Sized>(
     let what = format!("listing {prefix:?} after {after:?}");
     let mut found = BTreeMap::new();
     let mut stream = origin.list(prefix, after);
+    let mut last = String::new();
     loop {
         match tokio::time::timeout(PATIENCE, stream.next()).await {
             Ok(Some(Ok(object))) => {
                 let path = object.path.to_string();
+                if origin.profile().lists_in_order {
+                    assert!(last < path, "{what}: {path} after {last}, and it says that it lists in order");
+                    last.clone_from(&path);
+                }
                 assert!(found.insert(path, object.clone()).is_none(), "{what}: {} twice", object.path);
             }
             Ok(Some(Err(error))) => panic!("{what}: {error}"),

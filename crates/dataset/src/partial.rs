@@ -1,0 +1,227 @@
+//! A listing that was broken off, kept in a file until it has come to its end.
+//!
+//! An origin that hands out its objects in the order of their paths can go on behind the last of them. So what has been
+//! found is written down as it comes, a line of JSON for each object, and from time to time a line that says how far the
+//! listing has come; what stands behind the last such line may be torn and is left out. The file belongs to one place and one choice of
+//! objects, which its first line names; for any other it is begun anew. The price is a hundred bytes an object on disk for as long as
+//! the listing takes, and nothing for origins that hand out objects in another order: the file is given up at the first.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use foreread_tier::{Object, Version};
+use serde::{Deserialize, Serialize};
+
+use crate::IndexOptions;
+
+/// How many objects lie between two lines that say how far the listing has come.
+const EVERY: u64 = 10_000;
+
+/// What a file is for: its first line.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    unfinished_listing: u32,
+    base_url: String,
+    include: Vec<String>,
+    exclude: Vec<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Line {
+    /// One that is wanted: path, length, time or tag.
+    #[serde(rename = "o")]
+    Object(String, u64, Option<i64>, Option<String>),
+    /// All up to this path has been listed.
+    #[serde(rename = "upto")]
+    UpTo(String),
+}
+
+/// The file of a listing that is going on.
+#[derive(Debug)]
+pub(crate) struct Partial {
+    path: PathBuf,
+    out: BufWriter<File>,
+    last: String,
+    since: u64,
+}
+
+impl Partial {
+    /// Opens or begins the file of this listing: with what it says, and the path behind which the listing goes on. None
+    /// where no file can be had: then the listing is not kept.
+    pub(crate) fn open(path: &Path, base_url: &str, options: &IndexOptions) -> Option<(Self, Vec<Object>)> {
+        let head = Head {
+            unfinished_listing: 1,
+            base_url: base_url.to_owned(),
+            include: options.include.clone(),
+            exclude: options.exclude.clone(),
+        };
+        let (found, last, length) = read(path, &head).unwrap_or_default();
+        let begin = || -> std::io::Result<BufWriter<File>> {
+            let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+            file.set_len(length)?;
+            file.seek(SeekFrom::End(0))?;
+            let mut out = BufWriter::new(file);
+            if length == 0 {
+                serde_json::to_writer(&mut out, &head)?;
+                out.write_all(b"\n")?;
+            }
+            Ok(out)
+        };
+        match begin() {
+            Ok(out) => Some((Self { path: path.to_owned(), out, last, since: 0 }, found)),
+            Err(error) => {
+                tracing::debug!(%error, path = %path.display(), "an unfinished listing cannot be kept");
+                None
+            }
+        }
+    }
+
+    /// Behind which path the listing goes on.
+    pub(crate) fn after(&self) -> Option<&str> {
+        (!self.last.is_empty()).then_some(self.last.as_str())
+    }
+
+    /// Notes the next object that was listed, wanted or not; gives the file up, and returns `None`, where it came out of
+    /// order or cannot be written.
+    pub(crate) fn note(mut self, object: &Object, wanted: bool) -> Option<Self> {
+        if *object.path <= *self.last || self.write(object, wanted).is_err() {
+            self.end();
+            return None;
+        }
+        Some(self)
+    }
+
+    fn write(&mut self, object: &Object, wanted: bool) -> std::io::Result<()> {
+        if wanted {
+            let (modified, tag) = match &object.version {
+                Some(Version::Modified(time)) => (Some(*time), None),
+                Some(Version::ETag(tag)) => (None, Some(tag.to_string())),
+                _ => (None, None),
+            };
+            let line = Line::Object(object.path.to_string(), object.size, modified, tag);
+            serde_json::to_writer(&mut self.out, &line)?;
+            self.out.write_all(b"\n")?;
+        }
+        self.last.clear();
+        self.last.push_str(&object.path);
+        self.since += 1;
+        if self.since == EVERY { self.keep() } else { Ok(()) }
+    }
+
+    /// Writes down how far the listing has come.
+    pub(crate) fn keep(&mut self) -> std::io::Result<()> {
+        self.since = 0;
+        serde_json::to_writer(&mut self.out, &Line::UpTo(self.last.clone()))?;
+        self.out.write_all(b"\n")?;
+        self.out.flush()
+    }
+
+    /// Removes the file: the listing is complete, or cannot be gone on with.
+    pub(crate) fn end(self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!(%error, path = %self.path.display(), "an unfinished listing could not be removed");
+        }
+    }
+}
+
+/// What a file of this head holds: the objects up to the last mark, the path there, and the length of the file up to there.
+fn read(path: &Path, head: &Head) -> Option<(Vec<Object>, String, u64)> {
+    // A pipe in the file's place is not waited for.
+    if !std::fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut lines = BufReader::new(File::open(path).ok()?);
+    let mut line = String::new();
+    let mut length = lines.read_line(&mut line).ok()? as u64;
+    if serde_json::from_str::<Head>(&line).ok()? != *head {
+        return None;
+    }
+    let mut kept = (Vec::new(), String::new(), length);
+    let mut found: Vec<Object> = Vec::new();
+    loop {
+        line.clear();
+        match lines.read_line(&mut line) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => length += read as u64,
+        }
+        match serde_json::from_str::<Line>(&line) {
+            Ok(Line::Object(path, size, modified, tag)) => {
+                let version = modified
+                    .map(Version::Modified)
+                    .or_else(|| tag.map(|tag| Version::ETag(tag.into())));
+                found.push(Object { path: path.into(), size, version });
+            }
+            Ok(Line::UpTo(last)) => {
+                kept.0.append(&mut found);
+                (kept.1, kept.2) = (last, length);
+            }
+            Err(_) => break,
+        }
+    }
+    Some(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(path: &str) -> Object {
+        Object { path: path.into(), size: 7, version: Some(Version::ETag("\"t\"".into())) }
+    }
+
+    fn open(path: &Path, options: &IndexOptions) -> (Partial, Vec<Object>) {
+        Partial::open(path, "s3://b", options).unwrap()
+    }
+
+    #[test]
+    fn a_listing_goes_on_behind_its_last_mark() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, options) = (directory.path().join("x.partial"), IndexOptions::default());
+        let (mut partial, found) = open(&path, &options);
+        assert!(found.is_empty() && partial.after().is_none());
+        for (name, wanted) in [("a", true), ("b", false), ("c\n\"", true)] {
+            partial = partial.note(&object(name), wanted).unwrap();
+        }
+        partial.keep().unwrap();
+        // What comes behind the mark is torn.
+        partial = partial.note(&object("d"), true).unwrap();
+        partial.out.write_all(b"{\"o\":[\"e").unwrap();
+        drop(partial);
+        for _ in 0..2 {
+            let (partial, found) = open(&path, &options);
+            assert_eq!(found, [object("a"), object("c\n\"")]);
+            assert_eq!(partial.after(), Some("c\n\""));
+            let partial = partial.note(&object("d"), true).unwrap();
+            drop(partial);
+        }
+        let (partial, _) = open(&path, &options);
+        partial.end();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_belongs_to_another_listing_is_begun_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.partial");
+        let (partial, _) = open(&path, &IndexOptions::default());
+        let mut partial = partial.note(&object("a"), true).unwrap();
+        partial.keep().unwrap();
+        drop(partial);
+        let (partial, found) = open(&path, &IndexOptions::default().including("*.jpg"));
+        assert!(found.is_empty() && partial.after().is_none());
+        drop(partial);
+        std::fs::write(&path, b"\xff\xfe no listing").unwrap();
+        assert!(open(&path, &IndexOptions::default()).1.is_empty());
+    }
+
+    #[test]
+    fn a_listing_out_of_order_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.partial");
+        let (partial, _) = open(&path, &IndexOptions::default());
+        let partial = partial.note(&object("b"), true).unwrap();
+        assert!(partial.note(&object("a"), true).is_none());
+        assert!(!path.exists());
+    }
+}

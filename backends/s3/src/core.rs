@@ -37,8 +37,9 @@ impl fmt::Debug for ObjectOrigin {
 
 impl ObjectOrigin {
     pub(crate) fn new(reader: Reader, listing: Listing, parallelism: Option<usize>, runtime: Handle) -> Self {
-        let profile =
-            TierProfile::new(parallelism.unwrap_or(PARALLELISM)).with_preferred_block(PREFERRED_BLOCK).with_listing_in_order(true);
+        let profile = TierProfile::new(parallelism.unwrap_or(PARALLELISM))
+            .with_preferred_block(PREFERRED_BLOCK)
+            .with_listing_in_order(true);
         // The layers find out how many are worth having under way; this only keeps a batch from opening more sockets
         // than a process has.
         let most = parallelism.unwrap_or(MOST / 4);

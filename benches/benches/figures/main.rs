@@ -7,6 +7,7 @@ mod catalog;
 mod disk_tier;
 mod local_directory;
 mod memory_tier;
+mod object_store;
 mod oracle;
 mod peers;
 mod planner;
@@ -26,7 +27,7 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type Measure = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, Measure); 10] = [
+const ALL: [(&str, Measure); 11] = [
     ("oracle", |_| oracle::figures()),
     ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),
@@ -35,6 +36,7 @@ const ALL: [(&str, Measure); 10] = [
     ("local_directory", local_directory::figures),
     ("throttled_origin", throttled_origin::figures),
     ("disk_tier", disk_tier::figures),
+    ("object_store", |_| object_store::figures()),
     ("predictions", |_| predictions::figures()),
     ("peers", peers::figures),
 ];
@@ -69,6 +71,7 @@ fn part(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "disk_tier" => disk_tier::part(rest),
         Some((name, rest)) if name == "planner" => planner::part(rest),
         Some((name, _)) if name == "memory_tier" => memory_tier::part(),
+        Some((name, rest)) if name == "object_store" => object_store::part(rest),
         Some((name, rest)) if name == "local_directory" => local_directory::part(rest),
         Some((name, rest)) if name == "throttled_origin" => throttled_origin::part(rest),
         _ => bail!("there is no part {args:?}"),

@@ -147,9 +147,8 @@ fn read(path: &Path, head: &Head) -> Option<(Vec<Object>, String, u64)> {
         }
         match serde_json::from_str::<Line>(&line) {
             Ok(Line::Object(path, size, modified, tag)) => {
-                let version = modified
-                    .map(Version::Modified)
-                    .or_else(|| tag.map(|tag| Version::ETag(tag.into())));
+                let version =
+                    modified.map(Version::Modified).or_else(|| tag.map(|tag| Version::ETag(tag.into())));
                 found.push(Object { path: path.into(), size, version });
             }
             Ok(Line::UpTo(last)) => {

@@ -243,7 +243,7 @@ impl Shared {
             true => utf8_percent_encode(name, NON_ALPHANUMERIC).to_string(),
             false => name.to_owned(),
         };
-        Ok(Reply::text(xml::page(&asked.bucket, &query, &page, encode)))
+        Ok(Reply::text(xml::page(&asked.bucket, &query, &page, encoded, encode)))
     }
 
     fn put(&self, bucket: &str, key: &str, content: Bytes) -> Result<Reply, Refusal> {

@@ -17,7 +17,13 @@ pub(super) fn error(code: &str, message: &str, extra: &str) -> String {
 }
 
 /// A page of a listing. Names are percent-encoded where the client asked for that.
-pub(super) fn page(bucket: &str, query: &Query, page: &Page, encode: impl Fn(&str) -> String) -> String {
+pub(super) fn page(
+    bucket: &str,
+    query: &Query,
+    page: &Page,
+    encoded: bool,
+    encode: impl Fn(&str) -> String,
+) -> String {
     let mut text = String::with_capacity(256 + page.lines.len() * 200);
     text.push_str(HEAD);
     text.push_str("<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Name>");
@@ -25,6 +31,9 @@ pub(super) fn page(bucket: &str, query: &Query, page: &Page, encode: impl Fn(&st
     text.push_str("</Name><Prefix>");
     escape(&mut text, &encode(&query.prefix));
     text.push_str("</Prefix>");
+    if encoded {
+        text.push_str("<EncodingType>url</EncodingType>");
+    }
     for line in &page.lines {
         match line {
             Line::Key { key, size, tag } => {

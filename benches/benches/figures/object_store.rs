@@ -27,6 +27,7 @@ const SAMPLES: u64 = 20_000;
 const SIZE: u64 = 110_000;
 const PARALLELISM: usize = 32;
 const LATENCY: Duration = Duration::from_millis(20);
+const AT_ONCE: usize = 64;
 const ROUNDS: usize = 5;
 
 /// Requests a second that a throttling store puts up with, and how many samples are read from it: 30 seconds' worth.
@@ -125,21 +126,28 @@ fn beside_a_bare_loop(store: &Store) -> Result<Vec<Figure>> {
     ])
 }
 
+/// A store that works on so many requests at once. Nobody says how many to foreread; a bare loop is told.
 fn with_latency(store: &Store) -> Result<Vec<Figure>> {
     store.set_latency(LATENCY);
-    let possible = PARALLELISM as f64 / LATENCY.as_secs_f64();
-    let found = ask(store, "bare").and_then(|bare| Ok((bare, ask(store, "foreread")?)));
+    store.set_at_once(Some(AT_ONCE));
+    let found =
+        ask(store, "foreread-free").and_then(|found| Ok((found, ask(store, &format!("bare-{AT_ONCE}"))?)));
     store.set_latency(Duration::ZERO);
-    let ((bare, _), (found, requests)) = found?;
-    let (bare, rate) = (bare.first().map_or(0.0, Found::rate), found.first().map_or(0.0, Found::rate));
-    let name = format!("the same with {} ms: samples/s / (parallelism / latency)", LATENCY.as_millis());
-    let most = requests.peak_in_flight;
-    Ok(vec![
-        Figure::new(name, Asked::AtLeast(0.95), rate / possible, "x")
-            .note(format!("{rate:.0} samples/s of {possible:.0}, {most} at once at most")),
-        Figure::new("the same: samples/s / a bare loop's", Asked::AtLeast(0.95), rate / bare, "x")
-            .note(format!("a bare loop {bare:.0} samples/s")),
-    ])
+    store.set_at_once(None);
+    let ((found, requests), (bare, _)) = found?;
+    let bare = bare.first().map_or(0.0, Found::rate);
+    // From the start on, the time in which it finds out included.
+    let rate = found.iter().map(|epoch| epoch.samples).sum::<f64>()
+        / found.iter().map(|epoch| epoch.used.seconds).sum::<f64>();
+    let (most, possible) = (requests.peak_in_flight, AT_ONCE as f64 / LATENCY.as_secs_f64());
+    let name = format!(
+        "the same from a store of {} ms and {AT_ONCE} at once, found by itself: / a bare loop's",
+        LATENCY.as_millis()
+    );
+    Ok(vec![Figure::new(name, Asked::AtLeast(0.95), rate / bare, "x").note(format!(
+        "{rate:.0} samples/s, at most {most} asked for at once; a bare loop of {AT_ONCE} {bare:.0}; {AT_ONCE} / {} ms is {possible:.0}",
+        LATENCY.as_millis()
+    ))])
 }
 
 /// A store that refuses what is beyond so many requests a second.
@@ -220,10 +228,12 @@ fn line(name: &str, rates: &[f64], cpu: f64, requests: &Requests) -> Figure {
 
 pub fn part(args: &[String]) -> Result<()> {
     let found = match args.first().map(String::as_str) {
-        Some("bare") => bare()?,
+        Some("bare") => bare(PARALLELISM)?,
+        Some("foreread-free") => foreread("s3://bench", None, Memory::Bytes(0), 2)?,
         Some("foreread") => foreread("s3://bench", Some(PARALLELISM), Memory::Bytes(0), 1)?,
         Some("foreread-memory") => foreread("s3://bench", None, Memory::Bytes(4 << 30), 2)?,
         Some("foreread-slow") => foreread("s3://slow", None, Memory::Bytes(0), 1)?,
+        Some(who) if who.starts_with("bare-") => bare(who["bare-".len()..].parse()?)?,
         _ => bail!("there is no contender {args:?}"),
     };
     share::answer(&found)
@@ -251,7 +261,7 @@ fn foreread(url: &str, parallelism: Option<usize>, memory: Memory, epochs: u64) 
 }
 
 /// As many GETs at once, of the client that the S3 backend uses, and their bytes let go.
-fn bare() -> Result<Vec<Found>> {
+fn bare(parallelism: usize) -> Result<Vec<Found>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // It chooses the library for TLS, without which no client can be made.
     let context =
@@ -273,7 +283,7 @@ fn bare() -> Result<Vec<Found>> {
         async move { Ok::<_, object_store::Error>(client.get(&key).await?.bytes().await?.len()) }
     });
     let samples = runtime.block_on(async {
-        let mut gets = gets.buffer_unordered(PARALLELISM);
+        let mut gets = gets.buffer_unordered(parallelism);
         let mut samples = 0.0;
         while let Some(length) = gets.next().await {
             ensure!(length? as u64 == SIZE);

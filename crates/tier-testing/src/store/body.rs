@@ -110,7 +110,7 @@ impl http_body::Body for Body {
         self.range.start += length;
         self.sent += length;
         if self.counts {
-            self.flight.0.bytes.fetch_add(length, Relaxed);
+            self.flight.counters.bytes.fetch_add(length, Relaxed);
         }
         Poll::Ready(Some(Ok(Frame::data(part))))
     }

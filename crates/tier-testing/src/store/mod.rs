@@ -40,6 +40,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
 
 pub use body::PART;
 pub use content::{Content, Numbered, made};
@@ -90,6 +91,7 @@ impl Store {
             access: Access::default(),
             ceiling: RwLock::default(),
             latency: AtomicU64::new(0),
+            places: RwLock::default(),
             tags: AtomicU64::new(1),
         });
         let runtime = Builder::new_multi_thread()
@@ -174,6 +176,12 @@ impl Store {
     /// Waits so long before each answer.
     pub fn set_latency(&self, latency: Duration) {
         self.shared.latency.store(latency.as_nanos() as u64, Relaxed);
+    }
+
+    /// Works on so many requests at once, from the wait before an answer to its end, and lets the others wait; `None` for any number.
+    pub fn set_at_once(&self, requests: Option<usize>) {
+        let places = requests.map(|requests| Arc::new(Semaphore::new(requests)));
+        *self.shared.places.write().unwrap_or_else(PoisonError::into_inner) = places;
     }
 
     /// Answers `503 SlowDown` above so many requests a second; `None` for no ceiling.

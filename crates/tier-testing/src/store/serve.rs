@@ -15,6 +15,7 @@ use hyper::header::{
 };
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use tokio::sync::Semaphore;
 
 use super::access::Access;
 use super::answer::Refusal;
@@ -33,6 +34,8 @@ pub(super) struct Shared {
     pub(super) access: Access,
     pub(super) ceiling: RwLock<Option<Ceiling>>,
     pub(super) latency: AtomicU64, // nanoseconds
+    /// How many requests are worked on at once; the others wait.
+    pub(super) places: RwLock<Option<Arc<Semaphore>>>,
     pub(super) tags: AtomicU64,
 }
 
@@ -81,7 +84,7 @@ impl Shared {
             let flight = self.counters.start(Kind::Other);
             return self.refuse(&Refusal::InvalidArgument("Not UTF-8"), flight);
         };
-        let flight = self.counters.start(asked.kind);
+        let mut flight = self.counters.start(asked.kind);
         if self.ceiling.read().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|c| !c.admits()) {
             self.counters.refused.fetch_add(1, Relaxed);
             return self.refuse(&Refusal::SlowDown(None), flight);
@@ -93,6 +96,10 @@ impl Shared {
             Some(Fault::Late(time) | Fault::StallHeaders(time)) => time,
             _ => Duration::ZERO,
         };
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(places) = places {
+            flight.place = places.acquire_owned().await.ok();
+        }
         if latency + added > Duration::ZERO {
             tokio::time::sleep(latency + added).await;
         }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use tokio::sync::OwnedSemaphorePermit;
+
 /// What a request wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -105,16 +107,20 @@ impl Counters {
         counter.fetch_add(1, Relaxed);
         let now = self.in_flight.fetch_add(1, Relaxed) + 1;
         self.peak.fetch_max(now, Relaxed);
-        Flight(Arc::clone(self))
+        Flight { counters: Arc::clone(self), place: None }
     }
 }
 
 /// One request under way.
 #[derive(Debug)]
-pub(super) struct Flight(pub(super) Arc<Counters>);
+pub(super) struct Flight {
+    pub(super) counters: Arc<Counters>,
+    /// Its place among those that are worked on at once, where there is a limit.
+    pub(super) place: Option<OwnedSemaphorePermit>,
+}
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+        self.counters.in_flight.fetch_sub(1, Relaxed);
     }
 }

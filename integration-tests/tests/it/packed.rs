@@ -4,10 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use foreread_dataset::Catalog;
+use foreread_tier_testing::store::Store;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
+use crate::s3::at;
 use crate::support::{content, foreread, number, order, run};
 
 /// A shard that some other program has made (`crates/dataset/tests/files`).
@@ -110,6 +112,57 @@ fn a_webdataset_is_delivered_by_extents() {
     let again = load(path, &cached);
     assert_delivered(&again, &samples);
     assert_eq!(number(&again, "/origin_requests"), 0);
+}
+
+/// What a calibration of a store of 50 ms would say, whose requests and not bytes bind.
+const LATE: &str = "version = 1\nmade = 0\n[origin]\nurl = \"s3://train/shards\"\nsample_bytes = 20000\n\
+    latency_seconds = 0.05\nstream_bytes_per_second = 80000000\n\
+    [[origin.read]]\nparallelism = 8\nbytes_per_second = 500000000\nspread = 0.0\nsamples = 100\n";
+
+#[test]
+fn the_first_epoch_reads_shards_of_a_late_store_in_blocks_and_each_byte_once() {
+    let (directory, samples) = records();
+    let store = Store::start();
+    store.bucket("train");
+    let mut bytes = 0;
+    for shard in 0..4 {
+        let name = format!("train-{shard:03}.tfrecord");
+        let content = fs::read(directory.path().join(&name)).unwrap();
+        bytes += content.len() as u64;
+        store.put("train", &format!("shards/{name}"), content);
+    }
+    let catalog = directory.path().join("shards.foreread");
+    let catalog = catalog.to_str().unwrap();
+    run(&mut at(&store, &["index", "s3://train/shards", "-o", catalog])).ok();
+    let late = directory.path().join("late.toml");
+    fs::write(&late, LATE).unwrap();
+    let late = late.to_str().unwrap();
+    let memory = ["--epochs", "3", "--memory", "1GiB", "--calibration", late];
+    let plan =
+        run(&mut at(&store, &["plan", catalog].iter().chain(&memory).copied().collect::<Vec<_>>())).ok();
+    assert!(plan.contains("the first epoch reads shards in blocks of"), "{plan}");
+    let load = |arguments: &[&str]| {
+        store.reset();
+        let common = ["load", catalog, "--report", "json", "--digest"];
+        let report =
+            run(&mut at(&store, &common.iter().chain(arguments).copied().collect::<Vec<_>>())).json();
+        assert_delivered(&report, &samples);
+        (number(&report, "/origin_requests"), store.requests())
+    };
+    let (requests, asked) = load(&memory);
+    assert_eq!((requests, asked.get), (4, 4), "{asked:?}");
+    assert!(asked.bytes <= bytes, "{asked:?} of {bytes}");
+    // With room for next to nothing samples are read by their extents, neighbours that are due together in one request.
+    let (requests, _) = load(&["--epochs", "2", "--memory", "50KB", "--calibration", late]);
+    assert!(requests > 100, "{requests}");
+    // A flipped byte in a block is found, and named.
+    let mut damaged = fs::read(directory.path().join("train-002.tfrecord")).unwrap();
+    let middle = damaged.len() / 2;
+    damaged[middle] ^= 1;
+    store.put("train", "shards/train-002.tfrecord", damaged);
+    let arguments: Vec<_> = ["load", catalog].iter().chain(&memory).copied().collect();
+    let said = run(&mut at(&store, &arguments)).fails(1);
+    assert!(said.contains("train-002.tfrecord"), "{said}");
 }
 
 #[test]

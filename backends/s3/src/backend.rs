@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use foreread_tier::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
 use object_store::RetryConfig;
 use object_store::aws::AmazonS3Builder;
-use object_store::client::HttpConnector;
 
 use crate::chain::Chain;
 use crate::config::S3Config;
@@ -17,7 +16,7 @@ use crate::error::{Place, invalid};
 use crate::lister::{LISTS, Listing};
 use crate::pages::S3Pages;
 use crate::reader::Reader;
-use crate::transport::{Errands, JudgingConnector, Shared, options, trusting};
+use crate::transport::{Errands, Judges, Shared, options};
 
 /// Opens prefixes of buckets: `s3://bucket/prefix` (and `s3a`); with the features `gcs` and `azure` also `gs://` and
 /// `az://`.
@@ -101,10 +100,8 @@ impl Prepared {
         let place = config.address();
         let failed =
             |why: String| invalid(&place, format!("no connection can be made: {why}; see AWS_CA_BUNDLE"));
-        let bundle = config.ca_bundle.as_deref();
-        let options = trusting(options(config.plain), config.plain, bundle).map_err(failed)?;
-        let client =
-            JudgingConnector.connect(&options).map_err(|error| failed(crate::transport::root(&error)))?;
+        let judges = Judges { plain: config.plain, bundle: config.ca_bundle.clone() };
+        let client = judges.client().map_err(failed)?;
         let errands = (!config.skip_signature).then(|| Errands::new(config.ca_bundle.clone()));
         Ok(Self { config, client: Shared(client), errands })
     }

@@ -270,7 +270,8 @@ impl CommandExecute for Commands {
         let output = output
             .map_err(|error| reqsign_core::Error::unexpected(format!("{program} cannot be run: {error}")))?;
         let status = output.status.code().unwrap_or(-1);
-        Ok(CommandOutput { status, stdout: output.stdout, stderr: output.stderr })
+        // What it says of its troubles may have secrets in it, and ends in messages.
+        Ok(CommandOutput { status, stdout: output.stdout, stderr: Vec::new() })
     }
 }
 

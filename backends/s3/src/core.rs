@@ -69,7 +69,15 @@ impl OriginTier for ObjectOrigin {
     }
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
-        let found = stream::once(self.listing.clone().stat(path.into())).boxed();
+        let (listing, reader, path_of) = (self.listing.clone(), Arc::clone(&self.reader), Arc::from(path));
+        let found = stream::once(async move {
+            match listing.stat(Arc::clone(&path_of)).await {
+                // Who may not list may read all the same.
+                Err(error) if error.kind() == ErrorKind::Denied => reader.stat(&path_of).await.ok_or(error),
+                found => found,
+            }
+        })
+        .boxed();
         let found = on(self.runtime.clone(), found).into_future();
         let gone = TierError::new(ErrorKind::Closed, self.name()).with_object(path);
         found.map(|(found, _)| found.unwrap_or(Err(gone))).boxed()

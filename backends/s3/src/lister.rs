@@ -485,13 +485,13 @@ mod tests {
                 below: "".into(),
                 waiting: VecDeque::new(),
                 running: FuturesUnordered::new(),
-                found: VecDeque::new(),
+                parts: BTreeMap::new(),
             };
             let ask = Ask { prefix: "", after: "", token: None };
             let page = runtime.block_on(model.page(&ask)).unwrap();
             let entries = page.entries.into_iter().map(zero).collect();
-            walk.take(Range { after: String::new(), upto: None, token: None }, Page { entries, token: None });
-            walk.found.into_iter().collect()
+            walk.take(Range::beyond(String::new(), None), Page { entries, token: None });
+            walk.parts.into_values().flat_map(|part| part.found).collect()
         };
         let paths: Vec<_> = found.iter().flatten().map(|object| object.path.to_string()).collect();
         assert_eq!(paths, ["d/a", "top"]);

@@ -16,7 +16,7 @@ use crate::error::{Action, Place, invalid};
 use crate::lister::{LISTS, Listing};
 use crate::pages::{Ask, Entry, Page, Pages};
 use crate::reader::Reader;
-use crate::transport::{JudgingConnector, options as client_options, root};
+use crate::transport::{Judges, options as client_options, root};
 
 type Opened = Result<Arc<dyn OriginTier>, TierError>;
 
@@ -44,7 +44,7 @@ fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
         .with_bucket_name(&location.bucket)
         .with_client_options(client_options(false))
         .with_retry(no_retries())
-        .with_http_connector(JudgingConnector);
+        .with_http_connector(Judges::default());
     for (name, value) in &options.settings {
         let key = GoogleConfigKey::from_str(name).map_err(|error| invalid(name, root(&error)))?;
         builder = builder.with_config(key, value);
@@ -61,7 +61,7 @@ fn azure(url: &str, options: &OpenOptions, context: &Context) -> Opened {
         .with_container_name(&location.bucket)
         .with_client_options(client_options(false))
         .with_retry(no_retries())
-        .with_http_connector(JudgingConnector);
+        .with_http_connector(Judges::default());
     for (name, value) in &options.settings {
         let key = AzureConfigKey::from_str(name).map_err(|error| invalid(name, root(&error)))?;
         builder = builder.with_config(key, value);

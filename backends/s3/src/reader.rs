@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, Completion, ErrorKind, ReadRequest, Span, TierError, Version};
+use foreread_tier::{Buffers, Completion, ErrorKind, Object, ReadRequest, Span, TierError, Version};
 use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
@@ -61,6 +61,15 @@ impl Reader {
             },
             result => result,
         }
+    }
+
+    /// What an object is, by its first byte; none if it cannot be read.
+    pub(crate) async fn stat(&self, path: &Arc<str>) -> Option<Object> {
+        let key = Path::parse(self.location.key(path)).ok()?;
+        let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
+        let meta = self.store.get_opts(&key, options).await.ok()?.meta;
+        let version = meta.e_tag.map(|tag| Version::ETag(tag.into()));
+        Some(Object { path: Arc::clone(path), size: meta.size, version })
     }
 
     fn error(&self, request: &ReadRequest, kind: ErrorKind, why: impl AsRef<str>) -> TierError {
@@ -137,6 +146,10 @@ impl Reader {
             (Some(Version::ETag(expected)), Some(tag)) => Some(bare(expected) == bare(tag)),
             _ => None,
         };
+        if same.is_none() && matches!(object.version, Some(Version::ETag(_))) {
+            let why = "the answer has no ETag, so that nothing says of which state of the object it is";
+            return Err(self.error(request, ErrorKind::Unsupported, why));
+        }
         if same == Some(false) {
             return Err(self.error(request, ErrorKind::Changed, "another ETag; index it again"));
         }

@@ -15,11 +15,11 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
+use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
-    HttpService, ReqwestConnector,
+    HttpService,
 };
-use object_store::{Certificate, ClientOptions};
 
 /// How long a connection may take to come up. A store that is there answers in a round trip or two.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -105,14 +105,26 @@ impl HttpService for Judging {
     }
 }
 
-/// Connects as asked, and judges.
-#[derive(Debug, Default)]
-pub(crate) struct JudgingConnector;
+/// Connects to a store, and judges.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Judges {
+    /// Whether connections need not be encrypted.
+    pub(crate) plain: bool,
+    /// Certificates to trust instead of the system's.
+    pub(crate) bundle: Option<PathBuf>,
+}
 
-impl HttpConnector for JudgingConnector {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        install_crypto();
-        Ok(HttpClient::new(Judging(ReqwestConnector::default().connect(options)?)))
+impl Judges {
+    pub(crate) fn client(&self) -> Result<HttpClient, String> {
+        let client = client(self.plain, self.bundle.as_deref())?.connect_timeout(CONNECT);
+        let client = client.build().map_err(|error| root(&error))?;
+        Ok(HttpClient::new(Judging(HttpClient::new(client))))
+    }
+}
+
+impl HttpConnector for Judges {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        self.client().map_err(|why| object_store::Error::Generic { store: "client", source: why.into() })
     }
 }
 
@@ -131,32 +143,45 @@ fn install_crypto() {
     drop(rustls::crypto::ring::default_provider().install_default());
 }
 
-/// HTTP/1 with as many connections as there are requests, and no bounds on time beyond connecting: those are set by
-/// the layers, who know how long an answer should be.
+/// What the clients are told that `object_store` makes for itself: nothing that a client which is there already could
+/// still be told.
 pub(crate) fn options(plain: bool) -> ClientOptions {
-    ClientOptions::new()
-        .with_http1_only()
-        .with_timeout_disabled()
-        .with_read_timeout_disabled()
-        .with_connect_timeout(CONNECT)
-        .with_allow_http(plain)
+    ClientOptions::new().with_allow_http(plain)
 }
 
-/// The same that trusts the certificates of a file alone, or none where nothing is encrypted: collecting the system's
-/// takes some milliseconds, and fails where there are none.
-pub(crate) fn trusting(
-    options: ClientOptions,
-    plain: bool,
+/// HTTP/1 with as many connections as there are requests, and no bounds on time beyond connecting: those are set by
+/// the layers, who know how long an answer should be. A redirect is an answer and is not followed: it would take a
+/// session's token to whatever host it names, and bring bytes from there. `bundle` is trusted alone where it is given; the system's
+/// certificates are not collected where nothing is encrypted, which takes some milliseconds and fails where there are none.
+fn client(plain: bool, bundle: Option<&Path>) -> Result<reqwest::ClientBuilder, String> {
+    let builder = base().https_only(!plain);
+    if plain && bundle.is_none() { Ok(builder.tls_certs_only([])) } else { trusting(builder, bundle) }
+}
+
+/// The same for errands, some of which are encrypted and some not.
+fn errand_client(bundle: Option<&Path>) -> Result<reqwest::ClientBuilder, String> {
+    trusting(base(), bundle)
+}
+
+fn base() -> reqwest::ClientBuilder {
+    install_crypto();
+    reqwest::Client::builder()
+        .user_agent(concat!("foreread/", env!("CARGO_PKG_VERSION")))
+        .http1_only()
+        .redirect(reqwest::redirect::Policy::none())
+}
+
+fn trusting(
+    builder: reqwest::ClientBuilder,
     bundle: Option<&Path>,
-) -> Result<ClientOptions, String> {
-    let options = options.with_no_system_certificates(plain || bundle.is_some());
-    let Some(path) = bundle else { return Ok(options) };
+) -> Result<reqwest::ClientBuilder, String> {
+    let Some(path) = bundle else { return Ok(builder) };
     let shown = path.display();
     let pem = std::fs::read(path)
         .map_err(|error| format!("the certificates in {shown} cannot be read: {error}"))?;
-    let certificates = Certificate::from_pem_bundle(&pem)
+    let certificates = reqwest::Certificate::from_pem_bundle(&pem)
         .map_err(|_| format!("{shown} is no bundle of certificates (PEM); see AWS_CA_BUNDLE"))?;
-    Ok(certificates.into_iter().fold(options, ClientOptions::with_root_certificate))
+    Ok(builder.tls_certs_only(certificates))
 }
 
 /// How credentials are asked for: of services on this machine or beside it, and of Amazon's token service. The client is
@@ -180,11 +205,11 @@ impl Errands {
 
     fn client(&self) -> Result<&HttpClient, String> {
         let make = || {
-            install_crypto();
-            // A metadata service answers at once or is not there: most machines have none.
-            let options = options(true).with_connect_timeout(Duration::from_secs(1)).with_timeout(CONNECT);
-            let options = trusting(options, false, self.bundle.as_deref())?;
-            ReqwestConnector::default().connect(&options).map_err(|error| root(&error))
+            // A metadata service answers at once or is not there: most machines have none. It is not encrypted, and
+            // Amazon's token service is.
+            let client = errand_client(self.bundle.as_deref())?;
+            let client = client.connect_timeout(Duration::from_secs(1)).timeout(CONNECT).build();
+            client.map(HttpClient::new).map_err(|error| root(&error))
         };
         self.client.get_or_init(make).as_ref().map_err(String::clone)
     }
@@ -196,7 +221,13 @@ impl reqsign_core::HttpSend for Errands {
         let client = self.client().map_err(reqsign_core::Error::unexpected)?;
         let response = client.execute(request.map(HttpRequestBody::from)).await.map_err(failed)?;
         let (parts, body) = response.into_parts();
-        Ok(http::Response::from_parts(parts, body.bytes().await.map_err(failed)?))
+        let mut body = body.bytes().await.map_err(failed)?;
+        if !parts.status.is_success() {
+            // It ends in messages, and whoever refuses may repeat what was asked with, the secrets among it.
+            let code = element(&String::from_utf8_lossy(&body), "Code");
+            body = Bytes::from(code.unwrap_or_default());
+        }
+        Ok(http::Response::from_parts(parts, body))
     }
 }
 

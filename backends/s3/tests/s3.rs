@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -178,7 +179,7 @@ async fn one_get_a_sample_and_never_a_head() {
 
 /// What memory was asked for.
 #[derive(Debug, Default)]
-struct Seen(std::sync::Mutex<Vec<usize>>);
+struct Seen(Mutex<Vec<usize>>);
 
 impl Buffers for Seen {
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
@@ -215,6 +216,52 @@ async fn an_object_that_was_replaced_is_an_error_and_no_mixture() {
     }
     store.remove("train", "images/a.jpg");
     assert_eq!(read(&*origin, &object).await.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// A server that gives every request this answer, and the requests that it was sent.
+fn saying(answer: String) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let heard = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut head, mut byte) = (stream.unwrap(), Vec::new(), [0]);
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap_or(0) > 0 {
+                head.push(byte[0]);
+            }
+            heard.lock().unwrap().push(String::from_utf8_lossy(&head).into_owned());
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    (endpoint, asked)
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed_and_an_answer_without_a_tag_is_none() {
+    let object = Object { path: "a".into(), size: 2, version: Some(Version::ETag("\"t\"".into())) };
+    let origin = |endpoint: &str| {
+        let environment = Environment::new([
+            ("AWS_ENDPOINT_URL", endpoint),
+            ("AWS_ACCESS_KEY_ID", "AKIDTEST"),
+            ("AWS_SECRET_ACCESS_KEY", "hush-hush"),
+            ("AWS_SESSION_TOKEN", "hush-token"),
+        ]);
+        async move { open(environment, "s3://b").await }
+    };
+    let plain = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
+        Connection: close\r\n\r\nxx";
+    let (elsewhere, asked) = saying(plain.to_owned());
+    let untagged = read(&*origin(&elsewhere).await, &object).await.unwrap_err();
+    assert_eq!(untagged.kind(), ErrorKind::Unsupported, "{untagged}");
+    assert_eq!(asked.lock().unwrap().len(), 1);
+    let away = format!(
+        "HTTP/1.1 302 Found\r\nLocation: {elsewhere}/evil\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    );
+    let (redirects, _) = saying(away);
+    let error = read(&*origin(&redirects).await, &object).await.unwrap_err();
+    assert!(error.to_string().contains("s3://b"), "{error}");
+    assert_eq!(asked.lock().unwrap().len(), 1, "the token went elsewhere");
 }
 
 #[tokio::test]

@@ -35,12 +35,12 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// The packed format that an object of this name has: `.tar`, `.tfrecord`, `.tfrecords` and `.zip` in any case.
+    /// The packed format that an object of this name has: `.tar`, `.tfrecord`, `.tfrecords` and `.zip` in any case, and TensorFlow's `.tfrecord-00000-of-01024`.
     pub fn of_shard(path: &str) -> Option<Self> {
         let is = |suffix| ends_with(path, suffix);
         match () {
             () if is(".tar") => Some(Self::Tar),
-            () if is(".tfrecord") || is(".tfrecords") => Some(Self::TfRecord),
+            () if is(".tfrecord") || is(".tfrecords") || is_numbered(path) => Some(Self::TfRecord),
             () if is(".zip") => Some(Self::Zip),
             () => None,
         }
@@ -50,6 +50,14 @@ impl Format {
     pub const fn is_packed(self) -> bool {
         !matches!(self, Self::Files)
     }
+}
+
+/// TensorFlow's own way to number shards: `train.tfrecord-00000-of-01024`.
+fn is_numbered(path: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some((rest, of)) = path.rsplit_once("-of-") else { return false };
+    let Some((name, number)) = rest.rsplit_once('-') else { return false };
+    digits(of) && digits(number) && (ends_with(name, ".tfrecord") || ends_with(name, ".tfrecords"))
 }
 
 /// Suffixes of shards that are compressed as a whole, so that no sample of them can be read by itself.
@@ -130,6 +138,9 @@ mod tests {
             ("B.TAR", Some(Format::Tar)),
             ("x.tfrecord", Some(Format::TfRecord)),
             ("x.tfrecords", Some(Format::TfRecord)),
+            ("a/x.tfrecord-00000-of-01024", Some(Format::TfRecord)),
+            ("x.tfrecord-of-1", None),
+            ("train-00000-of-01024", None),
             ("x.zip", Some(Format::Zip)),
             ("tar", None),
             ("x.tar.gz", None),

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use foreread_tier::{Object, OriginTier, TierError};
-use futures::StreamExt;
+use foreread_tier::{ErrorKind, Object, OriginTier, TierError};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::names::refuse;
@@ -32,7 +33,8 @@ pub struct IndexOptions {
     pub format: Option<Format>,
     /// If there are any, these objects alone (their paths below the base URL); it is an error if one is not there.
     pub objects: Vec<String>,
-    /// Where an unfinished listing is kept, and gone on with the next time; nowhere if `None`. Only origins that list in
+    /// Where a listing is kept while it goes on, to be gone on with the next time; nowhere if `None`. Whoever has saved the
+    /// catalog removes the file. Only origins that list in
     /// the order of paths (object stores do) can go on.
     pub partial: Option<PathBuf>,
 }
@@ -136,6 +138,18 @@ struct Found {
 }
 
 impl Found {
+    /// Takes an object in, if it is wanted.
+    fn choose(&mut self, object: Object, filter: &Filter, progress: &mut impl FnMut(Progress)) {
+        if object.path.ends_with(CATALOG_SUFFIX) {
+            self.catalogs += 1;
+        } else if !filter.wants(&object.path) {
+            self.unwanted += 1;
+        } else {
+            self.add(object);
+            progress(self.progress);
+        }
+    }
+
     fn add(&mut self, object: Object) {
         self.progress.objects += 1;
         self.progress.samples += 1;
@@ -194,41 +208,37 @@ async fn list(
     progress: &mut impl FnMut(Progress),
 ) -> Result<Found, DatasetError> {
     let filter = Filter::new(options)?;
-    let mut named: BTreeSet<&str> = options.objects.iter().map(String::as_str).collect();
-    let all = named.is_empty();
+    if !options.objects.is_empty() {
+        return named(origin, base_url, options, &filter, progress).await;
+    }
     let mut found = Found::default();
     let (mut first, mut errors) = (None, 0u64);
     let mut partial = None;
-    let path = options.partial.as_deref().filter(|_| all && origin.profile().lists_in_order);
-    if let Some((unfinished, before)) = path.and_then(|path| Partial::open(path, base_url, options)) {
+    let path = options.partial.as_deref().filter(|_| origin.profile().lists_in_order);
+    if let Some((unfinished, before)) = path.and_then(|path| Partial::open(path, base_url, options))
+        && is_of(origin, &before).await
+    {
         found.progress.resumed = before.len() as u64;
         before.into_iter().for_each(|object| found.add(object));
         partial = Some(unfinished);
     }
     let mut listing = origin.list("", partial.as_ref().and_then(Partial::after));
-    while (all || !named.is_empty())
-        && let Some(object) = listing.next().await
-    {
+    while let Some(object) = listing.next().await {
         if let Ok(object) = &object {
             let wanted = !object.path.ends_with(CATALOG_SUFFIX) && filter.wants(&object.path);
             partial = partial.and_then(|partial| partial.note(object, wanted));
         }
         match object {
-            Ok(object) if !all && !named.remove(&*object.path) => {}
-            Ok(object) if object.path.ends_with(CATALOG_SUFFIX) => found.catalogs += 1,
-            Ok(object) if !filter.wants(&object.path) => found.unwanted += 1,
-            Ok(object) => {
-                found.add(object);
-                progress(found.progress);
-            }
-            Err(error) if !all && !error.object().is_some_and(|path| named.contains(path)) => {
-                tracing::debug!(%error, "not listed, and not named");
-            }
+            Ok(object) => found.choose(object, &filter, progress),
             Err(error) if filter.excludes(&error) => {
                 tracing::debug!(%error, "not listed, and excluded");
             }
             Err(error) => {
                 errors += 1;
+                // What comes behind is not noted: the next time, this is met again.
+                if let Some(mut unfinished) = partial.take() {
+                    unfinished.keep();
+                }
                 first.get_or_insert(error);
                 if errors == MOST_ERRORS {
                     break;
@@ -236,25 +246,68 @@ async fn list(
             }
         }
     }
-    match (&first, partial) {
-        (None, Some(partial)) => partial.end(),
-        (Some(_), Some(mut partial)) => {
-            if let Err(error) = partial.keep() {
-                tracing::debug!(%error, "an unfinished listing cannot be kept");
-            }
-        }
-        _ => {}
+    if let Some(mut finished) = partial {
+        finished.keep();
     }
     match first {
         Some(first) => Err(incomplete(base_url, errors, first)),
-        None if !named.is_empty() => Err(missing(base_url, &named)),
         None => Ok(found),
     }
 }
 
+/// How many named objects are asked for at once.
+const ASKED: usize = 32;
+
+/// Asks for each object by its name: what lies beside them may be a million others.
+async fn named(
+    origin: &dyn OriginTier,
+    base_url: &str,
+    options: &IndexOptions,
+    filter: &Filter,
+    progress: &mut impl FnMut(Progress),
+) -> Result<Found, DatasetError> {
+    let names: BTreeSet<&str> = options.objects.iter().map(String::as_str).collect();
+    let mut found = Found::default();
+    let (mut first, mut errors, mut gone) = (None, 0u64, BTreeSet::new());
+    let (mut waiting, mut asked) = (names.into_iter(), FuturesUnordered::new());
+    loop {
+        while asked.len() < ASKED
+            && let Some(name) = waiting.next()
+        {
+            let owned = name.to_owned();
+            asked.push(origin.stat(name).map(move |object| (owned, object)));
+        }
+        let Some((name, object)) = asked.next().await else { break };
+        match object {
+            Ok(object) => found.choose(object, filter, progress),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                gone.insert(name);
+            }
+            Err(error) => {
+                errors += 1;
+                first.get_or_insert(error);
+            }
+        }
+    }
+    match first {
+        Some(first) => Err(incomplete(base_url, errors, first)),
+        None if !gone.is_empty() => Err(missing(base_url, &gone)),
+        None => Ok(found),
+    }
+}
+
+/// Whether the last of the objects that were listed before is in this origin as it was: another store may be reached by
+/// the same URL.
+async fn is_of(origin: &dyn OriginTier, before: &[Object]) -> bool {
+    match before.last() {
+        None => true,
+        Some(last) => origin.stat(&last.path).await.is_ok_and(|found| found == *last),
+    }
+}
+
 /// Some of what was named is not there.
-fn missing(base_url: &str, named: &BTreeSet<&str>) -> DatasetError {
-    let some: Vec<&str> = named.iter().take(5).copied().collect();
+fn missing(base_url: &str, named: &BTreeSet<String>) -> DatasetError {
+    let some: Vec<&str> = named.iter().take(5).map(String::as_str).collect();
     let more = match named.len() - some.len() {
         0 => String::new(),
         more => format!(" and {more} more"),

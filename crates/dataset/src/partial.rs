@@ -7,8 +7,9 @@
 //! the listing takes, and nothing for origins that hand out objects in another order: the file is given up at the first.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use foreread_tier::{Object, Version};
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,13 @@ use serde::{Deserialize, Serialize};
 use crate::IndexOptions;
 
 /// How many objects lie between two lines that say how far the listing has come.
-const EVERY: u64 = 10_000;
+const EVERY: u64 = 1_000;
+
+/// From what age on an unfinished listing is too old to be gone on with: objects have come and gone since.
+const OLDEST: Duration = Duration::from_secs(24 * 3600);
+
+/// How such a file begins, by which it is told from anything else of its name.
+const BEGINNING: &[u8] = b"{\"unfinished_listing\":";
 
 /// What a file is for: its first line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +63,10 @@ impl Partial {
             include: options.include.clone(),
             exclude: options.exclude.clone(),
         };
+        if !is_ours(path) {
+            tracing::debug!(path = %path.display(), "something else is there; the listing is not kept");
+            return None;
+        }
         let (found, last, length) = read(path, &head).unwrap_or_default();
         let begin = || -> std::io::Result<BufWriter<File>> {
             let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
@@ -106,29 +117,48 @@ impl Partial {
         self.last.clear();
         self.last.push_str(&object.path);
         self.since += 1;
-        if self.since == EVERY { self.keep() } else { Ok(()) }
+        if self.since == EVERY { self.mark() } else { Ok(()) }
     }
 
-    /// Writes down how far the listing has come.
-    pub(crate) fn keep(&mut self) -> std::io::Result<()> {
+    /// Writes down how far the listing has come, if that can be done.
+    pub(crate) fn keep(&mut self) {
+        if let Err(error) = self.mark() {
+            tracing::debug!(%error, path = %self.path.display(), "an unfinished listing cannot be kept");
+        }
+    }
+
+    fn mark(&mut self) -> std::io::Result<()> {
+        if self.last.is_empty() {
+            return self.out.flush();
+        }
         self.since = 0;
         serde_json::to_writer(&mut self.out, &Line::UpTo(self.last.clone()))?;
         self.out.write_all(b"\n")?;
         self.out.flush()
     }
 
-    /// Removes the file: the listing is complete, or cannot be gone on with.
-    pub(crate) fn end(self) {
+    /// Removes the file: the listing cannot be gone on with.
+    fn end(self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
             tracing::debug!(%error, path = %self.path.display(), "an unfinished listing could not be removed");
         }
     }
 }
 
+/// Whether there is nothing, or an unfinished listing: a pipe would be waited for, and anything else is not ours to replace.
+fn is_ours(path: &Path) -> bool {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return true };
+    let mut start = [0; BEGINNING.len()];
+    found.is_file()
+        && (found.len() == 0
+            || File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
+                && start == *BEGINNING)
+}
+
 /// What a file of this head holds: the objects up to the last mark, the path there, and the length of the file up to there.
 fn read(path: &Path, head: &Head) -> Option<(Vec<Object>, String, u64)> {
-    // A pipe in the file's place is not waited for.
-    if !std::fs::metadata(path).ok()?.is_file() {
+    let age = std::fs::metadata(path).ok()?.modified().ok()?.elapsed().unwrap_or_default();
+    if age > OLDEST {
         return None;
     }
     let mut lines = BufReader::new(File::open(path).ok()?);
@@ -182,7 +212,7 @@ mod tests {
         for (name, wanted) in [("a", true), ("b", false), ("c\n\"", true)] {
             partial = partial.note(&object(name), wanted).unwrap();
         }
-        partial.keep().unwrap();
+        partial.keep();
         // What comes behind the mark is torn.
         partial = partial.note(&object("d"), true).unwrap();
         partial.out.write_all(b"{\"o\":[\"e").unwrap();
@@ -194,9 +224,6 @@ mod tests {
             let partial = partial.note(&object("d"), true).unwrap();
             drop(partial);
         }
-        let (partial, _) = open(&path, &options);
-        partial.end();
-        assert!(!path.exists());
     }
 
     #[test]
@@ -205,13 +232,15 @@ mod tests {
         let path = directory.path().join("x.partial");
         let (partial, _) = open(&path, &IndexOptions::default());
         let mut partial = partial.note(&object("a"), true).unwrap();
-        partial.keep().unwrap();
+        partial.keep();
         drop(partial);
         let (partial, found) = open(&path, &IndexOptions::default().including("*.jpg"));
         assert!(found.is_empty() && partial.after().is_none());
         drop(partial);
-        std::fs::write(&path, b"\xff\xfe no listing").unwrap();
-        assert!(open(&path, &IndexOptions::default()).1.is_empty());
+        // What is no such file is not touched.
+        std::fs::write(&path, b"precious").unwrap();
+        assert!(Partial::open(&path, "s3://b", &IndexOptions::default()).is_none());
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 
     #[test]

@@ -69,8 +69,9 @@ impl Shared {
     /// `origin` for reading the heads of what is in shards: patient with a store that falters, within the user's limit
     /// on its bandwidth, and not counted as the run's.
     fn for_index(&self, origin: &Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
-        let stack = self.stack.clone().with_meter(Meter::new()).with_limit(None).with_hedge(None);
-        let stack = if origin.profile().kernel_cached { stack.with_deadline(None) } else { stack };
+        let stack = self.stack.clone().with_meter(Meter::new()).with_limit(None);
+        let cached = origin.profile().kernel_cached;
+        let stack = if cached { stack.with_hedge(None).with_deadline(None) } else { stack };
         stack.wrap(Arc::clone(origin))
     }
 }

@@ -66,9 +66,25 @@ impl Registry {
                 if known.is_empty() { "none (no backend's feature is enabled)".to_owned() } else { known };
             Error::new(
                 ErrorKind::Dataset,
-                format!("{url}: no backend opens '{scheme}' URLs; known schemes: {known}"),
+                format!("{url}: no backend opens '{scheme}' URLs{}; known schemes: {known}", hint(&scheme)),
             )
         })
+    }
+}
+
+/// Which feature brings a scheme that is not known.
+fn hint(scheme: &str) -> &'static str {
+    match scheme {
+        "s3" | "s3a" => " without the feature `s3`",
+        "gs" => " without the feature `gcs` or `opendal`",
+        "az" | "abfs" | "abfss" => " without the feature `azure` or `opendal`",
+        "http" | "https" | "webdav" | "webdavs" | "webhdfs" | "swebhdfs" | "oss" | "cos" => {
+            " without the feature `opendal`"
+        }
+        "hf" => " without the feature `opendal-huggingface`",
+        "hdfs" => " without the feature `opendal-hdfs`",
+        "sftp" => " without the feature `opendal-sftp`",
+        _ => "",
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Only blocks whose every sample has a place are read whole, once; after that, or when the read fails, each sample that is
 //! still asked for is read by its extent. What is read is copied out sample by sample, so that a kept sample keeps its own
-//! bytes alone; that costs a tenth of what reading it does. Blocks under way have a budget of their own beside the
+//! bytes alone (and what lies between samples is thrown away: at most a fifth of a block); that costs a tenth of what reading it does. Blocks under way have a budget of their own beside the
 //! look-ahead: a block waits its turn, in the order of need, while that is full, and what the caches refuse because too
 //! much is on its way into them holds it until they take it. Whether blocks pay at all is the planner's question
 //! (`foreread_planner::block_bytes`).
@@ -22,6 +22,9 @@ use foreread_planner::Plan;
 use foreread_tier::{Charge, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
+/// Of a block, at most this part lies between samples, and is read for nothing.
+const WASTE: u64 = 5;
+
 /// Which samples of a dataset are read together.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct BlockTable(Vec<Extent>);
@@ -31,6 +34,17 @@ pub struct BlockTable(Vec<Extent>);
 pub(crate) struct Extent {
     pub(crate) samples: Range<u64>,
     pub(crate) bytes: Range<u64>,
+}
+
+impl Extent {
+    /// Whether it grows by a sample of these bytes, when `own` of its own are samples': to `most` at most, and with no more
+    /// between samples than a part of them.
+    fn takes(&self, range: &Range<u64>, own: u64, most: u64) -> bool {
+        let length = range.end.saturating_sub(self.bytes.start);
+        range.start >= self.bytes.end
+            && length <= most
+            && length - length.min(own + (range.end - range.start)) <= length / WASTE
+    }
 }
 
 impl fmt::Debug for BlockTable {
@@ -48,7 +62,7 @@ impl BlockTable {
     pub fn of(catalog: &Catalog, dataset: DatasetId, plan: &Plan, bytes: u64) -> Result<Self, DatasetError> {
         let mut blocks: Vec<Extent> = Vec::new();
         let mut object = None;
-        let mut open = false;
+        let (mut open, mut own) = (false, 0);
         for id in 0..catalog.len() {
             let entry = catalog.entry(SampleId(id))?;
             let placed = plan.placement().level(SampleKey::new(dataset, SampleId(id))).is_some();
@@ -58,13 +72,15 @@ impl BlockTable {
             };
             let joins = open && placed && object.as_ref() == Some(&entry.object.path);
             match blocks.last_mut().filter(|_| joins) {
-                Some(block) if range.start >= block.bytes.end && range.end - block.bytes.start <= bytes => {
+                Some(block) if block.takes(&range, own, bytes) => {
+                    own += range.end - range.start;
                     block.samples.end = id + 1;
                     block.bytes.end = range.end;
                 }
                 _ => {
                     open = placed && range.end - range.start <= bytes;
                     if open {
+                        own = range.end - range.start;
                         blocks.push(Extent { samples: id..id + 1, bytes: range });
                         object = Some(entry.object.path);
                     }

@@ -169,9 +169,9 @@ fn the_first_epoch_reads_shards_of_a_late_store_in_blocks_and_each_byte_once() {
 fn shards_that_cannot_be_used_are_one_clear_line() {
     let (directory, _) = records();
     let path = directory.path();
-    let index = |arguments: &[&str]| {
-        run(&mut foreread(["index", "-o", "/nowhere/c.foreread"].iter().chain(arguments)))
-    };
+    let out = path.join("c.foreread");
+    let out = out.to_str().unwrap();
+    let index = |arguments: &[&str]| run(&mut foreread(["index", "-o", out].iter().chain(arguments)));
     let all = path.join("train-{000..009}.tfrecord").to_str().unwrap().to_owned();
     assert!(index(&[&all]).fails(1).contains("not there: train-004.tfrecord, train-005.tfrecord"));
     let huge = path.join("{0..99999999999}.tar").to_str().unwrap().to_owned();

@@ -186,6 +186,47 @@ fn a_listing_that_is_killed_goes_on_where_it_was() {
     assert!(!partial.exists() && !directory.path().join("whole.partial").exists());
 }
 
+#[test]
+fn an_unfinished_listing_counts_only_for_what_it_is_of() {
+    let store = Store::start();
+    store.bucket("train");
+    ["a", "b", "c"].iter().for_each(|key| store.put("train", key, "x"));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("c.foreread");
+    let index = || run(&mut at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]));
+    // One of another store that was reached by this name.
+    let foreign = "{\"unfinished_listing\":1,\"base_url\":\"s3://train\",\"include\":[],\"exclude\":[]}\n\
+        {\"o\":[\"b\",1,null,\"\\\"other\\\"\"]}\n{\"upto\":\"b\"}\n";
+    let partial = directory.path().join("c.foreread.partial");
+    fs::write(&partial, foreign).unwrap();
+    assert!(index().ok().contains("3 samples"));
+    // What could not be listed once cannot be the next time, and is not left out.
+    store.put("train", "b//c", "x");
+    for _ in 0..2 {
+        assert!(index().fails(1).contains("b//c"));
+    }
+    // What is no such file is left alone, and not waited for.
+    store.remove("train", "b//c");
+    fs::remove_file(&partial).unwrap();
+    fs::write(&partial, "precious").unwrap();
+    assert!(index().ok().contains("3 samples"));
+    assert_eq!(fs::read(&partial).unwrap(), b"precious");
+    fs::remove_file(&partial).unwrap();
+    assert!(Command::new("mkfifo").arg(&partial).status().unwrap().success());
+    assert!(index().ok().contains("3 samples"));
+}
+
+#[test]
+fn a_catalog_in_the_bucket_is_found_by_who_may_not_list() {
+    let samples = Samples::awkward(40, 500);
+    let store = upload(&samples);
+    let (_kept, catalog) = index(&store, "s3://train/images");
+    store.put("train", "images/catalog.foreread", fs::read(catalog).unwrap());
+    store.deny("train", true, false);
+    let report = load(&store, "s3://train/images", &["--digest", "--epochs", "1"]);
+    assert_digests(&samples, &report);
+}
+
 fn kill(process: u32) {
     let killed = Command::new("kill").args(["-9", &process.to_string()]).status();
     assert!(killed.is_ok_and(|status| status.success()));

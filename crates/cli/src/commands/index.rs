@@ -31,7 +31,9 @@ pub fn run(options: &Index) -> Result<()> {
         None => default_name(&options.targets),
     };
     refuse_to_replace(Path::new(&path))?;
-    index.partial = Some(format!("{path}.partial").into());
+    refuse_where_nothing_can_be_written(Path::new(&path))?;
+    let partial = format!("{path}.partial");
+    index.partial = Some(partial.clone().into());
     let (first, more) =
         options.targets.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
     let builder = more.iter().fold(Loader::builder(first), |builder, shard| builder.shard(shard));
@@ -48,6 +50,7 @@ pub fn run(options: &Index) -> Result<()> {
     let catalog = builder.index(index, tell)?;
     let took = began.elapsed();
     catalog.save(Path::new(&path)).map_err(Error::from)?;
+    forget(Path::new(&partial));
     let mut out = output::stdout();
     writeln!(
         out,
@@ -92,6 +95,27 @@ fn refuse_to_replace(path: &Path) -> Result<()> {
         return Err(Error::new(ErrorKind::Usage, message).into());
     }
     Ok(())
+}
+
+/// Said before an hour of listing, and not after it.
+fn refuse_where_nothing_can_be_written(path: &Path) -> Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if directory.is_some_and(|directory| !directory.is_dir()) {
+        let message =
+            format!("{}: there is no such directory; make it, or name another file", path.display());
+        return Err(Error::new(ErrorKind::Usage, message).into());
+    }
+    Ok(())
+}
+
+/// The listing is in the catalog now. What is no unfinished listing is left alone.
+fn forget(partial: &Path) {
+    let is_one = std::fs::symlink_metadata(partial).is_ok_and(|found| found.is_file())
+        && std::fs::read(partial).is_ok_and(|text| text.starts_with(b"{\"unfinished_listing\":"));
+    if is_one {
+        // It would only be begun anew.
+        let _ = std::fs::remove_file(partial);
+    }
 }
 
 /// The last part of the dataset's path, in the working directory; of shards that is the directory that they lie in.

@@ -94,6 +94,11 @@ const LONG: &[Long] = &[
         test: "three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat",
     },
     Long {
+        name: "each fault of a bucket alone, at 1 %, 10 % and in bursts",
+        file: "integration-tests/tests/it/s3_faults.rs",
+        test: "each_fault_alone_is_survived",
+    },
+    Long {
         name: "simulated clusters of up to 1,024 workers and 90 epochs",
         file: "crates/simulator/tests/properties.rs",
         test: "foreread_reads_the_floor_on_large_clusters_and_in_long_runs",

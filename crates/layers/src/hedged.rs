@@ -3,8 +3,8 @@
 //! Every store answers some reads much later than the rest: a lost packet, a slow disk, a node that is being replaced.
 //! Reads change nothing, so a read that is later than nearly all of its size lately were is sent once more, and the
 //! first of the two answers counts ("The Tail at Scale", Dean and Barroso, CACM 56(2), 2013). How late is late is
-//! measured: a quantile of the tier's recent latencies, by size, times a factor. Nothing is hedged before enough was
-//! seen, and second reads have a budget of a few per cent of the first ones, so a store that has become slow as a whole
+//! measured: a quantile of the tier's recent latencies, by size, times a factor; before enough was seen, two seconds and what
+//! the bytes take on a slow line. Second reads have a budget of a few per cent of the first ones, so a store that has become slow as a whole
 //! is not asked twice as much.
 //!
 //! A second read that is late itself is sent once more.
@@ -87,10 +87,12 @@ impl HedgePolicy {
     }
 }
 
-/// Second reads that may be sent before any were earned: a run should not begin with waiting for one that hangs.
-const FIRST: f64 = 2.0;
-/// Unspent budget beyond this many second reads is lost.
+/// Unspent budget beyond this many second reads is lost; so many may be sent before any were earned, too: a run should not
+/// begin with waiting for a server's dead half.
 const SAVED: f64 = 16.0;
+/// When a read is late of whose size too few were seen: after this, and what its bytes take at so many a second.
+const GUESS: Duration = Duration::from_secs(2);
+const SLOW: f64 = 5e6;
 
 /// A tier whose late reads are sent a second time.
 ///
@@ -122,10 +124,16 @@ impl Rules {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a read of so many bytes may take before it is late; `None` while nobody knows.
-    fn late_after(&self, seen: &Seen, bytes: u64) -> Option<Duration> {
-        let usual = seen.latencies.quantile(bytes)?;
-        Some(usual.mul_f64(self.policy.factor.clamp(0.0, 1e6)).max(self.policy.shortest))
+    /// How long a read of so many bytes may take before it is late, and how soon to look again at the latest, because
+    /// by then more may be known.
+    fn late_after(&self, seen: &Seen, bytes: u64) -> (Duration, Duration) {
+        match seen.latencies.quantile(bytes) {
+            Some(usual) => {
+                let late = usual.mul_f64(self.policy.factor.clamp(0.0, 1e6)).max(self.policy.shortest);
+                (late, Duration::MAX)
+            }
+            None => (GUESS + Duration::from_secs_f64(bytes as f64 / SLOW), UNKNOWN),
+        }
     }
 }
 
@@ -140,7 +148,7 @@ impl<T: Tier + ?Sized> Hedged<T> {
             won: metrics::counter!("foreread_tier_read_hedges_won_total", "tier" => tier),
             seen: Mutex::new(Seen {
                 latencies: Histogram::new(policy.quantile, policy.fewest),
-                saved: FIRST,
+                saved: SAVED,
             }),
         };
         Self { rules: Arc::new(rules), inner }
@@ -306,16 +314,14 @@ impl<T: Tier + ?Sized> Raced<T> {
                 continue;
             }
             let took = now.saturating_duration_since(since);
-            let wait = match self.rules.late_after(&seen, request.len()) {
-                Some(after) if after <= took && seen.saved >= 1.0 => {
-                    seen.saved -= 1.0;
-                    late.push(request.clone());
-                    continue;
-                }
-                Some(after) if after <= took => after, // there may be budget by then
-                Some(after) => after - took,
-                None => UNKNOWN,
-            };
+            let (after, soon) = self.rules.late_after(&seen, request.len());
+            if after <= took && seen.saved >= 1.0 {
+                seen.saved -= 1.0;
+                late.push(request.clone());
+                continue;
+            }
+            // Of one that is late already: there may be budget by then.
+            let wait = if after <= took { after } else { after - took }.min(soon);
             next = Some(next.map_or(wait, |next| next.min(wait)));
         }
         if next.is_none() && late.is_empty() { None } else { Some((next.unwrap_or(UNKNOWN), late)) }
@@ -423,13 +429,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_hedged_before_enough_was_seen() {
+    async fn before_enough_was_seen_only_what_is_very_late_is_hedged() {
         let origin = origin();
         let (hedged, _, meter) =
             hedged(&origin, When::First(key(50), 1), Fault::Stall(Duration::from_secs(5)));
         let began = Instant::now();
         assert_eq!(hedged.read(batch(&origin, 35..54)).count().await, 19);
-        assert_eq!((began.elapsed(), meter.read().hedged), (USUAL + Duration::from_secs(5), 0));
+        let took = began.elapsed();
+        assert!(GUESS + USUAL <= took && took < GUESS + 5 * USUAL, "{took:?}");
+        assert_eq!(meter.read().hedged, 1);
     }
 
     #[tokio::test(start_paused = true)]

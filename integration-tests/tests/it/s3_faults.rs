@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
+use foreread_tier_testing::Draw;
+use foreread_tier_testing::store::{Fault, Kind, Numbered, Requests, Store, When};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::s3::{at, index};
-use crate::support::{number, order, watch};
+use crate::support::{is_soak, number, order, watch};
 
 /// Reads of each run.
 const READS: u64 = 10_000;
@@ -29,6 +31,9 @@ fn expected() -> String {
     digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Longer than any read should wait.
+const STALL: Duration = Duration::from_secs(20);
+
 /// What may pass, and how it shows.
 const PASSING: [Fault; 9] = [
     Fault::Late(Duration::from_millis(100)),
@@ -44,6 +49,12 @@ const PASSING: [Fault; 9] = [
 
 /// Loads all once while the store misbehaves as `spoil` says.
 fn survives(spoil: impl Fn(&Store)) {
+    let (requests, report) = loaded(spoil);
+    assert!(requests.faults > 50, "{requests:?}");
+    assert!(number(&report, "/retried") > 0);
+}
+
+fn loaded(spoil: impl Fn(&Store)) -> (Requests, Value) {
     let store = Store::start_with(1, 3);
     store.numbered("train", objects());
     let (_kept, catalog) = index(&store, "s3://train");
@@ -53,12 +64,11 @@ fn survives(spoil: impl Fn(&Store)) {
     let requests = store.requests();
     let report = finished.json();
     assert_eq!(report["epochs"][0]["digest"], expected());
-    assert!(requests.faults > 50, "{requests:?}");
     println!(
         "{requests:?}, {} s, {} retried, {} hedged",
         report["epochs"][0]["seconds"], report["retried"], report["hedged"]
     );
-    assert!(number(&report, "/retried") > 0);
+    (requests, report)
 }
 
 fn each_at(rate: f64) -> impl Fn(&Store) {
@@ -77,6 +87,26 @@ fn one_per_cent_of_all_that_may_pass() {
 #[test]
 fn ten_per_cent_of_all_that_may_pass() {
     survives(each_at(0.10));
+}
+
+/// One fault after the other, by itself: at 1 %, 10 % and in bursts in a soak, one of these drawn for each otherwise.
+#[test]
+fn each_fault_alone_is_survived() {
+    let ways = [When::Chance(0.01), When::Chance(0.10), When::Burst { length: 60, of: 1500 }];
+    let mut draw = Draw::new();
+    // Where one read in a hundred hangs, the second reads' budget is enough for all of them; a store that hangs for more is waited for.
+    let stalls = [Fault::StallHeaders(STALL), Fault::StallBody(STALL)].map(|fault| (fault, &ways[..1]));
+    for (fault, ways) in PASSING[..8].iter().map(|&fault| (fault, &ways[..])).chain(stalls) {
+        let drawn = draw.below(ways.len() as u64) as usize;
+        for (at, way) in ways.iter().enumerate() {
+            if !is_soak() && at != drawn {
+                continue;
+            }
+            print!("{fault:?}, {way:?}: ");
+            let (requests, _) = loaded(|store| store.on(Kind::Get, *way, fault));
+            assert!(requests.faults > 50, "{fault:?}, {way:?}: {requests:?}");
+        }
+    }
 }
 
 #[test]

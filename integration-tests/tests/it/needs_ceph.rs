@@ -185,8 +185,9 @@ fn whoever_may_not_is_told_the_bucket_and_what_to_do() {
     let Some(gateway) = gateway() else { return };
     let of = Dataset::new(&gateway, "denied", 20, 200);
     let bucket = &*of.bucket.name;
-    let (index, load) =
-        (["index", &of.url(), "-o", "/nonexistent/catalog"], ["load", &of.catalog, "--epochs=1"]);
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("catalog").to_str().unwrap().to_owned();
+    let (index, load) = (["index", &of.url(), "-o", &out], ["load", &of.catalog, "--epochs=1"]);
     let fails = |mut command: Command, says: &[&str]| {
         let line = quiet(&gateway, &mut command).fails(1);
         assert!(line.contains(bucket), "{line}");

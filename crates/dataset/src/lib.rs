@@ -46,6 +46,7 @@ pub use catalog::{Catalog, Entry, Field};
 pub use error::{DatasetError, DatasetErrorKind};
 pub use format::Format;
 pub use index::{IndexOptions, Progress};
+pub use partial::forget_listing;
 
 /// What a catalog is called that lies in a store beside its data: it is found there, and used.
 pub const CATALOG_NAME: &str = "catalog.foreread";

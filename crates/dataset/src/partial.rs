@@ -139,20 +139,34 @@ impl Partial {
 
     /// Removes the file: the listing cannot be gone on with.
     fn end(self) {
-        if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::debug!(%error, path = %self.path.display(), "an unfinished listing could not be removed");
-        }
+        remove(&self.path);
+    }
+}
+
+/// Removes the file of [`IndexOptions::partial`] when its listing is in a catalog that has been saved. Anything else that
+/// lies there is left alone.
+pub fn forget_listing(path: &Path) {
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) && begins_as_ours(path) {
+        remove(path);
+    }
+}
+
+/// A file that stays would only be begun anew.
+fn remove(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::debug!(%error, path = %path.display(), "an unfinished listing could not be removed");
     }
 }
 
 /// Whether there is nothing, or an unfinished listing: a pipe would be waited for, and anything else is not ours to replace.
 fn is_ours(path: &Path) -> bool {
     let Ok(found) = std::fs::symlink_metadata(path) else { return true };
+    found.is_file() && (found.len() == 0 || begins_as_ours(path))
+}
+
+fn begins_as_ours(path: &Path) -> bool {
     let mut start = [0; BEGINNING.len()];
-    found.is_file()
-        && (found.len() == 0
-            || File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
-                && start == *BEGINNING)
+    File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == *BEGINNING
 }
 
 /// What a file of this head holds: the objects up to the last mark, the path there, and the length of the file up to there.

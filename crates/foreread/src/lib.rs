@@ -40,7 +40,7 @@ pub use foreread_planner as planner;
 pub use foreread_tier as tier;
 pub use foreread_types as types;
 
-pub use foreread_dataset::{Catalog, Format, IndexOptions, Progress};
+pub use foreread_dataset::{Catalog, Format, IndexOptions, Progress, forget_listing};
 pub use foreread_loader::{Batch, BatchSample, Batches, LoadError, LoadErrorKind, OnError};
 pub use foreread_oracle::{Deal, Position};
 

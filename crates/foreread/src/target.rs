@@ -1,9 +1,8 @@
 //! What a user names: one dataset, or shards one by one.
 //!
 //! `DIR/shard-{000000..000146}.tar`, several names and the name of a single shard all come to the same thing: the directory that
-//! holds them, as the dataset's place, and the names below it. So a catalog has one base URL whatever was said, and the
-//! shards' sizes and versions come from listing that place; a store has no other way to tell them that all backends
-//! share. The price is a listing of everything beside them.
+//! holds them, as the dataset's place, and the names below it. So a catalog has one base URL whatever was said. The shards' sizes
+//! and versions are asked for one by one, because what lies beside them may be a million others; the price is a request a shard.
 
 use std::path::Path;
 

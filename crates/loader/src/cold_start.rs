@@ -77,12 +77,15 @@ impl Driver {
     fn pays(&self, extent: &Extent, (dataset, _): BlockId) -> bool {
         let is_absent = |id: &u64| {
             let key = SampleKey::new(dataset, SampleId(*id));
-            let level = self.plan.placement().level(key);
-            let cache = level.and_then(|level| self.caches.get(usize::from(level.0)));
-            cache.is_some_and(|cache| matches!(cache.lookup(key), Lookup::Absent))
+            self.cache_of(key).is_some_and(|cache| matches!(cache.lookup(key), Lookup::Absent))
         };
         let absent = extent.samples.clone().filter(is_absent).count() as u64;
         2 * absent >= extent.samples.end - extent.samples.start
+    }
+
+    /// The cache that the plan has for a sample.
+    fn cache_of(&self, key: SampleKey) -> Option<&Arc<dyn CacheTier>> {
+        self.caches.get(usize::from(self.plan.placement().level(key)?.0))
     }
 
     /// Shares a block out, or has its samples read by themselves.
@@ -123,8 +126,7 @@ impl Driver {
             if waited.binary_search(&key).is_ok() {
                 continue;
             }
-            let level = self.plan.placement().level(key);
-            let Some(cache) = level.and_then(|level| self.caches.get(usize::from(level.0))) else { continue };
+            let Some(cache) = self.cache_of(key) else { continue };
             if let Ok(bytes) = self.cut(&block, &extent, key) {
                 let charge = self.block_budget.charge(bytes.len() as u64);
                 keep(Arc::clone(cache), key, bytes, charge);

@@ -69,7 +69,7 @@ impl Loader {
     /// The datasets and their sizes are those that the run and the plan were made from; with others, the run ends with
     /// [`LoadErrorKind::Stopped`](crate::LoadErrorKind::Stopped).
     pub fn start(parts: Parts, runtime: &Handle) -> Self {
-        let Parts { run, plan, datasets, caches, look_ahead, on_error } = parts;
+        let Parts { run, plan, mut datasets, caches, look_ahead, on_error } = parts;
         let handover = Arc::new(Handover::new(run.clone(), look_ahead));
         let staging = {
             // Weak, or batches that nobody takes would keep their own queue alive through their charges.
@@ -88,7 +88,6 @@ impl Loader {
                 }
             })
         };
-        let mut datasets = datasets;
         let blocks =
             Blocks::new(datasets.iter_mut().map(|dataset| std::mem::take(&mut dataset.blocks)).collect());
         let (levels, caches): (Vec<Source>, Vec<Arc<dyn CacheTier>>) = caches.into_iter().unzip();

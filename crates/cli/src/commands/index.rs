@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
-use foreread::{ByteSize, Catalog, Error, ErrorKind, Format, IndexOptions, Loader, Progress};
+use foreread::{ByteSize, Catalog, Error, ErrorKind, Format, IndexOptions, Loader, Progress, forget_listing};
 
 use crate::arguments::Index;
 use crate::{output, progress, settings};
@@ -50,7 +50,7 @@ pub fn run(options: &Index) -> Result<()> {
     let catalog = builder.index(index, tell)?;
     let took = began.elapsed();
     catalog.save(Path::new(&path)).map_err(Error::from)?;
-    forget(Path::new(&partial));
+    forget_listing(Path::new(&partial));
     let mut out = output::stdout();
     writeln!(
         out,
@@ -106,16 +106,6 @@ fn refuse_where_nothing_can_be_written(path: &Path) -> Result<()> {
         return Err(Error::new(ErrorKind::Usage, message).into());
     }
     Ok(())
-}
-
-/// The listing is in the catalog now. What is no unfinished listing is left alone.
-fn forget(partial: &Path) {
-    let is_one = std::fs::symlink_metadata(partial).is_ok_and(|found| found.is_file())
-        && std::fs::read(partial).is_ok_and(|text| text.starts_with(b"{\"unfinished_listing\":"));
-    if is_one {
-        // It would only be begun anew.
-        let _ = std::fs::remove_file(partial);
-    }
 }
 
 /// The last part of the dataset's path, in the working directory; of shards that is the directory that they lie in.

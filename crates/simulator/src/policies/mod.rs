@@ -118,9 +118,7 @@ impl Policy {
             Self::ForereadLocality => foreread_locality::plan(setting).and_then(one),
         }
     }
-}
 
-impl Policy {
     /// How many plans [`plans`](Self::plans) are, without making them.
     pub(crate) fn tries(self, setting: &Setting<'_>) -> u64 {
         if self == Self::Foreread { foreread::tries(setting) } else { 1 }

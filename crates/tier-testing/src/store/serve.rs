@@ -14,7 +14,7 @@ use hyper::header::{
     IF_MATCH, LAST_MODIFIED, RANGE,
 };
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::percent_decode_str;
 use tokio::sync::Semaphore;
 
 use super::access::Access;
@@ -246,11 +246,7 @@ impl Shared {
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
         let page = buckets.get(&asked.bucket).ok_or(Refusal::NoSuchBucket)?.list(&query);
         let encoded = asked.param("encoding-type") == "url";
-        let encode = |name: &str| match encoded {
-            true => utf8_percent_encode(name, NON_ALPHANUMERIC).to_string(),
-            false => name.to_owned(),
-        };
-        Ok(Reply::text(xml::page(&asked.bucket, &query, &page, encoded, encode)))
+        Ok(Reply::text(xml::page(&asked.bucket, &query, &page, encoded)))
     }
 
     fn put(&self, bucket: &str, key: &str, content: Bytes) -> Result<Reply, Refusal> {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
 use super::bucket::{Line, Page, Query};
 
 const HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
@@ -17,13 +19,11 @@ pub(super) fn error(code: &str, message: &str, extra: &str) -> String {
 }
 
 /// A page of a listing. Names are percent-encoded where the client asked for that.
-pub(super) fn page(
-    bucket: &str,
-    query: &Query,
-    page: &Page,
-    encoded: bool,
-    encode: impl Fn(&str) -> String,
-) -> String {
+pub(super) fn page(bucket: &str, query: &Query, page: &Page, encoded: bool) -> String {
+    let encode = |name: &str| match encoded {
+        true => utf8_percent_encode(name, NON_ALPHANUMERIC).to_string(),
+        false => name.to_owned(),
+    };
     let mut text = String::with_capacity(256 + page.lines.len() * 200);
     text.push_str(HEAD);
     text.push_str("<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Name>");

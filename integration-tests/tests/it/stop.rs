@@ -5,6 +5,14 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Samples, foreread};
 
+/// Whether whoever started the tests has interrupts ignored, as a shell has for what it runs in the background: then they
+/// are for the command too.
+fn interrupts_are_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 0b10 != 0)
+}
+
 #[test]
 fn an_interrupt_ends_the_command_at_once() {
     let samples = Samples::awkward(300, 10_000);
@@ -16,8 +24,9 @@ fn an_interrupt_ends_the_command_at_once() {
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(300));
+    let signal = if interrupts_are_ignored() { "-TERM" } else { "-INT" };
     let interrupt =
-        std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {

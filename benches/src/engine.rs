@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use foreread::{Config, Memory, Planned};
 use foreread_loader::core::{Action, Core, Event};
 use foreread_loader::{OnError, Source};
-use foreread_planner::Plan;
+use foreread_planner::{LocalPlan, Plan};
 use foreread_types::Sizes;
 
 const BYTES: u64 = 100_000;
@@ -50,7 +50,7 @@ impl Rehearsal {
         let levels = if self.in_memory { vec![Source::Memory] } else { Vec::new() };
         let config =
             foreread_loader::core::Config { look_ahead: LOOK_AHEAD, on_error: OnError::Fail, levels };
-        Core::new(config, self.planned.run().clone(), Arc::clone(&self.plan), self.sizes.clone())
+        Core::new(config, self.planned.run().clone(), LocalPlan::Alone(Arc::clone(&self.plan)), self.sizes.clone())
     }
 
     /// Plays the run for a trainer that takes each batch as it comes. Returns the number of batches.

@@ -10,7 +10,7 @@ use foreread_dataset::{Catalog, IndexOptions, Progress};
 use foreread_layers::{Limit, Meter};
 use foreread_loader::{Batch, Batches, BlockTable, Dataset, LoadError, Parts};
 use foreread_oracle::{Deal, Position};
-use foreread_planner::Plan;
+use foreread_planner::LocalPlan;
 use foreread_tier::{Buffers, Context, RecycledBuffers, Tier};
 use futures::Stream;
 use tokio::runtime::Handle;
@@ -269,8 +269,15 @@ impl Ready {
             floor,
             "starting"
         );
-        let parts =
-            Parts { run, plan, datasets, caches, look_ahead: config.look_ahead, on_error: config.on_error };
+        let parts = Parts {
+            run,
+            plan: LocalPlan::Alone(plan),
+            datasets,
+            caches,
+            look_ahead: config.look_ahead,
+            on_error: config.on_error,
+            others: None,
+        };
         let inner = foreread_loader::Loader::start(parts, workers.handle());
         Loader { inner, catalogs, config, floor, origin: shared.meter, limit, disk, workers }
     }
@@ -389,7 +396,7 @@ impl Loader {
     }
 
     /// Where samples are kept, and the floor.
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &LocalPlan {
         self.inner.plan()
     }
 

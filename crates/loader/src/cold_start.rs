@@ -85,7 +85,7 @@ impl Driver {
 
     /// The cache that the plan has for a sample.
     fn cache_of(&self, key: SampleKey) -> Option<&Arc<dyn CacheTier>> {
-        self.caches.get(usize::from(self.plan.placement().level(key)?.0))
+        self.caches.get(usize::from(self.plan.level(key)?.0))
     }
 
     /// Shares a block out, or has its samples read by themselves.

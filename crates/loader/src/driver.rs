@@ -6,13 +6,13 @@
 //!
 //! Dropping the task drops the streams of answers, which cancels what has not started; nothing outlives the run.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_oracle::{AccessStream, OracleError, Run};
-use foreread_planner::{Plan, Retention};
+use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{
     Budget, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, Tier, TierError,
 };
@@ -27,6 +27,7 @@ use crate::blocks::{BlockId, BlockTable, Blocks, Waiting};
 use crate::core::{Action, Core, Event};
 use crate::error::LoadError;
 use crate::handover::Handover;
+use crate::others::Others;
 use crate::report::Taking;
 
 /// How many answers are taken in before the core may proceed.
@@ -48,9 +49,10 @@ type Dealing = (usize, JoinHandle<Result<AccessStream, OracleError>>);
 pub(crate) struct Driver {
     pub(crate) core: Core,
     pub(crate) run: Run,
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) plan: LocalPlan,
     pub(crate) datasets: Vec<Dataset>,
     pub(crate) caches: Vec<Arc<dyn CacheTier>>,
+    pub(crate) others: Option<Others>,
     pub(crate) staging: Budget,
     pub(crate) handover: Arc<Handover>,
     pub(crate) held: Held,
@@ -141,6 +143,8 @@ impl Outgoing {
 pub(crate) struct Turn {
     pub(crate) origins: Vec<Outgoing>,
     caches: Vec<Outgoing>,
+    /// By store; most are asked for nothing in most turns.
+    others: BTreeMap<usize, Outgoing>,
 }
 
 impl Driver {
@@ -238,6 +242,7 @@ impl Driver {
         let mut turn = Turn {
             origins: self.datasets.iter().map(|_| Outgoing::default()).collect(),
             caches: self.caches.iter().map(|_| Outgoing::default()).collect(),
+            others: BTreeMap::new(),
         };
         for waiting in std::mem::take(&mut self.singly) {
             self.read_singly(waiting, &mut turn, events);
@@ -261,6 +266,11 @@ impl Driver {
         for (cache, outgoing) in self.caches.iter().zip(turn.caches) {
             send(&mut self.reads, &**cache, outgoing);
         }
+        for (store, outgoing) in turn.others {
+            if let Some(tier) = self.others.as_ref().and_then(|others| others.tier(store)) {
+                send(&mut self.reads, &*tier, outgoing);
+            }
+        }
     }
 
     /// Carries out one action; what comes of it at once is added to `events`.
@@ -282,6 +292,7 @@ impl Driver {
                 }
                 Err(error) => self.unread(tick, key, error, events),
             },
+            Action::Ask { tick, key, store } => self.ask(tick, key, store, turn, events),
             Action::Read { tick, key } => match self.locate(key) {
                 // Nothing lies between two bytes of an object, and nobody is asked for it.
                 Ok((_, Span::Range(range))) if range.is_empty() => {
@@ -315,6 +326,22 @@ impl Driver {
         }
     }
 
+    /// Asks the owner of a sample for it; where nobody stands for the owner, the read fails at once.
+    fn ask(&mut self, tick: Tick, key: SampleKey, store: usize, turn: &mut Turn, events: &mut Vec<Event>) {
+        let known = self.others.as_ref().is_some_and(|others| others.tier(store).is_some());
+        match self.locate(key) {
+            Ok(place) if known => {
+                let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
+                let wanted = Wanted { tick, key, block: None, crc32c };
+                turn.others.entry(store).or_default().push(place, wanted, |bytes| self.staging.charge(bytes));
+            }
+            Ok(_) => {
+                self.unread(tick, key, TierError::new(ErrorKind::Absent, "peer"), events);
+            }
+            Err(error) => self.unread(tick, key, error, events),
+        }
+    }
+
     /// A read that cannot even be sent. The core has counted its bytes, and there is no charge to give them back.
     pub(crate) fn unread(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
         let bytes = self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id);
@@ -337,8 +364,12 @@ impl Driver {
         tracing::debug!(epoch = pass.epoch, phase = %pass.kind, batches = pass.batches, "dealing");
         let run = self.run.clone();
         let inverse = matches!(self.plan.retention(), Retention::Threshold { .. });
+        let locality = self.others.as_ref().and_then(|others| others.locality.clone());
         let task = tokio::task::spawn_blocking(move || {
-            let stream = run.stream(&pass)?;
+            let stream = match locality {
+                Some(locality) => locality.stream(&run, &pass)?,
+                None => run.stream(&pass)?,
+            };
             if inverse {
                 stream.uses(); // built here, or the runtime's thread would build it at the first question
             }
@@ -348,6 +379,10 @@ impl Driver {
     }
 
     fn store(&mut self, tick: Tick, key: SampleKey, level: usize) {
+        // What this rank owns was kept when it came.
+        if self.plan.owned(key).is_some() {
+            return;
+        }
         let Some((_, sample)) = self.held.get(tick).cloned() else { return };
         let cache = Arc::clone(&self.caches[level]);
         let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {

@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use foreread_oracle::{Position, Run};
-use foreread_planner::Plan;
-use foreread_tier::{Budget, CacheTier};
+use foreread_planner::LocalPlan;
+use foreread_tier::{Budget, CacheTier, Serve, Tier};
 use foreread_types::Tick;
 use futures::Stream;
 use futures::stream::SelectAll;
@@ -21,8 +21,11 @@ use crate::core::{Config, Core, OnError};
 use crate::driver::{Dataset, Driver, Held};
 use crate::error::LoadError;
 use crate::handover::Handover;
+use crate::keeper::{Keeper, KeptOrigin};
+use crate::others::Others;
 use crate::pace::LookAhead;
 use crate::report::{RunReport, Source};
+use crate::serving::Serving;
 
 /// Blocks under way take this part of the look-ahead's bytes beside it.
 const BLOCKS: u64 = 4;
@@ -36,7 +39,7 @@ pub struct Parts {
     /// What this rank reads, and when.
     pub run: Run,
     /// Where samples are kept.
-    pub plan: Arc<Plan>,
+    pub plan: LocalPlan,
     /// The datasets, as the schedule numbers them.
     pub datasets: Vec<Dataset>,
     /// The caches, as the plan numbers its levels, with their names in the report.
@@ -45,6 +48,8 @@ pub struct Parts {
     pub look_ahead: u64,
     /// What happens when a sample cannot be read.
     pub on_error: OnError,
+    /// The other ranks, where they work together; then the plan is theirs too.
+    pub others: Option<Others>,
 }
 
 /// A run under way. Reading ahead begins when it is made; dropping it ends the run and everything it does.
@@ -57,10 +62,12 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Loader {
     run: Run,
-    plan: Arc<Plan>,
+    plan: LocalPlan,
     handover: Arc<Handover>,
     staging: Budget,
     driver: AbortHandle,
+    /// What others ask for is answered as long as this lives, beyond the last batch.
+    _serving: Option<Arc<Serving>>,
 }
 
 impl Loader {
@@ -69,7 +76,7 @@ impl Loader {
     /// The datasets and their sizes are those that the run and the plan were made from; with others, the run ends with
     /// [`LoadErrorKind::Stopped`](crate::LoadErrorKind::Stopped).
     pub fn start(parts: Parts, runtime: &Handle) -> Self {
-        let Parts { run, plan, mut datasets, caches, look_ahead, on_error } = parts;
+        let Parts { run, plan, mut datasets, caches, look_ahead, on_error, others } = parts;
         let handover = Arc::new(Handover::new(run.clone(), look_ahead));
         let staging = {
             // Weak, or batches that nobody takes would keep their own queue alive through their charges.
@@ -92,13 +99,15 @@ impl Loader {
             Blocks::new(datasets.iter_mut().map(|dataset| std::mem::take(&mut dataset.blocks)).collect());
         let (levels, caches): (Vec<Source>, Vec<Arc<dyn CacheTier>>) = caches.into_iter().unzip();
         let sizes = datasets.iter().map(|dataset| dataset.catalog.sizes()).collect();
+        let serving = others.as_ref().map(|others| serve(others, &plan, &mut datasets, &caches, runtime));
         let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
         let driver = Driver {
-            core: Core::new(Config { look_ahead, on_error, levels }, run.clone(), Arc::clone(&plan), sizes),
+            core: Core::new(Config { look_ahead, on_error, levels }, run.clone(), plan.clone(), sizes),
             run: run.clone(),
-            plan: Arc::clone(&plan),
+            plan: plan.clone(),
             datasets,
             caches,
+            others,
             staging: staging.clone(),
             handover: Arc::clone(&handover),
             held: Held::starting_at(first),
@@ -113,7 +122,7 @@ impl Loader {
         };
         let span = tracing::info_span!("foreread.run", rank = run.rank().0, world_size = run.world_size());
         let driver = runtime.spawn(driver.run().instrument(span)).abort_handle();
-        Self { run, plan, handover, staging, driver }
+        Self { run, plan, handover, staging, driver, _serving: serving }
     }
 
     /// Batches in order, by waiting for each. Not from async code: it blocks the thread.
@@ -147,7 +156,7 @@ impl Loader {
     }
 
     /// Where samples are kept.
-    pub fn plan(&self) -> &Arc<Plan> {
+    pub fn plan(&self) -> &LocalPlan {
         &self.plan
     }
 
@@ -160,6 +169,25 @@ impl Loader {
     pub fn staged_bytes(&self) -> u64 {
         self.staging.used()
     }
+}
+
+/// Begins to answer what others ask, and has the origins' owned samples read in one flight each.
+fn serve(
+    others: &Others,
+    plan: &LocalPlan,
+    datasets: &mut [Dataset],
+    caches: &[Arc<dyn CacheTier>],
+    runtime: &Handle,
+) -> Arc<Serving> {
+    let keeper = Arc::new(Keeper::new(plan.clone(), datasets.to_vec(), caches.to_vec()));
+    for dataset in datasets {
+        let (keeper, origin) = (Arc::clone(&keeper), Arc::clone(&dataset.origin));
+        dataset.origin = Arc::new(KeptOrigin { keeper, origin }) as Arc<dyn Tier>;
+    }
+    let serving = Arc::new(Serving::new(keeper, runtime.clone(), others.budget));
+    let source: Arc<dyn Serve> = serving.clone();
+    others.peers.serve(Arc::downgrade(&source));
+    serving
 }
 
 impl Drop for Loader {

@@ -41,6 +41,7 @@ impl OracleError {
             | Reason::NothingToDraw { .. }
             | Reason::Lengths { .. }
             | Reason::NoOrders
+            | Reason::Dealt { .. }
             | Reason::Populations { .. } => ErrorKind::Invalid,
             Reason::Rank { .. } | Reason::Id { .. } | Reason::Consumed { .. } | Reason::PhaseIndex { .. } => {
                 ErrorKind::OutOfRange
@@ -80,6 +81,10 @@ pub(crate) enum Reason {
         "explicit order of epoch {epoch} has {found} samples and epoch 0 has {expected}: all epochs are equally long; pad or cut it"
     )]
     Lengths { epoch: usize, found: u64, expected: u64 },
+    #[error(
+        "{found} samples were dealt to a rank that reads {share}: every rank reads equally many; correct the dealing"
+    )]
+    Dealt { found: u64, share: u64 },
     #[error("no explicit orders: there is no epoch to read; give one order for each epoch")]
     NoOrders,
     #[error(

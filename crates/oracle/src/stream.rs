@@ -20,6 +20,8 @@ pub struct AccessStream {
     consumed: u64,
     share: u64,
     uses: Arc<OnceLock<Uses>>,
+    /// What the rank reads where another dealing than arithmetic's decided.
+    dealt: Option<Arc<[SampleId]>>,
 }
 
 impl AccessStream {
@@ -34,16 +36,29 @@ impl AccessStream {
             return Err(Reason::Consumed { consumed, len }.into());
         }
         let share = dealing.share(len, consumed);
-        Ok(Self { order, dealing, rank, consumed, share, uses: Arc::default() })
+        Ok(Self { order, dealing, rank, consumed, share, uses: Arc::default(), dealt: None })
     }
 
-    /// The stream of another rank of the same pass; the order and its inverse are shared.
+    /// The stream of another rank of the same pass, as the arithmetic deals it; the order and its inverse are shared.
     ///
     /// # Errors
     /// A rank that is not below the world size.
     pub fn of_rank(&self, rank: Rank) -> Result<Self, OracleError> {
         check_rank(rank, self.dealing.world_size())?;
-        Ok(Self { rank, ..self.clone() })
+        Ok(Self { rank, dealt: None, ..self.clone() })
+    }
+
+    /// The same stream with other samples: those that a dealing by a plan gives this rank, in the order in which it reads
+    /// them. Positions, shares and resumption know nothing of it.
+    ///
+    /// # Errors
+    /// Another number of samples than the rank reads.
+    pub fn dealt(self, samples: Vec<SampleId>) -> Result<Self, OracleError> {
+        let found = samples.len() as u64;
+        if found != self.share {
+            return Err(Reason::Dealt { found, share: self.share }.into());
+        }
+        Ok(Self { dealt: Some(samples.into()), ..self })
     }
 
     /// The global order behind the stream.
@@ -76,6 +91,9 @@ impl AccessStream {
     /// # Panics
     /// If `index` is not below `len`.
     pub fn at(&self, index: u64) -> SampleId {
+        if let Some(dealt) = &self.dealt {
+            return dealt[index as usize];
+        }
         self.order.at(self.dealing.position(self.order.len(), self.consumed, self.rank, index))
     }
 
@@ -91,6 +109,9 @@ impl AccessStream {
             out.len(),
             self.share
         );
+        if let Some(dealt) = &self.dealt {
+            return out.copy_from_slice(&dealt[from as usize..from as usize + out.len()]);
+        }
         match self.dealing.deal() {
             Deal::Torch => {
                 self.fill_listed(self.listed(from), u64::from(self.dealing.world_size()), out);
@@ -152,10 +173,14 @@ impl AccessStream {
     /// The first index at or after `from` at which this rank reads `id`; `None` where it does not.
     ///
     /// The first call inverts the order. Then O(1) where no id repeats; where ids repeat, O(uses of the sample by all
-    /// ranks) at most.
+    /// ranks) at most. Of a stream that was [`dealt`](Self::dealt) otherwise, O(len).
     pub fn next_use(&self, id: SampleId, from: u64) -> Option<u64> {
         if from >= self.share || id.0 >= self.order.population() {
             return None;
+        }
+        if let Some(dealt) = &self.dealt {
+            let later = dealt[from as usize..].iter().position(|other| *other == id);
+            return later.map(|after| from + after as u64);
         }
         let len = self.order.len();
         let list = len - self.consumed;

@@ -4,7 +4,7 @@
 //!
 //! Greedy: the samples in order of what keeping them saves for each byte of room, in nanoseconds of reading: the
 //! origin's for all uses but the first, and the network's for the uses that the owner makes itself. Each goes to the
-//! store that reads it most; where that is full, it is put back into the order with what it saves at the next store;
+//! store that reads it most (what a store holds already has been placed there before); where that is full, it is put back into the order with what it saves at the next store;
 //! where none of its readers has room, it goes to wherever most is left. So which samples are kept is the knapsack of
 //! one store, and among samples that save the origin equally much, those go first that can lie near their readers.
 //!
@@ -23,7 +23,7 @@ use crate::error::Reason;
 use crate::forecast::narrow;
 use crate::improve;
 use crate::knapsack::Filled;
-use crate::owners::{Packed, pack, unpack};
+use crate::owners::{NOBODY, Packed, pack, unpack};
 use crate::readers::Readers;
 use crate::rooms::Rooms;
 
@@ -76,12 +76,20 @@ pub(crate) fn assign(
         return Ok(assigned);
     }
     let prices = Prices::new(cluster);
-    let keys = keys(parts, &starts, &prices)?;
+    for (part, assigned) in parts.iter().zip(&mut assigned) {
+        for (id, store, level) in cluster.held.of(part.dataset.0 as usize) {
+            let known = id < part.sizes.len() && part.uses.of(SampleId(id)) > 0;
+            if known && rooms.take_in(store, level, part.sizes.bytes(SampleId(id))) {
+                assigned.owners[id as usize] = pack(store, level);
+            }
+        }
+    }
+    let keys = keys(parts, &assigned, &starts, &prices)?;
     let mut greedy = Greedy { parts, starts: &starts, prices: &prices, rooms, assigned: &mut assigned };
     greedy.run(&keys);
     drop(keys);
     for (part, assigned) in parts.iter().zip(&mut assigned) {
-        if parts.len() == 1 && part.sizes.is_uniform() && !part.first {
+        if parts.len() == 1 && part.sizes.is_uniform() && !part.first && cluster.held.is_nothing() {
             let value = |id: usize, near: u64| {
                 let (uses, bytes) =
                     (part.uses.of(SampleId(id as u64)), part.sizes.bytes(SampleId(id as u64)));
@@ -165,17 +173,22 @@ fn ratio(value: u64, weight: u64) -> u32 {
     exponent << 25 | mantissa as u32
 }
 
-/// The samples that are worth keeping, `rank << 32 | number`, the best first.
-fn keys(parts: &[Part<'_>], starts: &[u64], prices: &Prices<'_>) -> Result<Vec<u64>, Reason> {
+/// The samples that are worth keeping and have no place yet, `rank << 32 | number`, the best first.
+fn keys(
+    parts: &[Part<'_>],
+    assigned: &[Assigned],
+    starts: &[u64],
+    prices: &Prices<'_>,
+) -> Result<Vec<u64>, Reason> {
     let mut keys: Vec<u64> = Vec::new();
-    for (part, start) in parts.iter().zip(starts) {
+    for ((part, assigned), start) in parts.iter().zip(assigned).zip(starts) {
         let samples = part.sizes.len();
         let worth = (0..samples).filter(|&id| part.uses.of(SampleId(id)) > 1).count();
         let memory = Reason::Memory { dataset: part.dataset, samples };
         keys.try_reserve_exact(worth).map_err(|_| memory)?;
         for id in 0..samples {
             let uses = part.uses.of(SampleId(id));
-            if uses > 1 {
+            if uses > 1 && assigned.owners[id as usize] == NOBODY {
                 let near = part.candidate(id as usize, 0).map_or(0, |(_, uses)| uses);
                 let rank = prices.rank(uses, part.sizes.bytes(SampleId(id)), near);
                 keys.push(u64::from(rank) << 32 | (start + id));

@@ -12,6 +12,7 @@ use foreread_types::{Footprint, Rank, StoreId};
 
 use crate::curve::Curve;
 use crate::error::{PlanError, Reason};
+use crate::held::Held;
 use crate::origin::Origin;
 
 /// The most levels that a store may have: what fits beside "nowhere" in two bits a sample.
@@ -162,6 +163,9 @@ pub struct Cluster {
     pub network: Network,
     /// What each rank does with samples.
     pub trainer: Trainer,
+    /// What the caches hold already. [`plan_cluster`](crate::plan_cluster) leaves it where it is; a rule without tables,
+    /// and a plan of one rank alone, do not look at it.
+    pub held: Held,
 }
 
 impl Default for Cluster {
@@ -174,6 +178,7 @@ impl Default for Cluster {
             origin: Origin::default(),
             network: Network::default(),
             trainer: Trainer::default(),
+            held: Held::default(),
         }
     }
 }

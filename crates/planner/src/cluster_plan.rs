@@ -28,7 +28,7 @@ use crate::floor::Floor;
 use crate::forecast::{Amount, EpochForecast, narrow};
 use crate::holding::{Holding, Traffic};
 use crate::knapsack::worth;
-use crate::owners::{NOBODY, Of, Owner, Owners, unpack};
+use crate::owners::{NOBODY, Of, Owner, Owners, pack, unpack};
 use crate::placement::Placement;
 use crate::plan::LevelPlan;
 use crate::readers::{Readers, dealing};
@@ -87,7 +87,8 @@ pub struct StorePlan {
 
 /// Decides where the samples of `run` live in `cluster`, for all of its ranks: `run` may be any rank's.
 ///
-/// `sizes` are indexed by [`DatasetId`]. Plans for what is left of the run, with caches that are cold at its start.
+/// `sizes` are indexed by [`DatasetId`]. Plans for what is left of the run, with caches that hold [`Cluster::held`] at its
+/// start and nothing else; [`ClusterPlan::predict`] counts them as cold.
 ///
 /// Tables take 4 bytes a sample and two bits for second copies. Where every order is computed (`feistel`,
 /// `sequential`), all samples of a dataset have one size, and either [`Ownership::FirstReader`] is asked for or there are
@@ -165,7 +166,8 @@ fn planned(
     let (described, cluster) = (cluster, used.as_ref().unwrap_or(cluster));
     let slower = slower.unwrap_or_default();
     let planning = Planning { run, sizes, cluster, described, slower, stores, all_copies };
-    if planning.is_ruled() && (ownership == Ownership::FirstReader || samples > TABLE_MOST) {
+    let quick = ownership == Ownership::FirstReader && cluster.held.is_nothing();
+    if planning.is_ruled() && (quick || samples > TABLE_MOST) {
         // Nothing is counted: whole passes are arithmetic, and what others read is estimated.
         let demand = Demand::within(run, sizes, Scope::Cluster, 0)?;
         return Ok((planning.rule(&demand, Floor::of_demand(&demand, narrow(room)))?, Vec::new()));
@@ -267,6 +269,7 @@ impl Planning<'_> {
         };
         let all = copies.as_mut().map_or_else(Vec::new, |copies| std::mem::take(&mut copies.all));
         let holdings = self.holdings(&parts, &assigned);
+        let held = self.held(&parts, &assigned);
         let owners = assigned.into_iter().map(|assigned| {
             if assigned.owners.iter().all(|&owner| owner == NOBODY) {
                 Of::Nobody
@@ -274,7 +277,23 @@ impl Planning<'_> {
                 Of::Table(Arc::new(assigned.owners))
             }
         });
-        Ok((self.finish(demand, floor, ownership, Owners::new(owners.collect()), holdings, copies), all))
+        let floor = Floor { bytes: floor.bytes.saturating_sub(held), ..floor };
+        let plan = self.finish(demand, floor, ownership, Owners::new(owners.collect()), holdings, copies);
+        let origin_bytes = plan.origin_bytes.saturating_sub(held);
+        Ok((ClusterPlan { origin_bytes, ..plan }, all))
+    }
+
+    /// Bytes of what lies where it was found, which the origin need not send.
+    fn held(&self, parts: &[Part<'_>], assigned: &[Assigned]) -> u64 {
+        let mut bytes = 0u64;
+        for (part, assigned) in parts.iter().zip(assigned) {
+            for (id, store, level) in self.cluster.held.of(part.dataset.0 as usize) {
+                if assigned.owners.get(id as usize) == Some(&pack(store, level)) {
+                    bytes = bytes.saturating_add(part.sizes.bytes(SampleId(id)));
+                }
+            }
+        }
+        bytes
     }
 
     fn holdings(&self, parts: &[Part<'_>], assigned: &[Assigned]) -> Vec<Holding> {

@@ -110,6 +110,7 @@ mod tests {
                 staging: Curve::flat(21_164 * MB),
                 staging_threads: 2,
             },
+            ..Cluster::default()
         }
     }
 

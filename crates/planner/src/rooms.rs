@@ -75,6 +75,17 @@ impl Rooms {
         Some(LevelIndex(level as u8))
     }
 
+    /// Takes room for a sample in a level of a store, and says whether there was any.
+    pub(crate) fn take_in(&mut self, store: usize, level: LevelIndex, bytes: u64) -> bool {
+        let level = usize::from(level.0);
+        let there = self.leaves.get(store).is_some_and(|levels| levels[level].is_some());
+        let fits = there && self.footprints[store][level].of(bytes) <= self.left[store][level];
+        if fits {
+            self.take_at(store, level, self.footprints[store][level].of(bytes));
+        }
+        fits
+    }
+
     /// Takes room for a sample wherever most is left.
     pub(crate) fn take_anywhere(&mut self, bytes: u64) -> Option<(usize, LevelIndex)> {
         let kind = self.kinds.iter().find(|kind| kind.fits(bytes))?;

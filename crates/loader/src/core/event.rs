@@ -75,6 +75,15 @@ pub enum Action {
         /// Which cache, counted from the fastest.
         level: usize,
     },
+    /// Ask the rank that owns it; answer with `Arrived` or `Failed`.
+    Ask {
+        /// The use that it is wanted for.
+        tick: Tick,
+        /// The sample.
+        key: SampleKey,
+        /// The position of the owner's store in the cluster.
+        store: usize,
+    },
     /// Read it from the origin; answer with `Arrived` or `Failed`.
     Read {
         /// The use that it is wanted for.

@@ -29,16 +29,18 @@
 //! under [`Retention::Keep`]. Under [`Retention::Threshold`] a sample stays in the fastest cache iff its next use is at
 //! most `horizon` ticks away; of uses that are under way together the last one decides. The core keeps no table of what
 //! is cached: the cache is asked, so a lost sample costs one read and nothing else.
+//!
+//! Where ranks work together, a sample that another rank owns is asked for there, after the own caches (which may have a
+//! second copy) and before the origin, which it is read from where the owner does not give it.
 
 mod event;
 mod upcoming;
 mod window;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use foreread_oracle::Run;
-use foreread_planner::{Plan, Retention};
+use foreread_planner::{LocalPlan, Retention};
 use foreread_types::{SampleKey, Sizes, Tick};
 
 pub use self::event::{Action, Event};
@@ -96,7 +98,7 @@ struct Batch {
 #[derive(Debug)]
 pub struct Core {
     config: Config,
-    plan: Arc<Plan>,
+    plan: LocalPlan,
     /// Under [`Retention::Threshold`]: how far away a sample's next use may be for it to stay.
     horizon: Option<u64>,
     sizes: Vec<Sizes>,
@@ -119,7 +121,7 @@ pub struct Core {
 
 impl Core {
     /// The core of `run` under `plan`; `sizes` by dataset, as the plan was made from.
-    pub fn new(config: Config, run: Run, plan: Arc<Plan>, sizes: Vec<Sizes>) -> Self {
+    pub fn new(config: Config, run: Run, plan: LocalPlan, sizes: Vec<Sizes>) -> Self {
         let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
         let horizon = match plan.retention() {
             Retention::Threshold { horizon } => Some(horizon),
@@ -201,6 +203,7 @@ impl Core {
         let Some(slot) = self.window.get(tick) else { return };
         match slot.state {
             State::Reading => self.settle(tick, State::Ready(Source::Origin), false, actions),
+            State::Asking => self.settle(tick, State::Ready(Source::Peer), false, actions),
             State::Fetching { level } => self.served(tick, level, actions),
             _ => {}
         }
@@ -215,6 +218,12 @@ impl Core {
                 slot.state = State::Reading;
                 self.charged += slot.bytes;
                 actions.push(Action::Remove { key: slot.key, level });
+                actions.push(Action::Read { tick, key: slot.key });
+            }
+            // An owner that is gone, slow or wrong costs a read of one's own, never the sample.
+            State::Asking => {
+                slot.state = State::Reading;
+                self.charged += slot.bytes;
                 actions.push(Action::Read { tick, key: slot.key });
             }
             State::Reading => self.settle(tick, State::Bad, false, actions),
@@ -232,11 +241,14 @@ impl Core {
         }
     }
 
-    /// Looks for the sample in the next cache that may have it, or reads it from the origin.
+    /// Looks for the sample in the next cache that may have it, asks its owner, or reads it from the origin.
     fn look(&mut self, tick: Tick, key: SampleKey, after: Option<usize>, actions: &mut Vec<Action>) {
         let (state, action) = match self.candidate(key, after) {
             Some(level) => (State::Finding { level }, Action::Find { tick, key, level }),
-            None => (State::Reading, Action::Read { tick, key }),
+            None => match self.plan.elsewhere(key) {
+                Some(store) => (State::Asking, Action::Ask { tick, key, store }),
+                None => (State::Reading, Action::Read { tick, key }),
+            },
         };
         if let Some(slot) = self.window.get_mut(tick) {
             slot.state = state;
@@ -310,7 +322,7 @@ impl Core {
     /// the plan knows and the engine does not is none.
     fn place(&self, key: SampleKey) -> Option<usize> {
         let level = match self.horizon {
-            None => usize::from(self.plan.placement().level(key)?.0),
+            None => usize::from(self.plan.level(key)?.0),
             Some(_) => 0,
         };
         (level < self.config.levels.len()).then_some(level)

@@ -14,6 +14,8 @@ pub(super) enum State {
     Finding { level: usize },
     /// Being read from the cache at this level.
     Fetching { level: usize },
+    /// Being asked for at the rank that owns it.
+    Asking,
     /// Being read from the origin.
     Reading,
     /// Waiting for an earlier use of the same sample.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foreread_loader::core::{Action, Config, Core, Event};
 use foreread_loader::{Source, Taking};
 use foreread_oracle::Run;
-use foreread_planner::{Floor, Plan, Retention, Scope};
+use foreread_planner::{Floor, LocalPlan, Plan, Retention, Scope};
 use foreread_types::{SampleKey, Tick};
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
@@ -104,7 +104,7 @@ impl<'a> World<'a> {
             Config { look_ahead: scenario.look_ahead, on_error: scenario.on_error, levels: levels.collect() };
         Self {
             model: Model::new(scenario, &run),
-            core: Core::new(config, run.clone(), Arc::clone(&plan), scenario.sizes()),
+            core: Core::new(config, run.clone(), LocalPlan::Alone(Arc::clone(&plan)), scenario.sizes()),
             stores: (0..)
                 .zip(&scenario.caches)
                 .map(|(level, &cache)| Store::new(level, cache, &ledger))
@@ -390,6 +390,9 @@ impl<'a> World<'a> {
                 );
                 let charge = Charge::staging(&self.ledger, self.scenario.bytes(key));
                 self.questions.push(Question::Fetch { tick, key, level, charge });
+            }
+            Action::Ask { key, .. } => {
+                return Err(TestCaseError::fail(format!("{key} has no owner elsewhere")));
             }
             Action::Read { tick, key } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);

@@ -10,7 +10,7 @@ use foreread_dataset::{Catalog, IndexOptions};
 use foreread_loader::{BlockTable, Dataset, Loader, OnError, Parts, Source};
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
-use foreread_planner::{Cluster, Level, Plan, Store, plan};
+use foreread_planner::{Cluster, Level, LocalPlan, Plan, Store, plan};
 use foreread_tier::{
     CacheTier, Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError,
     TierProfile,
@@ -151,7 +151,8 @@ impl Rig {
     async fn check(&self, look_ahead: u64) -> (u64, u64) {
         let parts = Parts {
             run: self.run.clone(),
-            plan: Arc::clone(&self.plan),
+            plan: LocalPlan::Alone(Arc::clone(&self.plan)),
+            others: None,
             datasets: vec![Dataset {
                 catalog: self.catalog.clone(),
                 origin: Arc::new(self.origin.clone()),

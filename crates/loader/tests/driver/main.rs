@@ -12,3 +12,4 @@ mod packed;
 mod resume;
 mod rig;
 mod timing;
+mod together;

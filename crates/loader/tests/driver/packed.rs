@@ -7,7 +7,7 @@ use bytes::Bytes;
 use foreread_dataset::{Catalog, IndexOptions};
 use foreread_loader::{BlockTable, Dataset, LoadErrorKind, Loader, OnError, Parts};
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Sequential};
-use foreread_planner::{Cluster, Level, Store, plan};
+use foreread_planner::{Cluster, Level, LocalPlan, Store, plan};
 use foreread_tier::{
     CacheTier, Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError,
     TierProfile,
@@ -86,7 +86,8 @@ async fn start(indexed: &Shelf, origin: Shelf, on_error: OnError) -> (Catalog, L
     let plan = Arc::new(plan(&run, &[catalog.sizes()], &cluster).unwrap());
     let parts = Parts {
         run,
-        plan,
+        plan: LocalPlan::Alone(plan),
+        others: None,
         datasets: vec![Dataset {
             catalog: catalog.clone(),
             origin: Arc::new(origin),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_loader::{Batch, BlockTable, Dataset, LoadError, Loader, OnError, Parts, Source};
 use foreread_oracle::{Deal, Phase, PhaseKind, Position, Run, Sampler, Schedule, Shuffle};
-use foreread_planner::{Cluster, Level, Store, plan};
+use foreread_planner::{Cluster, Level, LocalPlan, Store, plan};
 use foreread_tier::{CacheTier, Completion, Completions, ReadRequest, Tier, TierProfile};
 use foreread_tier_testing::FakeOrigin;
 use foreread_types::{DatasetId, Rank, SampleId, StoreId};
@@ -87,7 +87,8 @@ impl Rig {
         let origin = self.origin.clone().unwrap_or_else(|| Arc::new(self.fake.clone()));
         let parts = Parts {
             run,
-            plan,
+            plan: LocalPlan::Alone(plan),
+            others: None,
             datasets: vec![Dataset { catalog, origin, blocks: BlockTable::default() }],
             caches: self.caches.iter().map(|(source, cache, _)| (*source, Arc::clone(cache))).collect(),
             look_ahead: self.look_ahead,

@@ -4,6 +4,7 @@
 mod best;
 mod bounds;
 mod frequency;
+mod held;
 mod huge;
 mod locality;
 mod shapes;

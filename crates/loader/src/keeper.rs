@@ -1,0 +1,245 @@
+//! Samples that this rank owns: read from the origin once, whoever asks first.
+//!
+//! In a run of many ranks a sample is wanted by the rank's own trainer and by other ranks, in any order and at once. The
+//! keeper stands between both and the origin. A sample that it owns has at most one *flight*: whoever wants the sample
+//! while it is being read waits for that read; when the bytes have come they are stored here, and the flight ends only
+//! when the cache has them, so that there is no moment in which they are neither on their way nor kept. Samples of
+//! others, and of nobody, pass through.
+//!
+//! # The price
+//!
+//! One look-up in a map under a lock for each read of an owned sample, which happens once a sample and run. And a sample
+//! that is kept is charged twice for a moment: to its cache, and to the look-ahead of the trainer that waits for it.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use foreread_planner::LocalPlan;
+use foreread_tier::{
+    CacheTier, Completion, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier, TierError, TierProfile,
+};
+use foreread_types::{KeyMap, SampleKey};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::oneshot;
+
+use crate::answers::Check;
+use crate::driver::{Dataset, in_passing, not_kept, skipped};
+
+/// What a flight brings.
+pub(crate) type Landing = Result<Bytes, TierError>;
+
+/// A sample on its way from the origin into a cache.
+enum Flight {
+    /// Being read, for these beside whoever began it.
+    Reading(Vec<oneshot::Sender<Landing>>),
+    /// Here, and not yet in its cache.
+    Landed(Bytes),
+}
+
+/// How a read of an owned sample begins.
+pub(crate) enum Begun {
+    /// The caller is to read it, and to [`land`](Ticket::land) what came.
+    Mine(Ticket),
+    /// It is being read already.
+    Join(oneshot::Receiver<Landing>),
+    /// It is at hand.
+    Here(Bytes),
+}
+
+/// A flight that its holder has to end; dropped, it ends without the sample, and nobody waits for it for ever.
+pub(crate) struct Ticket {
+    keeper: Arc<Keeper>,
+    key: SampleKey,
+    landed: bool,
+}
+
+impl Ticket {
+    /// Tells all who wait for the sample, and keeps what came.
+    pub(crate) fn land(mut self, came: Landing) -> Landing {
+        self.landed = true;
+        self.keeper.land(self.key, came)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.landed {
+            // The holder wants nothing any longer, and others may read it themselves.
+            let _ = self.keeper.land(self.key, Err(given_up()));
+        }
+    }
+}
+
+/// The samples that this rank owns, and their ways from the origin.
+pub(crate) struct Keeper {
+    pub(crate) plan: LocalPlan,
+    pub(crate) datasets: Vec<Dataset>,
+    pub(crate) caches: Vec<Arc<dyn CacheTier>>,
+    flights: Mutex<KeyMap<Flight>>,
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keeper").field("flights", &self.flights().len()).finish_non_exhaustive()
+    }
+}
+
+impl Keeper {
+    pub(crate) fn new(plan: LocalPlan, datasets: Vec<Dataset>, caches: Vec<Arc<dyn CacheTier>>) -> Self {
+        Self { plan, datasets, caches, flights: Mutex::default() }
+    }
+
+    /// No change of the map is made in more than one step.
+    fn flights(&self) -> MutexGuard<'_, KeyMap<Flight>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The cache that an owned sample belongs into.
+    pub(crate) fn home(&self, key: SampleKey) -> Option<&Arc<dyn CacheTier>> {
+        self.caches.get(usize::from(self.plan.owned(key)?.0))
+    }
+
+    /// Begins to read an owned sample, unless it is on its way or here.
+    pub(crate) fn begin(self: &Arc<Self>, key: SampleKey) -> Begun {
+        let mut flights = self.flights();
+        let vacant = match flights.entry(key) {
+            Entry::Vacant(vacant) => vacant,
+            Entry::Occupied(mut flight) => {
+                return match flight.get_mut() {
+                    Flight::Landed(bytes) => Begun::Here(bytes.clone()),
+                    Flight::Reading(others) => {
+                        let (told, listen) = oneshot::channel();
+                        others.push(told);
+                        Begun::Join(listen)
+                    }
+                };
+            }
+        };
+        // A flight may have ended since the caller looked. (One that ended on a disk is read again: it is rare.)
+        if let Some(Lookup::Ready(sample)) = self.home(key).map(|cache| cache.lookup(key)) {
+            return Begun::Here(sample.data().clone());
+        }
+        vacant.insert(Flight::Reading(Vec::new()));
+        Begun::Mine(Ticket { keeper: Arc::clone(self), key, landed: false })
+    }
+
+    fn land(self: &Arc<Self>, key: SampleKey, came: Landing) -> Landing {
+        let came = came.and_then(|bytes| self.checked(key, bytes));
+        let mut flights = self.flights();
+        let before = match &came {
+            Ok(bytes) => flights.insert(key, Flight::Landed(bytes.clone())),
+            Err(_) => flights.remove(&key),
+        };
+        drop(flights);
+        if let Some(Flight::Reading(others)) = before {
+            for other in others {
+                // Whoever has gone wants nothing.
+                let _ = other.send(came.clone());
+            }
+        }
+        if let Ok(bytes) = &came {
+            let (keeper, bytes) = (Arc::clone(self), bytes.clone());
+            in_passing(async move {
+                keeper.keep(key, bytes).await;
+                keeper.flights().remove(&key);
+            });
+        }
+        came
+    }
+
+    async fn keep(&self, key: SampleKey, bytes: Bytes) {
+        let Some(cache) = self.home(key) else { return };
+        let room = cache.reserve(cache.footprint().of(bytes.len() as u64));
+        // A charge of nothing, which the cache replaces by the room's.
+        let Some((room, nothing)) = room.zip(cache.reserve(0)) else { return skipped(&**cache) };
+        match cache.store(room, key, Sample::new(bytes, nothing)).await {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Full => skipped(&**cache),
+            Err(error) => not_kept(&**cache, key, &error),
+        }
+    }
+
+    /// Bytes that are as long as the catalog says, and add up where it says to what: others will rely on it.
+    fn checked(&self, key: SampleKey, bytes: Bytes) -> Landing {
+        let Some(of) = self.datasets.get(key.dataset.0 as usize) else { return Ok(bytes) };
+        let expected = of.catalog.sizes().bytes(key.id);
+        if bytes.len() as u64 != expected {
+            return Err(TierError::new(ErrorKind::Changed, of.origin.name())
+                .with_detail(format!("{} bytes instead of {expected}", bytes.len())));
+        }
+        match of.catalog.crc32c(key.id) {
+            Some(crc32c) => Check { crc32c, at: 0 }.passed(of.origin.name(), bytes),
+            None => Ok(bytes),
+        }
+    }
+
+    /// Reads a batch, all of one dataset, from its origin: owned samples in their flights, the others by themselves.
+    pub(crate) fn read(self: &Arc<Self>, origin: &dyn Tier, batch: Vec<ReadRequest>) -> Completions {
+        let (mut direct, mut mine, joined) = (Vec::new(), HashMap::new(), FuturesUnordered::new());
+        let mut here = Vec::new();
+        for request in batch {
+            let (tag, key) = (request.tag, request.key);
+            if self.plan.owned(key).is_none() {
+                direct.push(request);
+                continue;
+            }
+            match self.begin(key) {
+                Begun::Here(bytes) => here.push(Completion { tag, result: Ok(bytes) }),
+                Begun::Join(landing) => {
+                    joined.push(landing.map(move |came| Completion { tag, result: landed(came) }));
+                }
+                Begun::Mine(ticket) => {
+                    mine.insert(tag, ticket);
+                    direct.push(request);
+                }
+            }
+        }
+        let read = match direct.is_empty() {
+            true => futures::stream::empty().boxed(),
+            false => origin.read(direct),
+        };
+        let read = read.map(move |Completion { tag, result }| {
+            let ticket: Option<Ticket> = mine.remove(&tag);
+            let result = match ticket {
+                Some(ticket) => ticket.land(result),
+                None => result,
+            };
+            Completion { tag, result }
+        });
+        let others = futures::stream::iter(here).chain(joined);
+        futures::stream::select(read, others).boxed()
+    }
+}
+
+/// What became of a flight of somebody else's, who may have gone with it.
+pub(crate) fn landed(came: Result<Landing, oneshot::error::RecvError>) -> Landing {
+    came.unwrap_or_else(|_| Err(given_up()))
+}
+
+fn given_up() -> TierError {
+    TierError::new(ErrorKind::Transient, "engine").with_detail("whoever read it has ended")
+}
+
+/// An origin whose owned samples are read in flights.
+#[derive(Debug)]
+pub(crate) struct KeptOrigin {
+    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) origin: Arc<dyn Tier>,
+}
+
+impl Tier for KeptOrigin {
+    fn name(&self) -> &str {
+        self.origin.name()
+    }
+
+    fn profile(&self) -> &TierProfile {
+        self.origin.profile()
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        self.keeper.read(&*self.origin, batch)
+    }
+}

@@ -1,0 +1,200 @@
+//! Answers other ranks: from the caches, from what is on its way, or by reading what this rank owns.
+//!
+//! Whatever is asked for and kept is answered at once, without a copy. What this rank owns and does not have is read from
+//! the origin now: the asker is ahead of its trainer, so this is ahead of the first use anywhere. Reads for others have a
+//! budget of their own ([`Serving::new`]); they wait for nothing but the origin and the cache, never for another rank and
+//! never for the trainer, so two ranks cannot wait for each other.
+//!
+//! A read that an asker no longer waits for goes on: the sample is owned here and will be asked for again.
+
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use foreread_tier::{
+    Asked, CacheTier, Completion, ErrorKind, Lookup, Object, ReadRequest, Serve, Served, Serving as Answers,
+    Span, TierError,
+};
+use foreread_types::{Rank, SampleKey, Tick};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::keeper::{Begun, Keeper, Landing, landed};
+
+/// Budgets are counted in KiB, because a semaphore counts in 32 bits.
+const KIB: u64 = 1024;
+
+/// Reads from a cache that are under way at once for one batch.
+const FETCHES: usize = 64;
+
+/// What this rank does for others.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    keeper: Arc<Keeper>,
+    runtime: Handle,
+    room: Arc<Semaphore>,
+    /// All of `room`, in KiB.
+    most: u32,
+}
+
+impl Serving {
+    /// `budget`: bytes that are being read from the origin for others at a time.
+    pub(crate) fn new(keeper: Arc<Keeper>, runtime: Handle, budget: u64) -> Self {
+        let most = u32::try_from(budget.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, 1 << 28);
+        Self { keeper, runtime, room: Arc::new(Semaphore::new(most as usize)), most }
+    }
+
+    /// Reads what this rank owns and does not have, in the order in which it is needed, as the budget allows. Nothing is
+    /// begun before there is room for it, or the own trainer would wait behind what others ask for; and what has not
+    /// been begun ends with the asker.
+    fn read(&self, mut wanted: Vec<(u32, ReadRequest)>) -> UnboundedReceiver<Served> {
+        wanted.sort_by_key(|(_, request)| request.due);
+        let (keeper, room, most) = (Arc::clone(&self.keeper), Arc::clone(&self.room), self.most);
+        let (answers, listen) = unbounded_channel();
+        self.runtime.spawn(async move {
+            let mut reads = FuturesUnordered::new();
+            for (tag, request) in wanted {
+                let kib = u32::try_from(request.len().div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, most);
+                let mut waiting = std::pin::pin!(Arc::clone(&room).acquire_many_owned(kib));
+                let permit = loop {
+                    // What is under way makes room only if somebody looks.
+                    tokio::select! {
+                        permit = &mut waiting => break permit,
+                        Some(()) = reads.next() => {}
+                    }
+                };
+                if answers.is_closed() {
+                    break;
+                }
+                let (keeper, answers) = (Arc::clone(&keeper), answers.clone());
+                reads.push(async move {
+                    let came = read_one(&keeper, request).await;
+                    drop(permit);
+                    // Whoever has gone wants nothing; the sample is kept all the same.
+                    let _ = answers.send(done(tag, came));
+                });
+            }
+            while reads.next().await.is_some() {}
+        });
+        listen
+    }
+
+    /// Where a sample lies in the origin.
+    fn locate(&self, key: SampleKey) -> Option<(Object, Span)> {
+        let entry = self.keeper.datasets.get(key.dataset.0 as usize)?.catalog.entry(key.id).ok()?;
+        Some((entry.object, entry.span))
+    }
+
+    fn find(&self, key: SampleKey) -> Found {
+        let Some((object, span)) = self.locate(key) else { return Found::Nowhere };
+        let place = Place { key, object, span };
+        let level = self.keeper.plan.level(key).map(|level| usize::from(level.0));
+        let Some(cache) = level.and_then(|level| self.keeper.caches.get(level)) else {
+            return Found::Nowhere;
+        };
+        match cache.lookup(key) {
+            Lookup::Ready(sample) => Found::Here(sample.data().clone()),
+            Lookup::Stored => Found::Kept(Arc::clone(cache), place),
+            Lookup::Absent if self.keeper.plan.owned(key).is_none() => Found::Nowhere,
+            Lookup::Absent => Found::Owned(place),
+        }
+    }
+}
+
+/// Reads an owned sample from the origin, or waits for whoever does.
+async fn read_one(keeper: &Arc<Keeper>, request: ReadRequest) -> Landing {
+    let key = request.key;
+    match keeper.begin(key) {
+        Begun::Here(bytes) => Ok(bytes),
+        Begun::Join(landing) => landed(landing.await),
+        Begun::Mine(ticket) => {
+            let of = keeper.datasets.get(key.dataset.0 as usize).ok_or_else(|| absent(key))?;
+            let came = of.origin.read(vec![request]).next().await;
+            let gone = || Err(TierError::new(ErrorKind::Closed, of.origin.name()));
+            ticket.land(came.map_or_else(gone, |completion| completion.result))
+        }
+    }
+}
+
+/// A sample, and where it lies.
+#[derive(Clone, Debug)]
+struct Place {
+    key: SampleKey,
+    object: Object,
+    span: Span,
+}
+
+impl Place {
+    fn request(self, due: Tick) -> ReadRequest {
+        let Self { key, object, span } = self;
+        ReadRequest { tag: 0, key, object, span, due }
+    }
+}
+
+/// What there is of a sample that was asked for.
+enum Found {
+    Here(Bytes),
+    /// A cache wants to be read.
+    Kept(Arc<dyn CacheTier>, Place),
+    /// This rank owns it, and does not have it yet.
+    Owned(Place),
+    Nowhere,
+}
+
+fn done(tag: u32, result: Landing) -> Served {
+    Served::Done(Completion { tag, result })
+}
+
+fn absent(key: SampleKey) -> TierError {
+    TierError::new(ErrorKind::Absent, "engine").with_object(key.to_string())
+}
+
+impl Serve for Serving {
+    fn serve(&self, from: Rank, asked: Vec<Asked>) -> Answers {
+        tracing::trace!(%from, samples = asked.len(), "asked for samples");
+        let (mut at_once, mut wanted, mut kept) = (Vec::with_capacity(asked.len()), Vec::new(), Vec::new());
+        for Asked { tag, key, due } in asked {
+            match self.find(key) {
+                Found::Here(bytes) => at_once.push(done(tag, Ok(bytes))),
+                Found::Nowhere => at_once.push(done(tag, Err(absent(key)))),
+                Found::Kept(cache, place) => kept.push((tag, cache, place.request(due))),
+                Found::Owned(place) => {
+                    at_once.push(Served::Reading { tag });
+                    wanted.push((tag, place.request(due)));
+                }
+            }
+        }
+        let at_once = futures::stream::iter(at_once);
+        if wanted.is_empty() && kept.is_empty() {
+            return at_once.boxed();
+        }
+        let fetched = futures::stream::iter(kept)
+            .map(|(tag, cache, request)| async move { done(tag, fetch(&*cache, request).await) })
+            .buffer_unordered(FETCHES);
+        let mut coming = match wanted.is_empty() {
+            true => None,
+            false => Some(self.read(wanted)),
+        };
+        let coming = futures::stream::poll_fn(move |context| match &mut coming {
+            Some(coming) => coming.poll_recv(context),
+            None => Poll::Ready(None),
+        });
+        at_once.chain(futures::stream::select(coming, fetched)).boxed()
+    }
+}
+
+/// Reads a sample from a cache. What the cache cannot give it is told to forget, and the asker reads it: at its next use
+/// here it comes from the origin.
+async fn fetch(cache: &dyn CacheTier, request: ReadRequest) -> Landing {
+    let key = request.key;
+    let came = cache.read(vec![request]).next().await;
+    let came = came
+        .map_or_else(|| Err(TierError::new(ErrorKind::Closed, cache.name())), |completion| completion.result);
+    if came.is_err() {
+        cache.remove(vec![key]).await;
+    }
+    came
+}

@@ -1,0 +1,312 @@
+//! Ranks whose caches are one: what each reads, from whom, and what happens when one of them does not answer.
+
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use foreread_dataset::Catalog;
+use foreread_loader::{BlockTable, Dataset, Loader, LocalDeal, OnError, Others, Parts, Source};
+use foreread_memory::MemoryTier;
+use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
+use foreread_planner::{Cluster, Level, LocalPlan, Ownership, Ranks, Store, plan_cluster};
+use foreread_tier::{
+    Asked, CacheTier, Completion, Completions, ErrorKind, Peers, ReadRequest, Serve, Served, Tier, TierError,
+    TierProfile,
+};
+use foreread_tier_testing::FakeOrigin;
+use foreread_types::{DatasetId, Rank, SampleId, StoreId};
+use futures::{FutureExt, StreamExt};
+use tokio::runtime::Handle;
+
+use crate::rig::{mixed, next};
+
+/// All ranks of a run, in this process: what is asked goes straight to whoever serves.
+#[derive(Debug, Default)]
+struct Switchboard {
+    serving: Vec<OnceLock<Weak<dyn Serve>>>,
+    /// Ranks that answer nothing, and since which of their requests.
+    deaf: Mutex<Vec<u32>>,
+    asked: Mutex<Vec<(Rank, u32)>>,
+}
+
+#[derive(Debug)]
+struct Line {
+    board: Arc<Switchboard>,
+    rank: Rank,
+}
+
+#[derive(Debug)]
+struct Asking {
+    board: Arc<Switchboard>,
+    from: Rank,
+    to: u32,
+}
+
+impl Peers for Line {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn world_size(&self) -> u32 {
+        self.board.serving.len() as u32
+    }
+
+    fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>> {
+        let asking = Asking { board: Arc::clone(&self.board), from: self.rank, to: store.0 };
+        (store.0 != self.rank.0).then(|| Arc::new(asking) as Arc<dyn Tier>)
+    }
+
+    fn serve(&self, source: Weak<dyn Serve>) {
+        self.board.serving[self.rank.0 as usize].set(source).unwrap();
+    }
+}
+
+impl Tier for Asking {
+    fn name(&self) -> &str {
+        "peer"
+    }
+
+    fn profile(&self) -> &TierProfile {
+        const PROFILE: TierProfile = TierProfile::new(64);
+        &PROFILE
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        self.board.asked.lock().unwrap().push((self.from, self.to));
+        let serving = self.board.serving[self.to as usize].get().and_then(Weak::upgrade);
+        if self.board.deaf.lock().unwrap().contains(&self.to) || serving.is_none() {
+            let gone = |request: ReadRequest| Completion {
+                tag: request.tag,
+                result: Err(TierError::new(ErrorKind::Transient, "peer")),
+            };
+            return futures::stream::iter(batch.into_iter().map(gone)).boxed();
+        }
+        let asked = |request: &ReadRequest| Asked { tag: request.tag, key: request.key, due: request.due };
+        let answers = serving.unwrap().serve(self.from, batch.iter().map(asked).collect());
+        let done = |served| async move {
+            match served {
+                Served::Done(completion) => Some(completion),
+                Served::Reading { .. } => None,
+            }
+        };
+        answers.filter_map(done).boxed()
+    }
+}
+
+struct Job {
+    fake: FakeOrigin,
+    world_size: u32,
+    epochs: u64,
+    memory: u64,
+    ownership: Ownership,
+    locality: bool,
+    board: Arc<Switchboard>,
+}
+
+impl Job {
+    fn new(fake: FakeOrigin, world_size: u32, memory: u64, ownership: Ownership) -> Self {
+        let serving = (0..world_size).map(|_| OnceLock::new()).collect();
+        let board = Arc::new(Switchboard { serving, ..Switchboard::default() });
+        Self { fake, world_size, epochs: 3, memory, ownership, locality: false, board }
+    }
+
+    fn run(&self, rank: u32) -> Run {
+        let phase = Phase {
+            kind: PhaseKind::Train,
+            dataset: DatasetId(0),
+            sampler: Arc::new(Shuffle::new(self.fake.samples(), 11).unwrap()),
+            batch_size: Some(8),
+            drop_last: false,
+        };
+        let schedule = Arc::new(Schedule::new(self.epochs, vec![phase]).unwrap());
+        Run::new(schedule, Deal::Torch, self.world_size, Rank(rank)).unwrap()
+    }
+
+    fn start(&self, rank: u32) -> Loader {
+        let objects = (0..self.fake.samples()).map(|id| self.fake.object(SampleId(id)));
+        let catalog = Catalog::from_objects("fake://", objects).unwrap();
+        let memory: Arc<dyn CacheTier> = Arc::new(MemoryTier::new(self.memory));
+        let level = Level::new("memory", self.memory, memory.footprint());
+        let stores = (0..self.world_size).map(|id| Store::new(StoreId(id), vec![level.clone()]));
+        let cluster = Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
+        let run = self.run(rank);
+        let plan = plan_cluster(&run, &[catalog.sizes()], &cluster, self.ownership).unwrap();
+        let owners = plan.owners().clone();
+        let others = Others {
+            peers: Arc::new(Line { board: Arc::clone(&self.board), rank: Rank(rank) }),
+            stores: (0..self.world_size).map(StoreId).collect(),
+            locality: self.locality.then(|| Arc::new(LocalDeal { cluster, owners })),
+            budget: 10_000,
+        };
+        let parts = Parts {
+            run,
+            plan: LocalPlan::Together { plan: Arc::new(plan), store: rank as usize },
+            others: Some(others),
+            datasets: vec![Dataset {
+                catalog,
+                origin: Arc::new(self.fake.clone()),
+                blocks: BlockTable::default(),
+            }],
+            caches: vec![(Source::Memory, memory)],
+            look_ahead: 20_000,
+            on_error: OnError::Fail,
+        };
+        Loader::start(parts, &Handle::current())
+    }
+
+    /// Runs all ranks, a batch of each in turn, and returns what each delivered. Content is checked.
+    async fn ids(&self, loaders: &mut [Loader]) -> Vec<Vec<SampleId>> {
+        let mut ids = vec![Vec::new(); loaders.len()];
+        let mut ended = vec![false; loaders.len()];
+        while ended.contains(&false) {
+            for (rank, loader) in loaders.iter_mut().enumerate() {
+                if ended[rank] {
+                    continue;
+                }
+                match next(loader).await {
+                    None => ended[rank] = true,
+                    Some(batch) => {
+                        for (id, bytes) in batch.unwrap().iter() {
+                            assert_eq!(*bytes, self.fake.expected(id), "{id}");
+                            ids[rank].push(id);
+                        }
+                    }
+                }
+            }
+        }
+        ids
+    }
+
+    fn expected(&self, rank: u32) -> Vec<SampleId> {
+        let run = self.run(rank);
+        let ids = run.passes().flat_map(|pass| {
+            let stream = run.stream(&pass).unwrap();
+            (0..stream.len()).map(move |index| stream.at(index))
+        });
+        ids.collect()
+    }
+
+    fn all(&self) -> Vec<Loader> {
+        (0..self.world_size).map(|rank| self.start(rank)).collect()
+    }
+}
+
+/// What 400 samples of up to 990 bytes take in a cache.
+const EVERYTHING: u64 = 400 * 1400;
+
+#[tokio::test(start_paused = true)]
+async fn the_origin_is_read_once_for_all() {
+    for ownership in [Ownership::FirstReader, Ownership::MostFrequentReader] {
+        let job = Job::new(mixed(400, 10, 1000), 4, EVERYTHING / 3, ownership);
+        let mut loaders = job.all();
+        let ids = job.ids(&mut loaders).await;
+        for (rank, ids) in (0..).zip(&ids) {
+            assert_eq!(*ids, job.expected(rank), "{ownership:?}, rank {rank}");
+        }
+        let bytes: u64 = (0..400).map(|id| job.fake.expected(SampleId(id)).len() as u64).sum();
+        assert_eq!(job.fake.counts().tally().bytes, bytes, "{ownership:?}");
+        assert_eq!(loaders[0].plan().origin_bytes(), bytes);
+        let peer = |loader: &Loader| -> u64 {
+            loader.report().passes.iter().map(|pass| pass.reads.from(Source::Peer).samples).sum()
+        };
+        assert!(loaders.iter().map(peer).sum::<u64>() > 400, "{ownership:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fits_nowhere_is_read_again_and_nothing_else() {
+    let job = Job::new(mixed(400, 10, 1000), 4, EVERYTHING / 8, Ownership::Cheaper);
+    let mut loaders = job.all();
+    job.ids(&mut loaders).await;
+    let planned = loaders[0].plan().origin_bytes();
+    let read = job.fake.counts().tally().bytes;
+    assert!(read <= planned && read * 100 >= planned * 90, "{read} of {planned}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
+    let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2, Ownership::MostFrequentReader);
+    job.board.deaf.lock().unwrap().push(2);
+    let mut loaders = job.all();
+    let ids = job.ids(&mut loaders).await;
+    for (rank, ids) in (0..).zip(&ids) {
+        assert_eq!(*ids, job.expected(rank), "rank {rank}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_ends_early_stops_nobody() {
+    let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2, Ownership::FirstReader);
+    let mut loaders = job.all();
+    for loader in &mut loaders {
+        for _ in 0..20 {
+            next(loader).await.unwrap().unwrap();
+        }
+    }
+    drop(loaders.remove(1));
+    let mut rest = 0;
+    for (rank, loader) in [0, 2].into_iter().zip(&mut loaders) {
+        while let Some(batch) = next(loader).await {
+            rest += batch.unwrap().len();
+        }
+        assert!(rest > 0, "rank {rank}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dealt_by_locality_the_global_batches_are_the_same() {
+    let mut job = Job::new(mixed(384, 10, 1000), 4, EVERYTHING, Ownership::FirstReader);
+    job.locality = true;
+    let mut loaders = job.all();
+    let dealt = job.ids(&mut loaders).await;
+    let arithmetic: Vec<Vec<SampleId>> = (0..4).map(|rank| job.expected(rank)).collect();
+    let step = |ids: &[Vec<SampleId>], at: usize| {
+        let mut all: Vec<SampleId> = ids.iter().flat_map(|ids| ids[at * 8..at * 8 + 8].to_vec()).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(dealt[0].len(), arithmetic[0].len());
+    for at in 0..dealt[0].len() / 8 {
+        assert_eq!(step(&dealt, at), step(&arithmetic, at), "step {at}");
+    }
+    let last = |loader: &Loader| loader.report().passes[2].reads;
+    let local: u64 = loaders.iter().map(|loader| last(loader).from(Source::Memory).samples).sum();
+    assert!(local * 100 >= 384 * 80, "{local} of 384 local");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sample_that_several_want_at_once_is_read_once() {
+    let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING, Ownership::FirstReader);
+    let loader = job.start(0);
+    // Before this rank's trainer has asked for anything at all.
+    let serving = job.board.serving[0].get().and_then(Weak::upgrade).unwrap();
+    let asked: Vec<Asked> = (0..64)
+        .map(|id| Asked {
+            tag: id as u32,
+            key: foreread_types::SampleKey::new(DatasetId(0), SampleId(id)),
+            due: foreread_types::Tick(id),
+        })
+        .collect();
+    let streams: Vec<_> = (0..3).map(|_| serving.serve(Rank(1), asked.clone())).collect();
+    let (mut given, mut refused) = (0, 0);
+    for mut stream in streams {
+        while let Some(served) = stream.next().await {
+            if let Served::Done(Completion { tag, result }) = served {
+                match result {
+                    Ok(bytes) => {
+                        assert_eq!(bytes, job.fake.expected(SampleId(tag.into())));
+                        given += 1;
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Absent);
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!((given + refused, given % 3), (192, 0));
+    assert!(given > 0 && refused > 0, "one rank owns all");
+    let mut loaders = [loader, job.start(1)];
+    job.ids(&mut loaders).await;
+    assert_eq!(job.fake.counts().tally().requests, 64);
+    assert!(loaders[0].next().now_or_never().flatten().is_none());
+}

@@ -1,0 +1,50 @@
+//! What caches hold at the start of a run stays where it is, and is not read again.
+
+use foreread_oracle::Shuffle;
+use foreread_planner::{Held, LevelIndex, Ownership, plan_cluster};
+use foreread_types::Sizes;
+use proptest::prelude::*;
+
+use crate::{key, run, stores, train};
+
+proptest! {
+    #[test]
+    fn it_stays_and_the_rest_is_placed_around_it(
+        (samples, world_size, percent) in (50u64..400, 1u32..6, 0u64..150),
+        found in prop::collection::vec((0u64..500, 0usize..8, 0u8..2), 0..200),
+        first in any::<bool>(),
+    ) {
+        const BYTES: u64 = 100;
+        let room = samples * BYTES * percent / 100 / u64::from(world_size) / 2;
+        let sizes = [Sizes::uniform(samples, BYTES)];
+        let run = run(vec![train(Shuffle::new(samples, 3).unwrap(), 4)], 3, world_size);
+        let cold = stores((0..world_size).map(|_| vec![room, room]).collect());
+        let mut cluster = cold.clone();
+        let mut held = Held::default();
+        found.iter().for_each(|&(id, store, level)| held.add(key(0, id), store, LevelIndex(level)));
+        cluster.held = held;
+        let ownership = if first { Ownership::FirstReader } else { Ownership::MostFrequentReader };
+        let plan = plan_cluster(&run, &sizes, &cluster, ownership).unwrap();
+        let cold = plan_cluster(&run, &sizes, &cold, ownership).unwrap();
+        // Until a level is full, everything is where it was found.
+        let (mut seen, mut kept) = (std::collections::BTreeMap::new(), 0);
+        found.iter().for_each(|&(id, store, level)| { seen.entry(id).or_insert((store, level)); });
+        let mut left = vec![[room, room]; world_size as usize];
+        for (&id, &(store, level)) in &seen {
+            let Some(room) = left.get_mut(store).map(|levels| &mut levels[usize::from(level)]) else { continue };
+            if id < samples && *room >= BYTES {
+                *room -= BYTES;
+                kept += BYTES;
+                let owner = plan.owner(key(0, id)).unwrap();
+                prop_assert_eq!((owner.store, owner.level.0), (store, level));
+            }
+        }
+        // As much is kept as from a cold start, and what was found is not read.
+        prop_assert_eq!(plan.origin_bytes(), cold.origin_bytes() - kept);
+        for store in plan.stores() {
+            for level in &store.levels {
+                prop_assert!(level.footprint <= room);
+            }
+        }
+    }
+}

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use foreread::{Config, Memory, Planned};
 use foreread_loader::core::{Action, Core, Event};
 use foreread_loader::{OnError, Source};
-use foreread_planner::{LocalPlan, Plan};
+use foreread_planner::LocalPlan;
 use foreread_types::Sizes;
 
 const BYTES: u64 = 100_000;
@@ -16,7 +16,7 @@ const LOOK_AHEAD: u64 = 256 << 20;
 #[derive(Debug)]
 pub struct Rehearsal {
     planned: Planned,
-    plan: Arc<Plan>,
+    plan: LocalPlan,
     sizes: Vec<Sizes>,
     in_memory: bool,
 }
@@ -32,7 +32,7 @@ impl Rehearsal {
         (config.epochs, config.look_ahead) = (2, LOOK_AHEAD);
         config.memory = Memory::Bytes(if in_memory { 2 * samples * BYTES } else { 0 });
         let planned = Planned::new(config, &sizes)?;
-        let plan = Arc::new(planned.plan().clone());
+        let plan = planned.plan().clone();
         let rehearsal = Self { planned, plan, sizes, in_memory };
         let played = rehearsal.play(&mut rehearsal.core());
         let all = rehearsal.planned.run().passes().map(|pass| pass.batches).sum::<u64>();
@@ -50,7 +50,7 @@ impl Rehearsal {
         let levels = if self.in_memory { vec![Source::Memory] } else { Vec::new() };
         let config =
             foreread_loader::core::Config { look_ahead: LOOK_AHEAD, on_error: OnError::Fail, levels };
-        Core::new(config, self.planned.run().clone(), LocalPlan::Alone(Arc::clone(&self.plan)), self.sizes.clone())
+        Core::new(config, self.planned.run().clone(), self.plan.clone(), self.sizes.clone())
     }
 
     /// Plays the run for a trainer that takes each batch as it comes. Returns the number of batches.

@@ -11,7 +11,6 @@ use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};
 use foreread_loader::{BlockTable, Dataset, Loader, Parts, Source};
 use foreread_memory::MemoryTier;
-use foreread_planner::LocalPlan;
 use foreread_tier::{CacheTier, Completion, Completions, Lookup, Object, ReadRequest, Tier, TierProfile};
 use foreread_types::SampleKey;
 use futures::{StreamExt, stream};
@@ -88,7 +87,7 @@ pub fn part() -> Result<()> {
     let memory = Arc::new(MemoryTier::new(1 << 30));
     let parts = Parts {
         run: planned.run().clone(),
-        plan: LocalPlan::Alone(Arc::new(planned.plan().clone())),
+        plan: planned.plan().clone(),
         others: None,
         datasets: vec![Dataset { catalog, origin: Arc::new(Made), blocks: BlockTable::default() }],
         caches: vec![(Source::Memory, Arc::clone(&memory) as Arc<dyn CacheTier>)],

@@ -162,10 +162,21 @@ impl Catalog {
 
     /// The catalog that a file of these bytes is; `name` is what messages call it, and what it describes lies at `base_url`.
     pub(crate) fn of_bytes(bytes: Vec<u8>, name: String, base_url: &str) -> Result<Self, DatasetError> {
-        match Image::owned(bytes).and_then(|image| Inner::new(image, name.clone())) {
-            Ok(inner) => Ok(Self(Arc::new(Inner { base_url: base_url.to_owned(), ..inner }))),
-            Err(fault) => Err(told(&name, fault)),
-        }
+        let inner = Inner::of_bytes(bytes, name)?;
+        Ok(Self(Arc::new(Inner { base_url: base_url.to_owned(), ..inner })))
+    }
+
+    /// What [`save`](Self::save) would write: a catalog that is sent instead of saved.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.image.bytes()
+    }
+
+    /// The catalog that [`as_bytes`](Self::as_bytes) gave; `name` is what messages call it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), but for those of reading.
+    pub fn from_bytes(bytes: Vec<u8>, name: impl Into<String>) -> Result<Self, DatasetError> {
+        Inner::of_bytes(bytes, name.into()).map(|inner| Self(Arc::new(inner)))
     }
 
     /// Writes the catalog to a file that pandas, polars and DuckDB read as a table (Arrow IPC, "Feather").
@@ -343,6 +354,11 @@ impl Catalog {
 }
 
 impl Inner {
+    fn of_bytes(bytes: Vec<u8>, name: String) -> Result<Self, DatasetError> {
+        let inner = Image::owned(bytes).and_then(|image| Self::new(image, name.clone()));
+        inner.map_err(|fault| told(&name, fault))
+    }
+
     /// Reads the metadata.
     fn new(image: Image, name: String) -> Result<Self, Fault> {
         let value = |key| {

@@ -108,6 +108,23 @@ impl FromStr for Disks {
     }
 }
 
+/// The knob `deal`: arithmetic's dealings, or the planner's.
+#[derive(Default)]
+struct Dealt {
+    deal: Deal,
+    locality: bool,
+}
+
+impl FromStr for Dealt {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let locality = text == "locality";
+        let deal = if locality { Ok(Deal::default()) } else { text.parse() };
+        deal.map(|deal| Self { deal, locality }).map_err(|_| "it is torch, blocks or locality")
+    }
+}
+
 struct OnErrorText(OnError);
 
 impl FromStr for OnErrorText {
@@ -142,6 +159,9 @@ pub struct Config {
     pub drop_last: bool,
     /// How ranks share an epoch.
     pub deal: Deal,
+    /// Which rank computes which sample of a global batch follows from where the samples are kept, as far as equal
+    /// shares allow; only where ranks work together. Steps, positions and what `deal` says of them stay.
+    pub locality: bool,
     /// The memory tier.
     pub memory: Memory,
     /// The disk tier: none, one or several directories.
@@ -176,6 +196,7 @@ impl Default for Config {
             sampler: SamplerKind::default(),
             drop_last: false,
             deal: Deal::Torch,
+            locality: false,
             memory: Memory::Auto,
             disk: Vec::new(),
             look_ahead: 256 << 20,
@@ -202,13 +223,15 @@ impl Config {
         let compute_ms: f64 = knobs.parse("compute-ms")?.unwrap_or(0.0);
         let compute = Duration::try_from_secs_f64(compute_ms / 1e3)
             .map_err(|_| knobs.refuse("compute-ms", "it is a number of milliseconds, at least 0"))?;
+        let dealt = knobs.parse::<Dealt>("deal")?.unwrap_or_default();
         let config = Self {
             batch_size: knobs.parse("batch-size")?.unwrap_or(default.batch_size),
             epochs: knobs.parse("epochs")?.unwrap_or(default.epochs),
             seed: knobs.parse("seed")?.unwrap_or(default.seed),
             sampler: knobs.parse("sampler")?.unwrap_or(default.sampler),
             drop_last: knobs.parse("drop-last")?.unwrap_or(default.drop_last),
-            deal: knobs.parse("deal")?.unwrap_or(default.deal),
+            deal: dealt.deal,
+            locality: dealt.locality,
             memory: knobs.parse("memory")?.unwrap_or(default.memory),
             disk: knobs.parse::<Disks>("disk")?.map_or(default.disk, |disks| disks.0),
             look_ahead: knobs.parse::<ByteSize>("look-ahead")?.map_or(default.look_ahead, |size| size.0),

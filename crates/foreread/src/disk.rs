@@ -1,5 +1,12 @@
 //! The disk tier of a run: opened for its datasets, closed with it.
+//!
+//! A directory is a node's, and a node may have several ranks. Each keeps its own part of it, so that no two write to the
+//! same files: the directory itself is the first rank's part, `rank-1` below it the second's, and so on. What `--disk`
+//! allows is divided among the parts. A run with fewer ranks than one before it takes over the parts that nobody has
+//! otherwise, so that what lies there is used; the price is that a part stays small when the ranks get fewer.
 
+#[cfg(feature = "local")]
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 #[cfg(feature = "local")]
 use std::time::Duration;
@@ -7,7 +14,10 @@ use std::time::Duration;
 use foreread_dataset::Catalog;
 #[cfg(feature = "local")]
 use foreread_local::DiskTier;
+#[cfg(feature = "local")]
+use foreread_tier::TierError;
 use foreread_tier::{CacheTier, Context};
+use foreread_types::{DatasetId, SampleId};
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -55,6 +65,11 @@ impl Disk {
         }
     }
 
+    /// What it holds, by dataset.
+    pub(crate) fn ids(&self) -> Vec<Vec<SampleId>> {
+        (0..self.datasets).map(|dataset| self.tier.samples(DatasetId(dataset))).collect()
+    }
+
     /// Waits until what is on its way to the disk is there, for [`FAREWELL`] at most.
     pub(crate) async fn flush(&self) {
         if tokio::time::timeout(FAREWELL, self.tier.flush()).await.is_err() {
@@ -73,6 +88,10 @@ impl Disk {
         match *self.tier {}
     }
 
+    pub(crate) fn ids(&self) -> Vec<Vec<SampleId>> {
+        match *self.tier {}
+    }
+
     pub(crate) async fn flush(&self) {
         match *self.tier {}
     }
@@ -81,19 +100,58 @@ impl Disk {
 /// What is kept of a run's datasets, in bytes of footprints.
 #[cfg(feature = "local")]
 fn held(tier: &DiskTier, datasets: u32) -> u64 {
-    (0..datasets).map(|dataset| tier.stored(foreread_types::DatasetId(dataset)).bytes).sum()
+    (0..datasets).map(|dataset| tier.stored(DatasetId(dataset)).bytes).sum()
 }
 
-/// Opens the directories that `config` names; `None` if it names none.
+/// Which of a node's ranks this is, and of how many that work together there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OnNode {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+}
+
+impl OnNode {
+    /// A rank that has its node for itself, or does as if.
+    pub(crate) const ALONE: Self = Self { rank: 0, ranks: 1 };
+
+    /// This rank's parts of a directory, each with its bytes.
+    #[cfg(feature = "local")]
+    fn parts(self, directory: &Path, bytes: u64) -> Vec<(PathBuf, u64)> {
+        let part = |number: usize| match number {
+            0 => directory.to_owned(),
+            number => directory.join(format!("{PART}{number}")),
+        };
+        let numbers = std::fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|entry| {
+            let number = entry.file_name().to_str()?.strip_prefix(PART)?.parse::<usize>().ok()?;
+            (number < MOST_PARTS && part(number) == entry.path() && entry.path().is_dir())
+                .then_some(number + 1)
+        });
+        let all = numbers.max().unwrap_or(1).max(self.ranks);
+        (self.rank..all).step_by(self.ranks).map(|number| (part(number), bytes / all as u64)).collect()
+    }
+}
+
+/// What parts of a directory are called, before their number.
 #[cfg(feature = "local")]
-pub(crate) async fn open(config: &Config, catalogs: &[Catalog], context: &Context) -> Result<Option<Disk>> {
+const PART: &str = "rank-";
+
+/// More parts than ranks on any node.
+#[cfg(feature = "local")]
+const MOST_PARTS: usize = 1024;
+
+/// Opens this rank's parts of the directories that `config` names; `None` if it names none.
+#[cfg(feature = "local")]
+pub(crate) async fn open(
+    config: &Config,
+    on_node: OnNode,
+    catalogs: &[Catalog],
+    context: &Context,
+) -> Result<Option<Disk>> {
     use foreread_local::disk::{DatasetOnDisk, DiskConfig};
 
     if config.disk.is_empty() {
         return Ok(None);
     }
-    let directories = config.disk.iter().map(|disk| (disk.directory.clone(), disk.bytes));
-    let disk = DiskConfig::new(directories);
     let datasets: Vec<DatasetOnDisk> = catalogs
         .iter()
         .map(|catalog| DatasetOnDisk {
@@ -104,7 +162,12 @@ pub(crate) async fn open(config: &Config, catalogs: &[Catalog], context: &Contex
         .collect();
     let buffers = Arc::clone(&context.buffers);
     // Reads the indexes, and may have to remove old caches.
+    let asked = config.disk.clone();
     let opening = context.runtime.spawn_blocking(move || {
+        let parts =
+            asked.iter().flat_map(|disk| on_node.parts(&disk.directory, disk.bytes)).collect::<Vec<_>>();
+        make_parents(&parts)?;
+        let disk = DiskConfig::new(parts);
         let tier = DiskTier::open(disk, &datasets, buffers)?;
         let count = datasets.len() as u32;
         let (capacity, warm) = (tier.capacity(), held(&tier, count));
@@ -116,9 +179,30 @@ pub(crate) async fn open(config: &Config, catalogs: &[Catalog], context: &Contex
     Ok(Some(opened?))
 }
 
+/// A part's directory is the tier's to make, and what it lies in ours: only the user's own parent has to be there.
+#[cfg(feature = "local")]
+fn make_parents(parts: &[(PathBuf, u64)]) -> Result<(), TierError> {
+    for (part, _) in parts {
+        let is_part =
+            part.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PART));
+        let Some(directory) = part.parent().filter(|_| is_part) else { continue };
+        match std::fs::create_dir(directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(TierError::new(foreread_tier::ErrorKind::Denied, "disk")
+                    .with_object(directory.display().to_string())
+                    .with_detail(format!(
+                        "it cannot be made: {error}; name a directory whose parent is there"
+                    )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Without the `local` feature there is no disk tier to be opened.
 #[cfg(not(feature = "local"))]
-pub(crate) async fn open(config: &Config, _: &[Catalog], _: &Context) -> Result<Option<Disk>> {
+pub(crate) async fn open(config: &Config, _: OnNode, _: &[Catalog], _: &Context) -> Result<Option<Disk>> {
     if config.disk.is_empty() {
         return Ok(None);
     }
@@ -126,4 +210,31 @@ pub(crate) async fn open(config: &Config, _: &[Catalog], _: &Context) -> Result<
         ErrorKind::Usage,
         "disk: this program was built without the feature `local`, which brings it",
     ))
+}
+
+#[cfg(all(test, feature = "local"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_of_a_directory_has_one_rank_however_many_there_are() {
+        let made = tempfile::tempdir().unwrap();
+        let directory = made.path();
+        for (before, ranks) in [(0, 1), (1, 4), (4, 2), (4, 3), (4, 1), (4, 6)] {
+            (1..before).for_each(|number| {
+                std::fs::create_dir_all(directory.join(format!("rank-{number}"))).unwrap()
+            });
+            std::fs::write(directory.join("rank-77"), "no directory").unwrap();
+            std::fs::create_dir_all(directory.join("rank-007")).unwrap();
+            let parts = (0..ranks).flat_map(|rank| OnNode { rank, ranks }.parts(directory, 1200));
+            let mut parts: Vec<_> = parts.collect();
+            parts.sort();
+            let all = before.max(ranks);
+            assert_eq!(parts.len(), all, "{before} {ranks}");
+            parts.dedup();
+            assert_eq!(parts.len(), all, "{before} {ranks}");
+            assert!(parts.iter().all(|(_, bytes)| *bytes == 1200 / all as u64));
+        }
+        assert_eq!(OnNode::ALONE.parts(&directory.join("none"), 7), [(directory.join("none"), 7)]);
+    }
 }

@@ -20,7 +20,11 @@ pub const KNOBS: &[Knob] = &[
     ("seed", Some("0"), "what the order is drawn from"),
     ("sampler", Some("shuffle"), "shuffle, torch, feistel or sequential"),
     ("drop-last", Some("false"), "drop what does not divide evenly"),
-    ("deal", Some("torch"), "how ranks share an epoch: torch (strided) or blocks"),
+    (
+        "deal",
+        Some("torch"),
+        "how ranks share an epoch: torch (strided), blocks, or locality (by who has what)",
+    ),
     ("validate", None, "a second dataset, read in order after every epoch"),
     ("memory", Some("auto"), "the memory tier of this rank"),
     ("disk", None, "the disk tier of this node: DIR=SIZE, one a line"),

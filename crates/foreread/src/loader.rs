@@ -271,7 +271,7 @@ impl Ready {
         );
         let parts = Parts {
             run,
-            plan: LocalPlan::Alone(plan),
+            plan,
             datasets,
             caches,
             look_ahead: config.look_ahead,

@@ -5,13 +5,19 @@ use std::sync::Arc;
 use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
 };
-use foreread_planner::{Cluster, EpochForecast, Floor, Level, Plan, Scope, block_bytes, plan, predict};
+use foreread_planner::{
+    Cluster, EpochForecast, Floor, Level, LocalPlan, Ownership, Plan, Scope, block_bytes, plan, plan_cluster,
+    predict,
+};
 use foreread_types::{DatasetId, Rank, Sizes};
 
 use crate::cluster;
 use crate::config::{Config, Memory, SamplerKind};
 use crate::error::Result;
 use crate::memory;
+
+/// Up to so many uses, both rules of ownership are tried; beyond, the one that costs a single order.
+pub(crate) const COUNTED_USES: u64 = 1 << 26;
 
 /// The sampler of a training pass.
 ///
@@ -51,7 +57,7 @@ pub struct Planned {
     pub(crate) cluster: Cluster,
     /// Whether the origin's speed is known.
     pub(crate) is_timed: bool,
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) plan: LocalPlan,
     pub(crate) floor: u64,
     /// How much of a shard the first epoch reads at once; none where samples are read one by one.
     pub(crate) block_bytes: Option<u64>,
@@ -83,27 +89,38 @@ impl Planned {
         start: impl FnOnce(&Schedule) -> Result<Option<Position>>,
     ) -> Result<Self> {
         let config = config.validated()?;
-        let schedule = Arc::new(schedule(&config, sizes)?);
-        let (deal, world_size, rank) = (config.deal, config.world_size, Rank(config.rank));
-        let run = match start(&schedule)? {
-            None => Run::new(schedule, deal, world_size, rank)?,
-            Some(position) => Run::resume(schedule, deal, world_size, rank, &position)?,
-        };
-        let memory = match config.memory {
-            Memory::Bytes(bytes) => bytes,
-            // The kernel's cache is no help against a limit that the user has put on the origin.
-            Memory::Auto if place.kernel_cached && config.origin_limit.is_none() => 0,
-            Memory::Auto => memory::automatic(config.look_ahead),
-        };
-        let cluster = cluster::describe(&config, memory, &place, sizes.first());
+        let run = run(&config, sizes, start)?;
+        let cluster = cluster::describe(&config, memory_of(&config, &place), &place, sizes.first());
         let is_timed = cluster::is_timed(&config, &place);
         let plan = plan(&run, sizes, &cluster)?;
         let floor = floor(&run, sizes, &cluster, &plan)?.saturating_sub(place.warm);
         // What the kernel has cached costs no request.
         let train = sizes.first().filter(|_| place.packed && !place.kernel_cached);
         let block_bytes = train.and_then(|train| block_bytes(&run, train, &cluster, is_timed));
-        let (sizes, plan) = (sizes.to_vec(), Arc::new(plan));
+        let (sizes, plan) = (sizes.to_vec(), LocalPlan::Alone(Arc::new(plan)));
         Ok(Self { config, run, sizes, cluster, is_timed, plan, floor, block_bytes })
+    }
+
+    /// The same for a rank that works together with the others: `whole` is the cluster of all, whose store at the
+    /// position of the rank is its own.
+    #[cfg(feature = "peer")]
+    pub(crate) fn joint(
+        config: Config,
+        sizes: &[Sizes],
+        place: &Place,
+        whole: Cluster,
+        start: impl FnOnce(&Schedule) -> Result<Option<Position>>,
+    ) -> Result<Self> {
+        let config = config.validated()?;
+        let run = run(&config, sizes, start)?;
+        let uses = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add).saturating_mul(config.epochs);
+        // Counting who reads what most often costs an order an epoch.
+        let ownership = if uses <= COUNTED_USES { Ownership::Cheaper } else { Ownership::FirstReader };
+        let plan = plan_cluster(&run, sizes, &whole, ownership)?;
+        let (floor, is_timed) = (plan.floor(), cluster::is_timed(&config, place));
+        let plan = LocalPlan::Together { plan: Arc::new(plan), store: config.rank as usize };
+        let sizes = sizes.to_vec();
+        Ok(Self { config, run, sizes, cluster: whole, is_timed, plan, floor, block_bytes: None })
     }
 
     /// What the run was asked to do.
@@ -122,7 +139,7 @@ impl Planned {
     }
 
     /// Where samples are kept.
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &LocalPlan {
         &self.plan
     }
 
@@ -131,7 +148,8 @@ impl Planned {
         self.block_bytes
     }
 
-    /// How long each epoch will take and what it will wait for, this rank's alone; `None` where nobody has said how
+    /// How long each epoch will take and what it will wait for, this rank's alone or, where ranks work together, that of
+    /// all; `None` where nobody has said how
     /// fast the origin is (a calibration, or a limit).
     ///
     /// # Errors
@@ -140,21 +158,31 @@ impl Planned {
         if !self.is_timed {
             return Ok(None);
         }
-        Ok(Some(predict(&self.plan, &self.run, &self.cluster)?))
+        Ok(Some(match &self.plan {
+            LocalPlan::Alone(plan) => predict(plan, &self.run, &self.cluster)?,
+            LocalPlan::Together { plan, .. } => plan.predict(&self.run, &self.cluster)?,
+        }))
     }
 
     /// What `more` bytes in each kind of cache would save, memory first, then disk, whether the run has such a cache
-    /// or not. Plans once for each.
+    /// or not; nothing is said of ranks that work together. Plans once for each.
     ///
     /// # Errors
     /// If the run cannot be planned.
     pub fn worth(&self, more: u64) -> Result<Vec<Worth>> {
+        let LocalPlan::Alone(plan) = &self.plan else { return Ok(Vec::new()) };
         let now = self.forecast()?;
         let kinds = cluster::kinds(&self.config);
-        kinds.into_iter().map(|kind| self.worth_of(kind, more, now.as_deref())).collect()
+        kinds.into_iter().map(|kind| self.worth_of(plan, kind, more, now.as_deref())).collect()
     }
 
-    fn worth_of(&self, kind: Level, more: u64, now: Option<&[EpochForecast]>) -> Result<Worth> {
+    fn worth_of(
+        &self,
+        before: &Plan,
+        kind: Level,
+        more: u64,
+        now: Option<&[EpochForecast]>,
+    ) -> Result<Worth> {
         let mut cluster = self.cluster.clone();
         let level = kind.name.clone();
         for store in &mut cluster.stores {
@@ -173,7 +201,7 @@ impl Planned {
             Some(now) => Some(total(now) - total(&predict(&plan, &self.run, &cluster)?)),
             None => None,
         };
-        let origin_bytes = self.plan.origin_bytes().saturating_sub(plan.origin_bytes());
+        let origin_bytes = before.origin_bytes().saturating_sub(plan.origin_bytes());
         Ok(Worth { level, more, origin_bytes, seconds })
     }
 
@@ -195,6 +223,30 @@ pub struct Worth {
     pub origin_bytes: u64,
     /// Seconds; none where nobody has said how fast the origin is.
     pub seconds: Option<f64>,
+}
+
+/// What the settings' rank reads, from the position that `start` finds in its schedule.
+fn run(
+    config: &Config,
+    sizes: &[Sizes],
+    start: impl FnOnce(&Schedule) -> Result<Option<Position>>,
+) -> Result<Run> {
+    let schedule = Arc::new(schedule(config, sizes)?);
+    let (deal, world_size, rank) = (config.deal, config.world_size, Rank(config.rank));
+    Ok(match start(&schedule)? {
+        None => Run::new(schedule, deal, world_size, rank)?,
+        Some(position) => Run::resume(schedule, deal, world_size, rank, &position)?,
+    })
+}
+
+/// Bytes of this rank's memory tier.
+pub(crate) fn memory_of(config: &Config, place: &Place) -> u64 {
+    match config.memory {
+        Memory::Bytes(bytes) => bytes,
+        // The kernel's cache is no help against a limit that the user has put on the origin.
+        Memory::Auto if place.kernel_cached && config.origin_limit.is_none() => 0,
+        Memory::Auto => memory::automatic(config.look_ahead),
+    }
 }
 
 fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use foreread_dataset::{Catalog, Format, Progress};
 use foreread_loader::{BlockTable, Source};
 use foreread_memory::MemoryTier;
+use foreread_planner::LocalPlan;
 use foreread_tier::{CacheTier, Context};
 use foreread_types::{DatasetId, Sizes};
 
 use crate::config::Config;
-use crate::disk::{self, Disk};
+use crate::disk::{self, Disk, OnNode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::origin::{Opened, Shared, open};
 use crate::planned::{Place, Planned};
@@ -49,7 +50,7 @@ impl Prepared {
         let sizes: Vec<Sizes> = opened.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        let disk = disk::open(&config, &catalogs, context).await?;
+        let disk = disk::open(&config, OnNode::ALONE, &catalogs, context).await?;
         let place = Place {
             kernel_cached,
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
@@ -93,7 +94,8 @@ async fn blocks(planned: &Planned, opened: &[Opened], context: &Context) -> Resu
     let (Some(bytes), Some(train)) = (planned.block_bytes, opened.first()) else {
         return Ok(BlockTable::default());
     };
-    let (catalog, plan) = (train.catalog.clone(), Arc::clone(&planned.plan));
+    let LocalPlan::Alone(plan) = &planned.plan else { return Ok(BlockTable::default()) };
+    let (catalog, plan) = (train.catalog.clone(), Arc::clone(plan));
     // Looks at every entry.
     let making = context.runtime.spawn_blocking(move || BlockTable::of(&catalog, DatasetId(0), &plan, bytes));
     let made = making.await;

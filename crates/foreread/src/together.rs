@@ -6,10 +6,7 @@ use foreread_planner::{Amount, Cluster, EpochForecast, Network, Ownership, Ranks
 use foreread_types::StoreId;
 
 use crate::error::Result;
-use crate::planned::Planned;
-
-/// Up to so many uses, both rules of ownership are tried; beyond, the one that costs a single order.
-const MOST_USES: u64 = 1 << 26;
+use crate::planned::{COUNTED_USES, Planned};
 
 /// All ranks' caches as one.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +45,7 @@ impl Planned {
         };
         let samples = self.sizes.iter().map(|sizes| sizes.len()).fold(0, u64::saturating_add);
         let uses = samples.saturating_mul(self.config.epochs);
-        let ownership = if uses <= MOST_USES { Ownership::Cheaper } else { Ownership::FirstReader };
+        let ownership = if uses <= COUNTED_USES { Ownership::Cheaper } else { Ownership::FirstReader };
         let plan = plan_cluster(&self.run, &self.sizes, &cluster, ownership)?;
         let forecast = self.is_timed.then(|| plan.predict(&self.run, &cluster)).transpose()?;
         let local = plan.stores().iter().fold(Amount::default(), |sum, store| Amount {

@@ -115,6 +115,7 @@ fn cluster(scenario: &Scenario) -> Result<Cluster, PlanError> {
             staging: curve(&staging.write)?,
             staging_threads: staging.threads as u32,
         },
+        ..Cluster::default()
     })
 }
 

@@ -18,6 +18,11 @@ pub fn run(options: &Order) -> Result<()> {
         return settings::explain(&knobs);
     }
     let config = Config::from_knobs(&knobs)?;
+    if config.locality {
+        return Err(knobs
+            .refuse("deal", "which rank has what is only known in a run; it is torch or blocks here")
+            .into());
+    }
     let samples: u64 =
         knobs.parse("samples")?.ok_or_else(|| knobs.refuse("samples", "say how many there are"))?;
     let epoch: u64 = knobs.parse("epoch")?.unwrap_or(0);

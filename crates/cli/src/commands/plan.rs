@@ -3,8 +3,8 @@
 
 use std::io::Write;
 
-use anyhow::Result;
-use foreread::planner::{EpochForecast, LevelPlan, Resource, Retention, Summary};
+use anyhow::{Result, bail};
+use foreread::planner::{EpochForecast, LevelPlan, LocalPlan, Resource, Retention, Summary};
 use foreread::types::Sizes;
 use foreread::{ByteSize, Config, Knobs, Loader, Planned, Together, Worth};
 use serde::Serialize;
@@ -126,7 +126,9 @@ fn imagined(knobs: &Knobs) -> Result<Sizes> {
 
 fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
     let config = planned.config();
-    let summary = planned.plan().summary();
+    // This command meets no other ranks.
+    let LocalPlan::Alone(plan) = planned.plan() else { bail!("there is no plan of this rank alone") };
+    let summary = plan.summary();
     let forecast = planned.forecast()?.unwrap_or_default();
     let worth = planned.worth(MORE)?;
     let together = planned.together()?;

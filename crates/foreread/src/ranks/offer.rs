@@ -1,0 +1,183 @@
+//! What each rank brings into a cluster: where it is, how much it can keep, what it keeps already.
+//!
+//! Ranks say this when they meet, rank 0 puts it together, and from the same table all compute the same plan. Speeds are
+//! rank 0's for all: a plan whose ranks believed different figures would be several plans. What disks hold is told as ids,
+//! a byte or two each; nothing is told of caches that are empty.
+
+use std::collections::BTreeMap;
+
+use foreread_planner::{Cluster, Held, Level, LevelIndex, Ranks, Store};
+use foreread_types::{DatasetId, SampleId, SampleKey, StoreId};
+use serde::{Deserialize, Serialize};
+
+/// One rank's part.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Offer {
+    /// Ranks of equal nodes reach each other without the network.
+    pub(crate) node: String,
+    /// The rank's caches by name, with their bytes, as the cluster's kinds of level are ordered.
+    pub(crate) levels: Vec<(String, u64)>,
+    /// By dataset, what the disk holds.
+    #[serde(skip)]
+    pub(crate) held: Vec<Vec<SampleId>>,
+    /// How long each list is when it is written down.
+    lengths: Vec<u64>,
+}
+
+/// What cannot be read is another release's, or damaged on the way.
+#[derive(Debug)]
+pub(crate) struct Unreadable;
+
+impl Offer {
+    pub(crate) fn new(node: String, levels: Vec<(String, u64)>, held: Vec<Vec<SampleId>>) -> Self {
+        Self { node, levels, held, lengths: Vec::new() }
+    }
+
+    /// The offer as bytes: a line of JSON, then the lists of ids, as differences in seven bits a byte.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let lists: Vec<Vec<u8>> = self.held.iter().map(|ids| differences(ids)).collect();
+        let lengths = lists.iter().map(|list| list.len() as u64).collect();
+        let head = Self { lengths, held: Vec::new(), ..self.clone() };
+        // Numbers and strings alone: it cannot fail.
+        let mut bytes = serde_json::to_vec(&head).unwrap_or_default();
+        bytes.push(b'\n');
+        lists.iter().for_each(|list| bytes.extend_from_slice(list));
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
+        let end = bytes.iter().position(|&byte| byte == b'\n').ok_or(Unreadable)?;
+        let (head, mut rest) = (&bytes[..end], &bytes[end + 1..]);
+        let mut offer: Self = serde_json::from_slice(head).map_err(|_| Unreadable)?;
+        for length in std::mem::take(&mut offer.lengths) {
+            let length = usize::try_from(length).map_err(|_| Unreadable)?;
+            let (list, later) = rest.split_at_checked(length).ok_or(Unreadable)?;
+            offer.held.push(sums(list).ok_or(Unreadable)?);
+            rest = later;
+        }
+        Ok(offer)
+    }
+}
+
+/// All offers, by rank, in one piece.
+pub(crate) fn bundle(offers: &[impl AsRef<[u8]>]) -> Vec<u8> {
+    let mut all = Vec::new();
+    for offer in offers {
+        all.extend_from_slice(&(offer.as_ref().len() as u64).to_le_bytes());
+        all.extend_from_slice(offer.as_ref());
+    }
+    all
+}
+
+pub(crate) fn unbundle(mut bytes: &[u8]) -> Result<Vec<Offer>, Unreadable> {
+    let mut offers = Vec::new();
+    while !bytes.is_empty() {
+        let (length, rest) = bytes.split_first_chunk::<8>().ok_or(Unreadable)?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| Unreadable)?;
+        let (offer, rest) = rest.split_at_checked(length).ok_or(Unreadable)?;
+        offers.push(Offer::decode(offer)?);
+        bytes = rest;
+    }
+    Ok(offers)
+}
+
+/// The cluster of all ranks. `figures` is what rank 0 knows of the origin and the trainer; `kinds` are the kinds of level
+/// that there may be, with their footprints and speeds.
+pub(crate) fn cluster(figures: Cluster, kinds: &[Level], offers: &[Offer], persistent: &str) -> Cluster {
+    let mut nodes: BTreeMap<&str, u32> = BTreeMap::new();
+    let (mut stores, mut held) = (Vec::new(), Held::default());
+    for (rank, offer) in (0..).zip(offers) {
+        let next = nodes.len() as u32;
+        let node = *nodes.entry(&offer.node).or_insert(next);
+        let level = |(name, capacity): &(String, u64)| {
+            let kind = kinds.iter().find(|kind| kind.name == *name)?;
+            Some(Level { capacity: *capacity, ..kind.clone() })
+        };
+        let levels: Vec<Level> = offer.levels.iter().filter_map(level).collect();
+        let lasting = levels.iter().position(|level| level.name == persistent);
+        if let Some(level) = lasting {
+            for (dataset, ids) in (0..).zip(&offer.held) {
+                for &id in ids {
+                    held.add(SampleKey::new(DatasetId(dataset), id), rank as usize, LevelIndex(level as u8));
+                }
+            }
+        }
+        stores.push(Store { id: StoreId(rank), node, levels });
+    }
+    Cluster { stores, ranks: Ranks::PerStore(1), held, ..figures }
+}
+
+fn differences(ids: &[SampleId]) -> Vec<u8> {
+    let mut ids = ids.to_vec();
+    ids.sort_unstable();
+    ids.dedup();
+    let (mut bytes, mut before) = (Vec::with_capacity(ids.len()), 0);
+    for SampleId(id) in ids {
+        let mut difference = id - before;
+        before = id;
+        while difference >= 0x80 {
+            bytes.push(difference as u8 | 0x80);
+            difference >>= 7;
+        }
+        bytes.push(difference as u8);
+    }
+    bytes
+}
+
+fn sums(bytes: &[u8]) -> Option<Vec<SampleId>> {
+    let (mut ids, mut before, mut difference, mut shift) = (Vec::new(), 0u64, 0u64, 0u32);
+    for &byte in bytes {
+        let part = u64::from(byte & 0x7f);
+        difference |= part.checked_shl(shift).filter(|shifted| shifted >> shift == part)?;
+        shift += 7;
+        if byte < 0x80 {
+            before = before.checked_add(difference)?;
+            ids.push(SampleId(before));
+            (difference, shift) = (0, 0);
+        }
+    }
+    (shift == 0).then_some(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_types::Footprint;
+
+    use super::*;
+
+    fn offer(ids: &[u64]) -> Offer {
+        let held = vec![Vec::new(), ids.iter().copied().map(SampleId).collect()];
+        Offer::new("a".to_owned(), vec![("memory".to_owned(), 5), ("disk".to_owned(), 1 << 40)], held)
+    }
+
+    #[test]
+    fn what_is_offered_arrives() {
+        let offers = [offer(&[]), offer(&[0, 1, 127, 128, 300_000, 1 << 40]), Offer::default()];
+        let bundled = bundle(&offers.iter().map(Offer::encode).collect::<Vec<_>>());
+        assert_eq!(unbundle(&bundled).unwrap(), offers);
+        for cut in 0..bundled.len() {
+            let parts = unbundle(&bundled[..cut]);
+            assert!(parts.is_err() || parts.unwrap().len() < 3, "{cut}");
+        }
+    }
+
+    #[test]
+    fn lists_that_make_no_sense_are_refused() {
+        assert!(sums(&[0x80]).is_none());
+        assert!(sums(&[0xff; 12]).is_none());
+        assert_eq!(sums(&[]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn the_cluster_has_a_store_a_rank_and_knows_what_lies_there() {
+        let kinds = [Level::new("memory", 0, Footprint::EXACT), Level::new("disk", 0, Footprint::EXACT)];
+        let other = Offer { node: "b".to_owned(), ..offer(&[3]) };
+        let cluster = cluster(Cluster::default(), &kinds, &[offer(&[2, 3]), other, offer(&[])], "disk");
+        assert_eq!(cluster.stores.iter().map(|store| store.node).collect::<Vec<_>>(), [0, 1, 0]);
+        let mut held = Held::default();
+        held.add(SampleKey::new(DatasetId(1), SampleId(2)), 0, LevelIndex(1));
+        held.add(SampleKey::new(DatasetId(1), SampleId(3)), 0, LevelIndex(1));
+        assert_eq!(cluster.held, held);
+        assert_eq!(cluster.stores[1].levels[1].capacity, 1 << 40);
+    }
+}

@@ -10,7 +10,8 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::buf::UninitSlice;
+use bytes::{BufMut, Bytes};
 
 use crate::recycled::Shelves;
 
@@ -127,6 +128,23 @@ impl Drop for Buffer {
     }
 }
 
+// SAFETY: `chunk_mut` hands out exactly the memory behind what is filled, up to the length, and `advance_mut` counts no
+// more than that as filled; its caller promises that it is initialised.
+unsafe impl BufMut for Buffer {
+    fn remaining_mut(&self) -> usize {
+        self.length - self.filled
+    }
+
+    unsafe fn advance_mut(&mut self, count: usize) {
+        assert!(count <= self.remaining_mut(), "{count} bytes where {} are empty", self.remaining_mut());
+        self.filled += count;
+    }
+
+    fn chunk_mut(&mut self) -> &mut UninitSlice {
+        UninitSlice::uninit(&mut self.memory.as_uninit()[self.filled..self.length])
+    }
+}
+
 /// Filled memory that goes back to the allocator.
 struct Plain {
     memory: Heap,
@@ -238,6 +256,17 @@ mod tests {
         let bytes = buffer.freeze();
         assert_eq!((&bytes[..], bytes.as_ptr()), (&[1, 2, 3, 4, 5, 6, 7][..], address));
         assert_eq!(address as usize % 4096, 0);
+    }
+
+    #[test]
+    fn what_comes_in_parts_fills_it_and_no_more() {
+        let mut buffer = crate::RecycledBuffers::default().allocate(10_000, 1).unwrap();
+        let address = buffer.as_ref().as_ptr();
+        buffer.put_slice(&[1; 3]);
+        buffer.put_bytes(2, 9_997);
+        assert!(!buffer.has_remaining_mut() && buffer.chunk_mut().len() == 0);
+        let bytes = buffer.freeze();
+        assert_eq!((bytes.len(), bytes.as_ptr(), bytes[2], bytes[9_999]), (10_000, address, 1, 2));
     }
 
     #[test]

@@ -36,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-local", &["foreread-types", "foreread-tier"]),
     ("foreread-s3", &["foreread-types", "foreread-tier"]),
     ("foreread-opendal", &["foreread-types", "foreread-tier"]),
+    ("foreread-peer", &["foreread-types", "foreread-tier"]),
     (
         "foreread",
         &[

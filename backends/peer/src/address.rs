@@ -1,0 +1,98 @@
+//! Where a rank listens.
+//!
+//! An address is a line of text that one rank tells another, so it has one spelling: `host:port`, or `unix:/path` for a
+//! socket that only processes of the same node and user reach.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Where a rank listens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    /// A socket in the file system. First, because where both ends see it, it is the cheaper way.
+    Unix(PathBuf),
+    /// A host, by name or number, and a port; 0 listens on any that is free.
+    Tcp(String, u16),
+}
+
+impl Address {
+    /// A host and a port. An IPv6 address stands without brackets.
+    pub fn tcp(host: impl Into<String>, port: u16) -> Self {
+        Self::Tcp(host.into(), port)
+    }
+
+    /// A socket in the file system.
+    pub fn unix(path: impl Into<PathBuf>) -> Self {
+        Self::Unix(path.into())
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// The text was no address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseAddressError(String);
+
+impl fmt::Display for ParseAddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is no address: write host:port or unix:/path", self.0)
+    }
+}
+
+impl std::error::Error for ParseAddressError {}
+
+impl FromStr for Address {
+    type Err = ParseAddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || ParseAddressError(text.to_owned());
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.starts_with('/') { Ok(Self::unix(path)) } else { Err(wrong()) };
+        }
+        let (host, port) = text.strip_prefix("tcp://").unwrap_or(text).rsplit_once(':').ok_or_else(wrong)?;
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let host = match bracketed {
+            Some(host) => host,
+            None if host.contains([':', '/', '[', ']', ' ']) => return Err(wrong()),
+            None => host,
+        };
+        let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+        match port.parse() {
+            Ok(port) if digits && !host.is_empty() => Ok(Self::tcp(host, port)),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_back() {
+        for text in ["node-3:7001", "10.0.0.1:0", "[fe80::1]:65535", "unix:/run/user/1/rank 3"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        assert_eq!("tcp://a:1".parse(), Ok(Address::tcp("a", 1)));
+        assert_eq!("[::1]:7".parse(), Ok(Address::tcp("::1", 7)));
+    }
+
+    #[test]
+    fn what_is_no_address_is_named() {
+        for text in
+            ["", "host", "host:", ":1", "host:65536", "host:+1", "fe80::1:80", "unix:relative", "a b:1"]
+        {
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(error.to_string().starts_with(&format!("{text:?} is no address")), "{error}");
+        }
+    }
+}

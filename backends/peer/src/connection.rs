@@ -1,0 +1,172 @@
+//! A connection whose ends know each other, for what ranks say when they meet.
+//!
+//! Messages are bytes with a number that says what they are; the meaning is the caller's. Who receives says how long a
+//! message may be, so that no rank, mistaken or not, can make another take more memory than it means to.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::time::Duration;
+
+use bytes::buf::Limit;
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::io::{ReadHalf, WriteHalf};
+use tokio::time::{Instant, timeout_at};
+
+use crate::frame::{Header, Kind};
+use crate::handshake::{self, Identity, Purpose};
+use crate::input::Input;
+use crate::output::Output;
+use crate::{Address, Network, Stream, WireError, WireErrorKind};
+use foreread_types::Rank;
+
+/// A message: what it is, and its bytes.
+pub type Message = (u32, Bytes);
+
+/// Both ways of a connection.
+#[derive(Debug)]
+pub struct Connection {
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: Stream, job: u64) -> Self {
+        let (read, write) = tokio::io::split(stream);
+        let sender = Sender { stream: write, output: Output::new(), job };
+        let receiver = Receiver { stream: read, input: Input::new(), body: None, job };
+        Self { sender, receiver }
+    }
+
+    /// Connects to rank `to` (any rank, where it is `None`) at `address` for a meeting, within `patience`; says which rank
+    /// answered.
+    ///
+    /// # Errors
+    /// If nobody answers in time, or who answers is not of this job.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes what was begun.
+    pub async fn open(
+        network: &dyn Network,
+        address: &Address,
+        identity: &Identity,
+        to: Option<Rank>,
+        patience: Duration,
+    ) -> Result<(Self, Rank), WireError> {
+        let open = handshake::open(network, address, identity, Purpose::Meeting, to);
+        let (stream, rank) = within(patience, address, open).await?;
+        Ok((Self::new(stream, identity.job), rank))
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// If the connection is broken, or the message is longer than 4 GiB.
+    ///
+    /// # Cancel safety
+    /// A message whose sending was dropped leaves before the next one.
+    pub async fn send(&mut self, what: u32, payload: Bytes) -> Result<(), WireError> {
+        self.sender.send(what, payload).await
+    }
+
+    /// The next message, of at most `most` bytes; `None` where the other end closed the connection.
+    ///
+    /// # Errors
+    /// If the connection is broken, or what comes is longer or no message.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost where the future is dropped.
+    pub async fn receive(&mut self, most: usize) -> Result<Option<Message>, WireError> {
+        self.receiver.receive(most).await
+    }
+
+    /// Its two ways, each for a task of its own.
+    pub fn split(self) -> (Sender, Receiver) {
+        (self.sender, self.receiver)
+    }
+}
+
+/// The way out of a [`Connection`].
+pub struct Sender {
+    stream: WriteHalf<Stream>,
+    output: Output,
+    job: u64,
+}
+
+impl Sender {
+    /// As [`Connection::send`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn send(&mut self, what: u32, payload: Bytes) -> Result<(), WireError> {
+        if u32::try_from(payload.len()).is_err() {
+            return Err(WireError::malformed(format!("a message of {} bytes", payload.len())));
+        }
+        let header = Header { tag: what, ..Header::new(Kind::Control, self.job, 0) };
+        self.output.push(header.over(&payload), payload, ());
+        poll_fn(|cx| self.output.poll_write(&mut self.stream, cx)).await
+    }
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("waiting", &self.output.waiting()).finish_non_exhaustive()
+    }
+}
+
+/// The way in of a [`Connection`].
+pub struct Receiver {
+    stream: ReadHalf<Stream>,
+    input: Input,
+    body: Option<(Header, Limit<BytesMut>)>,
+    job: u64,
+}
+
+impl Receiver {
+    /// As [`Connection::receive`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn receive(&mut self, most: usize) -> Result<Option<Message>, WireError> {
+        if self.body.is_none() {
+            let header = poll_fn(|cx| self.input.poll_header(&mut self.stream, cx)).await?;
+            let Some(header) = header else { return Ok(None) };
+            let length = header.length as usize;
+            if header.kind != Kind::Control || header.job != self.job || length > most {
+                let detail =
+                    format!("a frame {:?} of {length} bytes where a message of {most} may come", header.kind);
+                return Err(WireError::malformed(detail));
+            }
+            self.body = Some((header, BytesMut::with_capacity(length).limit(length)));
+        }
+        let Some((_, body)) = &mut self.body else { return Ok(None) };
+        poll_fn(|cx| self.input.poll_body(&mut self.stream, cx, body)).await?;
+        let Some((header, body)) = self.body.take() else { return Ok(None) };
+        let payload = body.into_inner().freeze();
+        if header.fits(&payload) {
+            Ok(Some((header.tag, payload)))
+        } else {
+            Err(WireError::malformed("a message arrived damaged"))
+        }
+    }
+}
+
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").field("within", &self.body.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// What `future` says, or that it took too long.
+pub(crate) async fn within<T>(
+    patience: Duration,
+    whom: &(impl fmt::Display + ?Sized),
+    future: impl Future<Output = Result<T, WireError>>,
+) -> Result<T, WireError> {
+    match timeout_at(Instant::now() + patience, future).await {
+        Ok(result) => result.map_err(|error| error.with(whom)),
+        Err(_) => {
+            let detail = format!("{whom}: no answer in {:.1} s", patience.as_secs_f64());
+            Err(WireError::new(WireErrorKind::Late, detail))
+        }
+    }
+}

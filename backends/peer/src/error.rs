@@ -1,0 +1,79 @@
+//! What can go wrong between two ranks.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// The kinds of failure that callers can tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WireErrorKind {
+    /// The connection could not be made, broke, or was closed.
+    Gone,
+    /// Nothing came in time.
+    Late,
+    /// The other end does not know this job's token, or is another rank than it should be.
+    Stranger,
+    /// The other end belongs to another job.
+    OtherJob,
+    /// The other end speaks another version.
+    OtherVersion,
+    /// The other end knows the token and does not take such a connection.
+    Unwanted,
+    /// What came is no frame, or one that was not to come.
+    Malformed,
+}
+
+/// A failure of a connection: what kind, and what happened.
+#[derive(Clone, Debug)]
+pub struct WireError {
+    kind: WireErrorKind,
+    detail: String,
+    source: Option<Arc<io::Error>>,
+}
+
+impl WireError {
+    /// A failure of `kind`, in words.
+    pub fn new(kind: WireErrorKind, detail: impl Into<String>) -> Self {
+        Self { kind, detail: detail.into(), source: None }
+    }
+
+    pub(crate) fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(WireErrorKind::Malformed, detail)
+    }
+
+    pub(crate) fn closed() -> Self {
+        Self::new(WireErrorKind::Gone, "the other end closed the connection")
+    }
+
+    pub(crate) fn io(what: &str, error: io::Error) -> Self {
+        Self { kind: WireErrorKind::Gone, detail: what.to_owned(), source: Some(Arc::new(error)) }
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> WireErrorKind {
+        self.kind
+    }
+
+    /// The same, with words in front that say with whom.
+    #[must_use]
+    pub(crate) fn with(mut self, whom: impl fmt::Display) -> Self {
+        self.detail = format!("{whom}: {}", self.detail);
+        self
+    }
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.source {
+            Some(source) => write!(f, "{}: {source}", self.detail),
+            None => f.write_str(&self.detail),
+        }
+    }
+}
+
+impl std::error::Error for WireError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}

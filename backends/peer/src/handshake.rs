@@ -1,0 +1,399 @@
+//! How two ranks find out that they are of one job.
+//!
+//! ```text
+//! asker     hello      version, purpose, rank, job, 32 random bytes
+//! answerer  challenge  version, 32 random bytes
+//! asker     proof      HMAC-SHA256(token, "asker" hello challenge)
+//! answerer  verdict    whether it is welcome, rank, HMAC-SHA256(token, "answerer" hello challenge verdict)
+//! ```
+//!
+//! The token is the key and never travels. The asker proves itself first: a stranger who connects learns that something
+//! listens, and gets random bytes. Each proof covers both sides' random bytes, so none can be sent a second time, and says
+//! which side made it, so none can be sent back. Proofs are compared in constant time. All parts have fixed lengths:
+//! before it has proved itself, nobody makes this end read or keep more than [`MOST_BYTES`].
+//!
+//! What it does not do: the bytes that follow are neither hidden nor signed. Who can change packets on the way can take over
+//! a connection that is open; against such the feature `tls` encrypts all of it. A token that can be guessed can be guessed
+//! by who listens at a rank's address in its place; tokens are long (see [`Token`]).
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use foreread_types::Rank;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::frame::VERSION;
+use crate::token::random;
+use crate::{Address, Network, Stream, Token, WireError, WireErrorKind};
+
+/// How long a handshake may take at the end that is asked.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The most bytes that somebody sends who has not proved himself yet.
+pub const MOST_BYTES: usize = HELLO + PROOF;
+
+const HELLO: usize = 52;
+const CHALLENGE: usize = 40;
+const PROOF: usize = 32;
+const VERDICT: usize = 8;
+
+const MAGIC: [u8; 4] = *b"FRDH";
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Purpose {
+    /// Samples are asked for.
+    Samples = 1,
+    /// Ranks meet.
+    Meeting = 2,
+}
+
+impl Purpose {
+    fn of(byte: u8) -> Option<Self> {
+        [Self::Samples, Self::Meeting].into_iter().find(|purpose| *purpose as u8 == byte)
+    }
+}
+
+/// Who this rank is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Its number.
+    pub rank: Rank,
+    /// Which job it is of: a hash of whatever names it. No secret; it tells a mix-up from an attack.
+    pub job: u64,
+    /// The job's secret.
+    pub token: Token,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// Its number, as it says itself: all ranks of a job have one token.
+    pub rank: Rank,
+    /// What it wants.
+    pub purpose: Purpose,
+    /// Where it comes from, in words.
+    pub from: String,
+}
+
+/// What the answerer says in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Verdict {
+    Welcome = 0,
+    OtherJob = 1,
+    Unwanted = 2,
+}
+
+/// All that was said before, and the key.
+struct Transcript<'a> {
+    token: &'a Token,
+    hello: [u8; HELLO],
+    challenge: [u8; CHALLENGE],
+}
+
+impl Transcript<'_> {
+    fn mac(&self, side: &str, verdict: &[u8]) -> Result<Hmac<Sha256>, WireError> {
+        let key = Hmac::<Sha256>::new_from_slice(self.token.expose());
+        // HMAC takes keys of every length.
+        let mut mac = key.map_err(|_| WireError::malformed("the token cannot be used as a key"))?;
+        for part in [b"foreread ".as_slice(), side.as_bytes(), b":", &self.hello, &self.challenge, verdict] {
+            mac.update(part);
+        }
+        Ok(mac)
+    }
+
+    fn proof(&self, side: &str, verdict: &[u8]) -> Result<[u8; PROOF], WireError> {
+        Ok(self.mac(side, verdict)?.finalize().into_bytes().into())
+    }
+
+    /// In constant time.
+    fn proves(&self, side: &str, verdict: &[u8], proof: &[u8; PROOF]) -> Result<bool, WireError> {
+        Ok(self.mac(side, verdict)?.verify_slice(proof).is_ok())
+    }
+}
+
+async fn read<const N: usize>(stream: &mut Stream) -> Result<[u8; N], WireError> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes).await.map_err(|error| WireError::io("the handshake broke off", error))?;
+    Ok(bytes)
+}
+
+async fn write(stream: &mut Stream, bytes: &[u8]) -> Result<(), WireError> {
+    let broke_off = |error| WireError::io("the handshake broke off", error);
+    stream.write_all(bytes).await.map_err(broke_off)?;
+    stream.flush().await.map_err(broke_off)
+}
+
+fn nonce() -> Result<[u8; 32], WireError> {
+    random().map_err(|error| WireError::io("the operating system has no random bytes", error))
+}
+
+fn other_version(version: u8) -> WireError {
+    let detail = format!("it speaks version {version}, this program {VERSION}: run one version on all ranks");
+    WireError::new(WireErrorKind::OtherVersion, detail)
+}
+
+/// Connects and proves itself; says which rank answered. The caller bounds the time.
+pub(crate) async fn open(
+    network: &dyn Network,
+    address: &Address,
+    identity: &Identity,
+    purpose: Purpose,
+    to: Option<Rank>,
+) -> Result<(Stream, Rank), WireError> {
+    let stream = network.connect(address).await.map_err(|error| WireError::io("cannot connect", error))?;
+    ask(stream, identity, purpose, to).await
+}
+
+/// The asker's side of the handshake. `to` is the rank that is expected at the other end. The caller bounds the time.
+///
+/// # Errors
+/// If the other end is not of this job, is another rank, or breaks off.
+pub async fn ask(
+    mut stream: Stream,
+    identity: &Identity,
+    purpose: Purpose,
+    to: Option<Rank>,
+) -> Result<(Stream, Rank), WireError> {
+    let mut hello = [0; HELLO];
+    hello[..4].copy_from_slice(&MAGIC);
+    hello[4..6].copy_from_slice(&[VERSION, purpose as u8]);
+    hello[8..12].copy_from_slice(&identity.rank.0.to_le_bytes());
+    hello[12..20].copy_from_slice(&identity.job.to_le_bytes());
+    hello[20..].copy_from_slice(&nonce()?);
+    write(&mut stream, &hello).await?;
+
+    let challenge: [u8; CHALLENGE] = read(&mut stream).await?;
+    if challenge[..4] != MAGIC {
+        return Err(WireError::new(WireErrorKind::Stranger, "what answers is no rank of any job"));
+    }
+    if challenge[4] != VERSION {
+        return Err(other_version(challenge[4]));
+    }
+    let transcript = Transcript { token: &identity.token, hello, challenge };
+    write(&mut stream, &transcript.proof("asker", &[])?).await?;
+
+    let refused = |error: WireError| match error.kind() {
+        WireErrorKind::Gone => {
+            let detail = "it closed the connection in the handshake: it has another token, or too many wait";
+            WireError::new(WireErrorKind::Stranger, detail)
+        }
+        _ => error,
+    };
+    let verdict: [u8; VERDICT] = read(&mut stream).await.map_err(refused)?;
+    let proof: [u8; PROOF] = read(&mut stream).await.map_err(refused)?;
+    if !transcript.proves("answerer", &verdict, &proof)? {
+        return Err(WireError::new(WireErrorKind::Stranger, "what answers does not know this job's token"));
+    }
+    let rank = Rank(u32::from_le_bytes([verdict[4], verdict[5], verdict[6], verdict[7]]));
+    match verdict[0] {
+        0 if to.is_none_or(|to| to == rank) => Ok((stream, rank)),
+        0 => {
+            let detail = format!("rank {rank} answers there and not rank {}", to.unwrap_or_default());
+            Err(WireError::new(WireErrorKind::Stranger, detail))
+        }
+        1 => Err(WireError::new(WireErrorKind::OtherJob, format!("rank {rank} there is of another job"))),
+        _ => Err(WireError::new(WireErrorKind::Unwanted, format!("rank {rank} takes no {purpose:?} now"))),
+    }
+}
+
+/// The answerer's side of the handshake, within [`PATIENCE`] if the caller bounds it so. `wanted` says what this end
+/// takes; `spoke` is set when a hello has come.
+///
+/// # Errors
+/// If the other end does not prove itself, is of another job or version, wants what is not wanted, or breaks off.
+pub async fn answer(
+    mut stream: Stream,
+    from: String,
+    identity: &Identity,
+    wanted: impl Fn(Purpose) -> bool + Send,
+    spoke: &AtomicBool,
+) -> Result<(Stream, Greeting), WireError> {
+    let stranger = |detail: &str| WireError::new(WireErrorKind::Stranger, detail);
+    // No more than the magic number is read from who does not know it.
+    let first: [u8; 4] = read(&mut stream).await?;
+    if first != MAGIC {
+        return Err(stranger("it does not speak this protocol"));
+    }
+    let mut hello = [0; HELLO];
+    hello[..4].copy_from_slice(&first);
+    hello[4..].copy_from_slice(&read::<{ HELLO - 4 }>(&mut stream).await?);
+    spoke.store(true, Relaxed);
+    let mut challenge = [0; CHALLENGE];
+    challenge[..4].copy_from_slice(&MAGIC);
+    challenge[4] = VERSION;
+    challenge[8..].copy_from_slice(&nonce()?);
+    write(&mut stream, &challenge).await?;
+    if hello[4] != VERSION {
+        return Err(other_version(hello[4]));
+    }
+    let proof: [u8; PROOF] = read(&mut stream).await?;
+    let transcript = Transcript { token: &identity.token, hello, challenge };
+    if !transcript.proves("asker", &[], &proof)? {
+        return Err(stranger("it does not know this job's token"));
+    }
+
+    // From here on it is somebody who knows the token.
+    let mut job = [0; 8];
+    job.copy_from_slice(&hello[12..20]);
+    let purpose = Purpose::of(hello[5]).filter(|purpose| wanted(*purpose));
+    let verdict = match purpose {
+        _ if u64::from_le_bytes(job) != identity.job => Verdict::OtherJob,
+        Some(_) => Verdict::Welcome,
+        None => Verdict::Unwanted,
+    };
+    let mut last = [0; VERDICT + PROOF];
+    last[0] = verdict as u8;
+    last[4..VERDICT].copy_from_slice(&identity.rank.0.to_le_bytes());
+    let proof = transcript.proof("answerer", &last[..VERDICT])?;
+    last[VERDICT..].copy_from_slice(&proof);
+    write(&mut stream, &last).await?;
+    let rank = Rank(u32::from_le_bytes([hello[8], hello[9], hello[10], hello[11]]));
+    match (verdict, purpose) {
+        (Verdict::Welcome, Some(purpose)) => Ok((stream, Greeting { rank, purpose, from })),
+        (Verdict::OtherJob, _) => {
+            Err(WireError::new(WireErrorKind::OtherJob, format!("rank {rank} of another job")))
+        }
+        _ => {
+            Err(WireError::new(WireErrorKind::Unwanted, format!("rank {rank} wants what is not served here")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+
+    fn identity(rank: u32, job: u64, token: &str) -> Identity {
+        Identity { rank: Rank(rank), job, token: Token::new(token).unwrap() }
+    }
+
+    type Ends = (Result<Rank, WireError>, Result<Greeting, WireError>);
+
+    async fn meet(asker: Identity, to: Option<Rank>, answerer: Identity, wanted: Purpose) -> Ends {
+        let (one, other) = duplex(64);
+        let spoke = AtomicBool::new(false);
+        let ask = async { ask(Box::new(one), &asker, Purpose::Samples, to).await.map(|(_, rank)| rank) };
+        let wanted = move |purpose| purpose == wanted;
+        let answer = async {
+            let answer = answer(Box::new(other), "there".into(), &answerer, wanted, &spoke).await;
+            answer.map(|(_, greeting)| greeting)
+        };
+        tokio::join!(ask, answer)
+    }
+
+    const TOKEN: &str = "a token of this job";
+
+    #[tokio::test]
+    async fn two_ranks_of_a_job_know_each_other() {
+        let (asked, answered) =
+            meet(identity(3, 7, TOKEN), Some(Rank(5)), identity(5, 7, TOKEN), Purpose::Samples).await;
+        assert_eq!(asked.unwrap(), Rank(5));
+        let greeting = Greeting { rank: Rank(3), purpose: Purpose::Samples, from: "there".into() };
+        assert_eq!(answered.unwrap(), greeting);
+    }
+
+    #[tokio::test]
+    async fn another_token_proves_nothing_to_either() {
+        let (asked, answered) =
+            meet(identity(3, 7, "the token of another"), None, identity(5, 7, TOKEN), Purpose::Samples).await;
+        let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
+        assert_eq!((asked.kind(), answered.kind()), (WireErrorKind::Stranger, WireErrorKind::Stranger));
+        assert!(asked.to_string().contains("another token"), "{asked}");
+        assert_eq!(answered.to_string(), "it does not know this job's token");
+    }
+
+    #[tokio::test]
+    async fn who_knows_the_token_is_told_what_is_wrong() {
+        let (asked, answered) =
+            meet(identity(3, 8, TOKEN), None, identity(5, 7, TOKEN), Purpose::Samples).await;
+        assert_eq!(asked.unwrap_err().to_string(), "rank 5 there is of another job");
+        assert_eq!(answered.unwrap_err().kind(), WireErrorKind::OtherJob);
+        let (asked, answered) =
+            meet(identity(3, 7, TOKEN), None, identity(5, 7, TOKEN), Purpose::Meeting).await;
+        assert_eq!(asked.unwrap_err().kind(), WireErrorKind::Unwanted);
+        assert_eq!(answered.unwrap_err().kind(), WireErrorKind::Unwanted);
+        let (asked, _) =
+            meet(identity(3, 7, TOKEN), Some(Rank(4)), identity(5, 7, TOKEN), Purpose::Samples).await;
+        assert_eq!(asked.unwrap_err().to_string(), "rank 5 answers there and not rank 4");
+    }
+
+    /// Somebody in the place of a rank gets a proof that opens nothing, and can make none.
+    #[tokio::test]
+    async fn who_answers_without_the_token_is_found_out() {
+        let (one, mut other) = duplex(64);
+        let mut other_end: Stream = Box::new(one);
+        let asker = identity(3, 7, TOKEN);
+        let impostor = async {
+            let mut hello = [0; HELLO];
+            other.read_exact(&mut hello).await.unwrap();
+            let mut challenge = [0; CHALLENGE];
+            challenge[..5].copy_from_slice(&[b'F', b'R', b'D', b'H', VERSION]);
+            other.write_all(&challenge).await.unwrap();
+            let mut proof = [0; PROOF];
+            other.read_exact(&mut proof).await.unwrap();
+            // What it got is sent back.
+            other.write_all(&[0; VERDICT]).await.unwrap();
+            other.write_all(&proof).await.unwrap();
+        };
+        other_end.flush().await.unwrap();
+        let (asked, ()) = tokio::join!(ask(other_end, &asker, Purpose::Samples, None), impostor);
+        let error = asked.err().unwrap();
+        assert_eq!(error.to_string(), "what answers does not know this job's token");
+    }
+
+    /// What one connection proved is worth nothing on another.
+    #[tokio::test]
+    async fn a_proof_cannot_be_sent_again() {
+        let answerer = identity(5, 7, TOKEN);
+        let (mut ours, theirs) = duplex(1024);
+        let transcript = {
+            let spoke = AtomicBool::new(false);
+            let recorded = async {
+                let (one, mut between) = duplex(1024);
+                let asker = identity(3, 7, TOKEN);
+                let ask = ask(Box::new(one), &asker, Purpose::Samples, None);
+                let listen = async {
+                    let mut hello = vec![0; HELLO];
+                    between.read_exact(&mut hello).await.unwrap();
+                    let mut challenge = [0; CHALLENGE];
+                    challenge[..5].copy_from_slice(&[b'F', b'R', b'D', b'H', VERSION]);
+                    between.write_all(&challenge).await.unwrap();
+                    let mut proof = [0; PROOF];
+                    between.read_exact(&mut proof).await.unwrap();
+                    drop(between);
+                    hello.extend(proof);
+                    hello
+                };
+                tokio::join!(ask, listen).1
+            };
+            let hello_and_proof = recorded.await;
+            ours.write_all(&hello_and_proof).await.unwrap();
+            let wanted = |_: Purpose| true;
+            answer(Box::new(theirs), "there".into(), &answerer, wanted, &spoke).await.map(|(_, who)| who)
+        };
+        assert_eq!(transcript.unwrap_err().to_string(), "it does not know this job's token");
+    }
+
+    #[tokio::test]
+    async fn other_versions_are_named_on_both_sides() {
+        let (mut ours, theirs) = duplex(1024);
+        let mut hello = [0; HELLO];
+        hello[..4].copy_from_slice(&MAGIC);
+        hello[4] = 9;
+        ours.write_all(&hello).await.unwrap();
+        let spoke = AtomicBool::new(false);
+        let answerer = identity(5, 7, TOKEN);
+        let answered = answer(Box::new(theirs), "there".into(), &answerer, |_| true, &spoke).await;
+        assert_eq!(answered.err().unwrap().kind(), WireErrorKind::OtherVersion);
+        let mut challenge = [0; CHALLENGE];
+        ours.read_exact(&mut challenge).await.unwrap();
+        assert_eq!((challenge[4], spoke.load(Relaxed)), (VERSION, true));
+    }
+}

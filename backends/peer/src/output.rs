@@ -1,0 +1,111 @@
+//! Frames as they leave.
+//!
+//! A frame is a header and shared bytes; both stay where they are until the kernel has taken them, and several frames go
+//! out in one call. What a frame holds beside (its part of a budget) is let go when its last byte has left.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use tokio::io::AsyncWrite;
+
+use crate::WireError;
+use crate::frame::{HEADER, Header};
+
+/// Parts that go out in one call.
+const PARTS: usize = 32;
+
+struct Outgoing<T> {
+    header: [u8; HEADER],
+    payload: Bytes,
+    /// Let go when the frame has left.
+    _held: T,
+}
+
+/// What waits to be sent. `T` is what a frame holds until it has left.
+pub(crate) struct Output<T = ()> {
+    frames: VecDeque<Outgoing<T>>,
+    /// Bytes of the first frame that have left.
+    left: usize,
+    /// Bytes of payload that wait.
+    waiting: usize,
+    /// Something was written and not flushed.
+    dirty: bool,
+}
+
+impl<T> Output<T> {
+    pub(crate) fn new() -> Self {
+        Self { frames: VecDeque::new(), left: 0, waiting: 0, dirty: false }
+    }
+
+    /// Bytes of payload that wait; those of a frame count until all of them have left.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Puts a frame behind all others.
+    pub(crate) fn push(&mut self, header: Header, payload: Bytes, held: T) {
+        debug_assert_eq!(header.length as usize, payload.len());
+        self.waiting += payload.len();
+        self.frames.push_back(Outgoing { header: header.encode(), payload, _held: held });
+    }
+
+    fn took(&mut self, mut count: usize) {
+        while let Some(first) = self.frames.front() {
+            let rest = HEADER + first.payload.len() - self.left;
+            if count < rest {
+                self.left += count;
+                return;
+            }
+            count -= rest;
+            self.left = 0;
+            self.waiting -= first.payload.len();
+            self.frames.pop_front();
+        }
+    }
+
+    /// Sends all that waits; says how many bytes left, also where it is not all.
+    pub(crate) fn poll_write(
+        &mut self,
+        stream: &mut (impl AsyncWrite + Unpin),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), WireError>> {
+        while !self.frames.is_empty() {
+            let mut parts = [IoSlice::new(&[]); PARTS];
+            let mut used = 0;
+            let mut skip = self.left;
+            for frame in self.frames.iter().take(PARTS / 2) {
+                for part in [&frame.header[..], &frame.payload[..]] {
+                    let passed = skip.min(part.len());
+                    skip -= passed;
+                    if passed < part.len() {
+                        parts[used] = IoSlice::new(&part[passed..]);
+                        used += 1;
+                    }
+                }
+            }
+            let count =
+                ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &parts[..used])).map_err(writing)?;
+            if count == 0 {
+                return Poll::Ready(Err(writing(io::ErrorKind::WriteZero.into())));
+            }
+            self.dirty = true;
+            self.took(count);
+        }
+        if self.dirty {
+            ready!(Pin::new(stream).poll_flush(cx)).map_err(writing)?;
+            self.dirty = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn writing(error: io::Error) -> WireError {
+    WireError::io("writing", error)
+}

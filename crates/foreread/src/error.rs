@@ -22,6 +22,8 @@ pub enum ErrorKind {
     State,
     /// The run has ended early: a sample cannot be read.
     Load,
+    /// Ranks did not find each other, or are not about to do the same. Nothing was started.
+    Ranks,
     /// The machine refused something (threads, memory).
     System,
 }

@@ -19,9 +19,13 @@ mod error;
 mod knobs;
 mod loader;
 mod memory;
+#[cfg(feature = "peer")]
+mod merged;
 mod origin;
 mod planned;
 mod prepared;
+#[cfg(feature = "peer")]
+mod ranks;
 mod registry;
 mod report;
 mod runtime;
@@ -52,8 +56,12 @@ pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::knobs::{KNOBS, Knob, Knobs, Provenance};
 pub use crate::loader::{Builder, Loader, Ready};
+#[cfg(feature = "peer")]
+pub use crate::merged::{Merged, MergedEpoch};
 pub use crate::planned::{Planned, Worth, sampler};
 pub use crate::prepared::Prepared;
+#[cfg(feature = "peer")]
+pub use crate::ranks::Meeting;
 pub use crate::registry::Registry;
 pub use crate::report::{
     Adapted, CountReport, DiskReport, EpochReport, LookAheadReport, ParallelismReport, ReadsReport, Report,

@@ -3,13 +3,19 @@
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+#[cfg(feature = "peer")]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use foreread_dataset::{Catalog, IndexOptions, Progress};
 use foreread_layers::{Limit, Meter};
 use foreread_loader::{Batch, Batches, BlockTable, Dataset, LoadError, Parts};
+#[cfg(feature = "peer")]
+use foreread_oracle::Run;
 use foreread_oracle::{Deal, Position};
+#[cfg(feature = "peer")]
+use foreread_peer::meet::Group;
 use foreread_planner::LocalPlan;
 use foreread_tier::{Buffers, Context, RecycledBuffers, Tier};
 use futures::Stream;
@@ -17,9 +23,13 @@ use tokio::runtime::Handle;
 
 use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
+#[cfg(feature = "peer")]
+use crate::merged::Merged;
 use crate::origin;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
+#[cfg(feature = "peer")]
+use crate::ranks::{self, Meeting};
 use crate::registry::Registry;
 use crate::report::{Adapted, Report, Whole};
 use crate::runtime::Workers;
@@ -28,7 +38,7 @@ use crate::state::State;
 /// Settings for a run; made by [`Loader::builder`].
 ///
 /// Whatever is not set is as [`Config::default`] says.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Builder {
     targets: Vec<String>,
     config: Config,
@@ -36,6 +46,8 @@ pub struct Builder {
     runtime: Option<Handle>,
     buffers: Arc<dyn Buffers>,
     resume: Option<State>,
+    #[cfg(feature = "peer")]
+    meeting: Option<Meeting>,
 }
 
 impl Builder {
@@ -153,6 +165,15 @@ impl Builder {
         self
     }
 
+    /// Works together with the other ranks that come to this meeting: every sample is kept by one of them for all. Preparing
+    /// waits for them. Rank and world size are the settings' own.
+    #[cfg(feature = "peer")]
+    #[must_use]
+    pub fn together(mut self, meeting: Meeting) -> Self {
+        self.meeting = Some(meeting);
+        self
+    }
+
     /// Opens the datasets, draws the order and plans, without reading any sample; `progress` is told how far listing
     /// has come. Blocks the thread; not for async code.
     ///
@@ -161,10 +182,7 @@ impl Builder {
     pub fn prepare_with(self, progress: impl FnMut(Progress) + Send + 'static) -> Result<Ready> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
-        let prepared = workers.wait(async move {
-            let Self { targets, config, registry, resume, .. } = self;
-            Prepared::new(&targets, config, &registry, &context, resume, progress).await
-        })?;
+        let prepared = workers.wait(async move { self.prepared(&context, progress).await })?;
         Ok(Ready { prepared, workers })
     }
 
@@ -195,9 +213,17 @@ impl Builder {
         let runtime = self.runtime.clone().or_else(|| Handle::try_current().ok());
         let workers = Workers::new(runtime)?;
         let context = self.context(workers.handle());
-        let prepared =
-            Prepared::new(&self.targets, self.config, &self.registry, &context, self.resume, |_| ()).await?;
+        let prepared = self.prepared(&context, |_| ()).await?;
         Ok(Ready { prepared, workers }.start())
+    }
+
+    async fn prepared(self, context: &Context, progress: impl FnMut(Progress) + Send) -> Result<Prepared> {
+        let Self { targets, config, registry, resume, .. } = self;
+        #[cfg(feature = "peer")]
+        if let Some(meeting) = self.meeting {
+            return ranks::prepare(&targets, config, &registry, context, resume, meeting, progress).await;
+        }
+        Prepared::new(&targets, config, &registry, context, resume, progress).await
     }
 
     fn context(&self, runtime: &Handle) -> Context {
@@ -238,7 +264,11 @@ impl Ready {
     /// Starts reading ahead.
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
-        let Prepared { planned, opened, caches, disk, shared, blocks } = prepared;
+        #[cfg(feature = "peer")]
+        let (joint, others) = prepared.joint.map(|joint| (joint.group, joint.others)).unzip();
+        #[cfg(not(feature = "peer"))]
+        let others = None;
+        let Prepared { planned, opened, caches, disk, shared, blocks, .. } = prepared;
         let Planned { config, run, plan, floor, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // Training's; validation's is the same one, or waits for the same store.
@@ -276,10 +306,23 @@ impl Ready {
             caches,
             look_ahead: config.look_ahead,
             on_error: config.on_error,
-            others: None,
+            others,
         };
         let inner = foreread_loader::Loader::start(parts, workers.handle());
-        Loader { inner, catalogs, config, floor, origin: shared.meter, limit, disk, workers }
+        Loader {
+            inner,
+            catalogs,
+            config,
+            floor,
+            origin: shared.meter,
+            limit,
+            disk,
+            #[cfg(feature = "peer")]
+            group: joint,
+            #[cfg(feature = "peer")]
+            left: AtomicBool::new(false),
+            workers,
+        }
     }
 }
 
@@ -313,6 +356,11 @@ pub struct Loader {
     origin: Meter,
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
+    #[cfg(feature = "peer")]
+    group: Option<Arc<Group>>,
+    /// Whether others have been told that this rank is done.
+    #[cfg(feature = "peer")]
+    left: AtomicBool,
     /// Last: the engine's task goes before the threads that it runs on.
     workers: Workers,
 }
@@ -328,6 +376,8 @@ impl Loader {
             runtime: None,
             buffers: Arc::new(RecycledBuffers::default()),
             resume: None,
+            #[cfg(feature = "peer")]
+            meeting: None,
         }
     }
 
@@ -359,9 +409,16 @@ impl Loader {
     /// says what has been delivered and read in all. Blocks the thread; not for async code, which has
     /// [`close_async`](Self::close_async).
     ///
+    /// A rank that works together with others goes on answering them until they are done, for ten minutes at most,
+    /// unless it has [left](Self::leave) before.
+    ///
     /// Dropping a loader does not wait. If the process ends right after that, up to 32 MiB of the last samples are not
     /// on the disk, and the next run reads them from the origin; nothing else is lost.
     pub fn close(self) -> Report {
+        #[cfg(feature = "peer")]
+        if !self.left.load(Ordering::Relaxed) {
+            self.leave(ranks::FAREWELL);
+        }
         if let Some(disk) = self.disk.clone() {
             // Fails only if the caller's runtime was shut down, and then nothing is written either.
             let _ = self.workers.wait(async move {
@@ -390,9 +447,66 @@ impl Loader {
 
     /// The same with what it takes to resume there later: see [`Builder::resume`].
     ///
-    /// What has been taken counts as consumed: save after a step is complete.
+    /// What has been taken counts as consumed: save after a step is complete. Where ranks work together, rank 0's state is
+    /// that of the lowest step of which it knows that all have completed it, so that one file is enough; it learns of
+    /// others' steps when they call this.
     pub fn state(&self) -> State {
+        #[cfg(feature = "peer")]
+        if let Some(group) = &self.group {
+            let steps = self.steps();
+            group.progress(steps);
+            let run = self.inner.run();
+            return State::new(&self.config, &self.catalogs, &after(run, group.lowest().min(steps)));
+        }
         State::new(&self.config, &self.catalogs, &self.position())
+    }
+
+    /// Steps that this rank has completed, over all passes.
+    #[cfg(feature = "peer")]
+    fn steps(&self) -> u64 {
+        self.inner.report().passes.iter().map(|pass| pass.batches).sum()
+    }
+
+    /// Whether this rank works together with others.
+    #[cfg(feature = "peer")]
+    pub fn is_together(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// Says that this rank is done, and goes on answering the others until they are too, or for `at_most`; on rank 0,
+    /// returns all their reports as one. Others do not wait: their run is over when rank 0 has what they report, which
+    /// [`close`](Self::close) sees to. None where ranks do not work together, and on other ranks than 0. Blocks the
+    /// thread; not for async code.
+    #[cfg(feature = "peer")]
+    pub fn leave(&self, at_most: Duration) -> Option<Merged> {
+        let group = self.group.clone()?;
+        self.left.store(true, Ordering::Relaxed);
+        group.progress(self.steps());
+        let own = Merged::of(&self.report());
+        let first = self.config.rank == 0;
+        let left = self.workers.wait(async move {
+            let all = if first {
+                let mut all = own;
+                for report in group.reports(at_most).await.into_iter().flatten() {
+                    match serde_json::from_slice::<Merged>(&report) {
+                        Ok(report) => all.add(&report),
+                        Err(error) => tracing::warn!(%error, "a rank's report cannot be read"),
+                    }
+                }
+                Some(all)
+            } else {
+                // Numbers and strings alone: it cannot fail.
+                group.report(serde_json::to_vec(&own).unwrap_or_default().into());
+                None
+            };
+            let missing = group.leave(at_most).await;
+            if !missing.is_empty() {
+                tracing::warn!(?missing, "ends without these ranks, which have not come to their end");
+            }
+            Ok(all)
+        });
+        // Fails only if the caller's runtime was shut down, and then nobody answers any longer either.
+        left.ok().flatten()
     }
 
     /// Where samples are kept, and the floor.
@@ -414,6 +528,21 @@ impl Loader {
     pub fn staged_bytes(&self) -> u64 {
         self.inner.staged_bytes()
     }
+}
+
+/// The position after so many steps of a run.
+#[cfg(feature = "peer")]
+fn after(run: &Run, steps: u64) -> Position {
+    let (mut left, mut position) = (steps, run.start());
+    for pass in run.passes() {
+        let here = left.min(pass.batches);
+        if here == 0 {
+            break;
+        }
+        position = run.position_after(&pass, here);
+        left -= here;
+    }
+    position
 }
 
 impl Stream for Loader {

@@ -115,6 +115,37 @@ pub(crate) async fn open(
     Ok(Opened { catalog, origin, limit })
 }
 
+/// Opens the origin of a catalog that somebody else has made or found.
+#[cfg(feature = "peer")]
+pub(crate) async fn open_known(
+    catalog: Catalog,
+    registry: &Registry,
+    context: &Context,
+    shared: &Shared,
+) -> Result<Opened> {
+    let backend = registry.find(catalog.base_url())?;
+    let store = backend.open(catalog.base_url(), &shared.options, context).await?;
+    let (origin, limit) = shared.wrap(store);
+    Ok(Opened { catalog, origin, limit })
+}
+
+/// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where they can mean that one.
+#[cfg(feature = "peer")]
+pub(crate) fn names(targets: &[String], catalog: &Catalog) -> Result<String> {
+    let known = format!("{} (catalog {})", catalog.base_url(), catalog.fingerprint());
+    if let [one] = targets
+        && Catalog::is_catalog_file(one)
+        && Format::of_shard(one).is_none()
+    {
+        let own = Catalog::open(one)?;
+        let same = own.fingerprint() == catalog.fingerprint();
+        return Ok(if same { known } else { format!("{} (catalog {})", own.base_url(), own.fingerprint()) });
+    }
+    let url = Target::of(targets)?.url;
+    let bare = |url: &str| url.trim_end_matches('/').to_owned();
+    Ok(if bare(&url) == bare(catalog.base_url()) { known } else { url })
+}
+
 /// The catalog that lies in an origin, or what listing it makes; of named shards, always that.
 async fn found(
     target: Target,

@@ -29,6 +29,9 @@ pub struct Prepared {
     pub(crate) shared: Shared,
     /// What the first epoch reads of the training data together.
     pub(crate) blocks: BlockTable,
+    /// The other ranks, where they work together.
+    #[cfg(feature = "peer")]
+    pub(crate) joint: Option<crate::ranks::Joint>,
 }
 
 impl Prepared {
@@ -72,7 +75,16 @@ impl Prepared {
             .await
             .map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
         let blocks = blocks(&planned, &opened, context).await?;
-        Ok(Self { blocks, caches: caches(&planned, disk.as_ref()), disk, planned, opened, shared })
+        Ok(Self {
+            blocks,
+            caches: caches(&planned, disk.as_ref()),
+            disk,
+            planned,
+            opened,
+            shared,
+            #[cfg(feature = "peer")]
+            joint: None,
+        })
     }
 
     /// The datasets' catalogs: training first, then validation where there is one.
@@ -103,10 +115,14 @@ async fn blocks(planned: &Planned, opened: &[Opened], context: &Context) -> Resu
 }
 
 /// The caches that the plan's levels stand for, in the same order.
-fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(Source, Arc<dyn CacheTier>)> {
+pub(crate) fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(Source, Arc<dyn CacheTier>)> {
     let mut caches: Vec<(Source, Arc<dyn CacheTier>)> = Vec::new();
     let disk = disk.map(|disk| (disk.cache(), disk.capacity));
-    for level in planned.cluster.stores.iter().flat_map(|store| &store.levels) {
+    let own = match planned.plan() {
+        LocalPlan::Alone(_) => 0,
+        LocalPlan::Together { store, .. } => *store,
+    };
+    for level in planned.cluster.stores.get(own).iter().flat_map(|store| &store.levels) {
         match &disk {
             Some((tier, _)) if level.name == tier.name() => caches.push((Source::Disk, Arc::clone(tier))),
             _ => caches.push((Source::Memory, Arc::new(MemoryTier::new(level.capacity)))),

@@ -37,6 +37,10 @@ pub struct Report {
     pub disk: Option<DiskReport>,
     /// One entry a pass, in order.
     pub epochs: Vec<EpochReport>,
+    /// All ranks together; on rank 0, where ranks worked together and have come to their end.
+    #[cfg(feature = "peer")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub all_ranks: Option<crate::merged::Merged>,
 }
 
 /// What a run has found out and set by itself, within what the user allows.
@@ -231,6 +235,8 @@ impl Report {
             adapted,
             disk: None,
             epochs: run.passes.iter().map(EpochReport::of).collect(),
+            #[cfg(feature = "peer")]
+            all_ranks: None,
         }
     }
 }

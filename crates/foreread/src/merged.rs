@@ -1,0 +1,145 @@
+//! All ranks' reports as one: what the job as a whole has read, from where, and how long it took.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::Report;
+
+/// The part of a rank's report that is sent to rank 0, and all ranks' sums.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Merged {
+    /// How many ranks are counted here; those that were lost are not.
+    pub ranks: u32,
+    /// Bytes that they have read from the origin. `floor_origin_bytes` of the report is for the same.
+    pub origin_bytes: u64,
+    /// Requests that they have sent to it.
+    pub origin_requests: u64,
+    /// Uses that were left out because their sample could not be read.
+    pub skipped: u64,
+    /// Uses that got a neighbour's sample instead of their own.
+    pub substituted: u64,
+    /// Requests that were repeated.
+    pub retried: u64,
+    /// Requests that were sent a second time because the answer was late.
+    pub hedged: u64,
+    /// One entry a pass, in order.
+    pub epochs: Vec<MergedEpoch>,
+}
+
+/// One pass on all ranks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MergedEpoch {
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// `train` or `validation`.
+    pub phase: String,
+    /// Samples delivered.
+    pub samples: u64,
+    /// Bytes delivered.
+    pub bytes: u64,
+    /// The slowest rank's time.
+    pub seconds: f64,
+    /// The longest that a rank waited, in all.
+    pub stall_seconds: f64,
+    /// Delivered samples, by where they came from.
+    pub reads: BTreeMap<String, u64>,
+}
+
+impl Merged {
+    /// One rank's part.
+    pub(crate) fn of(report: &Report) -> Self {
+        let epoch = |epoch: &crate::report::EpochReport| {
+            let reads = &epoch.reads;
+            let reads = [
+                ("origin", reads.origin),
+                ("memory", reads.memory),
+                ("disk", reads.disk),
+                ("peer", reads.peer),
+            ];
+            MergedEpoch {
+                epoch: epoch.epoch,
+                phase: epoch.phase.clone(),
+                samples: epoch.samples,
+                bytes: epoch.bytes,
+                seconds: epoch.seconds,
+                stall_seconds: epoch.stall_seconds,
+                reads: reads.map(|(name, count)| (name.to_owned(), count.samples.unwrap_or(0))).into(),
+            }
+        };
+        Self {
+            ranks: 1,
+            origin_bytes: report.origin_bytes,
+            origin_requests: report.origin_requests,
+            skipped: report.skipped,
+            substituted: report.substituted,
+            retried: report.retried,
+            hedged: report.hedged,
+            epochs: report.epochs.iter().map(epoch).collect(),
+        }
+    }
+
+    /// Adds another rank's part. Passes that only one of them has come to are kept.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.ranks += other.ranks;
+        self.origin_bytes = self.origin_bytes.saturating_add(other.origin_bytes);
+        self.origin_requests = self.origin_requests.saturating_add(other.origin_requests);
+        self.skipped = self.skipped.saturating_add(other.skipped);
+        self.substituted = self.substituted.saturating_add(other.substituted);
+        self.retried = self.retried.saturating_add(other.retried);
+        self.hedged = self.hedged.saturating_add(other.hedged);
+        for theirs in &other.epochs {
+            let same = |mine: &&mut MergedEpoch| (mine.epoch, &mine.phase) == (theirs.epoch, &theirs.phase);
+            match self.epochs.iter_mut().find(same) {
+                Some(mine) => mine.add(theirs),
+                None => self.epochs.push(theirs.clone()),
+            }
+        }
+    }
+}
+
+impl MergedEpoch {
+    fn add(&mut self, other: &Self) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.seconds = self.seconds.max(other.seconds);
+        self.stall_seconds = self.stall_seconds.max(other.stall_seconds);
+        for (source, samples) in &other.reads {
+            let mine = self.reads.entry(source.clone()).or_default();
+            *mine = mine.saturating_add(*samples);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(origin: u64, seconds: f64, epochs: u64) -> Merged {
+        let epoch = |epoch| MergedEpoch {
+            epoch,
+            phase: "train".to_owned(),
+            samples: 5,
+            seconds,
+            reads: [("origin".to_owned(), origin), ("peer".to_owned(), 1)].into(),
+            ..MergedEpoch::default()
+        };
+        Merged {
+            ranks: 1,
+            origin_bytes: origin,
+            epochs: (0..epochs).map(epoch).collect(),
+            ..Merged::default()
+        }
+    }
+
+    #[test]
+    fn counts_are_added_and_the_slowest_says_how_long_it_took() {
+        let mut all = rank(3, 1.0, 1);
+        all.add(&rank(4, 3.0, 2));
+        all.add(&rank(0, 2.0, 1));
+        assert_eq!((all.ranks, all.origin_bytes, all.epochs.len()), (3, 7, 2));
+        assert_eq!((all.epochs[0].samples, all.epochs[0].seconds), (15, 3.0));
+        assert_eq!(all.epochs[0].reads["origin"], 7);
+        assert_eq!(all.epochs[1].samples, 5);
+    }
+}

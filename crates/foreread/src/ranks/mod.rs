@@ -1,0 +1,337 @@
+//! Ranks that work together: from a meeting to a plan that all share.
+//!
+//! Rank 0 opens and lists the dataset, and sends the catalog, its own position and the speeds that it knows; every rank
+//! says what it can keep and keeps already; from these all compute the same plan, and compare its fingerprint before
+//! anything is read. What a user says differently on two ranks is said back in one line, on every rank. The price of
+//! one catalog for all is that ranks wait for rank 0's listing, which they would otherwise all do at once.
+
+mod offer;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_dataset::{Catalog, Progress};
+use foreread_loader::{BlockTable, LocalDeal, Others};
+use foreread_oracle::Schedule;
+use foreread_peer::meet::{Group, Joining, Launched, MeetError, Surroundings, Waiting};
+use foreread_planner::{Cluster, LocalPlan};
+use foreread_tier::Context;
+use foreread_types::Sizes;
+use serde::{Deserialize, Serialize};
+
+use self::offer::{Offer, bundle, unbundle};
+use crate::calibration::Calibration;
+use crate::cluster;
+use crate::config::Config;
+use crate::disk::{self, OnNode};
+use crate::error::{Error, ErrorKind, Result};
+use crate::origin::{Opened, Shared, open, open_known};
+use crate::planned::{Place, Planned, memory_of};
+use crate::prepared::{Prepared, caches};
+use crate::registry::Registry;
+use crate::state::State;
+
+/// How long ranks wait for each other before they give up; what takes long and is seen to go on does not count.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// How long a rank that is done keeps answering others that are not.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
+
+/// Bytes that are read from the origin for others at a time, and that wait to be sent to them.
+const SERVING: u64 = 64 << 20;
+
+impl From<MeetError> for Error {
+    fn from(error: MeetError) -> Self {
+        Self::new(ErrorKind::Ranks, error.to_string())
+    }
+}
+
+/// Where and how the ranks of a run find each other.
+pub struct Meeting {
+    launched: Launched,
+    deadline: Duration,
+    progress: Box<dyn FnMut(&Waiting) + Send>,
+}
+
+impl std::fmt::Debug for Meeting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Meeting").field("launched", &self.launched).finish_non_exhaustive()
+    }
+}
+
+impl Meeting {
+    /// What the launcher says (torchrun, SLURM, Open MPI, MPICH, or `FOREREAD_MEET` with rank and world size); none where
+    /// there is only one rank, or nothing says where ranks could meet. `environment` gives a variable's value.
+    ///
+    /// # Errors
+    /// If what is said contradicts itself, or the ranks' secret is missing where it cannot be made.
+    pub fn of(config: &Config, environment: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
+        if config.world_size < 2 {
+            return Ok(None);
+        }
+        let surroundings = Surroundings::of_this_process(environment);
+        let launched = Launched::of(&surroundings, config.rank, config.world_size)?;
+        Ok(launched.map(|launched| Self { launched, deadline: DEADLINE, progress: Box::new(|_| ()) }))
+    }
+
+    /// The same with another deadline for the ranks to come.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline, ..self }
+    }
+
+    /// The same, telling `progress` about once a second what is being waited for.
+    #[must_use]
+    pub fn progress(self, progress: impl FnMut(&Waiting) + Send + 'static) -> Self {
+        Self { progress: Box::new(progress), ..self }
+    }
+}
+
+/// What rank 0 tells all.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    /// How long each catalog is that follows.
+    catalogs: Vec<u64>,
+    state: Option<State>,
+    calibration: Option<Calibration>,
+    origin_limit: Option<u64>,
+    origin_parallelism: Option<usize>,
+    compute: Duration,
+}
+
+impl Told {
+    fn encode(&self, catalogs: &[Catalog]) -> Result<Bytes> {
+        let mut bytes = serde_json::to_vec(self).map_err(|error| unreadable(&error))?;
+        bytes.push(b'\n');
+        catalogs.iter().for_each(|catalog| bytes.extend_from_slice(catalog.as_bytes()));
+        Ok(bytes.into())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<(Self, Vec<Catalog>)> {
+        let end = bytes.iter().position(|&byte| byte == b'\n').ok_or_else(|| unreadable(&"it has no end"))?;
+        let (head, mut rest) = (&bytes[..end], &bytes[end + 1..]);
+        let told: Self = serde_json::from_slice(head).map_err(|error| unreadable(&error))?;
+        let mut catalogs = Vec::new();
+        for &length in &told.catalogs {
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            let (catalog, later) =
+                rest.split_at_checked(length).ok_or_else(|| unreadable(&"it is cut short"))?;
+            catalogs.push(Catalog::from_bytes(catalog.to_vec(), "rank 0's catalog")?);
+            rest = later;
+        }
+        Ok((told, catalogs))
+    }
+
+    /// The settings with rank 0's figures instead of this rank's: a plan of all has one set of them.
+    fn figures(&self, config: &Config) -> Config {
+        Config {
+            calibration: self.calibration.clone().map(Arc::new),
+            origin_limit: self.origin_limit,
+            origin_parallelism: self.origin_parallelism,
+            compute: self.compute,
+            ..config.clone()
+        }
+    }
+}
+
+fn unreadable(why: &dyn std::fmt::Display) -> Error {
+    Error::new(
+        ErrorKind::Ranks,
+        format!("what rank 0 sent cannot be read: {why}; do all ranks run the same release?"),
+    )
+}
+
+/// A run that works together with others, beyond what a run alone has.
+#[derive(Debug)]
+pub(crate) struct Joint {
+    pub(crate) group: Arc<Group>,
+    pub(crate) others: Others,
+}
+
+/// Meets the other ranks, and opens and plans the run with them.
+pub(crate) async fn prepare(
+    targets: &[String],
+    config: Config,
+    registry: &Registry,
+    context: &Context,
+    resume: Option<State>,
+    meeting: Meeting,
+    progress: impl FnMut(Progress) + Send,
+) -> Result<Prepared> {
+    let config = config.validated()?;
+    let Meeting { launched, deadline, progress: show } = meeting;
+    let mut joining = Joining::join(launched, deadline, show).await?;
+    let run = Run { targets, config, registry, context };
+    match run.prepare(&mut joining, resume, progress).await {
+        Ok(ready) => ready.start(joining).await,
+        Err(error) => {
+            // Or the others would wait for this rank until their deadline.
+            joining.give_up(&error.to_string()).await;
+            Err(error)
+        }
+    }
+}
+
+struct Run<'a> {
+    targets: &'a [String],
+    config: Config,
+    registry: &'a Registry,
+    context: &'a Context,
+}
+
+/// A run before the others have said that theirs is the same.
+struct Unstarted {
+    prepared: Prepared,
+    whole: Cluster,
+}
+
+impl Run<'_> {
+    async fn prepare(
+        self,
+        joining: &mut Joining,
+        resume: Option<State>,
+        progress: impl FnMut(Progress) + Send,
+    ) -> Result<Unstarted> {
+        let (config, context) = (&self.config, self.context);
+        let shared = Shared::new(config, context);
+        let (told, opened) = self.datasets(joining, &shared, resume, progress).await?;
+        let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
+        joining.compare(self.words(&told, &catalogs)?).await?;
+        let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
+        let figures = told.figures(config);
+        let nodes = joining.nodes();
+        let own = nodes.get(config.rank as usize).cloned().unwrap_or_default();
+        let on_node = OnNode {
+            rank: nodes.iter().take(config.rank as usize).filter(|node| **node == own).count(),
+            ranks: nodes.iter().filter(|node| **node == own).count(),
+        };
+        joining.working("opens its disk tier");
+        let disk = disk::open(config, on_node, &catalogs, context).await?;
+        let place = Place {
+            kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
+            disk: disk.as_ref().map_or(0, |disk| disk.capacity),
+            warm: 0,
+            url: Some(catalogs[0].base_url().to_owned()),
+            packed: false,
+        };
+        // What each keeps, and then what all keep.
+        let described = cluster::describe(&figures, memory_of(config, &place), &place, sizes.first());
+        let levels = described.stores[0].levels.iter().map(|level| (level.name.clone(), level.capacity));
+        let held = disk.as_ref().map_or_else(Vec::new, crate::disk::Disk::ids);
+        let offer = Offer::new(own, levels.collect(), held).encode();
+        let offers = joining.gather(offer.into()).await?;
+        let offers = joining.share(offers.map(|offers| bundle(&offers).into())).await?;
+        let offers = unbundle(&offers).map_err(|_| unreadable(&"what ranks keep makes no sense"))?;
+        let whole = offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK);
+        joining.working("plans");
+        let (planning_config, planning_whole) = (config.clone(), whole.clone());
+        let (of_run, of_state) = (config.clone(), catalogs);
+        let planning = context.runtime.spawn_blocking(move || {
+            let start = |schedule: &Schedule| {
+                told.state.map(|state| state.position(&of_run, &of_state, schedule)).transpose()
+            };
+            Planned::joint(planning_config, &sizes, &place, planning_whole, start)
+        });
+        let planned = planning
+            .await
+            .map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
+        if let LocalPlan::Together { plan, .. } = planned.plan() {
+            joining.compare(vec![("plan".to_owned(), plan.fingerprint().to_string())]).await?;
+        }
+        let caches = caches(&planned, disk.as_ref());
+        let blocks = BlockTable::default();
+        Ok(Unstarted {
+            prepared: Prepared { planned, opened, caches, disk, shared, blocks, joint: None },
+            whole,
+        })
+    }
+
+    /// The datasets, listed by rank 0 for all.
+    async fn datasets(
+        &self,
+        joining: &mut Joining,
+        shared: &Shared,
+        resume: Option<State>,
+        mut progress: impl FnMut(Progress) + Send,
+    ) -> Result<(Told, Vec<Opened>)> {
+        let Self { targets, config, registry, context } = self;
+        let validation = config.validate.as_ref().map(std::slice::from_ref);
+        if config.rank > 0 {
+            let (told, catalogs) = Told::decode(&joining.share(None).await?)?;
+            let mut opened = Vec::new();
+            for catalog in catalogs {
+                opened.push(open_known(catalog, registry, context, shared).await?);
+            }
+            return Ok((told, opened));
+        }
+        let mut opened = Vec::new();
+        for targets in std::iter::once(*targets).chain(validation) {
+            joining.working("lists the dataset");
+            let ticking = joining.ticker();
+            let tell = |step: Progress| {
+                ticking.tick();
+                progress(step);
+            };
+            opened.push(open(targets, registry, context, shared, tell).await?);
+        }
+        let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
+        let told = Told {
+            catalogs: catalogs.iter().map(|catalog| catalog.as_bytes().len() as u64).collect(),
+            state: resume,
+            calibration: config.calibration.as_deref().cloned(),
+            origin_limit: config.origin_limit,
+            origin_parallelism: config.origin_parallelism,
+            compute: config.compute,
+        };
+        joining.share(Some(told.encode(&catalogs)?)).await?;
+        Ok((told, opened))
+    }
+
+    /// What has to be equal on all ranks, in the words in which users say it.
+    fn words(&self, told: &Told, catalogs: &[Catalog]) -> Result<Vec<(String, String)>> {
+        let config = &self.config;
+        let mut words = vec![
+            ("dataset", crate::origin::names(self.targets, &catalogs[0])?),
+            (
+                "validation set",
+                match (&config.validate, catalogs.get(1)) {
+                    (Some(target), Some(catalog)) => {
+                        crate::origin::names(std::slice::from_ref(target), catalog)?
+                    }
+                    (Some(target), None) => target.clone(),
+                    (None, Some(catalog)) => format!("none, and not {}", catalog.base_url()),
+                    (None, None) => "none".to_owned(),
+                },
+            ),
+            ("sampler", config.sampler.to_string()),
+            ("seed", config.seed.to_string()),
+            ("batch size", config.batch_size.to_string()),
+            ("number of epochs", config.epochs.to_string()),
+            ("drop-last", config.drop_last.to_string()),
+            ("deal", if config.locality { "locality".to_owned() } else { config.deal.to_string() }),
+            ("look-ahead", config.look_ahead.to_string()),
+        ];
+        if let Some(state) = &told.state {
+            words.push(("state", format!("epoch {}, {} samples", state.epoch(), state.consumed())));
+        }
+        Ok(words.into_iter().map(|(word, value)| (word.to_owned(), value)).collect())
+    }
+}
+
+impl Unstarted {
+    async fn start(self, joining: Joining) -> Result<Prepared> {
+        let Self { prepared, whole } = self;
+        let ranks: Vec<u16> = (0..prepared.planned.run.world_size()).map(|rank| rank as u16).collect();
+        let group = joining.start(&ranks).await?;
+        let locality = match prepared.planned.plan() {
+            LocalPlan::Together { plan, .. } if prepared.planned.config.locality => {
+                Some(Arc::new(LocalDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
+            }
+            _ => None,
+        };
+        let stores = whole.stores.iter().map(|store| store.id).collect();
+        let others = Others { peers: Arc::clone(&group) as _, stores, locality, budget: SERVING };
+        Ok(Prepared { joint: Some(Joint { group, others }), ..prepared })
+    }
+}

@@ -5,6 +5,7 @@
 
 mod catalog;
 mod disk_tier;
+mod faults;
 mod local_directory;
 mod memory_tier;
 mod object_store;
@@ -27,7 +28,7 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type Measure = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, Measure); 11] = [
+const ALL: [(&str, Measure); 12] = [
     ("oracle", |_| oracle::figures()),
     ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),
@@ -37,6 +38,7 @@ const ALL: [(&str, Measure); 11] = [
     ("throttled_origin", throttled_origin::figures),
     ("disk_tier", disk_tier::figures),
     ("object_store", |_| object_store::figures()),
+    ("faults", |_| faults::figures()),
     ("predictions", |_| predictions::figures()),
     ("peers", peers::figures),
 ];
@@ -69,6 +71,7 @@ fn part(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((name, rest)) if name == "catalog" => catalog::part(rest),
         Some((name, rest)) if name == "disk_tier" => disk_tier::part(rest),
+        Some((name, rest)) if name == "faults" => faults::part(rest),
         Some((name, rest)) if name == "planner" => planner::part(rest),
         Some((name, _)) if name == "memory_tier" => memory_tier::part(),
         Some((name, rest)) if name == "object_store" => object_store::part(rest),

@@ -96,8 +96,10 @@ impl Shared {
             Some(Fault::Late(time) | Fault::StallHeaders(time)) => time,
             _ => Duration::ZERO,
         };
+        // What hangs is a connection, and nobody works on it.
+        let hangs = matches!(fault, Some(Fault::StallHeaders(_) | Fault::StallBody(_)));
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(places) = places {
+        if let Some(places) = places.filter(|_| !hangs) {
             flight.place = places.acquire_owned().await.ok();
         }
         if latency + added > Duration::ZERO {

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use foreread_dataset::Catalog;
-use foreread_tier_testing::store::Store;
+use foreread_tier_testing::store::{Archive, Content, Numbered, Store};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -163,6 +165,48 @@ fn the_first_epoch_reads_shards_of_a_late_store_in_blocks_and_each_byte_once() {
     let arguments: Vec<_> = ["load", catalog].iter().chain(&memory).copied().collect();
     let said = run(&mut at(&store, &arguments)).fails(1);
     assert!(said.contains("train-002.tfrecord"), "{said}");
+}
+
+#[test]
+fn a_tar_of_10_gb_behind_a_late_store_is_indexed_by_its_heads() {
+    const MEMBERS: u64 = 1250;
+    let members = Numbered::named(MEMBERS, 8 << 20, |id| format!("{id:06}.bin"));
+    let archive = Archive::new(members.clone());
+    assert!(archive.size() > 10_000_000_000);
+    let store = Store::start();
+    store.bucket("train");
+    store.set_latency(Duration::from_millis(10));
+    store.put_content("train", "large.tar", Arc::new(archive.clone()));
+    let directory = tempfile::tempdir().unwrap();
+    let catalog = directory.path().join("large.foreread");
+    let catalog = catalog.to_str().unwrap();
+    let said = run(&mut at(&store, &["index", "s3://train/large.tar", "-o", catalog])).ok();
+    let asked = store.requests();
+    // A head for each member, the end, and what is asked for to find the shard itself.
+    assert!(asked.get + asked.head + asked.list <= MEMBERS + 8, "{asked:?}");
+    assert!(asked.bytes <= 2_000_000, "{asked:?}");
+    let cost = said.lines().nth(1).unwrap();
+    assert!(
+        cost.contains(" of tar in ") && cost.contains(" s with ") && cost.contains(" requests, "),
+        "{cost}"
+    );
+    println!("{cost}; {asked:?}");
+    // Samples are those bytes: one rank of 250 reads five of them by their extents.
+    store.reset();
+    let ranks = ["--rank", "7", "--world-size", "250"];
+    let loaded = ["load", catalog, "--epochs", "1", "--report", "json", "--digest"];
+    let report = run(&mut at(&store, &[&loaded[..], &ranks].concat())).json();
+    let ids = order(&[&["--samples", "1250", "--epoch", "0"][..], &ranks].concat());
+    assert_eq!(ids.len(), 5);
+    let mut digest = Sha256::new();
+    for id in ids {
+        digest.update(id.to_le_bytes());
+        digest.update(members.bytes(id));
+    }
+    let digest: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(report["epochs"][0]["digest"], digest);
+    let asked = store.requests();
+    assert!(asked.bytes <= 6 * (8 << 20), "{asked:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! It speaks what clients that read speak: `GET` (with `Range` and `If-Match`), `HEAD`, `PUT`, and `ListObjectsV2`, path
 //! style, on a port of its own on the loopback. Objects are bytes ([`Store::put`]) or made by a rule when they are
-//! asked for ([`Numbered`], [`made`]), so that a bucket of a million keys or of 10 GB costs no memory. A request costs
+//! asked for ([`Numbered`], [`Archive`], [`made`]), so that a bucket of a million keys or of 10 GB costs no memory. A request costs
 //! no allocation of its body, because benches compare clients with it: what is sent are slices.
 //!
 //! Decision: the server has a runtime and threads of its own. A test that is no asynchronous function can run one, and
@@ -20,6 +20,7 @@
 
 mod access;
 mod answer;
+mod archive;
 mod body;
 mod bucket;
 mod content;
@@ -42,6 +43,7 @@ use hyper_util::rt::TokioIo;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
+pub use archive::Archive;
 pub use body::PART;
 pub use content::{Content, Numbered, made};
 pub use faults::{Fault, When};

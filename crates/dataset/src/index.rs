@@ -10,6 +10,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::names::refuse;
 use crate::partial::Partial;
+use crate::placeholders::PlaceHolders;
 use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind, Format, format, packed};
 
 /// Names that cannot be listed, from which on the index is given up.
@@ -19,7 +20,8 @@ const MOST_ERRORS: u64 = 100;
 ///
 /// Globs are matched against the path below the base URL, as a whole: `*` and `?` stop at `/`, `**/` is any number of
 /// directories, `[a-z]` and `{a,b}` are alternatives. So `*.jpg` is what lies at the top, and `**/*.jpg` is all of it.
-/// Catalogs (names that end in `.foreread`) are never samples, and hidden files are not listed in the first place.
+/// Catalogs (names that end in `.foreread`) are never samples, nor are empty objects whose path is a directory of another
+/// object; and hidden files are not listed in the first place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexOptions {
@@ -156,6 +158,19 @@ impl Found {
         self.progress.bytes = self.progress.bytes.saturating_add(object.size);
         self.objects.push(object);
     }
+
+    /// Takes place-holders of directories out.
+    fn sift(&mut self, holders: PlaceHolders, progress: &mut impl FnMut(Progress)) {
+        let before = self.objects.len();
+        holders.sift(&mut self.objects);
+        let gone = (before - self.objects.len()) as u64;
+        if gone > 0 {
+            tracing::debug!(gone, "empty objects stand for directories and are no samples");
+            self.progress.objects -= gone;
+            self.progress.samples -= gone;
+            progress(self.progress);
+        }
+    }
 }
 
 impl Catalog {
@@ -211,7 +226,7 @@ async fn list(
     if !options.objects.is_empty() {
         return named(origin, base_url, options, &filter, progress).await;
     }
-    let mut found = Found::default();
+    let (mut found, mut holders) = (Found::default(), PlaceHolders::default());
     let (mut first, mut errors) = (None, 0u64);
     let mut partial = None;
     let path = options.partial.as_deref().filter(|_| origin.profile().lists_in_order);
@@ -219,12 +234,14 @@ async fn list(
         && is_of(origin, &before).await
     {
         found.progress.resumed = before.len() as u64;
+        before.iter().for_each(|object| holders.note(object));
         before.into_iter().for_each(|object| found.add(object));
         partial = Some(unfinished);
     }
     let mut listing = origin.list("", partial.as_ref().and_then(Partial::after));
     while let Some(object) = listing.next().await {
         if let Ok(object) = &object {
+            holders.note(object);
             let wanted = !object.path.ends_with(CATALOG_SUFFIX) && filter.wants(&object.path);
             partial = partial.and_then(|partial| partial.note(object, wanted));
         }
@@ -249,6 +266,7 @@ async fn list(
     if let Some(mut finished) = partial {
         finished.keep();
     }
+    found.sift(holders, progress);
     match first {
         Some(first) => Err(incomplete(base_url, errors, first)),
         None => Ok(found),
@@ -405,7 +423,7 @@ mod tests {
 
     use super::*;
 
-    /// An origin that only lists: a path, or an error about one (`!path`).
+    /// An origin that only lists: a path, one of an empty object (`path=`), or an error about one (`!path`).
     #[derive(Debug)]
     struct Listed(Vec<&'static str>, TierProfile);
 
@@ -425,7 +443,10 @@ mod tests {
         fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
             let listed = self.0.clone().into_iter().map(|path| match path.strip_prefix('!') {
                 Some(path) => Err(TierError::new(ErrorKind::Denied, "listed").with_object(path)),
-                None => Ok(Object { path: path.into(), size: 10, version: None }),
+                None => match path.strip_suffix('=') {
+                    Some(path) => Ok(Object { path: path.into(), size: 0, version: None }),
+                    None => Ok(Object { path: path.into(), size: 10, version: None }),
+                },
             });
             futures::stream::iter(listed.collect::<Vec<_>>()).boxed()
         }
@@ -440,7 +461,8 @@ mod tests {
         let origin = Listed(paths.to_vec(), TierProfile::new(1));
         let mut last = Progress::default();
         let catalog = Catalog::index(&origin, "/data", &options, |progress| {
-            assert_eq!(progress.objects, last.objects + 1);
+            // Place-holders are known for what they are at the end.
+            assert!(progress.objects == last.objects + 1 || progress.objects < last.objects);
             last = progress;
         })
         .await?;
@@ -472,6 +494,18 @@ mod tests {
         assert_eq!(error.kind(), DatasetErrorKind::Empty);
         let told = "2 excluded by the globs and 1 left out as catalogs (*.foreread)";
         assert_eq!(error.to_string(), format!("/data: there are no samples: of what is there, {told}"));
+    }
+
+    #[tokio::test]
+    async fn place_holders_of_directories_are_no_samples() {
+        let paths = ["shards=", "shards/a.tar=", "shards/a=", "shards/a/1", "empty="];
+        let any = IndexOptions::default;
+        assert_eq!(index(&paths, any()).await.unwrap(), ["empty", "shards/a.tar", "shards/a/1"]);
+        // Also where what lies below them is not wanted.
+        let without = any().excluding("shards/**");
+        assert_eq!(index(&paths, without).await.unwrap(), ["empty"]);
+        let error = index(&["a=", "a/b.jpg"], any().excluding("**/*.jpg")).await.unwrap_err();
+        assert_eq!(error.kind(), DatasetErrorKind::Empty);
     }
 
     #[tokio::test]

@@ -1,0 +1,117 @@
+//! Place-holders of directories, which are no samples.
+//!
+//! Consoles and file browsers put an empty object `photos/` where somebody makes a directory in a bucket. A lister that sees the
+//! key as it is leaves it out; where the client has taken the `/` off (Google's and Azure's), it looks like an empty
+//! object `photos` beside `photos/1.jpg`. No file system has both, so an empty object whose path is a directory of another
+//! one is taken for what it is. An empty object that nothing lies below stays a sample: nothing tells it from one. The price is
+//! the paths of the empty objects, once more, while the listing goes on.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use foreread_tier::Object;
+
+/// The empty objects of a listing, and which of them are directories.
+#[derive(Debug, Default)]
+pub(crate) struct PlaceHolders {
+    empty: HashSet<Arc<str>>,
+    directories: HashSet<Arc<str>>,
+    /// The directory that was looked at last: neighbours share theirs.
+    last: String,
+}
+
+impl PlaceHolders {
+    /// Notes an object that was listed, wanted or not.
+    pub(crate) fn note(&mut self, object: &Object) {
+        if object.size == 0 {
+            self.empty.insert(Arc::clone(&object.path));
+        }
+        self.look(&object.path);
+    }
+
+    /// Finds those among the empty objects seen so far that are directories of this path.
+    fn look(&mut self, path: &str) {
+        let mut directory = path.rfind('/').map_or("", |slash| &path[..slash]);
+        if self.empty.is_empty() || directory == self.last {
+            return;
+        }
+        self.last.clear();
+        self.last.push_str(directory);
+        while !directory.is_empty() {
+            if let Some(empty) = self.empty.get(directory) {
+                self.directories.insert(Arc::clone(empty));
+            }
+            directory = directory.rfind('/').map_or("", |slash| &directory[..slash]);
+        }
+    }
+
+    /// Takes the place-holders out of what was listed and is wanted.
+    pub(crate) fn sift(mut self, objects: &mut Vec<Object>) {
+        if self.empty.is_empty() {
+            return;
+        }
+        // What lies below one may have been listed before it.
+        self.last.clear();
+        for object in objects.iter() {
+            self.look(&object.path);
+        }
+        objects.retain(|object| object.size > 0 || !self.directories.contains(&object.path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn object(path: &str, size: u64) -> Object {
+        Object { path: path.into(), size, version: None }
+    }
+
+    fn sifted(listed: &[(&str, u64)]) -> Vec<String> {
+        let mut objects: Vec<Object> = listed.iter().map(|&(path, size)| object(path, size)).collect();
+        let mut holders = PlaceHolders::default();
+        objects.iter().for_each(|object| holders.note(object));
+        holders.sift(&mut objects);
+        objects.iter().map(|object| object.path.to_string()).collect()
+    }
+
+    #[test]
+    fn an_empty_object_that_others_lie_below_is_no_sample() {
+        for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [1, 4, 0, 3, 2]] {
+            let listed = [("a", 0), ("a/b", 0), ("a/b/1", 5), ("a/empty", 0), ("ab", 0)];
+            let mut left = sifted(&order.map(|at| listed[at]));
+            left.sort_unstable();
+            assert_eq!(left, ["a/b/1", "a/empty", "ab"]);
+        }
+        // A real object of a directory's name stays, and so does an empty one beside its place-holder's namesakes.
+        assert_eq!(sifted(&[("a", 3), ("a", 0), ("a/1", 1), ("a-", 0)]), ["a", "a/1", "a-"]);
+    }
+
+    #[test]
+    fn what_is_not_wanted_tells_directories_too() {
+        let mut holders = PlaceHolders::default();
+        for (path, size) in [("a", 0), ("a/unwanted.txt", 5), ("b.jpg", 1)] {
+            holders.note(&object(path, size));
+        }
+        let mut wanted = vec![object("a", 0), object("b.jpg", 1)];
+        holders.sift(&mut wanted);
+        assert_eq!(wanted, [object("b.jpg", 1)]);
+    }
+
+    proptest! {
+        #[test]
+        fn exactly_the_empty_ones_above_others_go(
+            listed in prop::collection::vec(("[ab](/[ab]){0,3}", 0..2u64), 0..20)
+        ) {
+            let borrowed: Vec<(&str, u64)> = listed.iter().map(|(path, size)| (path.as_str(), *size)).collect();
+            let stays = |path: &str, size: u64| {
+                size > 0 || !borrowed.iter().any(|(other, _)| other.starts_with(&format!("{path}/")))
+            };
+            let expected: Vec<String> =
+                borrowed.iter().filter(|(path, size)| stays(path, *size)).map(|(path, _)| (*path).to_owned()).collect();
+            prop_assert_eq!(sifted(&borrowed), expected);
+        }
+    }
+}

@@ -53,6 +53,10 @@ impl Backend for S3Backend {
             "abfs",
             #[cfg(feature = "azure")]
             "abfss",
+            #[cfg(feature = "azure")]
+            "wasb",
+            #[cfg(feature = "azure")]
+            "wasbs",
         ]
     }
 

@@ -72,6 +72,11 @@ impl Location {
                 format!("`{bucket}` is no name of a bucket; write `s3://bucket/prefix`"),
             ));
         }
+        Self::below(bucket, prefix, url)
+    }
+
+    /// The prefix of a bucket whose name is one.
+    pub(crate) fn below(bucket: &str, prefix: &str, url: &str) -> Result<Self, TierError> {
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
         if !prefix.is_empty() {
             check_path(prefix).map_err(|why| invalid(url, format!("its prefix cannot be read: {why}")))?;

@@ -27,6 +27,8 @@
 //! # }
 //! ```
 
+#[cfg(feature = "azure")]
+mod azure;
 mod backend;
 mod chain;
 mod config;

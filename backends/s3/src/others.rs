@@ -27,7 +27,7 @@ pub(crate) fn open(url: &str, options: &OpenOptions, context: &Context) -> Optio
         #[cfg(feature = "gcs")]
         "gs" => Some(google(url, options, context)),
         #[cfg(feature = "azure")]
-        "az" | "abfs" | "abfss" => Some(azure(url, options, context)),
+        scheme if crate::azure::SCHEMES.contains(&scheme) => Some(azure(url, options, context)),
         _ => None,
     }
 }
@@ -56,8 +56,15 @@ fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
 #[cfg(feature = "azure")]
 fn azure(url: &str, options: &OpenOptions, context: &Context) -> Opened {
     use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-    let location = Location::of(url)?;
-    let mut builder = MicrosoftAzureBuilder::from_env()
+    let (location, account) = crate::azure::location(url)?;
+    let mut builder = MicrosoftAzureBuilder::from_env();
+    if let Some(account) = account {
+        builder = builder.with_account(account.name);
+        if let Some(endpoint) = account.endpoint {
+            builder = builder.with_endpoint(endpoint);
+        }
+    }
+    let mut builder = builder
         .with_container_name(&location.bucket)
         .with_client_options(client_options(false))
         .with_retry(no_retries())

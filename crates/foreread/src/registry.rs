@@ -77,7 +77,7 @@ fn hint(scheme: &str) -> &'static str {
     match scheme {
         "s3" | "s3a" => " without the feature `s3`",
         "gs" => " without the feature `gcs` or `opendal`",
-        "az" | "abfs" | "abfss" => " without the feature `azure` or `opendal`",
+        "az" | "abfs" | "abfss" | "wasb" | "wasbs" => " without the feature `azure` or `opendal`",
         "http" | "https" | "webdav" | "webdavs" | "webhdfs" | "swebhdfs" | "oss" | "cos" => {
             " without the feature `opendal`"
         }

@@ -26,6 +26,8 @@ pub(crate) struct Pending {
     pub(crate) charge: Charge,
     /// What the bytes must add up to, where the sample's format says so.
     pub(crate) check: Option<Check>,
+    /// Whether bytes that do not add up are an error; else they are asked for once more.
+    pub(crate) last: bool,
 }
 
 /// The CRC-32C of a sample's bytes, and where in its object they begin.
@@ -68,6 +70,9 @@ pub(crate) struct Answer {
     pub(crate) key: SampleKey,
     pub(crate) block: Option<BlockId>,
     pub(crate) result: Result<Sample, TierError>,
+    /// What the read holds of the look-ahead, where it is to be repeated: what came was not what was written, for the first
+    /// time.
+    pub(crate) again: Option<Charge>,
 }
 
 impl Answers {
@@ -116,24 +121,30 @@ impl Stream for Answers {
             let Some(pending) = this.pending.get_mut(completion.tag as usize).and_then(Option::take) else {
                 continue;
             };
-            let Pending { tick, key, block, bytes, charge, check } = pending;
-            let result = match completion.result {
+            let Pending { tick, key, block, bytes, charge, check, last } = pending;
+            let data = match completion.result {
                 Ok(data) if data.len() as u64 == bytes => match check {
                     Some(check) => check.passed(&this.tier, data),
                     None => Ok(data),
-                }
-                .map(|data| Sample::new(data, charge)),
+                },
                 Ok(data) => Err(TierError::new(ErrorKind::Changed, &*this.tier)
                     .with_detail(format!("{} bytes instead of {bytes}", data.len()))),
                 Err(error) => Err(error),
             };
-            return Poll::Ready(Some(Answer { tick, key, block, result }));
+            let (result, again) = match data {
+                Ok(data) => (Ok(Sample::new(data, charge)), None),
+                Err(error) if !last && check.is_some() && error.kind() == ErrorKind::Corrupt => {
+                    (Err(error), Some(charge))
+                }
+                Err(error) => (Err(error), None),
+            };
+            return Poll::Ready(Some(Answer { tick, key, block, result, again }));
         }
         let forgotten = this.pending.iter_mut().find_map(Option::take);
         Poll::Ready(forgotten.map(|pending| {
             let error = TierError::new(ErrorKind::Closed, &*this.tier).with_detail(&*this.ended);
             let Pending { tick, key, block, .. } = pending;
-            Answer { tick, key, block, result: Err(error) }
+            Answer { tick, key, block, result: Err(error), again: None }
         }))
     }
 }
@@ -174,6 +185,7 @@ mod tests {
             bytes: 2,
             charge: budget.charge(2),
             check: (tick == 11).then_some(Check { crc32c: crc32c::crc32c(b"ab"), at: 5 }),
+            last: false,
         };
         let say = |tag, bytes: &'static [u8]| Completion { tag, result: Ok(Bytes::from_static(bytes)) };
         let told = vec![say(9, b"ab"), say(1, b"ab"), say(1, b"cd"), say(0, b"abc")];
@@ -188,23 +200,28 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_do_not_add_up_are_corrupt() {
+    fn bytes_that_do_not_add_up_are_asked_for_once_more_and_then_corrupt() {
         let budget = Budget::new(100);
-        let check = Some(Check { crc32c: crc32c::crc32c(b"ab"), at: 1234 });
-        let pending = Pending {
-            tick: Tick(1),
-            key: SampleKey::default(),
-            block: None,
-            bytes: 2,
-            charge: budget.charge(2),
-            check,
-        };
-        let told = vec![Completion { tag: 0, result: Ok(Bytes::from_static(b"aB")) }];
-        let answers = Answers::of(&Odd(told), Vec::new(), vec![pending]);
-        let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
-        let error = got[0].result.as_ref().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.to_string().contains("2 bytes from byte 1234 on"), "{error}");
+        for last in [false, true] {
+            let check = Some(Check { crc32c: crc32c::crc32c(b"ab"), at: 1234 });
+            let pending = Pending {
+                tick: Tick(1),
+                key: SampleKey::default(),
+                block: None,
+                bytes: 2,
+                charge: budget.charge(2),
+                check,
+                last,
+            };
+            let told = vec![Completion { tag: 0, result: Ok(Bytes::from_static(b"aB")) }];
+            let answers = Answers::of(&Odd(told), Vec::new(), vec![pending]);
+            let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
+            let error = got[0].result.as_ref().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.to_string().contains("2 bytes from byte 1234 on"), "{error}");
+            assert_eq!(got[0].again.is_none(), last);
+            assert_eq!(budget.used(), if last { 0 } else { 2 });
+        }
         assert_eq!(budget.used(), 0);
     }
 }

@@ -23,21 +23,22 @@ impl Driver {
         let bytes = self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id);
         let waiting = Waiting { tick, key, charge: self.staging.charge(bytes) };
         if let Err(waiting) = self.blocks.wait(waiting) {
-            self.read_at(place, waiting, turn);
+            self.read_at(place, waiting, false, turn);
         }
     }
 
-    fn read_at(&self, place: (Object, Span), waiting: Waiting, turn: &mut Turn) {
+    /// `last`: what was read before was wrong, or did not come; if this is, too, it is an error.
+    fn read_at(&self, place: (Object, Span), waiting: Waiting, last: bool, turn: &mut Turn) {
         let Waiting { tick, key, charge } = waiting;
         let dataset = key.dataset.0 as usize;
         let crc32c = self.datasets[dataset].catalog.crc32c(key.id);
-        turn.origins[dataset].push(place, Wanted { tick, key, block: None, crc32c }, |_| charge);
+        turn.origins[dataset].push(place, Wanted { tick, key, block: None, crc32c, last }, |_| charge);
     }
 
-    /// Reads what a block did not bring.
+    /// Reads what a block did not bring, or what was not what was written.
     pub(crate) fn read_singly(&mut self, waiting: Waiting, turn: &mut Turn, events: &mut Vec<Event>) {
         match self.locate(waiting.key) {
-            Ok(place) => self.read_at(place, waiting, turn),
+            Ok(place) => self.read_at(place, waiting, true, turn),
             Err(error) => {
                 let Waiting { tick, key, charge } = waiting;
                 drop(charge);
@@ -61,7 +62,7 @@ impl Driver {
             self.blocks.began();
             match self.locate(first) {
                 Ok((object, _)) if pays => {
-                    let wanted = Wanted { tick: due, key: first, block: Some(id), crc32c: None };
+                    let wanted = Wanted { tick: due, key: first, block: Some(id), crc32c: None, last: true };
                     turn.origins[dataset.0 as usize].push((object, span), wanted, |_| charge);
                 }
                 // Its samples' own reads will say what is wrong.

@@ -63,7 +63,7 @@ pub(crate) struct Driver {
     pub(crate) disorder: Option<LoadError>,
     pub(crate) reads: SelectAll<Answers>,
     pub(crate) dealing: Option<Dealing>,
-    /// What is read in blocks, what those hold, and uses whose block failed.
+    /// What is read in blocks, what those hold, and uses whose block failed or whose bytes were wrong.
     pub(crate) blocks: Blocks,
     pub(crate) block_budget: Budget,
     pub(crate) singly: Vec<Waiting>,
@@ -111,6 +111,8 @@ pub(crate) struct Wanted {
     pub(crate) block: Option<BlockId>,
     /// What the bytes must add up to, where that is known and not yet checked below.
     pub(crate) crc32c: Option<u32>,
+    /// Whether bytes that do not add up are an error; else they are asked for once more.
+    pub(crate) last: bool,
 }
 
 /// Reads that leave together: those of one origin or one cache.
@@ -128,13 +130,13 @@ impl Outgoing {
         wanted: Wanted,
         charge: impl FnOnce(u64) -> Charge,
     ) {
-        let Wanted { tick, key, block, crc32c } = wanted;
+        let Wanted { tick, key, block, crc32c, last } = wanted;
         let tag = self.requests.len() as u32;
         let at = if let Span::Range(range) = &span { range.start } else { 0 };
         let request = ReadRequest { tag, key, object, span, due: tick };
         let bytes = request.len();
         let check = crc32c.map(|crc32c| Check { crc32c, at });
-        self.pending.push(Pending { tick, key, block, bytes, charge: charge(bytes), check });
+        self.pending.push(Pending { tick, key, block, bytes, charge: charge(bytes), check, last });
         self.requests.push(request);
     }
 }
@@ -197,9 +199,13 @@ impl Driver {
     }
 
     fn answered(&mut self, answer: Answer, events: &mut Vec<Event>) {
-        let Answer { tick, key, block, result } = answer;
+        let Answer { tick, key, block, result, again } = answer;
         if let Some(block) = block {
             return self.block_answered(block, result, events);
+        }
+        if let (Err(error), Some(charge)) = (&result, again) {
+            tracing::debug!(%key, %error, "a sample is not what was written; it is read once more");
+            return self.singly.push(Waiting { tick, key, charge });
         }
         match result {
             Ok(sample) => {
@@ -287,7 +293,7 @@ impl Driver {
             }),
             Action::Fetch { tick, key, level } => match self.locate(key) {
                 Ok(place) => {
-                    let wanted = Wanted { tick, key, block: None, crc32c: None };
+                    let wanted = Wanted { tick, key, block: None, crc32c: None, last: true };
                     turn.caches[level].push(place, wanted, |bytes| self.staging.charge(bytes));
                 }
                 Err(error) => self.unread(tick, key, error, events),

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use foreread_dataset::{Catalog, IndexOptions};
@@ -25,11 +27,15 @@ use crate::rig::next;
 struct Shelf {
     objects: BTreeMap<&'static str, Vec<u8>>,
     profile: TierProfile,
+    /// How many of the next reads are answered with a wrong first byte.
+    wrong: Arc<AtomicU64>,
+    reads: Arc<AtomicU64>,
 }
 
 impl Shelf {
     fn new<const N: usize>(objects: [(&'static str, Vec<u8>); N]) -> Self {
-        Self { objects: objects.into(), profile: TierProfile::new(4) }
+        let (wrong, reads) = Default::default();
+        Self { objects: objects.into(), profile: TierProfile::new(4), wrong, reads }
     }
 }
 
@@ -47,8 +53,12 @@ impl Tier for Shelf {
             let Span::Range(range) = request.span else { panic!("a part of a shard is a range") };
             assert!(!range.is_empty(), "nothing is nobody's to read");
             let object = &self.objects[&*request.object.path];
-            let bytes = Bytes::copy_from_slice(&object[range.start as usize..range.end as usize]);
-            Completion { tag: request.tag, result: Ok(bytes) }
+            let mut bytes = object[range.start as usize..range.end as usize].to_vec();
+            self.reads.fetch_add(1, Relaxed);
+            if self.wrong.fetch_update(Relaxed, Relaxed, |wrong| wrong.checked_sub(1)).is_ok() {
+                bytes[0] ^= 1;
+            }
+            Completion { tag: request.tag, result: Ok(bytes.into()) }
         };
         stream::iter(batch.into_iter().map(answer).collect::<Vec<_>>()).boxed()
     }
@@ -165,4 +175,25 @@ async fn a_record_whose_bytes_do_not_add_up_is_corrupt() {
         ids.extend(batch.unwrap().iter().map(|(id, _)| id.0));
     }
     assert_eq!(ids, [0, 1, 3, 0, 1, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_that_were_wrong_on_their_way_are_read_once_more() {
+    let good = Shelf::new([("a.tfrecord", [record(b"first"), record(b"second")].concat())]);
+    let (_, mut loader) = start(&good, good.clone(), OnError::Fail).await;
+    let indexed = good.reads.swap(0, Relaxed);
+    assert!(indexed > 0);
+    good.wrong.store(2, Relaxed);
+    for _ in 0..2 {
+        let batch = next(&mut loader).await.unwrap().unwrap();
+        assert_eq!(batch.iter().map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>(), ["first", "second"]);
+    }
+    assert!(next(&mut loader).await.is_none());
+    // Each was wrong once; the second epoch is memory's.
+    assert_eq!((good.reads.load(Relaxed), loader.staged_bytes()), (4, 0));
+    // Wrong twice is wrong.
+    let (_, mut loader) = start(&good, good.clone(), OnError::Fail).await;
+    good.wrong.store(u64::MAX, Relaxed);
+    let error = next(&mut loader).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), LoadErrorKind::Sample(ErrorKind::Corrupt));
 }

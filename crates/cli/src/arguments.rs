@@ -216,6 +216,9 @@ pub struct Running {
     /// A second dataset, read in order after every epoch
     #[arg(long, value_name = "URL")]
     pub validate: Option<String>,
+    /// How samples lie in objects: auto, files, tar (WebDataset), tfrecord or zip [default: auto]
+    #[arg(long)]
+    pub format: Option<String>,
     /// The memory tier of this rank: a size, or auto [default: auto]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
@@ -254,6 +257,7 @@ impl Running {
         given.extend([
             ("epochs", self.epochs.clone()),
             ("validate", self.validate.clone()),
+            ("format", self.format.clone()),
             ("memory", self.memory.clone()),
             ("disk", list(&self.disk)),
             ("look-ahead", self.look_ahead.clone()),

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use foreread::{Knob, Knobs};
+use foreread::{Format, Knob, Knobs};
 
 use crate::output;
 
@@ -17,7 +17,7 @@ const OWN: &[Knob] = &[
     ("samples", None, "how many samples there are, where there is no dataset"),
     ("sample-bytes", None, "how long each is"),
     ("epoch", Some("0"), "which epoch's order to print"),
-    ("format", None, "how samples lie in objects (index), or how figures are printed (simulate)"),
+    ("format", None, "how samples lie in objects (index, load, plan), or how figures are printed (simulate)"),
     ("include", None, "globs of what to index"),
     ("exclude", None, "globs of what to leave out"),
     ("output", None, "where to write the catalog, or the calibration"),
@@ -53,6 +53,17 @@ pub fn is_json(knobs: &Knobs) -> Result<bool> {
         "text" => Ok(false),
         "json" => Ok(true),
         _ => Err(knobs.refuse("report", "it is text or json").into()),
+    }
+}
+
+/// How samples lie in objects; `None` where names are to tell.
+pub fn format(knobs: &Knobs) -> Result<Option<Format>> {
+    match knobs.get("format") {
+        None | Some(("auto", _)) => Ok(None),
+        Some((name, _)) => match Format::from_name(name) {
+            Some(format) => Ok(Some(format)),
+            None => Err(knobs.refuse("format", "it is auto, files, tar, tfrecord or zip").into()),
+        },
     }
 }
 

@@ -46,6 +46,11 @@ impl Format {
         }
     }
 
+    /// Whether an object of this name can only be a shard, though the name does not say of what: `train-00000-of-01024`.
+    pub fn is_numbered_shard(path: &str) -> bool {
+        numbered(path).is_some()
+    }
+
     /// Whether samples are parts of objects.
     pub const fn is_packed(self) -> bool {
         !matches!(self, Self::Files)
@@ -54,10 +59,15 @@ impl Format {
 
 /// TensorFlow's own way to number shards: `train.tfrecord-00000-of-01024`.
 fn is_numbered(path: &str) -> bool {
+    numbered(path).is_some_and(|name| ends_with(name, ".tfrecord") || ends_with(name, ".tfrecords"))
+}
+
+/// What stands before `-00000-of-01024`.
+fn numbered(path: &str) -> Option<&str> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let Some((rest, of)) = path.rsplit_once("-of-") else { return false };
-    let Some((name, number)) = rest.rsplit_once('-') else { return false };
-    digits(of) && digits(number) && (ends_with(name, ".tfrecord") || ends_with(name, ".tfrecords"))
+    let (rest, of) = path.rsplit_once("-of-")?;
+    let (name, number) = rest.rsplit_once('-')?;
+    (digits(of) && digits(number)).then_some(name)
 }
 
 /// Suffixes of shards that are compressed as a whole, so that no sample of them can be read by itself.
@@ -86,6 +96,15 @@ fn ends_with(path: &str, suffix: &str) -> bool {
     start.and_then(|start| path.get(start..)).is_some_and(|end| end.eq_ignore_ascii_case(suffix))
 }
 
+/// What names say of the objects of a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// All of it.
+    Format(Format),
+    /// They are shards (`train-00000-of-01024`), and their first bytes must say of what.
+    Numbered,
+}
+
 /// The format of a dataset that holds these objects, if nobody has said one: packed where every object is a shard of
 /// one kind, else files; what is half and half is said.
 ///
@@ -94,22 +113,21 @@ fn ends_with(path: &str, suffix: &str) -> bool {
 pub(crate) fn detect<'a>(
     base_url: &str,
     paths: impl Iterator<Item = &'a str> + Clone,
-) -> Result<Format, DatasetError> {
+) -> Result<Told, DatasetError> {
     let mut found = paths.clone().map(Format::of_shard);
     let first = found.next().flatten();
     if let Some(format) = first
         && found.all(|other| other == Some(format))
     {
-        return Ok(format);
+        return Ok(Told::Format(format));
+    }
+    if paths.clone().next().is_some() && paths.clone().all(Format::is_numbered_shard) {
+        return Ok(Told::Numbered);
     }
     if let Some(path) = paths.clone().next()
         && paths.clone().all(is_compressed)
     {
-        let message = format!(
-            "{base_url}: {path:?} is a compressed shard, and no sample of it can be read by itself; decompress it and \
-             index what comes out (--format files takes it as it is)"
-        );
-        return Err(DatasetError::new(DatasetErrorKind::Unsupported, message));
+        return Err(compressed(base_url, path));
     }
     let (shards, all) = paths.fold((0u64, 0u64), |(shards, all), path| {
         (shards + u64::from(Format::of_shard(path).is_some() || is_compressed(path)), all + 1)
@@ -120,7 +138,16 @@ pub(crate) fn detect<'a>(
              sample; choose with --include '**/*.tar' or --format"
         );
     }
-    Ok(Format::Files)
+    Ok(Told::Format(Format::Files))
+}
+
+/// What to say where shards are compressed.
+pub(crate) fn compressed(base_url: &str, path: &str) -> DatasetError {
+    let message = format!(
+        "{base_url}: {path:?} is a compressed shard, and no sample of it can be read by itself; decompress it and \
+         index what comes out (--format files takes it as it is)"
+    );
+    DatasetError::new(DatasetErrorKind::Unsupported, message)
 }
 
 #[cfg(test)]
@@ -141,6 +168,7 @@ mod tests {
             ("a/x.tfrecord-00000-of-01024", Some(Format::TfRecord)),
             ("x.tfrecord-of-1", None),
             ("train-00000-of-01024", None),
+            ("train-0000x-of-01024", None),
             ("x.zip", Some(Format::Zip)),
             ("tar", None),
             ("x.tar.gz", None),
@@ -153,11 +181,19 @@ mod tests {
     #[test]
     fn only_shards_of_one_kind_are_packed() {
         let of = |paths: &[&'static str]| detect("/data", paths.iter().copied());
-        assert_eq!(of(&["a.tar", "b/c.tar"]).unwrap(), Format::Tar);
-        assert_eq!(of(&["a.tfrecord", "b.tfrecords"]).unwrap(), Format::TfRecord);
-        for mixed in [&["a.tar", "b.zip"][..], &["a.tar", "a.json"], &["a.jpg"], &["a.tar.gz", "b.jpg"], &[]]
-        {
-            assert_eq!(of(mixed).unwrap(), Format::Files, "{mixed:?}");
+        assert_eq!(of(&["a.tar", "b/c.tar"]).unwrap(), Told::Format(Format::Tar));
+        assert_eq!(of(&["a.tfrecord", "b.tfrecords"]).unwrap(), Told::Format(Format::TfRecord));
+        assert_eq!(of(&["a.tfrecord-0-of-1", "b-0-of-1"]).unwrap(), Told::Numbered);
+        assert_eq!(of(&["train-00000-of-00002", "train-00001-of-00002"]).unwrap(), Told::Numbered);
+        for mixed in [
+            &["a.tar", "b.zip"][..],
+            &["a-0-of-2", "a.json"],
+            &["a.tar", "a.json"],
+            &["a.jpg"],
+            &["a.tar.gz", "b.jpg"],
+            &[],
+        ] {
+            assert_eq!(of(mixed).unwrap(), Told::Format(Format::Files), "{mixed:?}");
         }
         let error = of(&["a.tar.gz", "b.TGZ"]).unwrap_err();
         assert_eq!(error.kind(), DatasetErrorKind::Unsupported);

@@ -8,6 +8,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
+use crate::format::Told;
 use crate::names::refuse;
 use crate::partial::Partial;
 use crate::placeholders::PlaceHolders;
@@ -30,8 +31,9 @@ pub struct IndexOptions {
     /// No object that matches one of these, included or not.
     pub exclude: Vec<String>,
     /// How samples lie in the objects. If nobody says, it is told from their names: shards (`.tar`, `.tfrecord`,
-    /// `.tfrecords`, `.zip`) where all are of one kind, else files. If a packed format is said, every object is taken
-    /// for a shard of it, whatever its name.
+    /// `.tfrecords`, `.zip`) where all are of one kind, else files; and of shards that are numbered only
+    /// (`train-00000-of-01024`) by the first bytes of one. If a packed format is said, every object is taken for a shard of it, whatever its
+    /// name.
     pub format: Option<Format>,
     /// If there are any, these objects alone (their paths below the base URL); it is an error if one is not there.
     pub objects: Vec<String>,
@@ -207,7 +209,10 @@ impl Catalog {
         let paths = || found.objects.iter().map(|object| &*object.path);
         let format = match options.format {
             Some(format) => format,
-            None => format::detect(base_url, paths())?,
+            None => match format::detect(base_url, paths())? {
+                Told::Format(format) => format,
+                Told::Numbered => packed::sniff(origin, base_url, &found.objects).await?,
+            },
         };
         match format.is_packed() {
             false => Self::from_objects(base_url, found.objects),

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foreread_dataset::Format;
 use foreread_loader::OnError;
 use foreread_oracle::Deal;
 use serde::{Deserialize, Serialize};
@@ -185,6 +186,8 @@ pub struct Config {
     pub on_error: OnError,
     /// A second dataset, read in order after every epoch.
     pub validate: Option<String>,
+    /// How samples lie in the datasets' objects; told from names where nobody says, and known of a catalog.
+    pub format: Option<Format>,
 }
 
 impl Default for Config {
@@ -208,6 +211,7 @@ impl Default for Config {
             compute: Duration::ZERO,
             on_error: OnError::Fail,
             validate: None,
+            format: None,
         }
     }
 }
@@ -243,6 +247,8 @@ impl Config {
             compute,
             on_error: knobs.parse::<OnErrorText>("on-error")?.map_or(default.on_error, |text| text.0),
             validate: knobs.get("validate").map(|(value, _)| value.to_owned()),
+            // The command's: the word means something else to `simulate`.
+            format: default.format,
         };
         if knobs.get("rank").is_none() && config.world_size > 1 {
             return Err(

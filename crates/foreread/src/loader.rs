@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use foreread_dataset::{Catalog, IndexOptions, Progress};
+use foreread_dataset::{Catalog, Format, IndexOptions, Progress};
 use foreread_layers::{Limit, Meter};
 use foreread_loader::{Batch, Batches, BlockTable, Dataset, LoadError, Parts};
 #[cfg(feature = "peer")]
@@ -112,6 +112,13 @@ impl Builder {
     #[must_use]
     pub fn validate(mut self, target: impl Into<String>) -> Self {
         self.config.validate = Some(target.into());
+        self
+    }
+
+    /// How samples lie in the datasets' objects, whatever these are called.
+    #[must_use]
+    pub fn format(mut self, format: Format) -> Self {
+        self.config.format = Some(format);
         self
     }
 

@@ -11,7 +11,7 @@ use foreread_tier::{Context, OpenOptions, OriginTier};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::registry::Registry;
-use crate::target::Target;
+use crate::target::{Target, is_named_as_shard};
 
 /// What the origins of one run share: the user's limits are on all of them together.
 #[derive(Clone, Debug)]
@@ -86,17 +86,17 @@ pub(crate) struct Opened {
 }
 
 /// Opens what `targets` name: a catalog file, whose origin is the one that it was made from, or the URL or path of an
-/// origin, which has a catalog in it or is listed, or shards of one.
+/// origin, which has a catalog in it or is listed, or shards of one. `format` is how samples lie there, where that was said.
 pub(crate) async fn open(
     targets: &[String],
+    format: Option<Format>,
     registry: &Registry,
     context: &Context,
     shared: &Shared,
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Opened> {
-    // A file that is neither is said to be no catalog.
     let catalog = match targets {
-        [one] if Path::new(one).is_file() && Format::of_shard(one).is_none() => {
+        [one] if Path::new(one).is_file() && !is_shard(Path::new(one), format) => {
             Some(open_catalog(Path::new(one), context).await?)
         }
         _ => None,
@@ -109,8 +109,14 @@ pub(crate) async fn open(
     let store = backend.open(&target.url, &shared.options, context).await?;
     let catalog = match catalog {
         Some(catalog) => catalog,
-        None => found(target, &*shared.for_index(&store), progress).await?,
+        None => found(target, format, &*shared.for_index(&store), progress).await?,
     };
+    if let Some(format) = format.filter(|format| *format != catalog.format()) {
+        let (base, is, said) = (catalog.base_url(), catalog.format().name(), format.name());
+        return Err(Error::usage(format!(
+            "the catalog of {base} is of {is}, and --format says {said}; leave it out, or index the data again"
+        )));
+    }
     let (origin, limit) = shared.wrap(store);
     Ok(Opened { catalog, origin, limit })
 }
@@ -149,6 +155,7 @@ pub(crate) fn names(targets: &[String], catalog: &Catalog) -> Result<String> {
 /// The catalog that lies in an origin, or what listing it makes; of named shards, always that.
 async fn found(
     target: Target,
+    format: Option<Format>,
     origin: &dyn OriginTier,
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Catalog> {
@@ -160,7 +167,15 @@ async fn found(
         tracing::info!(url, samples, "uses the {CATALOG_NAME} that lies there; nothing is listed");
         return Ok(catalog);
     }
-    Ok(Catalog::index(origin, &url, &IndexOptions::default().naming(objects), progress).await?)
+    let mut options = IndexOptions::default().naming(objects);
+    options.format = format;
+    Ok(Catalog::index(origin, &url, &options, progress).await?)
+}
+
+/// Whether a file is a shard and not a catalog. A file that is neither is said to be no catalog.
+fn is_shard(file: &Path, format: Option<Format>) -> bool {
+    let named = is_named_as_shard(&file.to_string_lossy());
+    named || format.is_some_and(Format::is_packed) && !Catalog::is_catalog_file(file)
 }
 
 async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {

@@ -46,9 +46,11 @@ impl Prepared {
     ) -> Result<Self> {
         let config = config.validated()?;
         let shared = Shared::new(&config, context);
-        let mut opened = vec![open(targets, registry, context, &shared, &mut progress).await?];
+        let format = config.format;
+        let mut opened = vec![open(targets, format, registry, context, &shared, &mut progress).await?];
         if let Some(target) = &config.validate {
-            opened.push(open(std::slice::from_ref(target), registry, context, &shared, &mut progress).await?);
+            let targets = std::slice::from_ref(target);
+            opened.push(open(targets, format, registry, context, &shared, &mut progress).await?);
         }
         let sizes: Vec<Sizes> = opened.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);

@@ -44,8 +44,13 @@ impl Target {
 fn is_shard(url: &str) -> bool {
     match Path::new(url).exists() {
         true => Path::new(url).is_file(),
-        false => Format::of_shard(url).is_some(),
+        false => is_named_as_shard(url),
     }
+}
+
+/// Whether a name is that of a shard, of whatever format.
+pub(crate) fn is_named_as_shard(url: &str) -> bool {
+    Format::of_shard(url).is_some() || Format::is_numbered_shard(url)
 }
 
 /// The place that holds all of these.
@@ -91,6 +96,8 @@ mod tests {
             (&["/nowhere/train"], "/nowhere/train", &[]),
             (&["s3://b/s-{08..10}.tar"], "s3://b", &["s-08.tar", "s-09.tar", "s-10.tar"]),
             (&["s3://b/x/a.tar"], "s3://b/x", &["a.tar"]),
+            (&["s3://b/x/train-00000-of-01024"], "s3://b/x", &["train-00000-of-01024"]),
+            (&["s3://b/t-{00..01}-of-02"], "s3://b", &["t-00-of-02", "t-01-of-02"]),
             (&["s3://b/x/a.tar/"], "s3://b/x/a.tar/", &[]),
             (&["/nowhere/{a/x,b}.tar", "/nowhere/a/y.tar"], "/nowhere", &["a/x.tar", "b.tar", "a/y.tar"]),
             (&["/a.tar", "/b.tar"], "/", &["a.tar", "b.tar"]),

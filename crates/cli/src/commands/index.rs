@@ -19,13 +19,7 @@ pub fn run(options: &Index) -> Result<()> {
     let mut index = IndexOptions::default();
     index.include = settings::list(&knobs, "include");
     index.exclude = settings::list(&knobs, "exclude");
-    index.format = match knobs.get("format") {
-        None | Some(("auto", _)) => None,
-        Some((name, _)) => match Format::from_name(name) {
-            Some(format) => Some(format),
-            None => return Err(knobs.refuse("format", "it is auto, files, tar, tfrecord or zip").into()),
-        },
-    };
+    index.format = settings::format(&knobs)?;
     let path = match knobs.get("output") {
         Some((path, _)) => path.to_owned(),
         None => default_name(&options.targets),

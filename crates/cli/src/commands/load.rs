@@ -23,7 +23,8 @@ pub fn run(options: &Load) -> Result<ExitCode> {
         return settings::explain(&knobs).map(|()| ExitCode::SUCCESS);
     }
     let json = settings::is_json(&knobs)?;
-    let config = Config::from_knobs(&knobs)?;
+    let mut config = Config::from_knobs(&knobs)?;
+    config.format = settings::format(&knobs)?;
     let wanted =
         Wanted { digest: knobs.parse("digest")?.unwrap_or(false), ids: knobs.parse("ids")?.unwrap_or(false) };
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));

@@ -100,7 +100,8 @@ pub fn run(options: &Plan) -> Result<()> {
         return settings::explain(&knobs);
     }
     let json = settings::is_json(&knobs)?;
-    let config = Config::from_knobs(&knobs)?;
+    let mut config = Config::from_knobs(&knobs)?;
+    config.format = settings::format(&knobs)?;
     let mut out = output::stdout();
     match &options.target {
         Some(target) => {

@@ -29,6 +29,7 @@ use futures::StreamExt;
 use self::reader::Store;
 pub(crate) use self::rows::{Rows, Shard};
 use self::trouble::Trouble;
+use crate::format::compressed;
 use crate::{DatasetError, Format};
 
 /// Requests under way at once, over all shards.
@@ -79,6 +80,28 @@ pub(crate) async fn index(
                 shards.push(shard);
             }
         }
+    }
+}
+
+/// What the first bytes of shards say they are, whose names do not: one small read of the first of them that has so many.
+///
+/// # Errors
+/// If it cannot be read, or is compressed.
+pub(crate) async fn sniff(
+    origin: &dyn OriginTier,
+    base_url: &str,
+    objects: &[Object],
+) -> Result<Format, DatasetError> {
+    let long = objects.iter().filter(|object| object.size >= tfrecord::HEAD);
+    let Some(object) = long.min_by(|a, b| a.path.cmp(&b.path)) else { return Ok(Format::Files) };
+    let head = Store::new(origin).read(object, 0, tfrecord::HEAD).await;
+    let head = head.map_err(|error| Trouble::from(error).told(base_url, &object.path))?;
+    match () {
+        () if tfrecord::begins(&head, object.size) => Ok(Format::TfRecord),
+        () if matches!(trouble::compression(&head), Some("gzip" | "zlib")) => {
+            Err(compressed(base_url, &object.path))
+        }
+        () => Ok(Format::Files),
     }
 }
 

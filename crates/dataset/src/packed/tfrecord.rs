@@ -10,7 +10,7 @@ use super::trouble::{Trouble, compressed, compression};
 use super::walk::{Machine, Member, Step};
 
 /// Length and its checksum.
-const HEAD: u64 = 12;
+pub(super) const HEAD: u64 = 12;
 const FOOT: u64 = 4;
 const MASK_DELTA: u32 = 0xa282_ead8;
 
@@ -35,6 +35,11 @@ fn length(head: &[u8]) -> Option<u64> {
     let (length, rest) = head.split_first_chunk::<8>()?;
     let masked = u32::from_le_bytes(*rest.first_chunk()?);
     (mask(crc32c::crc32c(length)) == masked).then_some(u64::from_le_bytes(*length))
+}
+
+/// Whether a file of `size` bytes that begins with these is one of records.
+pub(super) fn begins(head: &[u8], size: u64) -> bool {
+    length(head).and_then(|length| length.checked_add(HEAD + FOOT)).is_some_and(|end| end <= size)
 }
 
 impl Machine for TfRecord {

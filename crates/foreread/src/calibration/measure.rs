@@ -107,7 +107,7 @@ async fn everything(
         let shared = Shared::raw(&config, context);
         let listed =
             |listed: Listed| progress(Progress { stage: Stage::Listing(listed.objects), point: None });
-        let found = open(&[target.to_owned()], registry, context, &shared, listed).await?;
+        let found = open(&[target.to_owned()], config.format, registry, context, &shared, listed).await?;
         let requests = Requests::new(found.catalog.clone(), config.seed)?;
         opened = Some((found, config, requests));
     }

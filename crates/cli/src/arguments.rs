@@ -289,6 +289,9 @@ pub struct Load {
     /// SIGINT, and at the end
     #[arg(long, value_name = "FILE")]
     pub state: Option<String>,
+    /// Whether ranks that can find each other share their caches: auto or off [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub peers: Option<String>,
 }
 
 impl Load {
@@ -299,6 +302,7 @@ impl Load {
             ("digest", self.digest.clone()),
             ("ids", self.ids.clone()),
             ("state", self.state.clone()),
+            ("peers", self.peers.clone()),
         ]);
         given
     }

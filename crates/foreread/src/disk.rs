@@ -17,7 +17,10 @@ use foreread_local::DiskTier;
 #[cfg(feature = "local")]
 use foreread_tier::TierError;
 use foreread_tier::{CacheTier, Context};
-use foreread_types::{DatasetId, SampleId};
+#[cfg(feature = "local")]
+use foreread_types::DatasetId;
+#[cfg(feature = "peer")]
+use foreread_types::SampleId;
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -66,6 +69,7 @@ impl Disk {
     }
 
     /// What it holds, by dataset.
+    #[cfg(feature = "peer")]
     pub(crate) fn ids(&self) -> Vec<Vec<SampleId>> {
         (0..self.datasets).map(|dataset| self.tier.samples(DatasetId(dataset))).collect()
     }
@@ -88,6 +92,7 @@ impl Disk {
         match *self.tier {}
     }
 
+    #[cfg(feature = "peer")]
     pub(crate) fn ids(&self) -> Vec<Vec<SampleId>> {
         match *self.tier {}
     }
@@ -173,7 +178,7 @@ pub(crate) async fn open(
         let (capacity, warm) = (tier.capacity(), held(&tier, count));
         Ok(Disk { capacity, warm, tier: Arc::new(tier), datasets: count })
     });
-    let opened: Result<Disk, foreread_tier::TierError> = opening
+    let opened: Result<Disk, TierError> = opening
         .await
         .map_err(|error| Error::new(ErrorKind::System, format!("the disk tier was not opened: {error}")))?;
     Ok(Some(opened?))

@@ -19,12 +19,15 @@ mod error;
 mod knobs;
 mod loader;
 mod memory;
-#[cfg(feature = "peer")]
 mod merged;
 mod origin;
 mod planned;
 mod prepared;
 #[cfg(feature = "peer")]
+mod ranks;
+/// Without the feature, nobody is met.
+#[cfg(not(feature = "peer"))]
+#[path = "ranks/none.rs"]
 mod ranks;
 mod registry;
 mod report;
@@ -56,7 +59,6 @@ pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::knobs::{KNOBS, Knob, Knobs, Provenance};
 pub use crate::loader::{Builder, Loader, Ready};
-#[cfg(feature = "peer")]
 pub use crate::merged::{Merged, MergedEpoch};
 pub use crate::planned::{Planned, Worth, sampler};
 pub use crate::prepared::Prepared;

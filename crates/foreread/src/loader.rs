@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-#[cfg(feature = "peer")]
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
@@ -11,11 +10,7 @@ use std::time::Duration;
 use foreread_dataset::{Catalog, Format, IndexOptions, Progress};
 use foreread_layers::{Limit, Meter};
 use foreread_loader::{Batch, Batches, BlockTable, Dataset, LoadError, Parts};
-#[cfg(feature = "peer")]
-use foreread_oracle::Run;
-use foreread_oracle::{Deal, Position};
-#[cfg(feature = "peer")]
-use foreread_peer::meet::Group;
+use foreread_oracle::{Deal, Position, Run};
 use foreread_planner::LocalPlan;
 use foreread_tier::{Buffers, Context, RecycledBuffers, Tier};
 use futures::Stream;
@@ -23,13 +18,11 @@ use tokio::runtime::Handle;
 
 use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
-#[cfg(feature = "peer")]
 use crate::merged::Merged;
 use crate::origin;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-#[cfg(feature = "peer")]
-use crate::ranks::{self, Meeting};
+use crate::ranks::{self, Joint, Meeting};
 use crate::registry::Registry;
 use crate::report::{Adapted, Report, Whole};
 use crate::runtime::Workers;
@@ -46,7 +39,6 @@ pub struct Builder {
     runtime: Option<Handle>,
     buffers: Arc<dyn Buffers>,
     resume: Option<State>,
-    #[cfg(feature = "peer")]
     meeting: Option<Meeting>,
 }
 
@@ -226,11 +218,12 @@ impl Builder {
 
     async fn prepared(self, context: &Context, progress: impl FnMut(Progress) + Send) -> Result<Prepared> {
         let Self { targets, config, registry, resume, .. } = self;
-        #[cfg(feature = "peer")]
-        if let Some(meeting) = self.meeting {
-            return ranks::prepare(&targets, config, &registry, context, resume, meeting, progress).await;
+        match self.meeting {
+            Some(meeting) => {
+                ranks::prepare(&targets, config, &registry, context, resume, meeting, progress).await
+            }
+            None => Prepared::new(&targets, config, &registry, context, resume, progress).await,
         }
-        Prepared::new(&targets, config, &registry, context, resume, progress).await
     }
 
     fn context(&self, runtime: &Handle) -> Context {
@@ -271,11 +264,7 @@ impl Ready {
     /// Starts reading ahead.
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
-        #[cfg(feature = "peer")]
-        let (joint, others) = prepared.joint.map(|joint| (joint.group, joint.others)).unzip();
-        #[cfg(not(feature = "peer"))]
-        let others = None;
-        let Prepared { planned, opened, caches, disk, shared, blocks, .. } = prepared;
+        let Prepared { planned, opened, caches, disk, shared, blocks, joint } = prepared;
         let Planned { config, run, plan, floor, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // Training's; validation's is the same one, or waits for the same store.
@@ -313,7 +302,7 @@ impl Ready {
             caches,
             look_ahead: config.look_ahead,
             on_error: config.on_error,
-            others,
+            others: joint.as_ref().map(Joint::others),
         };
         let inner = foreread_loader::Loader::start(parts, workers.handle());
         Loader {
@@ -324,9 +313,7 @@ impl Ready {
             origin: shared.meter,
             limit,
             disk,
-            #[cfg(feature = "peer")]
-            group: joint,
-            #[cfg(feature = "peer")]
+            joint,
             left: AtomicBool::new(false),
             workers,
         }
@@ -363,10 +350,8 @@ pub struct Loader {
     origin: Meter,
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
-    #[cfg(feature = "peer")]
-    group: Option<Arc<Group>>,
+    joint: Option<Joint>,
     /// Whether others have been told that this rank is done.
-    #[cfg(feature = "peer")]
     left: AtomicBool,
     /// Last: the engine's task goes before the threads that it runs on.
     workers: Workers,
@@ -383,7 +368,6 @@ impl Loader {
             runtime: None,
             buffers: Arc::new(RecycledBuffers::default()),
             resume: None,
-            #[cfg(feature = "peer")]
             meeting: None,
         }
     }
@@ -422,7 +406,6 @@ impl Loader {
     /// Dropping a loader does not wait. If the process ends right after that, up to 32 MiB of the last samples are not
     /// on the disk, and the next run reads them from the origin; nothing else is lost.
     pub fn close(self) -> Report {
-        #[cfg(feature = "peer")]
         if !self.left.load(Ordering::Relaxed) {
             self.leave(ranks::FAREWELL);
         }
@@ -458,62 +441,34 @@ impl Loader {
     /// that of the lowest step of which it knows that all have completed it, so that one file is enough; it learns of
     /// others' steps when they call this.
     pub fn state(&self) -> State {
-        #[cfg(feature = "peer")]
-        if let Some(group) = &self.group {
-            let steps = self.steps();
-            group.progress(steps);
-            let run = self.inner.run();
-            return State::new(&self.config, &self.catalogs, &after(run, group.lowest().min(steps)));
-        }
-        State::new(&self.config, &self.catalogs, &self.position())
+        let position = match &self.joint {
+            Some(joint) => after(self.inner.run(), joint.progress(self.steps())),
+            None => self.position(),
+        };
+        State::new(&self.config, &self.catalogs, &position)
     }
 
     /// Steps that this rank has completed, over all passes.
-    #[cfg(feature = "peer")]
     fn steps(&self) -> u64 {
         self.inner.report().passes.iter().map(|pass| pass.batches).sum()
     }
 
     /// Whether this rank works together with others.
-    #[cfg(feature = "peer")]
     pub fn is_together(&self) -> bool {
-        self.group.is_some()
+        self.joint.is_some()
     }
 
     /// Says that this rank is done, and goes on answering the others until they are too, or for `at_most`; on rank 0,
     /// returns all their reports as one. Others do not wait: their run is over when rank 0 has what they report, which
     /// [`close`](Self::close) sees to. None where ranks do not work together, and on other ranks than 0. Blocks the
     /// thread; not for async code.
-    #[cfg(feature = "peer")]
     pub fn leave(&self, at_most: Duration) -> Option<Merged> {
-        let group = self.group.clone()?;
+        let joint = self.joint.as_ref()?;
         self.left.store(true, Ordering::Relaxed);
-        group.progress(self.steps());
-        let own = Merged::of(&self.report());
-        let first = self.config.rank == 0;
-        let left = self.workers.wait(async move {
-            let all = if first {
-                let mut all = own;
-                for report in group.reports(at_most).await.into_iter().flatten() {
-                    match serde_json::from_slice::<Merged>(&report) {
-                        Ok(report) => all.add(&report),
-                        Err(error) => tracing::warn!(%error, "a rank's report cannot be read"),
-                    }
-                }
-                Some(all)
-            } else {
-                // Numbers and strings alone: it cannot fail.
-                group.report(serde_json::to_vec(&own).unwrap_or_default().into());
-                None
-            };
-            let missing = group.leave(at_most).await;
-            if !missing.is_empty() {
-                tracing::warn!(?missing, "ends without these ranks, which have not come to their end");
-            }
-            Ok(all)
-        });
+        joint.progress(self.steps());
+        let leaving = joint.leave(Merged::of(&self.report()), at_most);
         // Fails only if the caller's runtime was shut down, and then nobody answers any longer either.
-        left.ok().flatten()
+        self.workers.wait(async move { Ok(leaving.await) }).ok().flatten()
     }
 
     /// Where samples are kept, and the floor.
@@ -538,7 +493,6 @@ impl Loader {
 }
 
 /// The position after so many steps of a run.
-#[cfg(feature = "peer")]
 fn after(run: &Run, steps: u64) -> Position {
     let (mut left, mut position) = (steps, run.start());
     for pass in run.passes() {

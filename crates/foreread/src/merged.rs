@@ -80,6 +80,7 @@ impl Merged {
     }
 
     /// Adds another rank's part. Passes that only one of them has come to are kept.
+    #[cfg(feature = "peer")]
     pub(crate) fn add(&mut self, other: &Self) {
         self.ranks += other.ranks;
         self.origin_bytes = self.origin_bytes.saturating_add(other.origin_bytes);
@@ -98,6 +99,7 @@ impl Merged {
     }
 }
 
+#[cfg(feature = "peer")]
 impl MergedEpoch {
     fn add(&mut self, other: &Self) {
         self.samples = self.samples.saturating_add(other.samples);
@@ -111,7 +113,7 @@ impl MergedEpoch {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "peer"))]
 mod tests {
     use super::*;
 

@@ -6,8 +6,7 @@ use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
 };
 use foreread_planner::{
-    Cluster, EpochForecast, Floor, Level, LocalPlan, Ownership, Plan, Scope, block_bytes, plan, plan_cluster,
-    predict,
+    Cluster, EpochForecast, Floor, Level, LocalPlan, Plan, Scope, block_bytes, plan, predict,
 };
 use foreread_types::{DatasetId, Rank, Sizes};
 
@@ -115,6 +114,8 @@ impl Planned {
         let run = run(&config, sizes, start)?;
         let uses = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add).saturating_mul(config.epochs);
         // Counting who reads what most often costs an order an epoch.
+        use foreread_planner::{Ownership, plan_cluster};
+
         let ownership = if uses <= COUNTED_USES { Ownership::Cheaper } else { Ownership::FirstReader };
         let plan = plan_cluster(&run, sizes, &whole, ownership)?;
         let (floor, is_timed) = (plan.floor(), cluster::is_timed(&config, place));

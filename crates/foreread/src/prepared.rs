@@ -16,6 +16,7 @@ use crate::disk::{self, Disk, OnNode};
 use crate::error::{Error, ErrorKind, Result};
 use crate::origin::{Opened, Shared, open};
 use crate::planned::{Place, Planned};
+use crate::ranks::Joint;
 use crate::registry::Registry;
 use crate::state::State;
 
@@ -30,8 +31,7 @@ pub struct Prepared {
     /// What the first epoch reads of the training data together.
     pub(crate) blocks: BlockTable,
     /// The other ranks, where they work together.
-    #[cfg(feature = "peer")]
-    pub(crate) joint: Option<crate::ranks::Joint>,
+    pub(crate) joint: Option<Joint>,
 }
 
 impl Prepared {
@@ -84,7 +84,6 @@ impl Prepared {
             planned,
             opened,
             shared,
-            #[cfg(feature = "peer")]
             joint: None,
         })
     }

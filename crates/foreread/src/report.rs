@@ -5,6 +5,8 @@ use foreread_layers::{Decisions, Reading};
 use foreread_loader::{Count, LookAhead, PassReport, RunReport, Source};
 use serde::Serialize;
 
+use crate::merged::Merged;
+
 /// One rank's report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -38,9 +40,8 @@ pub struct Report {
     /// One entry a pass, in order.
     pub epochs: Vec<EpochReport>,
     /// All ranks together; on rank 0, where ranks worked together and have come to their end.
-    #[cfg(feature = "peer")]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub all_ranks: Option<crate::merged::Merged>,
+    pub all_ranks: Option<Merged>,
 }
 
 /// What a run has found out and set by itself, within what the user allows.
@@ -235,7 +236,6 @@ impl Report {
             adapted,
             disk: None,
             epochs: run.passes.iter().map(EpochReport::of).collect(),
-            #[cfg(feature = "peer")]
             all_ranks: None,
         }
     }

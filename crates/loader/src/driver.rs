@@ -338,7 +338,8 @@ impl Driver {
         match self.locate(key) {
             Ok(place) if known => {
                 let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
-                let wanted = Wanted { tick, key, block: None, crc32c };
+                // What a peer gets wrong is read from the origin.
+                let wanted = Wanted { tick, key, block: None, crc32c, last: true };
                 turn.others.entry(store).or_default().push(place, wanted, |bytes| self.staging.charge(bytes));
             }
             Ok(_) => {

@@ -16,8 +16,8 @@ use foreread_loader::{BlockTable, LocalDeal, Others};
 use foreread_oracle::Schedule;
 use foreread_peer::meet::{Group, Joining, Launched, MeetError, Surroundings, Waiting};
 use foreread_planner::{Cluster, LocalPlan};
-use foreread_tier::Context;
-use foreread_types::Sizes;
+use foreread_tier::{Context, Peers};
+use foreread_types::{Rank, Sizes};
 use serde::{Deserialize, Serialize};
 
 use self::offer::{Offer, bundle, unbundle};
@@ -26,6 +26,7 @@ use crate::cluster;
 use crate::config::Config;
 use crate::disk::{self, OnNode};
 use crate::error::{Error, ErrorKind, Result};
+use crate::merged::Merged;
 use crate::origin::{Opened, Shared, open, open_known};
 use crate::planned::{Place, Planned, memory_of};
 use crate::prepared::{Prepared, caches};
@@ -147,6 +148,55 @@ fn unreadable(why: &dyn std::fmt::Display) -> Error {
 pub(crate) struct Joint {
     pub(crate) group: Arc<Group>,
     pub(crate) others: Others,
+}
+
+impl Joint {
+    pub(crate) fn others(&self) -> Others {
+        self.others.clone()
+    }
+
+    /// Says how many steps this rank has completed, and returns how many all have, as far as it knows: rank 0 knows of
+    /// all, others of themselves.
+    pub(crate) fn progress(&self, steps: u64) -> u64 {
+        self.group.progress(steps);
+        self.group.lowest().min(steps)
+    }
+
+    /// Says that this rank is done, and answers the others until they are; on rank 0, returns all reports as one.
+    pub(crate) fn leave(
+        &self,
+        own: Merged,
+        at_most: Duration,
+    ) -> impl Future<Output = Option<Merged>> + Send + 'static {
+        let group = Arc::clone(&self.group);
+        async move {
+            let all = match group.rank() {
+                Rank(0) => Some(merged(own, group.reports(at_most).await)),
+                _ => {
+                    // Numbers and strings alone: it cannot fail.
+                    group.report(serde_json::to_vec(&own).unwrap_or_default().into());
+                    None
+                }
+            };
+            let missing = group.leave(at_most).await;
+            if !missing.is_empty() {
+                tracing::warn!(?missing, "ends without these ranks, which have not come to their end");
+            }
+            all
+        }
+    }
+}
+
+/// All reports as one; ranks that sent none are not counted.
+fn merged(own: Merged, others: Vec<Option<Bytes>>) -> Merged {
+    let mut all = own;
+    for report in others.into_iter().flatten() {
+        match serde_json::from_slice::<Merged>(&report) {
+            Ok(report) => all.add(&report),
+            Err(error) => tracing::warn!(%error, "a rank's report cannot be read"),
+        }
+    }
+    all
 }
 
 /// Meets the other ranks, and opens and plans the run with them.

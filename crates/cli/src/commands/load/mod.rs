@@ -1,12 +1,15 @@
 //! `foreread load`: run the loader as a trainer would and report each epoch.
 
+mod ranks;
+mod text;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use foreread::{Batch, ByteSize, Config, EpochReport, Error, Loader, Prepared, Report, State};
+use foreread::{Batch, Config, Error, Loader, Prepared, Report, State};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::Load;
@@ -28,14 +31,18 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     let wanted =
         Wanted { digest: knobs.parse("digest")?.unwrap_or(false), ids: knobs.parse("ids")?.unwrap_or(false) };
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
-    if state.is_some() && config.world_size > 1 {
+    let (compute, rank, world_size) = (config.compute, config.rank, config.world_size);
+    let (mut builder, together) = ranks::gather(Loader::builder(&options.target), &config, &knobs)?;
+    if state.is_some() && world_size > 1 && !together {
         // Each rank has come another way, and nothing tells them the lowest step that all have completed.
-        return Err(knobs
-            .refuse("state", "a state is of one rank alone; it cannot be kept with --world-size above 1")
-            .into());
+        let why = "ranks that do not work together cannot agree on one; see --peers";
+        return Err(knobs.refuse("state", why).into());
     }
-    let compute = config.compute;
-    let mut builder = Loader::builder(&options.target).config(config);
+    // Where ranks work together, the first speaks for all.
+    let first = rank == 0 || !together;
+    let keeps = state.is_some();
+    let state = state.filter(|_| first);
+    builder = builder.config(config);
     if let Some(state) = state.as_deref().map(State::read).transpose()?.flatten() {
         builder = builder.resume(state);
     }
@@ -45,8 +52,8 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     }
     let passes: Vec<u64> = ready.prepared().run().passes().map(|pass| pass.batches).collect();
     let mut out = output::stdout();
-    if !json {
-        heading(&mut out, ready.prepared())?;
+    if !json && first {
+        text::heading(&mut out, ready.prepared())?;
         if passes.iter().all(|&batches| batches == 0) {
             writeln!(out, "nothing is left of this run; --epochs prolongs it")?;
         }
@@ -54,7 +61,7 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     let loader = ready.start();
     // From here on there is something to be saved. The first time at once, so that a path that cannot be written is
     // found out before hours of work.
-    let keeper = Keeper::new(state)?;
+    let keeper = Keeper::new(state, keeps)?;
     keeper.keep(&loader)?;
     let mut session = Session { loader, keeper, compute, wanted, seen: Vec::new() };
     let mut shown = 0;
@@ -65,10 +72,10 @@ pub fn run(options: &Load) -> Result<ExitCode> {
         let kept = session.keeper.keep(&session.loader);
         ended = pass?;
         kept?;
-        if !json {
+        if !json && first {
             let report = session.report();
             for epoch in &report.epochs[shown..] {
-                line(&mut out, epoch)?;
+                text::line(&mut out, epoch)?;
             }
             shown = report.epochs.len();
             out.flush()?;
@@ -77,13 +84,14 @@ pub fn run(options: &Load) -> Result<ExitCode> {
             break;
         }
     }
+    let all = ranks::leave(&session.loader, ended.is_some());
     session.keeper.keep(&session.loader)?;
-    let report = session.end();
+    let report = Report { all_ranks: all, ..session.end() };
     if json {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
-    } else {
-        total(&mut out, &report)?;
+    } else if first {
+        text::total(&mut out, &report)?;
     }
     out.flush()?;
     // The report says so too, but whoever skips a few unreadable samples does not mean all of them.
@@ -166,24 +174,29 @@ impl Session {
     }
 }
 
-/// Keeps the run's state in a file, if one was named.
-struct Keeper(Option<(PathBuf, Signals)>);
+/// Keeps the run's state in a file, if one was named and this rank is the one to write it.
+struct Keeper {
+    path: Option<PathBuf>,
+    signals: Option<Signals>,
+}
 
 impl Keeper {
-    /// Without a file, signals end the program as they always do: there is nothing to be saved.
-    fn new(path: Option<PathBuf>) -> Result<Self> {
-        path.map(|path| Ok((path, Signals::watch()?))).transpose().map(Self)
+    /// Where no state is kept, signals end the program as they always do: there is nothing to be saved.
+    fn new(path: Option<PathBuf>, keeps: bool) -> Result<Self> {
+        Ok(Self { path, signals: keeps.then(Signals::watch).transpose()? })
     }
 
     fn keep(&self, loader: &Loader) -> Result<()> {
-        match &self.0 {
-            Some((path, _)) => Ok(loader.state().write(path)?),
+        // Asked for in any case: others learn from it how far this rank has come.
+        let state = loader.state();
+        match &self.path {
+            Some(path) => Ok(state.write(path)?),
             None => Ok(()),
         }
     }
 
     fn signalled(&self) -> Option<ExitCode> {
-        self.0.as_ref()?.1.noted()
+        self.signals.as_ref()?.noted()
     }
 }
 
@@ -227,105 +240,4 @@ fn finish(mut report: Report, seen: &[Seen]) -> Report {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn heading(out: &mut impl Write, prepared: &Prepared) -> Result<()> {
-    for (catalog, name) in prepared.catalogs().zip(["dataset", "validation"]) {
-        writeln!(
-            out,
-            "{name:12} {}: {} samples, {}",
-            catalog.base_url(),
-            catalog.len(),
-            ByteSize(catalog.total_bytes())
-        )?;
-    }
-    for level in prepared.plan().levels() {
-        writeln!(out, "{:12} {}", level.name, super::plan::keeps(level, prepared.plan().retention()))?;
-    }
-    if prepared.plan().levels().is_empty() {
-        writeln!(out, "{:12} none", "memory")?;
-    }
-    Ok(out.flush()?)
-}
-
-fn line(out: &mut impl Write, epoch: &EpochReport) -> Result<()> {
-    let rate = |amount: u64| if epoch.seconds > 0.0 { amount as f64 / epoch.seconds } else { 0.0 };
-    let share = |count: foreread::CountReport| match epoch.samples {
-        0 => 0.0,
-        samples => 100.0 * count.samples.unwrap_or(0) as f64 / samples as f64,
-    };
-    let places = [
-        ("origin", epoch.reads.origin),
-        ("memory", epoch.reads.memory),
-        ("disk", epoch.reads.disk),
-        ("peers", epoch.reads.peer),
-    ];
-    // Origin and memory are always said, the others where there are any.
-    let from = places.iter().filter(|(_, count)| count.samples.is_some());
-    let from: Vec<String> = from.map(|(name, count)| format!("{name} {:.1} %", share(*count))).collect();
-    writeln!(
-        out,
-        "epoch {:<3} {:10} {} samples in {:.2} s: {:.0} samples/s, {}/s; stalled {:.2} s; {}{}",
-        epoch.epoch,
-        epoch.phase,
-        epoch.samples,
-        epoch.seconds,
-        rate(epoch.samples),
-        ByteSize(rate(epoch.bytes) as u64),
-        epoch.stall_seconds,
-        from.join(", "),
-        epoch.digest.as_ref().map(|digest| format!("; sha256 {digest}")).unwrap_or_default(),
-    )?;
-    if let Some(ids) = &epoch.ids {
-        let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
-        writeln!(out, "ids {}", ids.join(" "))?;
-    }
-    Ok(())
-}
-
-fn total(out: &mut impl Write, report: &Report) -> Result<()> {
-    writeln!(
-        out,
-        "origin       {} in {} requests (the floor is {}); {} retried, {} skipped, {} substituted",
-        ByteSize(report.origin_bytes),
-        report.origin_requests,
-        ByteSize(report.floor_origin_bytes),
-        report.retried,
-        report.skipped,
-        report.substituted
-    )?;
-    if let Some(limit) = &report.adapted.origin_parallelism {
-        writeln!(
-            out,
-            "parallelism  {} requests may be under way ({}; it was {} to {}); at most {} were",
-            limit.now, limit.why, limit.lowest, limit.highest, limit.peak
-        )?;
-    }
-    let look_ahead = report.adapted.look_ahead;
-    if look_ahead.lowest_bytes < look_ahead.allowed_bytes {
-        writeln!(
-            out,
-            "look-ahead   {} of {} in use; the trainer's pace needs no more",
-            ByteSize(look_ahead.now_bytes),
-            ByteSize(look_ahead.allowed_bytes)
-        )?;
-    }
-    if let Some(disk) = &report.disk {
-        let capacity = match disk.capacity_bytes {
-            0 => "what another process keeps there".to_owned(),
-            capacity => ByteSize(capacity).to_string(),
-        };
-        writeln!(
-            out,
-            "disk         {} held of {}; {} written, {} skipped, {} failed, {} corrupt; read by {}",
-            ByteSize(disk.held_bytes),
-            capacity,
-            disk.written,
-            disk.skipped,
-            disk.failed,
-            disk.corrupt,
-            disk.reader
-        )?;
-    }
-    Ok(())
 }

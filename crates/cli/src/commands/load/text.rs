@@ -1,0 +1,126 @@
+//! The report for people.
+
+use std::io::Write;
+
+use anyhow::Result;
+use foreread::{ByteSize, EpochReport, Prepared, Report};
+
+/// The datasets, and where their samples are kept.
+pub(super) fn heading(out: &mut impl Write, prepared: &Prepared) -> Result<()> {
+    for (catalog, name) in prepared.catalogs().zip(["dataset", "validation"]) {
+        writeln!(
+            out,
+            "{name:12} {}: {} samples, {}",
+            catalog.base_url(),
+            catalog.len(),
+            ByteSize(catalog.total_bytes())
+        )?;
+    }
+    for level in prepared.plan().levels() {
+        writeln!(
+            out,
+            "{:12} {}",
+            level.name,
+            crate::commands::plan::keeps(level, prepared.plan().retention())
+        )?;
+    }
+    if prepared.plan().levels().is_empty() {
+        writeln!(out, "{:12} none", "memory")?;
+    }
+    Ok(out.flush()?)
+}
+
+/// One epoch, in one line.
+pub(super) fn line(out: &mut impl Write, epoch: &EpochReport) -> Result<()> {
+    let rate = |amount: u64| if epoch.seconds > 0.0 { amount as f64 / epoch.seconds } else { 0.0 };
+    let share = |count: foreread::CountReport| match epoch.samples {
+        0 => 0.0,
+        samples => 100.0 * count.samples.unwrap_or(0) as f64 / samples as f64,
+    };
+    let places = [
+        ("origin", epoch.reads.origin),
+        ("memory", epoch.reads.memory),
+        ("disk", epoch.reads.disk),
+        ("peers", epoch.reads.peer),
+    ];
+    // Origin and memory are always said, the others where there are any.
+    let from = places.iter().filter(|(_, count)| count.samples.is_some());
+    let from: Vec<String> = from.map(|(name, count)| format!("{name} {:.1} %", share(*count))).collect();
+    writeln!(
+        out,
+        "epoch {:<3} {:10} {} samples in {:.2} s: {:.0} samples/s, {}/s; stalled {:.2} s; {}{}",
+        epoch.epoch,
+        epoch.phase,
+        epoch.samples,
+        epoch.seconds,
+        rate(epoch.samples),
+        ByteSize(rate(epoch.bytes) as u64),
+        epoch.stall_seconds,
+        from.join(", "),
+        epoch.digest.as_ref().map(|digest| format!("; sha256 {digest}")).unwrap_or_default(),
+    )?;
+    if let Some(ids) = &epoch.ids {
+        let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
+        writeln!(out, "ids {}", ids.join(" "))?;
+    }
+    Ok(())
+}
+
+/// What the run has read in all, and what it has found out.
+pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
+    writeln!(
+        out,
+        "origin       {} in {} requests (the floor is {}); {} retried, {} skipped, {} substituted",
+        ByteSize(report.origin_bytes),
+        report.origin_requests,
+        ByteSize(report.floor_origin_bytes),
+        report.retried,
+        report.skipped,
+        report.substituted
+    )?;
+    if let Some(all) = &report.all_ranks {
+        writeln!(
+            out,
+            "all ranks    {} of {}: {} in {} requests from the origin, {:.2} x the floor",
+            all.ranks,
+            report.world_size,
+            ByteSize(all.origin_bytes),
+            all.origin_requests,
+            all.origin_bytes as f64 / report.floor_origin_bytes.max(1) as f64
+        )?;
+    }
+    if let Some(limit) = &report.adapted.origin_parallelism {
+        writeln!(
+            out,
+            "parallelism  {} requests may be under way ({}; it was {} to {}); at most {} were",
+            limit.now, limit.why, limit.lowest, limit.highest, limit.peak
+        )?;
+    }
+    let look_ahead = report.adapted.look_ahead;
+    if look_ahead.lowest_bytes < look_ahead.allowed_bytes {
+        writeln!(
+            out,
+            "look-ahead   {} of {} in use; the trainer's pace needs no more",
+            ByteSize(look_ahead.now_bytes),
+            ByteSize(look_ahead.allowed_bytes)
+        )?;
+    }
+    if let Some(disk) = &report.disk {
+        let capacity = match disk.capacity_bytes {
+            0 => "what another process keeps there".to_owned(),
+            capacity => ByteSize(capacity).to_string(),
+        };
+        writeln!(
+            out,
+            "disk         {} held of {}; {} written, {} skipped, {} failed, {} corrupt; read by {}",
+            ByteSize(disk.held_bytes),
+            capacity,
+            disk.written,
+            disk.skipped,
+            disk.failed,
+            disk.corrupt,
+            disk.reader
+        )?;
+    }
+    Ok(())
+}

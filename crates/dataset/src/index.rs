@@ -10,7 +10,9 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::format::Told;
 use crate::names::refuse;
+use crate::packed::Before;
 use crate::partial::Partial;
+use crate::partial_shards::{self, PartialShards};
 use crate::placeholders::PlaceHolders;
 use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind, Format, format, packed};
 
@@ -21,7 +23,7 @@ const MOST_ERRORS: u64 = 100;
 ///
 /// Globs are matched against the path below the base URL, as a whole: `*` and `?` stop at `/`, `**/` is any number of
 /// directories, `[a-z]` and `{a,b}` are alternatives. So `*.jpg` is what lies at the top, and `**/*.jpg` is all of it.
-/// Catalogs (names that end in `.foreread`) are never samples, nor are empty objects whose path is a directory of another
+/// Catalogs (names that end in `.foreread`, and in what is kept while one is made) are never samples, nor are empty objects whose path is a directory of another
 /// object; and hidden files are not listed in the first place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -37,9 +39,10 @@ pub struct IndexOptions {
     pub format: Option<Format>,
     /// If there are any, these objects alone (their paths below the base URL); it is an error if one is not there.
     pub objects: Vec<String>,
-    /// Where a listing is kept while it goes on, to be gone on with the next time; nowhere if `None`. Whoever has saved the
-    /// catalog removes the file. Only origins that list in
-    /// the order of paths (object stores do) can go on.
+    /// Where a listing is kept while it goes on, to be gone on with the next time, and beside it (`-shards` at its end) what was
+    /// found in shards; nowhere if `None`. Whoever has saved the catalog removes them
+    /// ([`forget_listing`](crate::forget_listing)). Only origins that list in the order of paths (object stores do) can go on
+    /// with a listing, and only shards that have a version are kept.
     pub partial: Option<PathBuf>,
 }
 
@@ -91,6 +94,8 @@ pub struct Progress {
     pub bytes_read: u64,
     /// Objects that an earlier listing, which was broken off, had found.
     pub resumed: u64,
+    /// Shards that an earlier index, which was broken off, had come to the end of.
+    pub resumed_shards: u64,
 }
 
 struct Filter {
@@ -132,6 +137,12 @@ fn bad_glob(text: &str, error: globset::Error) -> DatasetError {
     DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
 }
 
+/// Whether a name is that of a catalog, or of what is kept while one is made.
+fn is_catalogs(path: &str) -> bool {
+    let kept = path.strip_suffix("-shards").unwrap_or(path).strip_suffix(".partial");
+    path.ends_with(CATALOG_SUFFIX) || kept.is_some_and(|path| path.ends_with(CATALOG_SUFFIX))
+}
+
 /// What listing has found.
 #[derive(Default)]
 struct Found {
@@ -144,7 +155,7 @@ struct Found {
 impl Found {
     /// Takes an object in, if it is wanted.
     fn choose(&mut self, object: Object, filter: &Filter, progress: &mut impl FnMut(Progress)) {
-        if object.path.ends_with(CATALOG_SUFFIX) {
+        if is_catalogs(&object.path) {
             self.catalogs += 1;
         } else if !filter.wants(&object.path) {
             self.unwanted += 1;
@@ -216,7 +227,7 @@ impl Catalog {
         };
         match format.is_packed() {
             false => Self::from_objects(base_url, found.objects),
-            true => pack(origin, base_url, format, found, progress).await,
+            true => pack(origin, base_url, format, options, found, progress).await,
         }
     }
 }
@@ -247,7 +258,7 @@ async fn list(
     while let Some(object) = listing.next().await {
         if let Ok(object) = &object {
             holders.note(object);
-            let wanted = !object.path.ends_with(CATALOG_SUFFIX) && filter.wants(&object.path);
+            let wanted = !is_catalogs(&object.path) && filter.wants(&object.path);
             partial = partial.and_then(|partial| partial.note(object, wanted));
         }
         match object {
@@ -345,6 +356,7 @@ async fn pack(
     origin: &dyn OriginTier,
     base_url: &str,
     format: Format,
+    options: &IndexOptions,
     found: Found,
     mut progress: impl FnMut(Progress),
 ) -> Result<Catalog, DatasetError> {
@@ -360,9 +372,13 @@ async fn pack(
         return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
     }
     let count = objects.len();
-    let shards = packed::index(origin, base_url, format, objects, |cost| {
+    let path = options.partial.as_deref().map(partial_shards::beside);
+    let (partial, kept) = path.and_then(|path| PartialShards::open(&path, base_url, format)).unzip();
+    let before = Before { kept: kept.unwrap_or_default(), partial: partial.as_ref() };
+    let shards = packed::index(origin, base_url, format, objects, before, |cost| {
         so_far = Progress {
             samples: cost.samples,
+            resumed_shards: cost.resumed,
             skipped: cost.skipped,
             requests: cost.requests,
             bytes_read: cost.bytes_read,
@@ -477,7 +493,7 @@ mod tests {
 
     #[tokio::test]
     async fn globs_match_the_whole_path_and_stars_stop_at_slashes() {
-        let paths = ["a.jpg", "x/b.jpg", "x/c.txt", "x/y/d.jpg", "catalog.foreread"];
+        let paths = ["a.jpg", "x/b.jpg", "x/c.txt", "x/y/d.jpg", "catalog.foreread", "c.foreread.partial"];
         let any = IndexOptions::default;
         assert_eq!(index(&paths, any()).await.unwrap(), ["a.jpg", "x/b.jpg", "x/c.txt", "x/y/d.jpg"]);
         assert_eq!(index(&paths, any().including("*.jpg")).await.unwrap(), ["a.jpg"]);

@@ -36,6 +36,7 @@ mod layout;
 mod names;
 mod packed;
 mod partial;
+mod partial_shards;
 mod placeholders;
 mod stored;
 

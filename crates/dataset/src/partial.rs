@@ -63,7 +63,7 @@ impl Partial {
             include: options.include.clone(),
             exclude: options.exclude.clone(),
         };
-        if !is_ours(path) {
+        if !is_free_or_begins_with(path, BEGINNING) {
             tracing::debug!(path = %path.display(), "something else is there; the listing is not kept");
             return None;
         }
@@ -143,10 +143,16 @@ impl Partial {
     }
 }
 
-/// Removes the file of [`IndexOptions::partial`] when its listing is in a catalog that has been saved. Anything else that
-/// lies there is left alone.
+/// Removes the file of [`IndexOptions::partial`], and the one of shards beside it, when what they say is in a catalog that has
+/// been saved. Anything else that lies there is left alone.
 pub fn forget_listing(path: &Path) {
-    if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) && begins_as_ours(path) {
+    remove_if_begins_with(path, BEGINNING);
+    crate::partial_shards::forget(&crate::partial_shards::beside(path));
+}
+
+/// Removes a file of ours.
+pub(crate) fn remove_if_begins_with(path: &Path, beginning: &[u8]) {
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) && begins_with(path, beginning) {
         remove(path);
     }
 }
@@ -158,15 +164,15 @@ fn remove(path: &Path) {
     }
 }
 
-/// Whether there is nothing, or an unfinished listing: a pipe would be waited for, and anything else is not ours to replace.
-fn is_ours(path: &Path) -> bool {
+/// Whether there is nothing, or a file of ours: a pipe would be waited for, and anything else is not ours to replace.
+pub(crate) fn is_free_or_begins_with(path: &Path, beginning: &[u8]) -> bool {
     let Ok(found) = std::fs::symlink_metadata(path) else { return true };
-    found.is_file() && (found.len() == 0 || begins_as_ours(path))
+    found.is_file() && (found.len() == 0 || begins_with(path, beginning))
 }
 
-fn begins_as_ours(path: &Path) -> bool {
-    let mut start = [0; BEGINNING.len()];
-    File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == *BEGINNING
+fn begins_with(path: &Path, beginning: &[u8]) -> bool {
+    let mut start = vec![0; beginning.len()];
+    File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == beginning
 }
 
 /// What a file of this head holds: the objects up to the last mark, the path there, and the length of the file up to there.

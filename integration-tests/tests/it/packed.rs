@@ -11,8 +11,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use crate::s3::at;
-use crate::support::{content, foreread, number, order, run};
+use crate::s3::{at, kill};
+use crate::support::{content, foreread, number, order, run, watch};
 
 /// A shard that some other program has made (`crates/dataset/tests/files`).
 fn made(name: &str) -> Vec<u8> {
@@ -207,6 +207,109 @@ fn a_tar_of_10_gb_behind_a_late_store_is_indexed_by_its_heads() {
     assert_eq!(report["epochs"][0]["digest"], digest);
     let asked = store.requests();
     assert!(asked.bytes <= 6 * (8 << 20), "{asked:?}");
+}
+
+#[test]
+fn shards_whose_names_say_nothing_are_told_by_their_first_bytes_or_by_the_format() {
+    let (directory, samples) = records();
+    let numbered = tempfile::tempdir().unwrap();
+    let odd = tempfile::tempdir().unwrap();
+    let store = Store::start();
+    store.bucket("train");
+    for shard in 0..4 {
+        let bytes = fs::read(directory.path().join(format!("train-{shard:03}.tfrecord"))).unwrap();
+        let name = format!("train-{shard:05}-of-00004");
+        fs::write(numbered.path().join(&name), &bytes).unwrap();
+        fs::write(odd.path().join(format!("{shard}.bin")), &bytes).unwrap();
+        store.put("train", &format!("x/{name}"), bytes);
+    }
+    let path = numbered.path().to_str().unwrap();
+    let braces = format!("{path}/train-{{00000..00003}}-of-00004");
+    for target in [path, &braces] {
+        assert_delivered(&load(target, &[]), &samples);
+    }
+    assert_delivered(&load(&format!("{path}/train-00002-of-00004"), &[]), &samples[100..150]);
+    // One small read finds it out, in a bucket too.
+    let catalog = directory.path().join("c.foreread");
+    let catalog = catalog.to_str().unwrap();
+    let index = |target: &str| {
+        store.reset();
+        run(&mut at(&store, &["index", target, "-o", catalog])).ok();
+        let asked = store.requests();
+        (Catalog::open(catalog).unwrap().len(), asked.get)
+    };
+    let (told, with) = index("s3://train/x/train-00002-of-00004");
+    run(&mut at(
+        &store,
+        &["index", "s3://train/x/train-00002-of-00004", "--format", "tfrecord", "-o", catalog],
+    ))
+    .ok();
+    let without = store.requests().get - with;
+    assert_eq!((told, with), (50, without + 1));
+    assert_eq!(index("s3://train/x").0, 200);
+    // What is said counts, whoever says it.
+    let path = odd.path().to_str().unwrap();
+    assert_eq!(number(&load(path, &[]), "/samples"), 4);
+    assert_delivered(&load(path, &["--format", "tfrecord"]), &samples);
+    assert_delivered(&load(&format!("{path}/2.bin"), &["--format", "tfrecord"]), &samples[100..150]);
+    let report = run(foreread(["load", path, "--report", "json"]).env("FOREREAD_FORMAT", "tfrecord")).json();
+    assert_eq!(number(&report, "/samples"), 200);
+    let plan = run(&mut foreread(["plan", path, "--format", "tfrecord"])).ok();
+    assert!(plan.contains("200 samples"), "{plan}");
+    let explained = run(&mut foreread(["load", path, "--format", "zip", "--explain"])).ok();
+    assert!(
+        explained.lines().any(|line| line.starts_with("format ") && line.ends_with("argument")),
+        "{explained}"
+    );
+    let refused = run(&mut foreread(["load", path, "--format", "lmdb"])).fails(2);
+    assert!(refused.contains("auto, files, tar, tfrecord or zip"), "{refused}");
+    let refused = run(&mut at(&store, &["load", catalog, "--format", "tar"])).fails(2);
+    assert!(refused.contains("is of tfrecord, and --format says tar"), "{refused}");
+    // Compressed ones are no files of noise.
+    store.put("train", "z/train-00000-of-00001", made("tensorflow-gzip.tfrecord"));
+    let refused = run(&mut at(&store, &["load", "s3://train/z"])).fails(1);
+    assert!(refused.contains("s3://train/z") && refused.contains("compressed shard"), "{refused}");
+}
+
+#[test]
+fn indexing_shards_goes_on_where_it_was_killed() {
+    const SHARDS: u64 = 1000;
+    let store = Store::start();
+    store.bucket("train");
+    for number in 0..SHARDS {
+        let members = if number % 2 == 0 { "gnutar-pax" } else { "webdataset" };
+        store.put("train", &format!("s/{number:04}.tar"), made(&format!("{members}.tar")));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at_once = directory.path().join("at-once.foreread");
+    run(&mut at(&store, &["index", "s3://train/s", "-o", at_once.to_str().unwrap()])).ok();
+    let whole = store.requests().get;
+    let catalog = directory.path().join("c.foreread");
+    let kept = directory.path().join("c.foreread.partial-shards");
+    let lines = || fs::read_to_string(&kept).map_or(0, |text| text.lines().count() as u64);
+    let arguments = ["index", "s3://train/s", "-o", catalog.to_str().unwrap()];
+    store.set_latency(Duration::from_millis(40));
+    let killed = watch(&mut at(&store, &arguments), Duration::from_secs(100), |process| {
+        if lines() > 300 {
+            kill(process);
+        }
+    });
+    assert_eq!(killed.code, None, "{}", killed.stderr);
+    assert!(!catalog.exists());
+    let done = lines() - 1;
+    assert!((300..SHARDS).contains(&done), "{done}");
+    store.set_latency(Duration::ZERO);
+    store.reset();
+    let said = run(&mut at(&store, &arguments)).ok();
+    let asked = store.requests().get;
+    // The shards that were not done, and nothing else; one line may have been torn.
+    assert!(asked * SHARDS <= whole * (SHARDS - done + 1) * 11 / 10, "{asked} of {whole} with {done} done");
+    assert!(said.contains(" shards had been indexed before it was broken off"), "{said}");
+    let open = |path: &Path| Catalog::open(path).unwrap().fingerprint();
+    assert_eq!(open(&catalog), open(&at_once));
+    let left: Vec<_> =
+        fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "{left:?}");
 }
 
 #[test]

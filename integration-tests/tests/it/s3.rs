@@ -227,7 +227,7 @@ fn a_catalog_in_the_bucket_is_found_by_who_may_not_list() {
     assert_digests(&samples, &report);
 }
 
-fn kill(process: u32) {
+pub fn kill(process: u32) {
     let killed = Command::new("kill").args(["-9", &process.to_string()]).status();
     assert!(killed.is_ok_and(|status| status.success()));
 }

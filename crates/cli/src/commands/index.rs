@@ -58,6 +58,9 @@ pub fn run(options: &Index) -> Result<()> {
     if last.resumed > 0 {
         writeln!(out, "{} objects had been listed before it was broken off", last.resumed)?;
     }
+    if last.resumed_shards > 0 {
+        writeln!(out, "{} shards had been indexed before it was broken off", last.resumed_shards)?;
+    }
     if catalog.format() != Format::Files {
         writeln!(out, "{}", cost(catalog.format(), &last, took.as_secs_f64()))?;
     }

@@ -30,6 +30,7 @@ use self::reader::Store;
 pub(crate) use self::rows::{Rows, Shard};
 use self::trouble::Trouble;
 use crate::format::compressed;
+use crate::partial_shards::{Kept, PartialShards};
 use crate::{DatasetError, Format};
 
 /// Requests under way at once, over all shards.
@@ -43,6 +44,15 @@ pub(crate) struct Cost {
     pub(crate) skipped: u64,
     pub(crate) requests: u64,
     pub(crate) bytes_read: u64,
+    /// Shards that were known from before.
+    pub(crate) resumed: u64,
+}
+
+/// What is known of shards before they are looked into, and where what is found is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Before<'a> {
+    pub(crate) kept: Kept,
+    pub(crate) partial: Option<&'a PartialShards>,
 }
 
 /// Indexes all `objects` as shards of `format`, in their order; `progress` is told whenever something was read.
@@ -51,6 +61,7 @@ pub(crate) async fn index(
     base_url: &str,
     format: Format,
     objects: Vec<Object>,
+    before: Before<'_>,
     mut progress: impl FnMut(Cost),
 ) -> Result<Vec<Shard>, DatasetError> {
     let store = Store::new(origin);
@@ -59,9 +70,13 @@ pub(crate) async fn index(
     let each = places / at_once;
     let mut cost = Cost::default();
     let mut shards = Vec::with_capacity(objects.len());
+    let Before { mut kept, partial } = before;
+    let known: Vec<Option<Shard>> = objects.iter().map(|object| kept.take(object)).collect();
+    cost.resumed = known.iter().flatten().count() as u64;
     // In order, so that of several bad shards the same one is named every time.
-    let mut coming =
-        futures::stream::iter(objects).map(|object| shard(&store, format, object, each)).buffered(at_once);
+    let mut coming = futures::stream::iter(objects.into_iter().zip(known))
+        .map(|(object, known)| shard(&store, format, object, known, partial, each))
+        .buffered(at_once);
     loop {
         // Told whenever an answer has come: a single large shard would be a long silence.
         let next = poll_fn(|context| {
@@ -109,10 +124,21 @@ async fn shard(
     store: &Store<'_>,
     format: Format,
     object: Object,
+    known: Option<Shard>,
+    partial: Option<&PartialShards>,
     places: usize,
 ) -> Result<Shard, (Object, Trouble)> {
+    if let Some(shard) = known {
+        return Ok(shard);
+    }
     match rows(store, format, &object, places).await {
-        Ok((rows, skipped)) => Ok(Shard { object, rows, skipped }),
+        Ok((rows, skipped)) => {
+            let shard = Shard { object, rows, skipped };
+            if let Some(partial) = partial {
+                partial.note(&shard);
+            }
+            Ok(shard)
+        }
         Err(trouble) => Err((object, trouble)),
     }
 }

@@ -87,6 +87,11 @@ impl Rows {
         }
     }
 
+    /// Which columns there are, as in [`new`](Self::new).
+    pub(crate) fn columns(&self) -> [bool; 3] {
+        [self.keys.is_some(), self.crc32c.is_some(), self.field_ends.is_some()]
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.extents.len()
     }

@@ -1,0 +1,307 @@
+//! Shards that have been indexed, kept in a file until all have been.
+//!
+//! Reading the heads of a thousand shards takes minutes, and what was found in one holds for as long as the shard is the same. So
+//! each is written down as soon as it is done, a line of JSON, and taken from there the next time if its path, length and
+//! version are still those. A shard without a version is not: nothing would tell another one of its length. The file belongs to
+//! one place and one format, which its first line names; for others it is begun anew. Each line has a checksum; from the first
+//! one on that is torn or damaged, nothing counts. The price is some fifty bytes a sample on disk for as long as indexing takes,
+//! and a shard's line in memory.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use foreread_tier::{Object, Version};
+use serde::ser::{SerializeSeq, Serializer};
+use serde::{Deserialize, Serialize};
+
+use crate::Format;
+use crate::packed::{Rows, Shard};
+use crate::partial::{is_free_or_begins_with, remove_if_begins_with};
+
+/// How such a file begins, by which it is told from anything else of its name.
+const BEGINNING: &[u8] = b"{\"unfinished_shards\":";
+
+/// What a file is for: its first line.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    unfinished_shards: u32,
+    base_url: String,
+    format: String,
+}
+
+/// A sample: name, offset, length, checksum, and its fields with offset in it and length.
+type Sample<'a> = (Option<&'a str>, u64, u64, Option<u32>, Option<Vec<(&'a str, u64, u64)>>);
+type OwnedSample = (Option<String>, u64, u64, Option<u32>, Option<Vec<(String, u64, u64)>>);
+
+/// A shard as it is written.
+#[derive(Serialize)]
+struct Written<'a> {
+    path: &'a str,
+    size: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    modified: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etag: Option<&'a str>,
+    skipped: u64,
+    /// Which columns the format has: names, checksums, fields.
+    columns: [bool; 3],
+    #[serde(serialize_with = "samples")]
+    samples: &'a Rows,
+}
+
+/// The same as it is read.
+#[derive(Deserialize)]
+struct Found {
+    path: String,
+    size: u64,
+    modified: Option<i64>,
+    etag: Option<String>,
+    skipped: u64,
+    columns: [bool; 3],
+    samples: Vec<OwnedSample>,
+}
+
+fn samples<S: Serializer>(rows: &&Rows, out: S) -> Result<S::Ok, S::Error> {
+    let mut list = out.serialize_seq(Some(rows.len()))?;
+    for row in 0..rows.len() {
+        let (offset, length) = rows.extent(row);
+        let fields = rows.fields(row).map(|fields| fields.map(|field| rows.field(field)).collect());
+        let sample: Sample<'_> = (rows.key(row), offset, length, rows.crc32c(row), fields);
+        list.serialize_element(&sample)?;
+    }
+    list.end()
+}
+
+impl Found {
+    /// What it says, if it makes sense.
+    fn shard(self) -> Option<Shard> {
+        let Self { path, size, modified, etag, skipped, columns: [keys, sums, fields], samples } = self;
+        let version =
+            modified.map(Version::Modified).or_else(|| etag.map(|tag| Version::ETag(tag.into())))?;
+        let mut rows = Rows::new(keys, sums, fields);
+        for (key, offset, length, crc32c, of_sample) in samples {
+            let end = offset.checked_add(length).filter(|&end| end <= size)?;
+            if key.is_some() != keys || crc32c.is_some() != sums || of_sample.is_some() != fields {
+                return None;
+            }
+            let of_sample = of_sample.unwrap_or_default();
+            rows.push(key.as_deref().unwrap_or_default(), offset, length, crc32c.unwrap_or_default());
+            for (name, from, length) in of_sample {
+                let start = offset.checked_add(from)?;
+                start.checked_add(length).filter(|&field| field <= end)?;
+                rows.push_field(&name, start, length);
+            }
+            if rows.extents().last() != Some(&(offset, end - offset)) {
+                return None;
+            }
+        }
+        Some(Shard { object: Object { path: path.into(), size, version: Some(version) }, rows, skipped })
+    }
+}
+
+/// The file of an index of shards that is going on.
+#[derive(Debug)]
+pub(crate) struct PartialShards {
+    path: PathBuf,
+    /// None once it could not be written.
+    out: Mutex<Option<BufWriter<File>>>,
+}
+
+impl PartialShards {
+    /// Opens or begins the file of this index: with the shards that it has. None where no file can be had: then nothing is
+    /// kept.
+    pub(crate) fn open(path: &Path, base_url: &str, format: Format) -> Option<(Self, Kept)> {
+        let head =
+            Head { unfinished_shards: 1, base_url: base_url.to_owned(), format: format.name().to_owned() };
+        if !is_free_or_begins_with(path, BEGINNING) {
+            tracing::debug!(path = %path.display(), "something else is there; shards are not kept");
+            return None;
+        }
+        let (kept, length) = read(path, &head).unwrap_or_default();
+        let begin = || -> std::io::Result<BufWriter<File>> {
+            let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
+            file.set_len(length)?;
+            file.seek(SeekFrom::End(0))?;
+            let mut out = BufWriter::new(file);
+            if length == 0 {
+                serde_json::to_writer(&mut out, &head)?;
+                out.write_all(b"\n")?;
+                out.flush()?;
+            }
+            Ok(out)
+        };
+        match begin() {
+            Ok(out) => Some((Self { path: path.to_owned(), out: Mutex::new(Some(out)) }, kept)),
+            Err(error) => {
+                tracing::debug!(%error, path = %path.display(), "shards cannot be kept");
+                None
+            }
+        }
+    }
+
+    /// Writes down a shard that is done.
+    pub(crate) fn note(&self, shard: &Shard) {
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(writer) = &mut *out else { return };
+        if let Err(error) = write(writer, shard) {
+            tracing::debug!(%error, path = %self.path.display(), "shards cannot be kept any longer");
+            *out = None;
+        }
+    }
+}
+
+fn write(out: &mut BufWriter<File>, shard: &Shard) -> std::io::Result<()> {
+    let Object { path, size, version } = &shard.object;
+    let (modified, etag) = match version {
+        Some(Version::Modified(time)) => (Some(*time), None),
+        Some(Version::ETag(tag)) => (None, Some(&**tag)),
+        _ => return Ok(()),
+    };
+    let (skipped, samples, columns) = (shard.skipped, &shard.rows, shard.rows.columns());
+    let line = Written { path, size: *size, modified, etag, skipped, columns, samples };
+    let text = serde_json::to_string(&line)?;
+    writeln!(out, "{:08x} {text}", crc32c::crc32c(text.as_bytes()))?;
+    out.flush()
+}
+
+/// Shards that an earlier index, which was broken off, had come to the end of.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(HashMap<Arc<str>, Shard>);
+
+impl Kept {
+    /// What was found in this object, if that was in the same state.
+    pub(crate) fn take(&mut self, object: &Object) -> Option<Shard> {
+        self.0.remove(&object.path).filter(|shard| shard.object == *object)
+    }
+}
+
+/// What a file of this head holds, and its length up to the last line that is whole.
+fn read(path: &Path, head: &Head) -> Option<(Kept, u64)> {
+    let mut lines = BufReader::new(File::open(path).ok()?);
+    let mut line = String::new();
+    let mut length = lines.read_line(&mut line).ok()? as u64;
+    if serde_json::from_str::<Head>(&line).ok()? != *head {
+        return None;
+    }
+    let mut kept = Kept::default();
+    loop {
+        line.clear();
+        let Ok(read @ 1..) = lines.read_line(&mut line) else { break };
+        let Some(shard) = whole(&line).and_then(|text| serde_json::from_str::<Found>(text).ok()?.shard())
+        else {
+            break;
+        };
+        length += read as u64;
+        kept.0.insert(Arc::clone(&shard.object.path), shard);
+    }
+    Some((kept, length))
+}
+
+/// A line's text, if it is all of it.
+fn whole(line: &str) -> Option<&str> {
+    let (sum, text) = line.strip_suffix('\n')?.split_once(' ')?;
+    (u32::from_str_radix(sum, 16) == Ok(crc32c::crc32c(text.as_bytes()))).then_some(text)
+}
+
+/// Where the shards are kept that belong to a listing kept at `listing`.
+pub(crate) fn beside(listing: &Path) -> PathBuf {
+    let mut name = listing.as_os_str().to_owned();
+    name.push("-shards");
+    name.into()
+}
+
+/// Removes such a file; anything else is left alone.
+pub(crate) fn forget(path: &Path) {
+    remove_if_begins_with(path, BEGINNING);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(path: &str, tag: &str) -> Object {
+        Object { path: path.into(), size: 5000, version: Some(Version::ETag(tag.into())) }
+    }
+
+    /// A shard of each format, and one without samples.
+    fn shards() -> Vec<Shard> {
+        let mut tar = Rows::new(true, false, true);
+        for (key, start) in [("a\n\"b", 512), ("c", 2048)] {
+            tar.push(key, start, 0, 0);
+            tar.push_field("jpg", start, 7);
+            tar.push_field("cls", start + 1024, 0);
+        }
+        let mut records = Rows::new(false, true, false);
+        records.push("", 12, 100, 0xffff_ffff);
+        records.push("", 128, 0, 0);
+        let mut zip = Rows::new(true, true, false);
+        zip.push("x/y", 40, 4960, 7);
+        [tar, records, zip, Rows::new(true, false, true)]
+            .into_iter()
+            .zip(0..)
+            .map(|(rows, number)| Shard {
+                object: object(&format!("{number}.x"), "\"t\""),
+                rows,
+                skipped: number,
+            })
+            .collect()
+    }
+
+    fn open(path: &Path, format: Format) -> (PartialShards, Kept) {
+        PartialShards::open(path, "s3://b", format).unwrap()
+    }
+
+    #[test]
+    fn what_was_done_is_taken_up_and_what_is_torn_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.partial-shards");
+        let (partial, kept) = open(&path, Format::Tar);
+        assert!(kept.0.is_empty());
+        shards().iter().for_each(|shard| partial.note(shard));
+        // Nothing tells it from another of its length.
+        let nameless = Shard { object: Object { version: None, ..object("n", "") }, ..shards().remove(0) };
+        partial.note(&nameless);
+        drop(partial);
+        let length = std::fs::metadata(&path).unwrap().len();
+        for torn in 0..60 {
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(length - torn).unwrap();
+            let (partial, mut kept) = open(&path, Format::Tar);
+            for (shard, number) in shards().into_iter().zip(0..) {
+                let taken = kept.take(&shard.object).map(|taken| format!("{taken:?}"));
+                let expected = (torn == 0 || number < 3).then(|| format!("{shard:?}"));
+                assert_eq!(taken, expected);
+            }
+            if torn > 0 {
+                partial.note(&shards()[3]);
+            }
+            drop(partial);
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), length);
+        }
+    }
+
+    #[test]
+    fn another_state_place_or_format_and_damage_are_begun_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.partial-shards");
+        let write = || shards().iter().for_each(|shard| open(&path, Format::Tar).0.note(shard));
+        write();
+        let (_, mut kept) = open(&path, Format::Tar);
+        assert!(kept.take(&object("0.x", "\"other\"")).is_none());
+        assert!(kept.take(&object("1.x", "\"t\"")).is_some());
+        assert!(open(&path, Format::Zip).1.0.is_empty());
+        write();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let damaged = text.replacen("2048", "2049", 1);
+        assert_ne!(damaged, text);
+        std::fs::write(&path, damaged).unwrap();
+        assert!(open(&path, Format::Tar).1.0.is_empty(), "the first shard is damaged");
+        std::fs::write(&path, b"precious").unwrap();
+        assert!(PartialShards::open(&path, "s3://b", Format::Tar).is_none());
+        forget(&path);
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+}

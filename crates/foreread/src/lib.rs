@@ -48,7 +48,7 @@ pub use foreread_tier as tier;
 pub use foreread_types as types;
 
 pub use foreread_dataset::{Catalog, Format, IndexOptions, Progress, forget_listing};
-pub use foreread_loader::{Batch, BatchSample, Batches, LoadError, LoadErrorKind, OnError};
+pub use foreread_loader::{Batch, BatchSample, Batches, BlockTable, LoadError, LoadErrorKind, OnError};
 pub use foreread_oracle::{Deal, Position};
 
 pub use crate::calibration::{

@@ -88,6 +88,11 @@ impl Prepared {
         })
     }
 
+    /// What the first epoch reads of the training data's shards in blocks, where it does.
+    pub fn blocks(&self) -> Option<&BlockTable> {
+        (!self.blocks.is_empty()).then_some(&self.blocks)
+    }
+
     /// The datasets' catalogs: training first, then validation where there is one.
     pub fn catalogs(&self) -> impl ExactSizeIterator<Item = &Catalog> {
         self.opened.iter().map(|dataset| &dataset.catalog)

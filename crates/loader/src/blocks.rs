@@ -27,7 +27,10 @@ const WASTE: u64 = 5;
 
 /// Which samples of a dataset are read together.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct BlockTable(Vec<Extent>);
+pub struct BlockTable {
+    blocks: Vec<Extent>,
+    waste: u64,
+}
 
 /// One block: consecutive samples, and their bytes in one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +52,7 @@ impl Extent {
 
 impl fmt::Debug for BlockTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BlockTable").field("blocks", &self.0.len()).finish()
+        f.debug_struct("BlockTable").field("blocks", &self.blocks.len()).finish()
     }
 }
 
@@ -62,6 +65,8 @@ impl BlockTable {
     pub fn of(catalog: &Catalog, dataset: DatasetId, plan: &Plan, bytes: u64) -> Result<Self, DatasetError> {
         let mut blocks: Vec<Extent> = Vec::new();
         let mut object = None;
+        // What lies between the samples of a block; one of a single sample has none.
+        let mut waste = 0;
         let (mut open, mut own) = (false, 0);
         for id in 0..catalog.len() {
             let entry = catalog.entry(SampleId(id))?;
@@ -74,6 +79,7 @@ impl BlockTable {
             match blocks.last_mut().filter(|_| joins) {
                 Some(block) if block.takes(&range, own, bytes) => {
                     own += range.end - range.start;
+                    waste += range.start - block.bytes.end;
                     block.samples.end = id + 1;
                     block.bytes.end = range.end;
                 }
@@ -89,22 +95,32 @@ impl BlockTable {
         }
         // One sample is read by its extent anyway.
         blocks.retain(|block| block.samples.end - block.samples.start > 1);
-        Ok(Self(blocks))
+        Ok(Self { blocks, waste })
     }
 
     /// How many blocks there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.blocks.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.blocks.is_empty()
+    }
+
+    /// How many samples they have together.
+    pub fn samples(&self) -> u64 {
+        self.blocks.iter().map(|block| block.samples.end - block.samples.start).sum()
+    }
+
+    /// Bytes that they bring and no sample has.
+    pub fn waste(&self) -> u64 {
+        self.waste
     }
 
     fn find(&self, id: SampleId) -> Option<usize> {
-        let at = self.0.partition_point(|block| block.samples.end <= id.0);
-        self.0.get(at).filter(|block| block.samples.contains(&id.0)).map(|_| at)
+        let at = self.blocks.partition_point(|block| block.samples.end <= id.0);
+        self.blocks.get(at).filter(|block| block.samples.contains(&id.0)).map(|_| at)
     }
 }
 
@@ -175,7 +191,7 @@ impl Blocks {
     }
 
     pub(crate) fn extent(&self, (dataset, at): BlockId) -> Option<&Extent> {
-        self.tables.get(dataset.0 as usize)?.0.get(at)
+        self.tables.get(dataset.0 as usize)?.blocks.get(at)
     }
 
     /// Ends a block, read or not: who waited for it.

@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::{Result, bail};
 use foreread::planner::{EpochForecast, LevelPlan, LocalPlan, Resource, Retention, Summary};
 use foreread::types::Sizes;
-use foreread::{ByteSize, Config, Knobs, Loader, Planned, Together, Worth};
+use foreread::{BlockTable, ByteSize, Config, Knobs, Loader, Planned, Together, Worth};
 use serde::Serialize;
 
 use crate::arguments::Plan;
@@ -27,6 +27,9 @@ struct Report {
     /// How much of a shard the first epoch reads at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     block_bytes: Option<u64>,
+    /// Bytes that the blocks bring and no sample has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_waste_bytes: Option<u64>,
     plan: Summary,
     /// Where it is known how fast the origin is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -106,9 +109,9 @@ pub fn run(options: &Plan) -> Result<()> {
     match &options.target {
         Some(target) => {
             let ready = Loader::builder(target).config(config).prepare_with(progress::listing(target))?;
-            print(&mut out, ready.prepared(), json)?;
+            print(&mut out, ready.prepared(), ready.prepared().blocks(), json)?;
         }
-        None => print(&mut out, &Planned::new(config, &[imagined(&knobs)?])?, json)?,
+        None => print(&mut out, &Planned::new(config, &[imagined(&knobs)?])?, None, json)?,
     }
     Ok(out.flush()?)
 }
@@ -125,12 +128,23 @@ fn imagined(knobs: &Knobs) -> Result<Sizes> {
     Ok(Sizes::uniform(samples, bytes.0))
 }
 
-fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
+/// The first epoch's requests and bytes, where it reads `blocks` of shards instead of their samples.
+fn in_blocks(forecast: &mut [EpochForecast], blocks: &BlockTable) {
+    let Some(first) = forecast.first_mut() else { return };
+    let alone = first.requests.samples.saturating_sub(blocks.samples());
+    first.requests.samples = alone + blocks.len() as u64;
+    first.requests.bytes = first.requests.bytes.saturating_add(blocks.waste());
+}
+
+fn print(out: &mut impl Write, planned: &Planned, blocks: Option<&BlockTable>, json: bool) -> Result<()> {
     let config = planned.config();
     // This command meets no other ranks.
     let LocalPlan::Alone(plan) = planned.plan() else { bail!("there is no plan of this rank alone") };
     let summary = plan.summary();
-    let forecast = planned.forecast()?.unwrap_or_default();
+    let mut forecast = planned.forecast()?.unwrap_or_default();
+    if let Some(blocks) = blocks {
+        in_blocks(&mut forecast, blocks);
+    }
     let worth = planned.worth(MORE)?;
     let together = planned.together()?;
     if json {
@@ -141,6 +155,7 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
             look_ahead_bytes: config.look_ahead,
             epochs: config.epochs,
             block_bytes: planned.block_bytes(),
+            block_waste_bytes: blocks.map(BlockTable::waste),
             plan: summary,
             forecast: forecast.iter().map(|epoch| Forecast::of(epoch, planned)).collect(),
             one_more_gigabyte: worth.into_iter().map(More::of).collect(),
@@ -178,7 +193,11 @@ fn print(out: &mut impl Write, planned: &Planned, json: bool) -> Result<()> {
         }
     }
     if let Some(bytes) = planned.block_bytes() {
-        writeln!(out, "cold start   the first epoch reads shards in blocks of {}", ByteSize(bytes))?;
+        let waste = match blocks.map_or(0, BlockTable::waste) {
+            0 => String::new(),
+            waste => format!(", {} of that between samples", ByteSize(waste)),
+        };
+        writeln!(out, "cold start   the first epoch reads shards in blocks of {}{waste}", ByteSize(bytes))?;
     }
     writeln!(out, "look-ahead   {}", ByteSize(config.look_ahead))?;
     writeln!(out, "this plan    {} from the origin", ByteSize(summary.origin_bytes))?;

@@ -22,6 +22,7 @@ mod needs_tar;
 mod needs_torch;
 mod order;
 mod packed;
+mod ranks;
 mod s3;
 mod s3_faults;
 mod simulate;

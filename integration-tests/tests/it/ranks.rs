@@ -1,0 +1,385 @@
+//! Several ranks of one run, each a process of its own: what they read together, and what becomes of the others when one
+//! of them does something else.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Draw, Samples, Finished, foreread, four_thousand, number, order};
+
+/// Nothing here takes this long; what does, hangs.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A run of several ranks that meet in a directory of their own.
+pub struct Job {
+    meeting: TempDir,
+    pub world_size: u32,
+    pub arguments: Vec<String>,
+}
+
+/// A rank under way.
+pub struct Rank {
+    pub process: Child,
+    out: PathBuf,
+    err: PathBuf,
+}
+
+impl Rank {
+    pub fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// What it left behind, when it has ended.
+    pub fn wait(mut self) -> Finished {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                break status;
+            }
+            if began.elapsed() > DEADLINE {
+                self.process.kill().unwrap();
+                self.process.wait().unwrap();
+                panic!("a rank hangs; it said: {}", fs::read_to_string(&self.err).unwrap());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let read = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
+        Finished { code: status.code(), stdout: read(&self.out), stderr: read(&self.err), peak: 0 }
+    }
+}
+
+impl Job {
+    pub fn new(world_size: u32, samples: &Samples, arguments: &[&str]) -> Self {
+        let target = samples.path().to_str().unwrap();
+        let arguments = ["load", target, "--report", "json"].iter().chain(arguments).map(|a| (*a).to_owned());
+        let meeting = tempfile::tempdir().unwrap();
+        Self { meeting, world_size, arguments: arguments.collect() }
+    }
+
+    pub fn command(&self, rank: u32) -> Command {
+        let mut command = foreread(&self.arguments);
+        command
+            .env("FOREREAD_MEET", self.meeting.path())
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", self.world_size.to_string());
+        command
+    }
+
+    pub fn start(&self, rank: u32) -> Rank {
+        self.start_as(rank, &mut self.command(rank))
+    }
+
+    pub fn start_as(&self, rank: u32, command: &mut Command) -> Rank {
+        let file = |what: &str| {
+            let name = format!("{what}-{rank}-{}", Instant::now().elapsed().as_nanos() as u64 ^ fastrand());
+            self.meeting.path().parent().unwrap().join(format!(".foreread-it-{name}"))
+        };
+        let (out, err) = (file("out"), file("err"));
+        command
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&out).unwrap())
+            .stderr(fs::File::create(&err).unwrap());
+        Rank { process: command.spawn().unwrap(), out, err }
+    }
+
+    pub fn all(&self) -> Vec<Rank> {
+        (0..self.world_size).map(|rank| self.start(rank)).collect()
+    }
+
+    /// Every rank's report, by rank.
+    #[track_caller]
+    pub fn reports(&self) -> Vec<Value> {
+        self.all().into_iter().map(|rank| rank.wait().json()).collect()
+    }
+}
+
+/// Names that do not collide within a process.
+fn fastrand() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    u64::from(std::process::id()) << 32 | NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn sum(reports: &[Value], pointer: &str) -> u64 {
+    reports.iter().map(|report| number(report, pointer)).sum()
+}
+
+/// What `rank` reads in an epoch, by another way than a run.
+fn ids(samples: u64, epoch: u64, world_size: u32, rank: u32) -> Vec<u64> {
+    let text = [samples, epoch, world_size.into(), rank.into()].map(|number| number.to_string());
+    order(&["--samples", &text[0], "--epoch", &text[1], "--world-size", &text[2], "--rank", &text[3]])
+}
+
+/// Every rank has delivered what its order says, byte by byte.
+#[track_caller]
+pub fn assert_digests(samples: &Samples, reports: &[Value]) {
+    let world_size = reports.len() as u32;
+    for (rank, report) in (0..).zip(reports) {
+        for epoch in report["epochs"].as_array().unwrap() {
+            let number_of = epoch["epoch"].as_u64().unwrap();
+            let expected = ids(number(report, "/samples"), number_of, world_size, rank);
+            assert_eq!(epoch["digest"], samples.digest(&expected), "rank {rank}, epoch {number_of}");
+        }
+    }
+}
+
+#[test]
+fn the_origin_is_read_once_for_all_ranks() {
+    let samples = four_thousand();
+    let bytes = samples.bytes();
+    let arguments =
+        ["--epochs", "3", "--batch-size", "32", "--memory", "120MiB", "--look-ahead", "16MiB", "--digest"];
+    let reports = Job::new(4, samples, &arguments).reports();
+    assert_digests(samples, &reports);
+    assert_eq!(sum(&reports, "/origin_bytes"), bytes);
+    assert_eq!(sum(&reports, "/origin_requests"), 4000);
+    let all = &reports[0]["all_ranks"];
+    assert_eq!((number(all, "/ranks"), number(all, "/origin_bytes")), (4, bytes));
+    assert_eq!(number(&reports[0], "/floor_origin_bytes"), bytes);
+    assert!(reports[1].get("all_ranks").is_none());
+    let peer = |epoch: u64| sum(&reports, &format!("/epochs/{epoch}/reads/peer/samples"));
+    assert!(peer(2) > 2000, "{} of 4000 from peers", peer(2));
+    assert_eq!(sum(&reports, "/epochs/2/reads/origin/samples"), 0);
+}
+
+#[test]
+fn what_does_not_fit_is_read_as_often_as_the_floor_says() {
+    let samples = four_thousand();
+    let arguments = ["--epochs", "3", "--batch-size", "32", "--memory", "60MiB", "--look-ahead", "4MiB"];
+    let reports = Job::new(2, samples, &arguments).reports();
+    let (read, bytes) = (sum(&reports, "/origin_bytes"), samples.bytes());
+    let floor = bytes + 2 * (bytes - 2 * (60 << 20));
+    assert!(read * 100 <= floor * 101, "{read} bytes, the floor is {floor}");
+}
+
+#[test]
+fn dealt_by_locality_every_step_has_the_same_samples() {
+    let samples = Samples::awkward(512, 2000);
+    let arguments =
+        ["--epochs", "3", "--batch-size", "8", "--memory", "10MB", "--ids", "--deal", "locality"];
+    let reports = Job::new(4, &samples, &arguments).reports();
+    let of = |report: &Value, epoch: u64| -> Vec<u64> {
+        let ids = report["epochs"][epoch as usize]["ids"].as_array().unwrap();
+        ids.iter().map(|id| id.as_u64().unwrap()).collect()
+    };
+    for epoch in 0..3 {
+        let dealt: Vec<Vec<u64>> = reports.iter().map(|report| of(report, epoch)).collect();
+        let arithmetic: Vec<Vec<u64>> = (0..4).map(|rank| ids(512, epoch, 4, rank)).collect();
+        for step in 0..16 {
+            let batch = |ids: &[Vec<u64>]| {
+                let mut all: Vec<u64> = ids.iter().flat_map(|ids| ids[step * 8..][..8].to_vec()).collect();
+                all.sort_unstable();
+                all
+            };
+            assert_eq!(batch(&dealt), batch(&arithmetic), "epoch {epoch}, step {step}");
+        }
+    }
+    let local = sum(&reports, "/epochs/2/reads/memory/samples");
+    assert!(local * 100 >= 512 * 75, "{local} of 512 local");
+}
+
+#[test]
+fn what_differs_between_ranks_is_said_by_every_one() {
+    let samples = Samples::awkward(64, 1000);
+    let other = Samples::awkward(65, 1000);
+    let cases: [(&[&str], &str); 4] = [
+        (&["--seed", "7"], "seed is 7, rank 0's is 0"),
+        (&["--batch-size", "9"], "batch size is 9, rank 0's is 64"),
+        (&["--epochs", "3"], "number of epochs is 3, rank 0's is 2"),
+        (&[], "dataset is"),
+    ];
+    for (arguments, said) in cases {
+        let job = Job::new(3, &samples, &[]);
+        let mut odd = job.command(1);
+        odd.args(arguments);
+        if arguments.is_empty() {
+            odd = Job { arguments: Job::new(3, &other, &[]).arguments, ..Job::new(3, &other, &[]) }.command(1);
+            odd.env("FOREREAD_MEET", job.meeting.path());
+        }
+        let ranks = [job.start(0), job.start_as(1, &mut odd), job.start(2)];
+        for rank in ranks {
+            let line = rank.wait().fails(1);
+            assert!(line.contains("rank 1 differs from rank 0") && line.contains(said), "{line}");
+        }
+    }
+}
+
+#[test]
+fn another_number_of_ranks_is_said_by_every_one() {
+    let samples = Samples::awkward(64, 1000);
+    let job = Job::new(2, &samples, &[]);
+    let mut odd = job.command(1);
+    odd.env("WORLD_SIZE", "3");
+    for rank in [job.start(0), job.start_as(1, &mut odd)] {
+        let line = rank.wait().fails(1);
+        assert!(line.contains('3') && line.contains('2'), "{line}");
+    }
+}
+
+#[test]
+fn a_dataset_that_is_not_there_ends_all_ranks() {
+    let samples = Samples::awkward(8, 1000);
+    let mut job = Job::new(3, &samples, &[]);
+    job.arguments[1] = "/nowhere/at/all".to_owned();
+    for rank in job.all() {
+        let line = rank.wait().fails(1);
+        assert!(line.contains("/nowhere/at/all"), "{line}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_costs_the_others_reads_and_nothing_else() {
+    let mut draw = Draw::from_environment();
+    let samples = Samples::awkward(2000, 20_000);
+    let arguments = ["--epochs", "4", "--batch-size", "8", "--memory", "100MB", "--digest", "--compute-ms", "5"];
+    let job = Job::new(3, &samples, &arguments);
+    let mut ranks = job.all();
+    std::thread::sleep(Duration::from_millis(1000 + draw.below(1000)));
+    ranks[2].process.kill().unwrap();
+    ranks[2].process.wait().unwrap();
+    let lost = ranks.pop().unwrap();
+    drop(lost);
+    let reports: Vec<Value> = ranks.into_iter().map(|rank| rank.wait().json()).collect();
+    for (rank, report) in (0..).zip(&reports) {
+        for epoch in report["epochs"].as_array().unwrap() {
+            let of = epoch["epoch"].as_u64().unwrap();
+            assert_eq!(epoch["digest"], samples.digest(&ids(2000, of, 3, rank)), "rank {rank}, epoch {of}");
+        }
+    }
+    assert_eq!(number(&reports[0]["all_ranks"], "/ranks"), 2);
+    // What the lost rank owned is read again, by each that needs it, in each epoch that was left: at most all of it.
+    let (read, bytes) = (sum(&reports, "/origin_bytes"), samples.bytes());
+    assert!(read <= bytes + 4 * bytes / 3, "{read} of {bytes}");
+}
+
+#[test]
+fn a_rank_that_stands_still_holds_nobody_up() {
+    let samples = Samples::awkward(2000, 20_000);
+    let arguments = ["--epochs", "4", "--batch-size", "8", "--memory", "100MB", "--compute-ms", "5"];
+    let job = Job::new(3, &samples, &arguments);
+    let mut ranks = job.all();
+    std::thread::sleep(Duration::from_millis(1500));
+    ranks[1].signal("-STOP");
+    let (first, last) = (ranks.remove(0), ranks.remove(1));
+    // Its own end, and that it is there again, are waited for by nobody else's trainer.
+    std::thread::sleep(Duration::from_secs(8));
+    ranks[0].signal("-CONT");
+    let reports = [first, ranks.remove(0), last].map(|rank| rank.wait().json());
+    for rank in [0, 2] {
+        for epoch in reports[rank]["epochs"].as_array().unwrap() {
+            assert!(epoch["stall_seconds"].as_f64().unwrap() < 4.0, "rank {rank}: {epoch}");
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_another_number_of_ranks() {
+    let mut draw = Draw::from_environment();
+    let samples = Samples::awkward(600, 2000);
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    let disk = format!("--disk={}=10MB", directory.path().join("disk").display());
+    let arguments = [
+        "--batch-size", "4", "--epochs", "3", "--ids", "--state", state.to_str().unwrap(), &disk, "--memory", "0",
+        "--compute-ms", "3",
+    ];
+    let mut seen: Vec<Vec<u64>> = vec![Vec::new(); 3];
+    let mut origin = 0;
+    for (world_size, stops) in [(4, true), (2, true), (3, true), (1, false)] {
+        let job = Job::new(world_size, &samples, &arguments);
+        let ranks = job.all();
+        if stops {
+            std::thread::sleep(Duration::from_millis(900 + draw.below(300)));
+            ranks.iter().for_each(|rank| rank.signal("-TERM"));
+        }
+        let before = fs::read_to_string(&state).ok();
+        let mut of_ranks = Vec::new();
+        for rank in ranks {
+            let finished = rank.wait();
+            assert!([Some(0), Some(143)].contains(&finished.code), "{}", finished.stderr);
+            of_ranks.push(serde_json::from_str::<Value>(&finished.stdout).unwrap());
+        }
+        let _ = before;
+        origin += sum(&of_ranks, "/origin_requests");
+        let now: Value = serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
+        // What counts is what all ranks have completed: steps beyond it are done again.
+        for (epoch, seen) in seen.iter_mut().enumerate() {
+            let of = |report: &Value| -> Option<Vec<u64>> {
+                let epochs = report["epochs"].as_array()?;
+                let found = epochs.iter().find(|found| found["epoch"] == epoch)?;
+                Some(found["ids"].as_array()?.iter().map(|id| id.as_u64().unwrap()).collect())
+            };
+            let lists: Vec<Vec<u64>> = of_ranks.iter().filter_map(of).collect();
+            if lists.is_empty() {
+                continue;
+            }
+            let complete = match now["epoch"].as_u64().unwrap() {
+                at if at > epoch as u64 => u64::MAX,
+                at if at == epoch as u64 => now["consumed"].as_u64().unwrap(),
+                _ => 0,
+            };
+            let steps = lists.iter().map(Vec::len).max().unwrap().div_ceil(4);
+            for step in 0..steps {
+                for list in &lists {
+                    let batch = list.iter().skip(step * 4).take(4);
+                    let room = complete.saturating_sub(seen.len() as u64) as usize;
+                    seen.extend(batch.take(room));
+                }
+            }
+        }
+        if !stops {
+            break;
+        }
+    }
+    for (epoch, seen) in seen.iter_mut().enumerate() {
+        let padded = seen.len();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(*seen, (0..600).collect::<Vec<u64>>(), "epoch {epoch}");
+        assert!(padded - 600 <= 12, "epoch {epoch}: {padded} uses of 600 samples");
+    }
+    // The disks' parts were used by whoever came next.
+    assert!(origin <= 600 + 120, "{origin} requests for 600 samples");
+}
+
+#[test]
+fn strangers_at_the_door_are_turned_away() {
+    let samples = Samples::awkward(1000, 20_000);
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let mut job = Job::new(2, &samples, &["--epochs", "3", "--batch-size", "8", "--compute-ms", "5", "--digest"]);
+    job.arguments.extend(["--memory".to_owned(), "50MB".to_owned()]);
+    let ranks: Vec<Rank> = (0..2)
+        .map(|rank| {
+            let mut command = job.command(rank);
+            command
+                .env("FOREREAD_MEET", format!("127.0.0.1:{port}"))
+                .env("FOREREAD_TOKEN", "a secret of sixteen or more");
+            job.start_as(rank, &mut command)
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let mut draw = Draw::from_environment();
+    let mut held = Vec::new();
+    for _ in 0..300 {
+        if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
+            let noise: Vec<u8> = (0..draw.below(200)).map(|_| draw.below(256) as u8).collect();
+            // Whoever is turned away finds out when it writes.
+            let _ = stream.write_all(&noise);
+            held.push(stream);
+        }
+    }
+    assert!(held.len() > 200, "{} strangers came in", held.len());
+    let reports: Vec<Value> = ranks.into_iter().map(|rank| rank.wait().json()).collect();
+    assert_digests(&samples, &reports);
+    assert_eq!(sum(&reports, "/origin_requests"), 1000);
+}

@@ -42,10 +42,6 @@ impl WireError {
         Self::new(WireErrorKind::Malformed, detail)
     }
 
-    pub(crate) fn closed() -> Self {
-        Self::new(WireErrorKind::Gone, "the other end closed the connection")
-    }
-
     pub(crate) fn io(what: &str, error: io::Error) -> Self {
         Self { kind: WireErrorKind::Gone, detail: what.to_owned(), source: Some(Arc::new(error)) }
     }

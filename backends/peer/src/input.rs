@@ -108,6 +108,24 @@ impl Input {
         }
         Poll::Ready(Ok(()))
     }
+
+    /// Passes over `left` bytes.
+    pub(crate) fn poll_skip(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        cx: &mut Context<'_>,
+        left: &mut u64,
+    ) -> Poll<Result<(), WireError>> {
+        while *left > 0 {
+            if self.start == self.end && !ready!(self.poll_more(stream, cx))? {
+                return Poll::Ready(Err(cut_short()));
+            }
+            let count = (self.end - self.start).min(usize::try_from(*left).unwrap_or(usize::MAX));
+            self.start += count;
+            *left -= count as u64;
+        }
+        Poll::Ready(Ok(()))
+    }
 }
 
 fn cut_short() -> WireError {

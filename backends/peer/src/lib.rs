@@ -6,13 +6,21 @@
 //! between. Each connection begins with a proof that both ends know the job's token ([`handshake`]).
 
 mod address;
+mod asking;
+mod chunk;
 mod connection;
+mod counters;
+mod doorway;
 mod error;
 pub mod frame;
 pub mod handshake;
 mod input;
 mod network;
 mod output;
+mod peer_tier;
+mod remote;
+mod server;
+mod serving;
 #[cfg(feature = "testing")]
 mod simulated;
 mod system;
@@ -20,9 +28,13 @@ mod token;
 
 pub use address::{Address, ParseAddressError};
 pub use connection::{Connection, Message, Receiver, Sender};
+pub use counters::{Counters, Tally};
 pub use error::{WireError, WireErrorKind};
 pub use handshake::{Greeting, Identity, Purpose};
 pub use network::{Duplex, Listener, Network, Stream};
+pub use peer_tier::PeerTier;
+pub use remote::{Asker, Remote};
+pub use server::{Server, Settings};
 #[cfg(feature = "testing")]
 pub use simulated::Simulated;
 pub use system::System;

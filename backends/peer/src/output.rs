@@ -29,20 +29,27 @@ pub(crate) struct Output<T = ()> {
     frames: VecDeque<Outgoing<T>>,
     /// Bytes of the first frame that have left.
     left: usize,
-    /// Bytes of payload that wait.
+    /// Bytes of the frames that wait.
     waiting: usize,
+    /// Bytes that ever left.
+    ever: u64,
     /// Something was written and not flushed.
     dirty: bool,
 }
 
 impl<T> Output<T> {
     pub(crate) fn new() -> Self {
-        Self { frames: VecDeque::new(), left: 0, waiting: 0, dirty: false }
+        Self { frames: VecDeque::new(), left: 0, waiting: 0, ever: 0, dirty: false }
     }
 
-    /// Bytes of payload that wait; those of a frame count until all of them have left.
+    /// Bytes that wait; those of a frame count until all of them have left.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Bytes that ever left: whoever sees it grow knows that the other end takes what it is sent.
+    pub(crate) fn left_ever(&self) -> u64 {
+        self.ever
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -52,11 +59,12 @@ impl<T> Output<T> {
     /// Puts a frame behind all others.
     pub(crate) fn push(&mut self, header: Header, payload: Bytes, held: T) {
         debug_assert_eq!(header.length as usize, payload.len());
-        self.waiting += payload.len();
+        self.waiting += HEADER + payload.len();
         self.frames.push_back(Outgoing { header: header.encode(), payload, _held: held });
     }
 
     fn took(&mut self, mut count: usize) {
+        self.ever += count as u64;
         while let Some(first) = self.frames.front() {
             let rest = HEADER + first.payload.len() - self.left;
             if count < rest {
@@ -65,12 +73,12 @@ impl<T> Output<T> {
             }
             count -= rest;
             self.left = 0;
-            self.waiting -= first.payload.len();
+            self.waiting -= HEADER + first.payload.len();
             self.frames.pop_front();
         }
     }
 
-    /// Sends all that waits; says how many bytes left, also where it is not all.
+    /// Sends all that waits.
     pub(crate) fn poll_write(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),

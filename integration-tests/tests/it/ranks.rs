@@ -4,14 +4,14 @@
 use std::fs;
 use std::io::Write;
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
 
-use crate::support::{Draw, Samples, Finished, foreread, four_thousand, number, order};
+use crate::support::{Draw, Finished, Samples, foreread, four_thousand, number, order};
 
 /// Nothing here takes this long; what does, hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -26,8 +26,8 @@ pub struct Job {
 /// A rank under way.
 pub struct Rank {
     pub process: Child,
-    out: PathBuf,
-    err: PathBuf,
+    out: NamedTempFile,
+    err: NamedTempFile,
 }
 
 impl Rank {
@@ -46,12 +46,17 @@ impl Rank {
             if began.elapsed() > DEADLINE {
                 self.process.kill().unwrap();
                 self.process.wait().unwrap();
-                panic!("a rank hangs; it said: {}", fs::read_to_string(&self.err).unwrap());
+                panic!("a rank hangs; it said: {}", fs::read_to_string(self.err.path()).unwrap());
             }
             std::thread::sleep(Duration::from_millis(5));
         };
         let read = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned();
-        Finished { code: status.code(), stdout: read(&self.out), stderr: read(&self.err), peak: 0 }
+        Finished {
+            code: status.code(),
+            stdout: read(self.out.path()),
+            stderr: read(self.err.path()),
+            peak: 0,
+        }
     }
 }
 
@@ -73,19 +78,12 @@ impl Job {
     }
 
     pub fn start(&self, rank: u32) -> Rank {
-        self.start_as(rank, &mut self.command(rank))
+        self.start_as(&mut self.command(rank))
     }
 
-    pub fn start_as(&self, rank: u32, command: &mut Command) -> Rank {
-        let file = |what: &str| {
-            let name = format!("{what}-{rank}-{}", Instant::now().elapsed().as_nanos() as u64 ^ fastrand());
-            self.meeting.path().parent().unwrap().join(format!(".foreread-it-{name}"))
-        };
-        let (out, err) = (file("out"), file("err"));
-        command
-            .stdin(Stdio::null())
-            .stdout(fs::File::create(&out).unwrap())
-            .stderr(fs::File::create(&err).unwrap());
+    pub fn start_as(&self, command: &mut Command) -> Rank {
+        let (out, err) = (NamedTempFile::new().unwrap(), NamedTempFile::new().unwrap());
+        command.stdin(Stdio::null()).stdout(out.reopen().unwrap()).stderr(err.reopen().unwrap());
         Rank { process: command.spawn().unwrap(), out, err }
     }
 
@@ -98,13 +96,6 @@ impl Job {
     pub fn reports(&self) -> Vec<Value> {
         self.all().into_iter().map(|rank| rank.wait().json()).collect()
     }
-}
-
-/// Names that do not collide within a process.
-fn fastrand() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    u64::from(std::process::id()) << 32 | NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn sum(reports: &[Value], pointer: &str) -> u64 {
@@ -162,8 +153,7 @@ fn what_does_not_fit_is_read_as_often_as_the_floor_says() {
 #[test]
 fn dealt_by_locality_every_step_has_the_same_samples() {
     let samples = Samples::awkward(512, 2000);
-    let arguments =
-        ["--epochs", "3", "--batch-size", "8", "--memory", "10MB", "--ids", "--deal", "locality"];
+    let arguments = ["--epochs", "3", "--batch-size", "8", "--memory", "10MB", "--ids", "--deal", "locality"];
     let reports = Job::new(4, &samples, &arguments).reports();
     let of = |report: &Value, epoch: u64| -> Vec<u64> {
         let ids = report["epochs"][epoch as usize]["ids"].as_array().unwrap();
@@ -200,10 +190,10 @@ fn what_differs_between_ranks_is_said_by_every_one() {
         let mut odd = job.command(1);
         odd.args(arguments);
         if arguments.is_empty() {
-            odd = Job { arguments: Job::new(3, &other, &[]).arguments, ..Job::new(3, &other, &[]) }.command(1);
+            odd = Job::new(3, &other, &[]).command(1);
             odd.env("FOREREAD_MEET", job.meeting.path());
         }
-        let ranks = [job.start(0), job.start_as(1, &mut odd), job.start(2)];
+        let ranks = [job.start(0), job.start_as(&mut odd), job.start(2)];
         for rank in ranks {
             let line = rank.wait().fails(1);
             assert!(line.contains("rank 1 differs from rank 0") && line.contains(said), "{line}");
@@ -217,7 +207,7 @@ fn another_number_of_ranks_is_said_by_every_one() {
     let job = Job::new(2, &samples, &[]);
     let mut odd = job.command(1);
     odd.env("WORLD_SIZE", "3");
-    for rank in [job.start(0), job.start_as(1, &mut odd)] {
+    for rank in [job.start(0), job.start_as(&mut odd)] {
         let line = rank.wait().fails(1);
         assert!(line.contains('3') && line.contains('2'), "{line}");
     }
@@ -236,9 +226,10 @@ fn a_dataset_that_is_not_there_ends_all_ranks() {
 
 #[test]
 fn a_rank_that_is_killed_costs_the_others_reads_and_nothing_else() {
-    let mut draw = Draw::from_environment();
+    let mut draw = Draw::new();
     let samples = Samples::awkward(2000, 20_000);
-    let arguments = ["--epochs", "4", "--batch-size", "8", "--memory", "100MB", "--digest", "--compute-ms", "5"];
+    let arguments =
+        ["--epochs", "4", "--batch-size", "8", "--memory", "100MB", "--digest", "--compute-ms", "5"];
     let job = Job::new(3, &samples, &arguments);
     let mut ranks = job.all();
     std::thread::sleep(Duration::from_millis(1000 + draw.below(1000)));
@@ -281,14 +272,24 @@ fn a_rank_that_stands_still_holds_nobody_up() {
 
 #[test]
 fn a_run_goes_on_with_another_number_of_ranks() {
-    let mut draw = Draw::from_environment();
+    let mut draw = Draw::new();
     let samples = Samples::awkward(600, 2000);
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     let disk = format!("--disk={}=10MB", directory.path().join("disk").display());
     let arguments = [
-        "--batch-size", "4", "--epochs", "3", "--ids", "--state", state.to_str().unwrap(), &disk, "--memory", "0",
-        "--compute-ms", "3",
+        "--batch-size",
+        "4",
+        "--epochs",
+        "3",
+        "--ids",
+        "--state",
+        state.to_str().unwrap(),
+        &disk,
+        "--memory",
+        "0",
+        "--compute-ms",
+        "3",
     ];
     let mut seen: Vec<Vec<u64>> = vec![Vec::new(); 3];
     let mut origin = 0;
@@ -299,14 +300,12 @@ fn a_run_goes_on_with_another_number_of_ranks() {
             std::thread::sleep(Duration::from_millis(900 + draw.below(300)));
             ranks.iter().for_each(|rank| rank.signal("-TERM"));
         }
-        let before = fs::read_to_string(&state).ok();
         let mut of_ranks = Vec::new();
         for rank in ranks {
             let finished = rank.wait();
             assert!([Some(0), Some(143)].contains(&finished.code), "{}", finished.stderr);
             of_ranks.push(serde_json::from_str::<Value>(&finished.stdout).unwrap());
         }
-        let _ = before;
         origin += sum(&of_ranks, "/origin_requests");
         let now: Value = serde_json::from_str(&fs::read_to_string(&state).unwrap()).unwrap();
         // What counts is what all ranks have completed: steps beyond it are done again.
@@ -356,7 +355,8 @@ fn strangers_at_the_door_are_turned_away() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         free.local_addr().unwrap().port()
     };
-    let mut job = Job::new(2, &samples, &["--epochs", "3", "--batch-size", "8", "--compute-ms", "5", "--digest"]);
+    let mut job =
+        Job::new(2, &samples, &["--epochs", "3", "--batch-size", "8", "--compute-ms", "5", "--digest"]);
     job.arguments.extend(["--memory".to_owned(), "50MB".to_owned()]);
     let ranks: Vec<Rank> = (0..2)
         .map(|rank| {
@@ -364,11 +364,11 @@ fn strangers_at_the_door_are_turned_away() {
             command
                 .env("FOREREAD_MEET", format!("127.0.0.1:{port}"))
                 .env("FOREREAD_TOKEN", "a secret of sixteen or more");
-            job.start_as(rank, &mut command)
+            job.start_as(&mut command)
         })
         .collect();
     std::thread::sleep(Duration::from_millis(500));
-    let mut draw = Draw::from_environment();
+    let mut draw = Draw::new();
     let mut held = Vec::new();
     for _ in 0..300 {
         if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {

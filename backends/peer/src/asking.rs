@@ -1,0 +1,486 @@
+//! One connection on which this rank asks another.
+//!
+//! All of it is one task. Answers are read into memory of their exact length and handed on at once, to a queue that
+//! never makes this task wait: what may come is what was asked for, which its askers have counted already. So a slow
+//! asker holds up nobody, and this end always reads.
+//!
+//! # When a question is given up
+//!
+//! | what happens | after | what fails |
+//! |---|---|---|
+//! | not a byte comes while something is open | [`SILENT`] and [`LOOK_AGAIN`] | all that is open; the connection ends |
+//! | bytes come and nothing is said of a sample | [`UNSEEN`] | that sample |
+//! | it was said to be on its way, and does not come | [`LONGEST`] | that sample |
+//!
+//! The other end says every 100 ms that it lives. A process that was itself stopped finds the bytes that came meanwhile
+//! when it goes on, which is why silence is looked at twice. While a long sample arrives nothing else can be said, so a
+//! sample that waits behind it is not counted as unseen, up to [`LONGEST`].
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::buf::Limit;
+use bytes::{BufMut, Bytes, BytesMut};
+use foreread_tier::{Buffer, Completion, ErrorKind, ReadRequest, TierError};
+use foreread_types::{Rank, SampleKey, Tick};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::counters::count;
+use crate::frame::{Ask, Header, Kind, MOST_WORDS, decode_tags, encode_tags, kind_of};
+use crate::input::Input;
+use crate::output::Output;
+use crate::remote::{Inner, error_of};
+use crate::{Stream, WireError, WireErrorKind};
+
+/// Silence after which a rank counts as gone, while something is open.
+pub const SILENT: Duration = Duration::from_millis(600);
+
+/// How much later silence is looked at again before it counts.
+pub const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long a rank may say nothing of a sample.
+pub const UNSEEN: Duration = Duration::from_secs(1);
+
+/// How long a sample may be on its way.
+pub const LONGEST: Duration = Duration::from_secs(30);
+
+/// The tier's name.
+pub(crate) const NAME: &str = "peer";
+
+/// What the connection's task is told.
+pub(crate) enum Command {
+    /// A request of this number.
+    Ask(u64, Batch),
+    /// The request of this number is no longer wanted.
+    Cancel(u64),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Unseen,
+    Reading,
+    Done,
+}
+
+/// One sample that is asked for.
+struct Slot {
+    tag: u32,
+    key: SampleKey,
+    due: Tick,
+    length: u32,
+    path: Arc<str>,
+    state: State,
+}
+
+/// Samples that are asked for in one frame: the place in `slots` is the tag on the wire. What is not answered when it is
+/// dropped is answered then, so that no tag is ever left open.
+pub(crate) struct Batch {
+    rank: Rank,
+    slots: Vec<Slot>,
+    left: usize,
+    out: mpsc::UnboundedSender<Completion>,
+}
+
+impl Batch {
+    pub(crate) fn new(
+        rank: Rank,
+        requests: impl Iterator<Item = ReadRequest>,
+        out: &mpsc::UnboundedSender<Completion>,
+    ) -> Self {
+        let mut slots = Vec::with_capacity(requests.size_hint().0);
+        for request in requests {
+            let ReadRequest { tag, key, due, .. } = request;
+            match u32::try_from(request.len()) {
+                Ok(length) => {
+                    let path = request.object.path;
+                    slots.push(Slot { tag, key, due, length, path, state: State::Unseen });
+                }
+                Err(_) => {
+                    let error = TierError::new(ErrorKind::Unsupported, NAME)
+                        .with_object(&*request.object.path)
+                        .with_detail("a sample of 4 GiB or more does not go from rank to rank");
+                    let _ = out.send(Completion { tag, result: Err(error) }); // or nobody waits for it
+                }
+            }
+        }
+        Self { rank, left: slots.len(), slots, out: out.clone() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Answers a sample; `false` where it was answered.
+    fn answer(&mut self, place: usize, result: Result<Bytes, TierError>) -> bool {
+        let Some(slot) = self.slots.get_mut(place).filter(|slot| slot.state != State::Done) else {
+            return false;
+        };
+        slot.state = State::Done;
+        self.left -= 1;
+        let result = result.map_err(|error| error.with_object(&*slot.path));
+        let _ = self.out.send(Completion { tag: slot.tag, result }); // or nobody waits for it
+        true
+    }
+
+    fn answer_all(&mut self, error: &TierError) {
+        for place in 0..self.slots.len() {
+            self.answer(place, Err(error.clone()));
+        }
+    }
+
+    /// Answers all that is open.
+    pub(crate) fn fail(mut self, why: &WireError) {
+        self.answer_all(&error_of(self.rank, why));
+    }
+
+    fn asks(&self) -> impl ExactSizeIterator<Item = Ask> {
+        let ask = |slot: &Slot| Ask { key: slot.key, due: slot.due, length: u64::from(slot.length) };
+        self.slots.iter().map(ask)
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if self.left > 0 {
+            let detail = format!("rank {} is no longer asked: this process ends", self.rank);
+            self.answer_all(&TierError::new(ErrorKind::Closed, NAME).with_detail(detail));
+        }
+    }
+}
+
+/// What follows a header.
+enum Body {
+    Sample(Header, Buffer),
+    /// Tags, or words that go with an error.
+    Small(Header, Limit<BytesMut>),
+    /// Of nobody's interest: so many bytes are left.
+    Skipped(u64),
+}
+
+/// The task of a connection.
+pub(crate) struct Asking<'a> {
+    remote: &'a Inner,
+    stream: Stream,
+    commands: &'a mut mpsc::UnboundedReceiver<Command>,
+    input: Input,
+    body: Option<Body>,
+    output: Output,
+    requests: HashMap<u64, Batch>,
+    /// Samples in `requests`.
+    open: usize,
+    /// When bytes last came, or something was asked after all was answered.
+    heard: Instant,
+    came: u64,
+    /// Silence was seen once; when it counts.
+    doubt: Option<Instant>,
+    /// When nothing may be unseen of which request.
+    unseen: VecDeque<(Instant, u64)>,
+    /// When which sample has been on its way for too long.
+    reading: VecDeque<(Instant, u64, u32)>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<'a> Asking<'a> {
+    pub(crate) fn new(
+        remote: &'a Inner,
+        stream: Stream,
+        commands: &'a mut mpsc::UnboundedReceiver<Command>,
+    ) -> Self {
+        Self {
+            remote,
+            stream,
+            commands,
+            input: Input::new(),
+            body: None,
+            output: Output::new(),
+            requests: HashMap::new(),
+            open: 0,
+            heard: Instant::now(),
+            came: 0,
+            doubt: None,
+            unseen: VecDeque::new(),
+            reading: VecDeque::new(),
+            timer: None,
+        }
+    }
+
+    /// Whether anything ever came.
+    pub(crate) fn was_useful(&self) -> bool {
+        self.input.came() > 0
+    }
+
+    /// Samples that were asked for and not answered.
+    pub(crate) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Answers all that is open.
+    pub(crate) fn fail(mut self, why: &WireError) {
+        count(&self.remote.asker.counters.lost, self.open as u64);
+        self.requests.drain().for_each(|(_, batch)| batch.fail(why));
+    }
+
+    fn header(&self, kind: Kind, request: u64) -> Header {
+        Header::new(kind, self.remote.asker.identity.job, request)
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Ask(request, batch) => {
+                let asks = Ask::encode(batch.asks());
+                let header = self.header(Kind::Ask, request);
+                self.output.push(header.over(&asks), asks, ());
+                let now = Instant::now();
+                if self.open == 0 {
+                    (self.heard, self.doubt) = (now, None);
+                }
+                count(&self.remote.asker.counters.asked, batch.left as u64);
+                self.open += batch.left;
+                self.unseen.push_back((now + UNSEEN, request));
+                self.requests.insert(request, batch);
+            }
+            Command::Cancel(request) => {
+                let Some(batch) = self.requests.remove(&request) else { return };
+                self.open -= batch.left;
+                self.cancel(request, &[]);
+            }
+        }
+    }
+
+    /// Tells the other end what is no longer wanted.
+    fn cancel(&mut self, request: u64, tags: &[u32]) {
+        let tags = encode_tags(tags);
+        let header = self.header(Kind::Cancel, request);
+        self.output.push(header.over(&tags), tags, ());
+    }
+
+    /// Reads a frame and does what it says; `false` at the end of the stream.
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, WireError>> {
+        if self.body.is_none() {
+            let Some(header) = ready!(self.input.poll_header(&mut self.stream, cx))? else {
+                return Poll::Ready(Ok(false));
+            };
+            self.body = Some(self.expect(header)?);
+        }
+        match &mut self.body {
+            Some(Body::Sample(_, buffer)) => ready!(self.input.poll_body(&mut self.stream, cx, buffer))?,
+            Some(Body::Small(_, bytes)) => ready!(self.input.poll_body(&mut self.stream, cx, bytes))?,
+            Some(Body::Skipped(left)) => ready!(self.input.poll_skip(&mut self.stream, cx, left))?,
+            None => {}
+        }
+        match self.body.take() {
+            Some(Body::Sample(header, buffer)) => self.sample(&header, buffer.freeze()),
+            Some(Body::Small(header, bytes)) => self.small(&header, &bytes.into_inner())?,
+            Some(Body::Skipped(..)) | None => {}
+        }
+        Poll::Ready(Ok(true))
+    }
+
+    /// Where the bytes that follow `header` go.
+    fn expect(&mut self, header: Header) -> Result<Body, WireError> {
+        let length = header.length as usize;
+        let small = || Body::Small(header, BytesMut::with_capacity(length).limit(length));
+        if header.job != self.remote.asker.identity.job {
+            return Err(WireError::malformed("a frame of another job"));
+        }
+        match header.kind {
+            Kind::Alive => Ok(Body::Skipped(0)),
+            Kind::Reading => Ok(small()),
+            Kind::Answer => {
+                if header.status != 0 && length > MOST_WORDS {
+                    return Err(WireError::malformed(format!("an error in {length} bytes")));
+                }
+                let skipped = Body::Skipped(u64::from(header.length));
+                let Some(batch) = self.requests.get_mut(&header.request) else { return Ok(skipped) };
+                let slot = batch.slots.get(header.tag as usize);
+                let Some(slot) = slot.filter(|slot| slot.state != State::Done) else { return Ok(skipped) };
+                if slot.key.id.0 != header.sample {
+                    let detail = format!("sample {} as the answer to {}", header.sample, slot.key);
+                    return Err(WireError::malformed(detail));
+                }
+                if header.status != 0 {
+                    return Ok(small());
+                }
+                let error = if header.length != slot.length {
+                    let detail = format!("{} bytes instead of {}", header.length, slot.length);
+                    TierError::new(ErrorKind::Changed, NAME).with_detail(detail)
+                } else if let Some(buffer) = self.remote.asker.buffers.allocate(length, 1) {
+                    return Ok(Body::Sample(header, buffer));
+                } else {
+                    TierError::new(ErrorKind::Other, NAME)
+                        .with_detail(format!("no memory for {length} bytes"))
+                };
+                self.answer(&header, Err(error));
+                Ok(skipped)
+            }
+            Kind::Ask | Kind::Cancel | Kind::Control => {
+                Err(WireError::malformed(format!("a frame {:?} from who is asked for samples", header.kind)))
+            }
+        }
+    }
+
+    fn sample(&mut self, header: &Header, bytes: Bytes) {
+        let result = if header.fits(&bytes) {
+            count(&self.remote.asker.counters.got, 1);
+            count(&self.remote.asker.counters.got_bytes, bytes.len() as u64);
+            Ok(bytes)
+        } else {
+            let detail = format!("rank {}: the checksum does not match what arrived", self.remote.rank);
+            Err(TierError::new(ErrorKind::Corrupt, NAME).with_detail(detail))
+        };
+        self.answer(header, result);
+    }
+
+    fn small(&mut self, header: &Header, bytes: &[u8]) -> Result<(), WireError> {
+        if !header.fits(bytes) {
+            return Err(WireError::malformed("a frame arrived damaged"));
+        }
+        if let Some(kind) = kind_of(header.status).filter(|_| header.kind == Kind::Answer) {
+            let words = String::from_utf8_lossy(bytes);
+            let colon = if words.is_empty() { "" } else { ": " };
+            let detail = format!("rank {}{colon}{words}", self.remote.rank);
+            self.answer(header, Err(TierError::new(kind, NAME).with_detail(detail)));
+            return Ok(());
+        }
+        let until = Instant::now() + LONGEST;
+        let Some(batch) = self.requests.get_mut(&header.request) else { return Ok(()) };
+        for tag in decode_tags(bytes)? {
+            let slot = batch.slots.get_mut(tag as usize);
+            if let Some(slot) = slot.filter(|slot| slot.state == State::Unseen) {
+                slot.state = State::Reading;
+                self.reading.push_back((until, header.request, tag));
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, header: &Header, result: Result<Bytes, TierError>) {
+        let Some(batch) = self.requests.get_mut(&header.request) else { return };
+        if batch.answer(header.tag as usize, result) {
+            self.open -= 1;
+            if batch.left == 0 {
+                self.requests.remove(&header.request);
+            }
+        }
+    }
+
+    /// Gives up what has taken too long; says when to look again.
+    fn look(&mut self, now: Instant) -> Result<Option<Instant>, WireError> {
+        if self.open == 0 {
+            self.unseen.clear();
+            self.reading.clear();
+            return Ok(None);
+        }
+        let mut next = self.heard + SILENT;
+        if next <= now {
+            // From now on, not from then: this process may have been the one that stood still.
+            next = *self.doubt.get_or_insert((next + LOOK_AGAIN).max(now + LOOK_AGAIN));
+            if next <= now {
+                let detail = format!("it has said nothing for {:.1} s", (now - self.heard).as_secs_f64());
+                return Err(WireError::new(WireErrorKind::Late, detail));
+            }
+        }
+        while let Some(&(until, request)) = self.unseen.front() {
+            if until > now {
+                next = next.min(until);
+                break;
+            }
+            if self.body.is_some() && now < until + (LONGEST - UNSEEN) && self.requests.contains_key(&request)
+            {
+                next = next.min(now + LOOK_AGAIN);
+                break;
+            }
+            self.unseen.pop_front();
+            let slots = self.requests.get(&request).map_or(&[][..], |batch| &batch.slots);
+            let unseen = (0..).zip(slots).filter(|(_, slot)| slot.state == State::Unseen);
+            let unseen: Vec<u32> = unseen.map(|(tag, _)| tag).collect();
+            self.give_up(request, &unseen, UNSEEN, "nothing was said of it in");
+        }
+        while let Some(&(until, request, tag)) = self.reading.front() {
+            let slot = self.requests.get(&request).and_then(|batch| batch.slots.get(tag as usize));
+            if until > now && slot.is_some_and(|slot| slot.state == State::Reading) {
+                next = next.min(until);
+                break;
+            }
+            self.reading.pop_front();
+            if until <= now {
+                self.give_up(request, &[tag], LONGEST, "it was on its way for");
+            }
+        }
+        Ok(Some(next))
+    }
+
+    fn give_up(&mut self, request: u64, tags: &[u32], after: Duration, what: &str) {
+        let Some(batch) = self.requests.get_mut(&request) else { return };
+        let detail = format!("rank {}: {what} {} s", self.remote.rank, after.as_secs());
+        let error = TierError::new(ErrorKind::Transient, NAME).with_detail(detail);
+        let mut open = |tag: &u32| batch.answer(*tag as usize, Err(error.clone()));
+        let given_up: Vec<u32> = tags.iter().copied().filter(|tag| open(tag)).collect();
+        if given_up.is_empty() {
+            return;
+        }
+        self.open -= given_up.len();
+        count(&self.remote.asker.counters.late, given_up.len() as u64);
+        if batch.left == 0 {
+            self.requests.remove(&request);
+        }
+        self.cancel(request, &given_up);
+    }
+
+    /// All that can be done without waiting; the connection's end is an error.
+    fn go_on(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
+        while let Poll::Ready(frame) = self.poll_frame(cx) {
+            if !frame? {
+                return Err(WireError::new(WireErrorKind::Gone, "it closed the connection"));
+            }
+        }
+        if self.input.came() > self.came {
+            (self.came, self.heard, self.doubt) = (self.input.came(), Instant::now(), None);
+        }
+        while let Poll::Ready(command) = self.commands.poll_recv(cx) {
+            match command {
+                Some(command) => self.command(command),
+                None => return Err(WireError::new(WireErrorKind::Gone, "nobody asks any more")),
+            }
+        }
+        loop {
+            if let Poll::Ready(written) = self.output.poll_write(&mut self.stream, cx) {
+                written?;
+            }
+            let now = Instant::now();
+            let waiting = self.output.waiting();
+            let Some(next) = self.look(now)? else { return Ok(()) };
+            if self.output.waiting() > waiting {
+                continue; // something was cancelled
+            }
+            let timer = match &mut self.timer {
+                // One that rings earlier is let ring: putting it off at each frame would cost more.
+                Some(timer) if timer.deadline() <= now || timer.deadline() > next => {
+                    timer.as_mut().reset(next);
+                    timer
+                }
+                Some(timer) => timer,
+                None => self.timer.insert(Box::pin(sleep_until(next))),
+            };
+            if Future::poll(timer.as_mut(), cx).is_pending() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Future for Asking<'_> {
+    /// Why the connection ended.
+    type Output = WireError;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WireError> {
+        match self.get_mut().go_on(cx) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(error),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What a process did for others and others for it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Sums of one process, kept as it goes.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub(crate) served: AtomicU64,
+    pub(crate) served_bytes: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) asked: AtomicU64,
+    pub(crate) got: AtomicU64,
+    pub(crate) got_bytes: AtomicU64,
+    pub(crate) late: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) strangers: AtomicU64,
+}
+
+/// The sums at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tally {
+    /// Samples that others were sent.
+    pub served: u64,
+    /// Their bytes.
+    pub served_bytes: u64,
+    /// Samples that others asked for and were told why they do not get them.
+    pub refused: u64,
+    /// Samples that others were asked for.
+    pub asked: u64,
+    /// Samples that came.
+    pub got: u64,
+    /// Their bytes.
+    pub got_bytes: u64,
+    /// Samples that were given up because nothing was said of them in time.
+    pub late: u64,
+    /// Samples that were given up because their rank fell silent or its connection ended.
+    pub lost: u64,
+    /// Connections of somebody who did not prove to be of this job.
+    pub strangers: u64,
+}
+
+impl Counters {
+    /// The sums now.
+    pub fn read(&self) -> Tally {
+        Tally {
+            served: self.served.load(Relaxed),
+            served_bytes: self.served_bytes.load(Relaxed),
+            refused: self.refused.load(Relaxed),
+            asked: self.asked.load(Relaxed),
+            got: self.got.load(Relaxed),
+            got_bytes: self.got_bytes.load(Relaxed),
+            late: self.late.load(Relaxed),
+            lost: self.lost.load(Relaxed),
+            strangers: self.strangers.load(Relaxed),
+        }
+    }
+}
+
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Relaxed);
+}

@@ -1,0 +1,157 @@
+//! Those who have connected and not yet proved who they are.
+//!
+//! They are few at any time, whoever they are: who comes when the doorway is full takes the place of another, of one that has
+//! said nothing if there is such a one, and else of the one that has been there longest. A rank says at once what it has to
+//! say and is through in two round trips; ten thousand strangers who hold connections and say nothing push out each other.
+//! Turning newcomers away instead would let the first strangers lock all ranks out for as long as a handshake may take.
+//!
+//! Strangers are written of once a minute, in one line with their number.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// How often strangers are written of.
+pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// The places of those who have not proved themselves.
+#[derive(Debug)]
+pub(crate) struct Doorway {
+    most: usize,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    waiting: VecDeque<Waiting>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    spoke: Arc<AtomicBool>,
+    /// Dropping it tells who waits to leave.
+    _out: oneshot::Sender<()>,
+}
+
+/// A place in the doorway, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    doorway: Arc<Doorway>,
+    number: u64,
+    /// Set when something sensible was said.
+    pub(crate) spoke: Arc<AtomicBool>,
+    /// Ends when another takes the place.
+    pub(crate) out: oneshot::Receiver<()>,
+}
+
+impl Doorway {
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most: most.max(1), inside: Mutex::default() }
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place, another's if need be.
+    pub(crate) fn enter(self: &Arc<Self>) -> Place {
+        let mut inside = self.inside();
+        if inside.waiting.len() >= self.most {
+            inside.push_out();
+        }
+        let (sender, out) = oneshot::channel();
+        let spoke = Arc::new(AtomicBool::new(false));
+        let number = inside.next;
+        inside.next += 1;
+        inside.waiting.push_back(Waiting { number, spoke: Arc::clone(&spoke), _out: sender });
+        drop(inside);
+        Place { doorway: Arc::clone(self), number, spoke, out }
+    }
+
+    /// Makes one of them leave, where there is one.
+    pub(crate) fn push_out(&self) {
+        self.inside().push_out();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.inside().waiting.len()
+    }
+}
+
+impl Inside {
+    fn push_out(&mut self) {
+        let silent = self.waiting.iter().position(|waiting| !waiting.spoke.load(Relaxed));
+        self.waiting.remove(silent.unwrap_or(0));
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.doorway.inside().waiting.retain(|waiting| waiting.number != self.number);
+    }
+}
+
+/// When to write of strangers.
+#[derive(Debug, Default)]
+pub(crate) struct StrangerLog {
+    since: u64,
+    last: Option<Instant>,
+}
+
+impl StrangerLog {
+    /// One more; says how many to write of, where it is time.
+    pub(crate) fn note(&mut self, now: Instant) -> Option<u64> {
+        self.since += 1;
+        self.due(now)
+    }
+
+    /// How many to write of now, if any.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<u64> {
+        let early = self.last.is_some_and(|last| now.duration_since(last) < LOG_EVERY);
+        if early || self.since == 0 {
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_says_nothing_leaves_first_and_then_who_came_first() {
+        let doorway = Arc::new(Doorway::new(3));
+        let mut places: Vec<Place> = (0..3).map(|_| doorway.enter()).collect();
+        places[0].spoke.store(true, Relaxed);
+        let out = |place: &mut Place| place.out.try_recv() == Err(oneshot::error::TryRecvError::Closed);
+        places.push(doorway.enter());
+        assert_eq!(places.iter_mut().map(out).collect::<Vec<_>>(), [false, true, false, false]);
+        places.iter().for_each(|place| place.spoke.store(true, Relaxed));
+        places.push(doorway.enter());
+        assert_eq!(places.iter_mut().map(out).collect::<Vec<_>>(), [true, true, false, false, false]);
+        assert_eq!(doorway.len(), 3);
+        drop(places);
+        assert_eq!(doorway.len(), 0);
+    }
+
+    #[test]
+    fn strangers_are_written_of_at_once_and_then_once_a_minute() {
+        let (mut log, start) = (StrangerLog::default(), Instant::now());
+        assert_eq!(log.note(start), Some(1));
+        for second in 1..60 {
+            assert_eq!(log.note(start + Duration::from_secs(second)), None);
+        }
+        assert_eq!(log.due(start + LOG_EVERY), Some(59));
+        assert_eq!(log.due(start + LOG_EVERY * 5), None, "nothing to write");
+        assert_eq!(log.note(start + LOG_EVERY * 6), Some(1));
+    }
+}

@@ -1,0 +1,329 @@
+//! Another rank, as one that asks it sees it.
+//!
+//! The connection is opened when something is asked for the first time, and stays. When it breaks, all that was asked on it
+//! fails at once (the sample is worth reading elsewhere more than waiting for), and the next question opens another, after
+//! a wait that doubles with each failure in a row. Questions that come during the wait fail at once as well. How often
+//! that may happen before nobody asks any more is the breaker's matter (`foreread-layers`), not this module's.
+//!
+//! No question waits longer than [`CONNECT`] for the connection and then as `asking.rs` says.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context as Task, Poll};
+use std::time::Duration;
+
+use foreread_tier::{Buffers, Completion, Completions, Context, ErrorKind, ReadRequest, TierError};
+use foreread_types::Rank;
+use futures::StreamExt;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+use crate::asking::{Asking, Batch, Command, NAME};
+use crate::frame::MOST_ASKED;
+use crate::handshake::{self, Identity, Purpose};
+use crate::{Address, Counters, Network, Stream, WireError, WireErrorKind};
+
+/// The most that connecting and proving may take together.
+pub const CONNECT: Duration = Duration::from_secs(1);
+
+/// The longest wait after a first failure, and what it does not grow beyond.
+pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+/// What all questions of a process have in common.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    pub(crate) identity: Identity,
+    pub(crate) network: Arc<dyn Network>,
+    pub(crate) buffers: Arc<dyn Buffers>,
+    pub(crate) runtime: Handle,
+    pub(crate) seed: u64,
+    pub(crate) counters: Arc<Counters>,
+}
+
+impl Asker {
+    /// Asks as `identity` over `network`, with the memory, the runtime and the seed of `context`.
+    pub fn new(
+        identity: Identity,
+        network: Arc<dyn Network>,
+        context: &Context,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let (buffers, runtime) = (Arc::clone(&context.buffers), context.runtime.clone());
+        Self { identity, network, buffers, runtime, seed: context.seed, counters }
+    }
+
+    /// The rank `rank`, which listens at any of `addresses`. Sockets of this node are tried first.
+    pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<Remote> {
+        let state = Mutex::new(State { addresses: Vec::new(), link: Link::None, failures: 0 });
+        let inner = Inner { asker: self.clone(), rank, requests: AtomicU64::new(0), state };
+        let remote = Remote(Arc::new(inner));
+        remote.moved(addresses);
+        Arc::new(remote)
+    }
+}
+
+/// Another rank. Dropping it closes the connection when nobody waits for answers any more.
+pub struct Remote(Arc<Inner>);
+
+/// What the connection's task knows too.
+pub(crate) struct Inner {
+    pub(crate) asker: Asker,
+    pub(crate) rank: Rank,
+    /// How many requests were made: their numbers.
+    requests: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    addresses: Vec<Address>,
+    link: Link,
+    /// In a row.
+    failures: u32,
+}
+
+enum Link {
+    /// Nothing is known against it.
+    None,
+    /// There is a task, which has a connection or is opening one.
+    Some(mpsc::UnboundedSender<Command>),
+    /// It failed, and is not tried until then.
+    Down { until: Instant, why: WireError },
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.0.state();
+        let link = match &state.link {
+            Link::None => "none",
+            Link::Some(_) => "open",
+            Link::Down { .. } => "down",
+        };
+        let addresses = &state.addresses;
+        f.debug_struct("Remote")
+            .field("rank", &self.0.rank)
+            .field("addresses", addresses)
+            .field("link", &link)
+            .finish()
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.0.state().link = Link::None;
+    }
+}
+
+impl Remote {
+    /// Which rank it is.
+    pub fn rank(&self) -> Rank {
+        self.0.rank
+    }
+
+    /// It listens elsewhere from now on: it was started again. An open connection stays until it breaks.
+    pub fn moved(&self, mut addresses: Vec<Address>) {
+        addresses.sort();
+        let mut state = self.0.state();
+        if state.addresses != addresses {
+            (state.addresses, state.failures) = (addresses, 0);
+            if matches!(state.link, Link::Down { .. }) {
+                state.link = Link::None;
+            }
+        }
+    }
+
+    /// Whether asking it now fails at once.
+    pub fn is_down(&self) -> bool {
+        matches!(self.0.state().link, Link::Down { until, .. } if Instant::now() < until)
+    }
+
+    /// Asks for samples.
+    pub(crate) fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        let (out, incoming) = mpsc::unbounded_channel();
+        let mut answers = Answers { incoming, left: batch.len(), asked: Vec::new() };
+        let mut batch = batch.into_iter().peekable();
+        while batch.peek().is_some() {
+            let part = Batch::new(self.0.rank, batch.by_ref().take(MOST_ASKED), &out);
+            if part.is_empty() {
+                continue; // refused already
+            }
+            let number = self.0.requests.fetch_add(1, Relaxed);
+            if let Some(link) = self.0.send(number, part) {
+                answers.asked.push((number, link));
+            }
+        }
+        answers.boxed()
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a part to the connection's task, which is started if there is none; says where to cancel it.
+    fn send(self: &Arc<Self>, number: u64, batch: Batch) -> Option<mpsc::UnboundedSender<Command>> {
+        let mut state = self.state();
+        match &state.link {
+            Link::Down { until, why } if Instant::now() < *until => {
+                let why = why.clone();
+                drop(state);
+                batch.fail(&why);
+                return None;
+            }
+            Link::Some(link) => {
+                // The task leaves the state before it stops listening.
+                if link.send(Command::Ask(number, batch)).is_ok() {
+                    return Some(link.clone());
+                }
+                return None; // the task was ended with its runtime; the batch has said so
+            }
+            Link::None | Link::Down { .. } => {}
+        }
+        let (link, commands) = mpsc::unbounded_channel();
+        let sent = link.send(Command::Ask(number, batch)).is_ok();
+        state.link = Link::Some(link.clone());
+        drop(state);
+        self.asker.runtime.spawn(Arc::clone(self).run(commands, link.downgrade()));
+        sent.then_some(link)
+    }
+
+    /// The task of a connection, from its opening to its end.
+    async fn run(
+        self: Arc<Self>,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+        link: mpsc::WeakUnboundedSender<Command>,
+    ) {
+        let listed = Listed(&self, link);
+        let (error, was_useful, lost) = match self.open().await {
+            Ok(stream) => {
+                let mut asking = Asking::new(&self, stream, &mut commands);
+                let error = (&mut asking).await;
+                let (useful, lost) = (asking.was_useful(), asking.open());
+                asking.fail(&error);
+                (error, useful, lost > 0)
+            }
+            Err(error) => (error, false, true),
+        };
+        tracing::debug!(rank = %self.rank, %error, "a connection to a rank ended");
+        {
+            let mut state = self.state();
+            state.failures = if was_useful { 1 } else { state.failures.saturating_add(1) };
+            // A connection that ends while nobody waits for anything was put down, not broken.
+            // Still this one: it may have been given up.
+            if listed.is_listed(&state) {
+                state.link = if lost {
+                    let until = Instant::now() + self.backoff(state.failures);
+                    Link::Down { until, why: error.clone() }
+                } else {
+                    Link::None
+                };
+            }
+            commands.close();
+        }
+        while let Ok(command) = commands.try_recv() {
+            if let Command::Ask(_, batch) = command {
+                batch.fail(&error);
+            }
+        }
+    }
+
+    fn backoff(&self, failures: u32) -> Duration {
+        let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
+        let bound = BACKOFF.0.saturating_mul(doubled).min(BACKOFF.1);
+        let drawn = mix(self.asker.seed ^ mix(u64::from(self.rank.0) << 32 | u64::from(failures)));
+        // Between half of it and all: never at once.
+        bound.mul_f64(0.5 + 0.5 * ((drawn >> 11) as f64 / (1u64 << 53) as f64))
+    }
+
+    async fn open(&self) -> Result<Stream, WireError> {
+        let addresses = self.state().addresses.clone();
+        let until = Instant::now() + CONNECT;
+        let mut last = None;
+        for (address, after) in addresses.iter().zip((0..addresses.len() as u32).rev()) {
+            let left = until.saturating_duration_since(Instant::now());
+            // An address that does not answer leaves time for the others.
+            let patience = if after == 0 { left } else { left / 2 };
+            let Asker { identity, network, .. } = &self.asker;
+            let open = handshake::open(&**network, address, identity, Purpose::Samples, Some(self.rank));
+            let error = match timeout(patience, open).await {
+                Ok(Ok((stream, _))) => return Ok(stream),
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let detail = format!("no answer in {:.1} s", patience.as_secs_f64());
+                    WireError::new(WireErrorKind::Late, detail)
+                }
+            };
+            last = Some(error.with(address));
+        }
+        Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Gone, "no address of it is known")))
+    }
+}
+
+/// Leaves no task listed that is no more, whatever ends it.
+struct Listed<'a>(&'a Inner, mpsc::WeakUnboundedSender<Command>);
+
+impl Listed<'_> {
+    fn is_listed(&self, state: &State) -> bool {
+        let own = self.1.upgrade();
+        matches!((&state.link, own), (Link::Some(link), Some(own)) if link.same_channel(&own))
+    }
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        if self.is_listed(&state) {
+            state.link = Link::None;
+        }
+    }
+}
+
+/// SplitMix64's output function.
+const fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The answers to a batch. Dropping it cancels what has not come.
+struct Answers {
+    incoming: mpsc::UnboundedReceiver<Completion>,
+    left: usize,
+    /// The requests that it was made of, and where to cancel them.
+    asked: Vec<(u64, mpsc::UnboundedSender<Command>)>,
+}
+
+impl futures::Stream for Answers {
+    type Item = Completion;
+
+    fn poll_next(mut self: std::pin::Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Option<Completion>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let next = std::task::ready!(self.incoming.poll_recv(cx));
+        self.left = if next.is_some() { self.left - 1 } else { 0 };
+        Poll::Ready(next)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.left))
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        if self.left > 0 {
+            for (number, link) in &self.asked {
+                let _ = link.send(Command::Cancel(*number)); // nothing to cancel where the task is gone
+            }
+        }
+    }
+}
+
+/// What a failed connection means for a sample.
+pub(crate) fn error_of(rank: Rank, why: &WireError) -> TierError {
+    TierError::new(ErrorKind::Transient, NAME).with_detail(format!("rank {rank}: {why}"))
+}

@@ -1,0 +1,255 @@
+//! Who answers other ranks.
+//!
+//! One task for each listener takes connections, and one for each connection proves who is there and then serves it. Those
+//! who have not proved themselves stand in the doorway (`doorway.rs`), which has few places; those of other ranks are handed
+//! to the meeting or served (`serving.rs`). Nothing that a stranger sends is kept, and nothing of his is written to a log but
+//! one line a minute.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use foreread_tier::Serve;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use crate::counters::count;
+use crate::doorway::{Doorway, LOG_EVERY, Place, StrangerLog};
+use crate::handshake::{self, Identity, PATIENCE, Purpose};
+use crate::serving::Serving;
+use crate::{Address, Connection, Counters, Greeting, Listener, Stream, WireError, WireErrorKind};
+
+/// Meetings that wait to be taken.
+const MEETINGS: usize = 1024;
+
+/// How long to wait before the next connection is taken after one could not be.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Bytes in one permit of the budget: permits are counted in 32 bits.
+const PIECE: u64 = 1024;
+
+/// How much others may be given at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Bytes of answers that may wait to be written, over all connections; beside it one answer on each.
+    pub budget: u64,
+    /// Bytes of one connection that may be asked of the engine or wait to be written; one sample always may.
+    pub share: u64,
+    /// Connections that have not proved themselves, at one time.
+    pub doorway: usize,
+}
+
+impl Default for Settings {
+    /// 32 MiB, of which one connection gets 4 MiB; 64 in the doorway.
+    fn default() -> Self {
+        Self { budget: 32 << 20, share: 4 << 20, doorway: 64 }
+    }
+}
+
+impl Settings {
+    /// The same with another budget.
+    #[must_use]
+    pub const fn with_budget(self, bytes: u64) -> Self {
+        Self { budget: bytes, ..self }
+    }
+
+    /// The same with another share for one connection.
+    #[must_use]
+    pub const fn with_share(self, bytes: u64) -> Self {
+        Self { share: bytes, ..self }
+    }
+
+    /// The same with another doorway.
+    #[must_use]
+    pub const fn with_doorway(self, places: usize) -> Self {
+        Self { doorway: places, ..self }
+    }
+
+    fn permits(&self) -> u32 {
+        (self.budget / PIECE).clamp(1, u64::from(u32::MAX >> 3)) as u32
+    }
+
+    /// The permits that so many bytes take; never more than there are.
+    pub(crate) fn pieces(&self, bytes: u64) -> u32 {
+        bytes.div_ceil(PIECE).clamp(1, u64::from(self.permits())) as u32
+    }
+}
+
+/// What all connections share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) identity: Identity,
+    pub(crate) settings: Settings,
+    pub(crate) counters: Arc<Counters>,
+    /// The budget.
+    pub(crate) room: Arc<Semaphore>,
+    source: RwLock<Option<Weak<dyn Serve>>>,
+    meetings: mpsc::Sender<(Greeting, Connection)>,
+    doorway: Arc<Doorway>,
+    strangers: Mutex<StrangerLog>,
+}
+
+impl Shared {
+    /// Who has the samples, where there is somebody.
+    pub(crate) fn source(&self) -> Option<Arc<dyn Serve>> {
+        self.source.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade)
+    }
+
+    /// Somebody did not prove to be of this job.
+    fn stranger(&self, from: &str, error: &WireError) {
+        count(&self.counters.strangers, 1);
+        let log = self.strangers.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now());
+        if let Some(count) = log {
+            tracing::warn!(count, last = from, %error, "refused connections of strangers");
+        }
+    }
+
+    /// Writes of those strangers that were not written of.
+    fn log_strangers(&self) {
+        let log = self.strangers.lock().unwrap_or_else(PoisonError::into_inner).due(Instant::now());
+        if let Some(count) = log {
+            tracing::warn!(count, "refused connections of strangers");
+        }
+    }
+}
+
+/// Answers other ranks for as long as it lives.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    addresses: Vec<Address>,
+    meetings: Mutex<Option<mpsc::Receiver<(Greeting, Connection)>>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Answers on all `listeners`, by tasks of `runtime`. What others ask for is not held until [`serve`](Self::serve) says
+    /// who has it.
+    pub fn start(
+        runtime: &Handle,
+        identity: Identity,
+        listeners: Vec<Box<dyn Listener>>,
+        settings: Settings,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let (sender, meetings) = mpsc::channel(MEETINGS);
+        let shared = Arc::new(Shared {
+            identity,
+            settings,
+            counters,
+            room: Arc::new(Semaphore::new(settings.permits() as usize)),
+            source: RwLock::default(),
+            meetings: sender,
+            doorway: Arc::new(Doorway::new(settings.doorway)),
+            strangers: Mutex::default(),
+        });
+        let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
+        let take = |listener| runtime.spawn(take(listener, Arc::clone(&shared)));
+        let tasks = listeners.into_iter().map(take).collect();
+        Self { shared, addresses, meetings: Mutex::new(Some(meetings)), tasks }
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Has `source` answer from now on.
+    pub fn serve(&self, source: Weak<dyn Serve>) {
+        *self.shared.source.write().unwrap_or_else(PoisonError::into_inner) = Some(source);
+    }
+
+    /// The connections of ranks that want to meet, for whoever takes them first. They wait until somebody does; when the
+    /// receiver is dropped, such connections are refused.
+    pub fn meetings(&self) -> Option<mpsc::Receiver<(Greeting, Connection)>> {
+        self.meetings.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// What was done.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.shared.counters
+    }
+
+    /// Bytes of the budget that are in use.
+    pub fn in_use(&self) -> u64 {
+        let free = self.shared.room.available_permits() as u64;
+        (u64::from(self.shared.settings.permits()) - free) * PIECE
+    }
+}
+
+impl Drop for Server {
+    /// Ends all connections.
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Takes the connections of one listener. Their tasks end with it.
+async fn take(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    let mut minute = interval(LOG_EVERY);
+    minute.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, from)) => {
+                    let place = shared.doorway.enter();
+                    connections.spawn(attend(stream, from, place, Arc::clone(&shared)));
+                }
+                Err(error) => {
+                    pause(&shared, listener.address(), error).await;
+                }
+            },
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            _ = minute.tick() => shared.log_strangers(),
+        }
+    }
+}
+
+/// No connection could be taken: those who are no ranks yet give up what they hold.
+async fn pause(shared: &Shared, address: &Address, error: io::Error) {
+    shared.doorway.push_out();
+    shared.stranger("nobody", &WireError::io(&format!("{address}: cannot take a connection"), error));
+    sleep(PAUSE).await;
+}
+
+/// One connection, from its first byte to its last.
+async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shared>) {
+    let wanted = |purpose| purpose == Purpose::Samples || !shared.meetings.is_closed();
+    let answer = handshake::answer(stream, from.clone(), &shared.identity, wanted, &place.spoke);
+    let answered = tokio::select! {
+        answered = timeout(PATIENCE, answer) => answered.unwrap_or_else(|_| {
+            let detail = format!("it did not say who it is in {} s", PATIENCE.as_secs());
+            Err(WireError::new(WireErrorKind::Late, detail))
+        }),
+        _ = &mut place.out => {
+            Err(WireError::new(WireErrorKind::Late, "it said nothing, and others came"))
+        }
+    };
+    drop(place);
+    let (stream, greeting) = match answered {
+        Ok(answered) => answered,
+        // Who got so far knows the token: a mix-up, which its own end is told of as well.
+        Err(error) if matches!(error.kind(), WireErrorKind::OtherJob | WireErrorKind::Unwanted) => {
+            tracing::warn!(from, %error, "refused a connection");
+            return;
+        }
+        Err(error) => return shared.stranger(&from, &error),
+    };
+    match greeting.purpose {
+        Purpose::Samples => {
+            let rank = greeting.rank;
+            if let Err(error) = Serving::new(Arc::clone(&shared), rank, stream).await {
+                tracing::debug!(%rank, from, %error, "a connection of a rank ended");
+            }
+        }
+        Purpose::Meeting => {
+            let connection = Connection::new(stream, shared.identity.job);
+            // Refused by then: the connection closes, which its other end sees.
+            let _ = shared.meetings.send((greeting, connection)).await;
+        }
+    }
+}

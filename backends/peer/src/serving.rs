@@ -1,0 +1,469 @@
+//! One connection on which another rank asks.
+//!
+//! All of it is one task, which reads questions, starts them, and writes what is said of them, each as far as it goes
+//! without waiting for the others. What it may hold is bounded:
+//!
+//! * Samples that were handed to the engine of which nothing was said, and answers that wait to be written, have
+//!   together at most [`Settings::share`] bytes (or are one sample). The engine's word that it reads a sample frees its place:
+//!   samples that come from the origin do not hold up those that are in memory.
+//! * Answers that wait on all connections have at most [`Settings::budget`] bytes beside one on each connection. So a rank that
+//!   does not read what it asked for holds its share and no more, a sample larger than the budget leaves when its
+//!   connection has nothing else, and there is no state in which two ranks wait for each other: each always has room for one
+//!   answer more.
+//! * Questions wait where they arrived, the earliest due first; beyond [`MOST_OPEN`] the connection is not read, and who
+//!   asks finds it full.
+//!
+//! Who asks must know that this end lives although it has nothing to say yet, so while something is open a frame leaves
+//! every [`ALIVE`]. Questions that had to wait here are said to be on their way after [`TELL`].
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::buf::Limit;
+use bytes::{BufMut, Bytes, BytesMut};
+use foreread_tier::{Asked, TierError};
+use foreread_types::{Rank, SampleId, Tick};
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::SelectAll;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::chunk::{Chunk, Event, Said, Slot, State};
+use crate::counters::count;
+use crate::frame::{Ask, Header, Kind, MOST_WORDS, decode_tags, encode_tags, status_of};
+use crate::input::Input;
+use crate::output::Output;
+use crate::server::Shared;
+use crate::{Stream, WireError, WireErrorKind};
+
+#[cfg(doc)]
+use crate::Settings;
+
+/// While something is open, no longer than this passes without a frame.
+pub const ALIVE: Duration = Duration::from_millis(100);
+
+/// A sample that waits here for this long is said to be on its way.
+pub const TELL: Duration = Duration::from_millis(300);
+
+/// A connection that takes no byte for so long is given up.
+pub const STALLED: Duration = Duration::from_secs(10);
+
+/// Samples that one connection may have asked for and not got.
+pub const MOST_OPEN: usize = 64 << 10;
+
+/// Bytes that are handed to the engine in one call, and samples.
+const CHUNK: (u64, usize) = (1 << 20, 64);
+
+/// What is known of a request.
+struct Request {
+    /// One bit a sample: still wanted.
+    open: Vec<u64>,
+    left: usize,
+    since: Instant,
+    told: bool,
+}
+
+impl Request {
+    fn new(samples: usize) -> Self {
+        let bits =
+            |place: usize| if samples - place * 64 < 64 { (1 << (samples % 64)) - 1 } else { u64::MAX };
+        let open = (0..samples.div_ceil(64)).map(bits).collect();
+        Self { open, left: samples, since: Instant::now(), told: false }
+    }
+
+    /// Takes one out; `false` where it was not in.
+    fn close(&mut self, tag: u32) -> bool {
+        let (word, bit) = (tag as usize / 64, 1u64 << (tag % 64));
+        match self.open.get_mut(word) {
+            Some(word) if *word & bit != 0 => {
+                *word &= !bit;
+                self.left -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn is_open(&self, tag: u32) -> bool {
+        self.open.get(tag as usize / 64).is_some_and(|word| word & (1 << (tag % 64)) != 0)
+    }
+}
+
+/// A sample that waits to be started. Ordered by need, then by arrival.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Queued {
+    due: Tick,
+    request: u64,
+    tag: u32,
+    dataset: u32,
+    sample: SampleId,
+    length: u64,
+}
+
+type Room = Option<OwnedSemaphorePermit>;
+
+/// The task of a connection.
+pub(crate) struct Serving {
+    shared: Arc<Shared>,
+    from: Rank,
+    stream: Stream,
+    input: Input,
+    body: Option<(Header, Limit<BytesMut>)>,
+    output: Output<Room>,
+    requests: HashMap<u64, Request>,
+    /// Samples in `requests`.
+    open: usize,
+    queue: BinaryHeap<Reverse<Queued>>,
+    started: SelectAll<Chunk>,
+    /// Bytes that were started and of which nothing was said.
+    silent: u64,
+    /// To be said to be on their way.
+    reading: Vec<(u64, u32)>,
+    /// An answer for which there is no room yet, and its turn.
+    held: Option<(Header, Bytes, BoxFuture<'static, Room>)>,
+    /// When something last left, or began to wait.
+    sent: Instant,
+    /// When to look again for what has waited long.
+    look: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Serving {
+    pub(crate) fn new(shared: Arc<Shared>, from: Rank, stream: Stream) -> Self {
+        Self {
+            shared,
+            from,
+            stream,
+            input: Input::new(),
+            body: None,
+            output: Output::new(),
+            requests: HashMap::new(),
+            open: 0,
+            queue: BinaryHeap::new(),
+            started: SelectAll::new(),
+            silent: 0,
+            reading: Vec::new(),
+            held: None,
+            sent: Instant::now(),
+            look: Instant::now(),
+            timer: None,
+        }
+    }
+
+    fn job(&self) -> u64 {
+        self.shared.identity.job
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
+        let before = self.output.left_ever();
+        if let Poll::Ready(done) = self.output.poll_write(&mut self.stream, cx) {
+            done?;
+        }
+        if self.output.left_ever() > before {
+            self.sent = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// The next frame and what follows it.
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<(Header, Bytes)>, WireError>> {
+        if self.body.is_none() {
+            match self.input.poll_header(&mut self.stream, cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(None)) => return Poll::Ready(Ok(None)),
+                Poll::Ready(Ok(Some(header))) => {
+                    let wanted = matches!(header.kind, Kind::Ask | Kind::Cancel) && header.job == self.job();
+                    if !wanted {
+                        let detail = format!("a frame {:?} from who asks for samples", header.kind);
+                        return Poll::Ready(Err(WireError::malformed(detail)));
+                    }
+                    let length = header.length as usize; // bounded by its kind
+                    self.body = Some((header, BytesMut::with_capacity(length).limit(length)));
+                }
+            }
+        }
+        if let Some((_, body)) = &mut self.body {
+            std::task::ready!(self.input.poll_body(&mut self.stream, cx, body))?;
+        }
+        let Some((header, body)) = self.body.take() else { return Poll::Pending };
+        let payload = body.into_inner().freeze();
+        if header.fits(&payload) {
+            Poll::Ready(Ok(Some((header, payload))))
+        } else {
+            Poll::Ready(Err(WireError::malformed("a question arrived damaged")))
+        }
+    }
+
+    fn take_in(&mut self, header: &Header, payload: &Bytes) -> Result<(), WireError> {
+        let request = header.request;
+        if header.kind == Kind::Cancel {
+            let tags: Vec<u32> = decode_tags(payload)?.collect();
+            self.cancel(request, &tags);
+            return Ok(());
+        }
+        let asks = Ask::decode(payload)?;
+        if self.requests.insert(request, Request::new(asks.len())).is_some() {
+            return Err(WireError::malformed(format!("request {request} was made twice")));
+        }
+        if self.open == 0 {
+            self.sent = Instant::now();
+        }
+        self.open += asks.len();
+        self.queue.extend(asks.into_iter().zip(0..).map(|(ask, tag)| {
+            let (dataset, sample) = (ask.key.dataset.0, ask.key.id);
+            Reverse(Queued { due: ask.due, request, tag, dataset, sample, length: ask.length })
+        }));
+        Ok(())
+    }
+
+    /// These are no longer wanted; all of the request where none is named.
+    fn cancel(&mut self, request: u64, tags: &[u32]) {
+        let Some(known) = self.requests.get_mut(&request) else { return };
+        let closed = match tags {
+            [] => std::mem::take(&mut known.left),
+            tags => tags.iter().filter(|tag| known.close(**tag)).count(),
+        };
+        self.open -= closed;
+        if known.left == 0 {
+            self.requests.remove(&request);
+            let (ended, kept): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut self.started).into_iter().partition(|chunk| chunk.request == request);
+            self.silent -= ended.iter().map(Chunk::silent).sum::<u64>();
+            self.started.extend(kept);
+            return;
+        }
+        for chunk in self.started.iter_mut().filter(|chunk| chunk.request == request) {
+            self.silent -= tags.iter().map(|tag| chunk.forget(*tag)).sum::<u64>();
+        }
+    }
+
+    /// Hands what is due first to the engine; `false` where there is nothing, or no room.
+    fn start(&mut self) -> bool {
+        let share = self.shared.settings.share;
+        let waiting = self.output.waiting() as u64;
+        let mut slots: Vec<Slot> = Vec::new();
+        let mut asked: Vec<Asked> = Vec::new();
+        let (mut request, mut bytes) = (0, 0u64);
+        while let Some(Reverse(next)) = self.queue.peek() {
+            let known = self.requests.get(&next.request);
+            if !known.is_some_and(|known| known.is_open(next.tag)) {
+                self.queue.pop(); // cancelled
+                continue;
+            }
+            let held = (self.silent + waiting).saturating_add(bytes);
+            let fits = held == 0 || held.saturating_add(next.length) <= share;
+            let same = slots.is_empty() || next.request == request;
+            if !fits || !same || slots.len() == CHUNK.1 || bytes >= CHUNK.0 {
+                break;
+            }
+            let Some(Reverse(next)) = self.queue.pop() else { break };
+            request = next.request;
+            bytes = bytes.saturating_add(next.length);
+            let key = foreread_types::SampleKey::new(next.dataset.into(), next.sample);
+            asked.push(Asked { tag: slots.len() as u32, key, due: next.due });
+            let state = State::Silent;
+            slots.push(Slot { tag: next.tag, sample: next.sample, length: next.length, state });
+        }
+        if slots.is_empty() {
+            return false;
+        }
+        self.silent = self.silent.saturating_add(bytes);
+        let answers = self.shared.source().map(|source| source.serve(self.from, asked));
+        self.started.push(Chunk::new(request, slots, answers));
+        true
+    }
+
+    /// Passes on what the engine says; `false` where it says nothing, or there is no room to pass it on.
+    fn pass_on(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Some((header, payload, turn)) = &mut self.held {
+            let room = match turn.as_mut().poll(cx) {
+                Poll::Ready(room) => room,
+                Poll::Pending if self.output.is_empty() => None,
+                Poll::Pending => return false,
+            };
+            let (header, payload) = (*header, std::mem::take(payload));
+            self.held = None;
+            self.output.push(header, payload, room);
+        }
+        let mut any = false;
+        while self.held.is_none() && (self.output.waiting() as u64) < self.shared.settings.share {
+            match self.started.poll_next_unpin(cx) {
+                Poll::Ready(Some(event)) => self.say(event),
+                Poll::Ready(None) | Poll::Pending => break,
+            }
+            any = true;
+        }
+        self.say_reading();
+        any
+    }
+
+    fn say(&mut self, event: Event) {
+        self.silent -= event.freed;
+        let Some(known) = self.requests.get_mut(&event.request) else { return };
+        let result = match event.said {
+            Said::Reading => {
+                self.reading.push((event.request, event.tag));
+                return;
+            }
+            Said::Done(result) => result,
+        };
+        if !known.close(event.tag) {
+            return;
+        }
+        self.open -= 1;
+        if known.left == 0 {
+            self.requests.remove(&event.request);
+        }
+        let header =
+            Header { sample: event.sample.0, tag: event.tag, ..self.header(Kind::Answer, event.request) };
+        match result {
+            Ok(bytes) => {
+                count(&self.shared.counters.served, 1);
+                count(&self.shared.counters.served_bytes, bytes.len() as u64);
+                self.answer(header.over(&bytes), bytes);
+            }
+            Err(error) => {
+                count(&self.shared.counters.refused, 1);
+                let words = Bytes::from(words_of(&error));
+                let header = Header { status: status_of(error.kind()), ..header };
+                self.output.push(header.over(&words), words, None);
+            }
+        }
+    }
+
+    /// Lets an answer leave, now or when there is room.
+    fn answer(&mut self, header: Header, bytes: Bytes) {
+        if self.output.is_empty() {
+            return self.output.push(header, bytes, None);
+        }
+        let room = Arc::clone(&self.shared.room);
+        let needed = self.shared.settings.pieces(bytes.len() as u64);
+        match Arc::clone(&room).try_acquire_many_owned(needed) {
+            Ok(room) => self.output.push(header, bytes, Some(room)),
+            Err(_) => {
+                let turn = Box::pin(async move { room.acquire_many_owned(needed).await.ok() });
+                self.held = Some((header, bytes, turn));
+            }
+        }
+    }
+
+    fn header(&self, kind: Kind, request: u64) -> Header {
+        Header::new(kind, self.job(), request)
+    }
+
+    fn say_reading(&mut self) {
+        let mut reading = std::mem::take(&mut self.reading);
+        for of_one in reading.chunk_by(|one, other| one.0 == other.0) {
+            for part in of_one.chunks(crate::frame::MOST_ASKED) {
+                let tags = encode_tags(&part.iter().map(|(_, tag)| *tag).collect::<Vec<_>>());
+                let header = self.header(Kind::Reading, part[0].0);
+                self.output.push(header.over(&tags), tags, None);
+            }
+        }
+        reading.clear();
+        self.reading = reading;
+    }
+
+    /// Says that this end lives, and what had to wait; finds out that the other end takes nothing. Afterwards the timer is
+    /// set, where there is anything to wait for.
+    fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
+        loop {
+            if self.open == 0 && self.output.is_empty() {
+                return Ok(()); // the timer rings once more, in vain
+            }
+            let now = Instant::now();
+            if self.look <= now {
+                self.look = now + ALIVE;
+                self.tell(now);
+                self.write(cx)?;
+            }
+            let blocked = !self.output.is_empty();
+            if blocked && now.duration_since(self.sent) >= STALLED {
+                let detail = format!("it takes nothing for {} s", STALLED.as_secs());
+                return Err(WireError::new(WireErrorKind::Late, detail));
+            }
+            let due = if blocked { now.max(self.sent) + ALIVE } else { self.sent + ALIVE };
+            if due <= now {
+                if self.output.is_empty() {
+                    let header = self.header(Kind::Alive, 0);
+                    self.output.push(header.over(&[]), Bytes::new(), None);
+                }
+                self.write(cx)?;
+                self.sent = now; // also where it did not leave: the kernel has what left before
+                continue;
+            }
+            let timer = match &mut self.timer {
+                Some(timer) if timer.deadline() <= now || timer.deadline() > due => {
+                    timer.as_mut().reset(due);
+                    timer
+                }
+                Some(timer) => timer,
+                None => self.timer.insert(Box::pin(sleep_until(due))),
+            };
+            if Future::poll(timer.as_mut(), cx).is_pending() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Says of what has waited here for long that it is on its way.
+    fn tell(&mut self, now: Instant) {
+        let waits = |request: &Request| !request.told && now.duration_since(request.since) >= TELL;
+        if !self.requests.values().any(waits) {
+            return;
+        }
+        for Reverse(queued) in &self.queue {
+            let known = self.requests.get(&queued.request);
+            if known.is_some_and(|known| waits(known) && known.is_open(queued.tag)) {
+                self.reading.push((queued.request, queued.tag));
+            }
+        }
+        self.requests.values_mut().filter(|request| waits(request)).for_each(|request| request.told = true);
+        self.reading.sort_unstable();
+        self.say_reading();
+    }
+}
+
+/// What the other end is told of a failure, cut to what a frame may have.
+fn words_of(error: &TierError) -> String {
+    let mut words = error.detail().unwrap_or_default().to_owned();
+    let end = (0..=MOST_WORDS.min(words.len())).rev().find(|end| words.is_char_boundary(*end));
+    words.truncate(end.unwrap_or(0));
+    words
+}
+
+impl Future for Serving {
+    type Output = Result<(), WireError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        loop {
+            let mut progress = false;
+            while this.open < MOST_OPEN {
+                match this.poll_frame(cx)? {
+                    Poll::Ready(Some((header, payload))) => this.take_in(&header, &payload)?,
+                    Poll::Ready(None) => return Poll::Ready(Ok(())),
+                    Poll::Pending => break,
+                }
+            }
+            while this.start() {
+                progress = true;
+            }
+            progress |= this.pass_on(cx);
+            let waiting = this.output.waiting();
+            this.write(cx)?;
+            progress |= this.output.waiting() < waiting;
+            if !progress {
+                break;
+            }
+        }
+        this.tick(cx)?;
+        Poll::Pending
+    }
+}

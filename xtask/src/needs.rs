@@ -132,6 +132,29 @@ pub const NEEDS: &[Need] = &[
         source: Source::Server { programs: ceph::PROGRAMS, packages: ceph::PACKAGES, start: ceph::start },
     },
     Need {
+        name: "Open MPI",
+        step: "test",
+        tests: Some(Tests { module: "needs_mpi", variable: "FOREREAD_TEST_MPIRUN" }),
+        source: Source::Program { program: "mpirun", package: "openmpi-bin" },
+    },
+    Need {
+        name: "iproute2",
+        step: "test",
+        tests: None,
+        source: Source::Program { program: "tc", package: "iproute2" },
+    },
+    Need {
+        name: "the right to make network namespaces",
+        step: "test",
+        tests: Some(Tests { module: "needs_network", variable: "FOREREAD_TEST_NETWORK" }),
+        source: Source::Ways {
+            ways: &["unshare --net --mount"],
+            script: "ip netns add foreread-probe && ip netns del foreread-probe && ip link add a type veth peer name b && \
+                     tc qdisc add dev a root tbf rate 1gbit burst 512k latency 20ms",
+            remedy: "sudo --preserve-env cargo xtask test --all",
+        },
+    },
+    Need {
         name: "Python's venv",
         step: "test",
         tests: None,

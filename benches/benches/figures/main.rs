@@ -13,6 +13,7 @@ mod oracle;
 mod peers;
 mod planner;
 mod predictions;
+mod ranks;
 mod resume;
 mod throttled_origin;
 
@@ -28,7 +29,7 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type Measure = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, Measure); 12] = [
+const ALL: [(&str, Measure); 13] = [
     ("oracle", |_| oracle::figures()),
     ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),
@@ -40,6 +41,7 @@ const ALL: [(&str, Measure); 12] = [
     ("object_store", |_| object_store::figures()),
     ("faults", |_| faults::figures()),
     ("predictions", |_| predictions::figures()),
+    ("ranks", ranks::figures),
     ("peers", peers::figures),
 ];
 
@@ -74,6 +76,7 @@ fn part(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "faults" => faults::part(rest),
         Some((name, rest)) if name == "planner" => planner::part(rest),
         Some((name, _)) if name == "memory_tier" => memory_tier::part(),
+        Some((name, rest)) if name == "ranks" => ranks::part(rest),
         Some((name, rest)) if name == "object_store" => object_store::part(rest),
         Some((name, rest)) if name == "local_directory" => local_directory::part(rest),
         Some((name, rest)) if name == "throttled_origin" => throttled_origin::part(rest),

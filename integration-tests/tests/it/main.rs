@@ -17,6 +17,8 @@ mod needs_arrow;
 mod needs_ceph;
 mod needs_ext4;
 mod needs_mounts;
+mod needs_mpi;
+mod needs_network;
 mod needs_strace;
 mod needs_tar;
 mod needs_torch;

@@ -103,7 +103,7 @@ fn sum(reports: &[Value], pointer: &str) -> u64 {
 }
 
 /// What `rank` reads in an epoch, by another way than a run.
-fn ids(samples: u64, epoch: u64, world_size: u32, rank: u32) -> Vec<u64> {
+pub fn ids(samples: u64, epoch: u64, world_size: u32, rank: u32) -> Vec<u64> {
     let text = [samples, epoch, world_size.into(), rank.into()].map(|number| number.to_string());
     order(&["--samples", &text[0], "--epoch", &text[1], "--world-size", &text[2], "--rank", &text[3]])
 }

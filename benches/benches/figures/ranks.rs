@@ -1,0 +1,233 @@
+//! Several ranks on one node, each a process: how much of the origin they read beside the floor, how long five epochs take,
+//! how fast samples come from each other's memory, and what the way between two of them costs.
+//!
+//! NoPFS's figures are of its released code on the same set, in another run on a machine of two cores; it is not run here.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use foreread::tier::{
+    Asked as Question, Completion, Context as Surroundings, HeapBuffers, Object, ReadRequest, Serve, Served,
+    Serving, Span, Tier,
+};
+use foreread::types::{DatasetId, Rank, SampleId, SampleKey, Tick};
+use foreread::{Config, Loader, Meeting, Memory};
+use foreread_benches::table::{Asked, Figure};
+use foreread_benches::usage::Usage;
+use foreread_benches::{median, share};
+use foreread_peer::{Address, Asker, Counters, Identity, Network, PeerTier, Server, Settings, System, Token};
+use futures::StreamExt;
+use serde::{Deserialize, Serialize};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: u64 = 100_000_000;
+const EPOCHS: u64 = 5;
+
+/// Ranks, MiB of memory each, NoPFS's origin bytes over the floor, and its seconds for five epochs.
+const HELD: [(u32, u64, f64, f64); 5] = [
+    (2, 1024, 1.94, 7.76),
+    (2, 240, 1.54, 6.79),
+    (4, 1024, 1.87, 8.12),
+    (4, 120, 2.06, 9.00),
+    (4, 60, 1.17, 11.68),
+];
+
+/// How often what depends on the machine is measured.
+const ROUNDS: usize = 3;
+
+/// One rank's part.
+#[derive(Debug, Serialize, Deserialize)]
+struct Found {
+    origin: f64,
+    /// From the first batch that was asked for to the last.
+    seconds: f64,
+    /// Of the last epoch.
+    last: f64,
+    samples: f64,
+    cpu: f64,
+}
+
+/// Runs the ranks and returns what each found.
+fn run(directory: &Path, ranks: u32, memory: u64, limit: u64) -> Result<Vec<Found>> {
+    let meeting = tempfile::tempdir()?;
+    let start = |rank: u32| {
+        Command::new(std::env::current_exe()?)
+            .args([share::PART, "ranks", "run"])
+            .arg(directory)
+            .args([memory, limit].map(|number| number.to_string()))
+            .env("FOREREAD_MEET", meeting.path())
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", ranks.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("a rank cannot be started")
+    };
+    let children = (0..ranks).map(start).collect::<Result<Vec<_>>>()?;
+    let mut found = Vec::new();
+    for child in children {
+        let output = child.wait_with_output()?;
+        ensure!(output.status.success(), "a rank failed: {}", output.status);
+        found.push(serde_json::from_slice(&output.stdout)?);
+    }
+    Ok(found)
+}
+
+pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let files = if path.is_dir() { std::fs::read_dir(path)?.collect::<Result<Vec<_>, _>>()? } else { Vec::new() };
+        for file in files {
+            bytes += file.metadata()?.len();
+        }
+    }
+    let sum = |found: &[Found], of: fn(&Found) -> f64| found.iter().map(of).sum::<f64>();
+    let most = |found: &[Found], of: fn(&Found) -> f64| found.iter().map(of).fold(0.0, f64::max);
+    let mut figures = Vec::new();
+    for (ranks, memory, ratio, seconds) in HELD {
+        let found = run(directory, ranks, memory * MIB, LIMIT / u64::from(ranks))?;
+        let floor = bytes + (EPOCHS - 1) * bytes.saturating_sub(u64::from(ranks) * memory * MIB);
+        let about = format!("{ranks} ranks, {memory} MiB each, 100 MB/s over all");
+        let what = format!("{about}: origin bytes over the floor");
+        let over = sum(&found, |found| found.origin) / floor as f64;
+        figures.push(Figure::new(what, Asked::AtMost(1.01), over, "times").note(format!("NoPFS {ratio}")));
+        let asked = if (ranks, memory) == (4, 120) { Asked::AtMost(5.2) } else { Asked::Nothing };
+        let took = most(&found, |found| found.seconds);
+        let note = format!("NoPFS {seconds:.1}");
+        figures.push(Figure::new(format!("{about}: five epochs"), asked, took, "s").note(note));
+    }
+    let mut rates = Vec::new();
+    for _ in 0..ROUNDS {
+        let found = run(directory, 4, 1024 * MIB, 0)?;
+        rates.push(sum(&found, |found| found.samples) / most(&found, |found| found.last));
+    }
+    let what = "4 ranks, not held, memory for all: last epoch, all ranks";
+    figures.push(
+        Figure::new(what, Asked::AtLeast(40_000.0), median(rates.into_iter()), "samples/s").note("NoPFS 13,000"),
+    );
+    for (kind, what) in [("unix", "a Unix socket"), ("tcp", "TCP on loopback")] {
+        let mut cpu = Vec::new();
+        for _ in 0..ROUNDS {
+            cpu.push(share::ask::<f64>(&[&"ranks", &"wire", &kind])?);
+        }
+        let what = format!("110 KB between two ranks over {what}, CPU of both ends");
+        figures.push(Figure::new(what, Asked::AtMost(25.0), median(cpu.into_iter()), "us/sample"));
+    }
+    Ok(figures)
+}
+
+pub fn part(args: &[String]) -> Result<()> {
+    match args {
+        [what, directory, memory, limit] if what == "run" => rank(directory, memory.parse()?, limit.parse()?),
+        [what, kind] if what == "wire" => wire(kind),
+        _ => anyhow::bail!("there is no part {args:?}"),
+    }
+}
+
+fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let number = |name: &str| variable(name).with_context(|| format!("no {name}"))?.parse().context("no number");
+    let mut config = Config::default();
+    (config.rank, config.world_size) = (number("RANK")?, number("WORLD_SIZE")?);
+    (config.batch_size, config.epochs, config.look_ahead) = (32, EPOCHS, 16 * MIB);
+    config.memory = Memory::Bytes(memory);
+    config.origin_limit = (limit > 0).then_some(limit);
+    let meeting = Meeting::of(&config, &variable)?.context("ranks do not meet")?;
+    let mut loader = Loader::builder(directory).config(config).together(meeting).start()?;
+    let began = Instant::now();
+    let before = Usage::since(began);
+    for batch in loader.batches() {
+        drop(batch?);
+    }
+    let used = Usage::since(began) - before;
+    loader.leave(Duration::from_secs(60));
+    let report = loader.report();
+    let last = report.epochs.last().context("no epoch")?;
+    share::answer(&Found {
+        origin: report.origin_bytes as f64,
+        seconds: used.seconds,
+        last: last.seconds,
+        samples: last.samples as f64,
+        cpu: used.cpu,
+    })
+}
+
+/// Serves samples that are all in memory.
+#[derive(Debug)]
+struct InMemory(Vec<Bytes>);
+
+const LENGTH: usize = 110_000;
+const KEPT: u64 = 500;
+const ASKED: usize = 64;
+const ROUND: u64 = 20_000;
+
+impl Serve for InMemory {
+    fn serve(&self, _: Rank, asked: Vec<Question>) -> Serving {
+        let answer = |question: Question| {
+            let bytes = self.0[(question.key.id.0 % KEPT) as usize].clone();
+            Served::Done(Completion { tag: question.tag, result: Ok(bytes) })
+        };
+        futures::stream::iter(asked.into_iter().map(answer).collect::<Vec<_>>()).boxed()
+    }
+}
+
+/// CPU of both ends, in microseconds a sample: one asks for batches of 64, two of them under way.
+fn wire(kind: &str) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let directory = tempfile::tempdir()?;
+    let address = match kind {
+        "unix" => Address::Unix(directory.path().join("socket")),
+        _ => Address::Tcp("127.0.0.1:0".to_owned()),
+    };
+    let identity = |rank| -> Result<Identity> {
+        Ok(Identity { rank: Rank(rank), job: 1, token: Token::new("sixteen bytes or more")? })
+    };
+    let source: Arc<dyn Serve> =
+        Arc::new(InMemory((0..KEPT).map(|id| Bytes::from(vec![id as u8; LENGTH])).collect()));
+    let (server, tier) = runtime.block_on(async {
+        let network: Arc<dyn Network> = Arc::new(System);
+        let listener = network.listen(&address).await?;
+        let counters = Arc::new(Counters::default());
+        let server =
+            Server::start(runtime.handle(), identity(0)?, vec![listener], Settings::default(), Arc::clone(&counters));
+        let weak: Weak<dyn Serve> = Arc::downgrade(&source);
+        server.serve(weak);
+        let context =
+            Surroundings { buffers: Arc::new(HeapBuffers), runtime: runtime.handle().clone(), seed: 1 };
+        let asker = Asker::new(identity(1)?, network, &context, counters);
+        let tier = PeerTier::new(vec![asker.remote(Rank(0), server.addresses().to_vec())]);
+        anyhow::Ok((server, tier))
+    })?;
+    let ask = |first: u64| {
+        let request = |tag: usize| ReadRequest {
+            tag: tag as u32,
+            key: SampleKey::new(DatasetId(0), SampleId(first + tag as u64)),
+            object: Object { path: "sample".into(), size: LENGTH as u64, version: None },
+            span: Span::Whole,
+            due: Tick(first + tag as u64),
+        };
+        tier.read((0..ASKED).map(request).collect())
+    };
+    let round = |samples: u64| -> Result<()> {
+        runtime.block_on(async {
+            let firsts = (0..samples).step_by(ASKED).map(ask);
+            let mut answers = futures::stream::iter(firsts).flatten_unordered(2);
+            while let Some(answer) = answers.next().await {
+                answer.result?;
+            }
+            Ok(())
+        })
+    };
+    round(ROUND / 10)?;
+    let began = Instant::now();
+    let before = Usage::since(began);
+    round(ROUND)?;
+    let used = Usage::since(began) - before;
+    drop(server);
+    share::answer(&(used.cpu * 1e6 / ROUND as f64))
+}

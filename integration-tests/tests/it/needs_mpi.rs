@@ -1,0 +1,98 @@
+//! The command under Open MPI, without a word to it about ranks.
+//!
+//! `FOREREAD_TEST_MPIRUN` holds the path of `mpirun`.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::ranks::assert_digests;
+use crate::support::{Samples, binary, clean, four_thousand, number, watch};
+
+const LIMIT: u64 = 100_000_000;
+
+/// `foreread load` on `samples` under mpirun; every rank's report, by rank.
+#[track_caller]
+fn mpirun(ranks: u32, samples: &Samples, arguments: &[&str]) -> Option<Vec<Value>> {
+    let Ok(mpirun) = std::env::var("FOREREAD_TEST_MPIRUN") else {
+        println!("skipped: FOREREAD_TEST_MPIRUN names no mpirun");
+        return None;
+    };
+    let mut command = Command::new(mpirun);
+    command.args(["-n", &ranks.to_string(), "--oversubscribe", "--allow-run-as-root"]);
+    command.arg(binary()).arg("load").arg(samples.path()).args(["--report", "json"]).args(arguments);
+    clean(&mut command).current_dir(std::env::temp_dir());
+    let said = watch(&mut command, Duration::from_secs(120), |_| ()).ok();
+    let mut reports: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    reports.sort_by_key(|report| number(report, "/rank"));
+    assert_eq!(reports.len(), ranks as usize);
+    Some(reports)
+}
+
+/// Five epochs in batches of 32 with so much memory a rank, the origin held to 100 MB/s over all.
+#[track_caller]
+fn held(ranks: u32, memory: &str) -> Option<Vec<Value>> {
+    let limit = format!("{}B/s", LIMIT / u64::from(ranks));
+    let arguments = ["--epochs", "5", "--batch-size", "32", "--look-ahead", "16MiB", "--memory", memory];
+    mpirun(ranks, four_thousand(), &[&arguments[..], &["--origin-limit", &limit, "--digest"]].concat())
+}
+
+fn read(reports: &[Value]) -> u64 {
+    reports.iter().map(|report| number(report, "/origin_bytes")).sum()
+}
+
+#[test]
+fn where_all_fits_the_origin_is_opened_in_the_first_epoch_only() {
+    for (ranks, memory) in [(4, "1024MiB"), (4, "120MiB"), (2, "1024MiB")] {
+        let Some(reports) = held(ranks, memory) else { return };
+        assert_digests(four_thousand(), &reports);
+        assert_eq!(read(&reports), four_thousand().bytes(), "{ranks} ranks with {memory}");
+        for epoch in 1..5 {
+            let from_origin =
+                |report: &Value| number(report, &format!("/epochs/{epoch}/reads/origin/samples"));
+            assert_eq!(reports.iter().map(from_origin).sum::<u64>(), 0, "{ranks} ranks, epoch {epoch}");
+        }
+    }
+}
+
+#[test]
+fn where_it_does_not_the_origin_is_read_as_often_as_the_floor_says() {
+    for (ranks, mib) in [(4u64, 60u64), (2, 60)] {
+        let Some(reports) = held(ranks as u32, &format!("{mib}MiB")) else { return };
+        assert_digests(four_thousand(), &reports);
+        let bytes = four_thousand().bytes();
+        // What the look-ahead holds is not counted as a cache here.
+        let floor = bytes + 4 * (bytes - ranks * (mib << 20));
+        let read = read(&reports);
+        assert!(read * 100 <= floor * 101, "{ranks} ranks: {read} bytes, the floor is {floor}");
+    }
+}
+
+#[test]
+fn dealt_by_locality_nine_of_ten_reads_are_local() {
+    let samples = Samples::awkward(8192, 1000);
+    let arguments = [
+        "--epochs",
+        "3",
+        "--batch-size",
+        "32",
+        "--memory",
+        "2MB",
+        "--look-ahead",
+        "1MB",
+        "--deal",
+        "locality",
+        "--sampler",
+        "torch",
+    ];
+    let Some(reports) = mpirun(16, &samples, &arguments) else { return };
+    let of = |place: &str| -> u64 {
+        reports
+            .iter()
+            .map(|report| report["epochs"][2]["reads"][place]["samples"].as_u64().unwrap_or(0))
+            .sum()
+    };
+    let (local, all) = (of("memory"), of("memory") + of("peer") + of("origin"));
+    assert!(local * 10 >= all * 9, "{local} of {all}");
+}

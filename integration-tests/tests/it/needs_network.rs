@@ -1,0 +1,162 @@
+//! Ranks on machines of their own, as far as one machine can play several: each in a network namespace with an address of
+//! its own, behind a link of 1 Gbit/s.
+//!
+//! `FOREREAD_TEST_NETWORK` holds the words that make a namespace in which namespaces may be made, to be put before a
+//! command.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::ranks::ids;
+use crate::support::{Finished, Samples, binary, clean, number, watch};
+
+/// Three machines `n0`, `n1`, `n2` at 10.7.0.1 to .3 on one bridge; `on N COMMAND` runs on one of them, and `rank N
+/// ARGUMENTS` is a rank of a run of `$RANKS` that writes its report to `report-N`.
+const MACHINES: &str = r#"
+set -e
+ip link set lo up
+ip link add bridge type bridge
+ip link set bridge up
+mkdir -p /run/netns 2>/dev/null || true
+mount -t tmpfs tmpfs /run/netns 2>/dev/null || true
+for n in 0 1 2; do
+    ip netns add n$n
+    ip link add outer$n type veth peer name inner$n
+    ip link set inner$n netns n$n
+    ip link set outer$n master bridge up
+    ip -n n$n addr add 10.7.0.$((n + 1))/24 dev inner$n
+    ip -n n$n link set lo up
+    ip -n n$n link set inner$n up
+    tc qdisc add dev outer$n root tbf rate 1gbit burst 512k latency 20ms
+    ip netns exec n$n tc qdisc add dev inner$n root tbf rate 1gbit burst 512k latency 20ms
+done
+on() { machine=$1; shift; ip netns exec n$machine "$@"; }
+rank() {
+    n=$1; shift
+    RANK=$n WORLD_SIZE=$RANKS FOREREAD_MEET=10.7.0.1:29000 FOREREAD_TOKEN=a-secret-of-this-test \
+        exec ip netns exec n$n "$FOREREAD" load "$DATASET" --report json "$@" > report-$n 2> said-$n
+}
+"#;
+
+struct Network {
+    samples: Samples,
+    words: String,
+    directory: tempfile::TempDir,
+}
+
+impl Network {
+    fn new(samples: Samples) -> Option<Self> {
+        let Ok(words) = std::env::var("FOREREAD_TEST_NETWORK") else {
+            println!("skipped: FOREREAD_TEST_NETWORK names no way to make networks");
+            return None;
+        };
+        Some(Self { samples, words, directory: tempfile::tempdir().unwrap() })
+    }
+
+    /// Runs a shell script on the machines.
+    #[track_caller]
+    fn run(&self, ranks: u32, script: &str) -> Finished {
+        let words: Vec<&str> = self.words.split(' ').collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args(["sh", "-c", &format!("{MACHINES}\n{script}")]);
+        clean(&mut command)
+            .env("DATASET", self.samples.path())
+            .env("FOREREAD", binary())
+            .env("RANKS", ranks.to_string())
+            .current_dir(self.directory.path());
+        watch(&mut command, Duration::from_secs(150), |_| ())
+    }
+
+    fn report(&self, rank: u32) -> Value {
+        let read = |what: &str| {
+            std::fs::read_to_string(self.directory.path().join(format!("{what}-{rank}"))).unwrap()
+        };
+        let report = read("report");
+        serde_json::from_str(&report).unwrap_or_else(|_| panic!("rank {rank} said {report}{}", read("said")))
+    }
+
+    /// What a rank has delivered is what its order says.
+    #[track_caller]
+    fn assert_digests(&self, rank: u32, ranks: u32, report: &Value) {
+        for epoch in report["epochs"].as_array().unwrap() {
+            let of = epoch["epoch"].as_u64().unwrap();
+            let expected = ids(number(report, "/samples"), of, ranks, rank);
+            assert_eq!(epoch["digest"], self.samples.digest(&expected), "rank {rank}, epoch {of}");
+        }
+    }
+}
+
+/// The longest that a rank's trainer waited in any epoch but the first.
+fn longest_stall(report: &Value) -> f64 {
+    let epochs = report["epochs"].as_array().unwrap();
+    epochs.iter().skip(1).map(|epoch| epoch["stall_seconds"].as_f64().unwrap()).fold(0.0, f64::max)
+}
+
+const RUN: &str = "--epochs 6 --batch-size 16 --memory 100MB --look-ahead 8MiB --compute-ms 20 --digest";
+
+#[test]
+fn a_rank_that_is_cut_off_holds_nobody_up() {
+    let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
+    let script = format!(
+        "for n in 0 1 2; do rank $n {RUN} & done\n\
+         sleep 3\n\
+         ip link set outer2 down\n\
+         sleep 2\n\
+         wait\n"
+    );
+    network.run(3, &script);
+    let mut read = 0;
+    for rank in 0..3 {
+        let report = network.report(rank);
+        network.assert_digests(rank, 3, &report);
+        assert!(longest_stall(&report) < 2.0, "rank {rank} waited {} s", longest_stall(&report));
+        read += number(&report, "/origin_bytes");
+    }
+    // What the lost rank owned is read by the other two, and what those own by the lost one.
+    let bytes = network.samples.bytes();
+    assert!(read <= bytes + 5 * bytes, "{read} of {bytes}");
+}
+
+#[test]
+fn a_rank_that_is_killed_and_one_that_comes_back() {
+    let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
+    let script = format!(
+        "for n in 0 1 2; do rank $n {RUN} & eval pid$n=$!; done\n\
+         sleep 3\n\
+         kill -9 $pid2\n\
+         sleep 1\n\
+         rank 2 {RUN} &\n\
+         wait\n"
+    );
+    network.run(3, &script);
+    for rank in 0..3 {
+        let report = network.report(rank);
+        network.assert_digests(rank, 3, &report);
+        if rank < 2 {
+            assert!(longest_stall(&report) < 2.0, "rank {rank} waited {} s", longest_stall(&report));
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_stands_still_for_twenty_seconds_holds_nobody_up() {
+    let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
+    let script = format!(
+        "for n in 0 1 2; do rank $n {RUN} & eval pid$n=$!; done\n\
+         sleep 3\n\
+         kill -STOP $pid1\n\
+         sleep 20\n\
+         kill -CONT $pid1\n\
+         wait\n"
+    );
+    network.run(3, &script);
+    for rank in 0..3 {
+        let report = network.report(rank);
+        network.assert_digests(rank, 3, &report);
+        if rank != 1 {
+            assert!(longest_stall(&report) < 2.0, "rank {rank} waited {} s", longest_stall(&report));
+        }
+    }
+}

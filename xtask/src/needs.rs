@@ -141,7 +141,7 @@ pub const NEEDS: &[Need] = &[
         name: "iproute2",
         step: "test",
         tests: None,
-        source: Source::Program { program: "tc", package: "iproute2" },
+        source: Source::Program { program: "ss", package: "iproute2" },
     },
     Need {
         name: "the right to make network namespaces",

@@ -17,6 +17,7 @@ fn plain(sizes: Vec<u64>, draw: Draw, epochs: u64) -> Scenario {
         deal: Deal::Torch,
         world_size: 1,
         rank: 0,
+        together: false,
         resume: None,
         caches: Vec::new(),
         look_ahead: 100_000,

@@ -6,7 +6,7 @@ use foreread_loader::OnError;
 use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, PhaseKind, Run, Sampler, Schedule, Sequential, Shuffle, Torch, Weighted,
 };
-use foreread_planner::{Cluster, Level, Plan, Store, plan};
+use foreread_planner::{Cluster, Level, LocalPlan, Ownership, Ranks, Store, plan, plan_cluster};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId};
 use proptest::prelude::*;
 
@@ -58,6 +58,8 @@ pub struct Faults {
     pub nonsense: u64,
     /// The pass whose order cannot be computed.
     pub undealt: Option<usize>,
+    /// Samples that other ranks do not deliver when they are asked.
+    pub deaf: u64,
 }
 
 impl Faults {
@@ -76,6 +78,8 @@ pub struct Scenario {
     pub deal: Deal,
     pub world_size: u32,
     pub rank: u32,
+    /// Whether the ranks' caches are one, all like this one's.
+    pub together: bool,
     /// Starts behind this many batches of this pass of another world's run.
     pub resume: Option<(usize, u64, u32)>,
     pub caches: Vec<Cache>,
@@ -136,13 +140,19 @@ impl Scenario {
         }
     }
 
-    pub fn plan(&self, run: &Run) -> Plan {
+    pub fn plan(&self, run: &Run) -> LocalPlan {
         let levels = self.caches.iter().map(|cache| {
             let name = if cache.ready { "ready" } else { "stored" }.to_owned();
             Level::new(name, cache.capacity, cache.footprint)
         });
         let store = Store::new(StoreId(0), levels.collect());
-        plan(run, &self.sizes(), &Cluster::single(store)).unwrap()
+        if !self.together {
+            return LocalPlan::Alone(Arc::new(plan(run, &self.sizes(), &Cluster::single(store)).unwrap()));
+        }
+        let stores = (0..self.world_size).map(|id| Store { id: StoreId(id), node: id, ..store.clone() });
+        let cluster = Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
+        let plan = plan_cluster(run, &self.sizes(), &cluster, Ownership::Cheaper).unwrap();
+        LocalPlan::Together { plan: Arc::new(plan), store: self.rank as usize }
     }
 
     /// Whether the origin never delivers it.
@@ -223,17 +233,10 @@ fn faults() -> impl Strategy<Value = Faults> {
         (seldom(50), seldom(100)),
         prop::bool::weighted(0.2),
         0..10u64,
-        undealt,
+        (undealt, seldom(100)),
     )
-        .prop_map(|(bad, lost, broken, (refused, warm), slow_writes, nonsense, undealt)| Faults {
-            bad,
-            lost,
-            broken,
-            refused,
-            warm,
-            slow_writes,
-            nonsense,
-            undealt,
+        .prop_map(|(bad, lost, broken, (refused, warm), slow_writes, nonsense, (undealt, deaf))| {
+            Faults { bad, lost, broken, refused, warm, slow_writes, nonsense, undealt, deaf }
         })
 }
 
@@ -259,6 +262,7 @@ pub fn scenarios() -> impl Strategy<Value = Scenario> {
         prop_oneof![3 => Just(1usize), 1 => 2..4usize],
         prop_oneof![9 => Just(None), 1 => (0..600u32).prop_map(Some)],
     );
+    let world = (world, any::<bool>());
     (data, 1..=5u64, deal, (world, resume), caches(), look_ahead, (on_error, faults), (trainer, any::<u64>()))
         .prop_map(
             |(
@@ -271,7 +275,8 @@ pub fn scenarios() -> impl Strategy<Value = Scenario> {
                 (on_error, faults),
                 (trainer, seed),
             )| {
-                let ((datasets, phases), (world_size, rank), (hold, stop)) = (data, world, trainer);
+                let ((datasets, phases), (hold, stop)) = (data, trainer);
+                let ((world_size, rank), together) = world;
                 Scenario {
                     datasets,
                     phases,
@@ -279,6 +284,7 @@ pub fn scenarios() -> impl Strategy<Value = Scenario> {
                     deal,
                     world_size,
                     rank,
+                    together: together && world_size > 1,
                     resume,
                     caches,
                     look_ahead,

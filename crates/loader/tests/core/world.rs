@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
-use std::sync::Arc;
 
 use foreread_loader::core::{Action, Config, Core, Event};
 use foreread_loader::{Source, Taking};
 use foreread_oracle::Run;
-use foreread_planner::{Floor, LocalPlan, Plan, Retention, Scope};
+use foreread_planner::{Floor, LocalPlan, Retention, Scope};
 use foreread_types::{SampleKey, Tick};
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
@@ -39,6 +38,7 @@ enum Question {
     Find { tick: Tick, key: SampleKey, level: usize },
     Fetch { tick: Tick, key: SampleKey, level: usize, charge: Charge },
     Read { tick: Tick, key: SampleKey, charge: Charge },
+    Ask { tick: Tick, key: SampleKey, charge: Charge },
 }
 
 impl Question {
@@ -47,7 +47,9 @@ impl Question {
         match self {
             Self::Deal { .. } => None,
             Self::Find { tick, .. } => Some((*tick, true)),
-            Self::Fetch { tick, .. } | Self::Read { tick, .. } => Some((*tick, false)),
+            Self::Fetch { tick, .. } | Self::Read { tick, .. } | Self::Ask { tick, .. } => {
+                Some((*tick, false))
+            }
         }
     }
 }
@@ -62,7 +64,7 @@ struct Untold {
 pub struct World<'a> {
     scenario: &'a Scenario,
     run: Run,
-    pub plan: Arc<Plan>,
+    pub plan: LocalPlan,
     model: Model,
     core: Core,
     ledger: Rc<Ledger>,
@@ -86,6 +88,8 @@ pub struct World<'a> {
     pub stored: HashMap<SampleKey, u64>,
     /// Bytes that an earlier run left in the caches.
     warm: u64,
+    /// Uses whose sample's owner was asked and did not deliver.
+    refused: HashSet<u64>,
     /// Samples that a cache had and did not deliver.
     undelivered: HashSet<SampleKey>,
     /// The last use of each sample that something was done for.
@@ -96,7 +100,7 @@ pub struct World<'a> {
 impl<'a> World<'a> {
     pub fn new(scenario: &'a Scenario) -> Self {
         let run = scenario.run();
-        let plan = Arc::new(scenario.plan(&run));
+        let plan = scenario.plan(&run);
         let ledger = Rc::new(Ledger::default());
         let levels =
             scenario.caches.iter().map(|cache| if cache.ready { Source::Memory } else { Source::Disk });
@@ -104,7 +108,7 @@ impl<'a> World<'a> {
             Config { look_ahead: scenario.look_ahead, on_error: scenario.on_error, levels: levels.collect() };
         Self {
             model: Model::new(scenario, &run),
-            core: Core::new(config, run.clone(), LocalPlan::Alone(Arc::clone(&plan)), scenario.sizes()),
+            core: Core::new(config, run.clone(), plan.clone(), scenario.sizes()),
             stores: (0..)
                 .zip(&scenario.caches)
                 .map(|(level, &cache)| Store::new(level, cache, &ledger))
@@ -127,6 +131,7 @@ impl<'a> World<'a> {
             read: HashMap::new(),
             stored: HashMap::new(),
             warm: 0,
+            refused: HashSet::new(),
             undelivered: HashSet::new(),
             latest: HashMap::new(),
             state: scenario.seed,
@@ -274,6 +279,16 @@ impl<'a> World<'a> {
                 self.undelivered.insert(key);
                 self.tell(Event::Failed(tick))
             }
+            Question::Ask { tick, charge, key } => {
+                // What the origin does not deliver, nobody has.
+                if self.scenario.is_bad(key) || self.chance(self.scenario.faults.deaf) {
+                    drop(charge);
+                    self.refused.insert(tick.0);
+                    return self.tell(Event::Failed(tick));
+                }
+                self.hold(tick, Sample::read(key, charge), Source::Peer)?;
+                self.tell(Event::Arrived(tick))
+            }
             Question::Read { tick, charge, key } if self.scenario.is_bad(key) => {
                 drop(charge);
                 self.tell(Event::Failed(tick))
@@ -349,7 +364,7 @@ impl<'a> World<'a> {
     /// Where the plan wants a sample.
     fn place(&self, key: SampleKey) -> Option<usize> {
         match self.plan.retention() {
-            Retention::Keep => self.plan.placement().level(key).map(|level| usize::from(level.0)),
+            Retention::Keep => self.plan.level(key).map(|level| usize::from(level.0)),
             _ => (!self.stores.is_empty()).then_some(0),
         }
     }
@@ -391,11 +406,21 @@ impl<'a> World<'a> {
                 let charge = Charge::staging(&self.ledger, self.scenario.bytes(key));
                 self.questions.push(Question::Fetch { tick, key, level, charge });
             }
-            Action::Ask { key, .. } => {
-                return Err(TestCaseError::fail(format!("{key} has no owner elsewhere")));
+            Action::Ask { tick, key, store } => {
+                prop_assert_eq!(self.model.uses[tick.0 as usize], key);
+                prop_assert_eq!(self.plan.elsewhere(key), Some(store));
+                prop_assert!(!self.refused.contains(&tick.0), "{key} is asked for twice for {tick}");
+                let charge = Charge::staging(&self.ledger, self.scenario.bytes(key));
+                self.questions.push(Question::Ask { tick, key, charge });
             }
             Action::Read { tick, key } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
+                prop_assert!(
+                    self.plan.elsewhere(key).is_none()
+                        || self.refused.contains(&tick.0)
+                        || self.undelivered.contains(&key),
+                    "{key} is another rank's to read"
+                );
                 *self.read.entry(key).or_default() += 1;
                 let charge = Charge::staging(&self.ledger, self.scenario.bytes(key));
                 self.questions.push(Question::Read { tick, key, charge });
@@ -510,6 +535,9 @@ impl<'a> World<'a> {
         let read: u64 = self.read.iter().map(|(&key, times)| self.scenario.bytes(key) * times).sum();
         let capacity: u64 = self.scenario.caches.iter().map(|cache| cache.capacity).sum();
         let staging = self.scenario.look_ahead.max(self.model.largest(1 + self.scenario.hold));
+        if self.scenario.together {
+            return self.check_owned();
+        }
         let floor = Floor::of(&self.run, &self.scenario.sizes(), capacity + staging, Scope::Rank).unwrap();
         let floor = floor.bytes.saturating_sub(self.warm);
         prop_assert!(read >= floor, "{read} bytes from the origin, and the floor is {floor}");
@@ -521,6 +549,20 @@ impl<'a> World<'a> {
         prop_assert!(read <= most, "{read} bytes from the origin, {most} planned");
         for key in self.model.uses.iter().filter(|&&key| self.place(key).is_some()) {
             prop_assert_eq!(self.read.get(key), Some(&1), "reads of {}", key);
+        }
+        Ok(())
+    }
+
+    /// What a rank reads that works together with others: what it owns once, what nobody owns each time, and of the others'
+    /// nothing that they deliver.
+    fn check_owned(&self) -> Checked {
+        let faults = self.scenario.faults;
+        if !faults.spare_the_caches() || faults.deaf > 0 {
+            return Ok(());
+        }
+        for (key, &times) in &self.read {
+            prop_assert!(self.plan.elsewhere(*key).is_none(), "{key} was read, and is another rank's");
+            prop_assert!(self.plan.owned(*key).is_none() || times == 1, "{key} was read {times} times");
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ mod error;
 pub mod frame;
 pub mod handshake;
 mod input;
+pub mod meet;
 mod network;
 mod output;
 mod peer_tier;

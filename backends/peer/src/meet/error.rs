@@ -1,0 +1,70 @@
+//! Why ranks did not meet, or could not stay together.
+//!
+//! One line each, naming the rank or the variable, the cause and the remedy: the same failure is printed by a thousand
+//! ranks, and each must say enough by itself.
+
+use std::fmt;
+use std::sync::Arc;
+
+use foreread_tier::BoxError;
+
+/// The kinds of failure that callers can tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MeetErrorKind {
+    /// What the launcher or the user said is wrong or incomplete: a variable, an address, a rank that is too large.
+    Setting,
+    /// There is no job token, or none that only the job's user can read.
+    Secret,
+    /// Somebody did not come, or did not answer, before the deadline.
+    Deadline,
+    /// The ranks differ in what has to be equal: world size, version, seed, catalog, plan.
+    Differs,
+    /// Another rank gave up and said why.
+    Refused,
+    /// An address cannot be listened on or reached.
+    Network,
+    /// Rank 0 is gone, or the ranks do not follow the same steps.
+    Broken,
+}
+
+/// Why ranks did not meet.
+#[derive(Clone, Debug)]
+pub struct MeetError(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: MeetErrorKind,
+    line: String,
+    source: Option<BoxError>,
+}
+
+impl MeetError {
+    /// An error whose message is `line`.
+    pub(crate) fn new(kind: MeetErrorKind, line: impl Into<String>) -> Self {
+        Self(Arc::new(Inner { kind, line: line.into(), source: None }))
+    }
+
+    /// The same, with the error that caused it.
+    pub(crate) fn caused(kind: MeetErrorKind, line: impl Into<String>, source: impl Into<BoxError>) -> Self {
+        Self(Arc::new(Inner { kind, line: line.into(), source: Some(source.into()) }))
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> MeetErrorKind {
+        self.0.kind
+    }
+}
+
+impl fmt::Display for MeetError {
+    /// One line: who, what, what to do. The source is left to the reader of the chain.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.line)
+    }
+}
+
+impl std::error::Error for MeetError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static))
+    }
+}

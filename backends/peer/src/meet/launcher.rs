@@ -1,0 +1,472 @@
+//! What launchers say: which rank this is, of how many, and where ranks can meet.
+//!
+//! A pure function of the environment. In order, the first that is complete counts:
+//!
+//! | launcher | rank and world size | one node if |
+//! |---|---|---|
+//! | torchrun, Ray Train, PyTorchJob, by hand | `RANK`, `WORLD_SIZE` | `LOCAL_WORLD_SIZE` is `WORLD_SIZE`, or `MASTER_ADDR` is this host itself |
+//! | Open MPI | `OMPI_COMM_WORLD_RANK` (or `PMIX_RANK`), `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_SIZE` is the size |
+//! | MPICH, Intel MPI (hydra) | `PMI_RANK`, `PMI_SIZE`, with `MPI_LOCALNRANKS` | that is the size |
+//! | SLURM | `SLURM_PROCID`, `SLURM_NTASKS` | its nodes are one |
+//! | others that speak PMI | `PMI_RANK`, `PMI_SIZE` | `PMI_LOCAL_SIZE` is the size |
+//!
+//! Open MPI and hydra come before SLURM: inside of a batch job they start every process with the batch script's own
+//! `SLURM_PROCID=0`.
+//!
+//! Where ranks meet ([`Rendezvous`]), the first that there is: `FOREREAD_MEET`; on one node, a private directory;
+//! `MASTER_ADDR`; the first host of SLURM's step. `MASTER_PORT` is torch's own and never used: the port is computed from
+//! what tells the job from others (`SLURM_JOB_ID`, `TORCHELASTIC_RUN_ID`, `MASTER_PORT` ...), between 20000 and 28000.
+//! Another program may have it: rank 0 takes the next of four then, and the others try these four in turn, because only
+//! rank 0 knows the job's token. The price is a firewall rule for a range instead of a port; `FOREREAD_MEET=host:port`
+//! says one.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use foreread_types::Rank;
+
+use super::nodelist::expand;
+use super::secret::TOKEN;
+use super::{MeetError, MeetErrorKind};
+
+/// Where ranks meet, if the launcher does not say it or says it wrongly: `host:port` of rank 0, a directory that all ranks
+/// see, or each rank's `host:port`, separated by commas.
+pub const MEET: &str = "FOREREAD_MEET";
+
+/// Ports are computed to be in this range, below those that systems give out.
+const PORTS: std::ops::Range<u16> = 20_000..28_000;
+/// How many ports rank 0 may try.
+const TRIES: u16 = 4;
+/// Torch's services use ports near `MASTER_PORT`.
+const NEAR: u16 = 16;
+
+/// What a launcher's answer depends on, beside nothing else.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    variable: &'a dyn Fn(&str) -> Option<String>,
+    uid: u32,
+    parent: u32,
+}
+
+impl fmt::Debug for Surroundings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Surroundings").field("uid", &self.uid).field("parent", &self.parent).finish()
+    }
+}
+
+impl<'a> Surroundings<'a> {
+    /// The environment `variable` (an empty value counts as none), the user's number and the parent process's.
+    pub const fn new(variable: &'a dyn Fn(&str) -> Option<String>, uid: u32, parent: u32) -> Self {
+        Self { variable, uid, parent }
+    }
+
+    /// This process's user and parent, with the environment `variable`.
+    pub fn of_this_process(variable: &'a dyn Fn(&str) -> Option<String>) -> Self {
+        let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32);
+        Self::new(variable, rustix::process::geteuid().as_raw(), parent)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<String> {
+        (self.variable)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u32>, MeetError> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let number = text.parse();
+        number.map(Some).map_err(|_| setting(format!("{name} is {text:?}, which is no number of a rank")))
+    }
+
+    /// A number that is only a hint: nothing where it is no number.
+    fn hint(&self, name: &str) -> Option<u32> {
+        self.get(name)?.parse().ok()
+    }
+
+    /// The values of those of `names` that are set: what tells a job from others.
+    fn job(&self, names: &[&str]) -> String {
+        names.iter().filter_map(|name| self.get(name)).collect::<Vec<_>>().join(".")
+    }
+}
+
+fn setting(line: String) -> MeetError {
+    MeetError::new(MeetErrorKind::Setting, line)
+}
+
+/// Where ranks meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rendezvous {
+    /// All are on one node: in the first of these directories that this user alone can read, by Unix sockets.
+    Node(Vec<PathBuf>),
+    /// A directory below one that all ranks see; rank 0 writes there where it is.
+    Directory(PathBuf),
+    /// Rank 0 listens on the first of these ports that it gets; the others try them in turn.
+    Host {
+        /// A name or an address.
+        host: String,
+        /// At least one.
+        ports: Vec<u16>,
+    },
+    /// Rank `i` listens at entry `i`, and rank 0's is where they meet.
+    List(Vec<(String, u16)>),
+}
+
+impl fmt::Display for Rendezvous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(paths) => match paths.first() {
+                Some(path) => path.display().fmt(f),
+                None => f.write_str("nowhere"),
+            },
+            Self::Directory(path) => path.display().fmt(f),
+            Self::Host { host, ports } => match &ports[..] {
+                [one] => write!(f, "{host}:{one}"),
+                [first, .., last] => write!(f, "{host}:{first}-{last}"),
+                [] => f.write_str(host),
+            },
+            Self::List(all) => match all.first() {
+                Some((host, port)) => write!(f, "{host}:{port}"),
+                None => f.write_str("nowhere"),
+            },
+        }
+    }
+}
+
+/// What a launcher says of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launched {
+    /// This rank.
+    pub rank: Rank,
+    /// How many ranks there are.
+    pub world_size: u32,
+    /// This process among those of its node, where the launcher says so.
+    pub local_rank: Option<u32>,
+    /// How many of them there are.
+    pub local_size: Option<u32>,
+    /// The node among the job's, where the launcher says so.
+    pub node: Option<u32>,
+    /// Where ranks meet, where anybody says so.
+    pub rendezvous: Option<Rendezvous>,
+    /// What tells this job from others at the same time, the same on all ranks; may be empty.
+    pub job: String,
+    /// Who started this process, for messages.
+    pub launcher: &'static str,
+}
+
+impl Launched {
+    /// What the launcher of this process says; nothing where there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`MeetErrorKind::Setting`]: half of a pair is missing, a number is none, the rank is not below the world size,
+    /// `FOREREAD_MEET` cannot be read.
+    pub fn by(surroundings: &Surroundings<'_>) -> Result<Option<Self>, MeetError> {
+        for launcher in LAUNCHERS {
+            let (rank, size) = (surroundings.number(launcher.rank)?, surroundings.number(launcher.size)?);
+            let (rank, size) = match (rank, size) {
+                (Some(rank), Some(size)) => (rank, size),
+                (None, None) => continue,
+                // SLURM's batch script has the one and not the other; whoever writes RANK by hand forgot something.
+                _ if !launcher.both => continue,
+                (rank, _) => {
+                    let (is, not) = match rank {
+                        Some(_) => (launcher.rank, launcher.size),
+                        None => (launcher.size, launcher.rank),
+                    };
+                    return Err(setting(format!("{is} is set and {not} is not: set both, or neither")));
+                }
+            };
+            if launcher.needs.is_some_and(|needed| surroundings.get(needed).is_none()) {
+                continue;
+            }
+            if rank >= size {
+                let (name, of) = (launcher.rank, launcher.size);
+                return Err(setting(format!("{name} is {rank} and {of} is {size}: ranks count from 0")));
+            }
+            return launcher.describe(surroundings, rank, size).map(Some);
+        }
+        Ok(None)
+    }
+
+    /// A rank that the user names, whoever started it: ranks meet where `FOREREAD_MEET` says, or nowhere.
+    ///
+    /// # Errors
+    ///
+    /// [`MeetErrorKind::Setting`]: the rank is not below the world size, or `FOREREAD_MEET` cannot be read.
+    pub fn explicit(rank: Rank, world_size: u32, surroundings: &Surroundings<'_>) -> Result<Self, MeetError> {
+        if rank.0 >= world_size {
+            return Err(setting(format!("rank {rank} of {world_size}: ranks count from 0")));
+        }
+        let job = surroundings.job(&["SLURM_JOB_ID"]);
+        let rendezvous = given(surroundings, &job, world_size)?;
+        let (local_rank, local_size, node) = (None, None, None);
+        Ok(Self {
+            rank,
+            world_size,
+            local_rank,
+            local_size,
+            node,
+            rendezvous,
+            job,
+            launcher: "the command line",
+        })
+    }
+
+    /// Where to meet.
+    ///
+    /// # Errors
+    ///
+    /// [`MeetErrorKind::Setting`] where nobody says so, with the remedy.
+    pub fn meet(&self) -> Result<&Rendezvous, MeetError> {
+        self.rendezvous.as_ref().ok_or_else(|| {
+            setting(format!(
+                "{} started {} ranks and does not say where they can meet: set {MEET} on all of them, to host:port of \
+                 rank 0 or to a directory that all see",
+                self.launcher, self.world_size
+            ))
+        })
+    }
+}
+
+/// One row of the table above.
+struct Launcher {
+    name: &'static str,
+    rank: &'static str,
+    size: &'static str,
+    /// Counts only where this is set, too.
+    needs: Option<&'static str>,
+    /// Whether the one without the other is a mistake.
+    both: bool,
+    local_rank: &'static str,
+    local_size: &'static str,
+    node: &'static str,
+    /// What tells its jobs from others.
+    job: &'static [&'static str],
+}
+
+const LAUNCHERS: &[Launcher] = &[
+    Launcher {
+        name: "torchrun",
+        rank: "RANK",
+        size: "WORLD_SIZE",
+        needs: None,
+        both: true,
+        local_rank: "LOCAL_RANK",
+        local_size: "LOCAL_WORLD_SIZE",
+        node: "GROUP_RANK",
+        job: &["SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_PORT"],
+    },
+    Launcher { rank: "OMPI_COMM_WORLD_RANK", ..OPEN_MPI },
+    Launcher { rank: "PMIX_RANK", ..OPEN_MPI },
+    Launcher {
+        name: "MPICH",
+        needs: Some("MPI_LOCALNRANKS"),
+        local_rank: "MPI_LOCALRANKID",
+        local_size: "MPI_LOCALNRANKS",
+        ..PMI
+    },
+    Launcher {
+        name: "SLURM",
+        rank: "SLURM_PROCID",
+        size: "SLURM_NTASKS",
+        needs: None,
+        both: false,
+        local_rank: "SLURM_LOCALID",
+        local_size: "",
+        node: "SLURM_NODEID",
+        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
+    },
+    PMI,
+];
+
+const OPEN_MPI: Launcher = Launcher {
+    name: "Open MPI",
+    rank: "",
+    size: "OMPI_COMM_WORLD_SIZE",
+    needs: None,
+    both: false,
+    local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+    local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+    node: "",
+    job: &["PMIX_NAMESPACE"],
+};
+
+const PMI: Launcher = Launcher {
+    name: "PMI",
+    rank: "PMI_RANK",
+    size: "PMI_SIZE",
+    needs: None,
+    both: false,
+    local_rank: "PMI_LOCAL_RANK",
+    local_size: "PMI_LOCAL_SIZE",
+    node: "",
+    job: &["PMI_JOBID", "PALS_APID"],
+};
+
+impl Launcher {
+    fn describe(&self, around: &Surroundings<'_>, rank: u32, size: u32) -> Result<Launched, MeetError> {
+        let by_hand = self.rank == "RANK";
+        let launcher = match by_hand {
+            true if around.get("TORCHELASTIC_RUN_ID").is_some() => self.name,
+            true if around.get("KUBERNETES_SERVICE_HOST").is_some() => "Kubernetes",
+            true => "RANK and WORLD_SIZE",
+            false => self.name,
+        };
+        let local_size = around.hint(self.local_size);
+        let mut job = around.job(self.job);
+        if job.is_empty() && matches!(self.name, "Open MPI" | "MPICH" | "PMI") {
+            // Processes of one node have one parent, the launcher's daemon.
+            job =
+                around.get("OMPI_MCA_ess_base_jobid").unwrap_or_else(|| format!("parent-{}", around.parent));
+        }
+        let mut launched = Launched {
+            rank: Rank(rank),
+            world_size: size,
+            local_rank: around.hint(self.local_rank),
+            local_size,
+            node: around.hint(self.node),
+            rendezvous: given(around, &job, size)?,
+            job,
+            launcher,
+        };
+        if launched.rendezvous.is_some() {
+            return Ok(launched);
+        }
+        let master = around.get("MASTER_ADDR");
+        let nodes = match self.name {
+            "SLURM" => nodes(around)?,
+            _ => None,
+        };
+        let one_node = match (&nodes, local_size) {
+            (Some(nodes), _) => nodes.count == 1,
+            (None, Some(local)) => local == size,
+            // In Kubernetes' PyTorchJob, rank 0's MASTER_ADDR may be localhost while the others' is a service.
+            (None, None) => {
+                by_hand
+                    && master.as_deref().is_some_and(is_loopback)
+                    && around.get("KUBERNETES_SERVICE_HOST").is_none()
+            }
+        };
+        launched.rendezvous = if one_node {
+            Some(Rendezvous::Node(private(around, self.name, &launched.job)))
+        } else if let Some(host) = master {
+            let avoid = around.get("MASTER_PORT").and_then(|port| port.parse().ok());
+            Some(Rendezvous::Host { host, ports: ports(&launched.job, avoid) })
+        } else {
+            let first = nodes.and_then(|nodes| nodes.first);
+            first.map(|host| Rendezvous::Host { host, ports: ports(&launched.job, None) })
+        };
+        Ok(launched)
+    }
+}
+
+/// The nodes of a SLURM step.
+struct Nodes {
+    count: u64,
+    first: Option<String>,
+}
+
+fn nodes(around: &Surroundings<'_>) -> Result<Option<Nodes>, MeetError> {
+    let first_of = |names: &[&str]| names.iter().find_map(|name| around.get(name));
+    let list = first_of(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
+    let count = first_of(&["SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"]);
+    let hosts = list.map(|list| expand(&list)).transpose()?;
+    let count = count.and_then(|count| count.parse().ok()).or(hosts.as_ref().map(|h| h.len() as u64));
+    let first = hosts.and_then(|hosts| hosts.into_iter().next());
+    Ok(count.map(|count| Nodes { count, first }))
+}
+
+/// Whether a host is the asking one itself, whoever asks.
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    address == "localhost" || address.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+}
+
+/// What `FOREREAD_MEET` says.
+fn given(around: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rendezvous>, MeetError> {
+    let Some(text) = around.get(MEET) else { return Ok(None) };
+    let wrong = |why: &str| {
+        let may = "it is host:port of rank 0, a directory with its full path, or each rank's host:port";
+        setting(format!("{MEET} is {text:?}: {why}; {may}"))
+    };
+    let path = match text.strip_prefix("file:") {
+        // `file:///shared/meet`, `file:/shared/meet`.
+        Some(path) => Some(path.strip_prefix("//").unwrap_or(path)),
+        None => text.starts_with('/').then_some(&text[..]),
+    };
+    if let Some(path) = path {
+        let path = PathBuf::from(path);
+        return match path.is_absolute() {
+            true => Ok(Some(Rendezvous::Directory(path.join(name("foreread", job))))),
+            false => Err(wrong("the path is not a full one")),
+        };
+    }
+    let mut all = Vec::new();
+    for entry in text.split(',').map(str::trim) {
+        let (host, port) = entry.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
+        let port = port.parse().ok().filter(|port| *port != 0);
+        let port = port.ok_or_else(|| wrong("a port is a number from 1 to 65535"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() || host.contains(['/', '[', ']']) || host.contains(char::is_whitespace) {
+            return Err(wrong("there is no host"));
+        }
+        all.push((host.to_owned(), port));
+    }
+    match all.len() {
+        // Nobody on another node can mean this one by that name, so the token need not come from outside.
+        1 if is_loopback(&all[0].0) && around.get(TOKEN).is_none() => {
+            Ok(Some(Rendezvous::Node(private(around, "", &text))))
+        }
+        1 => Ok(all.pop().map(|(host, port)| Rendezvous::Host { host, ports: vec![port] })),
+        n if n as u64 == u64::from(size) => Ok(Some(Rendezvous::List(all))),
+        n => Err(wrong(&format!("it lists {n} ranks of {size}"))),
+    }
+}
+
+/// Directories for one node's ranks, best first: the launcher's own, which it removes with the job; the user's; one below
+/// `/tmp`.
+fn private(around: &Surroundings<'_>, launcher: &str, job: &str) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    let mut push = |base: Option<String>| {
+        let base = base.map(PathBuf::from).filter(|base| base.is_absolute());
+        paths.extend(base.map(|base| base.join(name("foreread", job))));
+    };
+    if launcher == "Open MPI" {
+        // Open MPI 5 and 4; 4 alone; versions before PMIx.
+        push(around.get("PMIX_SERVER_TMPDIR"));
+        push(around.get("OMPI_MCA_orte_jobfam_session_dir"));
+        push(around.get("OMPI_FILE_LOCATION").and_then(|path| {
+            // The rank's own directory, below the job's, below the session's.
+            let session = PathBuf::from(path).parent()?.parent()?.to_owned();
+            session.to_str().map(str::to_owned)
+        }));
+    }
+    push(around.get("XDG_RUNTIME_DIR"));
+    let ours = format!("foreread-{}", around.uid);
+    paths.push(PathBuf::from("/tmp").join(name(&ours, job)));
+    paths.dedup();
+    paths
+}
+
+/// A short name for a directory, because a Unix socket's path has room for 107 bytes only.
+fn name(start: &str, job: &str) -> String {
+    format!("{start}-{:012x}", hash(job) & 0xffff_ffff_ffff)
+}
+
+/// FNV-1a: the same on every machine and in every version, and nobody attacks it.
+fn hash(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The ports that a job may use, none near `avoid`.
+fn ports(job: &str, avoid: Option<u16>) -> Vec<u16> {
+    let room = u64::from(PORTS.end - PORTS.start - 4 * NEAR);
+    let mut first = PORTS.start + (hash(job) % room) as u16;
+    let near = |first: u16, avoid: u16| avoid + NEAR >= first && avoid <= first + TRIES + NEAR;
+    if avoid.is_some_and(|avoid| near(first, avoid.min(u16::MAX - NEAR))) {
+        first += 2 * NEAR + TRIES + 1;
+    }
+    (first..first + TRIES).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,301 @@
+//! Launchers' environments, as they were seen (Open MPI 4.1, hydra 4.0) or as their documents say.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn launched(variables: &[(&str, &str)]) -> Result<Option<Launched>, MeetError> {
+    let map: HashMap<_, _> = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    Launched::by(&Surroundings::new(&|name| map.get(name).cloned(), 1000, 4321))
+}
+
+fn found(variables: &[(&str, &str)]) -> Launched {
+    launched(variables).unwrap().unwrap()
+}
+
+fn one_node(launched: &Launched) -> Vec<String> {
+    match &launched.rendezvous {
+        Some(Rendezvous::Node(paths)) => paths.iter().map(|path| path.display().to_string()).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn host(launched: &Launched) -> (&str, &[u16]) {
+    match &launched.rendezvous {
+        Some(Rendezvous::Host { host, ports }) => (host, ports),
+        other => panic!("{other:?}"),
+    }
+}
+
+const TORCHRUN: &[(&str, &str)] = &[
+    ("RANK", "5"),
+    ("WORLD_SIZE", "8"),
+    ("LOCAL_RANK", "1"),
+    ("LOCAL_WORLD_SIZE", "4"),
+    ("GROUP_RANK", "1"),
+    ("MASTER_ADDR", "node7"),
+    ("MASTER_PORT", "29500"),
+    ("TORCHELASTIC_RUN_ID", "none"),
+];
+
+#[test]
+fn no_launcher_says_nothing() {
+    assert_eq!(launched(&[]).unwrap(), None);
+    assert_eq!(launched(&[("RANK", ""), ("WORLD_SIZE", " "), ("SLURM_PROCID", "0")]).unwrap(), None);
+}
+
+#[test]
+fn torchrun_gives_a_host_and_never_its_own_port() {
+    let it = found(TORCHRUN);
+    assert_eq!((it.rank, it.world_size, it.launcher), (Rank(5), 8, "torchrun"));
+    assert_eq!((it.local_rank, it.local_size, it.node), (Some(1), Some(4), Some(1)));
+    let (name, ports) = host(&it);
+    assert_eq!((name, ports.len()), ("node7", 4));
+    assert!(ports.iter().all(|port| (20_000..28_000).contains(port)), "{ports:?}");
+    // Every rank computes the same, whatever its own name for rank 0 is.
+    let mut other = TORCHRUN.to_vec();
+    other[0] = ("RANK", "0");
+    other[5] = ("MASTER_ADDR", "node7.cluster");
+    assert_eq!(host(&found(&other)).1, ports);
+}
+
+#[test]
+fn torchrun_on_one_node_meets_in_a_private_directory() {
+    let mut variables = TORCHRUN.to_vec();
+    variables[3] = ("LOCAL_WORLD_SIZE", "8");
+    let paths = one_node(&found(&variables));
+    assert_eq!(paths.len(), 1);
+    assert!(paths[0].starts_with("/tmp/foreread-1000-"), "{paths:?}");
+    variables.push(("XDG_RUNTIME_DIR", "/run/user/1000"));
+    let paths = one_node(&found(&variables));
+    assert!(paths[0].starts_with("/run/user/1000/foreread-") && paths[1].starts_with("/tmp/"), "{paths:?}");
+    // Another run of the same user at the same time has another one.
+    variables[6] = ("MASTER_PORT", "29501");
+    assert_ne!(one_node(&found(&variables))[0], paths[0]);
+}
+
+#[test]
+fn ranks_started_by_hand_on_this_host_meet_there() {
+    for address in ["localhost", "127.0.0.1", "::1"] {
+        let it = found(&[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", address)]);
+        assert_eq!(it.launcher, "RANK and WORLD_SIZE");
+        one_node(&it);
+    }
+    let it = found(&[("RANK", "1"), ("WORLD_SIZE", "2")]);
+    assert_eq!(it.rendezvous, None);
+    let error = it.meet().unwrap_err().to_string();
+    assert!(error.contains("set FOREREAD_MEET on all of them"), "{error}");
+}
+
+#[test]
+fn ray_train_gives_a_host() {
+    let it = found(&[
+        ("RANK", "3"),
+        ("WORLD_SIZE", "4"),
+        ("LOCAL_RANK", "1"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("NODE_RANK", "1"),
+        ("MASTER_ADDR", "10.0.0.7"),
+        ("MASTER_PORT", "41231"),
+    ]);
+    assert_eq!((it.rank, host(&it).0), (Rank(3), "10.0.0.7"));
+}
+
+#[test]
+fn a_pytorchjobs_rank_0_does_not_take_its_localhost_for_one_node() {
+    let job = [("WORLD_SIZE", "2"), ("MASTER_PORT", "23456"), ("KUBERNETES_SERVICE_HOST", "10.96.0.1")];
+    let with = |rank, address| found(&[&job[..], &[("RANK", rank), ("MASTER_ADDR", address)]].concat());
+    let (first, second) = (with("0", "localhost"), with("1", "train-master-0"));
+    assert_eq!(
+        (first.launcher, host(&first).0, host(&second).0),
+        ("Kubernetes", "localhost", "train-master-0")
+    );
+    assert_eq!(host(&first).1, host(&second).1);
+}
+
+#[test]
+fn slurm_on_several_nodes_meets_at_the_steps_first() {
+    let it = found(&[
+        ("SLURM_PROCID", "6"),
+        ("SLURM_NTASKS", "8"),
+        ("SLURM_LOCALID", "2"),
+        ("SLURM_NODEID", "1"),
+        ("SLURM_JOB_ID", "4711"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_JOB_NODELIST", "node[001-004,7]"),
+        ("SLURM_STEP_NODELIST", "node[003-004]"),
+        ("SLURM_NNODES", "2"),
+    ]);
+    assert_eq!((it.rank, it.world_size, it.launcher), (Rank(6), 8, "SLURM"));
+    assert_eq!((it.local_rank, it.node, &it.job[..]), (Some(2), Some(1), "4711.0"));
+    assert_eq!(host(&it).0, "node003");
+}
+
+#[test]
+fn a_master_address_counts_before_slurms_first_node() {
+    let it = found(&[
+        ("SLURM_PROCID", "6"),
+        ("SLURM_NTASKS", "8"),
+        ("SLURM_JOB_NODELIST", "node[001-004,7]"),
+        ("MASTER_ADDR", "node001-ib0"),
+    ]);
+    assert_eq!(host(&it).0, "node001-ib0");
+}
+
+#[test]
+fn slurm_on_one_node_meets_in_a_private_directory() {
+    let base =
+        [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "4711"), ("SLURM_STEP_ID", "2")];
+    for more in [("SLURM_NNODES", "1"), ("SLURM_STEP_NODELIST", "vm"), ("SLURM_JOB_NODELIST", "n[3]")] {
+        one_node(&found(&[&base[..], &[more]].concat()));
+    }
+    assert_eq!(found(&base).rendezvous, None);
+}
+
+const OPEN_MPI_4: &[(&str, &str)] = &[
+    ("OMPI_COMM_WORLD_RANK", "1"),
+    ("OMPI_COMM_WORLD_SIZE", "2"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+    ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+    ("OMPI_FILE_LOCATION", "/tmp/ompi.vm.0/pid.3495/0/0"),
+    ("OMPI_MCA_ess_base_jobid", "1633222657"),
+    ("OMPI_MCA_orte_jobfam_session_dir", "/tmp/ompi.vm.0/pid.3495"),
+    ("PMIX_NAMESPACE", "1633222657"),
+    ("PMIX_RANK", "1"),
+    ("PMIX_SERVER_TMPDIR", "/tmp/ompi.vm.0/pid.3495"),
+];
+
+#[test]
+fn open_mpi_on_one_node_meets_in_its_session_directory() {
+    let it = found(OPEN_MPI_4);
+    assert_eq!((it.rank, it.world_size, it.local_rank, it.launcher), (Rank(1), 2, Some(1), "Open MPI"));
+    let paths = one_node(&it);
+    assert!(paths[0].starts_with("/tmp/ompi.vm.0/pid.3495/foreread-"), "{paths:?}");
+    assert!(paths[1].starts_with("/tmp/foreread-1000-") && paths.len() == 2, "{paths:?}");
+    // Without PMIx's word for it, the same directory.
+    let without: Vec<_> =
+        OPEN_MPI_4.iter().copied().filter(|(name, _)| *name != "PMIX_SERVER_TMPDIR").collect();
+    assert_eq!(one_node(&found(&without)), paths);
+    let file: Vec<_> = without.iter().copied().filter(|(name, _)| !name.contains("jobfam")).collect();
+    assert_eq!(one_node(&found(&file)), paths);
+    let none: Vec<_> = file.iter().copied().filter(|(name, _)| *name != "OMPI_FILE_LOCATION").collect();
+    assert_eq!(one_node(&found(&none)), paths[1..]);
+}
+
+#[test]
+fn open_mpi_5_is_known_by_pmix() {
+    let it = found(&[
+        ("OMPI_COMM_WORLD_SIZE", "4"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
+        ("PMIX_NAMESPACE", "prterun-vm-77@1"),
+        ("PMIX_RANK", "3"),
+        ("PMIX_SERVER_TMPDIR", "/tmp/prte.vm.1000/dvm.77"),
+    ]);
+    assert_eq!((it.rank, it.launcher), (Rank(3), "Open MPI"));
+    assert!(one_node(&it)[0].starts_with("/tmp/prte.vm.1000/dvm.77/foreread-"));
+}
+
+#[test]
+fn open_mpi_on_several_nodes_asks_for_a_place() {
+    let mut variables = OPEN_MPI_4.to_vec();
+    variables[1] = ("OMPI_COMM_WORLD_SIZE", "4");
+    let error = found(&variables).meet().unwrap_err();
+    assert_eq!(error.kind(), MeetErrorKind::Setting);
+    assert!(error.to_string().starts_with("Open MPI started 4 ranks"), "{error}");
+    variables.push(("FOREREAD_MEET", "node1:7000"));
+    assert_eq!(host(&found(&variables)), ("node1", &[7000][..]));
+}
+
+#[test]
+fn mpirun_within_a_batch_job_does_not_make_every_process_rank_0() {
+    let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_ID", "9"), ("SLURM_NNODES", "1")];
+    let it = found(&[&batch[..], OPEN_MPI_4].concat());
+    assert_eq!((it.rank, it.launcher), (Rank(1), "Open MPI"));
+    let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2"), ("MPI_LOCALRANKID", "1")];
+    let it = found(&[&batch[..], &hydra].concat());
+    assert_eq!((it.rank, it.launcher), (Rank(1), "MPICH"));
+    // srun --mpi=pmi2 sets PMI's variables, too, and SLURM knows more.
+    assert_eq!(found(&[&batch[..], &hydra[..2]].concat()).launcher, "SLURM");
+}
+
+#[test]
+fn mpich_on_one_node_meets_by_its_parents_name() {
+    let it = found(&[
+        ("PMI_RANK", "1"),
+        ("PMI_SIZE", "2"),
+        ("PMI_FD", "8"),
+        ("MPI_LOCALNRANKS", "2"),
+        ("MPI_LOCALRANKID", "1"),
+    ]);
+    assert_eq!((it.rank, it.world_size, it.local_rank, &it.job[..]), (Rank(1), 2, Some(1), "parent-4321"));
+    one_node(&it);
+    let far = found(&[("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("MPI_LOCALNRANKS", "2")]);
+    assert!(far.meet().is_err());
+}
+
+#[test]
+fn foreread_meet_wins_and_says_what_is_wrong_with_it() {
+    let with = |text| launched(&[TORCHRUN, &[("FOREREAD_MEET", text)]].concat());
+    let ok = |text| with(text).unwrap().unwrap();
+    assert_eq!(host(&ok("node1:7000")), ("node1", &[7000][..]));
+    assert_eq!(host(&ok("[fd00::1]:7000")), ("fd00::1", &[7000][..]));
+    for text in ["/shared/meet", "file:/shared/meet", "file:///shared/meet"] {
+        match ok(text).rendezvous {
+            Some(Rendezvous::Directory(path)) => {
+                assert_eq!(path.parent().unwrap().to_str(), Some("/shared/meet"))
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    let list = (0..8).map(|i| format!("n{i}:700{i}")).collect::<Vec<_>>().join(", ");
+    match ok(&list).rendezvous {
+        Some(Rendezvous::List(all)) => assert_eq!(all[7], ("n7".to_owned(), 7007)),
+        other => panic!("{other:?}"),
+    }
+    for (text, why) in [
+        ("node1", "there is no port"),
+        ("node1:0", "1 to 65535"),
+        ("node1:http", "1 to 65535"),
+        (":7000", "there is no host"),
+        ("a:1,b:2", "it lists 2 ranks of 8"),
+        ("file:meet", "not a full one"),
+        ("tcp://a:1", "there is no host"),
+    ] {
+        let error = with(text).unwrap_err();
+        assert!(
+            error.to_string().contains(why) && error.to_string().contains("FOREREAD_MEET"),
+            "{text}: {error}"
+        );
+    }
+}
+
+#[test]
+fn half_a_pair_or_a_rank_beyond_the_last_is_an_error() {
+    for (variables, why) in [
+        (&[("RANK", "1")][..], "RANK is set and WORLD_SIZE is not"),
+        (&[("WORLD_SIZE", "2")], "WORLD_SIZE is set and RANK is not"),
+        (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK is 2 and WORLD_SIZE is 2"),
+        (&[("RANK", "one"), ("WORLD_SIZE", "2")], "no number"),
+        (&[("SLURM_PROCID", "4"), ("SLURM_NTASKS", "4")], "SLURM_PROCID is 4"),
+    ] {
+        let error = launched(variables).unwrap_err();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+    let none = Surroundings::new(&|_| None, 0, 1);
+    assert!(Launched::explicit(Rank(2), 2, &none).is_err());
+    assert_eq!(Launched::explicit(Rank(1), 2, &none).unwrap().rendezvous, None);
+}
+
+proptest! {
+    #[test]
+    fn computed_ports_keep_away_from_torchs(job in "[a-z0-9.]{0,20}", master in any::<u16>()) {
+        let ports = ports(&job, Some(master));
+        prop_assert_eq!(ports.len(), usize::from(TRIES));
+        for port in ports {
+            prop_assert!(PORTS.contains(&port));
+            prop_assert!(port.abs_diff(master) > NEAR, "{} is near {}", port, master);
+        }
+    }
+}

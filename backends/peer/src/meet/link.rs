@@ -1,0 +1,169 @@
+//! A connection to or from rank 0, read and written by tasks of its own.
+//!
+//! Both ends speak while their programs compute, so that silence means that a process is gone and not that it is busy. The
+//! price is two tasks for each connection. Whoever drops a [`Link`] ends it; what was given to be sent is sent first, as long
+//! as the other end takes it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::messages::{ALIVE, LONGEST, Message, PIECE, SILENCE, what};
+use crate::connection::{Connection, Receiver, Sender};
+
+/// What waits to be sent or to be taken: a few, because some are pieces of bulk.
+const WAITING: usize = 4;
+
+/// An end that takes nothing for so long is gone.
+const STUCK: Duration = Duration::from_secs(30);
+
+/// What is sent.
+#[derive(Debug)]
+enum Outgoing {
+    Message(Bytes),
+    Bulk(Bytes),
+}
+
+/// What comes.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    Message(Message),
+    Piece(Bytes),
+}
+
+/// A connection between rank 0 and another.
+#[derive(Debug)]
+pub(super) struct Link {
+    out: mpsc::Sender<Outgoing>,
+    come: mpsc::Receiver<Incoming>,
+    writer: JoinHandle<()>,
+}
+
+impl Link {
+    /// Takes over a connection. `moved` grows with every piece of bulk that leaves.
+    pub(super) fn new(connection: Connection, moved: Arc<AtomicU64>) -> Self {
+        let (sender, receiver) = connection.split();
+        let (out, outgoing) = mpsc::channel(WAITING);
+        let (incoming, come) = mpsc::channel(WAITING);
+        let reader = tokio::spawn(read(receiver, incoming));
+        let writer = tokio::spawn(async move {
+            write(sender, outgoing, &moved).await;
+            // The stream closes when neither half is left.
+            reader.abort();
+        });
+        Self { out, come, writer }
+    }
+
+    /// Sends a message; `false` if the link is broken.
+    pub(super) async fn say(&self, message: &Message) -> bool {
+        self.out.send(Outgoing::Message(message.encode())).await.is_ok()
+    }
+
+    /// Sends bulk behind the message that says what it is.
+    pub(super) async fn say_with(&self, message: &Message, bulk: Bytes) -> bool {
+        self.say(message).await && self.out.send(Outgoing::Bulk(bulk)).await.is_ok()
+    }
+
+    /// The next thing that comes; `None` if the link is broken.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn next(&mut self) -> Option<Incoming> {
+        self.come.recv().await
+    }
+
+    /// The bulk that comes next, of at most `most` bytes; `None` if the link is broken, or something else comes. `each` is
+    /// called for each piece, with where it belongs and how many bytes all have.
+    pub(super) async fn bulk(
+        &mut self,
+        most: u64,
+        mut each: impl FnMut(u64, u64, Bytes) + Send,
+    ) -> Option<()> {
+        let Incoming::Message(Message::Bulk { length }) = self.next().await? else { return None };
+        if length > most {
+            tracing::warn!("a rank sends {length} bytes, where at most {most} are expected");
+            return None;
+        }
+        let mut at = 0;
+        while at < length {
+            let Incoming::Piece(piece) = self.next().await? else { return None };
+            let next = at + piece.len() as u64;
+            if next > length {
+                return None;
+            }
+            each(at, length, piece);
+            at = next;
+        }
+        Some(())
+    }
+
+    /// The bulk that comes next as one.
+    pub(super) async fn whole(&mut self, most: u64) -> Option<Bytes> {
+        let mut all = Vec::new();
+        self.bulk(most, |_, _, piece| all.extend_from_slice(&piece)).await?;
+        Some(all.into())
+    }
+
+    /// Ends the link when all that was to be sent has left.
+    pub(super) async fn close(self) {
+        drop((self.out, self.come));
+        // It ends by itself within a bound; that it panicked changes nothing.
+        drop(self.writer.await);
+    }
+}
+
+async fn write(mut sender: Sender, mut outgoing: mpsc::Receiver<Outgoing>, moved: &AtomicU64) {
+    loop {
+        let sent = match timeout(ALIVE, outgoing.recv()).await {
+            Err(_) => send(&mut sender, what::ALIVE, Bytes::new()).await,
+            Ok(None) => return,
+            Ok(Some(Outgoing::Message(text))) => send(&mut sender, what::MESSAGE, text).await,
+            Ok(Some(Outgoing::Bulk(bulk))) => send_bulk(&mut sender, bulk, moved).await,
+        };
+        if sent.is_none() {
+            return;
+        }
+    }
+}
+
+async fn send(sender: &mut Sender, what: u32, payload: Bytes) -> Option<()> {
+    timeout(STUCK, sender.send(what, payload)).await.ok()?.ok()
+}
+
+async fn send_bulk(sender: &mut Sender, mut bulk: Bytes, moved: &AtomicU64) -> Option<()> {
+    let length = bulk.len() as u64;
+    send(sender, what::MESSAGE, Message::Bulk { length }.encode()).await?;
+    while !bulk.is_empty() {
+        let piece = bulk.split_to(bulk.len().min(PIECE));
+        moved.fetch_add(1, Relaxed);
+        send(sender, what::PIECE, piece).await?;
+    }
+    Some(())
+}
+
+async fn read(mut receiver: Receiver, incoming: mpsc::Sender<Incoming>) {
+    // Whatever the reason is that nothing more comes, the channel's end says it.
+    while let Ok(Ok(Some((what, payload)))) = timeout(SILENCE, receiver.receive(LONGEST)).await {
+        let item = match what {
+            what::ALIVE => continue,
+            what::PIECE => Incoming::Piece(payload),
+            what::MESSAGE => match Message::decode(&payload) {
+                Some(message) => Incoming::Message(message),
+                None => {
+                    tracing::warn!("a rank says what this version does not understand");
+                    return;
+                }
+            },
+            // A later version's.
+            _ => continue,
+        };
+        if incoming.send(item).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What ranks say to rank 0, and it to them.
+//!
+//! Messages are JSON: there are few, and a rank of another version must at least understand why it is refused. Bulk (the
+//! catalog, what caches hold, the list of ranks) follows a message as pieces of bounded length, so that nobody takes a
+//! gigabyte of memory because a header says so. Each end says something at least every [`ALIVE`]; one that is silent for
+//! [`SILENCE`] counts as gone.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_types::Rank;
+use serde::{Deserialize, Serialize};
+
+use super::{MeetError, MeetErrorKind};
+
+/// The longest message.
+pub(super) const LONGEST: usize = 1 << 20;
+
+/// The longest piece of bulk.
+pub(super) const PIECE: usize = 256 * 1024;
+
+/// How often an end speaks that has nothing to say.
+pub(super) const ALIVE: Duration = Duration::from_secs(2);
+
+/// Who says nothing for so long is gone.
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
+
+/// What a frame of a meeting holds.
+pub(super) mod what {
+    /// Nothing.
+    pub(crate) const ALIVE: u32 = 0;
+    /// A [`Message`](super::Message).
+    pub(crate) const MESSAGE: u32 = 1;
+    /// The next piece of the bulk that was announced.
+    pub(crate) const PIECE: u32 = 2;
+}
+
+/// A rank, as others have to know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Person {
+    pub rank: u32,
+    /// Equal for ranks that can use each other's Unix sockets.
+    pub node: String,
+    pub host: String,
+    pub pid: u32,
+    /// Where it serves samples. The hosts `0.0.0.0` and `::` stand for rank 0's host, as each rank reaches it.
+    pub addresses: Vec<String>,
+}
+
+impl Person {
+    /// For messages.
+    pub(super) fn place(&self) -> String {
+        format!("process {} on {}", self.pid, self.host)
+    }
+}
+
+/// A rank introduces itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Hello {
+    pub person: Person,
+    pub world_size: u32,
+    pub version: String,
+    /// Which run of the rank it is: another number after a restart.
+    pub instance: u64,
+    /// Which run of rank 0 it has met before.
+    pub met: Option<u64>,
+}
+
+/// What all ranks do together, one after another. Each is counted as a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Step {
+    /// Rank 0 has something for all.
+    Share,
+    /// All have something for rank 0.
+    Gather,
+    /// All have to have the same.
+    Compare,
+    /// All begin.
+    Start,
+}
+
+impl Step {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Share => "what rank 0 shares",
+            Self::Gather => "what it holds",
+            Self::Compare => "what it computed",
+            Self::Start => "to be ready",
+        }
+    }
+}
+
+/// Names and values that have to be equal on all ranks.
+pub(super) type Words = Vec<(String, String)>;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub(super) enum Message {
+    Hello(Box<Hello>),
+    /// The answer to a hello: which run of rank 0 it is.
+    Welcome {
+        instance: u64,
+    },
+    /// The end, and why; or not yet, where `again`.
+    Refuse {
+        kind: String,
+        why: String,
+        again: bool,
+    },
+    /// A rank ends before the start, and why.
+    GiveUp {
+        why: String,
+    },
+    /// A rank works on something that takes time: nobody's deadline passes meanwhile.
+    Working {
+        on: String,
+    },
+    /// Whom rank 0 waits for.
+    Waiting {
+        missing: Vec<u32>,
+        more: u32,
+        on: Option<String>,
+        /// Grows when somebody works.
+        works: u64,
+    },
+    /// A rank has come to this round. Bulk follows for [`Step::Gather`].
+    Step {
+        round: u32,
+        step: Step,
+        words: Words,
+    },
+    /// The round is over for this rank. Bulk follows for [`Step::Share`] and [`Step::Start`].
+    Over {
+        round: u32,
+    },
+    /// As many bytes follow in pieces.
+    Bulk {
+        length: u64,
+    },
+    /// How far this rank has come.
+    Progress {
+        at: u64,
+    },
+    /// Bulk follows: what this rank reports.
+    Report,
+    /// The report is there.
+    Reported,
+    /// This rank needs nothing more from others.
+    Done,
+    /// Nobody does.
+    AllDone,
+    /// A rank does not answer.
+    Gone {
+        rank: u32,
+    },
+    /// A rank is there (again).
+    Back(Person),
+}
+
+impl Message {
+    pub(super) fn encode(&self) -> Bytes {
+        // Maps with keys that are no text are all that JSON cannot say; there are none.
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+
+    pub(super) fn refuse(error: &MeetError) -> Self {
+        Self::Refuse { kind: name_of(error.kind()).to_owned(), why: error.to_string(), again: false }
+    }
+}
+
+const NAMES: [(MeetErrorKind, &str); 7] = [
+    (MeetErrorKind::Setting, "setting"),
+    (MeetErrorKind::Secret, "secret"),
+    (MeetErrorKind::Deadline, "deadline"),
+    (MeetErrorKind::Differs, "differs"),
+    (MeetErrorKind::Refused, "refused"),
+    (MeetErrorKind::Network, "network"),
+    (MeetErrorKind::Broken, "broken"),
+];
+
+fn name_of(kind: MeetErrorKind) -> &'static str {
+    NAMES.iter().find(|(known, _)| *known == kind).map_or("refused", |(_, name)| name)
+}
+
+/// The error that a refusal says.
+pub(super) fn refusal(kind: &str, why: String) -> MeetError {
+    let kind = NAMES.iter().find(|(_, name)| *name == kind).map_or(MeetErrorKind::Refused, |(kind, _)| *kind);
+    MeetError::new(kind, why)
+}
+
+/// `rank 3`, `ranks 2, 5 and 9`, `ranks 2, 5, 9 and 7 others`.
+pub(super) fn ranks(named: &[Rank], more: usize) -> String {
+    let mut names: Vec<String> = named.iter().map(ToString::to_string).collect();
+    let last = match more {
+        0 => names.pop().unwrap_or_default(),
+        1 => "1 other".to_owned(),
+        more => format!("{more} others"),
+    };
+    let many = if named.len() + more == 1 { "rank" } else { "ranks" };
+    match names.len() {
+        0 => format!("{many} {last}"),
+        _ => format!("{many} {} and {last}", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_listed_in_words() {
+        let list = |named: &[u32], more| ranks(&named.iter().map(|rank| Rank(*rank)).collect::<Vec<_>>(), more);
+        assert_eq!(list(&[3], 0), "rank 3");
+        assert_eq!(list(&[2, 5], 0), "ranks 2 and 5");
+        assert_eq!(list(&[2, 5, 9], 0), "ranks 2, 5 and 9");
+        assert_eq!(list(&[2, 5], 7), "ranks 2, 5 and 7 others");
+        assert_eq!(list(&[2], 1), "ranks 2 and 1 other");
+    }
+
+    #[test]
+    fn refusals_keep_their_kind() {
+        for (kind, _) in NAMES {
+            let Message::Refuse { kind: name, why, .. } = Message::refuse(&MeetError::new(kind, "why")) else {
+                panic!("no refusal")
+            };
+            let error = refusal(&name, why);
+            assert_eq!((error.kind(), &error.to_string()[..]), (kind, "why"));
+        }
+        assert_eq!(refusal("of a later version", String::new()).kind(), MeetErrorKind::Refused);
+    }
+
+    #[test]
+    fn messages_and_back() {
+        let message = Message::Step { round: 3, step: Step::Compare, words: vec![("seed".into(), "7".into())] };
+        let text = message.encode();
+        assert_eq!(text, r#"{"is":"step","round":3,"step":"compare","words":[["seed","7"]]}"#);
+        assert_eq!(Message::decode(&text).unwrap().encode(), text);
+        assert!(Message::decode(b"{\"is\":\"of a later version\"}").is_none());
+    }
+}

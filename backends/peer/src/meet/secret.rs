@@ -1,0 +1,326 @@
+//! The job's token: from the user, or made by rank 0 and passed where nobody but the job's user can read it.
+//!
+//! `FOREREAD_TOKEN` counts where it is set. Else rank 0 makes one and writes it into a [`Notice`]: a file that only its
+//! owner can read, in a directory that only its owner can enter, on the node that all ranks are on or on the file system
+//! that they share. Whoever reads it checks whose it is, because `/tmp` is everybody's: a directory that was put there by
+//! another user is refused, not used. Where ranks meet at `host:port` on several nodes there is no such place, and the token
+//! has to come from the user's job script, which is one line. The price is that line; the alternative is a port on which
+//! anybody on the cluster's network can ask for samples.
+//!
+//! The notice also says where rank 0 listens. It is replaced as a whole, so a reader sees the last run's or this one's, never
+//! half of either; a reader whom rank 0 does not know reads it again.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use super::launcher::Surroundings;
+use super::{MeetError, MeetErrorKind};
+use crate::Token;
+
+/// The job's secret, where the user gives it: the same text on all ranks.
+pub const TOKEN: &str = "FOREREAD_TOKEN";
+
+/// The file's name in its directory.
+const NOTICE: &str = "rank0";
+
+/// No notice is longer.
+const LONGEST: u64 = 64 * 1024;
+
+fn secret(line: String) -> MeetError {
+    MeetError::new(MeetErrorKind::Secret, line)
+}
+
+/// The token that the user gives, if any.
+///
+/// # Errors
+///
+/// [`MeetErrorKind::Secret`] if it can be guessed.
+pub fn given_token(surroundings: &Surroundings<'_>) -> Result<Option<Token>, MeetError> {
+    let token = surroundings.get(TOKEN).map(Token::new).transpose();
+    token.map_err(|why| secret(format!("{TOKEN} cannot be used: {why}")))
+}
+
+/// That there is no token and no place to pass one.
+pub(super) fn no_token(meet: &impl std::fmt::Display) -> MeetError {
+    secret(format!(
+        "ranks meet at {meet}, where no secret can be passed to the job's user alone: put `export {TOKEN}=$(openssl rand \
+         -hex 16)` into the job script, before what starts the ranks, or let {} be a directory that all ranks see",
+        super::launcher::MEET
+    ))
+}
+
+/// What rank 0 writes for the others.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Notice {
+    /// Which run of rank 0 wrote it.
+    pub instance: u64,
+    /// Where rank 0 listens.
+    pub addresses: Vec<String>,
+    /// The token, where the user gave none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+}
+
+/// A directory that this user alone can use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PrivateDirectory(PathBuf);
+
+impl PrivateDirectory {
+    /// The first of `paths` that can be one. All ranks of a node find the same: those whose parent is not there, or in
+    /// which nothing may be made, are passed over.
+    pub(super) fn first(paths: &[PathBuf]) -> Result<Self, MeetError> {
+        let mut last = None;
+        for path in paths {
+            match Self::at(path, rustix::process::geteuid().as_raw()) {
+                Ok(directory) => return Ok(directory),
+                Err(Unusable::Refused(error)) => return Err(error),
+                Err(Unusable::NotThere(error)) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| secret("there is no directory for ranks to meet in".to_owned())))
+    }
+
+    /// `path`, made if it is not there, if it is `uid`'s alone.
+    fn at(path: &Path, uid: u32) -> Result<Self, Unusable> {
+        let shown = path.display();
+        let cannot = |what: &str, error: io::Error| {
+            let line = format!("ranks cannot meet in {shown}: {what}: {error}");
+            Unusable::NotThere(MeetError::caused(MeetErrorKind::Secret, line, error))
+        };
+        let refused = |why: String| Unusable::Refused(secret(format!("ranks do not meet in {shown}: {why}")));
+        let parent = path.parent().unwrap_or(path);
+        let above = fs::metadata(parent).map_err(|error| cannot("its parent cannot be looked at", error))?;
+        // Whoever may write to the parent could put another directory in this one's place, unless it is sticky.
+        let open = above.mode() & 0o022 != 0 && above.mode() & 0o1000 == 0;
+        if open || ![uid, 0].contains(&above.uid()) {
+            return Err(refused(format!(
+                "others than its owner can replace it, because {} is writable for them: `chmod go-w` it, or choose another",
+                parent.display()
+            )));
+        }
+        match fs::DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(cannot("it cannot be made", error));
+            }
+            _ => {}
+        }
+        let found = fs::symlink_metadata(path).map_err(|error| cannot("it cannot be looked at", error))?;
+        if !found.is_dir() {
+            return Err(refused("it is no directory; remove it".to_owned()));
+        }
+        if found.uid() != uid {
+            return Err(refused(format!("it belongs to user {}, not to user {uid}", found.uid())));
+        }
+        if found.mode() & 0o077 != 0 {
+            return Err(refused(format!("others can use it: `chmod 700 {shown}`")));
+        }
+        Ok(Self(path.to_owned()))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Puts `notice` in the place of what is there.
+    pub(super) fn publish(&self, notice: &Notice) -> Result<(), MeetError> {
+        let path = self.0.join(NOTICE);
+        let new = self.0.join(format!("{NOTICE}.{:016x}", notice.instance));
+        let write = || -> io::Result<()> {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mut file = fs::File::from(rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR)?);
+            file.write_all(&serde_json::to_vec(notice)?)?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(|error| {
+            let line =
+                format!("rank 0 cannot write {}, by which the others find it: {error}", path.display());
+            MeetError::caused(MeetErrorKind::Secret, line, error)
+        })
+    }
+
+    /// What rank 0 wrote, if it did.
+    pub(super) fn notice(&self) -> Result<Option<Notice>, MeetError> {
+        self.notice_of(rustix::process::geteuid().as_raw())
+    }
+
+    fn notice_of(&self, uid: u32) -> Result<Option<Notice>, MeetError> {
+        let path = self.0.join(NOTICE);
+        let shown = path.display();
+        // A network file system asks the server again what is there when a directory is listed, not when a name in it that
+        // was not there before is opened.
+        let listed = fs::read_dir(&self.0).map(|entries| entries.flatten().any(|e| e.file_name() == NOTICE));
+        if !listed.unwrap_or(true) {
+            return Ok(None);
+        }
+        let read = || -> io::Result<(fs::Metadata, Vec<u8>)> {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let file = fs::File::from(rustix::fs::open(&path, flags, Mode::empty())?);
+            let metadata = file.metadata()?;
+            let mut text = Vec::new();
+            file.take(LONGEST).read_to_end(&mut text)?;
+            Ok((metadata, text))
+        };
+        let (metadata, text) = match read() {
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                let line = format!("{shown}, by which rank 0 is found, cannot be read: {error}");
+                return Err(MeetError::caused(MeetErrorKind::Secret, line, error));
+            }
+        };
+        if !metadata.is_file() || metadata.uid() != uid || metadata.permissions().mode() & 0o077 != 0 {
+            return Err(secret(format!(
+                "{shown} should be user {uid}'s own file that nobody else can read, and it is user {}'s with mode {:o}: \
+                 remove it",
+                metadata.uid(),
+                metadata.permissions().mode() & 0o7777
+            )));
+        }
+        // A file that is being replaced on a network file system may be seen in part: as if it were not there yet.
+        Ok(serde_json::from_slice(&text).ok())
+    }
+
+    /// Removes the notice if it is still the one of `instance`, and the directory if nothing else is in it.
+    pub(super) fn withdraw(&self, instance: u64) {
+        let ours = self.notice().ok().flatten().is_some_and(|notice| notice.instance == instance);
+        if ours && fs::remove_file(self.0.join(NOTICE)).is_ok() {
+            // Fails where others are still in it, which is right.
+            drop(fs::remove_dir(&self.0));
+        }
+    }
+}
+
+enum Unusable {
+    /// Not here; another directory may do.
+    NotThere(MeetError),
+    /// Here, and somebody else's.
+    Refused(MeetError),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn uid() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    fn refusal(path: &Path, uid: u32) -> String {
+        match PrivateDirectory::at(path, uid) {
+            Err(Unusable::Refused(error)) => error.to_string(),
+            Err(Unusable::NotThere(error)) => panic!("passed over: {error}"),
+            Ok(_) => panic!("{} was taken", path.display()),
+        }
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o777
+    }
+
+    fn notice(instance: u64) -> Notice {
+        let token = Some("0123456789abcdef".to_owned());
+        Notice { instance, addresses: vec!["unix:/x".to_owned()], token }
+    }
+
+    #[test]
+    fn only_the_owner_can_read_the_token() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = PrivateDirectory::first(&[base.path().join("meet")]).unwrap();
+        assert!(directory.notice().unwrap().is_none());
+        directory.publish(&notice(1)).unwrap();
+        assert_eq!(mode(directory.path()), 0o700);
+        assert_eq!(mode(&directory.path().join(NOTICE)), 0o600);
+        assert_eq!(directory.notice().unwrap().unwrap().token.as_deref(), Some("0123456789abcdef"));
+        // A later run takes the place, and the earlier one leaves it alone.
+        directory.publish(&notice(2)).unwrap();
+        directory.withdraw(1);
+        assert_eq!(directory.notice().unwrap().unwrap().instance, 2);
+        directory.withdraw(2);
+        assert!(!directory.path().exists());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_ours_alone_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("meet");
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();
+        assert!(refusal(&path, uid()).contains("others can use it"));
+        let link = base.path().join("link");
+        symlink(base.path(), &link).unwrap();
+        assert!(refusal(&link, uid()).contains("it is no directory"));
+        fs::set_permissions(base.path(), fs::Permissions::from_mode(0o770)).unwrap();
+        assert!(refusal(&path, uid()).contains("others than its owner can replace it"));
+        fs::set_permissions(base.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(PrivateDirectory::at(&path, uid()).is_ok());
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused() {
+        // In the sticky /tmp, as the user after this one.
+        let other =
+            tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o700)).tempdir().unwrap();
+        let stranger = uid() + 1;
+        let why = refusal(other.path(), stranger);
+        assert!(why.contains(&format!("it belongs to user {}, not to user {stranger}", uid())), "{why}");
+    }
+
+    #[test]
+    fn a_notice_that_is_not_ours_alone_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = PrivateDirectory::first(&[base.path().join("meet")]).unwrap();
+        directory.publish(&notice(1)).unwrap();
+        let error = directory.notice_of(uid() + 1).err().unwrap();
+        assert_eq!(error.kind(), MeetErrorKind::Secret);
+        let path = directory.path().join(NOTICE);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let error = directory.notice().err().unwrap().to_string();
+        assert!(error.contains("with mode 644: remove it"), "{error}");
+        fs::remove_file(&path).unwrap();
+        symlink("/etc/passwd", &path).unwrap();
+        assert!(directory.notice().is_err());
+    }
+
+    #[test]
+    fn directories_that_are_not_there_are_passed_over() {
+        let base = tempfile::tempdir().unwrap();
+        let paths = [base.path().join("gone/meet"), base.path().join("meet")];
+        assert_eq!(PrivateDirectory::first(&paths).unwrap().path(), paths[1]);
+        let error = PrivateDirectory::first(&paths[..1]).unwrap_err().to_string();
+        assert!(error.contains("its parent cannot be looked at"), "{error}");
+    }
+
+    #[test]
+    fn half_a_notice_is_none() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = PrivateDirectory::first(&[base.path().join("meet")]).unwrap();
+        directory.publish(&notice(1)).unwrap();
+        let path = directory.path().join(NOTICE);
+        let text = fs::read(&path).unwrap();
+        fs::write(&path, &text[..text.len() / 2]).unwrap();
+        assert!(directory.notice().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_token_that_can_be_guessed_is_refused_with_the_remedy() {
+        let with = |text: &'static str| {
+            given_token(&Surroundings::new(&|name| (name == TOKEN).then(|| text.to_owned()), 0, 1))
+        };
+        assert!(with("").unwrap().is_none());
+        assert!(with("0123456789abcdef").unwrap().is_some());
+        let error = with("hunter2").unwrap_err();
+        assert_eq!(error.kind(), MeetErrorKind::Secret);
+        let line = error.to_string();
+        assert!(line.contains("FOREREAD_TOKEN") && line.contains("openssl rand -hex 16"), "{line}");
+        assert!(!line.contains("hunter2"), "{line}");
+    }
+}

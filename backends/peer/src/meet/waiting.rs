@@ -1,0 +1,131 @@
+//! What is being waited for, to be shown while it lasts and to be said when it did not come.
+
+use std::fmt;
+use std::time::Duration;
+
+use foreread_types::Rank;
+use tokio::time::Instant;
+
+use super::messages::ranks;
+
+/// How many ranks are named before the others are counted.
+pub(super) const NAMED: usize = 8;
+
+/// How often waiting is shown.
+pub(super) const SHOWN: Duration = Duration::from_secs(1);
+
+/// What a rank waits for. Displays as `waiting for ranks 2, 5 and 7 others (12 s of 300 s)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// The first ranks that are waited for.
+    pub missing: Vec<Rank>,
+    /// How many there are beside.
+    pub more: usize,
+    /// What somebody works on meanwhile, or where rank 0 is looked for.
+    pub on: Option<String>,
+    /// How long it lasts so far.
+    pub waited: Duration,
+    /// How long it may last.
+    pub deadline: Duration,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waited, deadline) = (self.waited.as_secs(), self.deadline.as_secs());
+        write!(f, "waiting for {} ({waited} s of {deadline} s)", ranks(&self.missing, self.more))?;
+        match &self.on {
+            Some(on) => write!(f, ": {on}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Shows what is being waited for.
+pub type Progress = Box<dyn FnMut(&Waiting) + Send>;
+
+/// A time that passes, unless somebody works.
+pub(super) struct Patience {
+    began: Instant,
+    deadline: Duration,
+    shown: Instant,
+    progress: Progress,
+}
+
+impl fmt::Debug for Patience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Patience").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+impl Patience {
+    pub(super) fn new(deadline: Duration, progress: Progress) -> Self {
+        let now = Instant::now();
+        Self { began: now, deadline, shown: now, progress }
+    }
+
+    /// Something new is waited for, or somebody works.
+    pub(super) fn begin(&mut self) {
+        self.began = Instant::now();
+    }
+
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    pub(super) fn over(&self) -> bool {
+        self.began.elapsed() >= self.deadline
+    }
+
+    /// When to look again: for the end, or to show something.
+    pub(super) fn next(&self) -> Instant {
+        (self.began + self.deadline).min(self.shown + SHOWN)
+    }
+
+    /// Shows what is waited for, if it was not shown lately.
+    pub(super) fn show(&mut self, missing: &[Rank], more: usize, on: Option<String>) {
+        if self.shown.elapsed() < SHOWN {
+            return;
+        }
+        self.shown = Instant::now();
+        let missing = missing.to_vec();
+        let waiting = Waiting { missing, more, on, waited: self.began.elapsed(), deadline: self.deadline };
+        (self.progress)(&waiting);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_is_said_in_one_line() {
+        let mut waiting = Waiting {
+            missing: vec![Rank(2), Rank(5)],
+            more: 7,
+            on: None,
+            waited: Duration::from_millis(12_700),
+            deadline: Duration::from_secs(300),
+        };
+        assert_eq!(waiting.to_string(), "waiting for ranks 2, 5 and 7 others (12 s of 300 s)");
+        waiting.on = Some("rank 0 lists s3://bucket".to_owned());
+        assert!(waiting.to_string().ends_with("(12 s of 300 s): rank 0 lists s3://bucket"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_shown_once_a_second_and_ends() {
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
+        let mut patience = Patience::new(Duration::from_millis(2500), Box::new(show));
+        while !patience.over() {
+            tokio::time::sleep_until(patience.next()).await;
+            patience.show(&[Rank(1)], 0, None);
+        }
+        drop(patience);
+        let mut lines = Vec::new();
+        while let Some(line) = told.recv().await {
+            lines.push(line);
+        }
+        assert_eq!(lines, ["waiting for rank 1 (1 s of 2 s)", "waiting for rank 1 (2 s of 2 s)"]);
+    }
+}

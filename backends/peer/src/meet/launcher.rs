@@ -145,6 +145,8 @@ pub struct Launched {
     pub node: Option<u32>,
     /// Where ranks meet, where anybody says so.
     pub rendezvous: Option<Rendezvous>,
+    /// Directories of this node for this job's Unix sockets, best first.
+    pub sockets: Vec<PathBuf>,
     /// What tells this job from others at the same time, the same on all ranks; may be empty.
     pub job: String,
     /// Who started this process, for messages.
@@ -205,6 +207,7 @@ impl Launched {
             local_size,
             node,
             rendezvous,
+            sockets: private(surroundings, "", &job),
             job,
             launcher: "the command line",
         })
@@ -324,6 +327,7 @@ impl Launcher {
             local_size,
             node: around.hint(self.node),
             rendezvous: given(around, &job, size)?,
+            sockets: private(around, self.name, &job),
             job,
             launcher,
         };
@@ -346,7 +350,7 @@ impl Launcher {
             }
         };
         launched.rendezvous = if one_node {
-            Some(Rendezvous::Node(private(around, self.name, &launched.job)))
+            Some(Rendezvous::Node(launched.sockets.clone()))
         } else if let Some(host) = master {
             let avoid = around.get("MASTER_PORT").and_then(|port| port.parse().ok());
             Some(Rendezvous::Host { host, ports: ports(&launched.job, avoid) })
@@ -449,6 +453,13 @@ fn private(around: &Surroundings<'_>, launcher: &str, job: &str) -> Vec<PathBuf>
 /// A short name for a directory, because a Unix socket's path has room for 107 bytes only.
 fn name(start: &str, job: &str) -> String {
     format!("{start}-{:012x}", hash(job) & 0xffff_ffff_ffff)
+}
+
+impl Launched {
+    /// The job as a number: no secret, it tells a mix-up from an attack.
+    pub(crate) fn job_number(&self) -> u64 {
+        hash(&self.job)
+    }
 }
 
 /// FNV-1a: the same on every machine and in every version, and nobody attacks it.

@@ -64,6 +64,12 @@ impl Link {
         self.out.send(Outgoing::Message(message.encode())).await.is_ok()
     }
 
+    /// Sends a message if there is room for it.
+    pub(super) fn try_say(&self, message: &Message) {
+        // Where there is none, the end of the link says enough.
+        drop(self.out.try_send(Outgoing::Message(message.encode())));
+    }
+
     /// Sends bulk behind the message that says what it is.
     pub(super) async fn say_with(&self, message: &Message, bulk: Bytes) -> bool {
         self.say(message).await && self.out.send(Outgoing::Bulk(bulk)).await.is_ok()

@@ -64,6 +64,8 @@ pub(super) struct Hello {
     pub instance: u64,
     /// Which run of rank 0 it has met before.
     pub met: Option<u64>,
+    /// Whether it has started and comes back.
+    pub started: bool,
 }
 
 /// What all ranks do together, one after another. Each is counted as a round.
@@ -148,8 +150,10 @@ pub(super) enum Message {
     Reported,
     /// This rank needs nothing more from others.
     Done,
-    /// Nobody does.
-    AllDone,
+    /// Nobody does, or these took too long.
+    AllDone {
+        missing: Vec<u32>,
+    },
     /// A rank does not answer.
     Gone {
         rank: u32,
@@ -214,7 +218,8 @@ mod tests {
 
     #[test]
     fn ranks_are_listed_in_words() {
-        let list = |named: &[u32], more| ranks(&named.iter().map(|rank| Rank(*rank)).collect::<Vec<_>>(), more);
+        let list =
+            |named: &[u32], more| ranks(&named.iter().map(|rank| Rank(*rank)).collect::<Vec<_>>(), more);
         assert_eq!(list(&[3], 0), "rank 3");
         assert_eq!(list(&[2, 5], 0), "ranks 2 and 5");
         assert_eq!(list(&[2, 5, 9], 0), "ranks 2, 5 and 9");
@@ -225,7 +230,8 @@ mod tests {
     #[test]
     fn refusals_keep_their_kind() {
         for (kind, _) in NAMES {
-            let Message::Refuse { kind: name, why, .. } = Message::refuse(&MeetError::new(kind, "why")) else {
+            let Message::Refuse { kind: name, why, .. } = Message::refuse(&MeetError::new(kind, "why"))
+            else {
                 panic!("no refusal")
             };
             let error = refusal(&name, why);
@@ -236,7 +242,8 @@ mod tests {
 
     #[test]
     fn messages_and_back() {
-        let message = Message::Step { round: 3, step: Step::Compare, words: vec![("seed".into(), "7".into())] };
+        let message =
+            Message::Step { round: 3, step: Step::Compare, words: vec![("seed".into(), "7".into())] };
         let text = message.encode();
         assert_eq!(text, r#"{"is":"step","round":3,"step":"compare","words":[["seed","7"]]}"#);
         assert_eq!(Message::decode(&text).unwrap().encode(), text);

@@ -7,7 +7,8 @@ use std::fs;
 /// node is one; they talk by TCP.
 pub(super) fn node_id() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let mounts = fs::read_link("/proc/self/ns/mnt").map(|link| link.display().to_string()).unwrap_or_default();
+    let mounts =
+        fs::read_link("/proc/self/ns/mnt").map(|link| link.display().to_string()).unwrap_or_default();
     format!("{} {mounts} {}", boot.trim(), host_name())
 }
 

@@ -73,6 +73,10 @@ impl Patience {
         self.deadline
     }
 
+    pub(super) fn left(&self) -> Duration {
+        self.deadline.saturating_sub(self.began.elapsed())
+    }
+
     pub(super) fn over(&self) -> bool {
         self.began.elapsed() >= self.deadline
     }

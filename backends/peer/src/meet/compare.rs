@@ -1,0 +1,76 @@
+//! What differs between ranks, in a line.
+
+use std::collections::BTreeSet;
+
+use foreread_types::Rank;
+
+use super::hub::Item;
+use super::messages::{Words, ranks};
+use super::waiting::NAMED;
+
+/// What differs, if anything does: `seed is 7, rank 0's is 5; ...`.
+pub(super) fn difference(theirs: &Words, ours: &Words) -> Option<String> {
+    let value =
+        |words: &Words, name: &str| words.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
+    let names = ours.iter().chain(theirs).map(|(name, _)| name);
+    let mut seen = BTreeSet::new();
+    let differing = names.filter(|name| seen.insert((*name).clone())).filter_map(|name| {
+        let (theirs, ours) = (value(theirs, name), value(ours, name));
+        let said = |value: Option<String>| value.unwrap_or_else(|| "not said".to_owned());
+        (theirs != ours).then(|| format!("{name} is {}, rank 0's is {}", said(theirs), said(ours)))
+    });
+    let all: Vec<_> = differing.collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Who differs from rank 0, in one line, the most frequent difference first.
+pub(super) fn differences(items: &[Option<Item>]) -> Option<String> {
+    let Some(Some(Item::Words(ours))) = items.first() else { return None };
+    let mut found: Vec<(String, Vec<Rank>)> = Vec::new();
+    for (rank, item) in items.iter().enumerate() {
+        let Some(Item::Words(theirs)) = item else { continue };
+        let Some(what) = difference(theirs, ours) else { continue };
+        match found.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, who)) => who.push(Rank(rank as u32)),
+            None => found.push((what, vec![Rank(rank as u32)])),
+        }
+    }
+    found.sort_by_key(|(_, who)| std::cmp::Reverse(who.len()));
+    let (what, who) = found.first()?;
+    let (named, more) = (&who[..who.len().min(NAMED)], who.len().saturating_sub(NAMED));
+    let verb = if who.len() == 1 { "differs" } else { "differ" };
+    let others: usize = found.iter().skip(1).map(|(_, who)| who.len()).sum();
+    let others = match others {
+        0 => String::new(),
+        others => format!(" ({others} more differ otherwise)"),
+    };
+    Some(format!("{} {verb} from rank 0: {what}{others}", ranks(named, more)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(all: &[(&str, &str)]) -> Words {
+        all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn differences_name_who_and_what() {
+        let item = |seed: &str| Some(Item::Words(words(&[("seed", seed), ("plan", "a")])));
+        assert_eq!(differences(&[item("5"), item("5"), None]), None);
+        assert_eq!(
+            differences(&[item("5"), item("5"), item("7")]).unwrap(),
+            "rank 2 differs from rank 0: seed is 7, rank 0's is 5"
+        );
+        assert_eq!(
+            differences(&[item("5"), item("6"), item("7"), item("7")]).unwrap(),
+            "ranks 2 and 3 differ from rank 0: seed is 7, rank 0's is 5 (1 more differ otherwise)"
+        );
+        let other = words(&[("seed", "5"), ("catalog", "x")]);
+        assert_eq!(
+            difference(&other, &words(&[("seed", "5"), ("plan", "a")])).unwrap(),
+            "plan is not said, rank 0's is a; catalog is x, rank 0's is not said"
+        );
+    }
+}

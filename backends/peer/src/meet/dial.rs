@@ -1,0 +1,122 @@
+//! How another rank finds rank 0 and proves itself to it.
+//!
+//! Each attempt begins from what is true now: a notice is read again, because the one that is there may be an earlier
+//! run's; of several ports each is tried, because another program may have one of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_types::Rank;
+
+use super::secret::PrivateDirectory;
+use super::{MeetError, MeetErrorKind};
+use crate::{Address, Connection, Identity, Network, Token, WireErrorKind};
+
+/// How long rank 0 may take to answer at one address: it may be answering a thousand others.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Waits between attempts: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// Where rank 0 is to be found.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    /// It wrote it there.
+    Notice(PrivateDirectory),
+    /// At one of these.
+    Addresses(Vec<Address>),
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Notice(directory) => directory.path().display().fmt(f),
+            Self::Addresses(all) => match &all[..] {
+                [first, .., Address::Tcp(_, last)] => write!(f, "{first}-{last}"),
+                [one, ..] => one.fmt(f),
+                [] => f.write_str("nowhere"),
+            },
+        }
+    }
+}
+
+/// Finds rank 0.
+#[derive(Debug)]
+pub(super) struct Dial {
+    pub network: Arc<dyn Network>,
+    pub place: Place,
+    pub rank: Rank,
+    pub job: u64,
+    /// What the user gave.
+    pub token: Option<Token>,
+    /// Attempts since the last that succeeded.
+    pub attempts: u32,
+}
+
+/// Rank 0, found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub connection: Connection,
+    pub at: Address,
+    pub identity: Identity,
+}
+
+/// Why it was not.
+#[derive(Debug)]
+pub(super) enum Miss {
+    /// It may be found later; what stood in the way, where it was more than that nobody is there.
+    NotYet(Option<String>),
+    /// It will not be.
+    Never(MeetError),
+}
+
+impl Dial {
+    /// One attempt.
+    pub(super) async fn attempt(&mut self) -> Result<Found, Miss> {
+        self.attempts += 1;
+        let (addresses, token) = match &self.place {
+            Place::Addresses(all) => (all.clone(), self.token.clone()),
+            Place::Notice(directory) => {
+                let directory = directory.clone();
+                let read = tokio::task::spawn_blocking(move || directory.notice()).await;
+                let Ok(notice) = read else { return Err(Miss::NotYet(None)) };
+                let Some(notice) = notice.map_err(Miss::Never)? else { return Err(Miss::NotYet(None)) };
+                let parsed = notice.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+                let made = notice.token.and_then(|token| Token::new(token).ok());
+                (parsed, self.token.clone().or(made))
+            }
+        };
+        let Some(token) = token else {
+            return Err(Miss::NotYet(Some("rank 0 has a token of its own".to_owned())));
+        };
+        let identity = Identity { rank: self.rank, job: self.job, token };
+        let mut why = None;
+        for at in addresses {
+            match Connection::open(&*self.network, &at, &identity, Some(Rank(0)), ANSWER).await {
+                Ok((connection, _)) => {
+                    self.attempts = 0;
+                    return Ok(Found { connection, at, identity });
+                }
+                Err(error) if error.kind() == WireErrorKind::OtherVersion => {
+                    let line = format!("rank {} cannot meet rank 0: {error}", self.rank);
+                    return Err(Miss::Never(MeetError::caused(MeetErrorKind::Differs, line, error)));
+                }
+                // Of several reasons, that of an end which answered says more.
+                Err(error) if error.kind() != WireErrorKind::Gone || why.is_none() => {
+                    why = Some(error.to_string());
+                }
+                Err(_) => {}
+            }
+        }
+        Err(Miss::NotYet(why))
+    }
+
+    /// How long to wait before the next one: longer each time, and for each rank a little other.
+    pub(super) fn pause(&self) -> Duration {
+        let doubled = PAUSES.0 * (1 << self.attempts.min(6));
+        let part =
+            u64::from(self.rank.0).wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(self.attempts) * 977)
+                % 512;
+        doubled.min(PAUSES.1) + PAUSES.0 * (part as u32) / 128
+    }
+}

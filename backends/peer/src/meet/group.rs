@@ -1,0 +1,291 @@
+//! The ranks of a run, from its start to its end.
+//!
+//! Samples flow between ranks directly; rank 0 is needed only for what concerns all: how far all have come, what each
+//! reports, when all are done, who comes back. When rank 0 dies, that ends and the rest goes on: whatever waits for it has a
+//! deadline. A rank that is gone is read around by the layers above; the hint here only says it earlier.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_tier::{Context, Peers, Serve, Tier};
+use foreread_types::{Rank, StoreId};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::hub::Hub;
+use super::joining::Admitting;
+use super::launcher::Launched;
+use super::listen::Ground;
+use super::other::Other;
+use super::roster::Roster;
+use super::run::{Outbox, run};
+use crate::{Asker, Counters, Identity, Network, PeerTier, Server};
+
+/// How long the last words may take.
+const LAST: Duration = Duration::from_secs(2);
+
+/// How ranks have left each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// All were done.
+    Together,
+    /// Rank 0 did not wait for these any longer: they are gone, or the deadline passed.
+    Without(Vec<Rank>),
+    /// Rank 0 said nothing before the deadline: it waits for others, or is gone.
+    Unheard,
+}
+
+/// A task that ends with whoever started it.
+#[derive(Debug)]
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Side {
+    First { hub: Arc<Hub>, admitting: Option<Admitting> },
+    Other(Box<Other>),
+}
+
+#[derive(Debug)]
+enum Running {
+    First { hub: Arc<Hub>, _admitting: Option<Admitting>, _following: Task },
+    Other { outbox: watch::Sender<Outbox>, reported: watch::Receiver<bool>, task: Mutex<Option<Task>> },
+}
+
+/// The ranks of a run, which have started together.
+#[derive(Debug)]
+pub struct Group {
+    rank: Rank,
+    world_size: u32,
+    stores: Vec<StoreId>,
+    roster: Arc<Roster>,
+    running: Running,
+    asker: Option<Asker>,
+    tiers: Mutex<BTreeMap<StoreId, Arc<PeerTier>>>,
+    ground: Option<Ground>,
+    /// Ends last: it answers while this lives.
+    server: Option<Server>,
+}
+
+/// What a [`Group`] is made of.
+pub(super) struct Parts<'a> {
+    pub launched: &'a Launched,
+    pub stores: &'a [StoreId],
+    pub roster: Arc<Roster>,
+    pub side: Side,
+    pub server: Option<Server>,
+    pub identity: Option<Identity>,
+    pub network: Arc<dyn Network>,
+    pub ground: Option<Ground>,
+}
+
+impl Group {
+    pub(super) fn new(parts: Parts<'_>, context: &Context) -> Self {
+        let roster = Arc::clone(&parts.roster);
+        let running = match parts.side {
+            Side::First { hub, admitting } => {
+                let following = Task(context.runtime.spawn(follow(Arc::clone(&hub), Arc::clone(&roster))));
+                Running::First { hub, _admitting: admitting, _following: following }
+            }
+            Side::Other(other) => {
+                let (outbox, heard) = watch::channel(Outbox::default());
+                let (report, reported) = watch::channel(false);
+                let task = Task(context.runtime.spawn(run(*other, Arc::clone(&roster), heard, report)));
+                Running::Other { outbox, reported, task: Mutex::new(Some(task)) }
+            }
+        };
+        let counters = parts.server.as_ref().map(|server| Arc::clone(server.counters())).unwrap_or_default();
+        let asker = parts.identity.map(|identity| Asker::new(identity, parts.network, context, counters));
+        Self {
+            rank: parts.launched.rank,
+            world_size: parts.launched.world_size,
+            stores: parts.stores.to_vec(),
+            roster,
+            running,
+            asker,
+            tiers: Mutex::default(),
+            ground: parts.ground,
+            server: parts.server,
+        }
+    }
+
+    /// Says how far this rank has come: a count that only grows. Returns at once; rank 0 hears the latest, not each.
+    pub fn progress(&self, at: u64) {
+        match &self.running {
+            Running::First { hub, .. } => hub.progress(0, at),
+            Running::Other { outbox, .. } => {
+                outbox.send_modify(|outbox| outbox.progress = Some(at));
+            }
+        }
+    }
+
+    /// How far all ranks have come, on rank 0: the least that any has said last; 0 while one has said nothing. Nothing on the
+    /// other ranks. The receiver can be waited on for changes.
+    pub fn lowest(&self) -> Option<watch::Receiver<u64>> {
+        match &self.running {
+            Running::First { hub, .. } => Some(hub.lowest()),
+            Running::Other { .. } => None,
+        }
+    }
+
+    /// Gives rank 0 this rank's report, at most 256 MiB; says whether rank 0 has it before the deadline.
+    ///
+    /// # Cancel safety
+    /// The report is sent although nobody waits for it.
+    pub async fn report(&self, report: Bytes, deadline: Duration) -> bool {
+        match &self.running {
+            Running::First { hub, .. } => {
+                hub.report(0, report);
+                true
+            }
+            Running::Other { outbox, reported, .. } => {
+                outbox.send_modify(|outbox| outbox.report = Some(report));
+                let mut reported = reported.clone();
+                timeout(deadline, reported.wait_for(|reported| *reported)).await.is_ok_and(|got| got.is_ok())
+            }
+        }
+    }
+
+    /// The reports of all ranks, on rank 0, its own with them; of those that are gone, or do not report before the deadline,
+    /// there is none. Empty on the other ranks.
+    pub async fn reports(&self, deadline: Duration) -> Vec<Option<Bytes>> {
+        let Running::First { hub, .. } = &self.running else { return Vec::new() };
+        let until = Instant::now() + deadline;
+        let mut arrivals = hub.arrivals();
+        loop {
+            arrivals.mark_unchanged();
+            let (reports, more) = hub.reports();
+            if !more || !matches!(timeout_at(until, arrivals.changed()).await, Ok(Ok(()))) {
+                return reports;
+            }
+        }
+    }
+
+    /// Says that this rank is done, and goes on serving until all are done or gone, or the deadline passes.
+    ///
+    /// # Cancel safety
+    /// That this rank is done is said although nobody waits.
+    pub async fn leave(&self, deadline: Duration) -> Left {
+        let until = Instant::now() + deadline;
+        match &self.running {
+            Running::First { hub, .. } => {
+                hub.done(0);
+                let mut arrivals = hub.arrivals();
+                let missing = loop {
+                    arrivals.mark_unchanged();
+                    let (working, missing) = hub.unfinished();
+                    if working == 0 || !matches!(timeout_at(until, arrivals.changed()).await, Ok(Ok(()))) {
+                        break missing;
+                    }
+                };
+                hub.end(&missing);
+                // They close their connections when they have heard it.
+                let last = async {
+                    loop {
+                        arrivals.mark_unchanged();
+                        if hub.others() == 0 || arrivals.changed().await.is_err() {
+                            return;
+                        }
+                    }
+                };
+                drop(timeout(LAST, last).await);
+                if missing.is_empty() { Left::Together } else { Left::Without(missing) }
+            }
+            Running::Other { outbox, task, .. } => {
+                outbox.send_modify(|outbox| outbox.done = true);
+                let mut over = self.roster.over();
+                let heard = timeout_at(until, over.wait_for(Option::is_some)).await;
+                let missing = heard.ok().and_then(|heard| heard.ok().and_then(|missing| missing.clone()));
+                outbox.send_modify(|outbox| outbox.end = true);
+                let task = task.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(mut task) = task {
+                    drop(timeout(LAST, &mut task.0).await);
+                }
+                match missing {
+                    None => Left::Unheard,
+                    Some(missing) if missing.is_empty() => Left::Together,
+                    Some(missing) => Left::Without(missing),
+                }
+            }
+        }
+    }
+
+    /// Ranks that rank 0 hears nothing of, as far as this rank knows.
+    pub fn gone(&self) -> Vec<Rank> {
+        self.roster.gone()
+    }
+
+    /// What was asked and served.
+    pub fn counters(&self) -> Option<&Arc<Counters>> {
+        self.server.as_ref().map(Server::counters)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(ground) = &self.ground {
+            ground.withdraw();
+        }
+    }
+}
+
+impl Peers for Group {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>> {
+        let own = self.stores.get(self.rank.0 as usize);
+        if own == Some(&store) {
+            return None;
+        }
+        let asker = self.asker.as_ref()?;
+        let users = self.stores.iter().enumerate().filter(|(_, used)| **used == store);
+        let mut users: Vec<_> = users.map(|(rank, _)| Rank(rank as u32)).collect();
+        if users.is_empty() {
+            return None;
+        }
+        // Not everybody asks the same of a node's ranks.
+        let turn = self.rank.0 as usize % users.len();
+        users.rotate_left(turn);
+        let mut tiers = self.tiers.lock().unwrap_or_else(PoisonError::into_inner);
+        let tier = tiers.entry(store).or_insert_with(|| {
+            let remotes = users.into_iter().map(|rank| self.roster.remote(rank, asker)).collect();
+            Arc::new(PeerTier::new(remotes))
+        });
+        Some(Arc::clone(tier) as Arc<dyn Tier>)
+    }
+
+    fn serve(&self, source: Weak<dyn Serve>) {
+        if let Some(server) = &self.server {
+            server.serve(source);
+        }
+    }
+}
+
+/// Rank 0 hears what it tells the others.
+async fn follow(hub: Arc<Hub>, roster: Arc<Roster>) {
+    let mut news = hub.news();
+    let mut known = 0;
+    loop {
+        for (number, event) in hub.events(known) {
+            roster.hear(&event);
+            known = number;
+        }
+        if news.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Where a rank listens, and where rank 0 is to be found.
+//!
+//! On one node: a Unix socket in the private directory, and rank 0's notice beside it. On several: a port on every address
+//! of the host, because nobody can tell from inside which of them the others reach; and a Unix socket for the ranks of the
+//! same node, where that can be had. What is reached under which name is found out by who sees whom
+//! ([`super::messages::Person::addresses`]).
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::dial::Place;
+use super::launcher::{Launched, Rendezvous};
+use super::node::host_name;
+use super::secret::{Notice, PrivateDirectory, no_token};
+use super::{MeetError, MeetErrorKind};
+use crate::{Address, Listener, Network, Token};
+
+/// All addresses of this host, of both families and of the older one.
+const ANYWHERE: [&str; 2] = ["::", "0.0.0.0"];
+
+/// What a rank knows before it has said a word.
+#[derive(Debug)]
+pub(super) struct Ground {
+    network: Arc<dyn Network>,
+    launched: Launched,
+    rendezvous: Rendezvous,
+    instance: u64,
+    /// What the user says about where this rank listens.
+    given: Vec<Address>,
+    directory: Option<PrivateDirectory>,
+}
+
+impl Ground {
+    /// Looks for the place to meet.
+    pub(super) async fn new(
+        network: Arc<dyn Network>,
+        launched: Launched,
+        instance: u64,
+        given: Vec<Address>,
+        has_token: bool,
+    ) -> Result<Self, MeetError> {
+        let rendezvous = launched.meet()?.clone();
+        let paths = match &rendezvous {
+            Rendezvous::Node(paths) => paths.clone(),
+            Rendezvous::Directory(path) => vec![path.clone()],
+            Rendezvous::Host { .. } | Rendezvous::List(_) if !has_token => return Err(no_token(&rendezvous)),
+            Rendezvous::Host { .. } | Rendezvous::List(_) => Vec::new(),
+        };
+        let directory = match paths.is_empty() {
+            true => None,
+            false => Some(private(paths).await?),
+        };
+        Ok(Self { network, launched, rendezvous, instance, given, directory })
+    }
+
+    /// Where rank 0 is to be looked for.
+    pub(super) fn place(&self) -> Place {
+        match (&self.directory, &self.rendezvous) {
+            (Some(directory), _) => Place::Notice(directory.clone()),
+            (None, Rendezvous::Host { host, ports }) => {
+                Place::Addresses(ports.iter().map(|port| Address::tcp(host.clone(), *port)).collect())
+            }
+            (None, Rendezvous::List(all)) => Place::Addresses(
+                all.first().map(|(host, port)| Address::tcp(host.clone(), *port)).into_iter().collect(),
+            ),
+            (None, _) => Place::Addresses(Vec::new()),
+        }
+    }
+
+    /// Listens where this rank should.
+    pub(super) async fn listen(&self) -> Result<Vec<Box<dyn Listener>>, MeetError> {
+        if !self.given.is_empty() {
+            let mut all = Vec::new();
+            for address in &self.given {
+                all.push(self.network.listen(address).await.map_err(|error| cannot(address, error))?);
+            }
+            return Ok(all);
+        }
+        let mut all = Vec::new();
+        // Where this node's ranks find it without the network; without such a place they use the network.
+        let sockets = match (&self.rendezvous, &self.directory) {
+            (Rendezvous::Node(_), Some(directory)) => Some(directory.clone()),
+            _ if self.launched.sockets.is_empty() => None,
+            _ => private(self.launched.sockets.clone()).await.ok(),
+        };
+        if let Some(directory) = sockets {
+            let name = format!("{}.{:08x}", self.launched.rank, self.instance as u32);
+            let address = Address::unix(directory.path().join(name));
+            match self.network.listen(&address).await {
+                Ok(listener) => all.push(listener),
+                Err(error) if matches!(self.rendezvous, Rendezvous::Node(_)) => {
+                    return Err(cannot(&address, error));
+                }
+                Err(error) => tracing::debug!(%address, %error, "no socket for this node's ranks"),
+            }
+        }
+        let ports: &[u16] = match &self.rendezvous {
+            Rendezvous::Node(_) => return Ok(all),
+            Rendezvous::Host { ports, .. } if self.launched.rank.0 == 0 => ports,
+            Rendezvous::List(list) => match list.get(self.launched.rank.0 as usize) {
+                Some((_, port)) => std::slice::from_ref(port),
+                None => &[0],
+            },
+            Rendezvous::Host { .. } | Rendezvous::Directory(_) => &[0],
+        };
+        all.push(self.any(ports).await?);
+        Ok(all)
+    }
+
+    /// The first of some ports that is free.
+    async fn any(&self, ports: &[u16]) -> Result<Box<dyn Listener>, MeetError> {
+        let mut last = None;
+        for port in ports {
+            for host in ANYWHERE {
+                let address = Address::tcp(host, *port);
+                match self.network.listen(&address).await {
+                    Ok(listener) => return Ok(listener),
+                    // Another program's, in this family or both: the next port.
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                        last = Some(cannot(&address, error));
+                        break;
+                    }
+                    Err(error) => last = Some(cannot(&address, error)),
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| MeetError::new(MeetErrorKind::Network, "there is no port to listen on")))
+    }
+
+    /// Lets the others know where rank 0 listens, and the token that it made.
+    pub(super) async fn publish(&self, listens: &[Address], made: Option<&Token>) -> Result<(), MeetError> {
+        let Some(directory) = self.directory.clone() else { return Ok(()) };
+        let addresses = listens.iter().flat_map(|address| names(address)).map(|a| a.to_string()).collect();
+        let token = made.map(|token| String::from_utf8_lossy(token.expose()).into_owned());
+        let notice = Notice { instance: self.instance, addresses, token };
+        blocking(move || directory.publish(&notice)).await?
+    }
+
+    /// Takes the notice back.
+    pub(super) fn withdraw(&self) {
+        if let Some(directory) = &self.directory {
+            directory.withdraw(self.instance);
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, MeetError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| MeetError::caused(MeetErrorKind::Broken, "the program is ending", error))
+}
+
+async fn private(paths: Vec<PathBuf>) -> Result<PrivateDirectory, MeetError> {
+    blocking(move || PrivateDirectory::first(&paths)).await?
+}
+
+fn cannot(address: &Address, error: io::Error) -> MeetError {
+    let remedy = match error.kind() {
+        io::ErrorKind::AddrInUse => "; another program has it: choose another by FOREREAD_MEET",
+        _ => "",
+    };
+    MeetError::caused(MeetErrorKind::Network, format!("cannot listen at {address}: {error}{remedy}"), error)
+}
+
+/// The names under which rank 0's address may be reached from other hosts.
+fn names(address: &Address) -> Vec<Address> {
+    let Address::Tcp(host, port) = address else { return vec![address.clone()] };
+    if !ANYWHERE.contains(&&host[..]) {
+        return vec![address.clone()];
+    }
+    // The address towards everywhere else; connecting a UDP socket sends nothing.
+    let way_out = |from: &str, to: &str| -> io::Result<String> {
+        let socket = std::net::UdpSocket::bind(from)?;
+        socket.connect(to)?;
+        Ok(socket.local_addr()?.ip().to_string())
+    };
+    let out = [way_out("0.0.0.0:0", "192.0.2.1:9"), way_out("[::]:0", "[2001:db8::1]:9")];
+    let all = std::iter::once(host_name()).chain(out.into_iter().flatten());
+    all.map(|host| Address::tcp(host, *port)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_on_all_addresses_is_told_by_name() {
+        let all = names(&Address::tcp("::", 7));
+        assert_eq!(all[0], Address::tcp(host_name(), 7));
+        assert!(
+            all.iter()
+                .all(|address| matches!(address, Address::Tcp(host, 7) if !ANYWHERE.contains(&&host[..])))
+        );
+        assert_eq!(names(&Address::unix("/x")), [Address::unix("/x")]);
+        assert_eq!(names(&Address::tcp("node1", 7)), [Address::tcp("node1", 7)]);
+    }
+}

@@ -1,0 +1,230 @@
+//! A meeting as every rank but 0 sees it.
+//!
+//! Each step is a question to rank 0 and its answer. A connection that breaks is made again and the step is asked again;
+//! rank 0 keeps what was brought. The step's deadline passes while nothing comes, as at rank 0 ([`super::first`]).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foreread_types::Rank;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::dial::{Dial, Found, Miss};
+use super::link::{Incoming, Link};
+use super::messages::{Hello, Message, Step, Words, ranks, refusal};
+use super::waiting::Patience;
+use super::{MeetError, MeetErrorKind};
+use crate::{Address, Identity};
+
+/// A place for pieces of bulk: where it belongs, how many bytes all have, the piece. Begins again at 0 where a connection broke.
+pub(super) type Take<'a> = &'a mut (dyn FnMut(u64, u64, Bytes) + Send);
+
+/// A rank while ranks meet.
+#[derive(Debug)]
+pub(super) struct Other {
+    pub dial: Dial,
+    pub hello: Hello,
+    pub patience: Patience,
+    pub round: u32,
+    pub link: Option<Link>,
+    /// Where rank 0 was reached.
+    pub at: Option<Address>,
+    /// Whom rank 0 waits for.
+    missing: (Vec<Rank>, usize, Option<String>),
+    works: u64,
+    why: Option<String>,
+}
+
+/// What one exchange with rank 0 came to.
+enum Answer {
+    Over,
+    Broken,
+}
+
+impl Other {
+    pub(super) fn new(dial: Dial, hello: Hello, patience: Patience) -> Self {
+        let missing = (vec![Rank(0)], 0, None);
+        Self { dial, hello, patience, round: 0, link: None, at: None, missing, works: 0, why: None }
+    }
+
+    /// Finds rank 0; the caller then has what it needs to introduce itself.
+    pub(super) async fn find(&mut self) -> Result<Found, MeetError> {
+        loop {
+            let until = self.patience.next();
+            match timeout_at(until, self.dial.attempt()).await {
+                Ok(Ok(found)) => return Ok(found),
+                Ok(Err(Miss::Never(error))) => return Err(error),
+                Ok(Err(Miss::NotYet(why))) => {
+                    self.why = why.or(self.why.take());
+                    self.pause().await?;
+                }
+                Err(_) => self.look()?,
+            }
+        }
+    }
+
+    /// Waits before the next attempt.
+    pub(super) async fn pause(&mut self) -> Result<(), MeetError> {
+        self.idle_until(Instant::now() + self.dial.pause()).await
+    }
+
+    async fn idle_until(&mut self, next: Instant) -> Result<(), MeetError> {
+        while Instant::now() < next {
+            sleep_until(next.min(self.patience.next())).await;
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    /// Shows what is waited for; an error when the deadline has passed.
+    fn look(&mut self) -> Result<(), MeetError> {
+        let seconds = self.patience.deadline().as_secs();
+        let rank = self.dial.rank;
+        if self.link.is_none() {
+            let on = format!(
+                "at {}{}",
+                self.dial.place,
+                self.why.as_ref().map(|w| format!("; {w}")).unwrap_or_default()
+            );
+            self.patience.show(&[Rank(0)], 0, Some(on));
+            if !self.patience.over() {
+                return Ok(());
+            }
+            let last = match &self.why {
+                Some(why) => format!("the last attempt: {why}"),
+                None => {
+                    "see whether it was started, and whether it says the same of where to meet".to_owned()
+                }
+            };
+            let place = &self.dial.place;
+            let line = format!("rank {rank} did not find rank 0 at {place} within {seconds} s; {last}");
+            return Err(MeetError::new(MeetErrorKind::Deadline, line));
+        }
+        let (missing, more, on) = &self.missing;
+        self.patience.show(missing, *more, on.clone());
+        if !self.patience.over() {
+            return Ok(());
+        }
+        let who = ranks(missing, *more);
+        let line = format!(
+            "rank {rank} waited {seconds} s for {who}: see whether all were started and what they wait for"
+        );
+        Err(MeetError::new(MeetErrorKind::Deadline, line))
+    }
+
+    /// Introduces itself on a connection; `false` where rank 0 says not yet, or breaks off.
+    pub(super) async fn introduce(&mut self, found: Found) -> Result<bool, MeetError> {
+        let mut link = Link::new(found.connection, Arc::default());
+        link.say(&Message::Hello(Box::new(self.hello.clone()))).await;
+        loop {
+            match timeout_at(self.patience.next(), link.next()).await {
+                Ok(Some(Incoming::Message(Message::Welcome { instance }))) => {
+                    self.hello.met = Some(instance);
+                    self.link = Some(link);
+                    self.at = Some(found.at);
+                    return Ok(true);
+                }
+                Ok(Some(Incoming::Message(Message::Refuse { why, again: true, .. }))) => {
+                    self.why = Some(why);
+                    return Ok(false);
+                }
+                Ok(Some(Incoming::Message(Message::Refuse { kind, why, .. }))) => {
+                    return Err(refusal(&kind, why));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(false),
+                Err(_) => self.look()?,
+            }
+        }
+    }
+
+    /// Makes the connection again, as the same rank.
+    async fn link(&mut self, identity: &Identity) -> Result<&mut Link, MeetError> {
+        while self.link.is_none() {
+            let found = self.find().await?;
+            if found.identity.token.expose() != identity.token.expose() {
+                let line = "rank 0 was started again and has a token of its own: start all ranks again";
+                return Err(MeetError::new(MeetErrorKind::Broken, line));
+            }
+            if !self.introduce(found).await? {
+                self.pause().await?;
+            }
+        }
+        self.link.as_mut().ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "no connection to rank 0"))
+    }
+
+    /// Goes through the next round.
+    pub(super) async fn step(
+        &mut self,
+        identity: &Identity,
+        step: Step,
+        words: Words,
+        bring: Option<Bytes>,
+        take: Take<'_>,
+    ) -> Result<(), MeetError> {
+        self.patience.begin();
+        // Until rank 0 says otherwise.
+        self.missing = (vec![Rank(0)], 0, None);
+        loop {
+            let round = self.round;
+            let link = self.link(identity).await?;
+            let message = Message::Step { round, step, words: words.clone() };
+            let said = match bring.clone() {
+                Some(bulk) => link.say_with(&message, bulk).await,
+                None => link.say(&message).await,
+            };
+            let answer = if said { self.answer(round, step, take).await? } else { Answer::Broken };
+            match answer {
+                Answer::Over => {
+                    self.round += 1;
+                    return Ok(());
+                }
+                Answer::Broken => self.link = None,
+            }
+        }
+    }
+
+    async fn answer(&mut self, round: u32, step: Step, take: Take<'_>) -> Result<Answer, MeetError> {
+        loop {
+            let Some(link) = self.link.as_mut() else { return Ok(Answer::Broken) };
+            match timeout_at(self.patience.next(), link.next()).await {
+                Err(_) => self.look()?,
+                Ok(None) => return Ok(Answer::Broken),
+                Ok(Some(Incoming::Message(Message::Over { round: over }))) if over == round => {
+                    let bulk = matches!(step, Step::Share | Step::Start);
+                    return Ok(if !bulk || self.take(take).await?.is_some() {
+                        Answer::Over
+                    } else {
+                        Answer::Broken
+                    });
+                }
+                Ok(Some(Incoming::Message(Message::Refuse { kind, why, .. }))) => {
+                    return Err(refusal(&kind, why));
+                }
+                Ok(Some(Incoming::Message(Message::Waiting { missing, more, on, works }))) => {
+                    self.missing = (missing.into_iter().map(Rank).collect(), more as usize, on);
+                    if works > self.works {
+                        self.works = works;
+                        self.patience.begin();
+                    }
+                }
+                Ok(Some(_)) => {}
+            }
+        }
+    }
+
+    /// Takes the bulk that follows. A link on which nothing comes breaks by itself, so there is no deadline here.
+    async fn take(&mut self, take: Take<'_>) -> Result<Option<()>, MeetError> {
+        let Some(link) = self.link.as_mut() else { return Ok(None) };
+        let taken = link.bulk(u64::MAX, take).await;
+        self.patience.begin();
+        Ok(taken)
+    }
+
+    /// Says something that is not answered, if there is a connection.
+    pub(super) async fn say(&self, message: &Message) {
+        if let Some(link) = &self.link {
+            link.say(message).await;
+        }
+    }
+}

@@ -182,7 +182,7 @@ fn wire(kind: &str) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let address = match kind {
         "unix" => Address::Unix(directory.path().join("socket")),
-        _ => Address::Tcp("127.0.0.1:0".to_owned()),
+        _ => Address::Tcp("127.0.0.1".to_owned(), 0),
     };
     let identity = |rank| -> Result<Identity> {
         Ok(Identity { rank: Rank(rank), job: 1, token: Token::new("sixteen bytes or more")? })

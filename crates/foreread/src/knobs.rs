@@ -38,11 +38,13 @@ pub const KNOBS: &[Knob] = &[
     ("on-error", Some("fail"), "what to do about a sample that cannot be read: fail, skip or substitute"),
 ];
 
-/// Where launchers say which rank this is; the first that is set counts.
-const RANKS: [(&str, &str); 3] = [
+/// Where launchers say which rank this is; the first that is set counts. MPI's come before SLURM's: started by mpirun
+/// within a batch job, every process has the batch script's own `SLURM_PROCID=0`.
+const RANKS: [(&str, &str); 4] = [
     ("RANK", "WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
 ];
 
 /// Where a value came from, in order of precedence.

@@ -42,7 +42,7 @@ impl fmt::Display for Waiting {
 }
 
 /// Shows what is being waited for.
-pub type Progress = Box<dyn FnMut(&Waiting) + Send>;
+pub type Progress = Box<dyn FnMut(&Waiting) + Send + Sync>;
 
 /// A time that passes, unless somebody works.
 pub(super) struct Patience {

@@ -14,10 +14,13 @@ use bytes::Bytes;
 use foreread_dataset::{Catalog, Progress};
 use foreread_loader::{BlockTable, LocalDeal, Others};
 use foreread_oracle::Schedule;
-use foreread_peer::meet::{Group, Joining, Launched, MeetError, Surroundings, Waiting};
+use foreread_peer::meet::{
+    Group, Joining, Launched, Left, MeetError, Settings, Surroundings, Waiting, given_token,
+};
+use foreread_peer::{Counters, Settings as Bounds, Token};
 use foreread_planner::{Cluster, LocalPlan};
 use foreread_tier::{Context, Peers};
-use foreread_types::{Rank, Sizes};
+use foreread_types::{Rank, Sizes, StoreId};
 use serde::{Deserialize, Serialize};
 
 use self::offer::{Offer, bundle, unbundle};
@@ -51,8 +54,9 @@ impl From<MeetError> for Error {
 /// Where and how the ranks of a run find each other.
 pub struct Meeting {
     launched: Launched,
+    token: Option<Token>,
     deadline: Duration,
-    progress: Box<dyn FnMut(&Waiting) + Send>,
+    progress: Box<dyn FnMut(&Waiting) + Send + Sync>,
 }
 
 impl std::fmt::Debug for Meeting {
@@ -72,8 +76,18 @@ impl Meeting {
             return Ok(None);
         }
         let surroundings = Surroundings::of_this_process(environment);
-        let launched = Launched::of(&surroundings, config.rank, config.world_size)?;
-        Ok(launched.map(|launched| Self { launched, deadline: DEADLINE, progress: Box::new(|_| ()) }))
+        let (rank, world_size) = (Rank(config.rank), config.world_size);
+        let launched = Launched::by(&surroundings)?
+            .filter(|launched| (launched.rank, launched.world_size) == (rank, world_size));
+        let launched = match launched {
+            Some(launched) => launched,
+            None => Launched::explicit(rank, world_size, &surroundings)?,
+        };
+        if launched.rendezvous.is_none() {
+            return Ok(None);
+        }
+        let token = given_token(&surroundings)?;
+        Ok(Some(Self { launched, token, deadline: DEADLINE, progress: Box::new(|_| ()) }))
     }
 
     /// The same with another deadline for the ranks to come.
@@ -84,7 +98,7 @@ impl Meeting {
 
     /// The same, telling `progress` about once a second what is being waited for.
     #[must_use]
-    pub fn progress(self, progress: impl FnMut(&Waiting) + Send + 'static) -> Self {
+    pub fn progress(self, progress: impl FnMut(&Waiting) + Send + Sync + 'static) -> Self {
         Self { progress: Box::new(progress), ..self }
     }
 }
@@ -159,7 +173,7 @@ impl Joint {
     /// all, others of themselves.
     pub(crate) fn progress(&self, steps: u64) -> u64 {
         self.group.progress(steps);
-        self.group.lowest().min(steps)
+        self.group.lowest().map_or(steps, |lowest| steps.min(*lowest.borrow()))
     }
 
     /// Says that this rank is done, and answers the others until they are; on rank 0, returns all reports as one.
@@ -170,17 +184,19 @@ impl Joint {
     ) -> impl Future<Output = Option<Merged>> + Send + 'static {
         let group = Arc::clone(&self.group);
         async move {
+            let until = tokio::time::Instant::now() + at_most;
+            // Numbers and strings alone: it cannot fail.
+            group.report(serde_json::to_vec(&own).unwrap_or_default().into(), at_most).await;
             let all = match group.rank() {
-                Rank(0) => Some(merged(own, group.reports(at_most).await)),
-                _ => {
-                    // Numbers and strings alone: it cannot fail.
-                    group.report(serde_json::to_vec(&own).unwrap_or_default().into());
-                    None
-                }
+                Rank(0) => Some(merged(&group.reports(at_most).await)),
+                _ => None,
             };
-            let missing = group.leave(at_most).await;
-            if !missing.is_empty() {
-                tracing::warn!(?missing, "ends without these ranks, which have not come to their end");
+            match group.leave(until.saturating_duration_since(tokio::time::Instant::now())).await {
+                Left::Together => {}
+                Left::Without(ranks) => {
+                    tracing::warn!(?ranks, "ends without ranks that have not come to their end");
+                }
+                Left::Unheard => tracing::warn!("ends without a word of rank 0"),
             }
             all
         }
@@ -188,10 +204,10 @@ impl Joint {
 }
 
 /// All reports as one; ranks that sent none are not counted.
-fn merged(own: Merged, others: Vec<Option<Bytes>>) -> Merged {
-    let mut all = own;
-    for report in others.into_iter().flatten() {
-        match serde_json::from_slice::<Merged>(&report) {
+fn merged(reports: &[Option<Bytes>]) -> Merged {
+    let mut all = Merged::default();
+    for report in reports.iter().flatten() {
+        match serde_json::from_slice::<Merged>(report) {
             Ok(report) => all.add(&report),
             Err(error) => tracing::warn!(%error, "a rank's report cannot be read"),
         }
@@ -210,15 +226,35 @@ pub(crate) async fn prepare(
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
-    let Meeting { launched, deadline, progress: show } = meeting;
-    let mut joining = Joining::join(launched, deadline, show).await?;
+    let Meeting { launched, token, deadline, progress: show } = meeting;
+    let settings = Settings::new(launched, env!("CARGO_PKG_VERSION"))
+        .with_token(token)
+        .with_deadline(deadline)
+        .with_progress(show)
+        .with_serving(Bounds::default().with_budget(SERVING), Arc::new(Counters::default()));
+    let mut joining = Joining::join(settings).await?;
     let run = Run { targets, config, registry, context };
     match run.prepare(&mut joining, resume, progress).await {
-        Ok(ready) => ready.start(joining).await,
+        Ok(ready) => ready.start(joining, context).await,
         Err(error) => {
             // Or the others would wait for this rank until their deadline.
             joining.give_up(&error.to_string()).await;
             Err(error)
+        }
+    }
+}
+
+/// How often others are told that something goes on.
+const NEWS: Duration = Duration::from_secs(5);
+
+/// Does what takes its time; meanwhile others know why they wait.
+async fn working<T>(joining: &mut Joining, on: &str, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    joining.working(on).await;
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = tokio::time::sleep(NEWS) => joining.working(on).await,
         }
     }
 }
@@ -250,14 +286,14 @@ impl Run<'_> {
         joining.compare(self.words(&told, &catalogs)?).await?;
         let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
         let figures = told.figures(config);
-        let nodes = joining.nodes();
-        let own = nodes.get(config.rank as usize).cloned().unwrap_or_default();
+        let nodes = joining.nodes().to_vec();
+        let own = nodes.get(config.rank as usize).copied().unwrap_or_default();
         let on_node = OnNode {
             rank: nodes.iter().take(config.rank as usize).filter(|node| **node == own).count(),
-            ranks: nodes.iter().filter(|node| **node == own).count(),
+            ranks: nodes.iter().filter(|node| **node == own).count().max(1),
         };
-        joining.working("opens its disk tier");
-        let disk = disk::open(config, on_node, &catalogs, context).await?;
+        let opening = disk::open(config, on_node, &catalogs, context);
+        let disk = working(joining, "opens its disk tier", opening).await?;
         let place = Place {
             kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
@@ -268,13 +304,11 @@ impl Run<'_> {
         // What each keeps, and then what all keep.
         let described = cluster::describe(&figures, memory_of(config, &place), &place, sizes.first());
         let levels = described.stores[0].levels.iter().map(|level| (level.name.clone(), level.capacity));
-        let held = disk.as_ref().map_or_else(Vec::new, crate::disk::Disk::ids);
-        let offer = Offer::new(own, levels.collect(), held).encode();
-        let offers = joining.gather(offer.into()).await?;
-        let offers = joining.share(offers.map(|offers| bundle(&offers).into())).await?;
+        let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
+        let offer = Offer::new(own.to_string(), levels.collect(), held).encode();
+        let offers = joining.exchange(offer.into(), |offers| bundle(&offers).into()).await?;
         let offers = unbundle(&offers).map_err(|_| unreadable(&"what ranks keep makes no sense"))?;
         let whole = offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK);
-        joining.working("plans");
         let (planning_config, planning_whole) = (config.clone(), whole.clone());
         let (of_run, of_state) = (config.clone(), catalogs);
         let planning = context.runtime.spawn_blocking(move || {
@@ -283,7 +317,7 @@ impl Run<'_> {
             };
             Planned::joint(planning_config, &sizes, &place, planning_whole, start)
         });
-        let planned = planning
+        let planned = working(joining, "plans", planning)
             .await
             .map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
         if let LocalPlan::Together { plan, .. } = planned.plan() {
@@ -317,13 +351,9 @@ impl Run<'_> {
         }
         let mut opened = Vec::new();
         for targets in std::iter::once(*targets).chain(validation) {
-            joining.working("lists the dataset");
-            let ticking = joining.ticker();
-            let tell = |step: Progress| {
-                ticking.tick();
-                progress(step);
-            };
-            opened.push(open(targets, registry, context, shared, tell).await?);
+            let named = targets.first().map_or("", String::as_str);
+            let opening = open(targets, config.format, registry, context, shared, &mut progress);
+            opened.push(working(joining, &format!("rank 0 opens {named}"), opening).await?);
         }
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         let told = Told {
@@ -370,18 +400,18 @@ impl Run<'_> {
 }
 
 impl Unstarted {
-    async fn start(self, joining: Joining) -> Result<Prepared> {
+    async fn start(self, joining: Joining, context: &Context) -> Result<Prepared> {
         let Self { prepared, whole } = self;
-        let ranks: Vec<u16> = (0..prepared.planned.run.world_size()).map(|rank| rank as u16).collect();
-        let group = joining.start(&ranks).await?;
+        let stores: Vec<StoreId> = whole.stores.iter().map(|store| store.id).collect();
+        let group = Arc::new(joining.start(&stores, context).await?);
         let locality = match prepared.planned.plan() {
             LocalPlan::Together { plan, .. } if prepared.planned.config.locality => {
                 Some(Arc::new(LocalDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
             }
             _ => None,
         };
-        let stores = whole.stores.iter().map(|store| store.id).collect();
-        let others = Others { peers: Arc::clone(&group) as _, stores, locality, budget: SERVING };
+        let peers: Arc<dyn Peers> = group.clone();
+        let others = Others { peers, stores: stores.into(), locality, budget: SERVING };
         Ok(Prepared { joint: Some(Joint { group, others }), ..prepared })
     }
 }

@@ -137,7 +137,7 @@ impl Batch {
         self.answer_all(&error_of(self.rank, why));
     }
 
-    fn asks(&self) -> impl ExactSizeIterator<Item = Ask> {
+    fn asks(&self) -> impl Iterator<Item = Ask> {
         let ask = |slot: &Slot| Ask { key: slot.key, due: slot.due, length: u64::from(slot.length) };
         self.slots.iter().map(ask)
     }
@@ -378,7 +378,7 @@ impl<'a> Asking<'a> {
         let mut next = self.heard + SILENT;
         if next <= now {
             // From now on, not from then: this process may have been the one that stood still.
-            next = *self.doubt.get_or_insert((next + LOOK_AGAIN).max(now + LOOK_AGAIN));
+            next = *self.doubt.get_or_insert(now + LOOK_AGAIN);
             if next <= now {
                 let detail = format!("it has said nothing for {:.1} s", (now - self.heard).as_secs_f64());
                 return Err(WireError::new(WireErrorKind::Late, detail));

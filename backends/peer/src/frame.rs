@@ -212,8 +212,8 @@ pub struct Ask {
 
 impl Ask {
     /// The list as it is sent.
-    pub fn encode(asks: impl ExactSizeIterator<Item = Self>) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(asks.len() * ASK);
+    pub fn encode(asks: impl Iterator<Item = Self>) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(asks.size_hint().0 * ASK);
         for ask in asks {
             bytes.put_u32_le(ask.key.dataset.0);
             bytes.put_u64_le(ask.key.id.0);

@@ -131,3 +131,163 @@ impl Input {
 fn cut_short() -> WireError {
     WireError::new(crate::WireErrorKind::Gone, "the connection ended within a frame")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::future::poll_fn;
+    use std::io;
+
+    use bytes::{Bytes, BytesMut};
+    use proptest::prelude::*;
+    use tokio::io::AsyncWrite;
+
+    use super::*;
+    use crate::frame::Kind;
+    use crate::output::Output;
+
+    /// Takes and gives as many bytes at a time as it is told, and between two times none.
+    struct Parts {
+        bytes: VecDeque<u8>,
+        parts: Vec<usize>,
+        at: usize,
+        pause: bool,
+    }
+
+    impl Parts {
+        fn next(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
+            self.pause = !self.pause;
+            if self.pause {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            self.at += 1;
+            Poll::Ready(self.parts[self.at % self.parts.len()])
+        }
+    }
+
+    impl AsyncRead for Parts {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            into: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let count = ready!(self.next(cx)).min(into.remaining()).min(self.bytes.len());
+            let part: Vec<u8> = self.bytes.drain(..count).collect();
+            into.put_slice(&part);
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Parts {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            let count = ready!(self.next(cx)).min(bytes.len());
+            self.bytes.extend(&bytes[..count]);
+            Poll::Ready(Ok(count))
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            parts: &[io::IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            let room = ready!(self.next(cx));
+            let taken: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).take(room).collect();
+            self.bytes.extend(&taken);
+            Poll::Ready(Ok(taken.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    fn frames() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {
+        let length = prop_oneof![0..10usize, 0..300usize, 4000..4200usize, 0..20_000usize];
+        let payload = (length, any::<u8>())
+            .prop_map(|(length, first)| (0..length).map(|at| first.wrapping_add(at as u8)).collect());
+        prop::collection::vec((any::<u64>(), payload), 0..8)
+    }
+
+    fn parts() -> impl Strategy<Value = Vec<usize>> {
+        let part = prop_oneof![1..5usize, 40..60usize, 1..5000usize, Just(1 << 20)];
+        prop::collection::vec(part, 1..6)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_arrive_as_they_left_however_they_are_cut(
+            frames in frames(),
+            written in parts(),
+            read in parts(),
+            early in any::<bool>(),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                let mut stream = Parts { bytes: VecDeque::new(), parts: written, at: 0, pause: false };
+                let mut output = Output::new();
+                let mut expected = frames.clone();
+                for (request, payload) in &frames {
+                    let payload = Bytes::from(payload.clone());
+                    output.push(Header::new(Kind::Control, 5, *request).over(&payload), payload, ());
+                }
+                if early {
+                    output.push_early(Header::new(Kind::Alive, 5, 0).over(&[]), Bytes::new(), ());
+                    expected.insert(0, (0, Vec::new()));
+                }
+                poll_fn(|cx| output.poll_write(&mut stream, cx)).await.unwrap();
+                prop_assert_eq!((output.waiting(), output.left_ever() as usize), (0, stream.bytes.len()));
+                stream.parts = read;
+
+                let mut input = Input::new();
+                let mut arrived = Vec::new();
+                while let Some(header) = poll_fn(|cx| input.poll_header(&mut stream, cx)).await.unwrap() {
+                    let length = header.length as usize;
+                    let mut body = BytesMut::with_capacity(length).limit(length);
+                    if header.request % 5 == 4 {
+                        let mut left = u64::from(header.length);
+                        poll_fn(|cx| input.poll_skip(&mut stream, cx, &mut left)).await.unwrap();
+                        arrived.push((header.request, None));
+                        continue;
+                    }
+                    poll_fn(|cx| input.poll_body(&mut stream, cx, &mut body)).await.unwrap();
+                    let body = body.into_inner();
+                    prop_assert!(header.fits(&body));
+                    arrived.push((header.request, Some(body.to_vec())));
+                }
+                let expected: Vec<_> = expected
+                    .into_iter()
+                    .map(|(request, payload)| (request, (request % 5 != 4).then_some(payload)))
+                    .collect();
+                prop_assert_eq!(arrived, expected);
+                Ok(())
+            })?;
+        }
+
+        #[test]
+        fn a_stream_that_ends_within_a_frame_is_an_error(length in 1..5000usize, cut in any::<prop::sample::Index>()) {
+            let payload = vec![7; length];
+            let header = Header::new(Kind::Control, 5, 1).over(&payload);
+            let whole = [&header.encode()[..], &payload].concat();
+            let cut = 1 + cut.index(whole.len() - 1);
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let read = runtime.block_on(async {
+                let bytes = whole[..cut].iter().copied().collect();
+                let mut stream = Parts { bytes, parts: vec![1000], at: 0, pause: false };
+                let mut input = Input::new();
+                poll_fn(|cx| input.poll_header(&mut stream, cx)).await?;
+                let mut body = BytesMut::with_capacity(length).limit(length);
+                poll_fn(|cx| input.poll_body(&mut stream, cx, &mut body)).await
+            });
+            prop_assert_eq!(read.unwrap_err().to_string(), "the connection ended within a frame");
+        }
+    }
+}

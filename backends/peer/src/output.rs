@@ -21,7 +21,7 @@ struct Outgoing<T> {
     header: [u8; HEADER],
     payload: Bytes,
     /// Let go when the frame has left.
-    _held: T,
+    held: T,
 }
 
 /// What waits to be sent. `T` is what a frame holds until it has left.
@@ -60,7 +60,21 @@ impl<T> Output<T> {
     pub(crate) fn push(&mut self, header: Header, payload: Bytes, held: T) {
         debug_assert_eq!(header.length as usize, payload.len());
         self.waiting += HEADER + payload.len();
-        self.frames.push_back(Outgoing { header: header.encode(), payload, _held: held });
+        self.frames.push_back(Outgoing { header: header.encode(), payload, held });
+    }
+
+    /// Puts a frame before all of which no byte has left.
+    pub(crate) fn push_early(&mut self, header: Header, payload: Bytes, held: T) {
+        self.push(header, payload, held);
+        let begun = usize::from(self.left > 0);
+        if let Some(last) = self.frames.pop_back() {
+            self.frames.insert(begun.min(self.frames.len()), last);
+        }
+    }
+
+    /// What the frames that wait hold, first to last.
+    pub(crate) fn held(&mut self) -> impl Iterator<Item = &mut T> {
+        self.frames.iter_mut().map(|frame| &mut frame.held)
     }
 
     fn took(&mut self, mut count: usize) {

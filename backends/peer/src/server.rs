@@ -168,6 +168,17 @@ impl Server {
         self.meetings.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Ends all connections and listens no longer when it returns: the addresses are free.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends them as well, a little later.
+    pub async fn close(mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+        for task in self.tasks.drain(..) {
+            let _ = task.await; // it was aborted
+        }
+    }
+
     /// What was done.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.shared.counters

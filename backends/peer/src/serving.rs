@@ -14,7 +14,8 @@
 //!   asks finds it full.
 //!
 //! Who asks must know that this end lives although it has nothing to say yet, so while something is open a frame leaves
-//! every [`ALIVE`]. Questions that had to wait here are said to be on their way after [`TELL`].
+//! every [`ALIVE`]. Questions that had to wait here, and answers that wait for the cable, are said to be on their way after
+//! [`TELL`]; such words go before the answers that wait.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -107,6 +108,21 @@ struct Queued {
 
 type Room = Option<OwnedSemaphorePermit>;
 
+/// What a frame that waits to leave has.
+#[derive(Default)]
+struct Held {
+    /// Its part of the budget.
+    _room: Room,
+    /// The sample that is in it and since when it waits, until it was said to be on its way.
+    untold: Option<(Instant, u64, u32)>,
+}
+
+impl Held {
+    fn answer(header: &Header, room: Room) -> Self {
+        Self { _room: room, untold: Some((Instant::now(), header.request, header.tag)) }
+    }
+}
+
 /// The task of a connection.
 pub(crate) struct Serving {
     shared: Arc<Shared>,
@@ -114,7 +130,7 @@ pub(crate) struct Serving {
     stream: Stream,
     input: Input,
     body: Option<(Header, Limit<BytesMut>)>,
-    output: Output<Room>,
+    output: Output<Held>,
     requests: HashMap<u64, Request>,
     /// Samples in `requests`.
     open: usize,
@@ -289,7 +305,7 @@ impl Serving {
             };
             let (header, payload) = (*header, std::mem::take(payload));
             self.held = None;
-            self.output.push(header, payload, room);
+            self.output.push(header, payload, Held::answer(&header, room));
         }
         let mut any = false;
         while self.held.is_none() && (self.output.waiting() as u64) < self.shared.settings.share {
@@ -332,7 +348,7 @@ impl Serving {
                 count(&self.shared.counters.refused, 1);
                 let words = Bytes::from(words_of(&error));
                 let header = Header { status: status_of(error.kind()), ..header };
-                self.output.push(header.over(&words), words, None);
+                self.output.push(header.over(&words), words, Held::default());
             }
         }
     }
@@ -340,12 +356,12 @@ impl Serving {
     /// Lets an answer leave, now or when there is room.
     fn answer(&mut self, header: Header, bytes: Bytes) {
         if self.output.is_empty() {
-            return self.output.push(header, bytes, None);
+            return self.output.push(header, bytes, Held::answer(&header, None));
         }
         let room = Arc::clone(&self.shared.room);
         let needed = self.shared.settings.pieces(bytes.len() as u64);
         match Arc::clone(&room).try_acquire_many_owned(needed) {
-            Ok(room) => self.output.push(header, bytes, Some(room)),
+            Ok(room) => self.output.push(header, bytes, Held::answer(&header, Some(room))),
             Err(_) => {
                 let turn = Box::pin(async move { room.acquire_many_owned(needed).await.ok() });
                 self.held = Some((header, bytes, turn));
@@ -363,7 +379,7 @@ impl Serving {
             for part in of_one.chunks(crate::frame::MOST_ASKED) {
                 let tags = encode_tags(&part.iter().map(|(_, tag)| *tag).collect::<Vec<_>>());
                 let header = self.header(Kind::Reading, part[0].0);
-                self.output.push(header.over(&tags), tags, None);
+                self.output.push_early(header.over(&tags), tags, Held::default());
             }
         }
         reading.clear();
@@ -392,7 +408,7 @@ impl Serving {
             if due <= now {
                 if self.output.is_empty() {
                     let header = self.header(Kind::Alive, 0);
-                    self.output.push(header.over(&[]), Bytes::new(), None);
+                    self.output.push(header.over(&[]), Bytes::new(), Held::default());
                 }
                 self.write(cx)?;
                 self.sent = now; // also where it did not leave: the kernel has what left before
@@ -412,19 +428,26 @@ impl Serving {
         }
     }
 
-    /// Says of what has waited here for long that it is on its way.
+    /// Says of what has waited here for long that it is on its way: of questions, and of answers that wait to leave.
     fn tell(&mut self, now: Instant) {
-        let waits = |request: &Request| !request.told && now.duration_since(request.since) >= TELL;
-        if !self.requests.values().any(waits) {
-            return;
-        }
-        for Reverse(queued) in &self.queue {
-            let known = self.requests.get(&queued.request);
-            if known.is_some_and(|known| waits(known) && known.is_open(queued.tag)) {
-                self.reading.push((queued.request, queued.tag));
+        for held in self.output.held() {
+            if let Some((since, request, tag)) = held.untold
+                && now.duration_since(since) >= TELL
+            {
+                held.untold = None;
+                self.reading.push((request, tag));
             }
         }
-        self.requests.values_mut().filter(|request| waits(request)).for_each(|request| request.told = true);
+        let waits = |request: &Request| !request.told && now.duration_since(request.since) >= TELL;
+        if self.requests.values().any(waits) {
+            for Reverse(queued) in &self.queue {
+                let known = self.requests.get(&queued.request);
+                if known.is_some_and(|known| waits(known) && known.is_open(queued.tag)) {
+                    self.reading.push((queued.request, queued.tag));
+                }
+            }
+            self.requests.values_mut().filter(|request| waits(request)).for_each(|known| known.told = true);
+        }
         self.reading.sort_unstable();
         self.say_reading();
     }

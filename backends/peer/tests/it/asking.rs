@@ -1,0 +1,434 @@
+//! Ranks that are slow, silent, gone, back, or others than they should be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_peer::{
+    Address, Counters, Identity, Network, PeerTier, Server, Settings, Simulated, Token, frame, handshake,
+};
+use foreread_tier::{ErrorKind, Serve, Tier};
+use foreread_tier_testing::Known;
+use foreread_types::Rank;
+use futures::StreamExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+
+use crate::support::{How, JOB, Node, Shelf, batch, identity, read_all, read_one, samples};
+
+/// Two ranks with a network between: the first has the samples.
+async fn two(known: &[Known], rule: impl Fn(u64) -> How + Send + Sync + 'static) -> (Simulated, Node, Node) {
+    let world = Simulated::new(5);
+    let (one, two) = (world.host("one"), world.host("two"));
+    let shelf = Shelf::new(known, move |_, asked| rule(asked.key.id.0));
+    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), shelf).await;
+    let asker = Node::new(&two, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    (world, owner, asker)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_falls_silent_is_given_up_in_bounded_time() {
+    let known = samples(10, 1000);
+    let (world, owner, asker) =
+        two(&known, |id| if id < 5 { How::Now } else { How::Reading(Duration::from_secs(9)) }).await;
+    let tier = owner.tier_for(&asker);
+    let mut answers = tier.read(batch(&known));
+    for _ in 0..5 {
+        assert!(answers.next().await.unwrap().result.is_ok());
+    }
+    sleep(Duration::from_secs(2)).await;
+    world.cut("one", "two");
+    let began = Instant::now();
+    for _ in 0..5 {
+        let error = answers.next().await.unwrap().result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Transient);
+        assert!(error.to_string().contains("rank 0: it has said nothing for 0."), "{error}");
+        assert!(error.object().is_some_and(|object| object.starts_with("s/")));
+    }
+    assert!(answers.next().await.is_none());
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(500) && took <= Duration::from_millis(700), "{took:?}");
+    assert_eq!(asker.server.counters().read().lost, 5);
+    // Connecting takes a second at most, and then fails at once for a while.
+    sleep(Duration::from_secs(1)).await;
+    let began = Instant::now();
+    assert_eq!(read_one(&tier, &known[0]).await.unwrap_err().kind(), ErrorKind::Transient);
+    assert_eq!(began.elapsed().as_millis(), 1000);
+    assert!(tier.remotes()[0].is_down());
+    assert!(read_one(&tier, &known[0]).await.is_err());
+    assert_eq!(began.elapsed().as_millis(), 1000);
+    // And when the cable is mended, it is asked again.
+    world.mend("one", "two");
+    sleep(Duration::from_secs(1)).await;
+    read_all(&tier, &known[..5]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_dies_fails_what_it_was_asked_at_once_and_is_asked_again_when_it_is_back() {
+    let known = samples(10, 1000);
+    let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(9))).await;
+    let tier = owner.tier_for(&asker);
+    let mut answers = tier.read(batch(&known));
+    sleep(Duration::from_secs(1)).await;
+    let (began, addresses) = (Instant::now(), owner.server.addresses().to_vec());
+    drop(owner);
+    let first = answers.next().await.unwrap().result.unwrap_err();
+    assert_eq!((first.kind(), began.elapsed()), (ErrorKind::Transient, Duration::ZERO));
+    assert_eq!(answers.count().await, 9);
+    assert!(read_one(&tier, &known[0]).await.is_err());
+    sleep(Duration::from_secs(1)).await;
+    let refused = read_one(&tier, &known[0]).await.unwrap_err();
+    assert!(refused.to_string().contains("cannot connect"), "{refused}");
+    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let again = Node::new(&world.host("one"), 0, &addresses, Settings::default(), shelf).await;
+    sleep(Duration::from_secs(1)).await;
+    read_all(&tier, &known).await;
+    // Where nobody waits for anything, an end is no failure.
+    drop(again);
+    sleep(Duration::from_millis(1)).await;
+    assert!(!tier.remotes()[0].is_down());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_was_started_elsewhere_is_found_where_it_is() {
+    let known = samples(3, 1000);
+    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    let tier = owner.tier_for(&asker);
+    read_all(&tier, &known).await;
+    drop(owner);
+    assert!(read_one(&tier, &known[0]).await.is_err());
+    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let again =
+        Node::new(&world.host("three"), 0, &[Address::tcp("three", 0)], Settings::default(), shelf).await;
+    tier.remotes()[0].moved(again.server.addresses().to_vec());
+    read_all(&tier, &known).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_said_to_be_on_its_way_is_waited_for() {
+    let known = samples(4, 1000);
+    let (_world, owner, asker) = two(&known, |id| How::Reading(Duration::from_secs(id * 10 + 5))).await;
+    let tier = owner.tier_for(&asker);
+    let began = Instant::now();
+    let mut answers = tier.read(batch(&known));
+    for tag in 0..3 {
+        let answer = answers.next().await.unwrap();
+        assert!(answer.result.is_ok() && answer.tag == tag, "{answer:?}");
+        assert_eq!(began.elapsed().as_secs(), u64::from(tag) * 10 + 5);
+    }
+    let late = answers.next().await.unwrap().result.unwrap_err();
+    assert_eq!(late.to_string(), "peer: s/3: transient failure: rank 0: it was on its way for 30 s");
+    assert_eq!(began.elapsed().as_secs(), 30);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!((owner.shelf.open(), asker.server.counters().read().late), (0, 1), "the owner is told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nothing_is_said_of_fails_alone() {
+    let known = samples(4, 1000);
+    let rule = |id| match id {
+        0 => How::Never,
+        1 => How::Silently(Duration::from_millis(900)),
+        2 => How::Reading(Duration::from_secs(3)),
+        _ => How::Silently(Duration::from_millis(1100)),
+    };
+    let (_world, owner, asker) = two(&known, rule).await;
+    let tier = owner.tier_for(&asker);
+    let began = Instant::now();
+    let answers: Vec<_> = tier
+        .read(batch(&known))
+        .map(|answer| {
+            (answer.tag, answer.result.map_err(|error| error.kind()).is_ok(), began.elapsed().as_millis())
+        })
+        .collect()
+        .await;
+    assert_eq!(answers, [(1, true, 900), (0, false, 1000), (3, false, 1000), (2, true, 3000)]);
+    assert_eq!(owner.shelf.open(), 0, "what was given up is given up there too");
+    read_all(&tier, &known[2..3]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_answers_cancels_them_there() {
+    let known = samples(100, 1000);
+    let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(20))).await;
+    let tier = owner.tier_for(&asker);
+    let (kept, dropped) = (tier.read(batch(&known[..50])), tier.read(batch(&known[50..])));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(owner.shelf.open(), 100);
+    drop(dropped);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(owner.shelf.open(), 50);
+    assert_eq!(kept.filter(|answer| std::future::ready(answer.result.is_ok())).count().await, 50);
+    assert_eq!(owner.shelf.open(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_cables_are_not_silence() {
+    let known = samples(20, 60_000);
+    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    world.delay("one", "two", Duration::from_millis(100));
+    // 64 KiB in 100 ms: 1.2 MB take 2 s.
+    read_all(&owner.tier_for(&asker), &known).await;
+    assert_eq!(owner.server.counters().read().served, 20);
+    let large = samples(1, 2_000_000);
+    let shelf = Shelf::new(&large, |_, _| How::Now);
+    let slow = Node::new(&world.host("one"), 2, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
+    read_all(&slow.tier_for(&asker), &large).await;
+    assert_eq!(asker.server.counters().read().late, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_is_asked_of_whom_is_alive() {
+    let known = samples(5, 1000);
+    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let other =
+        Node::new(&world.host("three"), 2, &[Address::tcp("three", 0)], Settings::default(), shelf).await;
+    let tier = PeerTier::new(vec![owner.seen_by(&asker), other.seen_by(&asker)]);
+    read_all(&tier, &known).await;
+    assert_eq!(other.server.counters().read().served, 0);
+    drop(owner);
+    assert!(read_one(&tier, &known[0]).await.is_err());
+    read_all(&tier, &known).await;
+    assert_eq!(other.server.counters().read().served, 5);
+    let none = PeerTier::new(Vec::new());
+    assert_eq!(read_one(&none, &known[0]).await.unwrap_err().kind(), ErrorKind::Absent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_token_opens_nothing_in_either_direction() {
+    let known = samples(1, 1000);
+    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    let token = Token::new("the token of another job").unwrap();
+    let stranger = Identity { token, ..identity(7) };
+    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let listen = [Address::tcp("three", 0)];
+    let stranger =
+        Node::with_identity(&world.host("three"), stranger, &listen, Settings::default(), shelf).await;
+    let error = read_one(&owner.tier_for(&stranger), &known[0]).await.unwrap_err();
+    assert!(error.to_string().contains("another token"), "{error}");
+    assert_eq!(owner.server.counters().read().strangers, 1);
+    let error = read_one(&stranger.tier_for(&asker), &known[0]).await.unwrap_err();
+    assert!(error.to_string().contains("another token"), "{error}");
+    assert_eq!((owner.server.counters().read().served, stranger.server.counters().read().served), (0, 0));
+    // Another rank than the one that is looked for, and another job.
+    let wrong = PeerTier::new(vec![asker.asker.remote(Rank(5), owner.server.addresses().to_vec())]);
+    let error = read_one(&wrong, &known[0]).await.unwrap_err();
+    assert!(error.to_string().contains("rank 0 answers there and not rank 5"), "{error}");
+    let other_job = Identity { job: JOB + 1, ..identity(8) };
+    let other = Node::with_identity(
+        &world.host("three"),
+        other_job,
+        &[Address::tcp("three", 0)],
+        Settings::default(),
+        Shelf::new(&known, |_, _| How::Now),
+    )
+    .await;
+    let error = read_one(&owner.tier_for(&other), &known[0]).await.unwrap_err();
+    assert!(error.to_string().contains("of another job"), "{error}");
+}
+
+/// A rank that answers one question with frames of the test's own making.
+async fn answers_with(frames: impl Fn(u64) -> Vec<u8> + Send + 'static) -> (Simulated, PeerTier) {
+    let world = Simulated::new(2);
+    let mut listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
+    let address = listener.address().clone();
+    tokio::spawn(async move {
+        loop {
+            let (stream, from) = listener.accept().await.unwrap();
+            let spoke = std::sync::atomic::AtomicBool::new(false);
+            let (mut stream, _) =
+                handshake::answer(stream, from, &identity(0), |_| true, &spoke).await.unwrap();
+            let mut header = [0; frame::HEADER];
+            stream.read_exact(&mut header).await.unwrap();
+            let header = frame::Header::decode(&header).unwrap();
+            let mut asks = vec![0; header.length as usize];
+            stream.read_exact(&mut asks).await.unwrap();
+            stream.write_all(&frames(header.request)).await.unwrap();
+            sleep(Duration::from_millis(200)).await;
+        }
+    });
+    let host = world.host("two");
+    let asker = Node::new(&host, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let tier = PeerTier::new(vec![asker.asker.remote(Rank(0), vec![address])]);
+    (world, tier)
+}
+
+fn answer(request: u64, tag: u32, sample: u64, payload: &[u8]) -> Vec<u8> {
+    let header = frame::Header { tag, sample, ..frame::Header::new(frame::Kind::Answer, JOB, request) };
+    [&header.over(payload).encode()[..], payload].concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_wrong_harm_no_others() {
+    let known = samples(4, 1000);
+    let contents: Vec<Vec<u8>> = known.iter().map(|known| known.content.to_vec()).collect();
+    let frames = move |request| {
+        let mut damaged = answer(request, 0, 0, &contents[0]);
+        damaged[frame::HEADER + 500] ^= 1;
+        let short = answer(request, 1, 1, &contents[1][..999]);
+        // Of samples and requests that nobody asked for.
+        let unknown =
+            [answer(request, 77, 0, &contents[0]), answer(request + 9, 0, 0, &contents[0])].concat();
+        let good = [answer(request, 2, 2, &contents[2]), answer(request, 3, 3, &contents[3])].concat();
+        let twice = answer(request, 2, 2, &contents[2]);
+        [damaged, short, unknown, twice, good].concat()
+    };
+    let (_world, tier) = answers_with(frames).await;
+    let mut answers: Vec<_> = tier.read(batch(&known)).collect().await;
+    answers.sort_by_key(|answer| answer.tag);
+    let said: Vec<_> =
+        answers.iter().map(|a| a.result.as_ref().map(|b| b.len()).map_err(|e| e.kind())).collect();
+    assert_eq!(said, [Err(ErrorKind::Corrupt), Err(ErrorKind::Changed), Ok(1000), Ok(1000)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_that_no_rank_sends_end_the_connection_at_once() {
+    let known = samples(2, 1000);
+    let good = known[0].content.to_vec();
+    let cases: [(&str, Box<dyn Fn(u64) -> Vec<u8> + Send>); 6] = [
+        ("no frame", Box::new(|_| vec![0x55; 4096])),
+        ("arrived damaged", {
+            let good = good.clone();
+            Box::new(move |request| {
+                let mut bytes = answer(request, 0, 0, &good);
+                bytes[20] ^= 1;
+                bytes
+            })
+        }),
+        ("sample 1 as the answer to sample 0", Box::new(move |request| answer(request, 0, 1, &good))),
+        ("a frame Ask from who is asked", {
+            Box::new(|request| frame::Header::new(frame::Kind::Ask, JOB, request).over(&[]).encode().to_vec())
+        }),
+        ("of another job", {
+            Box::new(|request| {
+                frame::Header::new(frame::Kind::Alive, JOB + 1, request).over(&[]).encode().to_vec()
+            })
+        }),
+        ("an error in 2000 bytes", {
+            Box::new(|request| {
+                let header =
+                    frame::Header { status: 3, ..frame::Header::new(frame::Kind::Answer, JOB, request) };
+                header.over(&[0; 2000]).encode().to_vec()
+            })
+        }),
+    ];
+    for (said, frames) in cases {
+        let (_world, tier) = answers_with(frames).await;
+        let began = Instant::now();
+        let answers: Vec<_> = tier.read(batch(&known)).collect().await;
+        assert_eq!((answers.len(), began.elapsed()), (2, Duration::ZERO), "{said}");
+        for answer in answers {
+            let error = answer.result.unwrap_err();
+            assert!(
+                error.to_string().contains(said) && error.kind() == ErrorKind::Transient,
+                "{said}: {error}"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_goes_when_nobody_has_its_rank_any_more() {
+    let known = samples(5, 1000);
+    let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(3))).await;
+    let tier = owner.tier_for(&asker);
+    let answers = tier.read(batch(&known));
+    drop(tier);
+    assert!(
+        answers.all(|answer| std::future::ready(answer.result.is_ok())).await,
+        "who waits gets what comes"
+    );
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(world.connections(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn meetings_are_handed_to_who_takes_them() {
+    let world = Simulated::new(2);
+    let host = world.host("one");
+    let listener = host.listen(&Address::tcp("one", 0)).await.unwrap();
+    let server = Server::start(
+        &Handle::current(),
+        identity(0),
+        vec![listener],
+        Settings::default(),
+        Arc::new(Counters::default()),
+    );
+    let mut meetings = server.meetings().unwrap();
+    assert!(server.meetings().is_none());
+    let (network, address): (Arc<dyn Network>, _) = (world.host("two"), server.addresses()[0].clone());
+    let patience = Duration::from_secs(1);
+    let me = identity(4);
+    let open = || foreread_peer::Connection::open(&*network, &address, &me, None, patience);
+    let (mut ours, rank) = open().await.unwrap();
+    assert_eq!(rank, Rank(0));
+    let (greeting, mut theirs) = meetings.recv().await.unwrap();
+    assert_eq!((greeting.rank, &*greeting.from), (Rank(4), "two"));
+    let blob = bytes::Bytes::from(vec![3; 1 << 20]);
+    let (sent, received) = tokio::join!(ours.send(17, blob.clone()), theirs.receive(1 << 20));
+    sent.unwrap();
+    assert_eq!(received.unwrap(), Some((17, blob)));
+    theirs.send(1, bytes::Bytes::new()).await.unwrap();
+    assert_eq!(ours.receive(0).await.unwrap(), Some((1, bytes::Bytes::new())));
+    // What is longer than may come is not read.
+    ours.send(1, bytes::Bytes::from_static(b"12345")).await.unwrap();
+    assert!(theirs.receive(4).await.unwrap_err().to_string().contains("5 bytes where a message of 4"));
+    drop(theirs);
+    assert_eq!(ours.receive(10).await.unwrap(), None);
+    drop(meetings);
+    let refused = open().await.unwrap_err();
+    assert_eq!(refused.kind(), foreread_peer::WireErrorKind::Unwanted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_is_half_received_is_received_later() {
+    let world = Simulated::new(2);
+    let host = world.host("one");
+    let listener = host.listen(&Address::tcp("one", 0)).await.unwrap();
+    let counters = Arc::new(Counters::default());
+    let server =
+        Server::start(&Handle::current(), identity(0), vec![listener], Settings::default(), counters);
+    let mut meetings = server.meetings().unwrap();
+    let network = world.host("two");
+    let address = &server.addresses()[0];
+    let (mut ours, _) =
+        foreread_peer::Connection::open(&*network, address, &identity(4), None, Duration::from_secs(1))
+            .await
+            .unwrap();
+    let (_, mut theirs) = meetings.recv().await.unwrap();
+    world.delay("one", "two", Duration::from_millis(50));
+    let sending = tokio::spawn(async move {
+        ours.send(1, bytes::Bytes::from(vec![1; 200_000])).await.unwrap();
+        ours.send(2, bytes::Bytes::from(vec![2; 3])).await.unwrap();
+        ours
+    });
+    let mut tries = 0;
+    let first = loop {
+        tries += 1;
+        let receive = tokio::time::timeout(Duration::from_millis(30), theirs.receive(1 << 20));
+        if let Ok(received) = receive.await {
+            break received.unwrap().unwrap();
+        }
+    };
+    assert!(tries > 3 && first.0 == 1 && first.1.iter().all(|byte| *byte == 1) && first.1.len() == 200_000);
+    assert_eq!(theirs.receive(3).await.unwrap().unwrap().1, vec![2; 3]);
+    drop(sending.await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_ends_early_holds_nothing() {
+    #[derive(Debug)]
+    struct Ends;
+    impl Serve for Ends {
+        fn serve(&self, _: Rank, _: Vec<foreread_tier::Asked>) -> foreread_tier::Serving {
+            futures::stream::empty().boxed()
+        }
+    }
+    let known = samples(2, 1000);
+    let (_world, owner, asker) = two(&known, |_| How::Now).await;
+    let source: Arc<dyn Serve> = Arc::new(Ends);
+    owner.server.serve(Arc::downgrade(&source));
+    let answers: Vec<_> = owner.tier_for(&asker).read(batch(&known)).collect().await;
+    assert!(answers.iter().all(|answer| answer.result.as_ref().unwrap_err().kind() == ErrorKind::Absent));
+}

@@ -1,0 +1,172 @@
+//! What serving may hold, and that nobody is starved by it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_peer::{Address, Settings, Simulated, frame};
+use foreread_tier::Tier;
+use foreread_tier_testing::Draw;
+use foreread_types::Rank;
+use futures::StreamExt;
+use futures::future::join_all;
+use tokio::io::AsyncWriteExt;
+use tokio::time::{sleep, timeout};
+
+use crate::support::{How, JOB, Node, Shelf, batch, raw, read_all, samples};
+
+/// Each rank asks every other for everything at once, and no budget holds even one of the samples.
+#[tokio::test(start_paused = true)]
+async fn ranks_that_ask_each_other_for_everything_never_wait_for_each_other() {
+    for (seed, budget) in [(1, 1), (2, 5_000), (3, 200_000), (4, 32 << 20)] {
+        let world = Simulated::new(seed);
+        let settings = Settings::default().with_budget(budget).with_share(budget / 2 + 1);
+        let known = samples(150, 20_000);
+        let mut nodes = Vec::new();
+        for rank in 0..4u32 {
+            let host = world.host(format!("h{rank}"));
+            let shelf = Shelf::new(&known, move |from, asked| {
+                match (asked.key.id.0 + u64::from(from.0) * 3 + u64::from(rank)) % 7 {
+                    0 => How::Reading(Duration::from_millis(asked.key.id.0 * 3)),
+                    1 => How::Silently(Duration::from_millis(asked.key.id.0)),
+                    _ => How::Now,
+                }
+            });
+            let listen = [Address::tcp(format!("h{rank}"), 0)];
+            nodes.push(Node::new(&host, rank, &listen, settings, shelf).await);
+        }
+        let nodes = &nodes;
+        let known = &known;
+        let reads = nodes.iter().enumerate().flat_map(|(me, asker)| {
+            let others = nodes.iter().enumerate().filter(move |(other, _)| *other != me);
+            others.map(move |(_, owner)| async move {
+                let tier = owner.tier_for(asker);
+                // In four batches at once.
+                join_all(known.chunks(40).map(|part| read_all(&tier, part))).await;
+            })
+        });
+        timeout(Duration::from_secs(600), join_all(reads)).await.expect("nobody waits for ever");
+        assert!(nodes.iter().all(|node| node.server.in_use() == 0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_greedy_rank_does_not_starve_another() {
+    let world = Simulated::new(1);
+    let known = samples(3000, 20_000);
+    let settings = Settings::default().with_budget(400_000).with_share(200_000);
+    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
+    // A second for each 6.4 MB: time passes as on a cable.
+    let greedy = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let modest = Node::new(&world.host("three"), 2, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    for host in ["two", "three"] {
+        world.delay("one", host, Duration::from_millis(10));
+    }
+    let (wants_all, wants_one) = (owner.tier_for(&greedy), owner.tier_for(&modest));
+    let mut all = wants_all.read(batch(&known)).ready_chunks(1_000_000);
+    let hungry = tokio::spawn(async move {
+        let mut got = 0;
+        while let Some(some) = all.next().await {
+            got += some.iter().filter(|answer| answer.result.is_ok()).count();
+        }
+        got
+    });
+    sleep(Duration::from_millis(100)).await;
+    let mut slowest = Duration::ZERO;
+    for one in known.iter().take(20) {
+        let began = tokio::time::Instant::now();
+        read_all(&wants_one, std::slice::from_ref(one)).await;
+        slowest = slowest.max(began.elapsed());
+    }
+    assert!(!hungry.is_finished(), "the greedy one still asks");
+    assert!(slowest <= Duration::from_millis(100), "{slowest:?} for one sample");
+    assert_eq!(hungry.await.unwrap(), 3000, "and what waits behind its own is not given up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_read_holds_its_share_and_is_given_up() {
+    let world = Simulated::new(1);
+    let known = samples(2000, 20_000);
+    let settings = Settings::default().with_budget(300_000).with_share(200_000);
+    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
+    let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let asks = frame::Ask::encode(batch(&known).iter().map(|request| frame::Ask {
+        key: request.key,
+        due: request.due,
+        length: request.len(),
+    }));
+    let ask = frame::Header::new(frame::Kind::Ask, JOB, 1).over(&asks).encode();
+    // More of them than the budget has shares.
+    let mut hung = Vec::new();
+    for number in 0..10 {
+        let mut stream = raw(&world.host("three"), &owner.server.addresses()[0], 10 + number).await;
+        stream.write_all(&[&ask[..], &asks[..]].concat()).await.unwrap();
+        hung.push(stream);
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert!(owner.server.in_use() <= 300_000, "{}", owner.server.in_use());
+    let began = tokio::time::Instant::now();
+    read_all(&owner.tier_for(&asker), &known[..100]).await;
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    sleep(Duration::from_secs(12)).await;
+    assert_eq!(
+        (owner.server.in_use(), owner.shelf.open()),
+        (0, 0),
+        "who takes nothing for ten seconds is gone"
+    );
+    drop(hung);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_from_afar_does_not_hold_up_what_is_at_hand() {
+    let world = Simulated::new(1);
+    let known = samples(1000, 20_000);
+    let settings = Settings::default().with_budget(100_000).with_share(100_000);
+    let rule = |_: Rank, asked: &foreread_tier::Asked| match asked.key.id.0 {
+        0..900 => How::Reading(Duration::from_secs(5)),
+        _ => How::Now,
+    };
+    let owner =
+        Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, Shelf::new(&known, rule)).await;
+    let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let tier = owner.tier_for(&asker);
+    let far = tier.read(batch(&known[..900]));
+    sleep(Duration::from_millis(10)).await;
+    let began = tokio::time::Instant::now();
+    read_all(&tier, &known[900..]).await;
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+    assert_eq!(far.filter(|answer| std::future::ready(answer.result.is_ok())).count().await, 900);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_break_at_random_lose_no_answer_and_no_budget() {
+    let mut draw = Draw::new();
+    for _ in 0..20 {
+        let world = Simulated::new(draw.below(u64::MAX));
+        let known = samples(100, 5_000);
+        let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 % 3 {
+            0 => How::Reading(Duration::from_millis(40)),
+            _ => How::Now,
+        });
+        let settings = Settings::default().with_budget(50_000).with_share(20_000);
+        let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
+        let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+        world.breaking(0.02);
+        let tier = Arc::new(owner.tier_for(&asker));
+        for _ in 0..30 {
+            let from = draw.below(90) as usize;
+            let mut answers: Vec<_> = tier.read(batch(&known[from..])).collect().await;
+            answers.sort_by_key(|answer| answer.tag);
+            assert_eq!(answers.len(), 100 - from, "one answer for each tag");
+            for (answer, known) in answers.iter().zip(&known[from..]) {
+                assert!(answer.result.as_ref().map_or(true, |bytes| *bytes == known.content));
+            }
+            sleep(Duration::from_millis(draw.below(300))).await;
+        }
+        world.breaking(0.0);
+        sleep(Duration::from_secs(1)).await;
+        read_all(&tier, &known).await;
+        assert_eq!((owner.server.in_use(), owner.shelf.open()), (0, 0));
+    }
+}

@@ -1,0 +1,137 @@
+//! What arrives is what was kept, over every network.
+
+use std::sync::Arc;
+
+use foreread_peer::{Address, Network, Settings, Simulated, System};
+use foreread_tier::{ErrorKind, Span, Tier};
+use foreread_tier_testing::conformance;
+use foreread_types::{DatasetId, SampleKey};
+use futures::StreamExt;
+
+use crate::support::{How, Node, Shelf, batch, read_all, read_one, samples};
+
+async fn conforms(network: Arc<dyn Network>, address: Address) {
+    let known = conformance::samples(11);
+    for settings in [Settings::default(), Settings::default().with_budget(1).with_share(1)] {
+        let shelf = Shelf::new(&known, |_, _| How::Now);
+        let owner = Node::new(&network, 0, std::slice::from_ref(&address), settings, shelf).await;
+        let asker = Node::new(&network, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+        conformance::tier(&owner.tier_for(&asker), &known).await;
+        assert_eq!(owner.server.in_use(), 0, "the budget is given back");
+        owner.server.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_over_tcp_is_a_tier() {
+    conforms(Arc::new(System), Address::tcp("127.0.0.1", 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_over_a_unix_socket_is_a_tier() {
+    let directory = tempfile::tempdir().unwrap();
+    conforms(Arc::new(System), Address::unix(directory.path().join("rank/0"))).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_over_a_network_in_memory_is_a_tier() {
+    conforms(Simulated::new(3).host("one"), Address::tcp("one", 0)).await;
+}
+
+#[tokio::test]
+async fn sockets_of_the_node_are_preferred_and_others_reached_where_there_is_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let network: Arc<dyn Network> = Arc::new(System);
+    let known = samples(3, 1000);
+    let unix = Address::unix(directory.path().join("rank/0"));
+    let listen = [Address::tcp("127.0.0.1", 0), unix.clone()];
+    let owner =
+        Node::new(&network, 0, &listen, Settings::default(), Shelf::new(&known, |_, _| How::Now)).await;
+    let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let addresses = owner.server.addresses().to_vec();
+    let remote = asker.asker.remote(foreread_types::Rank(0), addresses.clone());
+    assert!(format!("{remote:?}").contains("[Unix("), "{remote:?}");
+    read_all(&foreread_peer::PeerTier::new(vec![remote]), &known).await;
+    // A path of another node: nobody is there.
+    let elsewhere = vec![Address::unix(directory.path().join("other/0")), addresses[0].clone()];
+    let remote = asker.asker.remote(foreread_types::Rank(0), elsewhere);
+    read_all(&foreread_peer::PeerTier::new(vec![remote]), &known).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_longer_than_a_frame_are_answered_whole() {
+    let network = Simulated::new(3).host("one");
+    let known = samples(10_000, 10);
+    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
+    let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    read_all(&owner.tier_for(&asker), &known).await;
+    let (served, got) = (owner.server.counters().read(), asker.server.counters().read());
+    assert_eq!((served.served, served.served_bytes, served.refused), (10_000, 100_000, 0));
+    assert_eq!((got.asked, got.got, got.got_bytes, got.late, got.lost), (10_000, 10_000, 100_000, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_failure_arrives_as_what_it_is_and_harms_no_other() {
+    let network = Simulated::new(3).host("one");
+    let known = samples(4, 100);
+    let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 {
+        1 => How::Fails(ErrorKind::NotFound),
+        2 => How::Fails(ErrorKind::Throttled),
+        _ => How::Now,
+    });
+    let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
+    let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let tier = owner.tier_for(&asker);
+    let mut asked = batch(&known);
+    let mut other = known[0].whole(4);
+    other.key = SampleKey { dataset: DatasetId(9), ..other.key };
+    asked.push(other);
+    let mut longer = known[3].whole(5);
+    longer.object.size = 101;
+    asked.push(longer);
+    let mut huge = known[3].whole(6);
+    huge.object.size = 5 << 30;
+    asked.push(huge);
+    let mut part = known[3].whole(7);
+    (part.object.size, part.span) = (1 << 40, Span::Range(700..800));
+    asked.push(part);
+    let mut answers: Vec<_> = tier.read(asked).collect().await;
+    answers.sort_by_key(|answer| answer.tag);
+    let said =
+        answers.iter().map(|answer| answer.result.as_ref().map(|bytes| &bytes[..]).map_err(|e| e.kind()));
+    assert_eq!(
+        said.collect::<Vec<_>>(),
+        [
+            Ok(&known[0].content[..]),
+            Err(ErrorKind::NotFound),
+            Err(ErrorKind::Throttled),
+            Ok(&known[3].content[..]),
+            Err(ErrorKind::Absent),
+            Err(ErrorKind::Changed),
+            Err(ErrorKind::Unsupported),
+            Ok(&known[3].content[..]),
+        ]
+    );
+    let error = answers[1].result.as_ref().unwrap_err();
+    assert_eq!(error.to_string(), "peer: s/1: not found: rank 0: on command");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_source_nothing_is_held() {
+    let network = Simulated::new(3).host("one");
+    let known = samples(1, 100);
+    let mut owner = Node::new(
+        &network,
+        0,
+        &[Address::tcp("one", 0)],
+        Settings::default(),
+        Shelf::new(&known, |_, _| How::Now),
+    )
+    .await;
+    let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let tier = owner.tier_for(&asker);
+    assert!(read_one(&tier, &known[0]).await.is_ok());
+    owner.shelf = Shelf::new(&known, |_, _| How::Now); // the first is gone
+    assert_eq!(read_one(&tier, &known[0]).await.unwrap_err().kind(), ErrorKind::Absent);
+}

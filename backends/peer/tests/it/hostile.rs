@@ -1,0 +1,223 @@
+//! Bytes that no rank sends, from who knows the token and from who does not: no end but an error, and none that hangs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foreread_peer::frame::{Ask, Header, Kind, encode_tags};
+use foreread_peer::{Address, Network, PeerTier, Settings, Simulated, System, handshake};
+use foreread_tier::Tier;
+use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
+use futures::StreamExt;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::support::{How, JOB, Node, Shelf, batch, identity, raw, read_all, samples};
+
+/// What a rank sends that asks, and what one sends that is asked.
+fn seeds() -> Vec<Vec<u8>> {
+    let frame = |header: Header, payload: &[u8]| [&header.over(payload).encode()[..], payload].concat();
+    let header = |kind, request| Header::new(kind, JOB, request);
+    let ask = |id| Ask { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id), length: 1000 };
+    let asks = Ask::encode((0..5).map(ask));
+    let tags = encode_tags(&[0, 1, 4]);
+    let words = Header { status: 3, tag: 1, sample: 1, ..header(Kind::Answer, 0) };
+    let content = &samples(1, 1000)[0].content;
+    let asking = [
+        frame(header(Kind::Ask, 1), &asks),
+        frame(header(Kind::Cancel, 1), &tags),
+        frame(header(Kind::Ask, 2), &asks),
+        frame(header(Kind::Cancel, 2), &[]),
+    ];
+    let answering = [
+        frame(header(Kind::Reading, 0), &tags),
+        frame(header(Kind::Alive, 0), &[]),
+        frame(words, b"why"),
+        frame(header(Kind::Answer, 0), content),
+    ];
+    vec![asking.concat(), answering.concat()]
+}
+
+type Change = (u8, prop::sample::Index, prop::sample::Index, u64);
+
+/// Changes bytes; half of the time the seals are made right again, so that what they guard is tried as well.
+fn mutate(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
+    for (what, at, other, value) in changes {
+        if bytes.is_empty() {
+            break;
+        }
+        let (at, other) = (at.index(bytes.len()), other.index(bytes.len()));
+        match what % 6 {
+            0 => bytes[at] ^= *value as u8 | 1,
+            1 => bytes.truncate(at),
+            2 => bytes.splice(at..at, value.to_le_bytes()).for_each(drop),
+            3 => drop(bytes.drain(at.min(other)..at.max(other))),
+            4 => {
+                let part = bytes[at.min(other)..at.max(other)].to_vec();
+                bytes.splice(at..at, part).for_each(drop);
+            }
+            // A field of a header that is wrong and looks right.
+            _ => {
+                let starts = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"frd\x01"));
+                let starts: Vec<usize> = starts.filter(|at| at + 48 <= bytes.len()).collect();
+                let Some(start) = starts.get(at % starts.len().max(1)).copied() else { continue };
+                let field = [4, 5, 6, 7, 8, 16, 24, 32, 36, 40][other % 10];
+                let header = &mut bytes[start..start + 48];
+                let end = field
+                    + if (8..32).contains(&field) {
+                        8
+                    } else if field >= 32 {
+                        4
+                    } else {
+                        1
+                    };
+                header[field..end].copy_from_slice(&value.to_le_bytes()[..end - field]);
+                let seal = crc32c::crc32c(&header[..44]);
+                header[44..].copy_from_slice(&seal.to_le_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let value = prop_oneof![any::<u64>(), 0..2000u64, Just(u64::MAX), Just(1 << 31)];
+    prop::collection::vec(
+        (any::<u8>(), any::<prop::sample::Index>(), any::<prop::sample::Index>(), value),
+        1..5,
+    )
+}
+
+fn paused<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(future)
+}
+
+/// Sends bytes to a rank that serves, after a handshake; another rank is served meanwhile.
+async fn to_who_serves(bytes: &[u8]) {
+    let world = Simulated::new(1);
+    let known = samples(5, 1000);
+    let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 {
+        3 => How::Never,
+        4 => How::Reading(Duration::from_millis(50)),
+        _ => How::Now,
+    });
+    let settings = Settings::default().with_budget(10_000).with_share(5_000);
+    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
+    let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let mut stream = raw(&world.host("three"), &owner.server.addresses()[0], 2).await;
+    let _ = stream.write_all(bytes).await; // it may be cut off before all is sent
+    read_all(&owner.tier_for(&asker), &known[..3]).await;
+    let mut heard = vec![0; 1 << 16];
+    // What it has to say, until it says nothing new or ends.
+    for _ in 0..20 {
+        let read = timeout(Duration::from_millis(200), stream.read(&mut heard)).await;
+        if matches!(read, Ok(Ok(0) | Err(_))) {
+            break;
+        }
+    }
+    drop(stream);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!((owner.server.in_use(), owner.shelf.open()), (0, 0), "nothing stays of who is gone");
+}
+
+/// Sends bytes to a rank that asks, after a handshake.
+async fn to_who_asks(bytes: Vec<u8>) {
+    let world = Simulated::new(1);
+    let mut listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
+    let address = listener.address().clone();
+    tokio::spawn(async move {
+        let (stream, from) = listener.accept().await.unwrap();
+        let spoke = std::sync::atomic::AtomicBool::new(false);
+        let (mut stream, _) = handshake::answer(stream, from, &identity(0), |_| true, &spoke).await.unwrap();
+        let _ = stream.write_all(&bytes).await;
+        std::future::pending::<()>().await;
+    });
+    let host = world.host("two");
+    let asker = Node::new(&host, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let tier = PeerTier::new(vec![asker.asker.remote(Rank(0), vec![address])]);
+    let known = samples(5, 1000);
+    let answers = timeout(Duration::from_secs(32), tier.read(batch(&known)).collect::<Vec<_>>()).await;
+    let mut answers = answers.expect("no question waits longer than half a minute");
+    answers.sort_by_key(|answer| answer.tag);
+    assert_eq!(answers.iter().map(|answer| answer.tag).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    for (answer, known) in answers.iter().zip(&known) {
+        assert!(answer.result.as_ref().map_or(true, |bytes| *bytes == known.content), "never other bytes");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn changed_anywhere_who_serves_goes_on(seed in 0..2usize, changes in changes()) {
+        paused(to_who_serves(&mutate(seeds()[seed].clone(), &changes)));
+    }
+
+    #[test]
+    fn changed_anywhere_who_asks_is_answered(seed in 0..2usize, changes in changes()) {
+        paused(to_who_asks(mutate(seeds()[seed].clone(), &changes)));
+    }
+}
+
+#[test]
+fn what_is_right_is_taken_and_what_is_nonsense_is_not() {
+    for bytes in seeds() {
+        paused(to_who_serves(&bytes));
+        paused(to_who_asks(bytes));
+    }
+    for bytes in [vec![0; 100_000], vec![0xff; 3], Vec::new(), b"GET / HTTP/1.1\r\n\r\n".to_vec()] {
+        paused(to_who_serves(&bytes));
+        paused(to_who_asks(bytes));
+    }
+}
+
+/// Mutates for as long as `FOREREAD_FUZZ_SECONDS` says, or not at all.
+#[test]
+fn fuzz() {
+    let seconds =
+        std::env::var("FOREREAD_FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut runner = TestRunner::new(ProptestConfig::default());
+    let draw = (0..2usize, changes());
+    for number in 0u64.. {
+        if Instant::now() >= until {
+            eprintln!("{number} connections were tried");
+            break;
+        }
+        let (seed, changes) = draw.new_tree(&mut runner).unwrap().current();
+        let bytes = mutate(seeds()[seed].clone(), &changes);
+        eprintln_on_panic(&bytes, || {
+            paused(to_who_serves(&bytes));
+            paused(to_who_asks(bytes.clone()));
+        });
+    }
+}
+
+fn eprintln_on_panic(bytes: &[u8], act: impl FnOnce()) {
+    let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+    if let Err(panic) = tried {
+        eprintln!("the bytes were {bytes:?}");
+        std::panic::resume_unwind(panic);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_frame_and_silence_harms_nobody_on_real_sockets() {
+    let network: Arc<dyn Network> = Arc::new(System);
+    let known = samples(20, 50_000);
+    let shelf = Shelf::new(&known, |_, _| How::Now);
+    let listen = [Address::tcp("127.0.0.1", 0)];
+    let owner = Node::new(&network, 0, &listen, Settings::default(), shelf).await;
+    let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let asks = Header::new(Kind::Ask, JOB, 1).over(&[0; 28]).encode();
+    let mut halves = Vec::new();
+    for length in [0, 1, 47, 48] {
+        let mut stream = raw(&network, &owner.server.addresses()[0], 9).await;
+        stream.write_all(&asks[..length]).await.unwrap();
+        halves.push(stream);
+    }
+    read_all(&owner.tier_for(&asker), &known).await;
+}

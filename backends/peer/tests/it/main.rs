@@ -1,0 +1,7 @@
+//! Ranks that ask each other, over real sockets and over a network in memory.
+
+mod asking;
+mod budgets;
+mod contents;
+mod hostile;
+mod support;

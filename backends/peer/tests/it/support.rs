@@ -1,0 +1,222 @@
+//! Ranks with samples, and what they do when they are asked.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_peer::{
+    Address, Asker, Counters, Identity, Network, PeerTier, Remote, Server, Settings, Stream, Token, handshake,
+};
+use foreread_tier::{
+    Asked, Completion, Context, ErrorKind, RecycledBuffers, Serve, Served, Serving, Tier, TierError,
+};
+use foreread_tier_testing::Known;
+use foreread_types::{Rank, SampleKey};
+use futures::{StreamExt, stream};
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+pub const JOB: u64 = 0x0123_4567_89ab_cdef;
+
+pub fn identity(rank: u32) -> Identity {
+    Identity { rank: Rank(rank), job: JOB, token: Token::new("the token of these tests").unwrap() }
+}
+
+/// What a rank does with a question.
+#[derive(Clone, Copy, Debug)]
+pub enum How {
+    /// Answers at once.
+    Now,
+    /// Answers after a time in which it says nothing.
+    Silently(Duration),
+    /// Says that it reads, and answers after a time.
+    Reading(Duration),
+    /// Never says anything.
+    Never,
+    /// Fails.
+    Fails(ErrorKind),
+}
+
+type Rule = Box<dyn Fn(Rank, &Asked) -> How + Send + Sync>;
+
+/// A rank's samples.
+pub struct Shelf {
+    samples: HashMap<SampleKey, Bytes>,
+    rule: Rule,
+    /// Answers that somebody still waits for.
+    pub open: Arc<AtomicUsize>,
+}
+
+impl fmt::Debug for Shelf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shelf").field("samples", &self.samples.len()).finish_non_exhaustive()
+    }
+}
+
+impl Shelf {
+    pub fn new(known: &[Known], rule: impl Fn(Rank, &Asked) -> How + Send + Sync + 'static) -> Arc<Self> {
+        let samples = known.iter().map(|known| (known.key, known.content.clone())).collect();
+        Arc::new(Self { samples, rule: Box::new(rule), open: Arc::default() })
+    }
+
+    pub fn open(&self) -> usize {
+        self.open.load(SeqCst)
+    }
+}
+
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn new(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, SeqCst);
+        Self(Arc::clone(open))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Serve for Shelf {
+    fn serve(&self, from: Rank, asked: Vec<Asked>) -> Serving {
+        let one = |asked: Asked| {
+            let tag = asked.tag;
+            let held = self.samples.get(&asked.key).cloned();
+            let result = held.ok_or_else(|| TierError::new(ErrorKind::Absent, "shelf"));
+            let open = Open::new(&self.open);
+            let done = move |result| {
+                drop(open);
+                Served::Done(Completion { tag, result })
+            };
+            match (self.rule)(from, &asked) {
+                How::Now => stream::iter([done(result)]).boxed(),
+                How::Fails(kind) => {
+                    let error = TierError::new(kind, "shelf").with_detail("on command");
+                    stream::iter([done(Err(error))]).boxed()
+                }
+                How::Never => {
+                    let pending = async move {
+                        let _held = done;
+                        std::future::pending().await
+                    };
+                    stream::once(pending).boxed()
+                }
+                How::Silently(time) => {
+                    let answer = async move {
+                        sleep(time).await;
+                        done(result)
+                    };
+                    stream::once(answer).boxed()
+                }
+                How::Reading(time) => {
+                    let answer = async move {
+                        sleep(time).await;
+                        done(result)
+                    };
+                    stream::iter([Served::Reading { tag }]).chain(stream::once(answer)).boxed()
+                }
+            }
+        };
+        stream::select_all(asked.into_iter().map(one)).boxed()
+    }
+}
+
+/// A rank that answers and asks.
+pub struct Node {
+    pub server: Server,
+    pub asker: Asker,
+    pub shelf: Arc<Shelf>,
+    rank: Rank,
+}
+
+pub fn context() -> Context {
+    let buffers = Arc::new(RecycledBuffers::default());
+    Context { buffers, runtime: Handle::current(), seed: 7 }
+}
+
+impl Node {
+    pub async fn new(
+        network: &Arc<dyn Network>,
+        rank: u32,
+        listen: &[Address],
+        settings: Settings,
+        shelf: Arc<Shelf>,
+    ) -> Self {
+        Self::with_identity(network, identity(rank), listen, settings, shelf).await
+    }
+
+    pub async fn with_identity(
+        network: &Arc<dyn Network>,
+        identity: Identity,
+        listen: &[Address],
+        settings: Settings,
+        shelf: Arc<Shelf>,
+    ) -> Self {
+        let mut listeners = Vec::new();
+        for address in listen {
+            listeners.push(network.listen(address).await.unwrap());
+        }
+        let counters = Arc::new(Counters::default());
+        let runtime = Handle::current();
+        let asker = Asker::new(identity.clone(), Arc::clone(network), &context(), Arc::clone(&counters));
+        let rank = identity.rank;
+        let server = Server::start(&runtime, identity, listeners, settings, counters);
+        let source: Arc<dyn Serve> = shelf.clone();
+        server.serve(Arc::downgrade(&source));
+        Self { server, asker, shelf, rank }
+    }
+
+    /// This node as `other` sees it.
+    pub fn seen_by(&self, other: &Self) -> Arc<Remote> {
+        other.asker.remote(self.rank, self.server.addresses().to_vec())
+    }
+
+    pub fn tier_for(&self, other: &Self) -> PeerTier {
+        PeerTier::new(vec![self.seen_by(other)])
+    }
+}
+
+/// `count` samples of `size` bytes.
+pub fn samples(count: u64, size: u64) -> Vec<Known> {
+    let names: Vec<String> = (0..count).map(|id| format!("s/{id}")).collect();
+    Known::generate(5, names.iter().map(|name| (name.as_str(), size)))
+}
+
+pub fn batch(known: &[Known]) -> Vec<foreread_tier::ReadRequest> {
+    known.iter().zip(0..).map(|(known, tag)| known.whole(tag)).collect()
+}
+
+/// Reads all of `known`, each of which comes and is right.
+pub async fn read_all(tier: &PeerTier, known: &[Known]) {
+    let mut answers = tier.read(batch(known));
+    let mut count = 0;
+    while let Some(answer) = answers.next().await {
+        let expected = &known[answer.tag as usize];
+        match answer.result {
+            Ok(bytes) => assert!(bytes == expected.content, "{}", expected.object.path),
+            Err(error) => panic!("{error}"),
+        }
+        count += 1;
+    }
+    assert_eq!(count, known.len());
+}
+
+/// Reads one sample.
+pub async fn read_one(tier: &PeerTier, known: &Known) -> Result<Bytes, TierError> {
+    let mut answers = tier.read(vec![known.whole(3)]);
+    let answer = answers.next().await.expect("one answer");
+    assert_eq!(answer.tag, 3);
+    assert!(answers.next().await.is_none());
+    answer.result
+}
+
+/// A connection that has proved itself, on which the test says what it likes.
+pub async fn raw(network: &Arc<dyn Network>, address: &Address, rank: u32) -> Stream {
+    let stream = network.connect(address).await.unwrap();
+    handshake::ask(stream, &identity(rank), foreread_peer::Purpose::Samples, None).await.unwrap().0
+}

@@ -1,0 +1,155 @@
+//! Strangers on the port: they get nothing, hold nothing, and keep no rank out.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foreread_peer::{
+    Address, Asker, Counters, Identity, Network, PeerTier, Server, Settings, System, Token, handshake,
+};
+use foreread_tier::{Asked, Completion, Context, RecycledBuffers, Serve, Served, Serving, Tier};
+use foreread_tier_testing::Known;
+use foreread_types::Rank;
+use futures::{StreamExt, stream};
+use tokio::runtime::Handle;
+
+#[derive(Debug)]
+struct Has(Known);
+
+impl Serve for Has {
+    fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
+        let content = self.0.content.clone();
+        let answer =
+            move |asked: Asked| Served::Done(Completion { tag: asked.tag, result: Ok(content.clone()) });
+        stream::iter(asked).map(answer).boxed()
+    }
+}
+
+fn identity(rank: u32) -> Identity {
+    Identity { rank: Rank(rank), job: 1, token: Token::new("the token of these tests").unwrap() }
+}
+
+struct Rig {
+    server: Server,
+    asker: Asker,
+    known: Known,
+    _source: Arc<dyn Serve>,
+    port: u16,
+}
+
+impl Rig {
+    async fn new() -> Self {
+        let known = Known::generate(1, [("a", 110_000)]).remove(0);
+        let listener = System.listen(&Address::tcp("127.0.0.1", 0)).await.unwrap();
+        let Address::Tcp(_, port) = *listener.address() else { panic!("a port") };
+        let runtime = Handle::current();
+        let server =
+            Server::start(&runtime, identity(0), vec![listener], Settings::default(), Arc::default());
+        let source: Arc<dyn Serve> = Arc::new(Has(known.clone()));
+        server.serve(Arc::downgrade(&source));
+        let buffers = Arc::new(RecycledBuffers::default());
+        let context = Context { buffers, runtime, seed: 1 };
+        let asker = Asker::new(identity(1), Arc::new(System), &context, Arc::new(Counters::default()));
+        Self { server, asker, known, _source: source, port }
+    }
+
+    fn connect(&self) -> TcpStream {
+        for _ in 0..100 {
+            if let Ok(stream) = TcpStream::connect(("127.0.0.1", self.port)) {
+                return stream;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("nobody listens");
+    }
+
+    /// A rank that comes now gets in and is served; says how long it took.
+    async fn a_rank_gets_in(&self) -> Duration {
+        let began = Instant::now();
+        loop {
+            // A rank of its own each time: with a connection of its own.
+            let remote = self.asker.remote(Rank(0), self.server.addresses().to_vec());
+            let tier = PeerTier::new(vec![remote]);
+            let answer = tier.read(vec![self.known.whole(0)]).next().await.unwrap();
+            match answer.result {
+                Ok(bytes) => {
+                    assert!(bytes == self.known.content);
+                    return began.elapsed();
+                }
+                Err(error) => assert!(began.elapsed() < Duration::from_secs(30), "{error}"),
+            }
+        }
+    }
+
+    async fn strangers(&self) -> u64 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        self.server.counters().read().strangers
+    }
+}
+
+/// Bytes of memory that this process holds.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_gets_nothing() {
+    let rig = Rig::new().await;
+    let hello = {
+        let mut hello = [0; handshake::MOST_BYTES];
+        hello[..6].copy_from_slice(b"FRDH\x01\x01");
+        hello
+    };
+    let mut huge = hello;
+    huge[20..].fill(0xff);
+    let says: [&[u8]; 6] =
+        [&[0x5a; 4096], b"GET / HTTP/1.1\r\n\r\n", &hello, &huge, &[0; 48], b"frd\x01\x01\x02"];
+    for bytes in says {
+        let mut stream = rig.connect();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.write_all(bytes).unwrap();
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard); // it may be reset
+        assert!(heard.len() <= 40, "{} bytes for a stranger", heard.len());
+        assert!(heard.is_empty() || heard.starts_with(b"FRDH"), "nothing but a challenge");
+    }
+    assert_eq!(rig.strangers().await, 6);
+    assert_eq!(rig.server.counters().read().served, 0);
+}
+
+/// Ten thousand connections that say nothing, nonsense, or half of what they should, two thousand at a time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_strangers_hold_nothing_and_keep_no_rank_out() {
+    let rig = Rig::new().await;
+    rig.a_rank_gets_in().await;
+    let before = resident();
+    let mut slowest = Duration::ZERO;
+    for round in 0..5u8 {
+        let mut held = Vec::new();
+        for number in 0..2000u32 {
+            let mut stream = rig.connect();
+            let _ = match number % 4 {
+                0 => Ok(()),
+                1 => stream.write_all(&[round; 300]),
+                2 => stream.write_all(b"FRDH\x01\x01"),
+                _ => stream.write_all(&[&b"FRDH\x01\x01"[..], &[0; 46]].concat()),
+            };
+            held.push(stream);
+            if number % 500 == 250 {
+                slowest = slowest.max(rig.a_rank_gets_in().await);
+            }
+        }
+        slowest = slowest.max(rig.a_rank_gets_in().await);
+    }
+    let strangers = rig.strangers().await;
+    assert!(strangers >= 9_900, "{strangers} were counted");
+    let grown = resident().saturating_sub(before);
+    println!("a rank got in within {slowest:?}; {} KiB more memory", grown >> 10);
+    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+    assert!(grown < 16 << 20, "{grown} bytes more");
+    // And what they held is free again.
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(open < 500, "{open} descriptors are open");
+}

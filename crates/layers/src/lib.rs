@@ -1,5 +1,5 @@
-//! Wrappers around any tier: measuring, holding to a rate, limiting, merging, hedging, ending, retrying. Each is the only
-//! place for what it does.
+//! Wrappers around any tier: measuring, holding to a rate, limiting, merging, hedging, ending, retrying, breaking. Each is
+//! the only place for what it does.
 //!
 //! A layer wraps an `Arc` of a tier (a concrete one, or `dyn OriginTier`), keeps its name and profile, and implements
 //! whatever of the tier traits the wrapped one has. Only [`read`](foreread_tier::Tier::read) is touched: listings,
@@ -31,6 +31,9 @@
 //!   [`Metered`] sees reads take, below all queues. Origins whose pages this machine's kernel keeps do without
 //!   it: their requests cost next to nothing.
 //! * [`Retrying`] is outermost: each attempt passes all the others again. It tells the [`Meter`] how often it did.
+//!
+//! [`Breaker`] is for tiers that there is something else for, a peer before the origin: outside of all others, so that what is
+//! refused costs nothing, and without [`Retrying`] around it, which would wait where another tier is quicker.
 //!
 //! ```
 //! use std::num::NonZeroU64;
@@ -116,6 +119,7 @@ macro_rules! pass_through {
 }
 
 mod adaptive;
+mod breaker;
 mod controller;
 mod deadline;
 mod gate;
@@ -135,6 +139,7 @@ mod suspects;
 mod throttle;
 
 pub use adaptive::Decisions;
+pub use breaker::{Breaker, BreakerPolicy};
 pub use controller::{AdaptivePolicy, Controller, Outcome, Why};
 pub use deadline::{DeadlinePolicy, Deadlined};
 pub use hedged::{HedgePolicy, Hedged};

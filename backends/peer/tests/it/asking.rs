@@ -228,6 +228,8 @@ async fn another_token_opens_nothing_in_either_direction() {
     assert!(error.to_string().contains("of another job"), "{error}");
 }
 
+type Frames = Box<dyn Fn(u64) -> Vec<u8> + Send>;
+
 /// A rank that answers one question with frames of the test's own making.
 async fn answers_with(frames: impl Fn(u64) -> Vec<u8> + Send + 'static) -> (Simulated, PeerTier) {
     let world = Simulated::new(2);
@@ -286,7 +288,7 @@ async fn answers_that_are_wrong_harm_no_others() {
 async fn frames_that_no_rank_sends_end_the_connection_at_once() {
     let known = samples(2, 1000);
     let good = known[0].content.to_vec();
-    let cases: [(&str, Box<dyn Fn(u64) -> Vec<u8> + Send>); 6] = [
+    let cases: [(&str, Frames); 6] = [
         ("no frame", Box::new(|_| vec![0x55; 4096])),
         ("arrived damaged", {
             let good = good.clone();

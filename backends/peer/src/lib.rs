@@ -25,6 +25,8 @@ mod serving;
 #[cfg(feature = "testing")]
 mod simulated;
 mod system;
+#[cfg(feature = "tls")]
+mod tls;
 mod token;
 
 pub use address::{Address, ParseAddressError};
@@ -39,4 +41,6 @@ pub use server::{Server, Settings};
 #[cfg(feature = "testing")]
 pub use simulated::Simulated;
 pub use system::System;
+#[cfg(feature = "tls")]
+pub use tls::{Encrypted, TlsFiles};
 pub use token::{Token, WeakTokenError};

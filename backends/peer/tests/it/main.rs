@@ -4,5 +4,6 @@
 mod asking;
 mod budgets;
 mod contents;
+mod encrypted;
 mod hostile;
 mod support;

@@ -18,22 +18,21 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
-use foreread_tier::{Buffer, Completion, ErrorKind, ReadRequest, TierError};
-use foreread_types::{Rank, SampleKey, Tick};
+use foreread_tier::{Buffer, ErrorKind, TierError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::batch::{Batch, State};
 use crate::counters::count;
-use crate::frame::{Ask, Header, Kind, MOST_WORDS, decode_tags, encode_tags, kind_of};
+use crate::frame::{Ask, Header, Kind, MOST_ASKED, MOST_WORDS, decode_tags, encode_tags, kind_of};
 use crate::input::Input;
 use crate::output::Output;
-use crate::remote::{Inner, error_of};
+use crate::remote::Inner;
 use crate::{Stream, WireError, WireErrorKind};
 
 /// Silence after which a rank counts as gone, while something is open.
@@ -57,99 +56,6 @@ pub(crate) enum Command {
     Ask(u64, Batch),
     /// The request of this number is no longer wanted.
     Cancel(u64),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Unseen,
-    Reading,
-    Done,
-}
-
-/// One sample that is asked for.
-struct Slot {
-    tag: u32,
-    key: SampleKey,
-    due: Tick,
-    length: u32,
-    path: Arc<str>,
-    state: State,
-}
-
-/// Samples that are asked for in one frame: the place in `slots` is the tag on the wire. What is not answered when it is
-/// dropped is answered then, so that no tag is ever left open.
-pub(crate) struct Batch {
-    rank: Rank,
-    slots: Vec<Slot>,
-    left: usize,
-    out: mpsc::UnboundedSender<Completion>,
-}
-
-impl Batch {
-    pub(crate) fn new(
-        rank: Rank,
-        requests: impl Iterator<Item = ReadRequest>,
-        out: &mpsc::UnboundedSender<Completion>,
-    ) -> Self {
-        let mut slots = Vec::with_capacity(requests.size_hint().0);
-        for request in requests {
-            let ReadRequest { tag, key, due, .. } = request;
-            match u32::try_from(request.len()) {
-                Ok(length) => {
-                    let path = request.object.path;
-                    slots.push(Slot { tag, key, due, length, path, state: State::Unseen });
-                }
-                Err(_) => {
-                    let error = TierError::new(ErrorKind::Unsupported, NAME)
-                        .with_object(&*request.object.path)
-                        .with_detail("a sample of 4 GiB or more does not go from rank to rank");
-                    let _ = out.send(Completion { tag, result: Err(error) }); // or nobody waits for it
-                }
-            }
-        }
-        Self { rank, left: slots.len(), slots, out: out.clone() }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.left == 0
-    }
-
-    /// Answers a sample; `false` where it was answered.
-    fn answer(&mut self, place: usize, result: Result<Bytes, TierError>) -> bool {
-        let Some(slot) = self.slots.get_mut(place).filter(|slot| slot.state != State::Done) else {
-            return false;
-        };
-        slot.state = State::Done;
-        self.left -= 1;
-        let result = result.map_err(|error| error.with_object(&*slot.path));
-        let _ = self.out.send(Completion { tag: slot.tag, result }); // or nobody waits for it
-        true
-    }
-
-    fn answer_all(&mut self, error: &TierError) {
-        for place in 0..self.slots.len() {
-            self.answer(place, Err(error.clone()));
-        }
-    }
-
-    /// Answers all that is open.
-    pub(crate) fn fail(mut self, why: &WireError) {
-        self.answer_all(&error_of(self.rank, why));
-    }
-
-    fn asks(&self) -> impl Iterator<Item = Ask> {
-        let ask = |slot: &Slot| Ask { key: slot.key, due: slot.due, length: u64::from(slot.length) };
-        self.slots.iter().map(ask)
-    }
-}
-
-impl Drop for Batch {
-    fn drop(&mut self) {
-        if self.left > 0 {
-            let detail = format!("rank {} is no longer asked: this process ends", self.rank);
-            self.answer_all(&TierError::new(ErrorKind::Closed, NAME).with_detail(detail));
-        }
-    }
 }
 
 /// What follows a header.
@@ -354,6 +260,16 @@ impl<'a> Asking<'a> {
                 slot.state = State::Reading;
                 self.reading.push_back((until, header.request, tag));
             }
+        }
+        // Those that came are taken out as their turn comes; behind a slow one they would gather.
+        if self.reading.len() > 2 * self.open + MOST_ASKED {
+            let requests = &self.requests;
+            let slot = |request, tag: u32| {
+                requests.get(&request).and_then(|batch: &Batch| batch.slots.get(tag as usize))
+            };
+            self.reading.retain(|&(_, request, tag)| {
+                slot(request, tag).is_some_and(|slot| slot.state == State::Reading)
+            });
         }
         Ok(())
     }

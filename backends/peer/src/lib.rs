@@ -2,11 +2,34 @@
 //!
 //! Who asks has a connection of its own to each rank that it asks, and who is asked answers on it; two ranks that ask each
 //! other have two, so that neither's answers wait for its own questions. Frames have a header of fixed length
-//! ([`frame`]); samples leave the memory where they are kept and arrive in memory of their exact length, without a copy
-//! between. Each connection begins with a proof that both ends know the job's token ([`handshake`]).
+//! ([`frame`]); samples leave the memory where they are kept, and arrive in memory of their exact length. Each connection
+//! begins with a proof that both ends know the job's token ([`handshake`]).
+//!
+//! # How long anybody waits
+//!
+//! | for what | at most | then |
+//! |---|---|---|
+//! | a connection and its handshake, at the end that asks | 1 s | what was asked fails |
+//! | whoever connects to say who he is | 5 s | the connection is closed |
+//! | a rank that says nothing at all | 0.65 s | all that it was asked fails |
+//! | a rank that says nothing of one sample | 1 s | that sample fails |
+//! | a sample that is said to be on its way | 30 s | that sample fails |
+//! | a rank that does not take what it asked for | 10 s | its connection is closed |
+//! | a new connection after one failed | 0.05 s, doubling to 0.5 s | until then what is asked fails at once |
+//!
+//! What fails is [`Transient`](foreread_tier::ErrorKind::Transient): the sample is read elsewhere.
+//!
+//! # What others can make a rank hold
+//!
+//! | who | what |
+//! |---|---|
+//! | strangers | 64 connections a listener, 84 bytes of each |
+//! | a rank that asks | 64 Ki questions; 4 MiB of answers, or one sample |
+//! | all ranks together | 32 MiB of answers and one sample for each of them |
 
 mod address;
 mod asking;
+mod batch;
 mod chunk;
 mod connection;
 mod counters;
@@ -28,6 +51,7 @@ mod system;
 #[cfg(feature = "tls")]
 mod tls;
 mod token;
+mod wanted;
 
 pub use address::{Address, ParseAddressError};
 pub use connection::{Connection, Message, Receiver, Sender};

@@ -20,7 +20,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-use crate::asking::{Asking, Batch, Command, NAME};
+use crate::asking::{Asking, Command, NAME};
+use crate::batch::Batch;
 use crate::frame::MOST_ASKED;
 use crate::handshake::{self, Identity, Purpose};
 use crate::{Address, Counters, Network, Stream, WireError, WireErrorKind};

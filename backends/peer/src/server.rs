@@ -38,12 +38,12 @@ pub struct Settings {
     pub budget: u64,
     /// Bytes of one connection that may be asked of the engine or wait to be written; one sample always may.
     pub share: u64,
-    /// Connections that have not proved themselves, at one time.
+    /// Connections of one listener that have not proved themselves, at one time.
     pub doorway: usize,
 }
 
 impl Default for Settings {
-    /// 32 MiB, of which one connection gets 4 MiB; 64 in the doorway.
+    /// 32 MiB, of which one connection gets 4 MiB; 64 in each doorway.
     fn default() -> Self {
         Self { budget: 32 << 20, share: 4 << 20, doorway: 64 }
     }
@@ -88,7 +88,6 @@ pub(crate) struct Shared {
     pub(crate) room: Arc<Semaphore>,
     source: RwLock<Option<Weak<dyn Serve>>>,
     meetings: mpsc::Sender<(Greeting, Connection)>,
-    doorway: Arc<Doorway>,
     strangers: Mutex<StrangerLog>,
 }
 
@@ -143,7 +142,6 @@ impl Server {
             room: Arc::new(Semaphore::new(settings.permits() as usize)),
             source: RwLock::default(),
             meetings: sender,
-            doorway: Arc::new(Doorway::new(settings.doorway)),
             strangers: Mutex::default(),
         });
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
@@ -201,16 +199,19 @@ impl Drop for Server {
 /// Takes the connections of one listener. Their tasks end with it.
 async fn take(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
+    // One for each listener: strangers on a port do not stand in the way of ranks at the node's own socket.
+    let doorway = Arc::new(Doorway::new(shared.settings.doorway));
     let mut minute = interval(LOG_EVERY);
     minute.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
-                    let place = shared.doorway.enter();
+                    let place = doorway.enter();
                     connections.spawn(attend(stream, from, place, Arc::clone(&shared)));
                 }
                 Err(error) => {
+                    doorway.push_out();
                     pause(&shared, listener.address(), error).await;
                 }
             },
@@ -220,9 +221,8 @@ async fn take(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
     }
 }
 
-/// No connection could be taken: those who are no ranks yet give up what they hold.
+/// No connection could be taken; somebody has given up what he held.
 async fn pause(shared: &Shared, address: &Address, error: io::Error) {
-    shared.doorway.push_out();
     shared.stranger("nobody", &WireError::io(&format!("{address}: cannot take a connection"), error));
     sleep(PAUSE).await;
 }

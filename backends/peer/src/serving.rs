@@ -27,7 +27,7 @@ use std::time::Duration;
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
 use foreread_tier::{Asked, TierError};
-use foreread_types::{Rank, SampleId, Tick};
+use foreread_types::Rank;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::SelectAll;
@@ -40,6 +40,7 @@ use crate::frame::{Ask, Header, Kind, MOST_WORDS, decode_tags, encode_tags, stat
 use crate::input::Input;
 use crate::output::Output;
 use crate::server::Shared;
+use crate::wanted::{Queued, Request};
 use crate::{Stream, WireError, WireErrorKind};
 
 #[cfg(doc)]
@@ -59,52 +60,6 @@ pub const MOST_OPEN: usize = 64 << 10;
 
 /// Bytes that are handed to the engine in one call, and samples.
 const CHUNK: (u64, usize) = (1 << 20, 64);
-
-/// What is known of a request.
-struct Request {
-    /// One bit a sample: still wanted.
-    open: Vec<u64>,
-    left: usize,
-    since: Instant,
-    told: bool,
-}
-
-impl Request {
-    fn new(samples: usize) -> Self {
-        let bits =
-            |place: usize| if samples - place * 64 < 64 { (1 << (samples % 64)) - 1 } else { u64::MAX };
-        let open = (0..samples.div_ceil(64)).map(bits).collect();
-        Self { open, left: samples, since: Instant::now(), told: false }
-    }
-
-    /// Takes one out; `false` where it was not in.
-    fn close(&mut self, tag: u32) -> bool {
-        let (word, bit) = (tag as usize / 64, 1u64 << (tag % 64));
-        match self.open.get_mut(word) {
-            Some(word) if *word & bit != 0 => {
-                *word &= !bit;
-                self.left -= 1;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn is_open(&self, tag: u32) -> bool {
-        self.open.get(tag as usize / 64).is_some_and(|word| word & (1 << (tag % 64)) != 0)
-    }
-}
-
-/// A sample that waits to be started. Ordered by need, then by arrival.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Queued {
-    due: Tick,
-    request: u64,
-    tag: u32,
-    dataset: u32,
-    sample: SampleId,
-    length: u64,
-}
 
 type Room = Option<OwnedSemaphorePermit>;
 
@@ -232,14 +187,24 @@ impl Serving {
         }
         self.open += asks.len();
         self.queue.extend(asks.into_iter().zip(0..).map(|(ask, tag)| {
-            let (dataset, sample) = (ask.key.dataset.0, ask.key.id);
-            Reverse(Queued { due: ask.due, request, tag, dataset, sample, length: ask.length })
+            Reverse(Queued { due: ask.due, request, tag, key: ask.key, length: ask.length })
         }));
         Ok(())
     }
 
-    /// These are no longer wanted; all of the request where none is named.
+    /// These are no longer wanted; all of the request where none is named. What waits in the queue stays there until its turn
+    /// comes, but not for ever: whoever asks and cancels all the time must not make it grow.
     fn cancel(&mut self, request: u64, tags: &[u32]) {
+        self.forget(request, tags);
+        if self.queue.len() > 2 * self.open + CHUNK.1 {
+            let is_open = |queued: &Queued| {
+                self.requests.get(&queued.request).is_some_and(|known| known.is_open(queued.tag))
+            };
+            self.queue.retain(|Reverse(queued)| is_open(queued));
+        }
+    }
+
+    fn forget(&mut self, request: u64, tags: &[u32]) {
         let Some(known) = self.requests.get_mut(&request) else { return };
         let closed = match tags {
             [] => std::mem::take(&mut known.left),
@@ -281,10 +246,9 @@ impl Serving {
             let Some(Reverse(next)) = self.queue.pop() else { break };
             request = next.request;
             bytes = bytes.saturating_add(next.length);
-            let key = foreread_types::SampleKey::new(next.dataset.into(), next.sample);
-            asked.push(Asked { tag: slots.len() as u32, key, due: next.due });
+            asked.push(Asked { tag: slots.len() as u32, key: next.key, due: next.due });
             let state = State::Silent;
-            slots.push(Slot { tag: next.tag, sample: next.sample, length: next.length, state });
+            slots.push(Slot { tag: next.tag, sample: next.key.id, length: next.length, state });
         }
         if slots.is_empty() {
             return false;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rustix::net::sockopt;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host};
 
 use crate::{Address, Listener, Network, Stream};
 
@@ -27,6 +27,10 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// How often it asks, this long apart.
 const PROBES: (u32, Duration) = (3, Duration::from_secs(5));
+
+/// Connections that the kernel takes for us before we do. A burst of strangers must fit: a rank whose first packet finds
+/// no place sends it again after a second.
+const BACKLOG: u32 = 4096;
 
 /// The longest path that the kernel takes for a socket.
 const LONGEST_PATH: usize = 107;
@@ -40,7 +44,7 @@ impl Network for System {
     async fn listen(&self, address: &Address) -> io::Result<Box<dyn Listener>> {
         match address {
             Address::Tcp(host, port) => {
-                let listener = TcpListener::bind((host.as_str(), *port)).await?;
+                let listener = bind(host, *port).await?;
                 let port = listener.local_addr()?.port();
                 Ok(Box::new(Tcp { listener, address: Address::tcp(host.clone(), port) }))
             }
@@ -61,6 +65,20 @@ impl Network for System {
             }
         }
     }
+}
+
+/// Listens at the first of a host's addresses that can be listened at.
+async fn bind(host: &str, port: u16) -> io::Result<TcpListener> {
+    let mut last = None;
+    for address in lookup_host((host, port)).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address")))
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {

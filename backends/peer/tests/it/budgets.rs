@@ -170,3 +170,29 @@ async fn connections_that_break_at_random_lose_no_answer_and_no_budget() {
         assert_eq!((owner.server.in_use(), owner.shelf.open()), (0, 0));
     }
 }
+
+/// A rank that asks and cancels without end, with something urgent in front that does not fit.
+#[tokio::test(start_paused = true)]
+async fn what_is_cancelled_leaves_the_queue() {
+    let world = Simulated::new(1);
+    let known = samples(2000, 20_000);
+    let settings = Settings::default().with_budget(20_000).with_share(20_000);
+    let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 {
+        0 => How::Silently(Duration::from_millis(900)),
+        _ => How::Now,
+    });
+    let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
+    let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
+    let tier = owner.tier_for(&asker);
+    let first = tier.read(batch(&known[..2]));
+    sleep(Duration::from_millis(10)).await;
+    for _ in 0..200 {
+        drop(tier.read(batch(&known[2..])));
+        tokio::task::yield_now().await;
+    }
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(owner.shelf.open(), 1, "the others never started");
+    assert_eq!(first.filter(|answer| std::future::ready(answer.result.is_ok())).count().await, 2);
+    read_all(&tier, &known[1..50]).await;
+    assert_eq!(owner.server.counters().read().served, 51);
+}

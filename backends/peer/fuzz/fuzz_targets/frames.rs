@@ -1,0 +1,19 @@
+//! Any bytes, taken apart as a header, a list of samples and a list of tags: what comes out goes in again, or an error.
+#![no_main]
+
+use foreread_peer::frame::{Ask, HEADER, Header, decode_tags, encode_tags};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Some(header) = bytes.first_chunk::<HEADER>()
+        && let Ok(decoded) = Header::decode(header)
+    {
+        assert_eq!(decoded.encode(), *header);
+    }
+    if let Ok(asks) = Ask::decode(bytes) {
+        assert_eq!(&Ask::encode(asks.into_iter())[..], bytes);
+    }
+    if let Ok(tags) = decode_tags(bytes) {
+        assert_eq!(&encode_tags(&tags.collect::<Vec<_>>())[..], bytes);
+    }
+});

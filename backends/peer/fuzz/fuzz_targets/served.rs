@@ -1,0 +1,50 @@
+//! Any bytes, sent to a rank by one that has proved itself: it ends or goes on, and nothing of it stays when it is gone.
+#![no_main]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_peer::{Address, Identity, Purpose, Server, Settings, Simulated, Token, handshake};
+use foreread_tier::{Asked, Completion, Serve, Served, Serving};
+use foreread_types::Rank;
+use futures::{StreamExt, stream};
+use libfuzzer_sys::fuzz_target;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+#[derive(Debug)]
+struct Has;
+
+impl Serve for Has {
+    fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
+        let answers = asked.into_iter().flat_map(|asked| {
+            let done = Completion { tag: asked.tag, result: Ok(vec![7; 100].into()) };
+            [Served::Reading { tag: asked.tag }, Served::Done(done)]
+        });
+        stream::iter(answers.collect::<Vec<_>>()).boxed()
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let world = Simulated::new(1);
+        let listener = world.host("one").listen(&Address::tcp("one", 0)).await.expect("a listener");
+        let token = Token::new("the token of the fuzzer").expect("a token");
+        let identity = |rank| Identity { rank: Rank(rank), job: 1, token: token.clone() };
+        let runtime = tokio::runtime::Handle::current();
+        let settings = Settings::default().with_budget(1000).with_share(1000);
+        let server = Server::start(&runtime, identity(0), vec![listener], settings, Arc::default());
+        let source: Arc<dyn Serve> = Arc::new(Has);
+        server.serve(Arc::downgrade(&source));
+        let stream = world.host("two").connect(&server.addresses()[0]).await.expect("a connection");
+        let (mut stream, _) =
+            handshake::ask(stream, &identity(1), Purpose::Samples, None).await.expect("a handshake");
+        let _ = stream.write_all(bytes).await;
+        let mut heard = [0; 4096];
+        while let Ok(Ok(1..)) = timeout(Duration::from_millis(90), stream.read(&mut heard)).await {}
+        drop(stream);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(server.in_use(), 0);
+    });
+});

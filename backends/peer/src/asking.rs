@@ -289,6 +289,7 @@ impl<'a> Asking<'a> {
         if self.open == 0 {
             self.unseen.clear();
             self.reading.clear();
+            self.input.rest();
             return Ok(None);
         }
         let mut next = self.heard + SILENT;

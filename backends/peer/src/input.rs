@@ -19,7 +19,7 @@ const STAGING: usize = 4096;
 
 /// What has come and was not taken yet.
 pub(crate) struct Input {
-    /// Taken when the first byte is read: a connection that says nothing costs nothing.
+    /// Only there while something is expected: a rank has connections to all others, and few of them are busy.
     staging: Box<[u8]>,
     start: usize,
     end: usize,
@@ -35,6 +35,13 @@ impl Input {
     /// How many bytes ever came: whoever sees it grow knows that the other end lives.
     pub(crate) fn came(&self) -> u64 {
         self.came
+    }
+
+    /// Lets go of the buffer where nothing is in it: nothing is expected soon.
+    pub(crate) fn rest(&mut self) {
+        if self.start == self.end {
+            (self.staging, self.start, self.end) = (Box::default(), 0, 0);
+        }
     }
 
     fn ready(&self) -> &[u8] {

@@ -355,6 +355,7 @@ impl Serving {
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
         loop {
             if self.open == 0 && self.output.is_empty() {
+                self.input.rest();
                 return Ok(()); // the timer rings once more, in vain
             }
             let now = Instant::now();

@@ -28,6 +28,9 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// How often it asks, this long apart.
 const PROBES: (u32, Duration) = (3, Duration::from_secs(5));
 
+/// What was sent and is not taken by then ends the connection: keepalive asks only where nothing is under way.
+const UNTAKEN: Duration = Duration::from_secs(25);
+
 /// Connections that the kernel takes for us before we do. A burst of strangers must fit: a rank whose first packet finds
 /// no place sends it again after a second.
 const BACKLOG: u32 = 4096;
@@ -88,6 +91,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
     sockopt::set_tcp_keepintvl(socket, PROBES.1)?;
     sockopt::set_tcp_keepcnt(socket, PROBES.0)?;
+    sockopt::set_tcp_user_timeout(socket, UNTAKEN.as_millis() as u32)?;
     Ok(())
 }
 
@@ -314,5 +318,6 @@ mod tests {
         tune(&stream).unwrap();
         assert!(stream.nodelay().unwrap() && sockopt::socket_keepalive(&stream).unwrap());
         assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE);
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 25_000);
     }
 }

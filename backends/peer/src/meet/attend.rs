@@ -76,11 +76,14 @@ struct Position {
     events: Option<u64>,
     /// What it was told last of who is missing.
     waiting: Option<u64>,
+    /// Whether it was told that the run is over.
+    over: bool,
 }
 
 async fn serve(hub: &Hub, ticket: Ticket, hello: &Hello, mut link: Link) {
     let mut news = hub.news();
-    let mut position = Position { wants: None, events: hello.started.then_some(0), waiting: None };
+    let mut position =
+        Position { wants: None, events: hello.started.then_some(0), waiting: None, over: false };
     loop {
         news.mark_unchanged();
         match tell(hub, ticket, &mut position, &link).await {
@@ -93,7 +96,12 @@ async fn serve(hub: &Hub, ticket: Ticket, hello: &Hello, mut link: Link) {
         }
         tokio::select! {
             come = link.next() => {
-                let Some(Incoming::Message(message)) = come else { return };
+                let Some(Incoming::Message(message)) = come else {
+                    if position.over {
+                        hub.heard(ticket.rank);
+                    }
+                    return;
+                };
                 if hear(hub, ticket.rank, &mut position, &mut link, message).await.is_none() {
                     link.close().await;
                     return;
@@ -141,6 +149,7 @@ async fn tell(hub: &Hub, ticket: Ticket, position: &mut Position, link: &Link) -
             return Told::Broken;
         }
         position.events = Some(number);
+        position.over |= matches!(event, Message::AllDone { .. });
     }
     if let Some((number, waiting)) = due.waiting
         && position.waiting.replace(number) != Some(number)

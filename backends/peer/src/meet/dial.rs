@@ -41,7 +41,7 @@ impl std::fmt::Display for Place {
 }
 
 /// Finds rank 0.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Dial {
     pub network: Arc<dyn Network>,
     pub place: Place,
@@ -49,8 +49,6 @@ pub(super) struct Dial {
     pub job: u64,
     /// What the user gave.
     pub token: Option<Token>,
-    /// Attempts since the last that succeeded.
-    pub attempts: u32,
 }
 
 /// Rank 0, found.
@@ -72,8 +70,7 @@ pub(super) enum Miss {
 
 impl Dial {
     /// One attempt.
-    pub(super) async fn attempt(&mut self) -> Result<Found, Miss> {
-        self.attempts += 1;
+    pub(super) async fn attempt(&self) -> Result<Found, Miss> {
         let (addresses, token) = match &self.place {
             Place::Addresses(all) => (all.clone(), self.token.clone()),
             Place::Notice(directory) => {
@@ -94,7 +91,6 @@ impl Dial {
         for at in addresses {
             match Connection::open(&*self.network, &at, &identity, Some(Rank(0)), ANSWER).await {
                 Ok((connection, _)) => {
-                    self.attempts = 0;
                     return Ok(Found { connection, at, identity });
                 }
                 Err(error) if error.kind() == WireErrorKind::OtherVersion => {
@@ -111,12 +107,11 @@ impl Dial {
         Err(Miss::NotYet(why))
     }
 
-    /// How long to wait before the next one: longer each time, and for each rank a little other.
-    pub(super) fn pause(&self) -> Duration {
-        let doubled = PAUSES.0 * (1 << self.attempts.min(6));
+    /// How long to wait after so many attempts in vain: longer each time, and for each rank a little other.
+    pub(super) fn pause(&self, attempts: u32) -> Duration {
+        let doubled = PAUSES.0 * (1 << attempts.min(6));
         let part =
-            u64::from(self.rank.0).wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(self.attempts) * 977)
-                % 512;
+            u64::from(self.rank.0).wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(attempts) * 977) % 512;
         doubled.min(PAUSES.1) + PAUSES.0 * (part as u32) / 128
     }
 }

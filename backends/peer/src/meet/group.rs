@@ -5,7 +5,7 @@
 //! deadline. A rank that is gone is read around by the layers above; the hint here only says it earlier.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::hub::Hub;
+use super::hub::{AGAIN, Hub};
 use super::joining::Admitting;
 use super::launcher::Launched;
 use super::listen::Ground;
@@ -36,6 +36,10 @@ pub enum Left {
     Without(Vec<Rank>),
     /// Rank 0 said nothing before the deadline: it waits for others, or is gone.
     Unheard,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A task that ends with whoever started it.
@@ -71,8 +75,9 @@ pub struct Group {
     asker: Option<Asker>,
     tiers: Mutex<BTreeMap<StoreId, Arc<PeerTier>>>,
     ground: Option<Ground>,
-    /// Ends last: it answers while this lives.
-    server: Option<Server>,
+    counters: Arc<Counters>,
+    /// Answers until all have left.
+    server: Mutex<Option<Server>>,
 }
 
 /// What a [`Group`] is made of.
@@ -103,7 +108,9 @@ impl Group {
             }
         };
         let counters = parts.server.as_ref().map(|server| Arc::clone(server.counters())).unwrap_or_default();
-        let asker = parts.identity.map(|identity| Asker::new(identity, parts.network, context, counters));
+        let asker = parts
+            .identity
+            .map(|identity| Asker::new(identity, parts.network, context, Arc::clone(&counters)));
         Self {
             rank: parts.launched.rank,
             world_size: parts.launched.world_size,
@@ -113,7 +120,8 @@ impl Group {
             asker,
             tiers: Mutex::default(),
             ground: parts.ground,
-            server: parts.server,
+            counters,
+            server: Mutex::new(parts.server),
         }
     }
 
@@ -163,18 +171,31 @@ impl Group {
         loop {
             arrivals.mark_unchanged();
             let (reports, more) = hub.reports();
-            if !more || !matches!(timeout_at(until, arrivals.changed()).await, Ok(Ok(()))) {
+            if !more || Instant::now() >= until {
                 return reports;
             }
+            look(&mut arrivals, until).await;
         }
     }
 
-    /// Says that this rank is done, and goes on serving until all are done or gone, or the deadline passes.
+    /// Says that this rank is done, and goes on serving until all are done or gone, or the deadline passes; then it serves
+    /// no more.
     ///
     /// # Cancel safety
     /// That this rank is done is said although nobody waits.
     pub async fn leave(&self, deadline: Duration) -> Left {
-        let until = Instant::now() + deadline;
+        let left = self.part(Instant::now() + deadline).await;
+        let server = lock(&self.server).take();
+        if let Some(server) = server {
+            server.close().await;
+        }
+        if let Some(ground) = &self.ground {
+            ground.withdraw();
+        }
+        left
+    }
+
+    async fn part(&self, until: Instant) -> Left {
         match &self.running {
             Running::First { hub, .. } => {
                 hub.done(0);
@@ -182,16 +203,17 @@ impl Group {
                 let missing = loop {
                     arrivals.mark_unchanged();
                     let (working, missing) = hub.unfinished();
-                    if working == 0 || !matches!(timeout_at(until, arrivals.changed()).await, Ok(Ok(()))) {
+                    if working == 0 || Instant::now() >= until {
                         break missing;
                     }
+                    look(&mut arrivals, until).await;
                 };
                 hub.end(&missing);
                 // They close their connections when they have heard it.
                 let last = async {
                     loop {
                         arrivals.mark_unchanged();
-                        if hub.others() == 0 || arrivals.changed().await.is_err() {
+                        if hub.all_heard() || arrivals.changed().await.is_err() {
                             return;
                         }
                     }
@@ -205,7 +227,7 @@ impl Group {
                 let heard = timeout_at(until, over.wait_for(Option::is_some)).await;
                 let missing = heard.ok().and_then(|heard| heard.ok().and_then(|missing| missing.clone()));
                 outbox.send_modify(|outbox| outbox.end = true);
-                let task = task.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let task = lock(task).take();
                 if let Some(mut task) = task {
                     drop(timeout(LAST, &mut task.0).await);
                 }
@@ -224,8 +246,8 @@ impl Group {
     }
 
     /// What was asked and served.
-    pub fn counters(&self) -> Option<&Arc<Counters>> {
-        self.server.as_ref().map(Server::counters)
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 }
 
@@ -260,7 +282,7 @@ impl Peers for Group {
         // Not everybody asks the same of a node's ranks.
         let turn = self.rank.0 as usize % users.len();
         users.rotate_left(turn);
-        let mut tiers = self.tiers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tiers = lock(&self.tiers);
         let tier = tiers.entry(store).or_insert_with(|| {
             let remotes = users.into_iter().map(|rank| self.roster.remote(rank, asker)).collect();
             Arc::new(PeerTier::new(remotes))
@@ -269,10 +291,17 @@ impl Peers for Group {
     }
 
     fn serve(&self, source: Weak<dyn Serve>) {
-        if let Some(server) = &self.server {
+        if let Some(server) = &*lock(&self.server) {
             server.serve(source);
         }
     }
+}
+
+/// Waits until something has come, or it is time to see who is gone for good.
+async fn look(arrivals: &mut watch::Receiver<()>, until: Instant) {
+    let next = until.min(Instant::now() + AGAIN / 4);
+    // Whatever it was, the caller looks.
+    drop(timeout_at(next, arrivals.changed()).await);
 }
 
 /// Rank 0 hears what it tells the others.

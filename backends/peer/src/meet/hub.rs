@@ -23,6 +23,9 @@ use super::{MeetError, MeetErrorKind};
 /// Rounds that a run may have; more are a mistake of whoever sends them.
 const MOST_ROUNDS: usize = 64;
 
+/// How long a connection may take to be made again before its rank counts as gone for who waits.
+pub(super) const AGAIN: Duration = Duration::from_secs(3);
+
 /// What a rank brings to a round.
 #[derive(Clone, Debug)]
 pub(super) enum Item {
@@ -52,8 +55,17 @@ struct Seat {
     progress: Option<u64>,
     report: Option<Bytes>,
     done: bool,
+    /// When its connection broke.
+    lost: Option<Instant>,
     /// Since when another process claims the place.
     claimed: Option<Instant>,
+}
+
+impl Seat {
+    /// Whether something may still be heard of it: a connection that broke a moment ago is being made again.
+    fn is_there(&self) -> bool {
+        self.connected || self.lost.is_some_and(|lost| lost.elapsed() < AGAIN)
+    }
 }
 
 /// Who sits where since when: what the task of a connection holds.
@@ -168,7 +180,9 @@ impl Hub {
         if let Some(error) = &state.failed {
             return Err(Message::refuse(error));
         }
-        if state.ended {
+        let known = state.seats.get(rank as usize).is_some_and(|seat| seat.instance == hello.instance);
+        // One of this run whose connection broke may still hear that it is over.
+        if state.ended && !(hello.started && known) {
             return Err(again("the ranks that met here before are ending".to_owned()));
         }
         let wrong = if hello.world_size as usize != self.world {
@@ -240,7 +254,7 @@ impl Hub {
         let Some(seat) = state.seats.get_mut(ticket.rank).filter(|seat| seat.turn == ticket.turn) else {
             return;
         };
-        seat.connected = false;
+        (seat.connected, seat.lost) = (false, Some(Instant::now()));
         state.connected -= 1;
         let gone = state.started && !seat.done && !state.ended;
         if gone {
@@ -253,7 +267,7 @@ impl Hub {
         self.changed(gone);
     }
 
-    /// A rank has been told why there will be no run.
+    /// A rank has been told why there will be no run, or that it is over.
     pub(super) fn heard(&self, rank: usize) {
         self.state().told.insert(rank);
         self.changed(false);
@@ -262,8 +276,8 @@ impl Hub {
     /// What is to be said to a rank that has heard of all events up to number `events`, and waits for `round`.
     pub(super) fn due(&self, ticket: Ticket, events: Option<u64>, round: Option<u32>) -> Due {
         let state = self.state();
-        let mut due = Due::default();
-        due.replaced = state.seats.get(ticket.rank).is_none_or(|seat| seat.turn != ticket.turn);
+        let replaced = state.seats.get(ticket.rank).is_none_or(|seat| seat.turn != ticket.turn);
+        let mut due = Due { replaced, ..Due::default() };
         if due.replaced {
             return due;
         }
@@ -495,14 +509,14 @@ impl Hub {
     pub(super) fn unfinished(&self) -> (usize, Vec<Rank>) {
         let state = self.state();
         let not_done = state.seats.iter().enumerate().filter(|(_, seat)| !seat.done);
-        let working = not_done.clone().filter(|(_, seat)| seat.connected).count();
+        let working = not_done.clone().filter(|(_, seat)| seat.is_there()).count();
         (working, not_done.map(|(rank, _)| Rank(rank as u32)).collect())
     }
 
     /// Reports that came, and whether one may still come.
     pub(super) fn reports(&self) -> (Vec<Option<Bytes>>, bool) {
         let state = self.state();
-        let more = state.seats.iter().any(|seat| seat.report.is_none() && seat.connected);
+        let more = state.seats.iter().any(|seat| seat.report.is_none() && seat.is_there());
         (state.seats.iter().map(|seat| seat.report.clone()).collect(), more)
     }
 
@@ -516,9 +530,11 @@ impl Hub {
         self.changed(true);
     }
 
-    /// Connections of others that are open.
-    pub(super) fn others(&self) -> usize {
-        self.state().connected - 1
+    /// Whether all that are done have heard that the run is over.
+    pub(super) fn all_heard(&self) -> bool {
+        let state = self.state();
+        let mut done = state.seats.iter().enumerate().skip(1).filter(|(_, seat)| seat.done);
+        done.all(|(rank, _)| state.told.contains(&rank))
     }
 }
 

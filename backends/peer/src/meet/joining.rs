@@ -119,7 +119,7 @@ enum Side {
         first: First,
         admitting: Option<Admitting>,
     },
-    Other(Other),
+    Other(Box<Other>),
     /// It has started.
     Left,
 }
@@ -172,11 +172,10 @@ impl Joining {
             Ground::new(Arc::clone(&network), launched.clone(), instance, listen, token.is_some()).await?;
         let place = ground.place();
         let (rank, job) = (launched.rank, launched.job_number());
-        let mut dial =
-            Dial { network: Arc::clone(&network), place, rank, job, token: token.clone(), attempts: 0 };
+        let dial = Dial { network: Arc::clone(&network), place, rank, job, token: token.clone() };
         let handle = Handle::current();
         let mut joining = if rank.0 == 0 {
-            another_first(&mut dial, &hello(person(&[]))).await?;
+            another_first(&dial, &hello(person(&[]))).await?;
             let made = match &token {
                 Some(_) => None,
                 None => Some(Token::random().map_err(|error| {
@@ -233,7 +232,7 @@ impl Joining {
                 other.pause().await?;
                 served = Some((server, identity));
             };
-            let side = Side::Other(other);
+            let side = Side::Other(Box::new(other));
             let (identity, server, ground) = (Some(identity), Some(server), Some(ground));
             Self { side, launched, network, identity, server, ground, node, nodes: Vec::new() }
         };
@@ -404,7 +403,7 @@ impl Joining {
             Side::First { first, admitting } => (Started::First { hub: first.hub, admitting }, None),
             Side::Other(other) => {
                 let at = other.at.clone();
-                (Started::Other(Box::new(other)), at)
+                (Started::Other(other), at)
             }
             Side::Left => return Err(MeetError::new(MeetErrorKind::Broken, "the ranks have started before")),
         };
@@ -468,7 +467,7 @@ impl Drop for Joining {
 }
 
 /// Finds out whether another process is rank 0 of this job.
-async fn another_first(dial: &mut Dial, hello: &Hello) -> Result<(), MeetError> {
+async fn another_first(dial: &Dial, hello: &Hello) -> Result<(), MeetError> {
     let ask = async {
         // What cannot be read now is replaced.
         let found = match dial.attempt().await {

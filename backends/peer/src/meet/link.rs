@@ -159,6 +159,11 @@ async fn read(mut receiver: Receiver, incoming: mpsc::Sender<Incoming>) {
             what::ALIVE => continue,
             what::PIECE => Incoming::Piece(payload),
             what::MESSAGE => match Message::decode(&payload) {
+                // Said again soon; a rank that computes and does not listen is not to hold up who says it.
+                Some(message @ Message::Waiting { .. }) => {
+                    drop(incoming.try_send(Incoming::Message(message)));
+                    continue;
+                }
                 Some(message) => Incoming::Message(message),
                 None => {
                     tracing::warn!("a rank says what this version does not understand");

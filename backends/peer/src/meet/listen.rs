@@ -6,8 +6,13 @@
 //! ([`super::messages::Person::addresses`]).
 
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use super::dial::Place;
 use super::launcher::{Launched, Rendezvous};
@@ -19,6 +24,12 @@ use crate::{Address, Listener, Network, Token};
 /// All addresses of this host, of both families and of the older one.
 const ANYWHERE: [&str; 2] = ["::", "0.0.0.0"];
 
+/// A socket is left alone for so long.
+const YOUNG: Duration = Duration::from_secs(60);
+
+/// How long it may take to find out that nobody listens.
+const SWEEP: Duration = Duration::from_millis(200);
+
 /// What a rank knows before it has said a word.
 #[derive(Debug)]
 pub(super) struct Ground {
@@ -28,7 +39,12 @@ pub(super) struct Ground {
     instance: u64,
     /// What the user says about where this rank listens.
     given: Vec<Address>,
+    /// Where rank 0 says where it is.
     directory: Option<PrivateDirectory>,
+    /// Where this node's ranks find each other without the network.
+    sockets: Option<PrivateDirectory>,
+    /// Sockets that were made.
+    made: AtomicU32,
 }
 
 impl Ground {
@@ -51,7 +67,14 @@ impl Ground {
             true => None,
             false => Some(private(paths).await?),
         };
-        Ok(Self { network, launched, rendezvous, instance, given, directory })
+        let sockets = match &rendezvous {
+            Rendezvous::Node(_) => directory.clone(),
+            _ if launched.sockets.is_empty() || !given.is_empty() => None,
+            // Without one, they use the network.
+            _ => private(launched.sockets.clone()).await.ok(),
+        };
+        let made = AtomicU32::new(0);
+        Ok(Self { network, launched, rendezvous, instance, given, directory, sockets, made })
     }
 
     /// Where rank 0 is to be looked for.
@@ -78,14 +101,11 @@ impl Ground {
             return Ok(all);
         }
         let mut all = Vec::new();
-        // Where this node's ranks find it without the network; without such a place they use the network.
-        let sockets = match (&self.rendezvous, &self.directory) {
-            (Rendezvous::Node(_), Some(directory)) => Some(directory.clone()),
-            _ if self.launched.sockets.is_empty() => None,
-            _ => private(self.launched.sockets.clone()).await.ok(),
-        };
-        if let Some(directory) = sockets {
-            let name = format!("{}.{:08x}", self.launched.rank, self.instance as u32);
+        if let Some(directory) = &self.sockets {
+            let (rank, instance) = (self.launched.rank, self.instance as u32);
+            let (process, made) = (std::process::id(), self.made.fetch_add(1, Relaxed));
+            self.sweep(directory).await;
+            let name = format!("{rank}.{process}.{instance:08x}.{made}");
             let address = Address::unix(directory.path().join(name));
             match self.network.listen(&address).await {
                 Ok(listener) => all.push(listener),
@@ -106,6 +126,37 @@ impl Ground {
         };
         all.push(self.any(ports).await?);
         Ok(all)
+    }
+
+    /// Removes the sockets of ranks that were killed, so that they do not pile up. A process that cannot be seen may live in
+    /// another container, and a young socket may be about to listen; only who refuses is dead.
+    async fn sweep(&self, directory: &PrivateDirectory) {
+        let path = directory.path().to_owned();
+        let dead = move || -> io::Result<Vec<PathBuf>> {
+            let mut dead = Vec::new();
+            for entry in std::fs::read_dir(path)?.flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let parts: Vec<_> = name.split('.').collect();
+                let [_, process, _, _] = parts[..] else { continue };
+                let metadata = entry.metadata()?;
+                let old = metadata.modified()?.elapsed().is_ok_and(|age| age > YOUNG);
+                let seen = std::path::Path::new("/proc").join(process).exists();
+                if metadata.file_type().is_socket() && old && !seen {
+                    dead.push(entry.path());
+                }
+            }
+            Ok(dead)
+        };
+        let Ok(Ok(dead)) = blocking(dead).await else { return };
+        for path in dead {
+            let address = Address::unix(&path);
+            if let Ok(Err(error)) = timeout(SWEEP, self.network.connect(&address)).await
+                && error.kind() == io::ErrorKind::ConnectionRefused
+            {
+                // Another rank may have been quicker.
+                drop(std::fs::remove_file(path));
+            }
+        }
     }
 
     /// The first of some ports that is free.
@@ -131,15 +182,15 @@ impl Ground {
     /// Lets the others know where rank 0 listens, and the token that it made.
     pub(super) async fn publish(&self, listens: &[Address], made: Option<&Token>) -> Result<(), MeetError> {
         let Some(directory) = self.directory.clone() else { return Ok(()) };
-        let addresses = listens.iter().flat_map(|address| names(address)).map(|a| a.to_string()).collect();
+        let addresses = listens.iter().flat_map(names).map(|a| a.to_string()).collect();
         let token = made.map(|token| String::from_utf8_lossy(token.expose()).into_owned());
         let notice = Notice { instance: self.instance, addresses, token };
         blocking(move || directory.publish(&notice)).await?
     }
 
-    /// Takes the notice back.
+    /// Takes the notice back, and removes the directories in which nobody is any more.
     pub(super) fn withdraw(&self) {
-        if let Some(directory) = &self.directory {
+        for directory in self.directory.iter().chain(&self.sockets) {
             directory.withdraw(self.instance);
         }
     }

@@ -3,6 +3,7 @@
 //! Each step is a question to rank 0 and its answer. A connection that breaks is made again and the step is asked again;
 //! rank 0 keeps what was brought. The step's deadline passes while nothing comes, as at rank 0 ([`super::first`]).
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -33,6 +34,8 @@ pub(super) struct Other {
     missing: (Vec<Rank>, usize, Option<String>),
     works: u64,
     why: Option<String>,
+    /// Attempts to find rank 0 since it was there last.
+    attempts: u32,
 }
 
 /// What one exchange with rank 0 came to.
@@ -44,31 +47,46 @@ enum Answer {
 impl Other {
     pub(super) fn new(dial: Dial, hello: Hello, patience: Patience) -> Self {
         let missing = (vec![Rank(0)], 0, None);
-        Self { dial, hello, patience, round: 0, link: None, at: None, missing, works: 0, why: None }
+        Self {
+            dial,
+            hello,
+            patience,
+            round: 0,
+            link: None,
+            at: None,
+            missing,
+            works: 0,
+            why: None,
+            attempts: 0,
+        }
     }
 
     /// Finds rank 0; the caller then has what it needs to introduce itself.
     pub(super) async fn find(&mut self) -> Result<Found, MeetError> {
         loop {
-            let until = self.patience.next();
-            match timeout_at(until, self.dial.attempt()).await {
-                Ok(Ok(found)) => return Ok(found),
-                Ok(Err(Miss::Never(error))) => return Err(error),
-                Ok(Err(Miss::NotYet(why))) => {
+            let dial = self.dial.clone();
+            let mut attempt = pin!(dial.attempt());
+            let found = loop {
+                match timeout_at(self.patience.next(), &mut attempt).await {
+                    Ok(found) => break found,
+                    Err(_) => self.look()?,
+                }
+            };
+            match found {
+                Ok(found) => return Ok(found),
+                Err(Miss::Never(error)) => return Err(error),
+                Err(Miss::NotYet(why)) => {
                     self.why = why.or(self.why.take());
                     self.pause().await?;
                 }
-                Err(_) => self.look()?,
             }
         }
     }
 
     /// Waits before the next attempt.
     pub(super) async fn pause(&mut self) -> Result<(), MeetError> {
-        self.idle_until(Instant::now() + self.dial.pause()).await
-    }
-
-    async fn idle_until(&mut self, next: Instant) -> Result<(), MeetError> {
+        self.attempts += 1;
+        let next = Instant::now() + self.dial.pause(self.attempts);
         while Instant::now() < next {
             sleep_until(next.min(self.patience.next())).await;
             self.look()?;
@@ -120,6 +138,7 @@ impl Other {
             match timeout_at(self.patience.next(), link.next()).await {
                 Ok(Some(Incoming::Message(Message::Welcome { instance }))) => {
                     self.hello.met = Some(instance);
+                    self.attempts = 0;
                     self.link = Some(link);
                     self.at = Some(found.at);
                     return Ok(true);
@@ -169,11 +188,12 @@ impl Other {
             let round = self.round;
             let link = self.link(identity).await?;
             let message = Message::Step { round, step, words: words.clone() };
-            let said = match bring.clone() {
+            match bring.clone() {
                 Some(bulk) => link.say_with(&message, bulk).await,
                 None => link.say(&message).await,
             };
-            let answer = if said { self.answer(round, step, take).await? } else { Answer::Broken };
+            // Where it could not be said, what came before the link broke may say why.
+            let answer = self.answer(round, step, take).await?;
             match answer {
                 Answer::Over => {
                     self.round += 1;

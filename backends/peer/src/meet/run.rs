@@ -11,6 +11,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::MeetError;
 use super::link::{Incoming, Link};
 use super::messages::Message;
 use super::other::Other;
@@ -67,14 +68,15 @@ async fn ended(outbox: &mut watch::Receiver<Outbox>) {
 async fn again(other: &mut Other) -> bool {
     let made = async {
         let found = other.find().await?;
-        other.introduce(found).await
-    };
-    match made.await {
-        Ok(true) => true,
-        Ok(false) => {
-            tokio::time::sleep(other.dial.pause()).await;
-            true
+        let made = other.introduce(found).await?;
+        if !made {
+            other.pause().await?;
         }
+        Ok(())
+    };
+    let made: Result<(), MeetError> = made.await;
+    match made {
+        Ok(()) => true,
         Err(error) => {
             tracing::warn!(%error, "this rank goes on without rank 0");
             false

@@ -98,8 +98,10 @@ impl PrivateDirectory {
         // Whoever may write to the parent could put another directory in this one's place, unless it is sticky.
         let open = above.mode() & 0o022 != 0 && above.mode() & 0o1000 == 0;
         if open || ![uid, 0].contains(&above.uid()) {
+            let why =
+                if open { "is writable for others".to_owned() } else { format!("is user {}'s", above.uid()) };
             return Err(refused(format!(
-                "others than its owner can replace it, because {} is writable for them: `chmod go-w` it, or choose another",
+                "others can put another in its place, because {} {why}: choose a directory that only you can write to",
                 parent.display()
             )));
         }
@@ -132,7 +134,12 @@ impl PrivateDirectory {
         let new = self.0.join(format!("{NOTICE}.{:016x}", notice.instance));
         let write = || -> io::Result<()> {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mut file = fs::File::from(rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR)?);
+            let open = || rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR);
+            let mut file = fs::File::from(open().or_else(|error| {
+                // The last rank of an earlier run has just removed the directory.
+                drop(fs::DirBuilder::new().mode(0o700).create(&self.0));
+                if error == rustix::io::Errno::NOENT { open() } else { Err(error) }
+            })?);
             file.write_all(&serde_json::to_vec(notice)?)?;
             file.sync_all()?;
             fs::rename(&new, &path)
@@ -189,10 +196,11 @@ impl PrivateDirectory {
     /// Removes the notice if it is still the one of `instance`, and the directory if nothing else is in it.
     pub(super) fn withdraw(&self, instance: u64) {
         let ours = self.notice().ok().flatten().is_some_and(|notice| notice.instance == instance);
-        if ours && fs::remove_file(self.0.join(NOTICE)).is_ok() {
-            // Fails where others are still in it, which is right.
-            drop(fs::remove_dir(&self.0));
+        if ours {
+            drop(fs::remove_file(self.0.join(NOTICE)));
         }
+        // Fails where others are still in it, which is right.
+        drop(fs::remove_dir(&self.0));
     }
 }
 
@@ -258,7 +266,7 @@ mod tests {
         symlink(base.path(), &link).unwrap();
         assert!(refusal(&link, uid()).contains("it is no directory"));
         fs::set_permissions(base.path(), fs::Permissions::from_mode(0o770)).unwrap();
-        assert!(refusal(&path, uid()).contains("others than its owner can replace it"));
+        assert!(refusal(&path, uid()).contains("others can put another in its place"));
         fs::set_permissions(base.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
         assert!(PrivateDirectory::at(&path, uid()).is_ok());

@@ -1,6 +1,7 @@
 //! What is being waited for, to be shown while it lasts and to be said when it did not come.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_types::Rank;
@@ -49,7 +50,8 @@ pub(super) struct Patience {
     began: Instant,
     deadline: Duration,
     shown: Instant,
-    progress: Progress,
+    /// Never locked; it makes this usable from several threads, one at a time.
+    progress: Mutex<Progress>,
 }
 
 impl fmt::Debug for Patience {
@@ -61,7 +63,7 @@ impl fmt::Debug for Patience {
 impl Patience {
     pub(super) fn new(deadline: Duration, progress: Progress) -> Self {
         let now = Instant::now();
-        Self { began: now, deadline, shown: now, progress }
+        Self { began: now, deadline, shown: now, progress: Mutex::new(progress) }
     }
 
     /// Something new is waited for, or somebody works.
@@ -94,7 +96,7 @@ impl Patience {
         self.shown = Instant::now();
         let missing = missing.to_vec();
         let waiting = Waiting { missing, more, on, waited: self.began.elapsed(), deadline: self.deadline };
-        (self.progress)(&waiting);
+        (self.progress.get_mut().unwrap_or_else(PoisonError::into_inner))(&waiting);
     }
 }
 

@@ -1,0 +1,43 @@
+//! Ranks that a launcher started meet and say who shares a node with whom:
+//!
+//! ```text
+//! cargo build -p foreread-peer --example meet
+//! mpirun -n 4 target/debug/examples/meet
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_peer::meet::{Joining, Launched, Left, Settings, Surroundings, given_token};
+use foreread_tier::{Context, HeapBuffers};
+use foreread_types::StoreId;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let surroundings = Surroundings::of_this_process(&variable);
+    let Some(launched) = Launched::by(&surroundings)? else {
+        println!("no launcher started this process");
+        return Ok(());
+    };
+    let (rank, launcher, place) = (launched.rank, launched.launcher, launched.meet()?.to_string());
+    let settings = Settings::new(launched, env!("CARGO_PKG_VERSION"))
+        .with_token(given_token(&surroundings)?)
+        .with_deadline(Duration::from_secs(20))
+        .with_progress(Box::new(|waiting| eprintln!("{waiting}")));
+    let mut joining = Joining::join(settings).await?;
+    let greeting = (rank.0 == 0).then(|| Bytes::from(format!("{launcher}, at {place}")));
+    let greeting = joining.share(greeting).await?;
+    joining.compare(vec![("greeting".to_owned(), String::from_utf8_lossy(&greeting).into_owned())]).await?;
+    let nodes = joining.nodes().to_vec();
+    let stores: Vec<_> = nodes.iter().copied().map(StoreId).collect();
+    let runtime = tokio::runtime::Handle::current();
+    let context = Context { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
+    let group = joining.start(&stores, &context).await?;
+    println!("rank {rank} of {}: {}; nodes {nodes:?}", nodes.len(), String::from_utf8_lossy(&greeting));
+    match group.leave(Duration::from_secs(20)).await {
+        Left::Together => Ok(()),
+        left => Err(format!("{left:?}").into()),
+    }
+}

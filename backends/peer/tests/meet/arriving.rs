@@ -1,0 +1,270 @@
+//! Who comes when, twice, or never.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use foreread_peer::Token;
+use foreread_peer::meet::{Joining, Left, MeetErrorKind};
+use tokio::time::{Instant, timeout};
+
+use crate::support::{DEADLINE, Job, all, begin};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// From the first second to the last word, with ranks that come `wait` after the beginning.
+async fn run(size: u32, wait: impl Fn(u32) -> Duration) {
+    let job = Job::new(size);
+    let stores = job.stores();
+    let ranks = (0..size).map(|rank| {
+        let stores = stores.clone();
+        job.spawn(rank, wait(rank), move |joining| async move {
+            let group = begin(joining.unwrap(), &stores).await.unwrap();
+            group.leave(DEADLINE).await
+        })
+    });
+    let ranks: Vec<_> = ranks.collect();
+    assert!(all(ranks).await.iter().all(|left| *left == Left::Together));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ranks_meet_in_whatever_order_they_come() {
+    for seed in 0..20_u64 {
+        run(7, |rank| Duration::from_millis((seed * 7919 + u64::from(rank) * 104_729) % 9973)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rank_0_may_come_last() {
+    run(5, |rank| if rank == 0 { SECOND * 20 } else { Duration::ZERO }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_rank_meets_itself() {
+    run(1, |_| Duration::ZERO).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_never_comes_is_named_on_every_rank() {
+    let job = Job::new(5);
+    let began = Instant::now();
+    let here = [0, 1, 2, 4].map(|rank| job.spawn(rank, SECOND * rank, |joined| async move { joined.err() }));
+    for error in all(here).await {
+        let error = error.unwrap();
+        assert_eq!(error.kind(), MeetErrorKind::Deadline);
+        assert!(error.to_string().contains("rank 3"), "{error}");
+        assert!(!error.to_string().contains('\n'), "{error}");
+    }
+    assert!(began.elapsed() < DEADLINE + SECOND * 7, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_rank_0_the_others_say_where_they_looked() {
+    let job = Job::new(3);
+    let began = Instant::now();
+    let here = [1, 2].map(|rank| job.spawn(rank, Duration::ZERO, |joined| async move { joined.err() }));
+    for error in all(here).await {
+        let error = error.unwrap();
+        assert_eq!(error.kind(), MeetErrorKind::Deadline);
+        assert!(error.to_string().contains("did not find rank 0 at r0:7000-7001 within 30 s"), "{error}");
+    }
+    assert!(began.elapsed() < DEADLINE + SECOND, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_waited_for_is_shown_on_every_rank() {
+    let job = Job::new(4);
+    let shown: Vec<_> = (0..3).map(|_| Arc::new(Mutex::new(Vec::new()))).collect();
+    let ranks: Vec<_> = (0..3)
+        .map(|rank| {
+            let shown = Arc::clone(&shown[rank as usize]);
+            let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{waiting}"));
+            let settings = job.settings(rank).with_progress(Box::new(progress));
+            tokio::spawn(Joining::join(settings))
+        })
+        .collect();
+    let late = job.spawn(3, SECOND * 10, |joining| async move { joining.unwrap() });
+    let joined = (all(ranks).await, late.await.unwrap());
+    for shown in &shown {
+        let lines = shown.lock().unwrap();
+        let named = lines.iter().filter(|line| line.starts_with("waiting for rank 3 (")).count();
+        assert!((7..=10).contains(&named), "{lines:?}");
+        assert!(lines.iter().any(|line| line.ends_with("s of 30 s)")), "{lines:?}");
+    }
+    drop(joined);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_process_of_a_rank_is_refused_and_the_first_goes_on() {
+    let job = Job::new(3);
+    let stores = job.stores();
+    let ranks = [0, 1, 2].map(|rank| {
+        let stores = stores.clone();
+        // The last comes late, so that all still wait when the double one comes.
+        job.spawn(rank, SECOND * 10 * (rank / 2), move |joining| async move {
+            let group = begin(joining.unwrap(), &stores).await.unwrap();
+            tokio::time::sleep(SECOND * 20).await;
+            group.leave(DEADLINE).await
+        })
+    });
+    let double = job.spawn(1, SECOND, |joined| async move { joined.err() });
+    let error = double.await.unwrap().unwrap();
+    assert_eq!(error.kind(), MeetErrorKind::Setting, "{error}");
+    assert!(error.to_string().starts_with("two processes are rank 1: process "), "{error}");
+    assert!(all(ranks).await.iter().all(|left| *left == Left::Together));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_rank_0_is_refused() {
+    let job = Job::new(2);
+    let first = job.spawn(0, Duration::ZERO, |joined| async move { joined });
+    let second = job.spawn(0, SECOND, |joined| async move { joined.err() });
+    let error = second.await.unwrap().unwrap();
+    assert!(error.to_string().starts_with("two processes are rank 0"), "{error}");
+    let other = job.spawn(1, Duration::ZERO, |joined| async move { joined });
+    let (first, other) = (first.await.unwrap(), other.await.unwrap());
+    assert!(first.is_ok() && other.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_that_another_program_has_is_passed_over() {
+    let job = Job::new(3);
+    let taken = foreread_peer::Address::tcp("r0", 7000);
+    let mut another = job.network.host("r0").listen(&taken).await.unwrap();
+    let answers = tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok(connection) = another.accept().await {
+            held.push(connection);
+        }
+    });
+    let groups = job.start().await;
+    assert_eq!(groups.len(), 3);
+    answers.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_token_ends_within_the_deadline_and_says_so() {
+    let job = Job::new(3);
+    let began = Instant::now();
+    let here = [0, 1].map(|rank| job.spawn(rank, Duration::ZERO, |joined| async move { joined.err() }));
+    let settings = job.settings(2).with_token(Some(Token::new("the token of another").unwrap()));
+    let error = timeout(DEADLINE * 2, Joining::join(settings)).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("another token"), "{error}");
+    for error in all(here).await {
+        assert!(error.unwrap().to_string().contains("rank 2"));
+    }
+    assert!(began.elapsed() < DEADLINE + SECOND * 7, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_break_while_ranks_meet_are_made_again() {
+    let job = Job::new(4);
+    let stores = job.stores();
+    let ranks: Vec<_> = (0..4)
+        .map(|rank| {
+            let stores = stores.clone();
+            job.spawn(rank, SECOND * 3 * rank, move |joining| async move {
+                let group = begin(joining.unwrap(), &stores).await.unwrap();
+                group.leave(DEADLINE).await
+            })
+        })
+        .collect();
+    for step in 0..40 {
+        tokio::time::sleep(Duration::from_millis(230)).await;
+        job.network.sever("r0", &format!("r{}", 1 + step % 3));
+    }
+    assert!(all(ranks).await.iter().all(|left| *left == Left::Together));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_gives_up_ends_all_with_its_reason() {
+    let job = Job::new(4);
+    let ranks: Vec<_> = (0..4)
+        .map(|rank| {
+            job.spawn(rank, Duration::ZERO, move |joining| async move {
+                let mut joining = joining.unwrap();
+                if rank == 2 {
+                    joining.give_up("its disk is full").await;
+                    return None;
+                }
+                joining.compare(Vec::new()).await.err()
+            })
+        })
+        .collect();
+    let errors: Vec<_> = all(ranks).await.into_iter().flatten().map(|error| error.to_string()).collect();
+    assert_eq!(errors.len(), 3);
+    assert!(
+        errors.iter().all(|e| e.starts_with("rank 2 (process ") && e.ends_with("gave up: its disk is full")),
+        "{errors:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_ends_without_a_word_does_not_keep_the_others() {
+    for who in [0, 2] {
+        let job = Job::new(4);
+        let began = Instant::now();
+        let ranks: Vec<_> = (0..4)
+            .map(|rank| {
+                job.spawn(rank, Duration::ZERO, move |joining| async move {
+                    match joining {
+                        Ok(_) if rank == who => None,
+                        Ok(mut joining) => joining.compare(Vec::new()).await.err(),
+                        // Rank 0 may be gone again before all know that all are there.
+                        Err(error) => Some(error),
+                    }
+                })
+            })
+            .collect();
+        let errors: Vec<_> = all(ranks).await.into_iter().flatten().collect();
+        assert_eq!(errors.len(), 3);
+        for error in errors {
+            assert!(error.to_string().contains(&format!("rank {who} ")), "{error}");
+            assert!(error.to_string().contains("it ended before the start"), "{error}");
+        }
+        assert!(began.elapsed() < SECOND * 5, "{:?}", began.elapsed());
+    }
+}
+
+/// A listing may take much longer than ranks wait for each other, as long as somebody says that it goes on.
+#[tokio::test(start_paused = true)]
+async fn work_that_goes_on_is_waited_for() {
+    let job = Job::new(3);
+    let ranks: Vec<_> = (0..3)
+        .map(|rank| {
+            job.spawn(rank, Duration::ZERO, move |joining| async move {
+                let mut joining = joining.unwrap();
+                for step in 0..10 {
+                    if rank == 0 {
+                        tokio::time::sleep(DEADLINE / 2).await;
+                        joining.working(&format!("listing: {step}")).await;
+                    }
+                }
+                (joining.share(Some("all".into())).await, joining)
+            })
+        })
+        .collect();
+    for (shared, _) in all(ranks).await {
+        assert_eq!(shared.unwrap(), "all");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_hangs_at_a_step_is_named() {
+    let job = Job::new(3);
+    let ranks: Vec<_> = (0..3)
+        .map(|rank| {
+            job.spawn(rank, Duration::ZERO, move |joining| async move {
+                let mut joining = joining.unwrap();
+                if rank == 1 {
+                    tokio::time::sleep(DEADLINE * 3).await;
+                }
+                joining.compare(Vec::new()).await.err().map(|error| error.to_string())
+            })
+        })
+        .collect();
+    let errors = all(ranks).await;
+    for rank in [0, 2] {
+        let error = errors[rank].as_ref().unwrap();
+        assert!(error.contains("rank 1"), "{error}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Ranks that should be alike and are not.
+
+use std::time::Duration;
+
+use foreread_peer::meet::{Joining, MeetErrorKind};
+use tokio::time::Instant;
+
+use crate::support::{DEADLINE, Job, all, words};
+
+/// Every rank's error, which all have to have.
+async fn errors<F: Future<Output = Option<String>> + Send + 'static>(
+    ranks: impl IntoIterator<Item = F>,
+) -> Vec<String> {
+    let began = Instant::now();
+    let ranks: Vec<_> = ranks.into_iter().map(|rank| tokio::spawn(rank)).collect();
+    let errors: Vec<_> = all(ranks).await.into_iter().map(|error| error.expect("every rank ends")).collect();
+    assert!(began.elapsed() < DEADLINE + Duration::from_secs(11), "{:?}", began.elapsed());
+    assert!(errors.iter().all(|error| !error.contains('\n')), "{errors:?}");
+    errors
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_world_size_is_told_to_every_rank() {
+    let job = Job::new(4);
+    let ranks = (0..4).map(|rank| {
+        let mut launched = job.launched(rank);
+        if rank == 2 {
+            launched.world_size = 8;
+        }
+        let settings = job.settings_of(launched);
+        async move {
+            // The last comes when the difference is known already.
+            tokio::time::sleep(Duration::from_secs(u64::from(rank))).await;
+            Joining::join(settings).await.err().map(|error| error.to_string())
+        }
+    });
+    for error in errors(ranks).await {
+        assert!(error.starts_with("rank 2 (process "), "{error}");
+        assert!(error.ends_with("differs from rank 0: world size is 8, rank 0's is 4"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_version_is_told_to_every_rank() {
+    use foreread_peer::{Token, meet::Settings};
+    let job = Job::new(3);
+    let ranks = (0..3).map(|rank| {
+        let version = if rank == 1 { "2.0" } else { "1.0" };
+        let settings = Settings::new(job.launched(rank), version)
+            .with_network(job.network.host(format!("r{rank}")))
+            .with_token(Some(Token::new(crate::support::TOKEN).unwrap()))
+            .with_deadline(DEADLINE);
+        async move { Joining::join(settings).await.err().map(|error| error.to_string()) }
+    });
+    for error in errors(ranks).await {
+        assert!(error.ends_with("differs from rank 0: version is 2.0, rank 0's is 1.0"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_seed_is_told_to_every_rank() {
+    let job = Job::new(5);
+    let ranks = (0..5).map(|rank| {
+        let settings = job.settings(rank);
+        async move {
+            let mut joining = Joining::join(settings).await.unwrap();
+            let seed = if rank == 3 { "7" } else { "5" };
+            let error = joining.compare(words(seed, "plan")).await.err()?;
+            assert_eq!(error.kind(), MeetErrorKind::Differs);
+            Some(error.to_string())
+        }
+    });
+    for error in errors(ranks).await {
+        assert_eq!(error, "rank 3 differs from rank 0: seed is 7, rank 0's is 5");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rank_0_may_be_the_one_that_differs() {
+    let job = Job::new(4);
+    let ranks = (0..4).map(|rank| {
+        let settings = job.settings(rank);
+        async move {
+            let mut joining = Joining::join(settings).await.unwrap();
+            // Equal before planning, not after.
+            joining.compare(words("5", "")).await.unwrap();
+            let plan = if rank == 0 { "a" } else { "b" };
+            joining.compare(words("5", plan)).await.err().map(|error| error.to_string())
+        }
+    });
+    for error in errors(ranks).await {
+        assert_eq!(error, "ranks 1, 2 and 3 differ from rank 0: plan is b, rank 0's is a");
+    }
+}
+
+/// A difference is told although another rank hangs.
+#[tokio::test(start_paused = true)]
+async fn a_difference_does_not_wait_for_who_hangs() {
+    let job = Job::new(4);
+    let began = Instant::now();
+    let ranks = (0..4).map(|rank| {
+        let settings = job.settings(rank);
+        async move {
+            let mut joining = Joining::join(settings).await.unwrap();
+            if rank == 1 {
+                tokio::time::sleep(DEADLINE / 3).await;
+            }
+            let seed = if rank == 3 { "7" } else { "5" };
+            let error = joining.compare(words(seed, "plan")).await.err().map(|error| error.to_string());
+            if rank != 1 {
+                assert!(began.elapsed() < DEADLINE / 6, "{:?}", began.elapsed());
+            }
+            error
+        }
+    });
+    for error in errors(ranks).await {
+        assert_eq!(error, "rank 3 differs from rank 0: seed is 7, rank 0's is 5");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ranks_that_take_other_steps_are_told_so() {
+    let job = Job::new(3);
+    let ranks = (0..3).map(|rank| {
+        let settings = job.settings(rank);
+        async move {
+            let mut joining = Joining::join(settings).await.unwrap();
+            let error = match rank {
+                2 => joining.gather("x".into()).await.err(),
+                _ => joining.compare(Vec::new()).await.err(),
+            };
+            error.map(|error| error.to_string())
+        }
+    });
+    for error in errors(ranks).await {
+        assert!(error.contains("same steps"), "{error}");
+    }
+}

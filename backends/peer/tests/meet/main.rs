@@ -1,0 +1,14 @@
+//! Ranks that meet, run and part, over a network in memory and over real sockets.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that finds something else should fail here"
+)]
+
+mod arriving;
+mod differing;
+mod running;
+mod sockets;
+mod support;
+mod thousand;

@@ -1,0 +1,291 @@
+//! From the start to the end: how far all are, who is lost, who comes back, who leaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_peer::Simulated;
+use foreread_peer::meet::{Group, Joining, Left, MeetErrorKind};
+use foreread_tier::{Asked, Completion, Object, Peers, ReadRequest, Serve, Served, Serving, Span};
+use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
+use futures::{StreamExt, stream};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{CATALOG, DEADLINE, Job, all, begin, words};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// All leave at once.
+async fn leave(groups: &[Arc<Group>], deadline: Duration) -> Vec<Left> {
+    let leaving = groups.iter().map(|group| {
+        let group = Arc::clone(group);
+        tokio::spawn(async move { group.leave(deadline).await })
+    });
+    let leaving: Vec<_> = leaving.collect();
+    all(leaving).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lowest_position_is_the_slowest_ranks() {
+    let job = Job::new(4);
+    let groups = job.start().await;
+    let mut lowest = groups[0].lowest().unwrap();
+    assert!(groups[1].lowest().is_none());
+    for rank in [0, 1, 2] {
+        groups[rank].progress(100 + rank as u64);
+    }
+    sleep(SECOND).await;
+    assert_eq!(*lowest.borrow(), 0, "rank 3 has said nothing");
+    for at in 1..=50 {
+        groups[3].progress(at);
+    }
+    assert_eq!(*timeout(SECOND, lowest.wait_for(|at| *at == 50)).await.unwrap().unwrap(), 50);
+    groups[3].progress(1000);
+    assert_eq!(*timeout(SECOND, lowest.wait_for(|at| *at > 50)).await.unwrap().unwrap(), 100);
+    // Said before leaving, heard before the end.
+    groups.iter().for_each(|group| group.progress(2000));
+    leave(&groups, DEADLINE).await;
+    assert_eq!(*lowest.borrow(), 2000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_come_to_rank_0_and_a_lost_ranks_is_missing() {
+    let job = Job::new(4);
+    let groups = job.start().await;
+    for (rank, group) in groups.iter().enumerate().take(3) {
+        let big = Bytes::from(vec![rank as u8; 3 << 20]);
+        assert!(group.report(big, DEADLINE).await);
+    }
+    job.network.cut("r0", "r3");
+    let began = Instant::now();
+    let reports = groups[0].reports(SECOND * 5).await;
+    assert_eq!(began.elapsed(), SECOND * 5);
+    let lengths: Vec<_> = reports.iter().map(|report| report.as_ref().map(Bytes::len)).collect();
+    assert_eq!(lengths, [Some(3 << 20), Some(3 << 20), Some(3 << 20), None]);
+    assert!(reports[2].as_ref().unwrap().iter().all(|byte| *byte == 2));
+    assert!(!groups[3].report(Bytes::from_static(b"late"), SECOND).await);
+    assert!(groups[1].reports(SECOND).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_done_early_serves_until_all_are() {
+    let job = Job::new(3);
+    let groups = job.start().await;
+    let began = Instant::now();
+    let late = Arc::clone(&groups[2]);
+    let (early, late) = tokio::join!(leave(&groups[..2], DEADLINE), async {
+        sleep(SECOND * 20).await;
+        late.leave(DEADLINE).await
+    });
+    assert_eq!((early, late), (vec![Left::Together, Left::Together], Left::Together));
+    assert!((SECOND * 20..SECOND * 21).contains(&began.elapsed()), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_hangs_is_left_behind_at_the_deadline() {
+    let job = Job::new(4);
+    let groups = job.start().await;
+    let began = Instant::now();
+    // Rank 2 lives and is never done.
+    let mut rest = groups.clone();
+    let hung = rest.remove(2);
+    for left in leave(&rest, SECOND * 5).await {
+        assert!(
+            matches!(&left, Left::Without(who) if who == &[Rank(2)]) || left == Left::Unheard,
+            "{left:?}"
+        );
+    }
+    assert!(began.elapsed() < SECOND * 8, "{:?}", began.elapsed());
+    assert_eq!(hung.leave(SECOND).await, Left::Without(vec![Rank(2)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_is_cut_off_is_gone_for_the_others_and_waited_for_no_longer() {
+    let job = Job::new(4);
+    let mut groups = job.start().await;
+    job.network.cut("r0", "r3");
+    let began = Instant::now();
+    let cut_off = groups.pop().unwrap();
+    for left in leave(&groups, SECOND * 60).await {
+        assert_eq!(left, Left::Without(vec![Rank(3)]));
+    }
+    assert!(began.elapsed() < SECOND * 15, "{:?}", began.elapsed());
+    for group in &groups {
+        assert_eq!(group.gone(), [Rank(3)]);
+    }
+    assert_eq!(cut_off.leave(SECOND * 2).await, Left::Unheard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cable_that_is_mended_brings_the_rank_back() {
+    let job = Job::new(3);
+    let groups = job.start().await;
+    job.network.cut("r0", "r2");
+    sleep(SECOND * 15).await;
+    assert_eq!((groups[0].gone(), groups[1].gone()), (vec![Rank(2)], vec![Rank(2)]));
+    groups[2].progress(7);
+    job.network.mend("r0", "r2");
+    sleep(SECOND * 15).await;
+    assert_eq!((groups[0].gone(), groups[1].gone()), (vec![], vec![]));
+    (0..2).for_each(|rank| groups[rank].progress(9));
+    sleep(SECOND).await;
+    assert_eq!(*groups[0].lowest().unwrap().borrow(), 7);
+    assert_eq!(leave(&groups, DEADLINE).await, [Left::Together, Left::Together, Left::Together]);
+}
+
+/// Connections that break at any moment, a few of each rank's in a run.
+#[tokio::test(start_paused = true)]
+async fn broken_connections_cost_time_and_nothing_else() {
+    for seed in 0..60 {
+        let job = Job { network: Simulated::new(seed), size: 5 };
+        job.network.breaking(0.02);
+        let stores = job.stores();
+        let ranks = (0..5).map(|rank| {
+            let stores = stores.clone();
+            job.spawn(rank, Duration::ZERO, move |joining| async move {
+                let group = begin(joining.unwrap(), &stores).await.unwrap();
+                for step in 1..=20 {
+                    group.progress(step);
+                    sleep(Duration::from_millis(100)).await;
+                }
+                let reported = group.report(Bytes::from_static(b"{}"), DEADLINE).await;
+                let reports = group.reports(DEADLINE).await;
+                let left = group.leave(DEADLINE).await;
+                let lowest = group.lowest().map(|lowest| *lowest.borrow());
+                (reported, reports.iter().flatten().count(), left, lowest)
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        let began = Instant::now();
+        let ended = all(ranks).await;
+        assert_eq!(ended[0], (true, 5, Left::Together, Some(20)), "seed {seed}");
+        for other in &ended[1..] {
+            assert_eq!(*other, (true, 0, Left::Together, None), "seed {seed}");
+        }
+        assert!(began.elapsed() < DEADLINE, "seed {seed}: {:?}", began.elapsed());
+    }
+}
+
+/// Holds samples of its own rank.
+#[derive(Debug)]
+struct Holds(u32);
+
+impl Serve for Holds {
+    fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
+        let rank = self.0;
+        let answer = move |asked: Asked| {
+            let text = format!("{rank}:{:05}", asked.key.id);
+            Served::Done(Completion { tag: asked.tag, result: Ok(text.into()) })
+        };
+        stream::iter(asked.into_iter().map(answer)).boxed()
+    }
+}
+
+/// What `group` gets from `store`.
+async fn ask(group: &Group, store: u32) -> Result<Bytes, foreread_tier::TierError> {
+    let key = SampleKey::new(DatasetId(0), SampleId(42));
+    let object = Object { path: "x".into(), size: 7, version: None };
+    let request = ReadRequest { tag: 0, key, object, span: Span::Whole, due: Tick(0) };
+    let tier = group.tier(StoreId(store)).unwrap();
+    tier.read(vec![request]).next().await.unwrap().result
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_is_started_again_takes_its_place() {
+    let job = Job::new(3);
+    let mut groups = job.start().await;
+    let holds: Vec<Arc<dyn Serve>> = (0..3).map(|rank| Arc::new(Holds(rank)) as Arc<dyn Serve>).collect();
+    for (group, holds) in groups.iter().zip(&holds) {
+        group.serve(Arc::downgrade(holds));
+    }
+    assert!(groups[0].tier(StoreId(0)).is_none() && groups[0].tier(StoreId(3)).is_none());
+    assert_eq!(ask(&groups[1], 2).await.unwrap(), "2:00042");
+    groups[2].progress(5);
+    sleep(SECOND).await;
+
+    drop(groups.pop());
+    sleep(SECOND).await;
+    assert!(ask(&groups[1], 2).await.is_err());
+    assert_eq!((groups[0].gone(), groups[1].gone()), (vec![Rank(2)], vec![Rank(2)]));
+
+    // The same process again: it gets what was shared, and is told where it differs.
+    let settings = job.settings(2);
+    let mut wrong = Joining::join(settings).await.unwrap();
+    assert_eq!(wrong.share(None).await.unwrap(), CATALOG);
+    wrong.exchange("other".into(), |_| panic!("only rank 0 does this")).await.unwrap();
+    let error = wrong.compare(words("6", "plan")).await.unwrap_err();
+    assert_eq!(error.kind(), MeetErrorKind::Differs);
+    assert!(error.to_string().ends_with("differs from rank 0: seed is 6, rank 0's is 5"), "{error}");
+    drop(wrong);
+    sleep(SECOND).await;
+
+    let stores = job.stores();
+    let again = job.spawn(2, Duration::ZERO, move |joining| async move {
+        begin(joining.unwrap(), &stores).await.unwrap()
+    });
+    let again = Arc::new(again.await.unwrap());
+    again.serve(Arc::downgrade(&holds[2]));
+    groups.push(again);
+    sleep(SECOND).await;
+    assert_eq!((groups[0].gone(), groups[1].gone()), (vec![], vec![]));
+    assert_eq!(ask(&groups[1], 2).await.unwrap(), "2:00042");
+    assert_eq!(ask(&groups[2], 1).await.unwrap(), "1:00042");
+    for group in &groups {
+        group.progress(9);
+    }
+    assert_eq!(leave(&groups, DEADLINE).await, [Left::Together, Left::Together, Left::Together]);
+    assert_eq!(*groups[0].lowest().unwrap().borrow(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_rank_0_samples_flow_and_waiting_ends() {
+    let job = Job::new(3);
+    let mut groups = job.start().await;
+    let holds: Vec<Arc<dyn Serve>> = (0..3).map(|rank| Arc::new(Holds(rank)) as Arc<dyn Serve>).collect();
+    for (group, holds) in groups.iter().zip(&holds) {
+        group.serve(Arc::downgrade(holds));
+    }
+    drop(groups.remove(0));
+    sleep(SECOND * 30).await;
+    assert_eq!(ask(&groups[0], 2).await.unwrap(), "2:00042");
+    groups[0].progress(8);
+    assert!(!groups[0].report(Bytes::from_static(b"{}"), SECOND * 2).await);
+    let began = Instant::now();
+    assert_eq!(leave(&groups, SECOND * 4).await, [Left::Unheard, Left::Unheard]);
+    assert!(began.elapsed() < SECOND * 7, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn rank_0_alone_cannot_be_started_again() {
+    let job = Job::new(3);
+    let mut groups = job.start().await;
+    drop(groups.remove(0));
+    let error = Joining::join(job.settings(0)).await.unwrap_err();
+    assert_eq!(error.kind(), MeetErrorKind::Broken);
+    assert!(error.to_string().contains("rank 0 was started again while rank"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ranks_of_a_store_are_asked_one_after_another() {
+    let job = Job::new(4);
+    // Two nodes of two ranks.
+    let stores = [0, 0, 1, 1].map(StoreId);
+    let ranks = (0..4).map(|rank| {
+        job.spawn(rank, Duration::ZERO, move |joining| async move {
+            begin(joining.unwrap(), &stores).await.unwrap()
+        })
+    });
+    let ranks: Vec<_> = ranks.collect();
+    let mut groups = all(ranks).await;
+    let holds: Vec<Arc<dyn Serve>> = (0..4).map(|rank| Arc::new(Holds(rank)) as Arc<dyn Serve>).collect();
+    for (group, holds) in groups.iter().zip(&holds) {
+        group.serve(Arc::downgrade(holds));
+    }
+    assert_eq!(ask(&groups[0], 1).await.unwrap(), "2:00042");
+    assert_eq!(ask(&groups[1], 1).await.unwrap(), "3:00042");
+    assert!(groups[2].tier(StoreId(1)).is_none());
+    drop(groups.pop());
+    sleep(SECOND).await;
+    assert!(ask(&groups[1], 1).await.is_err(), "that it is gone is found out by asking");
+    assert_eq!(ask(&groups[1], 1).await.unwrap(), "2:00042");
+}

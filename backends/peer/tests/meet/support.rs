@@ -1,0 +1,127 @@
+//! Ranks as values: what each is started with, and what each does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_peer::meet::{Group, Joining, Launched, MeetError, Rendezvous, Settings};
+use foreread_peer::{Simulated, Token};
+use foreread_tier::{Context, HeapBuffers};
+use foreread_types::{Rank, StoreId};
+use tokio::task::JoinHandle;
+
+pub const TOKEN: &str = "the token of this job";
+
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+pub fn context() -> Context {
+    Context { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 1 }
+}
+
+pub fn launched(rank: u32, world_size: u32, rendezvous: Rendezvous) -> Launched {
+    Launched {
+        rank: Rank(rank),
+        world_size,
+        local_rank: None,
+        local_size: None,
+        node: None,
+        rendezvous: Some(rendezvous),
+        sockets: Vec::new(),
+        job: "test".to_owned(),
+        launcher: "the test",
+    }
+}
+
+/// A job whose rank `i` runs on the host `ri` of a network in memory.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub network: Simulated,
+    pub size: u32,
+}
+
+impl Job {
+    pub fn new(size: u32) -> Self {
+        Self { network: Simulated::new(7), size }
+    }
+
+    pub fn launched(&self, rank: u32) -> Launched {
+        launched(rank, self.size, Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000, 7001] })
+    }
+
+    pub fn settings(&self, rank: u32) -> Settings {
+        self.settings_of(self.launched(rank))
+    }
+
+    pub fn settings_of(&self, launched: Launched) -> Settings {
+        let host = format!("r{}", launched.rank);
+        Settings::new(launched, "1.0")
+            .with_network(self.network.host(host))
+            .with_token(Some(Token::new(TOKEN).unwrap()))
+            .with_deadline(DEADLINE)
+    }
+
+    /// Starts `rank` after `wait`.
+    pub fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+        &self,
+        rank: u32,
+        wait: Duration,
+        act: impl FnOnce(Result<Joining, MeetError>) -> F + Send + 'static,
+    ) -> JoinHandle<T> {
+        let settings = self.settings(rank);
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            act(Joining::join(settings).await).await
+        })
+    }
+
+    /// All ranks, from the beginning to the start.
+    pub async fn start(&self) -> Vec<Arc<Group>> {
+        let all: Vec<_> =
+            (0..self.size)
+                .map(|rank| {
+                    let stores = self.stores();
+                    self.spawn(rank, Duration::ZERO, |joining| async move {
+                        begin(joining.unwrap(), &stores).await
+                    })
+                })
+                .collect();
+        let mut groups = Vec::new();
+        for one in all {
+            groups.push(Arc::new(one.await.unwrap().unwrap()));
+        }
+        groups
+    }
+
+    /// A store for each rank.
+    pub fn stores(&self) -> Vec<StoreId> {
+        (0..self.size).map(StoreId).collect()
+    }
+}
+
+pub const CATALOG: &[u8] = b"a catalog";
+
+/// What every rank does between coming together and the start.
+pub async fn begin(mut joining: Joining, stores: &[StoreId]) -> Result<Group, MeetError> {
+    let first = joining.rank().0 == 0;
+    let catalog = joining.share(first.then(|| Bytes::from_static(CATALOG))).await?;
+    assert_eq!(catalog, CATALOG);
+    let held = Bytes::from(joining.rank().to_string());
+    let held = joining.exchange(held, |all| all.join(&b' ').into()).await?;
+    let expected: Vec<_> = (0..joining.world_size()).map(|rank| rank.to_string()).collect();
+    assert_eq!(held, expected.join(" "));
+    joining.compare(words("5", "plan")).await?;
+    joining.start(stores, &context()).await
+}
+
+pub fn words(seed: &str, plan: &str) -> Vec<(String, String)> {
+    vec![("seed".to_owned(), seed.to_owned()), ("plan".to_owned(), plan.to_owned())]
+}
+
+/// What all say in the end.
+pub async fn all<T>(tasks: impl IntoIterator<Item = JoinHandle<T>>) -> Vec<T> {
+    let mut done = Vec::new();
+    for task in tasks {
+        done.push(task.await.unwrap());
+    }
+    done
+}

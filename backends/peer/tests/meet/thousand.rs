@@ -1,0 +1,73 @@
+//! A thousand ranks in one process.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use foreread_peer::meet::{Joining, Left};
+
+use crate::support::{Job, all, context, words};
+
+/// Meets, gets a catalog of `bytes`, exchanges, compares, starts, makes ten steps, and leaves.
+async fn run(size: u32, bytes: usize) {
+    let job = Job::new(size);
+    let catalog = Bytes::from((0..bytes).map(|at| (at % 251) as u8).collect::<Vec<_>>());
+    let expected = crc32c::crc32c(&catalog);
+    let stores = job.stores();
+    let ranks = (0..size).map(|rank| {
+        let (settings, stores) = (job.settings(rank).with_deadline(Duration::from_secs(300)), stores.clone());
+        let catalog = (rank == 0).then(|| catalog.clone());
+        tokio::spawn(async move {
+            let mut joining = Joining::join(settings).await.unwrap();
+            let mut check = (0, 0);
+            let mut take = |at: u64, _: u64, piece: Bytes| {
+                assert_eq!(at, check.0);
+                check = (at + piece.len() as u64, crc32c::crc32c_append(check.1, &piece));
+            };
+            joining.share_with(catalog, &mut take).await.unwrap();
+            assert!(rank == 0 || check == (bytes as u64, expected));
+            let held = Bytes::from(vec![rank as u8; 4096]);
+            let held = joining.exchange(held, |all| all.len().to_string().into()).await.unwrap();
+            assert_eq!(held, size.to_string());
+            joining.compare(words("5", "plan")).await.unwrap();
+            let group = joining.start(&stores, &context()).await.unwrap();
+            for step in 1..=10 {
+                group.progress(step);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            if let Some(mut lowest) = group.lowest() {
+                lowest.wait_for(|at| *at == 10).await.unwrap();
+            }
+            group.report(Bytes::from_static(b"{}"), Duration::from_secs(60)).await;
+            let reports = group.reports(Duration::from_secs(60)).await;
+            assert!(rank != 0 || reports.iter().all(Option::is_some));
+            group.leave(Duration::from_secs(60)).await
+        })
+    });
+    let ranks: Vec<_> = ranks.collect();
+    assert!(all(ranks).await.iter().all(|left| *left == Left::Together));
+}
+
+/// The most memory that this process had, in bytes.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_ranks_meet_in_one_process() {
+    let began = Instant::now();
+    run(1000, 256 << 10).await;
+    eprintln!("a thousand ranks: {:?}, {} MiB at most", began.elapsed(), peak() >> 20);
+    assert!(peak() < 2 << 30);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "fifty gigabytes through memory: half a minute"]
+async fn a_thousand_ranks_get_a_catalog_of_fifty_megabytes() {
+    let began = Instant::now();
+    run(1000, 50 << 20).await;
+    eprintln!("a thousand ranks, 50 MiB each: {:?}, {} MiB at most", began.elapsed(), peak() >> 20);
+    assert!(peak() < 2 << 30);
+    assert!(began.elapsed() < Duration::from_secs(60));
+}

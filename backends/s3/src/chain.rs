@@ -24,6 +24,7 @@ use reqsign_core::{CommandExecute, CommandOutput, Context, FileRead, HttpSend, P
 use crate::Environment;
 use crate::credentials::{Loaded, Source};
 use crate::profile::Profiles;
+use crate::words::split;
 
 /// Roles that are assumed to assume roles, at most.
 const DEPTH: usize = 8;
@@ -54,11 +55,7 @@ impl Chain {
         profile_first: bool,
         region: String,
     ) -> Self {
-        let context = Context::new()
-            .with_env(environment.clone())
-            .with_http_send(http)
-            .with_file_read(Files)
-            .with_command_execute(Commands);
+        let context = Context::new().with_env(environment.clone()).with_http_send(http).with_file_read(Files);
         Self { environment, context, profile, profile_first, region }
     }
 
@@ -137,13 +134,25 @@ impl Chain {
                 return self.ask("single sign-on", SSOCredentialProvider::new().with_profile(name)).await;
             }
             match get("credential_process") {
-                Some(command) => {
-                    let provider = ProcessCredentialProvider::new().with_command(command);
-                    self.ask("credential_process", provider).await
-                }
+                Some(command) => self.of_process(command).await,
                 None => Ok(None),
             }
         })
+    }
+
+    async fn of_process(&self, command: &str) -> Found {
+        let failed = |why: String| format!("credential_process: {why}");
+        let words = split(command).map_err(|why| failed(why.to_owned()))?;
+        let Some((program, arguments)) = words.split_first() else {
+            return Err(failed("it is empty".to_owned()));
+        };
+        // The library splits at every blank, and repeats the command where it logs; so it is given a word that stands for it.
+        let context = self
+            .context
+            .clone()
+            .with_command_execute(Given { program: program.clone(), arguments: arguments.to_vec() });
+        let provider = ProcessCredentialProvider::new().with_command("credential_process");
+        provider.provide_credential(&context).await.map_err(|error| failed(one_line(&error)))
     }
 
     /// Credentials of a role, got with those of whoever may assume it.
@@ -255,18 +264,30 @@ impl FileRead for Files {
     }
 }
 
-/// Programs that print credentials.
-#[derive(Clone, Copy, Debug)]
-struct Commands;
+/// The one program that prints credentials, whatever is asked to be run.
+#[derive(Clone)]
+struct Given {
+    program: String,
+    arguments: Vec<String>,
+}
 
-impl CommandExecute for Commands {
+impl fmt::Debug for Given {
+    /// Arguments may be secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Given").field("program", &self.program).finish_non_exhaustive()
+    }
+}
+
+impl CommandExecute for Given {
     async fn command_execute<'a>(
         &'a self,
-        program: &'a str,
-        args: &'a [&'a str],
+        _: &'a str,
+        _: &'a [&'a str],
     ) -> reqsign_core::Result<CommandOutput> {
+        let program = &self.program;
         let mut command = tokio::process::Command::new(program);
-        let output = command.args(args).stdin(std::process::Stdio::null()).kill_on_drop(true).output().await;
+        command.args(&self.arguments).stdin(std::process::Stdio::null()).kill_on_drop(true);
+        let output = command.output().await;
         let output = output
             .map_err(|error| reqsign_core::Error::unexpected(format!("{program} cannot be run: {error}")))?;
         let status = output.status.code().unwrap_or(-1);
@@ -406,12 +427,25 @@ mod tests {
     #[tokio::test]
     async fn a_process_is_asked() {
         let home = home("", "");
-        let script = home.path().join("script");
+        let script = home.path().join("a script");
         let output = "{\"Version\": 1, \"AccessKeyId\": \"PROCESS\", \"SecretAccessKey\": \"s\"}";
         std::fs::write(&script, output).unwrap();
-        let config = format!("[default]\ncredential_process = cat {}\n", script.display());
-        std::fs::write(home.path().join(".aws/config"), config).unwrap();
-        assert_eq!(key(Environment::default().with_home(home.path()), "default", false).await, "PROCESS");
+        let environment = Environment::default().with_home(home.path());
+        let write = |command: String| {
+            let config = format!("[default]\ncredential_process = {command}\n");
+            std::fs::write(home.path().join(".aws/config"), config).unwrap();
+        };
+        let path = script.display();
+        for command in
+            [format!("cat '{path}'"), format!("\"cat\" \"{path}\""), format!("sh -c 'cat \"$0\"' '{path}'")]
+        {
+            write(command);
+            assert_eq!(key(environment.clone(), "default", false).await, "PROCESS");
+        }
+        let quiet = Environment::new([("AWS_EC2_METADATA_DISABLED", "true")]).with_home(home.path());
+        write("cat 'hush".to_owned());
+        let error = load(quiet, "default", false).await.0.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("a quote is not closed") && !error.contains("hush"), "{error}");
     }
 
     #[tokio::test]

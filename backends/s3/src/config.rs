@@ -135,9 +135,16 @@ impl S3Config {
         let asked = set("profile");
         let profile_asked = asked.is_some();
         let profile = asked.unwrap_or_else(|| "default".to_owned());
-        let profiles = Profiles::read(environment)?;
         let skip_signature = flag("skip_signature", set("skip_signature"))?.unwrap_or(false);
-        if profile_asked && !skip_signature && !profiles.has(&profile) {
+        let profile_first = options.settings.contains_key("profile");
+        let has_keys =
+            ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"].map(|name| environment.get(name).is_some());
+        let needs_none = skip_signature || has_keys == [true; 2] && !profile_first;
+        let profiles = match needs_none {
+            true => Profiles::read_if_possible(environment),
+            false => Profiles::read(environment)?,
+        };
+        if profile_asked && !needs_none && !profiles.has(&profile) {
             let why = "there is no such profile in ~/.aws/config or ~/.aws/credentials; check AWS_PROFILE";
             return Err(invalid(&profile, why));
         }
@@ -169,7 +176,7 @@ impl S3Config {
             endpoint,
             region: region.unwrap_or_else(|| "us-east-1".to_owned()),
             profile,
-            profile_first: options.settings.contains_key("profile"),
+            profile_first,
             plain,
             virtual_hosted: flag("virtual_hosted_style", set("virtual_hosted_style"))?.unwrap_or(false),
             skip_signature,
@@ -295,6 +302,12 @@ mod tests {
             let error = gather("s3://b", settings, variables).unwrap_err();
             assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(says), "{error}");
         }
+        // Keys in the environment go before a profile that is not there, or cannot be read.
+        let keys = [("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_CONFIG_FILE", "/")];
+        assert!(gather("s3://b", &[], &keys[2..]).unwrap_err().to_string().contains("cannot be read"));
+        gather("s3://b", &[], &keys).unwrap();
+        gather("s3://b", &[], &[&keys[..], &[("AWS_PROFILE", "nobody")]].concat()).unwrap();
+        gather("s3://b", &[("skip_signature", "true")], &keys[2..]).unwrap();
         let text = gather("s3://b", &[("endpoint", "http://u:hush@x")], &[]).unwrap_err().to_string();
         assert!(!text.contains("hush"), "{text}");
         let mut options = OpenOptions::default();

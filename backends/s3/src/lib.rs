@@ -43,6 +43,7 @@ mod pages;
 mod profile;
 mod reader;
 mod transport;
+mod words;
 
 pub use backend::S3Backend;
 pub use core::ObjectOrigin;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use foreread_tier::TierError;
-use ini::Ini;
+use ini::{Ini, ParseOption};
 
 use crate::Environment;
 use crate::error::invalid;
@@ -25,6 +25,15 @@ impl Profiles {
         Ok(Self {
             config: load("AWS_CONFIG_FILE", ".aws/config")?,
             credentials: load("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials")?,
+        })
+    }
+
+    /// The same for whoever has keys in the environment, or needs none: files that cannot be read or make no sense are
+    /// said and left alone.
+    pub(crate) fn read_if_possible(environment: &Environment) -> Self {
+        Self::read(environment).unwrap_or_else(|error| {
+            tracing::warn!(%error, "profiles are left out: the keys come from the environment");
+            Self::default()
         })
     }
 
@@ -52,8 +61,10 @@ fn parse(path: &Path) -> Result<Ini, TierError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Ini::new()),
         Err(error) => return Err(invalid(&shown, format!("it cannot be read: {error}"))),
     };
-    // The parser's message has the line's number; the line itself may be a secret and is not in it.
-    Ini::load_from_str_noescape(&text)
+    // As Amazon's tools read it: quotes and backslashes are part of a value. The parser's message has the line's number; the
+    // line itself may be a secret and is not in it.
+    let as_it_is = ParseOption { enabled_quote: false, enabled_escape: false, ..ParseOption::default() };
+    Ini::load_from_str_opt(&text, as_it_is)
         .map_err(|error| invalid(&shown, format!("line {}: {}", error.line, error.msg)))
 }
 
@@ -68,7 +79,8 @@ mod tests {
         assert!(!Profiles::read(&environment).unwrap().has("default"));
         std::fs::create_dir(home.path().join(".aws")).unwrap();
         let config = "[default]\nregion = eu-west-1\n\n[profile two]\nregion=us-west-2\naws_access_key_id=config\n\
-                      s3 =\n  addressing_style = path\n";
+                      s3 =\n  addressing_style = path\n\
+                      [profile quoting]\ncredential_process = \"/opt/a b/x\" 'c d'\n";
         std::fs::write(home.path().join(".aws/config"), config).unwrap();
         let credentials = "[two]\naws_access_key_id = credentials\naws_secret_access_key = a+b/c\\d=\n";
         std::fs::write(home.path().join(".aws/credentials"), credentials).unwrap();
@@ -77,6 +89,7 @@ mod tests {
         assert_eq!(profiles.get("two", "region"), Some("us-west-2"));
         assert_eq!(profiles.get("two", "aws_access_key_id"), Some("credentials"));
         assert_eq!(profiles.get("two", "aws_secret_access_key"), Some("a+b/c\\d="));
+        assert_eq!(profiles.get("quoting", "credential_process"), Some("\"/opt/a b/x\" 'c d'"));
         assert!(profiles.has("two") && !profiles.has("three"));
     }
 

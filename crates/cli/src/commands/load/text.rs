@@ -70,11 +70,12 @@ pub(super) fn line(out: &mut impl Write, epoch: &EpochReport) -> Result<()> {
 pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
     writeln!(
         out,
-        "origin       {} in {} requests (the floor is {}); {} retried, {} skipped, {} substituted",
+        "origin       {} in {} requests (the floor is {}); {} retried, {}{} skipped, {} substituted",
         ByteSize(report.origin_bytes),
         report.origin_requests,
         ByteSize(report.floor_origin_bytes),
         report.retried,
+        if report.hedged > 0 { format!("{} sent twice, ", report.hedged) } else { String::new() },
         report.skipped,
         report.substituted
     )?;
@@ -90,10 +91,14 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
         )?;
     }
     if let Some(limit) = &report.adapted.origin_parallelism {
+        let how = match limit.changes {
+            0 => "from the start on".to_owned(),
+            _ => format!("{}; it was {} to {}", limit.why, limit.lowest, limit.highest),
+        };
         writeln!(
             out,
-            "parallelism  {} requests may be under way ({}; it was {} to {}); at most {} were",
-            limit.now, limit.why, limit.lowest, limit.highest, limit.peak
+            "parallelism  {} requests may be under way ({how}); at most {} were",
+            limit.now, limit.peak
         )?;
     }
     let look_ahead = report.adapted.look_ahead;

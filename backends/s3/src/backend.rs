@@ -117,6 +117,7 @@ impl Prepared {
             bucket: format!("s3://{}", config.bucket),
             endpoint: config.endpoint.clone(),
             signed: !config.skip_signature,
+            proxy: crate::proxy::of(&config.address()),
         };
         let credentials = errands.map(|errands| {
             let (profile, region) = (config.profile.clone(), config.region.clone());

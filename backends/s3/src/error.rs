@@ -9,7 +9,7 @@ use std::error::Error;
 use foreread_tier::{ErrorKind, TierError};
 use object_store::client::HttpError;
 
-use crate::transport::{Refused, root};
+use crate::transport::{Refused, Severed, root};
 
 /// What was being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub(crate) struct Place {
     pub(crate) endpoint: Option<String>,
     /// Whether requests are signed.
     pub(crate) signed: bool,
+    /// The proxy that requests go through.
+    pub(crate) proxy: Option<String>,
 }
 
 impl Place {
@@ -73,11 +75,25 @@ impl Place {
     /// A connection that did not come up or did not last.
     pub(crate) fn of_transport(&self, object: Option<&str>, error: &HttpError) -> TierError {
         let why = root(error).replace('\n', " ");
-        let why = match &self.endpoint {
-            Some(endpoint) => format!("{why} ({endpoint})"),
-            None => why,
+        let severed = Severed::of(error);
+        let at = self.endpoint.as_deref().unwrap_or("the store");
+        let check = if self.tier == "s3" { "check AWS_ENDPOINT_URL" } else { "check the endpoint" };
+        let why = match (&self.proxy, severed) {
+            (Some(proxy), _) => {
+                format!("{why}, through the proxy {proxy}; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY")
+            }
+            (None, Severed::Refused) => format!("nothing answers at {at}: {why}; is it up? {check}"),
+            (None, Severed::Unknown) => format!("{at}: no such name: {why}; {check}"),
+            (None, Severed::NotTls) => {
+                format!("{at} does not speak TLS ({why}); write http:// there and set AWS_ALLOW_HTTP=true")
+            }
+            (None, Severed::Otherwise) => match &self.endpoint {
+                Some(endpoint) => format!("{why} ({endpoint})"),
+                None => why,
+            },
         };
-        self.error(ErrorKind::Transient, object, why)
+        let kind = if severed == Severed::NotTls { ErrorKind::Invalid } else { ErrorKind::Transient };
+        self.error(kind, object, why)
     }
 
     /// What the store has said itself.
@@ -159,6 +175,11 @@ impl Place {
                 let why = format!("{refused}: it is elsewhere; check AWS_REGION and AWS_ENDPOINT_URL");
                 (ErrorKind::Invalid, Some(why))
             }
+            400 if code.is_empty() && self.endpoint.as_ref().is_some_and(|at| at.starts_with("http://")) => {
+                let why =
+                    format!("{refused}{}: if it speaks TLS, write https:// in AWS_ENDPOINT_URL", self.at());
+                (ErrorKind::Invalid, Some(why))
+            }
             400 | 405 | 409 => (ErrorKind::Invalid, None),
             status if status >= 500 => (ErrorKind::Transient, None),
             _ => (ErrorKind::Other, None),
@@ -215,6 +236,7 @@ mod tests {
             bucket: "s3://train".into(),
             endpoint: Some("http://localhost:9".into()),
             signed: true,
+            proxy: None,
         }
     }
 

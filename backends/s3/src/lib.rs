@@ -41,6 +41,7 @@ mod lister;
 mod others;
 mod pages;
 mod profile;
+mod proxy;
 mod reader;
 mod transport;
 mod words;

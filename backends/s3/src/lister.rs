@@ -90,6 +90,7 @@ impl Listing {
         }
         let base = self.location.base();
         let below = if prefix.is_empty() { base.clone() } else { format!("{base}{prefix}/") };
+        let whole = prefix.is_empty() && after.is_none();
         let after = after.map(|after| format!("{base}{after}")).unwrap_or_default();
         let range = Range::beyond(after, None);
         let walk = Walk {
@@ -100,7 +101,30 @@ impl Listing {
             waiting: VecDeque::from([range]),
             running: FuturesUnordered::new(),
         };
-        futures::stream::unfold(walk, |mut walk| async move { Some((walk.next().await?, walk)) }).boxed()
+        let begin = (walk, whole);
+        futures::stream::unfold(begin, |(mut walk, nothing_yet)| async move {
+            let found = match walk.next().await {
+                None if nothing_yet => Err(walk.listing.mistaken().await?),
+                found => found?,
+            };
+            Some((found, (walk, false)))
+        })
+        .boxed()
+    }
+
+    /// What to say where nothing lies below the location, because it is an object itself.
+    async fn mistaken(&self) -> Option<TierError> {
+        let Location { prefix, .. } = &self.location;
+        if prefix.is_empty() {
+            return None;
+        }
+        let page = self.page(prefix, &Range::beyond(String::new(), None)).await.ok()?;
+        page.entries.first().filter(|entry| entry.key == *prefix && entry.size > 0)?;
+        let why = format!(
+            "{prefix} is an object and no prefix: name what it lies in; one shard alone is known by its name (.tar, \
+             .tfrecord, .zip)"
+        );
+        Some(self.place.error(ErrorKind::Invalid, None, why))
     }
 
     /// One object by its path: the first key that begins with it is the key itself, or there is none. A listing and no `HEAD`, because
@@ -380,7 +404,7 @@ mod tests {
     }
 
     fn listing(model: &Arc<Model>, prefix: &str) -> Listing {
-        let place = Place { tier: "s3", bucket: "s3://b".into(), endpoint: None, signed: true };
+        let place = Place { tier: "s3", bucket: "s3://b".into(), endpoint: None, signed: true, proxy: None };
         let location = Location { bucket: "b".into(), prefix: prefix.into() };
         Listing { pages: Arc::clone(model) as _, place, location, most: LISTS, seed: 1 }
     }

@@ -86,8 +86,10 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     options: &OpenOptions,
     context: &Context,
 ) -> Arc<dyn OriginTier> {
-    let place =
-        Place { tier, bucket: format!("{scheme}://{}", location.bucket), endpoint: None, signed: true };
+    // Wherever it is, it is reached so.
+    let proxy = crate::proxy::of("https://storage");
+    let bucket = format!("{scheme}://{}", location.bucket);
+    let place = Place { tier, bucket, endpoint: None, signed: true, proxy };
     let store = Arc::new(store);
     let pages = OtherPages { store: Arc::clone(&store), begins_anywhere, place: place.clone() };
     let reader = Reader {

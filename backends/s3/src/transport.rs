@@ -231,6 +231,41 @@ impl reqsign_core::HttpSend for Errands {
     }
 }
 
+/// How a connection did not come up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Severed {
+    /// Nobody listens there.
+    Refused,
+    /// The name of the host is not known.
+    Unknown,
+    /// What answers does not speak TLS.
+    NotTls,
+    Otherwise,
+}
+
+impl Severed {
+    pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut link = Some(error);
+        while let Some(found) = link {
+            let within = found.downcast_ref::<std::io::Error>();
+            if within.is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
+                return Self::Refused;
+            }
+            if let Some(rustls::Error::InvalidMessage(_)) = found.downcast_ref() {
+                return Self::NotTls;
+            }
+            // The resolver's error has no type that could be asked for.
+            if found.to_string() == "dns error" {
+                return Self::Unknown;
+            }
+            // An error of I/O hands out the source of what it holds, and not that itself.
+            let held = within.and_then(|error| error.get_ref());
+            link = held.map(|held| held as &(dyn std::error::Error + 'static)).or_else(|| found.source());
+        }
+        Self::Otherwise
+    }
+}
+
 /// The innermost of a chain of errors, which is the one that says what happened.
 pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
     let mut inner = error;

@@ -51,6 +51,11 @@ impl Format {
         numbered(path).is_some()
     }
 
+    /// Whether an object of this name is a shard that is compressed as a whole; no sample of it could be read.
+    pub fn is_compressed_shard(path: &str) -> bool {
+        is_compressed(path)
+    }
+
     /// Whether samples are parts of objects.
     pub const fn is_packed(self) -> bool {
         !matches!(self, Self::Files)

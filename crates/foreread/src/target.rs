@@ -48,9 +48,9 @@ fn is_shard(url: &str) -> bool {
     }
 }
 
-/// Whether a name is that of a shard, of whatever format.
+/// Whether a name is that of a shard, of whatever format; of a compressed one too, about which there is something to be said.
 pub(crate) fn is_named_as_shard(url: &str) -> bool {
-    Format::of_shard(url).is_some() || Format::is_numbered_shard(url)
+    Format::of_shard(url).is_some() || Format::is_numbered_shard(url) || Format::is_compressed_shard(url)
 }
 
 /// The place that holds all of these.

@@ -83,6 +83,69 @@ fn a_bucket_is_read_once_and_is_what_the_same_files_are_on_disk() {
 }
 
 #[test]
+fn what_cannot_be_reached_is_one_line_that_names_the_bucket_and_what_to_do() {
+    let store = upload(&Samples::awkward(20, 1_000));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (down, tls) = (format!("http://{port}"), store.endpoint().replace("http:", "https:"));
+    let proxy = format!("http://me:{SECRET}@{port}");
+    let cases: [(&[(&str, &str)], &[&str]); 3] = [
+        (&[("AWS_ENDPOINT_URL", &down)], &["nothing answers at", &down, "AWS_ENDPOINT_URL"]),
+        (&[("AWS_ENDPOINT_URL", &tls)], &[&tls, "does not speak TLS", "http://", "AWS_ALLOW_HTTP=true"]),
+        (&[("HTTP_PROXY", &proxy)], &["through the proxy", &down, "NO_PROXY"]),
+    ];
+    // Side by side: what may pass is tried for some seconds.
+    std::thread::scope(|scope| {
+        for (variables, parts) in cases {
+            let store = &store;
+            scope.spawn(move || {
+                let out = tempfile::tempdir().unwrap();
+                let out = out.path().join("x.foreread");
+                let mut command = at(store, &["index", "s3://train/images", "-o", out.to_str().unwrap()]);
+                command.env_remove("NO_PROXY").env_remove("no_proxy").envs(variables.iter().copied());
+                let line = run(&mut command).fails(1);
+                assert!(line.contains("s3://train") && !line.contains(SECRET), "{line}");
+                assert!(parts.iter().all(|part| line.contains(part)), "{line}");
+            });
+        }
+    });
+}
+
+#[test]
+fn an_object_in_the_place_of_a_prefix_and_compressed_shards_are_said() {
+    let store = upload(&Samples::awkward(20, 1_000));
+    store.put("train", "one.jpg", "x");
+    for number in 0..2 {
+        store.put("train", &format!("packed/{number}.tar.gz"), "x");
+        store.put("train", &format!("records/{number}.tfrecord.gz"), "x");
+    }
+    for (target, parts) in [
+        ("s3://train/one.jpg", &["one.jpg is an object and no prefix"][..]),
+        ("s3://train/packed", &["compressed shard", "decompress it"]),
+        ("s3://train/packed/1.tar.gz", &["s3://train/packed", "1.tar.gz", "decompress it"]),
+        ("s3://train/records/{0..1}.tfrecord.gz", &["s3://train/records", "decompress it"]),
+        ("s3://train/nothing", &["no samples"]),
+    ] {
+        let line = run(&mut at(&store, &["load", target])).fails(1);
+        assert!(line.contains("s3://train") && parts.iter().all(|part| line.contains(part)), "{line}");
+    }
+}
+
+#[test]
+fn keys_in_the_environment_do_without_a_readable_profile() {
+    let store = upload(&Samples::awkward(20, 1_000));
+    store.allow(KEY);
+    let broken = tempfile::NamedTempFile::new().unwrap();
+    fs::write(broken.path(), format!("[default\nsecret = {SECRET}\n")).unwrap();
+    let finished = run(at(&store, &["load", "s3://train/images"]).env("AWS_CONFIG_FILE", broken.path()));
+    assert!(finished.stderr.contains("profiles are left out") && !finished.stderr.contains(SECRET));
+    let said = finished.ok();
+    assert!(said.contains(" 20 samples"), "{said}");
+    let mut without = at(&store, &["load", "s3://train/images"]);
+    let line = run(without.env("AWS_CONFIG_FILE", broken.path()).env_remove("AWS_ACCESS_KEY_ID")).fails(1);
+    assert!(line.contains(broken.path().to_str().unwrap()) && !line.contains(SECRET), "{line}");
+}
+
+#[test]
 fn a_run_from_a_bucket_goes_on_where_it_was() {
     let samples = Samples::awkward(300, 5_000);
     let store = upload(&samples);

@@ -340,8 +340,9 @@ impl<T: Tier + ?Sized> Raced<T> {
     }
 }
 
-/// How soon to look again at reads of a size of which too few were seen.
-const UNKNOWN: Duration = Duration::from_millis(500);
+/// How soon to look again at reads of a size of which too few were seen. A run begins with such reads, and enough others are
+/// answered while the first one hangs.
+const UNKNOWN: Duration = Duration::from_millis(50);
 
 impl<T: Tier + ?Sized> Stream for Raced<T> {
     type Item = Completion;
@@ -437,6 +438,17 @@ mod tests {
         assert_eq!(hedged.read(batch(&origin, 35..54)).count().await, 19);
         let took = began.elapsed();
         assert!(GUESS + USUAL <= took && took < GUESS + 5 * USUAL, "{took:?}");
+        assert_eq!(meter.read().hedged, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_of_the_first_reads_that_hangs_is_late_as_soon_as_the_others_have_shown_what_is_usual() {
+        let origin = origin();
+        let (hedged, _, meter) = hedged(&origin, When::First(key(50), 1), Fault::Never);
+        let began = Instant::now();
+        assert_eq!(hedged.read(batch(&origin, 0..64)).count().await, 64);
+        let took = began.elapsed();
+        assert!(took < 8 * USUAL, "{took:?}");
         assert_eq!(meter.read().hedged, 1);
     }
 

@@ -88,7 +88,8 @@ fn what_cannot_be_reached_is_one_line_that_names_the_bucket_and_what_to_do() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (down, tls) = (format!("http://{port}"), store.endpoint().replace("http:", "https:"));
     let proxy = format!("http://me:{SECRET}@{port}");
-    let cases: [(&[(&str, &str)], &[&str]); 3] = [
+    type Case<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
+    let cases: [Case<'_>; 3] = [
         (&[("AWS_ENDPOINT_URL", &down)], &["nothing answers at", &down, "AWS_ENDPOINT_URL"]),
         (&[("AWS_ENDPOINT_URL", &tls)], &[&tls, "does not speak TLS", "http://", "AWS_ALLOW_HTTP=true"]),
         (&[("HTTP_PROXY", &proxy)], &["through the proxy", &down, "NO_PROXY"]),

@@ -41,7 +41,9 @@ impl Archive {
         let mut header = [0; BLOCK as usize];
         let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
         put(0, &self.members.name(id));
-        put(100, "0000644\0000000000\0000000000\0"); // mode, user, group
+        for (at, number) in [(100, "0000644"), (108, "0000000"), (116, "0000000")] {
+            put(at, number); // mode, user, group
+        }
         put(124, &format!("{:011o}\0{:011o}\0", self.members.size(), 0)); // size, time
         put(148, "        0"); // the checksum counts as spaces; a plain file
         put(257, "ustar\x0000");

@@ -121,9 +121,13 @@ impl Place {
             return (ErrorKind::Invalid, Some(why));
         }
         match code {
-            "NoSuchBucket" => {
-                let why =
-                    format!("there is no such bucket{}; check its name and AWS_ENDPOINT_URL", self.at());
+            "NoSuchBucket" | "ContainerNotFound" => {
+                let check = match self.tier {
+                    "azure" => "and the account's (AZURE_STORAGE_ACCOUNT_NAME, or in the URL)",
+                    "gcs" => "and the credentials' project",
+                    _ => "and AWS_ENDPOINT_URL",
+                };
+                let why = format!("there is no such bucket{}; check its name {check}", self.at());
                 return (ErrorKind::NotFound, Some(why));
             }
             "NoSuchKey" => return (ErrorKind::NotFound, Some("there is no such object (any more)".into())),
@@ -194,14 +198,18 @@ impl Place {
         if !self.signed {
             return format!("{refused}: it is not public; unset AWS_SKIP_SIGNATURE and give credentials");
         }
-        match action {
-            Action::List => format!("{refused}: the credentials need s3:ListBucket on the bucket"),
-            Action::Read => {
-                format!(
-                    "{refused}: the credentials need s3:GetObject (also said of a missing object where they lack \
-                         s3:ListBucket)"
-                )
+        let needs = match (self.tier, action) {
+            ("azure", _) => {
+                "a right key (AZURE_STORAGE_ACCOUNT_KEY), or an identity with the role Storage Blob Data Reader"
             }
+            ("gcs", Action::List) => "storage.objects.list on the bucket",
+            ("gcs", Action::Read) => "storage.objects.get",
+            (_, Action::List) => "s3:ListBucket on the bucket",
+            (_, Action::Read) => "s3:GetObject (also said of a missing object where they lack s3:ListBucket)",
+        };
+        match self.tier {
+            "azure" => format!("{refused}: it takes {needs}"),
+            _ => format!("{refused}: the credentials need {needs}"),
         }
     }
 }
@@ -277,6 +285,18 @@ mod tests {
             assert_eq!(error.kind(), kind, "{text}");
             assert!(text.starts_with("s3: a/b.jpg: ") && text.contains("s3://train"), "{text}");
             assert!(text.contains(says) && !text.contains('\n'), "{text}");
+        }
+    }
+
+    #[test]
+    fn google_and_azure_are_told_in_their_own_words() {
+        for (tier, says) in [("azure", "Storage Blob Data Reader"), ("gcs", "storage.objects.list")] {
+            let place = Place { tier, bucket: "x://train".into(), endpoint: None, ..place() };
+            let text =
+                place.of_refusal(Action::List, None, &refused(403, "AuthorizationFailure")).to_string();
+            assert!(text.contains(says) && text.contains("x://train") && !text.contains("s3:"), "{text}");
+            let text = place.of_refusal(Action::List, None, &refused(404, "ContainerNotFound")).to_string();
+            assert!(text.contains("no such bucket") && !text.contains("AWS"), "{text}");
         }
     }
 

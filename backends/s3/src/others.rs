@@ -16,7 +16,7 @@ use crate::error::{Action, Place, invalid};
 use crate::lister::{LISTS, Listing};
 use crate::pages::{Ask, Entry, Page, Pages};
 use crate::reader::Reader;
-use crate::transport::{Judges, options as client_options, root};
+use crate::transport::{Judges, root};
 
 type Opened = Result<Arc<dyn OriginTier>, TierError>;
 
@@ -42,7 +42,6 @@ fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
     let location = Location::of(url)?;
     let mut builder = GoogleCloudStorageBuilder::from_env()
         .with_bucket_name(&location.bucket)
-        .with_client_options(client_options(false))
         .with_retry(no_retries())
         .with_http_connector(Judges::default());
     for (name, value) in &options.settings {
@@ -66,7 +65,6 @@ fn azure(url: &str, options: &OpenOptions, context: &Context) -> Opened {
     }
     let mut builder = builder
         .with_container_name(&location.bucket)
-        .with_client_options(client_options(false))
         .with_retry(no_retries())
         .with_http_connector(Judges::default());
     for (name, value) in &options.settings {

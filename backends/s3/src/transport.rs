@@ -15,11 +15,11 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
-use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
     HttpService,
 };
+use object_store::{ClientConfigKey, ClientOptions};
 
 /// How long a connection may take to come up. A store that is there answers in a round trip or two.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -116,16 +116,26 @@ pub(crate) struct Judges {
 
 impl Judges {
     pub(crate) fn client(&self) -> Result<HttpClient, String> {
-        let client = client(self.plain, self.bundle.as_deref())?.connect_timeout(CONNECT);
-        let client = client.build().map_err(|error| root(&error))?;
-        Ok(HttpClient::new(Judging(HttpClient::new(client))))
+        judging(client(self.plain, self.bundle.as_deref())?)
     }
 }
 
 impl HttpConnector for Judges {
-    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
-        self.client().map_err(|why| object_store::Error::Generic { store: "client", source: why.into() })
+    /// A client as `asked` says in one thing: services on this machine that hand out credentials are not encrypted, nor are
+    /// emulators of stores, and for them clear text is allowed.
+    fn connect(&self, asked: &ClientOptions) -> object_store::Result<HttpClient> {
+        let allowed = asked.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|text| text == "true");
+        let client = match allowed && !self.plain {
+            true => errand_client(self.bundle.as_deref()).and_then(judging),
+            false => self.client(),
+        };
+        client.map_err(|why| object_store::Error::Generic { store: "client", source: why.into() })
     }
+}
+
+fn judging(client: reqwest::ClientBuilder) -> Result<HttpClient, String> {
+    let client = client.connect_timeout(CONNECT).build().map_err(|error| root(&error))?;
+    Ok(HttpClient::new(Judging(HttpClient::new(client))))
 }
 
 /// Hands out a client that is there already, so that reads and listings share its connections.
@@ -291,5 +301,19 @@ mod tests {
             assert_eq!(element(hostile, "Code"), None, "{hostile}");
         }
         assert_eq!(element(&format!("<Code>{}</Code>", "x".repeat(65)), "Code"), None);
+    }
+
+    #[tokio::test]
+    async fn clients_that_are_asked_for_clear_text_speak_it_and_no_others() {
+        let store = foreread_tier_testing::store::Store::start();
+        let ask = async |asked: &ClientOptions| {
+            let client = Judges::default().connect(asked).unwrap();
+            let request = http::Request::get(store.endpoint()).body(HttpRequestBody::empty()).unwrap();
+            let Err(error) = client.execute(request).await else { return true };
+            let refused = std::error::Error::source(&error).is_some_and(|source| source.is::<Refused>());
+            refused // by the store, so that it was reached
+        };
+        assert!(ask(&ClientOptions::new().with_allow_http(true)).await);
+        assert!(!ask(&ClientOptions::new()).await);
     }
 }

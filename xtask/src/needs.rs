@@ -148,7 +148,8 @@ pub const NEEDS: &[Need] = &[
         step: "test",
         tests: Some(Tests { module: "needs_network", variable: "FOREREAD_TEST_NETWORK" }),
         source: Source::Ways {
-            ways: &["unshare --net --mount"],
+            // In a process namespace, so that nothing outlives a test.
+            ways: &["unshare --net --mount --pid --fork --kill-child"],
             script: "ip netns add foreread-probe && ip netns del foreread-probe && ip link add a type veth peer name b && \
                      tc qdisc add dev a root tbf rate 1gbit burst 512k latency 20ms",
             remedy: "sudo --preserve-env cargo xtask test --all",

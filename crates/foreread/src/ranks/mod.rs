@@ -22,6 +22,7 @@ use foreread_planner::{Cluster, LocalPlan};
 use foreread_tier::{Context, Peers};
 use foreread_types::{Rank, Sizes, StoreId};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use self::offer::{Offer, bundle, unbundle};
 use crate::calibration::Calibration;
@@ -41,6 +42,12 @@ const DEADLINE: Duration = Duration::from_secs(300);
 
 /// How long a rank that is done keeps answering others that are not.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
+
+/// How long rank 0 may take to say that it has a report, before it counts as gone: longer than it may be silent.
+const HEARD: Duration = Duration::from_secs(15);
+
+/// Who has not been asked for anything for so long is not needed any more.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// Bytes that are read from the origin for others at a time, and that wait to be sent to them.
 const SERVING: u64 = 64 << 20;
@@ -184,14 +191,20 @@ impl Joint {
     ) -> impl Future<Output = Option<Merged>> + Send + 'static {
         let group = Arc::clone(&self.group);
         async move {
-            let until = tokio::time::Instant::now() + at_most;
+            let until = Instant::now() + at_most;
             // Numbers and strings alone: it cannot fail.
-            group.report(serde_json::to_vec(&own).unwrap_or_default().into(), at_most).await;
+            let report = serde_json::to_vec(&own).unwrap_or_default();
+            if !group.report(report.into(), at_most.min(HEARD)).await {
+                tracing::warn!(
+                    "rank 0 does not answer; this rank ends when nobody asks it for samples any more"
+                );
+                return alone(&group, until).await;
+            }
             let all = match group.rank() {
                 Rank(0) => Some(merged(&group.reports(at_most).await)),
                 _ => None,
             };
-            match group.leave(until.saturating_duration_since(tokio::time::Instant::now())).await {
+            match group.leave(until.saturating_duration_since(Instant::now())).await {
                 Left::Together => {}
                 Left::Without(ranks) => {
                     tracing::warn!(?ranks, "ends without ranks that have not come to their end");
@@ -201,6 +214,21 @@ impl Joint {
             all
         }
     }
+}
+
+/// Without rank 0 nobody says when all are done: a rank answers as long as it is asked.
+async fn alone(group: &Group, until: Instant) -> Option<Merged> {
+    let served = || group.counters().read().served;
+    let mut before = served();
+    while Instant::now() < until {
+        tokio::time::sleep(QUIET).await;
+        let now = served();
+        if now == before {
+            break;
+        }
+        before = now;
+    }
+    None
 }
 
 /// All reports as one; ranks that sent none are not counted.

@@ -43,6 +43,8 @@ pub use foreread_layers as layers;
 #[cfg(feature = "local")]
 pub use foreread_local::disk as disk_cache;
 pub use foreread_oracle as oracle;
+#[cfg(feature = "peer")]
+pub use foreread_peer as peer;
 pub use foreread_planner as planner;
 pub use foreread_tier as tier;
 pub use foreread_types as types;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use foreread_types::Rank;
 
+use super::node::node_id;
 use super::secret::PrivateDirectory;
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Connection, Identity, Network, Token, WireErrorKind};
@@ -78,7 +79,9 @@ impl Dial {
                 let read = tokio::task::spawn_blocking(move || directory.notice()).await;
                 let Ok(notice) = read else { return Err(Miss::NotYet(None)) };
                 let Some(notice) = notice.map_err(Miss::Never)? else { return Err(Miss::NotYet(None)) };
-                let parsed = notice.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+                let near = notice.node == node_id();
+                let parsed = notice.addresses.iter().filter_map(|address| address.parse().ok());
+                let parsed = parsed.filter(|at| near || matches!(at, Address::Tcp(..))).collect();
                 let made = notice.token.and_then(|token| Token::new(token).ok());
                 (parsed, self.token.clone().or(made))
             }

@@ -271,8 +271,8 @@ impl Joining {
         self.launched.world_size
     }
 
-    /// The node of each rank, numbered in the order of their first ranks; ranks of one node see the same file system and
-    /// reach each other's Unix sockets.
+    /// The node of each rank, numbered in the order of their first ranks. Ranks of one node share its disks, and reach each
+    /// other by Unix sockets where they see the same directories.
     pub fn nodes(&self) -> &[u32] {
         &self.nodes
     }

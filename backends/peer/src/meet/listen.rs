@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use super::dial::Place;
 use super::launcher::{Launched, Rendezvous};
-use super::node::host_name;
-use super::secret::{Notice, PrivateDirectory, no_token};
+use super::node::{self, host_name, node_id};
+use super::secret::{AGAIN, Notice, PrivateDirectory, no_token};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Listener, Network, Token};
 
@@ -107,7 +107,15 @@ impl Ground {
             self.sweep(directory).await;
             let name = format!("{rank}.{process}.{instance:08x}.{made}");
             let address = Address::unix(directory.path().join(name));
-            match self.network.listen(&address).await {
+            let mut listened = self.network.listen(&address).await;
+            for _ in 0..AGAIN {
+                // The last rank of an earlier run may remove the directory at any moment until something is in it.
+                if !listened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                    break;
+                }
+                listened = self.network.listen(&address).await;
+            }
+            match listened {
                 Ok(listener) => all.push(listener),
                 Err(error) if matches!(self.rendezvous, Rendezvous::Node(_)) => {
                     return Err(cannot(&address, error));
@@ -184,7 +192,7 @@ impl Ground {
         let Some(directory) = self.directory.clone() else { return Ok(()) };
         let addresses = listens.iter().flat_map(names).map(|a| a.to_string()).collect();
         let token = made.map(|token| String::from_utf8_lossy(token.expose()).into_owned());
-        let notice = Notice { instance: self.instance, addresses, token };
+        let notice = Notice { instance: self.instance, node: node_id(), addresses, token };
         blocking(move || directory.publish(&notice)).await?
     }
 
@@ -219,14 +227,7 @@ fn names(address: &Address) -> Vec<Address> {
     if !ANYWHERE.contains(&&host[..]) {
         return vec![address.clone()];
     }
-    // The address towards everywhere else; connecting a UDP socket sends nothing.
-    let way_out = |from: &str, to: &str| -> io::Result<String> {
-        let socket = std::net::UdpSocket::bind(from)?;
-        socket.connect(to)?;
-        Ok(socket.local_addr()?.ip().to_string())
-    };
-    let out = [way_out("0.0.0.0:0", "192.0.2.1:9"), way_out("[::]:0", "[2001:db8::1]:9")];
-    let all = std::iter::once(host_name()).chain(out.into_iter().flatten());
+    let all = std::iter::once(host_name()).chain(node::addresses().into_iter().map(|ip| ip.to_string()));
     all.map(|host| Address::tcp(host, *port)).collect()
 }
 

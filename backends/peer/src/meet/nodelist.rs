@@ -23,6 +23,9 @@ pub fn expand(list: &str) -> Result<Vec<String>, MeetError> {
         let mut names = vec![String::new()];
         let mut rest = entry.map_err(wrong)?;
         while let Some((plain, bracket)) = rest.split_once('[') {
+            if plain.contains(']') {
+                return Err(wrong("a bracket closes that was not opened"));
+            }
             let (inside, after) = bracket.split_once(']').ok_or_else(|| wrong("a bracket does not close"))?;
             let numbers = ranges(inside).map_err(wrong)?;
             if hosts.len() + names.len().saturating_mul(numbers.len()) > MOST {
@@ -118,6 +121,7 @@ mod tests {
             ("a[1", "a bracket does not close"),
             ("a[1[2]]", "a bracket opens inside"),
             ("a]b", "was not opened"),
+            ("a][0]", "was not opened"),
             ("a[3-1]", "runs backwards"),
             ("a[]", "a number is missing"),
             ("a[x]", "only numbers"),

@@ -31,6 +31,9 @@ const NOTICE: &str = "rank0";
 /// No notice is longer.
 const LONGEST: u64 = 64 * 1024;
 
+/// How often something is tried that an earlier run's end can spoil.
+pub(super) const AGAIN: u32 = 10;
+
 fn secret(line: String) -> MeetError {
     MeetError::new(MeetErrorKind::Secret, line)
 }
@@ -59,6 +62,9 @@ pub(super) fn no_token(meet: &impl std::fmt::Display) -> MeetError {
 pub(super) struct Notice {
     /// Which run of rank 0 wrote it.
     pub instance: u64,
+    /// Rank 0's node: on others, its Unix sockets are none.
+    #[serde(default)]
+    pub node: String,
     /// Where rank 0 listens.
     pub addresses: Vec<String>,
     /// The token, where the user gave none.
@@ -105,13 +111,21 @@ impl PrivateDirectory {
                 parent.display()
             )));
         }
-        match fs::DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(cannot("it cannot be made", error));
+        // The last rank of an earlier run may remove it between the two.
+        let mut attempts = 0;
+        let found = loop {
+            match fs::DirBuilder::new().mode(0o700).create(path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(cannot("it cannot be made", error));
+                }
+                _ => {}
             }
-            _ => {}
-        }
-        let found = fs::symlink_metadata(path).map_err(|error| cannot("it cannot be looked at", error))?;
+            attempts += 1;
+            match fs::symlink_metadata(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < AGAIN => {}
+                found => break found.map_err(|error| cannot("it cannot be looked at", error))?,
+            }
+        };
         if !found.is_dir() {
             return Err(refused("it is no directory; remove it".to_owned()));
         }
@@ -134,12 +148,18 @@ impl PrivateDirectory {
         let new = self.0.join(format!("{NOTICE}.{:016x}", notice.instance));
         let write = || -> io::Result<()> {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let open = || rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR);
-            let mut file = fs::File::from(open().or_else(|error| {
-                // The last rank of an earlier run has just removed the directory.
-                drop(fs::DirBuilder::new().mode(0o700).create(&self.0));
-                if error == rustix::io::Errno::NOENT { open() } else { Err(error) }
-            })?);
+            let mut attempts = 0;
+            let file = loop {
+                attempts += 1;
+                match rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR) {
+                    // The last rank of an earlier run has just removed the directory.
+                    Err(rustix::io::Errno::NOENT) if attempts < AGAIN => {
+                        drop(fs::DirBuilder::new().mode(0o700).create(&self.0));
+                    }
+                    file => break file?,
+                }
+            };
+            let mut file = fs::File::from(file);
             file.write_all(&serde_json::to_vec(notice)?)?;
             file.sync_all()?;
             fs::rename(&new, &path)
@@ -235,7 +255,7 @@ mod tests {
 
     fn notice(instance: u64) -> Notice {
         let token = Some("0123456789abcdef".to_owned());
-        Notice { instance, addresses: vec!["unix:/x".to_owned()], token }
+        Notice { instance, node: "a".to_owned(), addresses: vec!["unix:/x".to_owned()], token }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! anything is read. What a user says differently on two ranks is said back in one line, on every rank. The price of
 //! one catalog for all is that ranks wait for rank 0's listing, which they would otherwise all do at once.
 
+mod guarded;
 mod offer;
 
 use std::sync::Arc;
@@ -17,13 +18,14 @@ use foreread_oracle::Schedule;
 use foreread_peer::meet::{
     Group, Joining, Launched, Left, MeetError, Settings, Surroundings, Waiting, given_token,
 };
-use foreread_peer::{Counters, Settings as Bounds, Token};
+use foreread_peer::{Counters, Network, Settings as Bounds, System, Token};
 use foreread_planner::{Cluster, LocalPlan};
 use foreread_tier::{Context, Peers};
 use foreread_types::{Rank, Sizes, StoreId};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use self::guarded::Guarded;
 use self::offer::{Offer, bundle, unbundle};
 use crate::calibration::Calibration;
 use crate::cluster;
@@ -62,6 +64,7 @@ impl From<MeetError> for Error {
 pub struct Meeting {
     launched: Launched,
     token: Option<Token>,
+    network: Arc<dyn Network>,
     deadline: Duration,
     progress: Box<dyn FnMut(&Waiting) + Send + Sync>,
 }
@@ -94,13 +97,20 @@ impl Meeting {
             return Ok(None);
         }
         let token = given_token(&surroundings)?;
-        Ok(Some(Self { launched, token, deadline: DEADLINE, progress: Box::new(|_| ()) }))
+        let network = Arc::new(System);
+        Ok(Some(Self { launched, token, network, deadline: DEADLINE, progress: Box::new(|_| ()) }))
     }
 
     /// The same with another deadline for the ranks to come.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
+    }
+
+    /// The same over another network: one that encrypts (`foreread_peer::Encrypted`, by the feature `tls` of that crate), or one of a test.
+    #[must_use]
+    pub fn network(self, network: Arc<dyn Network>) -> Self {
+        Self { network, ..self }
     }
 
     /// The same, telling `progress` about once a second what is being waited for.
@@ -254,9 +264,10 @@ pub(crate) async fn prepare(
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
-    let Meeting { launched, token, deadline, progress: show } = meeting;
+    let Meeting { launched, token, network, deadline, progress: show } = meeting;
     let settings = Settings::new(launched, env!("CARGO_PKG_VERSION"))
         .with_token(token)
+        .with_network(network)
         .with_deadline(deadline)
         .with_progress(show)
         .with_serving(Bounds::default().with_budget(SERVING), Arc::new(Counters::default()));
@@ -438,7 +449,7 @@ impl Unstarted {
             }
             _ => None,
         };
-        let peers: Arc<dyn Peers> = group.clone();
+        let peers: Arc<dyn Peers> = Arc::new(Guarded::new(Arc::clone(&group), context.seed));
         let others = Others { peers, stores: stores.into(), locality, budget: SERVING };
         Ok(Prepared { joint: Some(Joint { group, others }), ..prepared })
     }

@@ -1,0 +1,52 @@
+//! The other ranks, each behind a breaker: one that does not answer is not asked for a while, so that the samples of its are
+//! read from the origin at once and not after a wait each.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use foreread_layers::{Breaker, BreakerPolicy};
+use foreread_peer::meet::Group;
+use foreread_tier::{Peers, Serve, Tier};
+use foreread_types::{Rank, StoreId};
+
+/// A group whose ranks are asked through breakers.
+#[derive(Debug)]
+pub(super) struct Guarded {
+    group: Arc<Group>,
+    seed: u64,
+    /// A breaker remembers, so there is one for each store and not one for each question.
+    breakers: Mutex<BTreeMap<StoreId, Arc<Breaker<dyn Tier>>>>,
+}
+
+impl Guarded {
+    /// `seed`: what waits are drawn from.
+    pub(super) fn new(group: Arc<Group>, seed: u64) -> Self {
+        Self { group, seed, breakers: Mutex::default() }
+    }
+}
+
+impl Peers for Guarded {
+    fn rank(&self) -> Rank {
+        self.group.rank()
+    }
+
+    fn world_size(&self) -> u32 {
+        self.group.world_size()
+    }
+
+    fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>> {
+        let mut breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(breaker) = breakers.get(&store) {
+            return Some(Arc::clone(breaker) as Arc<dyn Tier>);
+        }
+        let asked = self.group.tier(store)?;
+        let seed = self.seed ^ u64::from(store.0) << 32 ^ u64::from(self.group.rank().0);
+        let breaker = Breaker::new(asked, BreakerPolicy::default(), format!("rank {store}"), seed);
+        let breaker = breakers.entry(store).or_insert(Arc::new(breaker));
+        Some(Arc::clone(breaker) as Arc<dyn Tier>)
+    }
+
+    fn serve(&self, source: Weak<dyn Serve>) {
+        self.group.serve(source);
+    }
+}

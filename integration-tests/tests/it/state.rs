@@ -134,12 +134,12 @@ fn a_state_of_another_run_is_refused_with_what_differs() {
 }
 
 #[test]
-fn a_state_is_of_one_rank_alone() {
+fn a_state_is_of_one_rank_or_of_ranks_that_work_together() {
     let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state.json");
     let line = run(&mut command(&samples, &validation, &state, &["--rank=0", "--world-size=2"])).fails(2);
-    assert!(line.contains("one rank alone"), "{line}");
+    assert!(line.contains("do not work together"), "{line}");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The engine's core with nothing behind it: every action is answered at once, in order.
 
-
 use anyhow::{Result, ensure};
 use foreread::{Config, Memory, Planned};
 use foreread_loader::core::{Action, Core, Event};

@@ -8,6 +8,7 @@ mod disk_tier;
 mod faults;
 mod local_directory;
 mod memory_tier;
+mod network;
 mod object_store;
 mod oracle;
 mod peers;
@@ -29,7 +30,7 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type Measure = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, Measure); 13] = [
+const ALL: [(&str, Measure); 14] = [
     ("oracle", |_| oracle::figures()),
     ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),
@@ -42,6 +43,7 @@ const ALL: [(&str, Measure); 13] = [
     ("faults", |_| faults::figures()),
     ("predictions", |_| predictions::figures()),
     ("ranks", ranks::figures),
+    ("network", network::figures),
     ("peers", peers::figures),
 ];
 

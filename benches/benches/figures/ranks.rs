@@ -41,7 +41,7 @@ const ROUNDS: usize = 3;
 
 /// One rank's part.
 #[derive(Debug, Serialize, Deserialize)]
-struct Found {
+pub(crate) struct Found {
     origin: f64,
     /// From the first batch that was asked for to the last.
     seconds: f64,
@@ -49,6 +49,9 @@ struct Found {
     last: f64,
     samples: f64,
     cpu: f64,
+    /// After the first epoch: bytes from other ranks, and how long those epochs took.
+    pub(crate) peer_bytes: f64,
+    pub(crate) peer_seconds: f64,
 }
 
 /// Runs the ranks and returns what each found.
@@ -81,7 +84,8 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
-        let files = if path.is_dir() { std::fs::read_dir(path)?.collect::<Result<Vec<_>, _>>()? } else { Vec::new() };
+        let files =
+            if path.is_dir() { std::fs::read_dir(path)?.collect::<Result<Vec<_>, _>>()? } else { Vec::new() };
         for file in files {
             bytes += file.metadata()?.len();
         }
@@ -108,7 +112,8 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
     }
     let what = "4 ranks, not held, memory for all: last epoch, all ranks";
     figures.push(
-        Figure::new(what, Asked::AtLeast(40_000.0), median(rates.into_iter()), "samples/s").note("NoPFS 13,000"),
+        Figure::new(what, Asked::AtLeast(40_000.0), median(rates.into_iter()), "samples/s")
+            .note("NoPFS 13,000"),
     );
     for (kind, what) in [("unix", "a Unix socket"), ("tcp", "TCP on loopback")] {
         let mut cpu = Vec::new();
@@ -131,7 +136,8 @@ pub fn part(args: &[String]) -> Result<()> {
 
 fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
     let variable = |name: &str| std::env::var(name).ok();
-    let number = |name: &str| variable(name).with_context(|| format!("no {name}"))?.parse().context("no number");
+    let number =
+        |name: &str| variable(name).with_context(|| format!("no {name}"))?.parse().context("no number");
     let mut config = Config::default();
     (config.rank, config.world_size) = (number("RANK")?, number("WORLD_SIZE")?);
     (config.batch_size, config.epochs, config.look_ahead) = (32, EPOCHS, 16 * MIB);
@@ -148,12 +154,15 @@ fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
     loader.leave(Duration::from_secs(60));
     let report = loader.report();
     let last = report.epochs.last().context("no epoch")?;
+    let later = || report.epochs.iter().skip(1);
     share::answer(&Found {
         origin: report.origin_bytes as f64,
         seconds: used.seconds,
         last: last.seconds,
         samples: last.samples as f64,
         cpu: used.cpu,
+        peer_bytes: later().map(|epoch| epoch.reads.peer.bytes.unwrap_or(0) as f64).sum(),
+        peer_seconds: later().map(|epoch| epoch.seconds).sum(),
     })
 }
 
@@ -193,8 +202,13 @@ fn wire(kind: &str) -> Result<()> {
         let network: Arc<dyn Network> = Arc::new(System);
         let listener = network.listen(&address).await?;
         let counters = Arc::new(Counters::default());
-        let server =
-            Server::start(runtime.handle(), identity(0)?, vec![listener], Settings::default(), Arc::clone(&counters));
+        let server = Server::start(
+            runtime.handle(),
+            identity(0)?,
+            vec![listener],
+            Settings::default(),
+            Arc::clone(&counters),
+        );
         let weak: Weak<dyn Serve> = Arc::downgrade(&source);
         server.serve(weak);
         let context =

@@ -68,7 +68,8 @@ pub use crate::prepared::Prepared;
 pub use crate::ranks::Meeting;
 pub use crate::registry::Registry;
 pub use crate::report::{
-    Adapted, CountReport, DiskReport, EpochReport, LookAheadReport, ParallelismReport, ReadsReport, Report,
+    Adapted, CountReport, DiskReport, EpochReport, LookAheadReport, ParallelismReport, PeersReport,
+    ReadsReport, Report,
 };
 pub use crate::size::{ByteRate, ByteSize, ParseSizeError};
 pub use crate::state::State;

@@ -393,7 +393,8 @@ impl Loader {
         };
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
         let disk = self.disk.as_ref().map(crate::disk::Disk::report);
-        Report { disk, ..Report::new(&whole, &self.origin.read(), adapted, &self.inner.report()) }
+        let peers = self.joint.as_ref().map(Joint::exchanged);
+        Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &self.inner.report()) }
     }
 
     /// Ends the run in order: waits until the disk tier has written what it was given, for five seconds at most, and

@@ -37,6 +37,9 @@ pub struct Report {
     /// The disk tier; where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskReport>,
+    /// What this rank and others have given each other; where ranks work together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peers: Option<PeersReport>,
     /// One entry a pass, in order.
     pub epochs: Vec<EpochReport>,
     /// All ranks together; on rank 0, where ranks worked together and have come to their end.
@@ -120,6 +123,27 @@ pub struct DiskReport {
     pub corrupt: u64,
     /// What carries the reads out: `io_uring` or `threads`.
     pub reader: &'static str,
+}
+
+/// What a rank and the others have given each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PeersReport {
+    /// Samples that others got from this rank.
+    pub served: u64,
+    /// Their bytes.
+    pub served_bytes: u64,
+    /// Samples that others were asked for.
+    pub asked: u64,
+    /// Samples that came.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Samples that were read from the origin because nothing was said of them in time.
+    pub late: u64,
+    /// Samples that were read from the origin because their rank fell silent or its connection ended.
+    pub lost: u64,
+    /// Connections of somebody who did not prove to be of this job.
+    pub strangers: u64,
 }
 
 /// One pass of an epoch: training or validation.
@@ -235,6 +259,7 @@ impl Report {
             hedged: origin.hedged,
             adapted,
             disk: None,
+            peers: None,
             epochs: run.passes.iter().map(EpochReport::of).collect(),
             all_ranks: None,
         }

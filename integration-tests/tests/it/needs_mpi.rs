@@ -2,13 +2,14 @@
 //!
 //! `FOREREAD_TEST_MPIRUN` holds the path of `mpirun`.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::ranks::assert_digests;
-use crate::support::{Samples, binary, clean, four_thousand, number, watch};
+use crate::support::{Samples, binary, clean, four_thousand, number, order, watch};
 
 const LIMIT: u64 = 100_000_000;
 
@@ -83,6 +84,7 @@ fn dealt_by_locality_nine_of_ten_reads_are_local() {
         "1MB",
         "--deal",
         "locality",
+        "--ids",
         "--sampler",
         "torch",
     ];
@@ -95,4 +97,35 @@ fn dealt_by_locality_nine_of_ten_reads_are_local() {
     };
     let (local, all) = (of("memory"), of("memory") + of("peer") + of("origin"));
     assert!(local * 10 >= all * 9, "{local} of {all}");
+    // Each step trains on what it would train on without.
+    let dealt: Vec<Vec<u64>> = reports.iter().map(|report| delivered(report, 2)).collect();
+    let plain: Vec<Vec<u64>> = (0..16).map(|rank| torch_ids(8192, 2, 16, rank)).collect();
+    for step in 0..dealt[0].len() / 32 {
+        let batch = |ids: &[Vec<u64>]| -> BTreeSet<u64> {
+            ids.iter().flat_map(|ids| ids[step * 32..][..32].to_vec()).collect()
+        };
+        assert_eq!(batch(&dealt), batch(&plain), "step {step}");
+    }
+}
+
+fn delivered(report: &Value, epoch: usize) -> Vec<u64> {
+    report["epochs"][epoch]["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
+}
+
+/// What a rank reads in an epoch of PyTorch's order.
+fn torch_ids(samples: u64, epoch: u64, world_size: u32, rank: u32) -> Vec<u64> {
+    let text = [samples, epoch, world_size.into(), rank.into()].map(|number| number.to_string());
+    let [samples, epoch, world_size, rank] = &text;
+    order(&[
+        "--sampler",
+        "torch",
+        "--samples",
+        samples,
+        "--epoch",
+        epoch,
+        "--world-size",
+        world_size,
+        "--rank",
+        rank,
+    ])
 }

@@ -5,6 +5,7 @@
 //! anything is read. What a user says differently on two ranks is said back in one line, on every rank. The price of
 //! one catalog for all is that ranks wait for rank 0's listing, which they would otherwise all do at once.
 
+mod encryption;
 mod guarded;
 mod offer;
 
@@ -37,6 +38,7 @@ use crate::origin::{Opened, Shared, open, open_known};
 use crate::planned::{Place, Planned, memory_of};
 use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
+use crate::report::PeersReport;
 use crate::state::State;
 
 /// How long ranks wait for each other before they give up; what takes long and is seen to go on does not count.
@@ -97,7 +99,7 @@ impl Meeting {
             return Ok(None);
         }
         let token = given_token(&surroundings)?;
-        let network = Arc::new(System);
+        let network = encryption::encrypted(Arc::new(System), environment)?;
         Ok(Some(Self { launched, token, network, deadline: DEADLINE, progress: Box::new(|_| ()) }))
     }
 
@@ -107,7 +109,7 @@ impl Meeting {
         Self { deadline, ..self }
     }
 
-    /// The same over another network: one that encrypts (`foreread_peer::Encrypted`, by the feature `tls` of that crate), or one of a test.
+    /// The same over another network than the machine's sockets.
     #[must_use]
     pub fn network(self, network: Arc<dyn Network>) -> Self {
         Self { network, ..self }
@@ -191,6 +193,21 @@ impl Joint {
     pub(crate) fn progress(&self, steps: u64) -> u64 {
         self.group.progress(steps);
         self.group.lowest().map_or(steps, |lowest| steps.min(*lowest.borrow()))
+    }
+
+    /// What this rank and others have given each other.
+    pub(crate) fn exchanged(&self) -> PeersReport {
+        let tally = self.group.counters().read();
+        PeersReport {
+            served: tally.served,
+            served_bytes: tally.served_bytes,
+            asked: tally.asked,
+            received: tally.got,
+            received_bytes: tally.got_bytes,
+            late: tally.late,
+            lost: tally.lost,
+            strangers: tally.strangers,
+        }
     }
 
     /// Says that this rank is done, and answers the others until they are; on rank 0, returns all reports as one.

@@ -1,0 +1,80 @@
+//! Two ranks on a link of 1 Gbit/s, each in a network namespace with an address of its own: what of the link they use for each
+//! other's samples, beside what iperf3 gets on the same link just before.
+//!
+//! Needs root, iproute2 and iperf3; without them it says so and measures nothing.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use foreread_benches::table::{Asked, Figure};
+use serde::Deserialize;
+
+/// Two machines, and what is run on them: iperf3, then two ranks with memory for all.
+const SCRIPT: &str = r#"
+set -e
+ip link set lo up
+mount -t tmpfs tmpfs /run/netns 2>/dev/null || { mkdir -p /run/netns; mount -t tmpfs tmpfs /run/netns; }
+for n in 0 1; do ip netns add n$n; done
+ip link add wire0 netns n0 type veth peer name wire1 netns n1
+for n in 0 1; do
+    ip -n n$n addr add 10.8.0.$((n + 1))/24 dev wire$n
+    ip -n n$n link set lo up
+    ip -n n$n link set wire$n up
+    ip netns exec n$n tc qdisc add dev wire$n root tbf rate 1gbit burst 512k latency 20ms
+done
+ip netns exec n0 iperf3 --server --one-off > /dev/null &
+sleep 0.5
+ip netns exec n1 iperf3 --client 10.8.0.1 --time 5 --json > iperf.json
+for n in 0 1; do
+    RANK=$n WORLD_SIZE=2 FOREREAD_MEET=10.8.0.1:29100 FOREREAD_TOKEN=a-token-for-this-bench \
+        ip netns exec n$n "$PROGRAM" --part ranks run "$DATASET" 1073741824 0 > rank-$n.json &
+done
+wait
+"#;
+
+#[derive(Deserialize)]
+struct Iperf {
+    end: End,
+}
+
+#[derive(Deserialize)]
+struct End {
+    sum_received: Sum,
+}
+
+#[derive(Deserialize)]
+struct Sum {
+    bits_per_second: f64,
+}
+
+pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
+    let there = |program: &str| {
+        let mut asked = Command::new(program);
+        asked.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        asked.status().is_ok_and(|status| status.success())
+    };
+    if !there("iperf3") || !there("ss") || !rustix::process::geteuid().is_root() {
+        eprintln!("network: needs root, iproute2 and iperf3; left out");
+        return Ok(Vec::new());
+    }
+    let place = tempfile::tempdir()?;
+    let status = Command::new("unshare")
+        .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", SCRIPT])
+        .env("PROGRAM", std::env::current_exe()?)
+        .env("DATASET", directory)
+        .current_dir(&place)
+        .status()?;
+    ensure!(status.success(), "the machines failed: {status}");
+    let read = |name: &str| std::fs::read_to_string(place.path().join(name)).context("no result");
+    let iperf: Iperf = serde_json::from_str(&read("iperf.json")?)?;
+    let link = iperf.end.sum_received.bits_per_second / 8.0;
+    let mut used = f64::MAX;
+    for rank in 0..2 {
+        let found: super::ranks::Found = serde_json::from_str(&read(&format!("rank-{rank}.json"))?)?;
+        used = used.min(found.peer_bytes / found.peer_seconds);
+    }
+    let what = "2 ranks on a link of 1 Gbit/s: samples from the other, of what iperf3 gets";
+    let note = format!("{:.1} of {:.1} MB/s, in both directions at once", used / 1e6, link / 1e6);
+    Ok(vec![Figure::new(what, Asked::AtLeast(0.95), used / link, "times").note(note)])
+}

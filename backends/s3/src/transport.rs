@@ -310,8 +310,8 @@ mod tests {
             let client = Judges::default().connect(asked).unwrap();
             let request = http::Request::get(store.endpoint()).body(HttpRequestBody::empty()).unwrap();
             let Err(error) = client.execute(request).await else { return true };
-            let refused = std::error::Error::source(&error).is_some_and(|source| source.is::<Refused>());
-            refused // by the store, so that it was reached
+            // By the store, so that it was reached.
+            std::error::Error::source(&error).is_some_and(|source| source.is::<Refused>())
         };
         assert!(ask(&ClientOptions::new().with_allow_http(true)).await);
         assert!(!ask(&ClientOptions::new()).await);

@@ -21,7 +21,7 @@ pub(super) fn encrypted(
 ) -> Result<Arc<dyn Network>> {
     let set = |name: &&str| environment(name).is_some_and(|value| !value.is_empty());
     let names = [CERTIFICATE, KEY, AUTHORITY];
-    if !names.iter().any(|name| set(name)) {
+    if !names.iter().any(set) {
         return Ok(network);
     }
     if let Some(missing) = names.iter().find(|name| !set(name)) {

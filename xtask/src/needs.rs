@@ -150,8 +150,8 @@ pub const NEEDS: &[Need] = &[
         source: Source::Ways {
             // In a process namespace, so that nothing outlives a test.
             ways: &["unshare --net --mount --pid --fork --kill-child"],
-            script: "ip netns add foreread-probe && ip netns del foreread-probe && ip link add a type veth peer name b && \
-                     tc qdisc add dev a root tbf rate 1gbit burst 512k latency 20ms",
+            script: "ip netns add foreread-probe && ip netns del foreread-probe && ip link add probe0 type veth peer name probe1 && \
+                     tc qdisc add dev probe0 root tbf rate 1gbit burst 512k latency 20ms",
             remedy: "sudo --preserve-env cargo xtask test --all",
         },
     },

@@ -92,7 +92,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Who has the samples, where there is somebody.
+    /// Whether anybody was named who has the samples: until then questions wait.
+    pub(crate) fn has_source(&self) -> bool {
+        self.source.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Who has the samples, where there is somebody (still).
     pub(crate) fn source(&self) -> Option<Arc<dyn Serve>> {
         self.source.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade)
     }
@@ -125,8 +130,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers on all `listeners`, by tasks of `runtime`. What others ask for is not held until [`serve`](Self::serve) says
-    /// who has it.
+    /// Answers on all `listeners`, by tasks of `runtime`. What others ask for waits until [`serve`](Self::serve)
+    /// says who has it.
     pub fn start(
         runtime: &Handle,
         identity: Identity,

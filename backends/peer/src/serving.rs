@@ -226,6 +226,10 @@ impl Serving {
 
     /// Hands what is due first to the engine; `false` where there is nothing, or no room.
     fn start(&mut self) -> bool {
+        // A rank that has just met others may be asked before it serves; the timer looks again.
+        if !self.shared.has_source() {
+            return false;
+        }
         let share = self.shared.settings.share;
         let waiting = self.output.waiting() as u64;
         let mut slots: Vec<Slot> = Vec::new();

@@ -60,6 +60,7 @@ pub trait Peers: Debug + Send + Sync + 'static {
     /// nobody uses. Requests need their key, and nothing of the object but its length.
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>>;
 
-    /// Answers what others ask from now on; before, and when `source` is gone, they are told that nothing is held.
+    /// Answers what others ask from now on. Until then their questions wait; when `source` is gone, they are told that nothing
+    /// is held.
     fn serve(&self, source: Weak<dyn Serve>);
 }

@@ -15,6 +15,7 @@ use foreread_planner::LocalPlan;
 use foreread_tier::{Buffers, Context, RecycledBuffers, Tier};
 use futures::Stream;
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
@@ -425,6 +426,9 @@ impl Loader {
     /// # Cancel safety
     /// Dropping the future drops the loader.
     pub async fn close_async(self) -> Report {
+        if !self.left.load(Ordering::Relaxed) {
+            self.leave_async(ranks::FAREWELL).await;
+        }
         if let Some(disk) = &self.disk {
             disk.flush().await;
         }
@@ -464,12 +468,31 @@ impl Loader {
     /// [`close`](Self::close) sees to. None where ranks do not work together, and on other ranks than 0. Blocks the
     /// thread; not for async code.
     pub fn leave(&self, at_most: Duration) -> Option<Merged> {
+        let leaving = self.leaving(at_most)?;
+        // Fails only if the caller's runtime was shut down, and then nobody answers any longer either.
+        self.workers.wait(async move { Ok(leaving.await) }).ok().flatten()
+    }
+
+    /// [`leave`](Self::leave) for async code.
+    ///
+    /// # Cancel safety
+    /// That this rank is done may have been said although nobody waits; it goes on answering as long as the loader lives.
+    pub async fn leave_async(&self, at_most: Duration) -> Option<Merged> {
+        let leaving = self.leaving(at_most)?;
+        // On the run's own runtime, whatever drives the caller; ends with the caller.
+        let mut task = JoinSet::new();
+        task.spawn_on(leaving, self.workers.handle());
+        task.join_next().await?.ok().flatten()
+    }
+
+    fn leaving(
+        &self,
+        at_most: Duration,
+    ) -> Option<impl Future<Output = Option<Merged>> + Send + 'static + use<>> {
         let joint = self.joint.as_ref()?;
         self.left.store(true, Ordering::Relaxed);
         joint.progress(self.steps());
-        let leaving = joint.leave(Merged::of(&self.report()), at_most);
-        // Fails only if the caller's runtime was shut down, and then nobody answers any longer either.
-        self.workers.wait(async move { Ok(leaving.await) }).ok().flatten()
+        Some(joint.leave(Merged::of(&self.report()), at_most))
     }
 
     /// Where samples are kept, and the floor.

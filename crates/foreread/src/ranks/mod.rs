@@ -215,7 +215,7 @@ impl Joint {
         &self,
         own: Merged,
         at_most: Duration,
-    ) -> impl Future<Output = Option<Merged>> + Send + 'static {
+    ) -> impl Future<Output = Option<Merged>> + Send + 'static + use<> {
         let group = Arc::clone(&self.group);
         async move {
             let until = Instant::now() + at_most;

@@ -1,0 +1,50 @@
+//! How ranks end: those that are done answer the others, and nobody is waited for in vain.
+
+use std::time::Duration;
+
+use foreread::peer::Simulated;
+use foreread::{Config, Loader};
+use foreread_tier_testing::FakeOrigin;
+use futures::StreamExt;
+use tokio::time::{Instant, sleep};
+
+use crate::rig::{Job, runtime};
+
+const SAMPLES: u64 = 300;
+
+/// Ranks that keep all samples together, in three epochs.
+fn job(ranks: u32) -> Job {
+    let mut config = Config::default();
+    (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (ranks, 5, 3, 5_000);
+    let memory = vec![SAMPLES * 1000; ranks as usize];
+    let origin = FakeOrigin::uniform(SAMPLES, 100).with_latency(Duration::from_millis(2));
+    Job { network: Simulated::new(1), origin, config, memory }
+}
+
+/// Takes all that is left, a batch in every `pace`.
+async fn train(loader: &mut Loader, pace: Duration) {
+    while let Some(batch) = loader.next().await {
+        batch.unwrap();
+        sleep(pace).await;
+    }
+}
+
+#[test]
+fn a_rank_that_closes_in_async_code_answers_the_others_until_they_are_done() {
+    runtime().block_on(async {
+        let job = job(2);
+        let mut loaders = job.start(None).await.into_iter();
+        let (mut quick, mut slow) = (loaders.next().unwrap(), loaders.next().unwrap());
+        let began = Instant::now();
+        let quick = tokio::spawn(async move {
+            train(&mut quick, Duration::ZERO).await;
+            quick.close_async().await;
+            began.elapsed()
+        });
+        train(&mut slow, Duration::from_millis(100)).await;
+        let trained = began.elapsed();
+        slow.close_async().await;
+        assert!(quick.await.unwrap() >= trained);
+        assert_eq!(job.origin.counts().tally().requests, SAMPLES, "each sample once");
+    });
+}

@@ -1,0 +1,116 @@
+//! A job: what all ranks have in common, and how one of them starts.
+
+use std::sync::Arc;
+
+use foreread::oracle::{Phase, PhaseKind, Run, Schedule};
+use foreread::peer::Simulated;
+use foreread::types::{DatasetId, Rank, SampleId};
+use foreread::{Builder, Config, Loader, Meeting, Memory, State};
+use foreread_tier_testing::FakeOrigin;
+use tokio::runtime::{Handle, Runtime};
+
+use crate::fakes::Fakes;
+
+/// Where the dataset is.
+const URL: &str = "fake://train";
+
+/// A delivered sample, with the epoch that it was delivered in.
+pub type Delivered = (u64, SampleId);
+
+/// Ranks as values: each is on a host of its own, `n0`, `n1` ...
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub network: Simulated,
+    pub origin: FakeOrigin,
+    /// Rank 0's; others differ in the rank, and in `memory`.
+    pub config: Config,
+    /// By rank, in bytes.
+    pub memory: Vec<u64>,
+}
+
+/// The name of a rank's host.
+pub fn host(rank: u32) -> String {
+    format!("n{rank}")
+}
+
+impl Job {
+    pub fn ranks(&self) -> u32 {
+        self.config.world_size
+    }
+
+    fn of_rank(&self, rank: u32) -> Config {
+        let mut config = self.config.clone();
+        (config.rank, config.memory) = (rank, Memory::Bytes(self.memory[rank as usize]));
+        config
+    }
+
+    /// One rank, as its launcher would start it.
+    pub fn builder(&self, rank: u32) -> Builder {
+        let (config, ranks) = (self.of_rank(rank), self.ranks());
+        let environment = |name: &str| match name {
+            "RANK" => Some(rank.to_string()),
+            "WORLD_SIZE" => Some(ranks.to_string()),
+            "TORCHELASTIC_RUN_ID" => Some(format!("test-{}", std::process::id())),
+            "FOREREAD_MEET" => Some(format!("{}:29000", host(0))),
+            "FOREREAD_TOKEN" => Some("the token of these ranks".to_owned()),
+            _ => None,
+        };
+        let meeting = Meeting::of(&config, &environment).unwrap();
+        let fakes = Fakes::default().with(URL, Arc::new(self.origin.clone()));
+        let builder =
+            Loader::builder(URL).config(config).registry(fakes.registry()).runtime(Handle::current());
+        match meeting {
+            Some(meeting) => builder.together(meeting.network(self.network.host(host(rank)))),
+            // A rank alone meets nobody.
+            None => builder,
+        }
+    }
+
+    /// All ranks, from where `state` says.
+    pub async fn start(&self, state: Option<&State>) -> Vec<Loader> {
+        let starting: Vec<_> = (0..self.ranks())
+            .map(|rank| {
+                let mut builder = self.builder(rank);
+                if let Some(state) = state.filter(|_| rank == 0) {
+                    builder = builder.resume(state.clone());
+                }
+                tokio::spawn(builder.start_async())
+            })
+            .collect();
+        let mut loaders = Vec::new();
+        for starting in starting {
+            loaders.push(starting.await.unwrap().unwrap());
+        }
+        loaders
+    }
+
+    /// What a rank must deliver, by the arithmetic alone.
+    pub fn expected(&self, rank: u32) -> Vec<Delivered> {
+        let Config { sampler, seed, epochs, deal, .. } = self.config;
+        let phase = Phase {
+            kind: PhaseKind::Train,
+            dataset: DatasetId(0),
+            sampler: foreread::sampler(sampler, self.origin.samples(), seed).unwrap(),
+            batch_size: Some(self.config.batch_size),
+            drop_last: self.config.drop_last,
+        };
+        let schedule = Arc::new(Schedule::new(epochs, vec![phase]).unwrap());
+        let run = Run::new(schedule, deal, self.ranks(), Rank(rank)).unwrap();
+        let of_pass = |pass: foreread::oracle::Pass| {
+            let stream = run.stream(&pass).unwrap();
+            (0..stream.len()).map(move |at| (pass.epoch, stream.at(at))).collect::<Vec<_>>()
+        };
+        run.passes().flat_map(of_pass).collect()
+    }
+}
+
+/// One thread and a clock that stands still while anything can be done.
+pub fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        // A thousand ranks plan, and two do so at a time.
+        .max_blocking_threads(2)
+        .build()
+        .unwrap()
+}

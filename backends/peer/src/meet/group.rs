@@ -21,7 +21,7 @@ use super::launcher::Launched;
 use super::listen::Ground;
 use super::other::Other;
 use super::roster::Roster;
-use super::run::{Outbox, run};
+use super::run::{Heard, Outbox, run};
 use crate::{Asker, Counters, Identity, Network, PeerTier, Server};
 
 /// How long the last words may take.
@@ -60,8 +60,17 @@ pub(super) enum Side {
 
 #[derive(Debug)]
 enum Running {
-    First { hub: Arc<Hub>, _admitting: Option<Admitting>, _following: Task },
-    Other { outbox: watch::Sender<Outbox>, reported: watch::Receiver<bool>, task: Mutex<Option<Task>> },
+    First {
+        hub: Arc<Hub>,
+        _admitting: Option<Admitting>,
+        _following: Task,
+    },
+    Other {
+        outbox: watch::Sender<Outbox>,
+        reported: watch::Receiver<bool>,
+        lost: watch::Receiver<bool>,
+        task: Mutex<Option<Task>>,
+    },
 }
 
 /// The ranks of a run, which have started together.
@@ -101,10 +110,12 @@ impl Group {
                 Running::First { hub, _admitting: admitting, _following: following }
             }
             Side::Other(other) => {
-                let (outbox, heard) = watch::channel(Outbox::default());
-                let (report, reported) = watch::channel(false);
-                let task = Task(context.runtime.spawn(run(*other, Arc::clone(&roster), heard, report)));
-                Running::Other { outbox, reported, task: Mutex::new(Some(task)) }
+                let (outbox, told) = watch::channel(Outbox::default());
+                let (reported, has_report) = watch::channel(false);
+                let (lost, is_lost) = watch::channel(false);
+                let heard = Heard { reported, lost };
+                let task = Task(context.runtime.spawn(run(*other, Arc::clone(&roster), told, heard)));
+                Running::Other { outbox, reported: has_report, lost: is_lost, task: Mutex::new(Some(task)) }
             }
         };
         let counters = parts.server.as_ref().map(|server| Arc::clone(server.counters())).unwrap_or_default();
@@ -175,6 +186,30 @@ impl Group {
                 return reports;
             }
             look(&mut arrivals, until).await;
+        }
+    }
+
+    /// Waits until there has been no connection to rank 0 for so long without a break; for ever on rank 0.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost but the time.
+    pub async fn lost_first(&self, this_long: Duration) {
+        let Running::Other { lost, .. } = &self.running else { return std::future::pending().await };
+        let mut lost = lost.clone();
+        loop {
+            if lost.wait_for(|lost| *lost).await.is_err() {
+                // The connection was put down, not lost.
+                return std::future::pending().await;
+            }
+            let back = async {
+                if lost.wait_for(|lost| !*lost).await.is_err() {
+                    // Rank 0 does not want this rank back.
+                    std::future::pending::<()>().await;
+                }
+            };
+            if timeout(this_long, back).await.is_err() {
+                return;
+            }
         }
     }
 

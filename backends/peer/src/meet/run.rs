@@ -34,20 +34,31 @@ pub(super) struct Outbox {
     pub end: bool,
 }
 
-/// Speaks to rank 0 until the run ends. `reported` becomes true when rank 0 has the report.
+/// What the rest of this rank learns of rank 0.
+#[derive(Debug)]
+pub(super) struct Heard {
+    /// Rank 0 has the report.
+    pub reported: watch::Sender<bool>,
+    /// There is no connection to it.
+    pub lost: watch::Sender<bool>,
+}
+
+/// Speaks to rank 0 until the run ends.
 pub(super) async fn run(
     mut other: Other,
     roster: Arc<Roster>,
     mut outbox: watch::Receiver<Outbox>,
-    reported: watch::Sender<bool>,
+    heard: Heard,
 ) {
     other.patience = Patience::new(EVER, Box::new(|_| ()));
     other.hello.started = true;
     loop {
         if let Some(link) = other.link.take() {
-            if speak(link, &roster, &mut outbox, &reported).await {
+            heard.lost.send_replace(false);
+            if speak(link, &roster, &mut outbox, &heard.reported).await {
                 return;
             }
+            heard.lost.send_replace(true);
             tracing::warn!("rank 0 does not answer; the run goes on, and its end is not told to the others");
         }
         tokio::select! {

@@ -47,7 +47,8 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// How long a rank that is done keeps answering others that are not.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
 
-/// How long rank 0 may take to say that it has a report, before it counts as gone: longer than it may be silent.
+/// How long rank 0 may take to say that it has a report, or be away, before it counts as gone: longer than it may be
+/// silent.
 const HEARD: Duration = Duration::from_secs(15);
 
 /// Who has not been asked for anything for so long is not needed any more.
@@ -225,13 +226,22 @@ impl Joint {
                 tracing::warn!(
                     "rank 0 does not answer; this rank ends when nobody asks it for samples any more"
                 );
-                return alone(&group, until).await;
+                tokio::select! {
+                    () = quiet(&group) => {}
+                    () = tokio::time::sleep_until(until) => {}
+                }
+                return None;
             }
             let all = match group.rank() {
                 Rank(0) => Some(merged(&group.reports(at_most).await)),
                 _ => None,
             };
-            match group.leave(until.saturating_duration_since(Instant::now())).await {
+            let left = tokio::select! {
+                left = group.leave(until.saturating_duration_since(Instant::now())) => left,
+                // It has the report and will not say that all is over.
+                () = forsaken(&group) => Left::Unheard,
+            };
+            match left {
                 Left::Together => {}
                 Left::Without(ranks) => {
                     tracing::warn!(?ranks, "ends without ranks that have not come to their end");
@@ -244,18 +254,22 @@ impl Joint {
 }
 
 /// Without rank 0 nobody says when all are done: a rank answers as long as it is asked.
-async fn alone(group: &Group, until: Instant) -> Option<Merged> {
+async fn quiet(group: &Group) {
     let served = || group.counters().read().served;
     let mut before = served();
-    while Instant::now() < until {
+    loop {
         tokio::time::sleep(QUIET).await;
         let now = served();
-        if now == before {
-            break;
+        if std::mem::replace(&mut before, now) == now {
+            return;
         }
-        before = now;
     }
-    None
+}
+
+/// Waits until rank 0 is gone and nobody asks this rank any more.
+async fn forsaken(group: &Group) {
+    group.lost_first(HEARD).await;
+    quiet(group).await;
 }
 
 /// All reports as one; ranks that sent none are not counted.

@@ -48,3 +48,17 @@ fn a_rank_that_closes_in_async_code_answers_the_others_until_they_are_done() {
         assert_eq!(job.origin.counts().tally().requests, SAMPLES, "each sample once");
     });
 }
+
+#[test]
+fn a_rank_that_has_reported_does_not_wait_ten_minutes_for_a_rank_0_that_died() {
+    runtime().block_on(async {
+        let mut loaders = job(3).start(None).await;
+        let (done, mut others) = (loaders.remove(1), loaders);
+        let leaving = tokio::spawn(async move { done.leave_async(Duration::from_secs(600)).await });
+        sleep(Duration::from_secs(1)).await;
+        drop(others.remove(0));
+        let began = Instant::now();
+        assert!(leaving.await.unwrap().is_none());
+        assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+    });
+}

@@ -59,6 +59,11 @@ const LONG: &[Long] = &[
         test: "a_thousand_random_points_go_on_as_the_uninterrupted_run",
     },
     Long {
+        name: "1,000 runs of ranks whose network and machines fail",
+        file: "crates/foreread/tests/ranks/faults.rs",
+        test: "whatever_happens_to_ranks_the_others_get_what_is_theirs",
+    },
+    Long {
         name: "PyTorch's order, 3,000 cases",
         file: "integration-tests/tests/it/needs_torch.rs",
         test: "order_equals_distributed_sampler_for_random_cases",

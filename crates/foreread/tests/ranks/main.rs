@@ -6,4 +6,5 @@
 mod ends;
 #[path = "../endurance/rig.rs"]
 mod fakes;
+mod faults;
 mod rig;

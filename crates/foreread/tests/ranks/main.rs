@@ -7,4 +7,5 @@ mod ends;
 #[path = "../endurance/rig.rs"]
 mod fakes;
 mod faults;
+mod resume;
 mod rig;

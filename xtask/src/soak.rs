@@ -64,6 +64,11 @@ const LONG: &[Long] = &[
         test: "whatever_happens_to_ranks_the_others_get_what_is_theirs",
     },
     Long {
+        name: "a thousand ranks in one process",
+        file: "crates/foreread/tests/ranks/thousand.rs",
+        test: "a_thousand_ranks_meet_plan_and_step_in_two_gibibytes",
+    },
+    Long {
         name: "PyTorch's order, 3,000 cases",
         file: "integration-tests/tests/it/needs_torch.rs",
         test: "order_equals_distributed_sampler_for_random_cases",

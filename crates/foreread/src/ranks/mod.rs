@@ -20,7 +20,7 @@ use foreread_peer::meet::{
     Group, Joining, Launched, Left, MeetError, Settings, Surroundings, Waiting, given_token,
 };
 use foreread_peer::{Counters, Network, Settings as Bounds, System, Token};
-use foreread_planner::{Cluster, LocalPlan};
+use foreread_planner::LocalPlan;
 use foreread_tier::{Context, Peers};
 use foreread_types::{Rank, Sizes, StoreId};
 use serde::{Deserialize, Serialize};
@@ -305,7 +305,7 @@ pub(crate) async fn prepare(
     let mut joining = Joining::join(settings).await?;
     let run = Run { targets, config, registry, context };
     match run.prepare(&mut joining, resume, progress).await {
-        Ok(ready) => ready.start(joining, context).await,
+        Ok(prepared) => start(prepared, joining, context).await,
         Err(error) => {
             // Or the others would wait for this rank until their deadline.
             joining.give_up(&error.to_string()).await;
@@ -336,19 +336,13 @@ struct Run<'a> {
     context: &'a Context,
 }
 
-/// A run before the others have said that theirs is the same.
-struct Unstarted {
-    prepared: Prepared,
-    whole: Cluster,
-}
-
 impl Run<'_> {
     async fn prepare(
         self,
         joining: &mut Joining,
         resume: Option<State>,
         progress: impl FnMut(Progress) + Send,
-    ) -> Result<Unstarted> {
+    ) -> Result<Prepared> {
         let (config, context) = (&self.config, self.context);
         let shared = Shared::new(config, context);
         let (told, opened) = self.datasets(joining, &shared, resume, progress).await?;
@@ -376,16 +370,19 @@ impl Run<'_> {
         let levels = described.stores[0].levels.iter().map(|level| (level.name.clone(), level.capacity));
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
         let offer = Offer::new(own.to_string(), levels.collect(), held).encode();
-        let offers = joining.exchange(offer.into(), |offers| bundle(&offers).into()).await?;
-        let offers = unbundle(&offers).map_err(|_| unreadable(&"what ranks keep makes no sense"))?;
-        let whole = offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK);
-        let (planning_config, planning_whole) = (config.clone(), whole.clone());
+        let whole = {
+            // Gone before planning: of a thousand ranks they are megabytes, on each.
+            let offers = joining.exchange(offer.into(), |offers| bundle(&offers).into()).await?;
+            let offers = unbundle(&offers).map_err(|_| unreadable(&"what ranks keep makes no sense"))?;
+            offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK)
+        };
+        let planning_config = config.clone();
         let (of_run, of_state) = (config.clone(), catalogs);
         let planning = context.runtime.spawn_blocking(move || {
             let start = |schedule: &Schedule| {
                 told.state.map(|state| state.position(&of_run, &of_state, schedule)).transpose()
             };
-            Planned::joint(planning_config, &sizes, &place, planning_whole, start)
+            Planned::joint(planning_config, &sizes, &place, whole, start)
         });
         let planned = working(joining, "plans", planning)
             .await
@@ -395,10 +392,7 @@ impl Run<'_> {
         }
         let caches = caches(&planned, disk.as_ref());
         let blocks = BlockTable::default();
-        Ok(Unstarted {
-            prepared: Prepared { planned, opened, caches, disk, shared, blocks, joint: None },
-            whole,
-        })
+        Ok(Prepared { planned, opened, caches, disk, shared, blocks, joint: None })
     }
 
     /// The datasets, listed by rank 0 for all.
@@ -469,19 +463,18 @@ impl Run<'_> {
     }
 }
 
-impl Unstarted {
-    async fn start(self, joining: Joining, context: &Context) -> Result<Prepared> {
-        let Self { prepared, whole } = self;
-        let stores: Vec<StoreId> = whole.stores.iter().map(|store| store.id).collect();
-        let group = Arc::new(joining.start(&stores, context).await?);
-        let locality = match prepared.planned.plan() {
-            LocalPlan::Together { plan, .. } if prepared.planned.config.locality => {
-                Some(Arc::new(LocalDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
-            }
-            _ => None,
-        };
-        let peers: Arc<dyn Peers> = Arc::new(Guarded::new(Arc::clone(&group), context.seed));
-        let others = Others { peers, stores: stores.into(), locality, budget: SERVING };
-        Ok(Prepared { joint: Some(Joint { group, others }), ..prepared })
-    }
+/// Begins with the others, when all have said that their runs are the same.
+async fn start(prepared: Prepared, joining: Joining, context: &Context) -> Result<Prepared> {
+    let whole = &prepared.planned.cluster;
+    let stores: Vec<StoreId> = whole.stores.iter().map(|store| store.id).collect();
+    let group = Arc::new(joining.start(&stores, context).await?);
+    let locality = match prepared.planned.plan() {
+        LocalPlan::Together { plan, .. } if prepared.planned.config.locality => {
+            Some(Arc::new(LocalDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
+        }
+        _ => None,
+    };
+    let peers: Arc<dyn Peers> = Arc::new(Guarded::new(Arc::clone(&group), context.seed));
+    let others = Others { peers, stores: stores.into(), locality, budget: SERVING };
+    Ok(Prepared { joint: Some(Joint { group, others }), ..prepared })
 }

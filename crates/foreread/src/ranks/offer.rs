@@ -93,7 +93,9 @@ pub(crate) fn cluster(figures: Cluster, kinds: &[Level], offers: &[Offer], persi
             let kind = kinds.iter().find(|kind| kind.name == *name)?;
             Some(Level { capacity: *capacity, ..kind.clone() })
         };
-        let levels: Vec<Level> = offer.levels.iter().filter_map(level).collect();
+        // No room for more than there are: each rank has this table of all.
+        let mut levels = Vec::with_capacity(offer.levels.len());
+        levels.extend(offer.levels.iter().filter_map(level));
         let lasting = levels.iter().position(|level| level.name == persistent);
         if let Some(level) = lasting {
             for (dataset, ids) in (0..).zip(&offer.held) {

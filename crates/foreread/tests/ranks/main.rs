@@ -9,3 +9,4 @@ mod fakes;
 mod faults;
 mod resume;
 mod rig;
+mod thousand;

@@ -289,6 +289,9 @@ pub struct Load {
     /// SIGINT, and at the end
     #[arg(long, value_name = "FILE")]
     pub state: Option<String>,
+    /// Write the report as JSON to this file instead of standard output; %r stands for the rank
+    #[arg(long, value_name = "FILE")]
+    pub report_file: Option<String>,
     /// Whether ranks that can find each other share their caches: auto or off [default: auto]
     #[arg(long, value_name = "WHEN")]
     pub peers: Option<String>,
@@ -303,6 +306,7 @@ impl Load {
             ("ids", self.ids.clone()),
             ("state", self.state.clone()),
             ("peers", self.peers.clone()),
+            ("report-file", self.report_file.clone()),
         ]);
         given
     }

@@ -14,6 +14,7 @@ const OWN: &[Knob] = &[
     ("digest", Some("false"), "add each epoch's SHA-256 to the report"),
     ("ids", Some("false"), "add each epoch's delivered ids to the report"),
     ("state", None, "where the run's state is kept"),
+    ("report-file", None, "where the report is written instead of standard output; %r is the rank"),
     ("peers", Some("auto"), "whether ranks that find each other share their caches: auto or off"),
     ("samples", None, "how many samples there are, where there is no dataset"),
     ("sample-bytes", None, "how long each is"),

@@ -27,6 +27,12 @@ impl Signals {
         Ok(Self(noted))
     }
 
+    /// Whether a signal has come, for who looks from elsewhere.
+    pub fn flag(&self) -> impl Fn() -> bool + Send + 'static + use<> {
+        let noted = Arc::clone(&self.0);
+        move || noted.load(Ordering::Relaxed) != 0
+    }
+
     /// Fails if a signal has come.
     pub fn check(&self) -> Result<()> {
         anyhow::ensure!(self.noted().is_none(), "interrupted");

@@ -29,6 +29,9 @@ use crate::report::{Adapted, Report, Whole};
 use crate::runtime::Workers;
 use crate::state::State;
 
+/// How often a rank that leaves looks whether it is interrupted.
+const GLANCE: Duration = Duration::from_millis(100);
+
 /// Settings for a run; made by [`Loader::builder`].
 ///
 /// Whatever is not set is as [`Config::default`] says.
@@ -391,6 +394,7 @@ impl Loader {
             samples: self.catalogs[0].len(),
             dataset_bytes: self.catalogs[0].total_bytes(),
             floor: self.floor,
+            planned: self.inner.plan().origin_bytes(),
         };
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
         let disk = self.disk.as_ref().map(crate::disk::Disk::report);
@@ -455,7 +459,17 @@ impl Loader {
 
     /// Steps that this rank has completed, over all passes.
     fn steps(&self) -> u64 {
-        self.inner.report().passes.iter().map(|pass| pass.batches).sum()
+        let Some((last, index)) = self.inner.last_taken() else { return 0 };
+        let before = self.inner.run().passes().take(last).map(|pass| pass.batches);
+        before.fold(0, u64::saturating_add) + index + 1
+    }
+
+    /// Says to rank 0 that this rank has completed the step of the batch that it took last; costs next to nothing, and
+    /// nothing where ranks do not work together.
+    pub fn step_done(&self) {
+        if let Some(joint) = &self.joint {
+            joint.progress(self.steps());
+        }
     }
 
     /// Whether this rank works together with others.
@@ -471,6 +485,28 @@ impl Loader {
         let leaving = self.leaving(at_most)?;
         // Fails only if the caller's runtime was shut down, and then nobody answers any longer either.
         self.workers.wait(async move { Ok(leaving.await) }).ok().flatten()
+    }
+
+    /// The same for a program that may be interrupted: as soon as `interrupted` says so, it takes `haste` at most.
+    pub fn leave_unless(
+        &self,
+        at_most: Duration,
+        haste: Duration,
+        interrupted: impl Fn() -> bool + Send + 'static,
+    ) -> Option<Merged> {
+        let (leaving, hurrying) = (self.leaving(at_most)?, self.leaving(haste)?);
+        let interrupt = async move {
+            while !interrupted() {
+                tokio::time::sleep(GLANCE).await;
+            }
+        };
+        let either = async move {
+            tokio::select! {
+                all = leaving => all,
+                () = interrupt => hurrying.await,
+            }
+        };
+        self.workers.wait(async move { Ok(either.await) }).ok().flatten()
     }
 
     /// [`leave`](Self::leave) for async code.

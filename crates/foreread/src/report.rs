@@ -20,6 +20,8 @@ pub struct Report {
     pub dataset_bytes: u64,
     /// The fewest origin bytes any policy can read for this run, over all ranks.
     pub floor_origin_bytes: u64,
+    /// What the plan reads from the origin: this rank's, or that of all ranks where they work together.
+    pub planned_origin_bytes: u64,
     /// Bytes that this rank has read from the origin.
     pub origin_bytes: u64,
     /// Requests that this rank has sent to the origin.
@@ -241,6 +243,7 @@ pub(crate) struct Whole {
     pub(crate) samples: u64,
     pub(crate) dataset_bytes: u64,
     pub(crate) floor: u64,
+    pub(crate) planned: u64,
 }
 
 impl Report {
@@ -251,6 +254,7 @@ impl Report {
             samples: whole.samples,
             dataset_bytes: whole.dataset_bytes,
             floor_origin_bytes: whole.floor,
+            planned_origin_bytes: whole.planned,
             origin_bytes: origin.bytes,
             origin_requests: origin.requests,
             skipped: run.skipped,

@@ -225,11 +225,19 @@ impl Rules {
         let mut switch = self.switch();
         let change = switch.answered(Instant::now(), epoch, sign);
         self.marred.store(switch.state != State::Closed { failures: 0 }, Relaxed);
+        let first = switch.openings == 1;
         drop(switch);
         match (change, result) {
             (Some(Change::Opened(wait)), Err(error)) => {
                 self.openings.increment(1);
-                tracing::warn!(tier = self.tier, whom = self.whom, ?wait, %error, "not asked for a while");
+                let why = error.detail().unwrap_or_default();
+                // Once until it answers again: that it still does not is no news.
+                match first {
+                    true => tracing::warn!(tier = self.tier, whom = self.whom, why, "not asked for a while"),
+                    false => {
+                        tracing::debug!(tier = self.tier, whom = self.whom, ?wait, why, "still not asked")
+                    }
+                }
             }
             (Some(Change::Closed), _) => {
                 tracing::info!(tier = self.tier, whom = self.whom, "asked again: it answers");

@@ -141,6 +141,11 @@ impl Loader {
         self.handover.report()
     }
 
+    /// The pass of the last batch that was taken, by its index in the run, and the batch's number in it.
+    pub fn last_taken(&self) -> Option<(usize, u64)> {
+        self.handover.last_taken()
+    }
+
     /// Where the run stands: after the last batch that was taken. A later run resumes there.
     pub fn position(&self) -> Position {
         let last = self.handover.last_taken().and_then(|(pass, index)| Some((self.run.pass(pass)?, index)));

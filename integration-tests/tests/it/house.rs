@@ -51,6 +51,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-local",
             "foreread-s3",
             "foreread-opendal",
+            "foreread-peer",
         ],
     ),
     ("foreread-cli", &["foreread-types", "foreread", "foreread-simulator"]),

@@ -22,13 +22,19 @@ fn mpirun(ranks: u32, samples: &Samples, arguments: &[&str]) -> Option<Vec<Value
     };
     let mut command = Command::new(mpirun);
     command.args(["-n", &ranks.to_string(), "--oversubscribe", "--allow-run-as-root"]);
-    command.arg(binary()).arg("load").arg(samples.path()).args(["--report", "json"]).args(arguments);
+    // Each to a file of its own: mpirun mixes what several ranks print, where it is long.
+    let reports = tempfile::tempdir().unwrap();
+    let file = reports.path().join("%r");
+    command.arg(binary()).arg("load").arg(samples.path()).arg("--report-file").arg(&file).args(arguments);
     clean(&mut command).current_dir(std::env::temp_dir());
-    let said = watch(&mut command, Duration::from_secs(120), |_| ()).ok();
-    let mut reports: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    reports.sort_by_key(|report| number(report, "/rank"));
-    assert_eq!(reports.len(), ranks as usize);
-    Some(reports)
+    watch(&mut command, Duration::from_secs(120), |_| ()).ok();
+    let report = |rank: u32| {
+        let text = std::fs::read_to_string(reports.path().join(rank.to_string())).unwrap();
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(number(&report, "/rank"), u64::from(rank));
+        report
+    };
+    Some((0..ranks).map(report).collect())
 }
 
 /// Five epochs in batches of 32 with so much memory a rank, the origin held to 100 MB/s over all.

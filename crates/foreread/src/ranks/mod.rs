@@ -47,9 +47,11 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// How long a rank that is done keeps answering others that are not.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
 
-/// How long rank 0 may take to say that it has a report, or be away, before it counts as gone: longer than it may be
-/// silent.
+/// How long rank 0 may take to say that it has a report, before it counts as gone: longer than it may be silent.
 const HEARD: Duration = Duration::from_secs(15);
+
+/// How long the connection to rank 0 may be broken at a run's end, before it counts as gone.
+const LOST: Duration = Duration::from_secs(3);
 
 /// Who has not been asked for anything for so long is not needed any more.
 const QUIET: Duration = Duration::from_secs(5);
@@ -222,7 +224,11 @@ impl Joint {
             let until = Instant::now() + at_most;
             // Numbers and strings alone: it cannot fail.
             let report = serde_json::to_vec(&own).unwrap_or_default();
-            if !group.report(report.into(), at_most.min(HEARD)).await {
+            let heard = tokio::select! {
+                heard = group.report(report.into(), at_most.min(HEARD)) => heard,
+                () = group.lost_first(LOST) => false,
+            };
+            if !heard {
                 tracing::warn!(
                     "rank 0 does not answer; this rank ends when nobody asks it for samples any more"
                 );
@@ -268,7 +274,7 @@ async fn quiet(group: &Group) {
 
 /// Waits until rank 0 is gone and nobody asks this rank any more.
 async fn forsaken(group: &Group) {
-    group.lost_first(HEARD).await;
+    group.lost_first(LOST).await;
     quiet(group).await;
 }
 
@@ -444,7 +450,7 @@ impl Run<'_> {
                         crate::origin::names(std::slice::from_ref(target), catalog)?
                     }
                     (Some(target), None) => target.clone(),
-                    (None, Some(catalog)) => format!("none, and not {}", catalog.base_url()),
+                    (None, Some(_)) => "none".to_owned(),
                     (None, None) => "none".to_owned(),
                 },
             ),
@@ -455,6 +461,7 @@ impl Run<'_> {
             ("drop-last", config.drop_last.to_string()),
             ("deal", if config.locality { "locality".to_owned() } else { config.deal.to_string() }),
             ("look-ahead", config.look_ahead.to_string()),
+            ("on-error", format!("{:?}", config.on_error).to_lowercase()),
         ];
         if let Some(state) = &told.state {
             words.push(("state", format!("epoch {}, {} samples", state.epoch(), state.consumed())));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use foreread::{Batch, Config, Error, Loader, Prepared, Report, State};
 use sha2::{Digest, Sha256};
 
@@ -32,12 +32,14 @@ pub fn run(options: &Load) -> Result<ExitCode> {
         Wanted { digest: knobs.parse("digest")?.unwrap_or(false), ids: knobs.parse("ids")?.unwrap_or(false) };
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
     let (compute, rank, world_size) = (config.compute, config.rank, config.world_size);
-    let (mut builder, together) = ranks::gather(Loader::builder(&options.target), &config, &knobs)?;
+    let (mut builder, company) = ranks::gather(Loader::builder(&options.target), &config, &knobs)?;
+    let together = company.is_together();
     if state.is_some() && world_size > 1 && !together {
         // Each rank has come another way, and nothing tells them the lowest step that all have completed.
         let why = "ranks that do not work together cannot agree on one; see --peers";
         return Err(knobs.refuse("state", why).into());
     }
+    company.advise();
     // Where ranks work together, the first speaks for all.
     let first = rank == 0 || !together;
     let keeps = state.is_some();
@@ -58,6 +60,7 @@ pub fn run(options: &Load) -> Result<ExitCode> {
             writeln!(out, "nothing is left of this run; --epochs prolongs it")?;
         }
     }
+    let who = if together { format!("rank {rank} of {world_size}: ") } else { String::new() };
     let loader = ready.start();
     // From here on there is something to be saved. The first time at once, so that a path that cannot be written is
     // found out before hours of work.
@@ -72,10 +75,10 @@ pub fn run(options: &Load) -> Result<ExitCode> {
         let kept = session.keeper.keep(&session.loader);
         ended = pass?;
         kept?;
-        if !json && first {
+        if !json && (first || wanted.digest || wanted.ids) {
             let report = session.report();
             for epoch in &report.epochs[shown..] {
-                text::line(&mut out, epoch)?;
+                text::line(&mut out, &who, epoch)?;
             }
             shown = report.epochs.len();
             out.flush()?;
@@ -84,10 +87,14 @@ pub fn run(options: &Load) -> Result<ExitCode> {
             break;
         }
     }
-    let all = ranks::leave(&session.loader, ended.is_some());
+    let all = ranks::leave(&session.loader, session.keeper.signals.as_ref());
+    // Once more: by now all ranks have said how far they have come.
     session.keeper.keep(&session.loader)?;
+    let ended = ended.or_else(|| session.keeper.signalled().filter(|_| together));
     let report = Report { all_ranks: all, ..session.end() };
-    if json {
+    if let Some((path, _)) = knobs.get("report-file") {
+        write_report(&path.replace("%r", &rank.to_string()), &report)?;
+    } else if json {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
     } else if first {
@@ -103,6 +110,13 @@ pub fn run(options: &Load) -> Result<ExitCode> {
         );
     }
     Ok(ended.unwrap_or(ExitCode::SUCCESS))
+}
+
+/// Writes a report to a file of its own: what several ranks write to one pipe is mixed where it is long.
+fn write_report(path: &str, report: &Report) -> Result<()> {
+    let mut text = serde_json::to_vec(report)?;
+    text.push(b'\n');
+    std::fs::write(path, text).with_context(|| format!("the report cannot be written to {path}"))
 }
 
 /// A state that lies in a dataset would be a sample of it the next time that it is listed.
@@ -160,6 +174,7 @@ impl Session {
             if !self.compute.is_zero() {
                 std::thread::sleep(self.compute);
             }
+            self.loader.step_done();
         }
         Ok(None)
     }

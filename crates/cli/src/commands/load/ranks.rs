@@ -10,51 +10,86 @@ use anyhow::Result;
 use foreread::Meeting;
 use foreread::{Builder, Config, Knobs, Loader, Merged};
 
+use crate::signals::Signals;
+
 /// How long a rank that is done answers others that are not.
 const FAREWELL: Duration = Duration::from_secs(600);
 
 /// The same after a signal: who sent it waits.
 const HASTE: Duration = Duration::from_secs(5);
 
-/// The first seconds of waiting are everyone's; then what is waited for is said this often.
+/// The first seconds of waiting are everyone's; then what is waited for is said, each time after twice as long.
 #[cfg(feature = "peer")]
 const SAID: Duration = Duration::from_secs(3);
 
-/// Has the run meet other ranks, if there are any and they can; the second says whether.
-#[cfg(feature = "peer")]
-pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result<(Builder, bool)> {
-    match knobs.get("peers").map_or("auto", |(value, _)| value) {
-        "off" => return Ok((builder, false)),
-        "auto" => {}
-        _ => return Err(knobs.refuse("peers", "it is auto or off").into()),
+/// How a rank stands to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Company {
+    /// There are no others, or it is to do without.
+    Alone,
+    /// There are, and nothing says where they could meet.
+    #[cfg(feature = "peer")]
+    Unmet,
+    /// It works together with them.
+    #[cfg(feature = "peer")]
+    Together,
+}
+
+impl Company {
+    pub(super) fn is_together(self) -> bool {
+        #[cfg(feature = "peer")]
+        return self == Self::Together;
+        #[cfg(not(feature = "peer"))]
+        false
     }
-    let environment = |name: &str| std::env::var(name).ok();
-    let Some(meeting) = Meeting::of(config, &environment)? else {
-        if config.world_size > 1 {
+
+    /// Says what could be better.
+    pub(super) fn advise(self) {
+        #[cfg(feature = "peer")]
+        if self == Self::Unmet {
             tracing::warn!(
                 "ranks read for themselves: nothing says where they could meet; set FOREREAD_MEET to rank 0's \
                  host:port and FOREREAD_TOKEN to a secret, or FOREREAD_MEET to a directory that all ranks see"
             );
         }
-        return Ok((builder, false));
+    }
+}
+
+/// Has the run meet other ranks, if there are any and they can.
+#[cfg(feature = "peer")]
+pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result<(Builder, Company)> {
+    match knobs.get("peers").map_or("auto", |(value, _)| value) {
+        "off" => return Ok((builder, Company::Alone)),
+        "auto" => {}
+        _ => return Err(knobs.refuse("peers", "it is auto or off").into()),
+    }
+    let environment = |name: &str| std::env::var(name).ok();
+    let meeting = Meeting::of(config, &environment)
+        .map_err(|error| anyhow::anyhow!("{error}; or have each rank read for itself, with --peers off"))?;
+    let Some(meeting) = meeting else {
+        let company = if config.world_size > 1 { Company::Unmet } else { Company::Alone };
+        return Ok((builder, company));
     };
-    let mut said = std::time::Instant::now();
+    let (mut said, mut pause) = (std::time::Instant::now(), SAID);
     let meeting = meeting.progress(move |waiting| {
-        if said.elapsed() > SAID {
-            said = std::time::Instant::now();
+        if said.elapsed() > pause {
+            (said, pause) = (std::time::Instant::now(), pause * 2);
             eprintln!("{waiting}");
         }
     });
-    Ok((builder.together(meeting), true))
+    Ok((builder.together(meeting), Company::Together))
 }
 
 /// Without the feature, every rank is alone.
 #[cfg(not(feature = "peer"))]
-pub(super) fn gather(builder: Builder, _: &Config, _: &Knobs) -> Result<(Builder, bool)> {
-    Ok((builder, false))
+pub(super) fn gather(builder: Builder, _: &Config, _: &Knobs) -> Result<(Builder, Company)> {
+    Ok((builder, Company::Alone))
 }
 
-/// Waits until others are done; in haste after a signal.
-pub(super) fn leave(loader: &Loader, haste: bool) -> Option<Merged> {
-    loader.leave(if haste { HASTE } else { FAREWELL })
+/// Waits until others are done; in haste once a signal has come.
+pub(super) fn leave(loader: &Loader, signals: Option<&Signals>) -> Option<Merged> {
+    match signals {
+        Some(signals) => loader.leave_unless(FAREWELL, HASTE, signals.flag()),
+        None => loader.leave(FAREWELL),
+    }
 }

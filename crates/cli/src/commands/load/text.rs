@@ -31,7 +31,7 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared) -> Result<()> {
 }
 
 /// One epoch, in one line.
-pub(super) fn line(out: &mut impl Write, epoch: &EpochReport) -> Result<()> {
+pub(super) fn line(out: &mut impl Write, who: &str, epoch: &EpochReport) -> Result<()> {
     let rate = |amount: u64| if epoch.seconds > 0.0 { amount as f64 / epoch.seconds } else { 0.0 };
     let share = |count: foreread::CountReport| match epoch.samples {
         0 => 0.0,
@@ -48,7 +48,7 @@ pub(super) fn line(out: &mut impl Write, epoch: &EpochReport) -> Result<()> {
     let from: Vec<String> = from.map(|(name, count)| format!("{name} {:.1} %", share(*count))).collect();
     writeln!(
         out,
-        "epoch {:<3} {:10} {} samples in {:.2} s: {:.0} samples/s, {}/s; stalled {:.2} s; {}{}",
+        "{who}epoch {:<3} {:10} {} samples in {:.2} s: {:.0} samples/s, {}/s; stalled {:.2} s; {}{}",
         epoch.epoch,
         epoch.phase,
         epoch.samples,
@@ -61,19 +61,24 @@ pub(super) fn line(out: &mut impl Write, epoch: &EpochReport) -> Result<()> {
     )?;
     if let Some(ids) = &epoch.ids {
         let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
-        writeln!(out, "ids {}", ids.join(" "))?;
+        writeln!(out, "{who}ids {}", ids.join(" "))?;
     }
     Ok(())
 }
 
 /// What the run has read in all, and what it has found out.
 pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
+    let floor = ByteSize(report.floor_origin_bytes);
+    let bound = match &report.all_ranks {
+        // The floor is of all ranks together.
+        Some(_) => format!(" by rank {}", report.rank),
+        None => format!(" (the floor is {floor})"),
+    };
     writeln!(
         out,
-        "origin       {} in {} requests (the floor is {}); {} retried, {}{} skipped, {} substituted",
+        "origin       {} in {} requests{bound}; {} retried, {}{} skipped, {} substituted",
         ByteSize(report.origin_bytes),
         report.origin_requests,
-        ByteSize(report.floor_origin_bytes),
         report.retried,
         if report.hedged > 0 { format!("{} sent twice, ", report.hedged) } else { String::new() },
         report.skipped,
@@ -82,12 +87,13 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
     if let Some(all) = &report.all_ranks {
         writeln!(
             out,
-            "all ranks    {} of {}: {} in {} requests from the origin, {:.2} x the floor",
+            "all ranks    {} of {}: {} in {} requests from the origin (planned were {}; the floor, all look-ahead counted as a cache, is \
+             {floor})",
             all.ranks,
             report.world_size,
             ByteSize(all.origin_bytes),
             all.origin_requests,
-            all.origin_bytes as f64 / report.floor_origin_bytes.max(1) as f64
+            ByteSize(report.planned_origin_bytes),
         )?;
     }
     if let Some(limit) = &report.adapted.origin_parallelism {

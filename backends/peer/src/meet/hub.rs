@@ -363,6 +363,8 @@ impl Hub {
         let place = state.seats.get(rank).and_then(|seat| seat.person.as_ref().map(Person::place));
         let line = format!("rank {rank} ({}) gave up: {why}", place.unwrap_or_default());
         state.failed.get_or_insert(MeetError::new(MeetErrorKind::Refused, line));
+        // It knows why.
+        state.told.insert(rank);
         drop(state);
         self.changed(true);
     }

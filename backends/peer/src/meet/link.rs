@@ -2,7 +2,8 @@
 //!
 //! Both ends speak while their programs compute, so that silence means that a process is gone and not that it is busy. The
 //! price is two tasks for each connection. Whoever drops a [`Link`] ends it; what was given to be sent is sent first, as long
-//! as the other end takes it.
+//! as the other end takes it. Where nothing more can be sent, what came is still to be had: a rank that gives up says why and
+//! closes, and who was speaking to it just then notices the close first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -50,10 +51,14 @@ impl Link {
         let (sender, receiver) = connection.split();
         let (out, outgoing) = mpsc::channel(WAITING);
         let (incoming, come) = mpsc::channel(WAITING);
-        let reader = tokio::spawn(read(receiver, incoming));
+        let mut reader = tokio::spawn(read(receiver, incoming));
         let writer = tokio::spawn(async move {
-            write(sender, outgoing, &moved).await;
             // The stream closes when neither half is left.
+            if write(sender, outgoing, &moved).await.is_none() {
+                // What the other end said before it closed may say why, and lies here unread. One that takes nothing and goes
+                // on speaking is not heard for ever.
+                drop(timeout(SILENCE, &mut reader).await);
+            }
             reader.abort();
         });
         Self { out, come, writer }
@@ -123,16 +128,14 @@ impl Link {
     }
 }
 
-async fn write(mut sender: Sender, mut outgoing: mpsc::Receiver<Outgoing>, moved: &AtomicU64) {
+/// Sends all there is to send; `None` where the other end takes no more of it.
+async fn write(mut sender: Sender, mut outgoing: mpsc::Receiver<Outgoing>, moved: &AtomicU64) -> Option<()> {
     loop {
-        let sent = match timeout(ALIVE, outgoing.recv()).await {
-            Err(_) => send(&mut sender, what::ALIVE, Bytes::new()).await,
-            Ok(None) => return,
-            Ok(Some(Outgoing::Message(text))) => send(&mut sender, what::MESSAGE, text).await,
-            Ok(Some(Outgoing::Bulk(bulk))) => send_bulk(&mut sender, bulk, moved).await,
-        };
-        if sent.is_none() {
-            return;
+        match timeout(ALIVE, outgoing.recv()).await {
+            Err(_) => send(&mut sender, what::ALIVE, Bytes::new()).await?,
+            Ok(None) => return Some(()),
+            Ok(Some(Outgoing::Message(text))) => send(&mut sender, what::MESSAGE, text).await?,
+            Ok(Some(Outgoing::Bulk(bulk))) => send_bulk(&mut sender, bulk, moved).await?,
         }
     }
 }
@@ -153,8 +156,13 @@ async fn send_bulk(sender: &mut Sender, mut bulk: Bytes, moved: &AtomicU64) -> O
 }
 
 async fn read(mut receiver: Receiver, incoming: mpsc::Sender<Incoming>) {
-    // Whatever the reason is that nothing more comes, the channel's end says it.
-    while let Ok(Ok(Some((what, payload)))) = timeout(SILENCE, receiver.receive(LONGEST)).await {
+    loop {
+        let come = tokio::select! {
+            come = timeout(SILENCE, receiver.receive(LONGEST)) => come,
+            () = incoming.closed() => return,
+        };
+        // Whatever the reason is that nothing more comes, the channel's end says it.
+        let Ok(Ok(Some((what, payload)))) = come else { return };
         let item = match what {
             what::ALIVE => continue,
             what::PIECE => Incoming::Piece(payload),

@@ -174,6 +174,35 @@ async fn sockets_of_ranks_that_were_killed_do_not_pile_up() {
     assert!(!dead.exists() && young.exists() && elsewhere.exists());
 }
 
+/// Rank 0 speaks to rank 1 at the very moment at which that one says why it gives up and closes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn why_a_rank_gives_up_is_heard_although_rank_0_is_just_speaking_to_it() {
+    let base = tempfile::tempdir().unwrap();
+    for run in 0..100 {
+        let path = base.path().join(format!("meet{run}"));
+        let ranks = (0..2).map(|rank| {
+            let launched = launched(rank, 2, Rendezvous::Node(vec![path.clone()]));
+            tokio::spawn(async move {
+                let mut joining = Joining::join(settings(launched, None)).await.unwrap();
+                if rank == 1 {
+                    joining.give_up("its disk is full").await;
+                    return None;
+                }
+                for _ in 0..run {
+                    joining.working("listing").await;
+                    tokio::task::yield_now().await;
+                }
+                joining.compare(Vec::new()).await.err()
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        let began = std::time::Instant::now();
+        let error = all(ranks).await.remove(0).unwrap();
+        assert_eq!(error.kind(), MeetErrorKind::Refused, "run {run}, after {:?}: {error}", began.elapsed());
+        assert!(error.to_string().ends_with("gave up: its disk is full"), "run {run}: {error}");
+    }
+}
+
 fn timespec(time: std::time::SystemTime) -> rustix::fs::Timespec {
     let since = time.duration_since(std::time::UNIX_EPOCH).unwrap();
     rustix::fs::Timespec { tv_sec: since.as_secs() as i64, tv_nsec: 0 }

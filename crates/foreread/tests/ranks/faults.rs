@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use foreread::planner::{LocalPlan, Owners};
@@ -73,6 +73,7 @@ impl Case {
         config.batch_size = 1 + draw.below(8);
         config.deal = [Deal::Torch, Deal::Blocks][draw.below(2) as usize];
         config.drop_last = draw.below(3) == 0;
+        config.locality = draw.below(5) == 0;
         config.look_ahead = [1, 10, 1000][draw.below(3) as usize] * most;
         // From a third of what would hold all to three times that.
         let memory = (0..ranks).map(|_| bytes * (10 + draw.below(90)) / (30 * u64::from(ranks))).collect();
@@ -137,6 +138,8 @@ struct Seen {
     started: OnceLock<Instant>,
     /// Samples that it has got.
     delivered: AtomicUsize,
+    /// By step.
+    batches: Mutex<Vec<Vec<Delivered>>>,
     done: OnceLock<Instant>,
     left: OnceLock<Instant>,
 }
@@ -185,11 +188,17 @@ async fn train(
         waited = waited.max(asked.elapsed());
         let batch = batch.unwrap();
         let from = seen.delivered.load(Relaxed);
+        let mut step = Vec::new();
         for (index, (id, bytes)) in batch.iter().enumerate() {
-            assert_eq!(expected.get(from + index), Some(&(batch.epoch(), id)), "sample {}", from + index);
+            step.push((batch.epoch(), id));
+            // Dealt by locality, it is another rank's expectation.
+            if !job.config.locality {
+                assert_eq!(expected.get(from + index), step.last(), "sample {}", from + index);
+            }
             assert_eq!(*bytes, job.origin.expected(id), "sample {id}");
         }
         seen.delivered.store(from + batch.len(), Relaxed);
+        seen.batches.lock().unwrap().push(step);
         drop(batch);
         loader.state();
         sleep(pace).await;
@@ -338,11 +347,39 @@ impl Ran<'_> {
             let merged = self.lives[0].as_ref().unwrap().as_ref().unwrap().merged.as_ref().unwrap();
             assert_eq!(merged.ranks, ranks);
         }
-        self.check_reads();
+        let expected: Vec<_> = (0..ranks).map(|rank| self.case.job.expected(rank)).collect();
+        if !self.case.job.config.locality {
+            return self.check_reads(&expected);
+        }
+        self.check_steps(&expected);
+        if self.dead.is_empty() && self.returned.is_empty() {
+            let dealt = |seen: &Arc<Seen>| seen.batches.lock().unwrap().concat();
+            self.check_reads(&self.seen.iter().map(dealt).collect::<Vec<_>>());
+        }
     }
 
-    /// How often the origin may have been asked for each sample.
-    fn check_reads(&self) {
+    /// Dealt by locality, the ranks' shares of each step are together what they are without it; of ranks that died, some
+    /// may be missing.
+    fn check_steps(&self, expected: &[Vec<Delivered>]) {
+        let shares: Vec<_> = self.seen.iter().map(|seen| seen.batches.lock().unwrap().clone()).collect();
+        let steps = shares.iter().map(Vec::len).max().unwrap_or(0);
+        let mut at = 0;
+        for step in 0..steps {
+            let of_step = || shares.iter().filter_map(|share| share.get(step));
+            // All ranks' batches of a step are of one length.
+            let length = of_step().next().map_or(0, Vec::len);
+            let mut all: Vec<_> = expected.iter().flat_map(|of_rank| &of_rank[at..at + length]).collect();
+            for sample in of_step().flatten() {
+                let found = all.iter().position(|left| *left == sample);
+                all.swap_remove(found.unwrap_or_else(|| panic!("{sample:?} is not of step {step}")));
+            }
+            assert!(all.is_empty() || !self.dead.is_empty(), "{all:?} are missing in step {step}");
+            at += length;
+        }
+    }
+
+    /// How often the origin may have been asked for each sample, if each rank has the uses `uses`.
+    fn check_reads(&self, uses: &[Vec<Delivered>]) {
         let job = &self.case.job;
         let owner =
             |id: SampleId| self.owners.of(SampleKey::new(DatasetId(0), id)).map(|owner| owner.store as u32);
@@ -353,10 +390,10 @@ impl Ran<'_> {
                 *allowed = 1 + again;
             }
         }
-        for rank in 0..job.ranks() {
+        for (rank, uses) in (0..).zip(uses) {
             let back = self.returned.iter().filter(|returned| **returned == rank).count() as u64;
-            for (at, (_, id)) in job.expected(rank).into_iter().enumerate() {
-                allowed[id.0 as usize] += match owner(id) {
+            for (at, (_, id)) in uses.iter().enumerate() {
+                allowed[id.0 as usize] += match owner(*id) {
                     None => 1 + back,
                     Some(owner) if owner == rank => 0,
                     Some(owner) => match self.marred.get(&owner) {

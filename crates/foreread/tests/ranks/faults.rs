@@ -23,6 +23,12 @@ const CASES: u64 = 1000;
 /// The longest that a trainer may wait for a batch.
 const STALL: Duration = Duration::from_secs(2);
 
+/// Samples up to this size are larger than what may be under way on a connection.
+const LARGE: u64 = 200_000;
+
+/// The most that a connection is delayed where they are.
+const SLOW: Duration = Duration::from_millis(100);
+
 /// How long it may take, after all have what they want, until all have left.
 const FAREWELL: Duration = Duration::from_secs(60);
 
@@ -57,8 +63,7 @@ impl Case {
     fn new(number: u64) -> Self {
         let draw = &mut Draw::of(number);
         let ranks = 3 + draw.below(3) as u32;
-        // Some are larger than what may be under way on a connection.
-        let most = if draw.below(4) == 0 { 200_000 } else { 1 + draw.below(3000) };
+        let most = if draw.below(4) == 0 { LARGE } else { 1 + draw.below(3000) };
         let samples = 40 + draw.below(360);
         let sizes: Vec<u64> = (0..samples).map(|_| draw.below(most)).collect();
         let bytes: u64 = sizes.iter().sum();
@@ -82,7 +87,7 @@ impl Case {
         let whole = Duration::from_millis(2_000 + draw.below(60_000));
         let pace = whole / steps as u32;
         let pace = (0..ranks).map(|_| pace.mul_f64(0.5 + draw.below(100) as f64 / 100.0)).collect();
-        let faults = faults(draw, ranks, whole);
+        let faults = faults(draw, ranks, most == LARGE, whole);
         let origin = FakeOrigin::new(objects).with_seed(number).with_latency(latency);
         let network = foreread::peer::Simulated::new(number);
         Self { job: Job { network, origin, config, memory }, pace, faults }
@@ -90,7 +95,7 @@ impl Case {
 }
 
 /// What goes wrong in a run that takes about `whole`; in one of six, nothing.
-fn faults(draw: &mut Draw, ranks: u32, whole: Duration) -> Vec<(Duration, Fault)> {
+fn faults(draw: &mut Draw, ranks: u32, large: bool, whole: Duration) -> Vec<(Duration, Fault)> {
     let mut all = Vec::new();
     let mut first_lives = true;
     for _ in 0..draw.below(6) {
@@ -110,7 +115,8 @@ fn faults(draw: &mut Draw, ranks: u32, whole: Duration) -> Vec<(Duration, Fault)
             3 => {
                 let delay = Duration::from_millis(1 << draw.below(12));
                 all.extend([
-                    (at, Fault::Delay(one, other, delay)),
+                    // What a slow link takes for samples that are large is waited for.
+                    (at, Fault::Delay(one, other, if large { delay.min(SLOW) } else { delay })),
                     (end, Fault::Delay(one, other, Duration::ZERO)),
                 ]);
             }
@@ -138,8 +144,8 @@ struct Seen {
     started: OnceLock<Instant>,
     /// Samples that it has got.
     delivered: AtomicUsize,
-    /// By step.
-    batches: Mutex<Vec<Vec<Delivered>>>,
+    /// By step, and when.
+    batches: Mutex<Vec<(Instant, Vec<Delivered>)>>,
     done: OnceLock<Instant>,
     left: OnceLock<Instant>,
 }
@@ -198,7 +204,7 @@ async fn train(
             assert_eq!(*bytes, job.origin.expected(id), "sample {id}");
         }
         seen.delivered.store(from + batch.len(), Relaxed);
-        seen.batches.lock().unwrap().push(step);
+        seen.batches.lock().unwrap().push((asked, step));
         drop(batch);
         loader.state();
         sleep(pace).await;
@@ -277,10 +283,6 @@ impl Case {
                         continue;
                     }
                     mar(rank);
-                    if rank == 0 {
-                        // Nobody says any more when all are done, and who is may end too early for others.
-                        (0..ranks).for_each(&mut mar);
-                    }
                     if matches!(fault, Fault::Vanish(_)) {
                         (0..ranks).filter(|other| *other != rank).for_each(|other| {
                             network.cut(&host(rank), &host(other));
@@ -348,24 +350,31 @@ impl Ran<'_> {
             assert_eq!(merged.ranks, ranks);
         }
         let expected: Vec<_> = (0..ranks).map(|rank| self.case.job.expected(rank)).collect();
-        if !self.case.job.config.locality {
-            return self.check_reads(&expected);
+        let mut uses = expected.clone();
+        if self.case.job.config.locality {
+            self.check_steps(&expected);
+            if !self.dead.is_empty() || !self.returned.is_empty() {
+                return; // nobody knows what they would have read
+            }
+            uses = (0..ranks).map(|rank| self.dealt(rank).map(|(_, sample)| sample).collect()).collect();
         }
-        self.check_steps(&expected);
-        if self.dead.is_empty() && self.returned.is_empty() {
-            let dealt = |seen: &Arc<Seen>| seen.batches.lock().unwrap().concat();
-            self.check_reads(&self.seen.iter().map(dealt).collect::<Vec<_>>());
-        }
+        self.check_reads(&uses);
+    }
+
+    /// What the last process of a rank has got, and when it asked for it.
+    fn dealt(&self, rank: u32) -> impl Iterator<Item = (Instant, Delivered)> + use<> {
+        let batches = self.seen[rank as usize].batches.lock().unwrap().clone();
+        batches.into_iter().flat_map(|(asked, batch)| batch.into_iter().map(move |sample| (asked, sample)))
     }
 
     /// Dealt by locality, the ranks' shares of each step are together what they are without it; of ranks that died, some
     /// may be missing.
     fn check_steps(&self, expected: &[Vec<Delivered>]) {
-        let shares: Vec<_> = self.seen.iter().map(|seen| seen.batches.lock().unwrap().clone()).collect();
+        let shares: Vec<Vec<_>> = self.seen.iter().map(|seen| seen.batches.lock().unwrap().clone()).collect();
         let steps = shares.iter().map(Vec::len).max().unwrap_or(0);
         let mut at = 0;
         for step in 0..steps {
-            let of_step = || shares.iter().filter_map(|share| share.get(step));
+            let of_step = || shares.iter().filter_map(|share| share.get(step).map(|(_, share)| share));
             // All ranks' batches of a step are of one length.
             let length = of_step().next().map_or(0, Vec::len);
             let mut all: Vec<_> = expected.iter().flat_map(|of_rank| &of_rank[at..at + length]).collect();
@@ -392,16 +401,27 @@ impl Ran<'_> {
         }
         for (rank, uses) in (0..).zip(uses) {
             let back = self.returned.iter().filter(|returned| **returned == rank).count() as u64;
+            // Of the last process, and until it died.
+            let got: Vec<Instant> = self.dealt(rank).map(|(asked, _)| asked).collect();
             for (at, (_, id)) in uses.iter().enumerate() {
-                allowed[id.0 as usize] += match owner(*id) {
-                    None => 1 + back,
-                    Some(owner) if owner == rank => 0,
-                    Some(owner) => match self.marred.get(&owner) {
-                        None => 0,
-                        // Before something happened to its owner, nobody else has read it.
-                        Some(had) => u64::from(at >= had[rank as usize]) + back,
-                    },
+                let Some(owner) = owner(*id) else {
+                    allowed[id.0 as usize] += 1 + back;
+                    continue;
                 };
+                if owner == rank {
+                    continue;
+                }
+                // Who is done waits for the others as long as rank 0 hears of them, and then ends.
+                let left = self.seen[owner as usize].left.get();
+                let asked = got.get(at).filter(|_| back == 0);
+                let is_left = left.is_some_and(|left| asked.is_none_or(|asked| *asked + STALL >= *left));
+                let is_marred = match self.marred.get(&owner) {
+                    None => is_left,
+                    // Before something happened to its owner, nobody else has read it.
+                    Some(had) => is_left || at >= had[rank as usize],
+                };
+                let again = is_left || self.marred.contains_key(&owner);
+                allowed[id.0 as usize] += u64::from(is_marred) + if again { back } else { 0 };
             }
         }
         let mut read = vec![0u64; allowed.len()];

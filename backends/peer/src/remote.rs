@@ -18,7 +18,7 @@ use foreread_types::Rank;
 use futures::StreamExt;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::asking::{Asking, Command, NAME};
 use crate::batch::Batch;
@@ -230,6 +230,27 @@ impl Inner {
         }
     }
 
+    /// Connects within `patience`. Whoever takes the connection is there: a rank that is busy, most of the time, which gets
+    /// the time until `until` to say who it is.
+    async fn open_at(
+        &self,
+        address: &Address,
+        patience: Duration,
+        until: Instant,
+    ) -> Result<Stream, WireError> {
+        let began = Instant::now();
+        let late = |_| {
+            let detail = format!("no answer in {:.1} s", began.elapsed().as_secs_f64());
+            WireError::new(WireErrorKind::Late, detail)
+        };
+        let Asker { identity, network, .. } = &self.asker;
+        let connected = timeout(patience, network.connect(address)).await.map_err(late)?;
+        let stream = connected.map_err(|error| WireError::io("cannot connect", error))?;
+        let ask = handshake::ask(stream, identity, Purpose::Samples, Some(self.rank));
+        let (stream, _) = timeout_at(until, ask).await.map_err(late)??;
+        Ok(stream)
+    }
+
     fn backoff(&self, failures: u32) -> Duration {
         let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         let bound = BACKOFF.0.saturating_mul(doubled).min(BACKOFF.1);
@@ -241,22 +262,19 @@ impl Inner {
     async fn open(&self) -> Result<Stream, WireError> {
         let addresses = self.state().addresses.clone();
         let until = Instant::now() + CONNECT;
-        let mut last = None;
+        let mut last: Option<WireError> = None;
         for (address, after) in addresses.iter().zip((0..addresses.len() as u32).rev()) {
             let left = until.saturating_duration_since(Instant::now());
-            // An address that does not answer leaves time for the others.
-            let patience = if after == 0 { left } else { left / 2 };
-            let Asker { identity, network, .. } = &self.asker;
-            let open = handshake::open(&**network, address, identity, Purpose::Samples, Some(self.rank));
-            let error = match timeout(patience, open).await {
-                Ok(Ok((stream, _))) => return Ok(stream),
-                Ok(Err(error)) => error,
-                Err(_) => {
-                    let detail = format!("no answer in {:.1} s", patience.as_secs_f64());
-                    WireError::new(WireErrorKind::Late, detail)
-                }
-            };
-            last = Some(error.with(address));
+            if let Some(last) = last.take_if(|_| left.is_zero()) {
+                return Err(last);
+            }
+            // An address that takes no connection leaves time for the others; a socket of this node takes it at once or never.
+            let halved = after > 0 && matches!(address, Address::Tcp(..));
+            let patience = if halved { left / 2 } else { left };
+            match self.open_at(address, patience, until).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = Some(error.with(address)),
+            }
         }
         Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Gone, "no address of it is known")))
     }

@@ -104,6 +104,18 @@ async fn a_rank_that_was_started_elsewhere_is_found_where_it_is() {
     read_all(&tier, &known).await;
 }
 
+/// Of several addresses, the one that takes the connection has all the time that is left to answer.
+#[tokio::test(start_paused = true)]
+async fn a_busy_rank_is_not_taken_for_dead_because_it_has_several_addresses() {
+    let known = samples(3, 1000);
+    let (world, owner, asker) = two(&known, |_| How::Now).await;
+    world.delay("one", "two", Duration::from_millis(110));
+    let mut addresses = owner.server.addresses().to_vec();
+    addresses.extend([Address::tcp("three", 9), Address::tcp("zero", 9)]);
+    let tier = PeerTier::new(vec![asker.asker.remote(Rank(0), addresses)]);
+    read_all(&tier, &known).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_said_to_be_on_its_way_is_waited_for() {
     let known = samples(4, 1000);

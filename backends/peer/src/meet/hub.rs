@@ -375,10 +375,15 @@ impl Hub {
         self.changed(true);
     }
 
+    /// A rank has come so far. One that was started again counts from less than where it was; nobody's position falls.
     pub(super) fn progress(&self, rank: usize, at: u64) {
         let mut state = self.state();
         let Some(seat) = state.seats.get_mut(rank) else { return };
-        let before = seat.progress.replace(at);
+        let before = seat.progress;
+        if before.is_some_and(|before| at <= before) {
+            return;
+        }
+        seat.progress = Some(at);
         // Only who was last can move the end of the field.
         if before.is_none_or(|before| before <= *self.lowest.borrow()) {
             let lowest = state.seats.iter().map(|seat| seat.progress.unwrap_or(0)).min().unwrap_or(0);
@@ -555,6 +560,20 @@ fn as_seen(address: &str, seen: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lowest_position_does_not_fall_when_a_rank_is_started_again() {
+        let person = Person { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
+        let hub = Hub::new(person, 2, "1".into(), 7);
+        let lowest = hub.lowest();
+        hub.progress(0, 9);
+        hub.progress(1, 5);
+        assert_eq!(*lowest.borrow(), 5);
+        hub.progress(1, 2);
+        assert_eq!(*lowest.borrow(), 5, "it was started again");
+        hub.progress(1, 7);
+        assert_eq!(*lowest.borrow(), 7);
+    }
 
     #[test]
     fn addresses_are_told_as_they_are_reached() {

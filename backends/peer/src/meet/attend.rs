@@ -100,7 +100,8 @@ async fn serve(hub: &Hub, ticket: Ticket, hello: &Hello, mut link: Link) {
         tokio::select! {
             come = link.next() => {
                 let Some(Incoming::Message(message)) = come else {
-                    if position.over {
+                    // One whose connection broke comes back to hear it.
+                    if position.over && link.was_closed() {
                         hub.heard(ticket.rank);
                     }
                     return;
@@ -127,10 +128,8 @@ async fn last_words(hub: &Hub, rank: usize, position: &mut Position, link: &mut 
             }
         }
     };
-    let ended = timeout(LAST_WORDS, listen).await.is_ok();
-    if ended && position.over {
-        hub.heard(rank);
-    }
+    // Whoever says more than that is cut short.
+    drop(timeout(LAST_WORDS, listen).await);
 }
 
 enum Told {

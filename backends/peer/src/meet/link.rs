@@ -6,7 +6,7 @@
 //! closes, and who was speaking to it just then notices the close first.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,6 +42,8 @@ pub(super) enum Incoming {
 pub(super) struct Link {
     out: mpsc::Sender<Outgoing>,
     come: mpsc::Receiver<Incoming>,
+    /// The other end closed it; it did not break.
+    closed: Arc<AtomicBool>,
     writer: JoinHandle<()>,
 }
 
@@ -51,7 +53,8 @@ impl Link {
         let (sender, receiver) = connection.split();
         let (out, outgoing) = mpsc::channel(WAITING);
         let (incoming, come) = mpsc::channel(WAITING);
-        let mut reader = tokio::spawn(read(receiver, incoming));
+        let closed = Arc::new(AtomicBool::new(false));
+        let mut reader = tokio::spawn(read(receiver, incoming, Arc::clone(&closed)));
         let writer = tokio::spawn(async move {
             // The stream closes when neither half is left.
             if write(sender, outgoing, &moved).await.is_none() {
@@ -61,7 +64,7 @@ impl Link {
             }
             reader.abort();
         });
-        Self { out, come, writer }
+        Self { out, come, closed, writer }
     }
 
     /// Sends a message; `false` if the link is broken.
@@ -78,6 +81,11 @@ impl Link {
     /// Sends bulk behind the message that says what it is.
     pub(super) async fn say_with(&self, message: &Message, bulk: Bytes) -> bool {
         self.say(message).await && self.out.send(Outgoing::Bulk(bulk)).await.is_ok()
+    }
+
+    /// Whether it ended because the other end closed it, which has then taken all that was sent before.
+    pub(super) fn was_closed(&self) -> bool {
+        self.closed.load(Relaxed)
     }
 
     /// The next thing that comes; `None` if the link is broken.
@@ -155,14 +163,17 @@ async fn send_bulk(sender: &mut Sender, mut bulk: Bytes, moved: &AtomicU64) -> O
     Some(())
 }
 
-async fn read(mut receiver: Receiver, incoming: mpsc::Sender<Incoming>) {
+async fn read(mut receiver: Receiver, incoming: mpsc::Sender<Incoming>, closed: Arc<AtomicBool>) {
     loop {
         let come = tokio::select! {
             come = timeout(SILENCE, receiver.receive(LONGEST)) => come,
             () = incoming.closed() => return,
         };
         // Whatever the reason is that nothing more comes, the channel's end says it.
-        let Ok(Ok(Some((what, payload)))) = come else { return };
+        let (what, payload) = match come {
+            Ok(Ok(Some(message))) => message,
+            ended => return closed.store(matches!(ended, Ok(Ok(None))), Relaxed),
+        };
         let item = match what {
             what::ALIVE => continue,
             what::PIECE => Incoming::Piece(payload),

@@ -212,7 +212,8 @@ impl Hub {
             // A process that died on a machine that died is noticed a little later.
             let sitting = seat.person.as_ref().map(Person::place).unwrap_or_default();
             let line = format!(
-                "two processes are rank {rank}: {sitting}, and {}: check what sets their ranks",
+                "two processes are rank {rank}: {sitting}, and {}: check what sets their ranks, or whether another run \
+                 meets there: each needs a place of its own",
                 person.place()
             );
             let since = *seat.claimed.get_or_insert_with(Instant::now);

@@ -76,7 +76,7 @@ impl Other {
                 Ok(found) => return Ok(found),
                 Err(Miss::Never(error)) => return Err(error),
                 Err(Miss::NotYet(why)) => {
-                    self.why = why.or(self.why.take());
+                    self.why = why;
                     self.pause().await?;
                 }
             }
@@ -151,7 +151,10 @@ impl Other {
                     return Err(refusal(&kind, why));
                 }
                 Ok(Some(_)) => {}
-                Ok(None) => return Ok(false),
+                Ok(None) => {
+                    self.why = Some("it closed the connection before it said anything".to_owned());
+                    return Ok(false);
+                }
                 Err(_) => self.look()?,
             }
         }

@@ -120,6 +120,7 @@ async fn a_second_rank_0_is_refused() {
     let second = job.spawn(0, SECOND, |joined| async move { joined.err() });
     let error = second.await.unwrap().unwrap();
     assert!(error.to_string().starts_with("two processes are rank 0"), "{error}");
+    assert!(error.to_string().contains("another run meets there"), "{error}");
     let other = job.spawn(1, Duration::ZERO, |joined| async move { joined });
     let (first, other) = (first.await.unwrap(), other.await.unwrap());
     assert!(first.is_ok() && other.is_ok());

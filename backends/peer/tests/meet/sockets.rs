@@ -174,6 +174,29 @@ async fn sockets_of_ranks_that_were_killed_do_not_pile_up() {
     assert!(!dead.exists() && young.exists() && elsewhere.exists());
 }
 
+/// What an earlier attempt met is no reason when the later ones meet nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_stood_in_the_way_once_is_not_said_when_it_is_gone() {
+    let base = tempfile::tempdir().unwrap();
+    let path = base.path().join("meet");
+    fs::create_dir_all(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    let stale = r#"{"instance":1,"node":"","addresses":["127.0.0.1:1"],"token":"the token of a dead run"}"#;
+    fs::write(path.join("rank0"), stale).unwrap();
+    fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let progress = move |waiting: &_| drop(tell.send(format!("{waiting}")));
+    let launched = launched(1, 2, Rendezvous::Directory(path.clone()));
+    let settings =
+        settings(launched, None).with_deadline(Duration::from_secs(6)).with_progress(Box::new(progress));
+    let joining = tokio::spawn(Joining::join(settings));
+    let first = told.recv().await.unwrap();
+    assert!(first.contains("cannot connect"), "{first}");
+    fs::remove_file(path.join("rank0")).unwrap();
+    let error = joining.await.unwrap().unwrap_err().to_string();
+    assert!(error.ends_with("whether it says the same of where to meet"), "{error}");
+}
+
 /// Rank 0 speaks to rank 1 at the very moment at which that one says why it gives up and closes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn why_a_rank_gives_up_is_heard_although_rank_0_is_just_speaking_to_it() {

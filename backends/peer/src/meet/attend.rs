@@ -7,11 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use foreread_types::Rank;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
-use super::hub::{Hub, Item, Ticket};
+use super::hub::{AGAIN, Hub, Item, Ticket};
 use super::link::{Incoming, Link};
 use super::messages::{Hello, Message, Step};
 use crate::{Connection, Greeting};
@@ -64,10 +65,21 @@ async fn attend(hub: Arc<Hub>, greeting: Greeting, connection: Connection) {
             return;
         }
     };
-    if link.say(&Message::Welcome { instance: hub.instance }).await {
+    let place = hub.places(&[Rank(0)]);
+    if link.say(&Message::Welcome { instance: hub.instance, place }).await {
         serve(&hub, ticket, &hello, link).await;
     }
-    hub.unseat(ticket);
+    if !hub.unseat(ticket) {
+        return;
+    }
+    loop {
+        let next = Instant::now() + AGAIN;
+        sleep_until(next).await;
+        // Where this process did not run when it was time, the others had no time to come back either.
+        if next.elapsed() < AGAIN / 3 {
+            return hub.look_again(ticket);
+        }
+    }
 }
 
 /// What a connection's task remembers.

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::compare::differences;
 use super::hub::{Hub, Item};
 use super::messages::{Step, Words, ranks};
-use super::waiting::Patience;
+use super::waiting::{BACK, Doubt, Patience};
 use super::{MeetError, MeetErrorKind};
 
 /// How long those who are here may take to hear why there is no run.
@@ -95,7 +95,7 @@ impl First {
     /// Rank 0 works on something: nobody's deadline passes.
     pub(super) fn working(&mut self, on: &str) {
         self.hub.work(0, on);
-        self.hub.announce(&[Rank(0)], 0);
+        self.hub.announce(&[Rank(0)], 0, self.hub.works().1);
         self.patience.begin();
     }
 
@@ -125,6 +125,7 @@ impl First {
             self.patience.begin();
         }
         let mut moved = (hub.moved.load(Relaxed), hub.works().0);
+        let mut doubt = Doubt::default();
         loop {
             arrivals.mark_unchanged();
             if let Some(error) = hub.failed() {
@@ -136,6 +137,14 @@ impl First {
             if Instant::now() >= self.patience.next() {
                 let (missing, more) = hub.missing(round);
                 let (works, on) = hub.works();
+                let gone = hub.gone(round);
+                let long = gone.as_ref().is_some_and(|(since, _)| *since >= BACK);
+                if let Some((_, gone)) = gone.as_ref().filter(|_| doubt.confirmed(long)) {
+                    let seconds = BACK.as_secs();
+                    let line = format!("{gone}: not back within {seconds} s; see what was said there last");
+                    return Err(self.fail(MeetError::new(MeetErrorKind::Deadline, line)).await);
+                }
+                let gone = gone.map(|(_, gone)| gone);
                 let now = (hub.moved.load(Relaxed), works);
                 if now != moved && round.is_some() {
                     if now.0 != moved.0 {
@@ -145,10 +154,12 @@ impl First {
                     self.patience.begin();
                 }
                 if self.patience.over() {
-                    let error = self.nobody(round, &missing, more);
+                    let error = self.nobody(round, &missing, more, gone);
                     return Err(self.fail(error).await);
                 }
-                hub.announce(&missing, more);
+                let on: Vec<_> = gone.into_iter().chain(on).collect();
+                let on = (!on.is_empty()).then(|| on.join("; "));
+                hub.announce(&missing, more, on.clone());
                 self.patience.show(&missing, more, on);
             }
             tokio::select! {
@@ -159,7 +170,7 @@ impl First {
         }
     }
 
-    fn nobody(&self, round: Option<u32>, missing: &[Rank], more: usize) -> MeetError {
+    fn nobody(&self, round: Option<u32>, missing: &[Rank], more: usize, gone: Option<String>) -> MeetError {
         let (who, seconds) = (ranks(missing, more), self.patience.deadline().as_secs());
         let line = match round {
             None => format!(
@@ -172,6 +183,7 @@ impl First {
                 format!("{who} ({places}) did not answer within {seconds} s: see what they wait for")
             }
         };
+        let line = gone.map(|gone| format!("{line}; {gone}")).unwrap_or(line);
         MeetError::new(MeetErrorKind::Deadline, line)
     }
 

@@ -108,6 +108,17 @@ impl State {
         self.events.push((number, rank, message));
     }
 
+    /// Tells all that a rank does not answer, if they were not told yet.
+    fn miss(&mut self, rank: usize) {
+        let said = |(_, of, message): &(u64, Option<usize>, Message)| {
+            *of == Some(rank) && matches!(message, Message::Gone { .. })
+        };
+        if !self.events.iter().any(said) {
+            tracing::warn!("rank {rank} does not answer any more; its samples are read from the origin");
+            self.event(Some(rank), Message::Gone { rank: rank as u32 });
+        }
+    }
+
     fn since(&self, known: u64) -> Vec<(u64, Message)> {
         let new = self.events.iter().filter(|(number, ..)| *number > known);
         new.map(|(number, _, message)| (*number, message.clone())).collect()
@@ -248,24 +259,31 @@ impl Hub {
         Ok(ticket)
     }
 
-    /// A connection is gone.
-    pub(super) fn unseat(&self, ticket: Ticket) {
+    /// A connection is gone; whether its rank is, [`look_again`](Self::look_again) says later. `false` where another has
+    /// the place already.
+    pub(super) fn unseat(&self, ticket: Ticket) -> bool {
         let mut state = self.state();
         let state = &mut *state;
         let Some(seat) = state.seats.get_mut(ticket.rank).filter(|seat| seat.turn == ticket.turn) else {
-            return;
+            return false;
         };
         (seat.connected, seat.lost) = (false, Some(Instant::now()));
         state.connected -= 1;
-        let gone = state.started && !seat.done && !state.ended;
-        if gone {
-            tracing::warn!(
-                "rank {} does not answer any more; its samples are read from the origin",
-                ticket.rank
-            );
-            state.event(Some(ticket.rank), Message::Gone { rank: ticket.rank as u32 });
+        self.changed(false);
+        true
+    }
+
+    /// Tells all that a rank is gone whose connection broke a while ago, if no other has been made since. Not at once: this
+    /// process may have stood still, and then all have lost it and come back.
+    pub(super) fn look_again(&self, ticket: Ticket) {
+        let mut state = self.state();
+        let seat = state.seats.get(ticket.rank);
+        let gone = seat.is_some_and(|seat| seat.turn == ticket.turn && !seat.connected && !seat.done);
+        if gone && state.started && !state.ended {
+            state.miss(ticket.rank);
+            drop(state);
+            self.changed(true);
         }
-        self.changed(gone);
     }
 
     /// A rank has been told why there will be no run, or that it is over.
@@ -462,6 +480,28 @@ impl Hub {
         (named, all.len().saturating_sub(NAMED))
     }
 
+    /// Who was here, is waited for as [`missing`](Self::missing) says, and is gone: for how long, and in words.
+    pub(super) fn gone(&self, round: Option<u32>) -> Option<(Duration, String)> {
+        let state = self.state();
+        let brought = |rank: usize| {
+            let round = round.and_then(|round| state.rounds.get(round as usize));
+            round.is_some_and(|round| round.items.get(rank).is_some_and(Option::is_some))
+        };
+        let seats = state.seats.iter().enumerate();
+        let gone = seats.filter(|(rank, seat)| !seat.connected && !seat.is_there() && !brought(*rank));
+        let mut gone: Vec<_> = gone
+            .filter_map(|(rank, seat)| Some((seat.lost?.elapsed(), rank, seat.person.as_ref()?.place())))
+            .collect();
+        gone.sort_by_key(|(since, ..)| std::cmp::Reverse(*since));
+        let (since, rank, place) = gone.first()?;
+        let others = match gone.len() - 1 {
+            0 => String::new(),
+            1 => ", and 1 other".to_owned(),
+            others => format!(", and {others} others"),
+        };
+        Some((*since, format!("rank {rank} ({place}) was here and is gone{others}")))
+    }
+
     /// Where ranks are, for messages.
     pub(super) fn places(&self, of: &[Rank]) -> String {
         let state = self.state();
@@ -469,10 +509,10 @@ impl Hub {
         of.iter().filter_map(seat).collect::<Vec<_>>().join(", ")
     }
 
-    /// Tells the others what is waited for.
-    pub(super) fn announce(&self, missing: &[Rank], more: usize) {
+    /// Tells the others what is waited for, and `on` what.
+    pub(super) fn announce(&self, missing: &[Rank], more: usize, on: Option<String>) {
         let mut state = self.state();
-        let (works, on) = state.works.clone();
+        let works = state.works.0;
         let missing = missing.iter().map(|rank| rank.0).collect();
         let number = state.waiting.as_ref().map_or(0, |(number, _)| number + 1);
         state.waiting = Some((number, Message::Waiting { missing, more: more as u32, on, works }));
@@ -488,7 +528,14 @@ impl Hub {
     /// A round is over: all that come, or came, to it get `outcome`. What ranks brought is forgotten, but for rank 0's.
     pub(super) fn conclude(&self, round: u32, outcome: Bytes, start: bool) {
         let mut state = self.state();
-        state.started |= start;
+        if start {
+            state.started = true;
+            for rank in 0..state.seats.len() {
+                if state.seats.get(rank).is_some_and(|seat| !seat.is_there()) {
+                    state.miss(rank);
+                }
+            }
+        }
         if let Some(round) = state.rounds.get_mut(round as usize) {
             round.outcome = Some(outcome);
             round.items.truncate(1);
@@ -532,6 +579,11 @@ impl Hub {
     pub(super) fn end(&self, missing: &[Rank]) {
         let mut state = self.state();
         state.ended = true;
+        for rank in missing.iter().map(|rank| rank.0 as usize) {
+            if state.seats.get(rank).is_some_and(|seat| !seat.connected) {
+                state.miss(rank);
+            }
+        }
         let missing = missing.iter().map(|rank| rank.0).collect();
         state.event(None, Message::AllDone { missing });
         drop(state);

@@ -103,6 +103,9 @@ pub(super) enum Message {
     /// The answer to a hello: which run of rank 0 it is.
     Welcome {
         instance: u64,
+        /// Where it runs, in words.
+        #[serde(default)]
+        place: String,
     },
     /// The end, and why; or not yet, where `again`.
     Refuse {

@@ -11,9 +11,10 @@ use foreread_types::Rank;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::dial::{Dial, Found, Miss};
+use super::hub::AGAIN;
 use super::link::{Incoming, Link};
 use super::messages::{Hello, Message, Step, Words, ranks, refusal};
-use super::waiting::Patience;
+use super::waiting::{BACK, Doubt, Patience};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Identity};
 
@@ -34,6 +35,11 @@ pub(super) struct Other {
     missing: (Vec<Rank>, usize, Option<String>),
     works: u64,
     why: Option<String>,
+    /// Where rank 0 runs, once it was met.
+    first: String,
+    /// Since when there is no connection to rank 0, where there was one.
+    lost: Option<Instant>,
+    doubt: Doubt,
     /// Attempts to find rank 0 since it was there last.
     attempts: u32,
 }
@@ -57,6 +63,9 @@ impl Other {
             missing,
             works: 0,
             why: None,
+            first: String::new(),
+            lost: None,
+            doubt: Doubt::default(),
             attempts: 0,
         }
     }
@@ -99,14 +108,30 @@ impl Other {
         let seconds = self.patience.deadline().as_secs();
         let rank = self.dial.rank;
         if self.link.is_none() {
+            let why = self.why.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
+            // During the run it is looked for as long as the run lasts.
+            let lost = self.lost.filter(|_| !self.hello.started).map(|lost| lost.elapsed());
+            let gone = lost.filter(|lost| *lost >= AGAIN);
+            let gone = gone.map(|_| format!("rank 0 ({}) was here and is gone", self.first));
             let on = format!(
-                "at {}{}",
+                "at {}{}{why}",
                 self.dial.place,
-                self.why.as_ref().map(|w| format!("; {w}")).unwrap_or_default()
+                match &gone {
+                    Some(gone) => format!("; {gone}"),
+                    None => String::new(),
+                }
             );
             self.patience.show(&[Rank(0)], 0, Some(on));
-            if !self.patience.over() {
+            let for_good = self.doubt.confirmed(lost.is_some_and(|lost| lost >= BACK));
+            if !for_good && !self.patience.over() {
                 return Ok(());
+            }
+            if let Some(gone) = gone {
+                let place = &self.dial.place;
+                let line = format!(
+                    "{gone}: rank {rank} does not reach it at {place} any more; see what rank 0 said last{why}"
+                );
+                return Err(MeetError::new(MeetErrorKind::Deadline, line));
             }
             let last = match &self.why {
                 Some(why) => format!("the last attempt: {why}"),
@@ -136,15 +161,17 @@ impl Other {
         link.say(&Message::Hello(Box::new(self.hello.clone()))).await;
         loop {
             match timeout_at(self.patience.next(), link.next()).await {
-                Ok(Some(Incoming::Message(Message::Welcome { instance }))) => {
+                Ok(Some(Incoming::Message(Message::Welcome { instance, place }))) => {
                     self.hello.met = Some(instance);
+                    (self.first, self.lost, self.why) = (place, None, None);
                     self.attempts = 0;
                     self.link = Some(link);
                     self.at = Some(found.at);
                     return Ok(true);
                 }
                 Ok(Some(Incoming::Message(Message::Refuse { why, again: true, .. }))) => {
-                    self.why = Some(why);
+                    // It is there.
+                    (self.lost, self.why) = (None, Some(why));
                     return Ok(false);
                 }
                 Ok(Some(Incoming::Message(Message::Refuse { kind, why, .. }))) => {
@@ -202,7 +229,10 @@ impl Other {
                     self.round += 1;
                     return Ok(());
                 }
-                Answer::Broken => self.link = None,
+                Answer::Broken => {
+                    self.link = None;
+                    self.lost.get_or_insert_with(Instant::now);
+                }
             }
         }
     }

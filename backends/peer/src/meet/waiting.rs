@@ -7,6 +7,7 @@ use std::time::Duration;
 use foreread_types::Rank;
 use tokio::time::Instant;
 
+use super::hub::AGAIN;
 use super::messages::ranks;
 
 /// How many ranks are named before the others are counted.
@@ -14,6 +15,25 @@ pub(super) const NAMED: usize = 8;
 
 /// How often waiting is shown.
 pub(super) const SHOWN: Duration = Duration::from_secs(1);
+
+/// How long somebody who was here and is gone may take to come back before the start.
+pub(super) const BACK: Duration = Duration::from_secs(30);
+
+/// Looks twice before somebody counts as gone for good: when a process goes on that stood still, all its clocks ring, and
+/// those whom it has not heard are about to say something.
+#[derive(Debug, Default)]
+pub(super) struct Doubt(Option<Instant>);
+
+impl Doubt {
+    /// Whether it was `so` before, and still is.
+    pub(super) fn confirmed(&mut self, so: bool) -> bool {
+        if !so {
+            self.0 = None;
+            return false;
+        }
+        self.0.get_or_insert_with(Instant::now).elapsed() >= AGAIN
+    }
+}
 
 /// What a rank waits for. Displays as `waiting for ranks 2, 5 and 7 others (12 s of 300 s)`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -226,6 +226,43 @@ async fn a_rank_that_ends_without_a_word_does_not_keep_the_others() {
     }
 }
 
+/// A rank whose process, or cable, is gone before the start: nobody waits for the whole deadline.
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_was_here_and_is_gone_is_named_soon_on_every_rank() {
+    let job = Job::new(4);
+    let began = Instant::now();
+    let shown = Arc::new(Mutex::new(Vec::new()));
+    let ranks: Vec<_> = (0..4)
+        .map(|rank| {
+            let shown = Arc::clone(&shown);
+            let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
+            let settings = job.settings(rank).with_deadline(SECOND * 300).with_progress(Box::new(progress));
+            tokio::spawn(async move {
+                let mut joining = Joining::join(settings).await.unwrap();
+                tokio::time::sleep(SECOND * if rank == 1 { 5 } else { 1 }).await;
+                joining.compare(Vec::new()).await.unwrap_err()
+            })
+        })
+        .collect();
+    tokio::time::sleep(SECOND * 2).await;
+    job.network.cut("r0", "r1");
+    for (rank, error) in all(ranks).await.into_iter().enumerate() {
+        assert_eq!(error.kind(), MeetErrorKind::Deadline, "{error}");
+        let who = if rank == 1 { "rank 0 (process " } else { "rank 1 (process " };
+        assert!(error.to_string().starts_with(who), "{error}");
+        assert!(error.to_string().contains("was here and is gone"), "{error}");
+    }
+    assert!(began.elapsed() < SECOND * 60, "{:?}", began.elapsed());
+    let shown = shown.lock().unwrap();
+    for rank in 0..4 {
+        let who = if rank == 1 { "rank 0 (process " } else { "rank 1 (process " };
+        let start = format!("{rank}: waiting for rank {} (", u32::from(rank != 1));
+        let said =
+            |line: &&String| line.starts_with(&start) && line.contains(who) && line.contains("is gone");
+        assert!(shown.iter().filter(said).count() > 10, "{shown:?}");
+    }
+}
+
 /// A listing may take much longer than ranks wait for each other, as long as somebody says that it goes on.
 #[tokio::test(start_paused = true)]
 async fn work_that_goes_on_is_waited_for() {

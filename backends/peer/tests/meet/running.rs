@@ -133,6 +133,19 @@ async fn a_cable_that_is_mended_brings_the_rank_back() {
     assert_eq!(leave(&groups, DEADLINE).await, [Left::Together, Left::Together, Left::Together]);
 }
 
+/// As when rank 0's process stood still: all the others have lost it by then, and come back at once.
+#[tokio::test(start_paused = true)]
+async fn a_rank_0_that_stood_still_does_not_call_the_others_gone() {
+    let job = Job::new(3);
+    let groups = job.start().await;
+    (1..3).for_each(|rank| job.network.sever("r0", &format!("r{rank}")));
+    for _ in 0..500 {
+        sleep(Duration::from_millis(20)).await;
+        assert_eq!((groups[0].gone(), groups[1].gone()), (vec![], vec![]));
+    }
+    assert_eq!(leave(&groups, DEADLINE).await, [Left::Together, Left::Together, Left::Together]);
+}
+
 /// Connections that break at any moment, a few of each rank's in a run.
 #[tokio::test(start_paused = true)]
 async fn broken_connections_cost_time_and_nothing_else() {
@@ -204,7 +217,7 @@ async fn a_rank_that_is_started_again_takes_its_place() {
     sleep(SECOND).await;
 
     drop(groups.pop());
-    sleep(SECOND).await;
+    sleep(SECOND * 4).await;
     assert!(ask(&groups[1], 2).await.is_err());
     assert_eq!((groups[0].gone(), groups[1].gone()), (vec![Rank(2)], vec![Rank(2)]));
 

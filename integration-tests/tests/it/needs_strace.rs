@@ -80,9 +80,9 @@ fn each_sample_is_opened_and_read_once_when_all_fit() {
     let Some((report, seen)) = traced(samples, &["--epochs", "3", "--memory", "1GiB"]) else { return };
     assert_eq!(seen.opens(), 4000);
     assert!(seen.opens.values().all(|&opens| opens == 1));
-    // The empty file needs no read; one of no bytes is allowed. A file of which the page cache has lost a part is read in
-    // parts, each byte once all the same: under memory pressure some are.
-    assert!((3999..=4400).contains(&seen.reads), "{} reads", seen.reads);
+    // The empty file needs none. A file that the page cache gives in parts without waiting is read in parts, each byte once all
+    // the same: how many are is the kernel's affair.
+    assert!(seen.reads >= 3999, "{} reads", seen.reads);
     assert_eq!(seen.bytes, samples.bytes());
     assert_eq!((number(&report, "/origin_requests"), number(&report, "/origin_bytes")), (4000, seen.bytes));
 }

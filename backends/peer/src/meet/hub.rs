@@ -5,7 +5,6 @@
 //! for the whole run, so that a rank that is started again goes through the same ones with the same results. The price is that
 //! what was shared stays in memory, which for a catalog it does anyway.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,114 +15,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::compare::difference;
-use super::messages::{Hello, Message, Person, SILENCE, Step, Words};
+use super::messages::{Hello, Message, Person, SILENCE, Step};
+pub(super) use super::seats::{AGAIN, Due, Item, Ticket};
+use super::seats::{Round, Seat, State};
 use super::waiting::NAMED;
 use super::{MeetError, MeetErrorKind};
 
 /// Rounds that a run may have; more are a mistake of whoever sends them.
 const MOST_ROUNDS: usize = 64;
-
-/// How long a connection may take to be made again before its rank counts as gone for who waits.
-pub(super) const AGAIN: Duration = Duration::from_secs(3);
-
-/// What a rank brings to a round.
-#[derive(Clone, Debug)]
-pub(super) enum Item {
-    Here,
-    Bulk(Bytes),
-    Words(Words),
-}
-
-/// One step of all ranks.
-#[derive(Debug)]
-struct Round {
-    step: Step,
-    items: Vec<Option<Item>>,
-    count: usize,
-    /// What all get, once it is over.
-    outcome: Option<Bytes>,
-}
-
-/// A rank's place.
-#[derive(Debug, Default)]
-struct Seat {
-    person: Option<Person>,
-    instance: u64,
-    /// Grows with each connection that takes the place.
-    turn: u64,
-    connected: bool,
-    progress: Option<u64>,
-    report: Option<Bytes>,
-    done: bool,
-    /// When its connection broke.
-    lost: Option<Instant>,
-    /// Since when another process claims the place.
-    claimed: Option<Instant>,
-}
-
-impl Seat {
-    /// Whether something may still be heard of it: a connection that broke a moment ago is being made again.
-    fn is_there(&self) -> bool {
-        self.connected || self.lost.is_some_and(|lost| lost.elapsed() < AGAIN)
-    }
-}
-
-/// Who sits where since when: what the task of a connection holds.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ticket {
-    pub rank: usize,
-    turn: u64,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    seats: Vec<Seat>,
-    connected: usize,
-    rounds: Vec<Round>,
-    failed: Option<MeetError>,
-    told: BTreeSet<usize>,
-    waiting: Option<(u64, Message)>,
-    works: (u64, Option<String>),
-    /// The last of each rank, with its number; `None` is for all.
-    events: Vec<(u64, Option<usize>, Message)>,
-    started: bool,
-    ended: bool,
-}
-
-/// What a connection's task has to do next.
-#[derive(Debug, Default)]
-pub(super) struct Due {
-    /// Another connection has the place.
-    pub replaced: bool,
-    pub refuse: Option<Message>,
-    pub events: Vec<(u64, Message)>,
-    pub waiting: Option<(u64, Message)>,
-    pub outcome: Option<Bytes>,
-}
-
-impl State {
-    fn event(&mut self, rank: Option<usize>, message: Message) {
-        let number = self.events.last().map_or(1, |(number, ..)| number + 1);
-        self.events.retain(|(_, of, _)| *of != rank);
-        self.events.push((number, rank, message));
-    }
-
-    /// Tells all that a rank does not answer, if they were not told yet.
-    fn miss(&mut self, rank: usize) {
-        let said = |(_, of, message): &(u64, Option<usize>, Message)| {
-            *of == Some(rank) && matches!(message, Message::Gone { .. })
-        };
-        if !self.events.iter().any(said) {
-            tracing::warn!("rank {rank} does not answer any more; its samples are read from the origin");
-            self.event(Some(rank), Message::Gone { rank: rank as u32 });
-        }
-    }
-
-    fn since(&self, known: u64) -> Vec<(u64, Message)> {
-        let new = self.events.iter().filter(|(number, ..)| *number > known);
-        new.map(|(number, _, message)| (*number, message.clone())).collect()
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Hub {

@@ -12,7 +12,7 @@
 //! | `secret`, `listen`, `dial`, `node` | the token, where a rank listens, how it finds rank 0 |
 //! | `messages`, `link` | what is said, on one connection |
 //! | `joining` | the steps until the start, the same on all ranks: [`Joining`] |
-//! | `hub`, `attend`, `first`, `compare` | rank 0's side |
+//! | `hub`, `seats`, `attend`, `first`, `compare` | rank 0's side |
 //! | `other`, `run` | the others' side, before and after the start |
 //! | `group`, `roster` | the run: [`Group`], and who is where |
 //!
@@ -36,6 +36,7 @@ mod nodelist;
 mod other;
 mod roster;
 mod run;
+mod seats;
 mod secret;
 mod waiting;
 

@@ -49,6 +49,11 @@ const LARGE: &str = "torch's large path";
 
 const LONG: &[Long] = &[
     Long {
+        name: "a thousand ranks get a catalog of 50 MiB",
+        file: "backends/peer/tests/meet/thousand.rs",
+        test: "a_thousand_ranks_meet_in_one_process",
+    },
+    Long {
         name: "the engine against its model, 100,000 runs",
         file: "crates/loader/tests/core/main.rs",
         test: "any_run_in_any_interleaving_is_what_the_model_says",

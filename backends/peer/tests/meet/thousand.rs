@@ -54,20 +54,20 @@ fn peak() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_ranks_meet_in_one_process() {
-    let began = Instant::now();
-    run(1000, 256 << 10).await;
-    eprintln!("a thousand ranks: {:?}, {} MiB at most", began.elapsed(), peak() >> 20);
-    assert!(peak() < 2 << 30);
+/// How large the catalog is: fifty gigabytes through memory, for a thousand ranks, where runs may be long.
+fn catalog_bytes() -> usize {
+    if std::env::var_os("FOREREAD_SOAK").is_some() { 50 << 20 } else { 256 << 10 }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "fifty gigabytes through memory: half a minute"]
-async fn a_thousand_ranks_get_a_catalog_of_fifty_megabytes() {
-    let began = Instant::now();
-    run(1000, 50 << 20).await;
-    eprintln!("a thousand ranks, 50 MiB each: {:?}, {} MiB at most", began.elapsed(), peak() >> 20);
+async fn a_thousand_ranks_meet_in_one_process() {
+    let (began, bytes) = (Instant::now(), catalog_bytes());
+    run(1000, bytes).await;
+    eprintln!(
+        "a thousand ranks, a catalog of {} KiB: {:?}, {} MiB at most",
+        bytes >> 10,
+        began.elapsed(),
+        peak() >> 20
+    );
     assert!(peak() < 2 << 30);
-    assert!(began.elapsed() < Duration::from_secs(60));
 }

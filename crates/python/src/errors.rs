@@ -6,7 +6,7 @@
 use foreread::dataset::DatasetErrorKind;
 use foreread::tier::ErrorKind as TierKind;
 use foreread::{Error, ErrorKind, LoadError, LoadErrorKind};
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -50,8 +50,8 @@ impl Class {
             let class = py.import("foreread.errors").and_then(|module| module.getattr(self.name()));
             match class.and_then(|class| Ok(class.cast_into::<PyType>()?)) {
                 Ok(class) => PyErr::from_type(class, message),
-                // Only in an interpreter that is being torn down.
-                Err(_) => PyRuntimeError::new_err(message),
+                // Ctrl-C has come in between, or the interpreter is being torn down.
+                Err(error) => error,
             }
         })
     }

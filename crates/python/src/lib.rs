@@ -48,9 +48,9 @@ mod _native {
 
     /// Ends all loaders of this process, each within `seconds`; for the interpreter's end.
     #[pyfunction]
-    fn close_all(py: Python<'_>, seconds: f64) {
+    fn close_all(py: Python<'_>, seconds: f64) -> PyResult<()> {
         let at_most = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         py.detach(|| engine::close_all(at_most));
-        logs::drain(py);
+        logs::drain(py)
     }
 }

@@ -97,7 +97,7 @@ impl Loader {
     ) -> PyResult<Self> {
         allocator::set_up();
         here::watch();
-        logs::set_up(py);
+        logs::set_up(py)?;
         let settings = Settings::of("Loader", settings)?;
         let (rank, world_size) = (settings.config.rank, settings.config.world_size);
         let builder = builder(target, settings)?;
@@ -106,7 +106,7 @@ impl Loader {
             // Nobody is there any more to read what a run would read.
             Ok::<_, Error>((!interrupted.is_set()).then(|| ready.start()))
         })?;
-        logs::drain(py);
+        logs::drain(py)?;
         let Some(run) = started.map_err(|error| errors::raised(&error))? else {
             return Err(Class::Error.with("interrupted"));
         };
@@ -131,8 +131,9 @@ impl Loader {
         loop {
             let run =
                 engine.loader().ok_or_else(|| Class::Closed.with("the loader is closed; make another"))?;
+            // Before a batch is taken: what fails here must not lose one.
+            logs::drain(py)?;
             let next = py.detach(|| run.next_timeout(NAP));
-            logs::drain(py);
             match next {
                 Some(None) => return Ok(None),
                 Some(Some(Ok(batch))) => {
@@ -142,7 +143,7 @@ impl Loader {
                 Some(Some(Err(error))) => return Err(errors::ended(&error)),
                 None => {
                     drop(run);
-                    logs::ask_level(py);
+                    logs::ask_level(py)?;
                     py.check_signals()?;
                 }
             }
@@ -161,7 +162,7 @@ impl Loader {
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let engine = self.engine()?;
         let report = py.detach(|| engine.report());
-        logs::drain(py);
+        logs::drain(py)?;
         let report = report.ok_or_else(|| Class::Closed.with("the loader is being closed"))?;
         json::python(py, &report)
     }
@@ -191,7 +192,7 @@ impl Loader {
         let at_most = seconds.map_or(Ok(FAREWELL), |seconds| duration("seconds", seconds))?;
         let engine = Arc::clone(self.engine()?);
         waiting::apart(py, HASTE, move |interrupted| engine.close(at_most, interrupted))?;
-        logs::drain(py);
+        logs::drain(py)?;
         Ok(())
     }
 

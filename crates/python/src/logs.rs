@@ -134,24 +134,24 @@ impl Visit for Text {
 }
 
 /// Begins to listen, once, and takes the level from Python.
-pub(crate) fn set_up(py: Python<'_>) {
+pub(crate) fn set_up(py: Python<'_>) -> PyResult<()> {
     static LISTENING: Once = Once::new();
-    ask_level(py);
+    ask_level(py)?;
     // This module's alone: another library's subscriber is in another copy of `tracing`.
     LISTENING.call_once(|| tracing::subscriber::set_global_default(Queue).unwrap_or_default());
+    Ok(())
 }
 
-/// The level of `logging.getLogger("foreread")`, where nobody has said another.
-pub(crate) fn ask_level(py: Python<'_>) {
+/// The level of `logging.getLogger("foreread")`, where nobody has said another. Fails as any call of Python does, with Ctrl-C
+/// at the latest: what a signal's handler raises must not be lost.
+pub(crate) fn ask_level(py: Python<'_>) -> PyResult<()> {
     if SAID.load(Ordering::Relaxed) {
-        return;
+        return Ok(());
     }
-    let level = py.import("logging").and_then(|logging| {
-        logging.call_method1("getLogger", ("foreread",))?.call_method0("getEffectiveLevel")?.extract::<i64>()
-    });
-    if let Ok(level) = level {
-        change(level.clamp(0, 255) as u8);
-    }
+    let logger = py.import("logging")?.call_method1("getLogger", ("foreread",))?;
+    let level: i64 = logger.call_method0("getEffectiveLevel")?.extract()?;
+    change(level.clamp(0, 255) as u8);
+    Ok(())
 }
 
 /// Only lines of at least this level (Python's numbers) are made from now on.
@@ -166,22 +166,19 @@ fn change(level: u8) {
     }
 }
 
-/// Hands waiting lines to Python's loggers. What a handler raises is written as Python writes what nobody can catch.
-pub(crate) fn drain(py: Python<'_>) {
+/// Hands waiting lines to Python's loggers. Fails with what a signal's handler raises meanwhile; handlers of `logging` see to
+/// their own failures.
+pub(crate) fn drain(py: Python<'_>) -> PyResult<()> {
     if !WAITING.swap(false, Ordering::Acquire) {
-        return;
+        return Ok(());
     }
-    let lines = match LINES.try_lock() {
-        Ok(mut lines) => std::mem::take(&mut *lines),
+    match LINES.try_lock().map(|mut lines| std::mem::take(&mut *lines)) {
+        Ok(lines) => hand_over(py, lines),
         Err(_) => {
             // Somebody is adding one; with the next call, then.
             WAITING.store(true, Ordering::Release);
-            return;
+            Ok(())
         }
-    };
-    let handed = hand_over(py, lines);
-    if let Err(error) = handed {
-        error.write_unraisable(py, None);
     }
 }
 

@@ -50,7 +50,6 @@ pub(crate) fn apart<T: Send + 'static>(
             let next = told.recv_timeout(NAP);
             (told, next)
         });
-        logs::drain(py);
         match next {
             Ok(done) => return Ok(done),
             Err(RecvTimeoutError::Disconnected) => {
@@ -58,7 +57,7 @@ pub(crate) fn apart<T: Send + 'static>(
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if let Err(signal) = py.check_signals() {
+        if let Err(signal) = logs::drain(py).and_then(|()| py.check_signals()) {
             interrupted.0.store(true, Ordering::Relaxed);
             // Whether it came to its end or not makes no difference here.
             py.detach(move || told.recv_timeout(patience).map(drop)).ok();

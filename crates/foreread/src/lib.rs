@@ -11,6 +11,7 @@
 //!
 //! The crates behind it are re-exported under their names ([`oracle`], [`planner`], [`dataset`], [`tier`], [`layers`]).
 
+mod assembly;
 mod calibration;
 mod cluster;
 mod config;
@@ -33,6 +34,7 @@ mod registry;
 mod report;
 mod runtime;
 mod size;
+mod source;
 mod state;
 mod target;
 mod text;
@@ -60,7 +62,7 @@ pub use crate::calibration::{
 pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::knobs::{KNOBS, Knob, Knobs, Provenance};
-pub use crate::loader::{Builder, Loader, Ready};
+pub use crate::loader::{Builder, Jump, Loader, Ready};
 pub use crate::merged::{Merged, MergedEpoch};
 pub use crate::planned::{Planned, Worth, sampler};
 pub use crate::prepared::Prepared;
@@ -72,6 +74,7 @@ pub use crate::report::{
     ReadsReport, Report,
 };
 pub use crate::size::{ByteRate, ByteSize, ParseSizeError};
+pub use crate::source::{Asked, Source};
 pub use crate::state::State;
 pub use crate::text::read as read_text;
 pub use crate::together::Together;

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use foreread_dataset::{Catalog, Format, IndexOptions, Progress};
 use foreread_layers::{Limit, Meter};
-use foreread_loader::{Batch, Batches, BlockTable, Dataset, LoadError, Parts};
+use foreread_loader::{Batch, Batches, LoadError, RunReport};
 use foreread_oracle::{Deal, Position, Run};
 use foreread_planner::LocalPlan;
-use foreread_tier::{Buffers, Context, RecycledBuffers, Tier};
+use foreread_tier::{Buffers, Context, RecycledBuffers};
 use futures::Stream;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
+use crate::assembly::Assembly;
 use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
 use crate::merged::Merged;
@@ -27,6 +28,7 @@ use crate::ranks::{self, Joint, Meeting};
 use crate::registry::Registry;
 use crate::report::{Adapted, Report, Whole};
 use crate::runtime::Workers;
+use crate::source::Source;
 use crate::state::State;
 
 /// How often a rank that leaves looks whether it is interrupted.
@@ -205,6 +207,15 @@ impl Builder {
         Ok(self.prepare()?.start())
     }
 
+    /// Prepares to serve samples by their ids. Epochs, sampler and batch size are the business of whoever asks. Blocks
+    /// the thread; not for async code.
+    ///
+    /// # Errors
+    /// As [`prepare_with`](Self::prepare_with) and [`Ready::source`].
+    pub fn source(self) -> Result<Source> {
+        self.prepare()?.source()
+    }
+
     /// Prepares and starts the run, for async code, on its runtime.
     ///
     /// # Errors
@@ -260,6 +271,10 @@ pub struct Ready {
 }
 
 impl Ready {
+    pub(crate) fn parts(self) -> (Prepared, Workers) {
+        (self.prepared, self.workers)
+    }
+
     /// What it will do.
     pub fn prepared(&self) -> &Prepared {
         &self.prepared
@@ -273,15 +288,6 @@ impl Ready {
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // Training's; validation's is the same one, or waits for the same store.
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
-        let datasets = opened
-            .into_iter()
-            .zip(std::iter::once(blocks).chain(std::iter::repeat_with(BlockTable::default)))
-            .map(|(dataset, blocks)| Dataset {
-                catalog: dataset.catalog,
-                origin: dataset.origin as Arc<dyn Tier>,
-                blocks,
-            })
-            .collect();
         for (level, (_, cache)) in plan.levels().iter().zip(&caches) {
             tracing::info!(
                 tier = cache.name(),
@@ -299,18 +305,13 @@ impl Ready {
             floor,
             "starting"
         );
-        let parts = Parts {
-            run,
-            plan,
-            datasets,
-            caches,
-            look_ahead: config.look_ahead,
-            on_error: config.on_error,
-            others: joint.as_ref().map(Joint::others),
-        };
-        let inner = foreread_loader::Loader::start(parts, workers.handle());
+        let others = joint.as_ref().map(Joint::others);
+        let mut assembly = Assembly::new(opened, caches, others, config.look_ahead, config.on_error, blocks);
+        let inner = assembly.start(run, plan, workers.handle());
         Loader {
             inner,
+            earlier: RunReport::default(),
+            assembly,
             catalogs,
             config,
             floor,
@@ -318,10 +319,20 @@ impl Ready {
             limit,
             disk,
             joint,
+            jumped: false,
             left: AtomicBool::new(false),
             workers,
         }
     }
+}
+
+/// Where a run goes on: see [`Loader::jump`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Jump {
+    /// At the beginning of this epoch, counted from 0.
+    Epoch(u64),
+    /// Behind the last sample that was consumed when this was saved.
+    State(State),
 }
 
 /// A run under way: batches in the order that the seed says, read ahead of time.
@@ -348,6 +359,9 @@ impl Ready {
 #[derive(Debug)]
 pub struct Loader {
     inner: foreread_loader::Loader,
+    /// What had been done before the last jump.
+    earlier: RunReport,
+    assembly: Assembly,
     catalogs: Vec<Catalog>,
     config: Config,
     floor: u64,
@@ -355,6 +369,8 @@ pub struct Loader {
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
     joint: Option<Joint>,
+    /// Whether it goes on elsewhere than where it began.
+    jumped: bool,
     /// Whether others have been told that this rank is done.
     left: AtomicBool,
     /// Last: the engine's task goes before the threads that it runs on.
@@ -399,7 +415,34 @@ impl Loader {
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
         let disk = self.disk.as_ref().map(crate::disk::Disk::report);
         let peers = self.joint.as_ref().map(Joint::exchanged);
-        Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &self.inner.report()) }
+        let run = self.earlier.clone().followed_by(self.inner.report());
+        Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
+    }
+
+    /// Goes on at another place: the beginning of an epoch, or where a [`State`] of this run was saved. What has been read
+    /// ahead is dropped, what the caches hold stays. An epoch behind the last leaves nothing to read.
+    ///
+    /// For trainers that leave an epoch before its end, or that decide anew where to go on. Ranks that work together
+    /// all jump at the same step.
+    ///
+    /// # Errors
+    /// A state of another run.
+    pub fn jump(&mut self, to: &Jump) -> Result<()> {
+        let old = self.inner.run();
+        let schedule = Arc::clone(old.schedule());
+        let position = match to {
+            Jump::Epoch(epoch) => {
+                Position { schedule: old.fingerprint(), epoch: *epoch, phase: 0, consumed: 0 }
+            }
+            Jump::State(state) => state.position(&self.config, &self.catalogs, &schedule)?,
+        };
+        let run = Run::resume(schedule, old.deal(), old.world_size(), old.rank(), &position)?;
+        let plan = self.inner.plan().clone();
+        self.earlier = std::mem::take(&mut self.earlier).followed_by(self.inner.report());
+        // The old run ends when the new one takes its place; until then, its reads are a moment's.
+        self.inner = self.assembly.start(run, plan, self.workers.handle());
+        self.jumped = true;
+        Ok(())
     }
 
     /// Ends the run in order: waits until the disk tier has written what it was given, for five seconds at most, and
@@ -451,8 +494,9 @@ impl Loader {
     /// others' steps when they call this.
     pub fn state(&self) -> State {
         let position = match &self.joint {
-            Some(joint) => after(self.inner.run(), joint.progress(self.steps())),
-            None => self.position(),
+            // Steps are counted from where all began; after a jump they say nothing.
+            Some(joint) if !self.jumped => after(self.inner.run(), joint.progress(self.steps())),
+            _ => self.position(),
         };
         State::new(&self.config, &self.catalogs, &position)
     }
@@ -467,7 +511,7 @@ impl Loader {
     /// Says to rank 0 that this rank has completed the step of the batch that it took last; costs next to nothing, and
     /// nothing where ranks do not work together.
     pub fn step_done(&self) {
-        if let Some(joint) = &self.joint {
+        if let Some(joint) = self.joint.as_ref().filter(|_| !self.jumped) {
             joint.progress(self.steps());
         }
     }
@@ -527,7 +571,7 @@ impl Loader {
     ) -> Option<impl Future<Output = Option<Merged>> + Send + 'static + use<>> {
         let joint = self.joint.as_ref()?;
         self.left.store(true, Ordering::Relaxed);
-        joint.progress(self.steps());
+        self.step_done();
         Some(joint.leave(Merged::of(&self.report()), at_most))
     }
 

@@ -44,6 +44,31 @@ pub struct Dataset {
     pub blocks: BlockTable,
 }
 
+impl Dataset {
+    /// Bytes that are as long as the catalog says, and add up where it says to what: for what no [`Answers`] has checked.
+    pub(crate) fn checked(&self, key: SampleKey, bytes: Bytes) -> Result<Bytes, TierError> {
+        let expected = self.catalog.sizes().bytes(key.id);
+        if bytes.len() as u64 != expected {
+            return Err(TierError::new(ErrorKind::Changed, self.origin.name())
+                .with_detail(format!("{} bytes instead of {expected}", bytes.len())));
+        }
+        match self.catalog.crc32c(key.id) {
+            Some(crc32c) => Check { crc32c, at: 0 }.passed(self.origin.name(), bytes),
+            None => Ok(bytes),
+        }
+    }
+
+    /// Where a sample lies in the origin.
+    pub(crate) fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
+        match self.catalog.entry(key.id) {
+            Ok(entry) => Ok((entry.object, entry.span)),
+            Err(error) => Err(TierError::new(ErrorKind::Invalid, "catalog")
+                .with_detail(error.to_string())
+                .with_source(error)),
+        }
+    }
+}
+
 type Dealing = (usize, JoinHandle<Result<AccessStream, OracleError>>);
 
 pub(crate) struct Driver {
@@ -357,13 +382,7 @@ impl Driver {
     }
 
     pub(crate) fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
-        let catalog = &self.datasets[key.dataset.0 as usize].catalog;
-        match catalog.entry(key.id) {
-            Ok(entry) => Ok((entry.object, entry.span)),
-            Err(error) => Err(TierError::new(ErrorKind::Invalid, "catalog")
-                .with_detail(error.to_string())
-                .with_source(error)),
-        }
+        self.datasets[key.dataset.0 as usize].locate(key)
     }
 
     fn deal(&mut self, index: usize) {

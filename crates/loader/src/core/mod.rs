@@ -76,6 +76,8 @@ pub struct Config {
     pub on_error: OnError,
     /// What the caches are called in the report, from the fastest.
     pub levels: Vec<Source>,
+    /// Whether all caches, not disks alone, may hold what another plan has put there.
+    pub warm: bool,
 }
 
 /// One batch between being issued and being taken.
@@ -256,19 +258,20 @@ impl Core {
         }
     }
 
-    /// The caches that may have a sample, one after the other: its place, then the disks, which an earlier run by
-    /// another plan may have filled.
+    /// The caches that may have a sample, one after the other: its place, then those that an earlier run by another plan
+    /// may have filled: the disks, and all of them where the process has had such a run.
     fn candidate(&self, key: SampleKey, after: Option<usize>) -> Option<usize> {
         let place = self.place(key);
-        let disk = |from: usize| {
+        let filled = |from: usize| {
             let levels = self.config.levels.iter().enumerate().skip(from);
-            let mut disks = levels.filter(|&(level, &source)| source == Source::Disk && place != Some(level));
-            disks.next().map(|(level, _)| level)
+            let remembers = |source| self.config.warm || source == Source::Disk;
+            let mut filled = levels.filter(|&(level, &source)| remembers(source) && place != Some(level));
+            filled.next().map(|(level, _)| level)
         };
         match after {
-            None => place.or_else(|| disk(0)),
-            Some(level) if place == Some(level) => disk(0),
-            Some(level) => disk(level + 1),
+            None => place.or_else(|| filled(0)),
+            Some(level) if place == Some(level) => filled(0),
+            Some(level) => filled(level + 1),
         }
     }
 

@@ -104,8 +104,12 @@ impl<'a> World<'a> {
         let ledger = Rc::new(Ledger::default());
         let levels =
             scenario.caches.iter().map(|cache| if cache.ready { Source::Memory } else { Source::Disk });
-        let config =
-            Config { look_ahead: scenario.look_ahead, on_error: scenario.on_error, levels: levels.collect() };
+        let config = Config {
+            look_ahead: scenario.look_ahead,
+            on_error: scenario.on_error,
+            levels: levels.collect(),
+            warm: scenario.warm,
+        };
         Self {
             model: Model::new(scenario, &run),
             core: Core::new(config, run.clone(), plan.clone(), scenario.sizes()),
@@ -138,10 +142,12 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Fills the caches that have to be read with what an earlier run may have left there.
+    /// Fills the caches with what an earlier run may have left there: those that have to be read, or all.
     fn warm_up(&mut self) {
         let keys: BTreeSet<SampleKey> = self.model.uses.iter().copied().collect();
-        for level in (0..self.stores.len()).filter(|&level| !self.scenario.caches[level].ready) {
+        for level in
+            (0..self.stores.len()).filter(|&level| self.scenario.warm || !self.scenario.caches[level].ready)
+        {
             for &key in keys.iter().filter(|&&key| !self.scenario.is_bad(key)) {
                 let (bytes, charge) = (self.scenario.bytes(key), Charge::staging(&self.ledger, 0));
                 if self.chance(self.scenario.faults.warm)
@@ -480,7 +486,7 @@ impl<'a> World<'a> {
 
     /// Whether a sample may be in a cache: its own, or one that remembers earlier runs.
     fn may_have(&self, key: SampleKey, level: usize) -> bool {
-        self.place(key) == Some(level) || !self.scenario.caches[level].ready
+        self.place(key) == Some(level) || self.scenario.warm || !self.scenario.caches[level].ready
     }
 
     fn hand(&mut self, (pass, index, first, ticks): (usize, u64, u64, u64), taking: Taking) -> Checked {

@@ -140,6 +140,7 @@ impl Job {
             run,
             plan: LocalPlan::Together { plan: Arc::new(plan), store: rank as usize },
             others: Some(others),
+            warm: false,
             datasets: vec![Dataset {
                 catalog,
                 origin: Arc::new(self.fake.clone()),

@@ -12,6 +12,7 @@
 //! The crates behind it are re-exported under their names ([`oracle`], [`planner`], [`dataset`], [`tier`], [`layers`]).
 
 mod assembly;
+mod builder;
 mod calibration;
 mod cluster;
 mod config;
@@ -55,6 +56,7 @@ pub use foreread_dataset::{Catalog, Format, IndexOptions, Progress, forget_listi
 pub use foreread_loader::{Batch, BatchSample, Batches, BlockTable, LoadError, LoadErrorKind, OnError};
 pub use foreread_oracle::{Deal, Position};
 
+pub use crate::builder::Builder;
 pub use crate::calibration::{
     CalibrateOptions, Calibration, DiskSpeed, MemorySpeed, OriginSpeed, Point, Progress as Calibrating,
     Stage, calibrate,
@@ -62,7 +64,7 @@ pub use crate::calibration::{
 pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::knobs::{KNOBS, Knob, Knobs, Provenance};
-pub use crate::loader::{Builder, Jump, Loader, Ready};
+pub use crate::loader::{Jump, Loader, Ready};
 pub use crate::merged::{Merged, MergedEpoch};
 pub use crate::planned::{Planned, Worth, sampler};
 pub use crate::prepared::Prepared;

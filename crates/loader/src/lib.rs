@@ -22,6 +22,7 @@ mod keeper;
 mod loader;
 mod others;
 mod pace;
+mod patience;
 mod report;
 mod serving;
 

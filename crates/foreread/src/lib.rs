@@ -61,9 +61,9 @@ pub use crate::calibration::{
     CalibrateOptions, Calibration, DiskSpeed, MemorySpeed, OriginSpeed, Point, Progress as Calibrating,
     Stage, calibrate,
 };
-pub use crate::config::{Config, Disk, Memory, SamplerKind};
+pub use crate::config::{Config, Disk, MOST_EPOCHS, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
-pub use crate::knobs::{KNOBS, Knob, Knobs, Provenance};
+pub use crate::knobs::{COMMAND_KNOBS, KNOBS, Knob, Knobs, Provenance};
 pub use crate::loader::{Jump, Loader, Ready};
 pub use crate::merged::{Merged, MergedEpoch};
 pub use crate::planned::{Planned, Worth, sampler};

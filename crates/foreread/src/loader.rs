@@ -160,7 +160,8 @@ impl Loader {
     }
 
     /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over.
-    pub fn next_timeout(&mut self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
+    /// Threads that wait at the same time get different batches.
+    pub fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
         self.inner.next_timeout(timeout)
     }
 

@@ -89,6 +89,7 @@ pub fn part() -> Result<()> {
         run: planned.run().clone(),
         plan: planned.plan().clone(),
         others: None,
+        warm: false,
         datasets: vec![Dataset { catalog, origin: Arc::new(Made), blocks: BlockTable::default() }],
         caches: vec![(Source::Memory, Arc::clone(&memory) as Arc<dyn CacheTier>)],
         look_ahead,

@@ -4,37 +4,15 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use foreread::{Format, Knob, Knobs};
+use foreread::{COMMAND_KNOBS, Format, Knobs};
 
 use crate::output;
-
-/// The command's own knobs, beside those of a run.
-const OWN: &[Knob] = &[
-    ("report", Some("text"), "text or json"),
-    ("digest", Some("false"), "add each epoch's SHA-256 to the report"),
-    ("ids", Some("false"), "add each epoch's delivered ids to the report"),
-    ("state", None, "where the run's state is kept"),
-    ("report-file", None, "where the report is written instead of standard output; %r is the rank"),
-    ("peers", Some("auto"), "whether ranks that find each other share their caches: auto or off"),
-    ("samples", None, "how many samples there are, where there is no dataset"),
-    ("sample-bytes", None, "how long each is"),
-    ("epoch", Some("0"), "which epoch's order to print"),
-    ("format", None, "how samples lie in objects (index, load, plan), or how figures are printed (simulate)"),
-    ("include", None, "globs of what to index"),
-    ("exclude", None, "globs of what to leave out"),
-    ("output", None, "where to write the catalog, or the calibration"),
-    ("seconds", Some("30"), "how long a calibration may take"),
-    ("origin-bytes", Some("1GiB"), "how much a calibration may read from the origin"),
-    ("policy", Some("all"), "which policy is simulated"),
-    ("plot", None, "where plots are drawn"),
-    ("seeds", Some("1"), "how many seeds a simulation averages"),
-];
 
 /// Gathers all settings; `arguments` are those given on the command line.
 pub fn gather(arguments: Vec<(&'static str, Option<String>)>) -> Result<Knobs> {
     let given = arguments.into_iter().filter_map(|(name, value)| Some((name, value?)));
     let environment = |name: &str| std::env::var(name).ok();
-    Ok(Knobs::gather(OWN, given, environment, Path::new("foreread.toml"))?)
+    Ok(Knobs::gather(COMMAND_KNOBS, given, environment, Path::new("foreread.toml"))?)
 }
 
 /// Prints every setting with the place that it came from.

@@ -142,7 +142,7 @@ impl FromStr for OnErrorText {
 }
 
 /// More epochs than anybody trains for; a plan costs some bytes an epoch.
-const MOST_EPOCHS: u64 = 1_000_000;
+pub const MOST_EPOCHS: u64 = 1_000_000;
 
 /// Everything that can be asked of a run. [`Default`] is what `foreread load` does without options.
 #[derive(Clone, Debug)]
@@ -252,7 +252,7 @@ impl Config {
         };
         if knobs.get("rank").is_none() && config.world_size > 1 {
             return Err(
-                knobs.refuse("world-size", "say also which rank this is (--rank, or the launcher's RANK)")
+                knobs.refuse("world-size", "say also which rank this is (rank, or the launcher's RANK)")
             );
         }
         config.check().map_err(|(name, why)| knobs.refuse(name, why))?;

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use foreread_dataset::DatasetError;
-use foreread_loader::LoadError;
+use foreread_dataset::{DatasetError, DatasetErrorKind};
+use foreread_loader::{LoadError, LoadErrorKind};
 use foreread_oracle::OracleError;
 use foreread_planner::PlanError;
-use foreread_tier::TierError;
+use foreread_tier::{ErrorKind as TierErrorKind, TierError};
 
 /// What went wrong, roughly: enough to choose what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +33,8 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    tier: Option<TierErrorKind>,
+    dataset: Option<DatasetErrorKind>,
     source: Option<foreread_tier::BoxError>,
 }
 
@@ -42,7 +44,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind`; `message` is one line that says the thing, the cause and the remedy.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), tier: None, dataset: None, source: None }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
@@ -50,13 +52,31 @@ impl Error {
     }
 
     fn caused(kind: ErrorKind, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self { kind, message: source.to_string(), source: Some(Box::new(source)) }
+        let message = source.to_string();
+        Self { kind, message, tier: None, dataset: None, source: Some(Box::new(source)) }
     }
 
     /// What kind of failure it is.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
+
+    /// Why a tier could not do what was asked, where that is the cause: a directory that is not there, a bucket that may not
+    /// be read, a store that does not answer.
+    pub fn tier_kind(&self) -> Option<TierErrorKind> {
+        self.tier
+    }
+
+    /// What is wrong with a dataset or its catalog, where that is the cause.
+    pub fn dataset_kind(&self) -> Option<DatasetErrorKind> {
+        self.dataset
+    }
+}
+
+/// The kind of the first tier's error in a chain of causes.
+fn tier_kind(error: &(dyn std::error::Error + 'static)) -> Option<TierErrorKind> {
+    let mut chain = std::iter::successors(Some(error), |error| error.source());
+    chain.find_map(|error| error.downcast_ref::<TierError>()).map(TierError::kind)
 }
 
 impl fmt::Display for Error {
@@ -74,13 +94,15 @@ impl std::error::Error for Error {
 
 impl From<DatasetError> for Error {
     fn from(error: DatasetError) -> Self {
-        Self::caused(ErrorKind::Dataset, error)
+        let (tier, dataset) = (tier_kind(&error), Some(error.kind()));
+        Self { tier, dataset, ..Self::caused(ErrorKind::Dataset, error) }
     }
 }
 
 impl From<TierError> for Error {
     fn from(error: TierError) -> Self {
-        Self::caused(ErrorKind::Dataset, error)
+        let tier = Some(error.kind());
+        Self { tier, ..Self::caused(ErrorKind::Dataset, error) }
     }
 }
 
@@ -98,6 +120,10 @@ impl From<PlanError> for Error {
 
 impl From<LoadError> for Error {
     fn from(error: LoadError) -> Self {
-        Self::caused(ErrorKind::Load, error)
+        let tier = match error.kind() {
+            LoadErrorKind::Sample(kind) => Some(kind),
+            _ => None,
+        };
+        Self { tier, ..Self::caused(ErrorKind::Load, error) }
     }
 }

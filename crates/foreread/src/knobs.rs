@@ -38,6 +38,28 @@ pub const KNOBS: &[Knob] = &[
     ("on-error", Some("fail"), "what to do about a sample that cannot be read: fail, skip or substitute"),
 ];
 
+/// The command's own knobs, beside those of a run. Whoever reads the same `foreread.toml` passes over them.
+pub const COMMAND_KNOBS: &[Knob] = &[
+    ("report", Some("text"), "text or json"),
+    ("digest", Some("false"), "add each epoch's SHA-256 to the report"),
+    ("ids", Some("false"), "add each epoch's delivered ids to the report"),
+    ("state", None, "where the run's state is kept"),
+    ("report-file", None, "where the report is written instead of standard output; %r is the rank"),
+    ("peers", Some("auto"), "whether ranks that find each other share their caches: auto or off"),
+    ("samples", None, "how many samples there are, where there is no dataset"),
+    ("sample-bytes", None, "how long each is"),
+    ("epoch", Some("0"), "which epoch's order to print"),
+    ("format", None, "how samples lie in objects (index, load, plan), or how figures are printed (simulate)"),
+    ("include", None, "globs of what to index"),
+    ("exclude", None, "globs of what to leave out"),
+    ("output", None, "where to write the catalog, or the calibration"),
+    ("seconds", Some("30"), "how long a calibration may take"),
+    ("origin-bytes", Some("1GiB"), "how much a calibration may read from the origin"),
+    ("policy", Some("all"), "which policy is simulated"),
+    ("plot", None, "where plots are drawn"),
+    ("seeds", Some("1"), "how many seeds a simulation averages"),
+];
+
 /// Where launchers say which rank this is; the first that is set counts. MPI's come before SLURM's: started by mpirun
 /// within a batch job, every process has the batch script's own `SLURM_PROCID=0`.
 const RANKS: [(&str, &str); 4] = [
@@ -80,6 +102,12 @@ pub type Knob = (&'static str, Option<&'static str>, &'static str);
 pub struct Knobs {
     tables: Vec<&'static [Knob]>,
     values: BTreeMap<&'static str, (String, Provenance)>,
+    said: fn(&str) -> String,
+}
+
+/// As the command line writes a knob's name.
+fn option(name: &str) -> String {
+    format!("--{name}")
 }
 
 impl Knobs {
@@ -94,7 +122,7 @@ impl Knobs {
         environment: impl Fn(&str) -> Option<String>,
         file: &Path,
     ) -> Result<Self> {
-        let mut knobs = Self { tables: vec![KNOBS, more], values: BTreeMap::new() };
+        let mut knobs = Self { tables: vec![KNOBS, more], values: BTreeMap::new(), said: option };
         for (name, default, _) in knobs.tables.iter().copied().flatten() {
             if let Some(default) = default {
                 knobs.values.insert(name, ((*default).to_owned(), Provenance::Default));
@@ -106,6 +134,12 @@ impl Knobs {
             knobs.set(name, value)?;
         }
         Ok(knobs)
+    }
+
+    /// The same, with knobs called in messages as the caller's users write them, instead of `--name`.
+    #[must_use]
+    pub fn calling(self, said: fn(&str) -> String) -> Self {
+        Self { said, ..self }
     }
 
     fn known(&self, name: &str) -> Option<&'static str> {
@@ -206,9 +240,10 @@ impl Knobs {
 
     /// An error about a knob's value.
     pub fn refuse(&self, name: &str, why: impl fmt::Display) -> Error {
+        let said = (self.said)(name);
         match self.get(name) {
-            Some((value, from)) => Error::new(ErrorKind::Usage, format!("--{name} {value} ({from}): {why}")),
-            None => Error::new(ErrorKind::Usage, format!("--{name}: {why}")),
+            Some((value, from)) => Error::new(ErrorKind::Usage, format!("{said} {value} ({from}): {why}")),
+            None => Error::new(ErrorKind::Usage, format!("{said}: {why}")),
         }
     }
 }

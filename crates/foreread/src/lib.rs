@@ -11,6 +11,8 @@
 //!
 //! The crates behind it are re-exported under their names ([`oracle`], [`planner`], [`dataset`], [`tier`], [`layers`]).
 
+mod assembly;
+mod builder;
 mod calibration;
 mod cluster;
 mod config;
@@ -33,6 +35,7 @@ mod registry;
 mod report;
 mod runtime;
 mod size;
+mod source;
 mod state;
 mod target;
 mod text;
@@ -53,14 +56,15 @@ pub use foreread_dataset::{Catalog, Format, IndexOptions, Progress, forget_listi
 pub use foreread_loader::{Batch, BatchSample, Batches, BlockTable, LoadError, LoadErrorKind, OnError};
 pub use foreread_oracle::{Deal, Position};
 
+pub use crate::builder::Builder;
 pub use crate::calibration::{
     CalibrateOptions, Calibration, DiskSpeed, MemorySpeed, OriginSpeed, Point, Progress as Calibrating,
     Stage, calibrate,
 };
-pub use crate::config::{Config, Disk, Memory, SamplerKind};
+pub use crate::config::{Config, Disk, MOST_EPOCHS, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
-pub use crate::knobs::{KNOBS, Knob, Knobs, Provenance};
-pub use crate::loader::{Builder, Loader, Ready};
+pub use crate::knobs::{COMMAND_KNOBS, KNOBS, Knob, Knobs, Provenance};
+pub use crate::loader::{Jump, Loader, Ready};
 pub use crate::merged::{Merged, MergedEpoch};
 pub use crate::planned::{Planned, Worth, sampler};
 pub use crate::prepared::Prepared;
@@ -72,6 +76,7 @@ pub use crate::report::{
     ReadsReport, Report,
 };
 pub use crate::size::{ByteRate, ByteSize, ParseSizeError};
+pub use crate::source::{Asked, Source};
 pub use crate::state::State;
 pub use crate::text::read as read_text;
 pub use crate::together::Together;

@@ -1,256 +1,33 @@
 //! The loader that programs use: from a URL and a few settings to batches.
 
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use foreread_dataset::{Catalog, Format, IndexOptions, Progress};
+use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter};
-use foreread_loader::{Batch, Batches, BlockTable, Dataset, LoadError, Parts};
-use foreread_oracle::{Deal, Position, Run};
+use foreread_loader::{Batch, Batches, LoadError, RunReport};
+use foreread_oracle::{Position, Run};
 use foreread_planner::LocalPlan;
-use foreread_tier::{Buffers, Context, RecycledBuffers, Tier};
 use futures::Stream;
-use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use crate::config::{Config, Disk, Memory, SamplerKind};
+use crate::assembly::Assembly;
+use crate::builder::Builder;
+use crate::config::Config;
 use crate::error::Result;
 use crate::merged::Merged;
-use crate::origin;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-use crate::ranks::{self, Joint, Meeting};
-use crate::registry::Registry;
+use crate::ranks::{self, Joint};
 use crate::report::{Adapted, Report, Whole};
 use crate::runtime::Workers;
 use crate::state::State;
 
 /// How often a rank that leaves looks whether it is interrupted.
 const GLANCE: Duration = Duration::from_millis(100);
-
-/// Settings for a run; made by [`Loader::builder`].
-///
-/// Whatever is not set is as [`Config::default`] says.
-#[derive(Debug)]
-pub struct Builder {
-    targets: Vec<String>,
-    config: Config,
-    registry: Registry,
-    runtime: Option<Handle>,
-    buffers: Arc<dyn Buffers>,
-    resume: Option<State>,
-    meeting: Option<Meeting>,
-}
-
-impl Builder {
-    /// One more shard, beside the one that the builder was made with: both are of one dataset, whose place is the
-    /// directory that holds all that are named.
-    #[must_use]
-    pub fn shard(mut self, shard: impl Into<String>) -> Self {
-        self.targets.push(shard.into());
-        self
-    }
-
-    /// Replaces all settings at once.
-    #[must_use]
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
-        self
-    }
-
-    /// Samples a batch, on this rank.
-    #[must_use]
-    pub fn batch_size(mut self, samples: u64) -> Self {
-        self.config.batch_size = samples;
-        self
-    }
-
-    /// How often the dataset is read.
-    #[must_use]
-    pub fn epochs(mut self, epochs: u64) -> Self {
-        self.config.epochs = epochs;
-        self
-    }
-
-    /// What the order is drawn from.
-    #[must_use]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.config.seed = seed;
-        self
-    }
-
-    /// How the order is drawn.
-    #[must_use]
-    pub fn sampler(mut self, sampler: SamplerKind) -> Self {
-        self.config.sampler = sampler;
-        self
-    }
-
-    /// Drop what does not divide evenly, instead of padding.
-    #[must_use]
-    pub fn drop_last(mut self, drop_last: bool) -> Self {
-        self.config.drop_last = drop_last;
-        self
-    }
-
-    /// This process among `world_size` of them, and how an epoch is dealt to them.
-    #[must_use]
-    pub fn rank(mut self, rank: u32, world_size: u32, deal: Deal) -> Self {
-        (self.config.rank, self.config.world_size, self.config.deal) = (rank, world_size, deal);
-        self
-    }
-
-    /// A second dataset, read in order after every epoch.
-    #[must_use]
-    pub fn validate(mut self, target: impl Into<String>) -> Self {
-        self.config.validate = Some(target.into());
-        self
-    }
-
-    /// How samples lie in the datasets' objects, whatever these are called.
-    #[must_use]
-    pub fn format(mut self, format: Format) -> Self {
-        self.config.format = Some(format);
-        self
-    }
-
-    /// The memory tier.
-    #[must_use]
-    pub fn memory(mut self, memory: Memory) -> Self {
-        self.config.memory = memory;
-        self
-    }
-
-    /// A directory of the disk tier, with the bytes that it may take there; may be called several times.
-    #[must_use]
-    pub fn disk(mut self, directory: impl Into<PathBuf>, bytes: u64) -> Self {
-        self.config.disk.push(Disk { directory: directory.into(), bytes });
-        self
-    }
-
-    /// How far reads may run ahead of the trainer, in bytes.
-    #[must_use]
-    pub fn look_ahead(mut self, bytes: u64) -> Self {
-        self.config.look_ahead = bytes;
-        self
-    }
-
-    /// The backends that URLs are opened with.
-    #[must_use]
-    pub fn registry(mut self, registry: Registry) -> Self {
-        self.registry = registry;
-        self
-    }
-
-    /// The tokio runtime to work on; without this, a run makes one of its own. It needs time and I/O enabled.
-    #[must_use]
-    pub fn runtime(mut self, handle: Handle) -> Self {
-        self.runtime = Some(handle);
-        self
-    }
-
-    /// Where memory for samples comes from.
-    #[must_use]
-    pub fn buffers(mut self, buffers: Arc<dyn Buffers>) -> Self {
-        self.buffers = buffers;
-        self
-    }
-
-    /// Goes on where a run was when it gave this state ([`Loader::state`]). Refused for another order or other data;
-    /// batch size, number of ranks and of epochs may be others.
-    #[must_use]
-    pub fn resume(mut self, state: State) -> Self {
-        self.resume = Some(state);
-        self
-    }
-
-    /// Works together with the other ranks that come to this meeting: every sample is kept by one of them for all. Preparing
-    /// waits for them. Rank and world size are the settings' own.
-    #[cfg(feature = "peer")]
-    #[must_use]
-    pub fn together(mut self, meeting: Meeting) -> Self {
-        self.meeting = Some(meeting);
-        self
-    }
-
-    /// Opens the datasets, draws the order and plans, without reading any sample; `progress` is told how far listing
-    /// has come. Blocks the thread; not for async code.
-    ///
-    /// # Errors
-    /// If the settings make no sense, a dataset cannot be opened, or the run cannot be planned.
-    pub fn prepare_with(self, progress: impl FnMut(Progress) + Send + 'static) -> Result<Ready> {
-        let workers = Workers::new(self.runtime.clone())?;
-        let context = self.context(workers.handle());
-        let prepared = workers.wait(async move { self.prepared(&context, progress).await })?;
-        Ok(Ready { prepared, workers })
-    }
-
-    /// [`prepare_with`](Self::prepare_with) without progress.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn prepare(self) -> Result<Ready> {
-        self.prepare_with(|_| ())
-    }
-
-    /// Prepares and starts the run. Blocks the thread until reading has begun; not for async code.
-    ///
-    /// # Errors
-    /// As [`prepare_with`](Self::prepare_with).
-    pub fn start(self) -> Result<Loader> {
-        Ok(self.prepare()?.start())
-    }
-
-    /// Prepares and starts the run, for async code, on its runtime.
-    ///
-    /// # Errors
-    /// As [`prepare_with`](Self::prepare_with).
-    ///
-    /// # Cancel safety
-    /// Dropping the future starts nothing.
-    pub async fn start_async(self) -> Result<Loader> {
-        let runtime = self.runtime.clone().or_else(|| Handle::try_current().ok());
-        let workers = Workers::new(runtime)?;
-        let context = self.context(workers.handle());
-        let prepared = self.prepared(&context, |_| ()).await?;
-        Ok(Ready { prepared, workers }.start())
-    }
-
-    async fn prepared(self, context: &Context, progress: impl FnMut(Progress) + Send) -> Result<Prepared> {
-        let Self { targets, config, registry, resume, .. } = self;
-        match self.meeting {
-            Some(meeting) => {
-                ranks::prepare(&targets, config, &registry, context, resume, meeting, progress).await
-            }
-            None => Prepared::new(&targets, config, &registry, context, resume, progress).await,
-        }
-    }
-
-    fn context(&self, runtime: &Handle) -> Context {
-        Context { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
-    }
-
-    /// Lists the dataset into a catalog, without planning, and reading no more than shards' heads. Blocks the thread; not for async code.
-    ///
-    /// # Errors
-    /// If it cannot be opened or listed, or nothing in it is a sample.
-    pub fn index(
-        self,
-        options: IndexOptions,
-        progress: impl FnMut(Progress) + Send + 'static,
-    ) -> Result<Catalog> {
-        let workers = Workers::new(self.runtime.clone())?;
-        let context = self.context(workers.handle());
-        workers.wait(async move {
-            let shared = origin::Shared::new(&self.config, &context);
-            origin::index(&self.targets, options, &self.registry, &context, &shared, progress).await
-        })
-    }
-}
 
 /// A run that is ready to start.
 #[derive(Debug)]
@@ -260,6 +37,14 @@ pub struct Ready {
 }
 
 impl Ready {
+    pub(crate) fn new(prepared: Prepared, workers: Workers) -> Self {
+        Self { prepared, workers }
+    }
+
+    pub(crate) fn parts(self) -> (Prepared, Workers) {
+        (self.prepared, self.workers)
+    }
+
     /// What it will do.
     pub fn prepared(&self) -> &Prepared {
         &self.prepared
@@ -273,15 +58,6 @@ impl Ready {
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // Training's; validation's is the same one, or waits for the same store.
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
-        let datasets = opened
-            .into_iter()
-            .zip(std::iter::once(blocks).chain(std::iter::repeat_with(BlockTable::default)))
-            .map(|(dataset, blocks)| Dataset {
-                catalog: dataset.catalog,
-                origin: dataset.origin as Arc<dyn Tier>,
-                blocks,
-            })
-            .collect();
         for (level, (_, cache)) in plan.levels().iter().zip(&caches) {
             tracing::info!(
                 tier = cache.name(),
@@ -299,18 +75,13 @@ impl Ready {
             floor,
             "starting"
         );
-        let parts = Parts {
-            run,
-            plan,
-            datasets,
-            caches,
-            look_ahead: config.look_ahead,
-            on_error: config.on_error,
-            others: joint.as_ref().map(Joint::others),
-        };
-        let inner = foreread_loader::Loader::start(parts, workers.handle());
+        let others = joint.as_ref().map(Joint::others);
+        let mut assembly = Assembly::new(opened, caches, others, config.look_ahead, config.on_error, blocks);
+        let inner = assembly.start(run, plan, workers.handle());
         Loader {
             inner,
+            earlier: RunReport::default(),
+            assembly,
             catalogs,
             config,
             floor,
@@ -318,10 +89,20 @@ impl Ready {
             limit,
             disk,
             joint,
+            jumped: false,
             left: AtomicBool::new(false),
             workers,
         }
     }
+}
+
+/// Where a run goes on: see [`Loader::jump`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Jump {
+    /// At the beginning of this epoch, counted from 0.
+    Epoch(u64),
+    /// Behind the last sample that was consumed when this was saved.
+    State(State),
 }
 
 /// A run under way: batches in the order that the seed says, read ahead of time.
@@ -348,6 +129,9 @@ impl Ready {
 #[derive(Debug)]
 pub struct Loader {
     inner: foreread_loader::Loader,
+    /// What had been done before the last jump.
+    earlier: RunReport,
+    assembly: Assembly,
     catalogs: Vec<Catalog>,
     config: Config,
     floor: u64,
@@ -355,6 +139,8 @@ pub struct Loader {
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
     joint: Option<Joint>,
+    /// Whether it goes on elsewhere than where it began.
+    jumped: bool,
     /// Whether others have been told that this rank is done.
     left: AtomicBool,
     /// Last: the engine's task goes before the threads that it runs on.
@@ -365,15 +151,7 @@ impl Loader {
     /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard; braces name several
     /// shards ([`expand`](foreread_dataset::expand)).
     pub fn builder(target: impl Into<String>) -> Builder {
-        Builder {
-            targets: vec![target.into()],
-            config: Config::default(),
-            registry: Registry::with_defaults(),
-            runtime: None,
-            buffers: Arc::new(RecycledBuffers::default()),
-            resume: None,
-            meeting: None,
-        }
+        Builder::new(target.into())
     }
 
     /// Batches in order, by waiting for each. Not from async code: it blocks the thread.
@@ -382,7 +160,8 @@ impl Loader {
     }
 
     /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over.
-    pub fn next_timeout(&mut self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
+    /// Threads that wait at the same time get different batches.
+    pub fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
         self.inner.next_timeout(timeout)
     }
 
@@ -399,7 +178,34 @@ impl Loader {
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
         let disk = self.disk.as_ref().map(crate::disk::Disk::report);
         let peers = self.joint.as_ref().map(Joint::exchanged);
-        Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &self.inner.report()) }
+        let run = self.earlier.clone().followed_by(self.inner.report());
+        Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
+    }
+
+    /// Goes on at another place: the beginning of an epoch, or where a [`State`] of this run was saved. What has been read
+    /// ahead is dropped, what the caches hold stays. An epoch behind the last leaves nothing to read.
+    ///
+    /// For trainers that leave an epoch before its end, or that decide anew where to go on. Ranks that work together
+    /// all jump at the same step.
+    ///
+    /// # Errors
+    /// A state of another run.
+    pub fn jump(&mut self, to: &Jump) -> Result<()> {
+        let old = self.inner.run();
+        let schedule = Arc::clone(old.schedule());
+        let position = match to {
+            Jump::Epoch(epoch) => {
+                Position { schedule: old.fingerprint(), epoch: *epoch, phase: 0, consumed: 0 }
+            }
+            Jump::State(state) => state.position(&self.config, &self.catalogs, &schedule)?,
+        };
+        let run = Run::resume(schedule, old.deal(), old.world_size(), old.rank(), &position)?;
+        let plan = self.inner.plan().clone();
+        self.earlier = std::mem::take(&mut self.earlier).followed_by(self.inner.report());
+        // The old run ends when the new one takes its place; until then, its reads are a moment's.
+        self.inner = self.assembly.start(run, plan, self.workers.handle());
+        self.jumped = true;
+        Ok(())
     }
 
     /// Ends the run in order: waits until the disk tier has written what it was given, for five seconds at most, and
@@ -451,8 +257,9 @@ impl Loader {
     /// others' steps when they call this.
     pub fn state(&self) -> State {
         let position = match &self.joint {
-            Some(joint) => after(self.inner.run(), joint.progress(self.steps())),
-            None => self.position(),
+            // Steps are counted from where all began; after a jump they say nothing.
+            Some(joint) if !self.jumped => after(self.inner.run(), joint.progress(self.steps())),
+            _ => self.position(),
         };
         State::new(&self.config, &self.catalogs, &position)
     }
@@ -467,7 +274,7 @@ impl Loader {
     /// Says to rank 0 that this rank has completed the step of the batch that it took last; costs next to nothing, and
     /// nothing where ranks do not work together.
     pub fn step_done(&self) {
-        if let Some(joint) = &self.joint {
+        if let Some(joint) = self.joint.as_ref().filter(|_| !self.jumped) {
             joint.progress(self.steps());
         }
     }
@@ -527,7 +334,7 @@ impl Loader {
     ) -> Option<impl Future<Output = Option<Merged>> + Send + 'static + use<>> {
         let joint = self.joint.as_ref()?;
         self.left.store(true, Ordering::Relaxed);
-        joint.progress(self.steps());
+        self.step_done();
         Some(joint.leave(Merged::of(&self.report()), at_most))
     }
 

@@ -42,6 +42,9 @@ pub struct Report {
     /// What this rank and others have given each other; where ranks work together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peers: Option<PeersReport>,
+    /// Samples that were read by their ids outside of any announced order; where samples are asked for by id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direct: Option<ReadsReport>,
     /// One entry a pass, in order.
     pub epochs: Vec<EpochReport>,
     /// All ranks together; on rank 0, where ranks worked together and have come to their end.
@@ -212,6 +215,20 @@ impl CountReport {
     }
 }
 
+impl ReadsReport {
+    /// Counts a sample of so many bytes.
+    pub(crate) fn add(&mut self, from: Source, bytes: u64) {
+        let count = match from {
+            Source::Origin => &mut self.origin,
+            Source::Memory => &mut self.memory,
+            Source::Disk => &mut self.disk,
+            Source::Peer => &mut self.peer,
+        };
+        *count.samples.get_or_insert_default() += 1;
+        *count.bytes.get_or_insert_default() += bytes;
+    }
+}
+
 impl EpochReport {
     fn of(pass: &PassReport) -> Self {
         let total = pass.reads.total();
@@ -264,6 +281,7 @@ impl Report {
             adapted,
             disk: None,
             peers: None,
+            direct: None,
             epochs: run.passes.iter().map(EpochReport::of).collect(),
             all_ranks: None,
         }

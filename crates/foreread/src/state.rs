@@ -121,12 +121,30 @@ impl State {
             Err(error) if error.kind() == IoErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(wrong(&error)),
         };
-        let state: Self = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+        Self::parse(&text).map(Some).map_err(|why| wrong(&why))
+    }
+
+    /// The state that [`to_json`](Self::to_json) gave.
+    ///
+    /// # Errors
+    /// If it is no state.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let wrong = |why| Error::new(ErrorKind::State, format!("this is no usable state: {why}"));
+        Self::parse(text).map_err(wrong)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let state: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if state.version != VERSION {
-            let why = format!("it has version {}, and this release reads {VERSION}", state.version);
-            return Err(wrong(&why));
+            return Err(format!("it has version {}, and this release reads {VERSION}", state.version));
         }
-        Ok(Some(state))
+        Ok(state)
+    }
+
+    /// What [`write`](Self::write) writes, for whoever keeps it elsewhere: a line of JSON.
+    pub fn to_json(&self) -> String {
+        // Numbers and strings alone: it cannot fail.
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     /// Writes a state file: whole or not at all, and durable when this returns.

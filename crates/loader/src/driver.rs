@@ -28,6 +28,7 @@ use crate::core::{Action, Core, Event};
 use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::others::Others;
+use crate::patience::Patience;
 use crate::report::Taking;
 
 /// How many answers are taken in before the core may proceed.
@@ -42,6 +43,31 @@ pub struct Dataset {
     pub origin: Arc<dyn Tier>,
     /// What the first epoch reads together; empty where each sample is read by itself.
     pub blocks: BlockTable,
+}
+
+impl Dataset {
+    /// Bytes that are as long as the catalog says, and add up where it says to what: for what no [`Answers`] has checked.
+    pub(crate) fn checked(&self, key: SampleKey, bytes: Bytes) -> Result<Bytes, TierError> {
+        let expected = self.catalog.sizes().bytes(key.id);
+        if bytes.len() as u64 != expected {
+            return Err(TierError::new(ErrorKind::Changed, self.origin.name())
+                .with_detail(format!("{} bytes instead of {expected}", bytes.len())));
+        }
+        match self.catalog.crc32c(key.id) {
+            Some(crc32c) => Check { crc32c, at: 0 }.passed(self.origin.name(), bytes),
+            None => Ok(bytes),
+        }
+    }
+
+    /// Where a sample lies in the origin.
+    pub(crate) fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
+        match self.catalog.entry(key.id) {
+            Ok(entry) => Ok((entry.object, entry.span)),
+            Err(error) => Err(TierError::new(ErrorKind::Invalid, "catalog")
+                .with_detail(error.to_string())
+                .with_source(error)),
+        }
+    }
 }
 
 type Dealing = (usize, JoinHandle<Result<AccessStream, OracleError>>);
@@ -67,6 +93,8 @@ pub(crate) struct Driver {
     pub(crate) blocks: Blocks,
     pub(crate) block_budget: Budget,
     pub(crate) singly: Vec<Waiting>,
+    /// How long the trainer has been waiting, where other ranks may be the reason.
+    pub(crate) patience: Patience,
     pub(crate) ended: bool,
 }
 
@@ -175,6 +203,7 @@ impl Driver {
                     }
                 }
                 () = self.handover.changed() => {}
+                () = self.patience.late() => events.push(Event::Late),
             }
         }
     }
@@ -187,8 +216,14 @@ impl Driver {
         }
         events.extend((0..told.taken).map(|_| Event::Taken));
         events.extend(told.reach.map(|bytes| Event::Reach { bytes }));
+        if told.taken > 0 {
+            self.patience.end();
+        }
         if told.asked {
             events.push(Event::Asked);
+            if self.others.is_some() {
+                self.patience.begin();
+            }
         }
         for _ in 0..GATHER {
             match self.reads.next().now_or_never().flatten() {
@@ -299,6 +334,11 @@ impl Driver {
                 Err(error) => self.unread(tick, key, error, events),
             },
             Action::Ask { tick, key, store } => self.ask(tick, key, store, turn, events),
+            Action::Hurry { due } => {
+                if let Some(others) = &self.others {
+                    others.peers.hurry(due, self.patience.left());
+                }
+            }
             Action::Read { tick, key } => match self.locate(key) {
                 // Nothing lies between two bytes of an object, and nobody is asked for it.
                 Ok((_, Span::Range(range))) if range.is_empty() => {
@@ -357,13 +397,7 @@ impl Driver {
     }
 
     pub(crate) fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
-        let catalog = &self.datasets[key.dataset.0 as usize].catalog;
-        match catalog.entry(key.id) {
-            Ok(entry) => Ok((entry.object, entry.span)),
-            Err(error) => Err(TierError::new(ErrorKind::Invalid, "catalog")
-                .with_detail(error.to_string())
-                .with_source(error)),
-        }
+        self.datasets[key.dataset.0 as usize].locate(key)
     }
 
     fn deal(&mut self, index: usize) {

@@ -25,7 +25,6 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::oneshot;
 
-use crate::answers::Check;
 use crate::driver::{Dataset, in_passing, not_kept, skipped};
 
 /// What a flight brings.
@@ -127,7 +126,9 @@ impl Keeper {
     }
 
     fn land(self: &Arc<Self>, key: SampleKey, came: Landing) -> Landing {
-        let came = came.and_then(|bytes| self.checked(key, bytes));
+        let of = self.datasets.get(key.dataset.0 as usize);
+        // Others will rely on it.
+        let came = came.and_then(|bytes| of.map_or(Ok(bytes.clone()), |of| of.checked(key, bytes)));
         let mut flights = self.flights();
         let before = match &came {
             Ok(bytes) => flights.insert(key, Flight::Landed(bytes.clone())),
@@ -159,20 +160,6 @@ impl Keeper {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::Full => skipped(&**cache),
             Err(error) => not_kept(&**cache, key, &error),
-        }
-    }
-
-    /// Bytes that are as long as the catalog says, and add up where it says to what: others will rely on it.
-    fn checked(&self, key: SampleKey, bytes: Bytes) -> Landing {
-        let Some(of) = self.datasets.get(key.dataset.0 as usize) else { return Ok(bytes) };
-        let expected = of.catalog.sizes().bytes(key.id);
-        if bytes.len() as u64 != expected {
-            return Err(TierError::new(ErrorKind::Changed, of.origin.name())
-                .with_detail(format!("{} bytes instead of {expected}", bytes.len())));
-        }
-        match of.catalog.crc32c(key.id) {
-            Some(crc32c) => Check { crc32c, at: 0 }.passed(of.origin.name(), bytes),
-            None => Ok(bytes),
         }
     }
 

@@ -24,6 +24,7 @@ use crate::handover::Handover;
 use crate::keeper::{Keeper, KeptOrigin};
 use crate::others::Others;
 use crate::pace::LookAhead;
+use crate::patience::Patience;
 use crate::report::{RunReport, Source};
 use crate::serving::Serving;
 
@@ -50,6 +51,8 @@ pub struct Parts {
     pub on_error: OnError,
     /// The other ranks, where they work together; then the plan is theirs too.
     pub others: Option<Others>,
+    /// Whether the caches may hold what an earlier run of this process has left there by another plan.
+    pub warm: bool,
 }
 
 /// A run under way. Reading ahead begins when it is made; dropping it ends the run and everything it does.
@@ -76,7 +79,7 @@ impl Loader {
     /// The datasets and their sizes are those that the run and the plan were made from; with others, the run ends with
     /// [`LoadErrorKind::Stopped`](crate::LoadErrorKind::Stopped).
     pub fn start(parts: Parts, runtime: &Handle) -> Self {
-        let Parts { run, plan, mut datasets, caches, look_ahead, on_error, others } = parts;
+        let Parts { run, plan, mut datasets, caches, look_ahead, on_error, others, warm } = parts;
         let handover = Arc::new(Handover::new(run.clone(), look_ahead));
         let staging = {
             // Weak, or batches that nobody takes would keep their own queue alive through their charges.
@@ -102,7 +105,7 @@ impl Loader {
         let serving = others.as_ref().map(|others| serve(others, &plan, &mut datasets, &caches, runtime));
         let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
         let driver = Driver {
-            core: Core::new(Config { look_ahead, on_error, levels }, run.clone(), plan.clone(), sizes),
+            core: Core::new(Config { look_ahead, on_error, levels, warm }, run.clone(), plan.clone(), sizes),
             run: run.clone(),
             plan: plan.clone(),
             datasets,
@@ -118,6 +121,7 @@ impl Loader {
             blocks,
             block_budget,
             singly: Vec::new(),
+            patience: Patience::default(),
             ended: false,
         };
         let span = tracing::info_span!("foreread.run", rank = run.rank().0, world_size = run.world_size());
@@ -131,8 +135,8 @@ impl Loader {
     }
 
     /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over. After
-    /// an error the run is over.
-    pub fn next_timeout(&mut self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
+    /// an error the run is over. Threads that wait at the same time get different batches.
+    pub fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
         self.handover.next_timeout(timeout)
     }
 

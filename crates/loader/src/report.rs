@@ -118,3 +118,14 @@ pub struct RunReport {
     /// Uses that got a neighbour's sample instead of their own.
     pub substituted: u64,
 }
+
+impl RunReport {
+    /// The account of this run and of one that came after it.
+    #[must_use]
+    pub fn followed_by(mut self, later: Self) -> Self {
+        self.passes.extend(later.passes);
+        self.skipped += later.skipped;
+        self.substituted += later.substituted;
+        self
+    }
+}

@@ -57,6 +57,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("foreread-cli", &["foreread-types", "foreread", "foreread-simulator"]),
+    ("foreread-python", &["foreread-types", "foreread", "foreread-simulator"]),
     ("xtask", &[]),
 ];
 

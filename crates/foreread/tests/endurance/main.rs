@@ -4,5 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
 
 mod faults;
+mod jump;
 mod resume;
 mod rig;
+mod source;

@@ -31,7 +31,8 @@
 //! is cached: the cache is asked, so a lost sample costs one read and nothing else.
 //!
 //! Where ranks work together, a sample that another rank owns is asked for there, after the own caches (which may have a
-//! second copy) and before the origin, which it is read from where the owner does not give it.
+//! second copy) and before the origin, which it is read from where the owner does not give it. How long an owner may take
+//! is not decided here, but that the trainer waits for it is said ([`Action::Hurry`]).
 
 mod event;
 mod upcoming;
@@ -76,6 +77,8 @@ pub struct Config {
     pub on_error: OnError,
     /// What the caches are called in the report, from the fastest.
     pub levels: Vec<Source>,
+    /// Whether all caches, not disks alone, may hold what another plan has put there.
+    pub warm: bool,
 }
 
 /// One batch between being issued and being taken.
@@ -169,6 +172,7 @@ impl Core {
             Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
             Event::Reach { bytes } => self.reach = bytes.min(self.config.look_ahead),
             Event::Asked => self.asked = true,
+            Event::Late => self.late(actions),
             Event::Taken => self.taken(),
             Event::Proceed => self.proceed(actions),
         }
@@ -256,19 +260,20 @@ impl Core {
         }
     }
 
-    /// The caches that may have a sample, one after the other: its place, then the disks, which an earlier run by
-    /// another plan may have filled.
+    /// The caches that may have a sample, one after the other: its place, then those that an earlier run by another plan
+    /// may have filled: the disks, and all of them where the process has had such a run.
     fn candidate(&self, key: SampleKey, after: Option<usize>) -> Option<usize> {
         let place = self.place(key);
-        let disk = |from: usize| {
+        let filled = |from: usize| {
             let levels = self.config.levels.iter().enumerate().skip(from);
-            let mut disks = levels.filter(|&(level, &source)| source == Source::Disk && place != Some(level));
-            disks.next().map(|(level, _)| level)
+            let remembers = |source| self.config.warm || source == Source::Disk;
+            let mut filled = levels.filter(|&(level, &source)| remembers(source) && place != Some(level));
+            filled.next().map(|(level, _)| level)
         };
         match after {
-            None => place.or_else(|| disk(0)),
-            Some(level) if place == Some(level) => disk(0),
-            Some(level) => disk(level + 1),
+            None => place.or_else(|| filled(0)),
+            Some(level) if place == Some(level) => filled(0),
+            Some(level) => filled(level + 1),
         }
     }
 
@@ -339,6 +344,16 @@ impl Core {
         self.asked = false;
         self.last_taken = batch.bytes;
         self.span = self.span.saturating_sub(batch.bytes + batch.ticks * SLOT_BYTES);
+    }
+
+    /// The trainer waits long: whoever was asked for a sample of the next batch should answer, or another be asked.
+    fn late(&mut self, actions: &mut Vec<Action>) {
+        let Some(batch) = self.batches.front().filter(|_| self.handed == 0) else { return };
+        let mut uses = (batch.first.0..batch.first.0 + batch.ticks).map(Tick).rev();
+        let is_asked = |tick: &Tick| self.window.get(*tick).is_some_and(|slot| slot.state == State::Asking);
+        if let Some(due) = uses.find(is_asked) {
+            actions.push(Action::Hurry { due });
+        }
     }
 
     // ---- going ahead ----

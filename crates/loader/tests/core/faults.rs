@@ -22,6 +22,7 @@ fn plain(sizes: Vec<u64>, draw: Draw, epochs: u64) -> Scenario {
         caches: Vec::new(),
         look_ahead: 100_000,
         on_error: OnError::Fail,
+        warm: false,
         faults: Faults::default(),
         hold: 1,
         stop: None,

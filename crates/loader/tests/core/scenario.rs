@@ -85,6 +85,8 @@ pub struct Scenario {
     pub caches: Vec<Cache>,
     pub look_ahead: u64,
     pub on_error: OnError,
+    /// Whether caches that answer at once hold what an earlier run left, too.
+    pub warm: bool,
     pub faults: Faults,
     /// How many batches the trainer holds at most.
     pub hold: usize,
@@ -262,7 +264,7 @@ pub fn scenarios() -> impl Strategy<Value = Scenario> {
         prop_oneof![3 => Just(1usize), 1 => 2..4usize],
         prop_oneof![9 => Just(None), 1 => (0..600u32).prop_map(Some)],
     );
-    let world = (world, any::<bool>());
+    let world = (world, any::<bool>(), any::<bool>());
     (data, 1..=5u64, deal, (world, resume), caches(), look_ahead, (on_error, faults), (trainer, any::<u64>()))
         .prop_map(
             |(
@@ -276,7 +278,7 @@ pub fn scenarios() -> impl Strategy<Value = Scenario> {
                 (trainer, seed),
             )| {
                 let ((datasets, phases), (hold, stop)) = (data, trainer);
-                let ((world_size, rank), together) = world;
+                let ((world_size, rank), together, warm) = world;
                 Scenario {
                     datasets,
                     phases,
@@ -289,6 +291,7 @@ pub fn scenarios() -> impl Strategy<Value = Scenario> {
                     caches,
                     look_ahead,
                     on_error,
+                    warm,
                     faults,
                     hold,
                     stop,

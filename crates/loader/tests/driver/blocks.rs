@@ -153,6 +153,7 @@ impl Rig {
             run: self.run.clone(),
             plan: LocalPlan::Alone(Arc::clone(&self.plan)),
             others: None,
+            warm: false,
             datasets: vec![Dataset {
                 catalog: self.catalog.clone(),
                 origin: Arc::new(self.origin.clone()),

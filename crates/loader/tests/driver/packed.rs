@@ -98,6 +98,7 @@ async fn start(indexed: &Shelf, origin: Shelf, on_error: OnError) -> (Catalog, L
         run,
         plan: LocalPlan::Alone(plan),
         others: None,
+        warm: false,
         datasets: vec![Dataset {
             catalog: catalog.clone(),
             origin: Arc::new(origin),

@@ -89,6 +89,7 @@ impl Rig {
             run,
             plan: LocalPlan::Alone(plan),
             others: None,
+            warm: false,
             datasets: vec![Dataset { catalog, origin, blocks: BlockTable::default() }],
             caches: self.caches.iter().map(|(source, cache, _)| (*source, Arc::clone(cache))).collect(),
             look_ahead: self.look_ahead,

@@ -1,0 +1,136 @@
+//! Samples that somebody has asked for and waits for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use foreread_tier::TierError;
+use foreread_types::{SampleId, SampleKey};
+use tokio::task::JoinSet;
+
+use super::{DATASET, Due, Inner, State};
+
+/// How long the engine is waited for at a time while reads are under way that it knows nothing of.
+const GLANCE: Duration = Duration::from_millis(2);
+
+type Came = (usize, Result<Bytes, TierError>);
+
+/// Samples that were [asked for](super::Source::ask): they come in any order. Dropping it gives up those that have not come.
+#[derive(Debug)]
+pub struct Asked {
+    inner: Arc<Inner>,
+    /// Those that the engine will bring, with their places in what was asked for.
+    waiting: Vec<(usize, u64)>,
+    here: VecDeque<Came>,
+    /// Reads of their own, and how many of them have not come.
+    reads: JoinSet<()>,
+    reading: usize,
+    tell: Sender<Came>,
+    told: Receiver<Came>,
+    mean: u64,
+}
+
+impl Asked {
+    pub(super) fn new(inner: Arc<Inner>, ids: &[u64]) -> Self {
+        let (tell, told) = channel();
+        let sizes = inner.catalog.sizes();
+        let mean = (sizes.total() / sizes.len().max(1)).max(1);
+        let waiting = ids.iter().copied().enumerate().collect();
+        let mut asked = Self {
+            inner,
+            waiting,
+            here: VecDeque::new(),
+            reads: JoinSet::new(),
+            reading: 0,
+            tell,
+            told,
+            mean,
+        };
+        let unforeseen = asked.sort(&mut asked.inner.clone().lock());
+        asked.read(unforeseen);
+        asked
+    }
+
+    /// How many have not come yet.
+    pub fn remaining(&self) -> usize {
+        self.waiting.len() + self.here.len() + self.reading
+    }
+
+    /// The next sample that is there: its place among those that were asked for, and its bytes; `None` when `timeout` has
+    /// passed, or when all have come. Blocks the thread.
+    ///
+    /// A sample that cannot be read is an error that names it; the others come all the same.
+    pub fn wait(&mut self, timeout: Duration) -> Option<Came> {
+        let until = Instant::now() + timeout;
+        loop {
+            if let Some(came) = self.here.pop_front() {
+                return Some(came);
+            }
+            if let Ok(came) = self.told.try_recv() {
+                self.reading -= 1;
+                return Some(came);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.remaining() == 0 {
+                return None;
+            }
+            if self.waiting.is_empty() {
+                match self.told.recv_timeout(left) {
+                    Ok(came) => {
+                        self.reading -= 1;
+                        return Some(came);
+                    }
+                    // The other end is here.
+                    Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+                }
+            }
+            let glance = if self.reading > 0 { left.min(GLANCE) } else { left };
+            let inner = Arc::clone(&self.inner);
+            let mut state = inner.lock();
+            let unforeseen = self.sort(&mut state);
+            if unforeseen.is_empty() && self.here.is_empty() {
+                inner.pull(state, glance);
+            } else {
+                drop(state);
+                self.read(unforeseen);
+            }
+        }
+    }
+
+    /// Takes what is there of what is waited for; returns what the engine will not bring.
+    fn sort(&mut self, state: &mut State) -> Vec<(usize, u64)> {
+        let mut unforeseen = Vec::new();
+        let (here, mean) = (&mut self.here, self.mean);
+        self.waiting.retain(|&(at, id)| match state.due(id, mean) {
+            Due::Soon => true,
+            Due::Here(bytes) => {
+                here.push_back((at, Ok(bytes)));
+                false
+            }
+            Due::Unforeseen => {
+                unforeseen.push((at, id));
+                false
+            }
+        });
+        unforeseen
+    }
+
+    fn read(&mut self, unforeseen: Vec<(usize, u64)>) {
+        for (at, id) in unforeseen {
+            self.reading += 1;
+            let (inner, tell) = (Arc::clone(&self.inner), self.tell.clone());
+            let read = async move {
+                let keep = inner.lock().run.is_none();
+                let came = inner.direct.read(SampleKey::new(DATASET, SampleId(id)), keep).await;
+                if let Ok((sample, from)) = &came {
+                    inner.lock().direct.add(*from, sample.len() as u64);
+                }
+                // Nobody waits any longer if this fails.
+                let _ = tell.send((at, came.map(|(sample, _)| sample.data().clone())));
+            };
+            self.reads.spawn_on(read, self.inner.workers.handle());
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Samples by id: whatever was announced and whoever asks, what comes is right, and comes.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foreread::types::SampleId;
+use foreread::{Builder, Loader, Memory, Source};
+use foreread_tier_testing::{Draw, FakeOrigin};
+
+use crate::rig::Fakes;
+
+/// Longer than anything here takes; a test that gets there hangs.
+const FOREVER: Duration = Duration::from_secs(60);
+
+fn origin(samples: u64) -> FakeOrigin {
+    FakeOrigin::new((0..samples).map(|id| (format!("{:02}/{id:04}", id / 10), 500 + id * 37 % 400)))
+}
+
+fn builder(origin: &FakeOrigin) -> Builder {
+    let fakes = Fakes::default().with("fake://train", Arc::new(origin.clone()));
+    Loader::builder("fake://train").registry(fakes.registry())
+}
+
+/// Asks for samples and checks that each comes, once, with its bytes.
+#[track_caller]
+fn get(source: &Source, origin: &FakeOrigin, ids: &[u64]) {
+    let (mut asked, mut missing) = (source.ask(ids), (0..ids.len()).collect::<HashSet<_>>());
+    let began = Instant::now();
+    while !missing.is_empty() {
+        assert!(began.elapsed() < FOREVER, "{missing:?} of {ids:?} never came");
+        let Some((at, came)) = asked.wait(Duration::from_millis(50)) else { continue };
+        assert!(missing.remove(&at), "{at} came twice");
+        assert_eq!(came.unwrap(), origin.expected(SampleId(ids[at])), "sample {}", ids[at]);
+    }
+    assert!(asked.wait(Duration::from_millis(1)).is_none());
+    assert_eq!(asked.remaining(), 0);
+}
+
+fn direct(source: &Source) -> u64 {
+    let direct = source.report().direct.unwrap();
+    [direct.origin, direct.memory].iter().map(|count| count.samples.unwrap_or(0)).sum()
+}
+
+fn shuffled(draw: &mut Draw, samples: u64) -> Vec<u64> {
+    let mut ids: Vec<u64> = (0..samples).collect();
+    for at in (1..ids.len()).rev() {
+        ids.swap(at, draw.below(at as u64 + 1) as usize);
+    }
+    ids
+}
+
+#[test]
+fn what_is_announced_is_read_once_and_by_nobody_who_asks() {
+    let origin = origin(300);
+    let source = builder(&origin).memory(Memory::Bytes(10 << 20)).source().unwrap();
+    let mut draw = Draw::new();
+    let orders: Vec<Vec<u64>> = (0..3).map(|_| shuffled(&mut draw, 300)).collect();
+    source.announce(orders.clone(), true).unwrap();
+    for order in &orders {
+        for ids in order.chunks(7) {
+            get(&source, &origin, ids);
+        }
+    }
+    let report = source.report();
+    assert_eq!((direct(&source), report.origin_requests), (0, 300), "seed {}", draw.seed);
+    assert_eq!(report.epochs.len(), 3);
+}
+
+#[test]
+fn what_nobody_announced_is_read_when_it_is_asked_for_and_kept() {
+    let origin = origin(100);
+    let source = builder(&origin).memory(Memory::Bytes(10 << 20)).source().unwrap();
+    for _ in 0..2 {
+        for id in (0..100).rev() {
+            get(&source, &origin, &[id]);
+        }
+    }
+    let report = source.report();
+    assert_eq!((direct(&source), report.origin_requests), (200, 100));
+    assert_eq!(report.direct.unwrap().memory.samples, Some(100));
+}
+
+#[test]
+fn another_order_than_was_announced_gets_its_samples_all_the_same() {
+    let origin = origin(200);
+    let source = builder(&origin).memory(Memory::Bytes(0)).look_ahead(4000).source().unwrap();
+    source.announce(vec![(0..200).collect()], false).unwrap();
+    for id in (0..200).rev() {
+        get(&source, &origin, &[id, id, 0]);
+    }
+}
+
+#[test]
+fn an_order_of_the_next_epoch_finds_what_the_last_one_left_in_memory() {
+    let origin = origin(200);
+    // Half of them, and each epoch's order is known when it begins, no sooner.
+    let half = origin_bytes(&origin) / 2 + 200 * 320 / 2;
+    let source = builder(&origin).memory(Memory::Bytes(half)).look_ahead(20_000).source().unwrap();
+    let mut draw = Draw::new();
+    let mut read = Vec::new();
+    for _ in 0..4 {
+        let order = shuffled(&mut draw, 200);
+        source.announce(vec![order.clone()], true).unwrap();
+        for ids in order.chunks(8) {
+            get(&source, &origin, ids);
+        }
+        read.push(source.report().origin_requests);
+    }
+    let later: Vec<u64> = read.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(read[0], 200);
+    assert!(later.iter().all(|&requests| requests <= 120), "{read:?} of seed {}", draw.seed);
+}
+
+fn origin_bytes(origin: &FakeOrigin) -> u64 {
+    (0..origin.samples()).map(|id| origin.expected(SampleId(id)).len() as u64).sum()
+}
+
+/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or sample by sample.
+#[test]
+fn eight_askers_side_by_side_each_get_theirs() {
+    let origin = origin(600);
+    let mut draw = Draw::new();
+    for look_ahead in [0, 50_000, 1 << 20] {
+        let source = builder(&origin).memory(Memory::Bytes(100_000)).look_ahead(look_ahead).source().unwrap();
+        let order = shuffled(&mut draw, 600);
+        source.announce(vec![order.clone()], true).unwrap();
+        std::thread::scope(|scope| {
+            for worker in 0..8 {
+                let (source, order, origin) = (source.clone(), &order, &origin);
+                scope.spawn(move || {
+                    for batch in order.chunks(10).skip(worker).step_by(8) {
+                        match worker % 2 {
+                            0 => get(&source, origin, batch),
+                            _ => batch.iter().for_each(|&id| get(&source, origin, &[id])),
+                        }
+                    }
+                });
+            }
+        });
+        if look_ahead == 1 << 20 {
+            assert_eq!((direct(&source), source.report().origin_requests), (0, 600), "seed {}", draw.seed);
+        }
+    }
+}
+
+#[test]
+fn announcing_anew_holds_nobody_up() {
+    let origin = origin(300);
+    let source = builder(&origin).memory(Memory::Bytes(50_000)).look_ahead(30_000).source().unwrap();
+    let mut draw = Draw::new();
+    std::thread::scope(|scope| {
+        for worker in 0..3u64 {
+            let (source, origin) = (source.clone(), &origin);
+            scope.spawn(move || {
+                for id in 0..200 {
+                    get(&source, origin, &[(id * 7 + worker * 100) % 300, (id * 11) % 300]);
+                }
+            });
+        }
+        for round in 0..30 {
+            let orders = match round % 3 {
+                0 => Vec::new(),
+                1 => vec![shuffled(&mut draw, 300), vec![1, 1, 2]],
+                _ => vec![shuffled(&mut draw, 300); 2],
+            };
+            source.announce(orders, round % 2 == 0).unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_id_that_is_none_is_an_error_that_says_so_and_the_others_come() {
+    let origin = origin(10);
+    let source = builder(&origin).source().unwrap();
+    assert!(source.announce(vec![vec![3, 10]], false).unwrap_err().to_string().contains("10"));
+    let mut asked = source.ask(&[99, 3]);
+    let mut came = Vec::new();
+    while asked.remaining() > 0 {
+        came.extend(asked.wait(FOREVER));
+    }
+    came.sort_by_key(|(at, _)| *at);
+    assert!(came[0].1.as_ref().unwrap_err().to_string().contains("99"), "{came:?}");
+    assert_eq!(came[1].1.as_ref().unwrap(), &origin.expected(SampleId(3)));
+}
+
+#[test]
+fn giving_up_what_was_asked_for_leaves_nothing_behind() {
+    let origin = origin(50);
+    let source = builder(&origin).source().unwrap();
+    source.announce(vec![(0..50).collect()], false).unwrap();
+    for id in 0..20 {
+        drop(source.ask(&[id, 49]));
+    }
+    get(&source, &origin, &(20..50).collect::<Vec<_>>());
+}

@@ -1,0 +1,97 @@
+//! Reads outside of the order: for whoever asks for a sample that no plan foresaw.
+//!
+//! From whichever cache has it, else from the origin, at once and on its own account: such a read waits for nobody, and
+//! nobody waits for it. The price is that two who ask for the same sample at the same time read it twice.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foreread_tier::{
+    CacheTier, Completion, Completions, ErrorKind, Lookup, ReadRequest, Sample, Span, TierError,
+};
+use foreread_types::{SampleKey, Tick};
+use futures::StreamExt;
+
+use crate::driver::{Dataset, not_kept};
+use crate::report::Source;
+
+/// Reads single samples; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Direct {
+    datasets: Arc<[Dataset]>,
+    caches: Arc<[(Source, Arc<dyn CacheTier>)]>,
+}
+
+impl Direct {
+    /// Reads from these datasets, as the schedule numbers them, by way of these caches.
+    pub fn new(datasets: Vec<Dataset>, caches: Vec<(Source, Arc<dyn CacheTier>)>) -> Self {
+        Self { datasets: datasets.into(), caches: caches.into() }
+    }
+
+    /// A sample, and where it came from. With `keep`, what came from the origin stays in the fastest cache that has room:
+    /// for a future that nobody knows, the first come are as good to keep as any.
+    ///
+    /// # Errors
+    /// If there is no such sample, or it cannot be read, is not as long as the catalog says or does not add up.
+    ///
+    /// # Cancel safety
+    /// Dropping the future reads nothing, or reads and keeps nothing.
+    pub async fn read(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
+        let unknown =
+            || TierError::new(ErrorKind::Invalid, "catalog").with_detail(format!("there is no sample {key}"));
+        let of = self.datasets.get(key.dataset.0 as usize).ok_or_else(unknown)?;
+        if key.id.0 >= of.catalog.len() {
+            return Err(unknown());
+        }
+        let (object, span) = of.locate(key)?;
+        let request = ReadRequest { tag: 0, key, object, span, due: Tick(0) };
+        for (source, cache) in &*self.caches {
+            match cache.lookup(key) {
+                Lookup::Ready(sample) => return Ok((sample, *source)),
+                Lookup::Absent => {}
+                Lookup::Stored => match first(cache.read(vec![request.clone()]), cache.name()).await {
+                    Ok(bytes) => return Ok((Sample::uncharged(bytes), *source)),
+                    // What a cache cannot give it is told to forget; the origin has it.
+                    Err(error) => {
+                        not_kept(&**cache, key, &error);
+                        cache.remove(vec![key]).await;
+                    }
+                },
+            }
+        }
+        let name = |error: TierError| match (error.object(), of.catalog.path(key.id)) {
+            (None, Ok(path)) => error.with_object(path),
+            _ => error,
+        };
+        let bytes = match request.len() {
+            // Nothing lies between two bytes of an object, and nobody is asked for it.
+            0 if matches!(request.span, Span::Range(_)) => Bytes::new(),
+            _ => first(of.origin.read(vec![request]), of.origin.name()).await.map_err(name)?,
+        };
+        let bytes = of.checked(key, bytes).map_err(name)?;
+        let kept = if keep { self.keep(key, &bytes).await } else { None };
+        Ok((kept.unwrap_or_else(|| Sample::uncharged(bytes)), Source::Origin))
+    }
+
+    /// Keeps a sample in the fastest cache that has room, and returns it as that counts it.
+    async fn keep(&self, key: SampleKey, bytes: &Bytes) -> Option<Sample> {
+        for (_, cache) in &*self.caches {
+            let room = cache.reserve(cache.footprint().of(bytes.len() as u64));
+            // A charge of nothing, which the cache replaces by the room's.
+            let Some((room, nothing)) = room.zip(cache.reserve(0)) else { continue };
+            let sample = Sample::new(bytes.clone(), nothing);
+            match cache.store(room, key, sample.clone()).await {
+                Ok(()) => return Some(sample),
+                Err(error) => not_kept(&**cache, key, &error),
+            }
+        }
+        None
+    }
+}
+
+async fn first(mut answers: Completions, tier: &str) -> Result<Bytes, TierError> {
+    match answers.next().await {
+        Some(Completion { result, .. }) => result,
+        None => Err(TierError::new(ErrorKind::Closed, tier).with_detail("the tier ended without an answer")),
+    }
+}

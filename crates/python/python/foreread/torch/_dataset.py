@@ -1,0 +1,133 @@
+"""A map-style dataset: for people who keep their DataLoader, workers included.
+
+The engine is in the process that made the dataset. Worker processes, forked or spawned, ask it by a socket and get samples
+through shared memory, so that there is one cache and one stream of reads however many workers there are.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch.utils.data
+
+from .._native import ShareClient, Source
+from ._decode import Decode, decoder
+
+
+class Engine:
+    """The way to samples: the engine itself in its own process, a client of it in any other."""
+
+    def __init__(self, source: Source) -> None:
+        self._source: Source | None = source
+        self._client: ShareClient | None = None
+        self._pid = os.getpid()
+        # Before any worker is made, for a forked one must find it.
+        self._address = source.share()
+
+    @property
+    def source(self) -> Source:
+        """The engine; only in the process that made it."""
+        if self._source is None or self._pid != os.getpid():
+            raise RuntimeError("the engine is in the process that made it; this is another one")
+        return self._source
+
+    def _way(self) -> Source | ShareClient:
+        if self._source is not None and self._pid == os.getpid():
+            return self._source
+        if self._client is None or self._pid != os.getpid():
+            self._client, self._source, self._pid = ShareClient(self._address), None, os.getpid()
+        return self._client
+
+    def get(self, number: int) -> Any:
+        """A sample's bytes, as a buffer."""
+        return self._way().get(number)
+
+    def get_many(self, numbers: Sequence[int]) -> list[Any]:
+        """Several, read side by side."""
+        return self._way().get_many(list(numbers))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_address": self._address}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._source, self._client, self._pid = None, None, -1
+        self._address = state["_address"]
+
+
+class Dataset(torch.utils.data.Dataset[Any]):
+    """Samples of a directory, a bucket or shards by their number, in ImageFolder's order and with its classes.
+
+    In a plain ``DataLoader`` nobody knows which sample comes next: each is read when it is asked for, and kept as far as
+    memory and disk go. ``foreread.torch.wrap(loader)`` looks ahead.
+
+    Args:
+        target: a path or URL, a catalog, or a list of shards.
+        transform, target_transform: as ImageFolder takes them.
+        decode: what ``transform`` gets: see ``DataLoader``.
+        settings: memory, disk, look_ahead, origin_limit, origin_parallelism, format: as ``foreread.Loader``.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        decode: str | Decode | None = "auto",
+        **settings: Any,
+    ) -> None:
+        source = Source(target, **settings)
+        self.target = target
+        self.transform = transform
+        self.target_transform = target_transform
+        self.classes: list[str] = list(source.labels)
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        self._length = source.samples
+        labels = [source.label(number) for number in range(self._length)] if self.classes else []
+        #: The classes' numbers, by sample; empty where samples have none.
+        self.targets = array("q", (-1 if label is None else label for label in labels))
+        self._decode = decoder(decode, source.path(0) if self._length else None)
+        self.engine = Engine(source)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        return self._item(index, self.engine.get(self._number(index)))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """What PyTorch's workers ask for a whole batch with, where they know it: the batch is read side by side."""
+        samples = self.engine.get_many([self._number(index) for index in indices])
+        return [self._item(index, sample) for index, sample in zip(indices, samples)]
+
+    def _number(self, index: int) -> int:
+        number = int(index)
+        if not -self._length <= number < self._length:
+            raise IndexError(f"sample {number} of {self._length}")
+        return number % self._length
+
+    def _item(self, index: int, sample: Any) -> Any:
+        try:
+            item = self._decode(sample)
+            if self.transform is not None:
+                item = self.transform(item)
+            if not self.classes:
+                return item
+            label: Any = self.targets[self._number(index)]
+            if self.target_transform is not None:
+                label = self.target_transform(label)
+        except Exception as error:
+            error.add_note(f"foreread: sample {self._number(index)} of {self.target}")
+            raise
+        return item, label
+
+    def stats(self) -> Any:
+        """What has been delivered, and from where: see ``foreread.Stats``. In the process that made the dataset."""
+        return self.engine.source.stats()
+
+    def close(self) -> None:
+        """Ends the engine, for workers too."""
+        self.engine.source.close()

@@ -1,0 +1,359 @@
+"""foreread's own loader under PyTorch's names, in PyTorch's order."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from .._native import Batch, Loader, Sample
+from ..errors import ConfigError, CorruptError
+from ._decode import Decode, decoder, raw
+from ._threads import Pipeline
+
+#: As many epochs as anybody trains for; the run is planned for them, and ends when the loader is closed.
+_EPOCHS = 1_000_000
+
+#: Stands for a sample that could not be decoded and is to be left out.
+_BAD = object()
+
+
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
+    """Rank and world size as given, or torch.distributed's where that has begun; else the launcher's, which Loader finds."""
+    if rank is None and world_size is None and torch.distributed.is_available():
+        if torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return rank, world_size
+
+
+class DataLoader:
+    """Batches of a directory's, bucket's or shard's samples, decoded, transformed and collated ahead of the trainer.
+
+    The order is that of ``torch.utils.data.DataLoader`` with ``DistributedSampler(seed=seed)``, bit for bit, for any number of
+    ranks; one rank is a ``DistributedSampler`` of one replica. Iterating reads one epoch. Epochs follow each other, with
+    ``set_epoch`` or without it; the next one is read ahead before the last one ends.
+
+    Args:
+        source: a path or URL (``/data/train``, ``s3://bucket/train``), a catalog, a list of shards, or a dataset like
+            torchvision's ImageFolder, whose root, transforms and classes are taken.
+        batch_size: samples a batch, on this rank.
+        shuffle: PyTorch's shuffle; without it samples come in the catalog's order, which is ImageFolder's.
+        seed: ``DistributedSampler``'s.
+        drop_last: drops what does not fill a batch on every rank, as ``DistributedSampler`` and ``DataLoader`` do.
+        transform, target_transform: as ImageFolder takes them: of the decoded sample, of the class's number.
+        collate_fn: as in PyTorch; of a list of ``(item, label)``, or of items where there are no labels.
+        decode: what ``transform`` gets: ``"image"`` (Pillow, RGB), ``"bytes"`` (a buffer, no copy), a function of a sample, or
+            ``"auto"``: images where names end like images.
+        num_workers: threads that decode, transform and collate; 0 does it in the caller's. None: as many as there are cores.
+        prefetch_factor: batches that are decoded ahead.
+        pin_memory: collate into pinned memory, where there is CUDA.
+        memory, disk, look_ahead, origin_limit, origin_parallelism, rank, world_size, together: as ``foreread.Loader``.
+        epochs: how many there will be, if you know: nothing is then read ahead for one more.
+        on_error: what a sample that cannot be read or decoded does: ``"fail"``, ``"skip"`` or ``"substitute"``.
+
+    A transform that raises ends the iteration with its own exception, which says in a note which sample of which epoch it was.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        batch_size: int = 1,
+        shuffle: bool = True,
+        *,
+        seed: int = 0,
+        drop_last: bool = False,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        decode: str | Decode | None = "auto",
+        num_workers: int | None = None,
+        prefetch_factor: int = 2,
+        pin_memory: bool = False,
+        epochs: int | None = None,
+        on_error: str = "fail",
+        rank: int | None = None,
+        world_size: int | None = None,
+        **settings: Any,
+    ) -> None:
+        for name in ("sampler", "batch_sampler"):
+            if settings.pop(name, None) is not None:
+                raise ConfigError(f"{name}: foreread draws the order itself; wrap(your_loader) keeps a sampler of yours")
+        source, taken = _of_dataset(source)
+        transform = taken.get("transform") if transform is None else transform
+        target_transform = taken.get("target_transform") if target_transform is None else target_transform
+        rank, world_size = _ranks(rank, world_size)
+        self._native = Loader(
+            source,
+            batch_size=batch_size,
+            epochs=_EPOCHS if epochs is None else epochs,
+            seed=seed,
+            sampler="torch" if shuffle else "sequential",
+            drop_last=drop_last,
+            rank=rank,
+            world_size=world_size,
+            on_error=on_error,
+            **settings,
+        )
+        taken.get("check", lambda loader: None)(self._native)
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.seed = seed
+        self.dataset = _Described(self._native)
+        self.sampler = _Epochs(self)
+        self._transform = transform
+        self._target_transform = target_transform
+        self._labelled = bool(self._native.labels)
+        self._decode = decoder(decode, self._native.path(0) if self._native.samples else None)
+        self._on_error = on_error
+        self._collate = default_collate if collate_fn is None else collate_fn
+        self._pin = pin_memory and torch.cuda.is_available()
+        self._plain = self._decode is raw and transform is None and target_transform is None
+        threads = (os.cpu_count() or 1) if num_workers is None else num_workers
+        self._pipeline: Pipeline[Batch, Any] = Pipeline(self._item, 0 if self._plain else threads, prefetch_factor)
+        self._state = json.loads(self._native.state())
+        # Positions: the epoch, and how many samples of it all ranks together have consumed.
+        #: What the engine gives next.
+        self._engine: tuple[int, int] = (self._state["epoch"], self._state["consumed"])
+        #: Behind the last batch that the trainer got.
+        self._position = self._engine
+        #: Where iterating begins, if nobody says which epoch it is.
+        self._begin = self._engine
+        #: The epoch that somebody said it is.
+        self._said: int | None = None
+        #: Iterations so far: a later one ends those before it.
+        self._runs = 0
+        self.skipped = 0
+
+    # ---- epochs ----
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, on this rank."""
+        return self._batches(0)
+
+    def _batches(self, consumed: int) -> int:
+        left = self._native.samples - consumed
+        world, size = self._native.world_size, self.batch_size
+        if self.drop_last:
+            return left // world // size
+        return -(-(-(-left // world)) // size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that is iterated next, as ``DistributedSampler.set_epoch``. Without it, the one after the last."""
+        if epoch < 0:
+            raise ConfigError(f"epochs are counted from 0, and {epoch} is below")
+        self._said = epoch
+
+    def _start(self) -> tuple[int, int]:
+        epoch, consumed = self._begin
+        return (epoch, consumed) if self._said in (None, epoch) else (self._said, 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of an epoch. Beginning anew, or leaving the loop early, ends the epoch that was under way."""
+        epoch, consumed = self._start()
+        self._said = None
+        if (epoch, consumed) != self._engine:
+            self._jump(epoch, consumed)
+        # Whoever leaves the loop has been in this epoch: the next one is the one after it.
+        self._begin, self._position = (epoch + 1, 0), (epoch, consumed)
+        self._runs += 1
+        return self._epoch(self._runs, epoch, consumed)
+
+    def _jump(self, epoch: int, consumed: int) -> None:
+        self._pipeline.clear()
+        self._native.jump(json.dumps(self._state | {"epoch": epoch, "phase": 0, "consumed": consumed}))
+        self._engine = (epoch, consumed)
+
+    def _epoch(self, run: int, epoch: int, consumed: int) -> Iterator[Any]:
+        batches = self._batches(consumed)
+        step = self.batch_size * self._native.world_size
+        taken = given = 0
+
+        def take(next_batch: Callable[[], Batch | None]) -> Batch | None:
+            nonlocal taken
+            if taken == batches or run != self._runs:
+                return None
+            if (batch := next_batch()) is not None:
+                taken += 1
+                at = consumed + taken * step
+                self._engine = (epoch, at) if taken < batches else (epoch + 1, 0)
+            return batch
+
+        pairs = self._pipeline.run(lambda: take(self._wait), lambda: take(self._native.try_next))
+        for _, items in pairs:
+            if run != self._runs:
+                return
+            given += 1
+            collated = self._collated(items)
+            self._position = (epoch, consumed + given * step) if given < batches else (epoch + 1, 0)
+            if collated is not None:
+                yield collated
+
+    def _wait(self) -> Batch | None:
+        return next(self._native, None)
+
+    # ---- items ----
+
+    def _item(self, batch: Batch, at: int) -> Any:
+        sample = batch[at]
+        try:
+            item = self._decode(sample)
+        except Exception as error:
+            if self._on_error == "fail":
+                why = f"sample {sample.id} ({sample.path}) of epoch {batch.epoch} cannot be decoded: {error}"
+                raise CorruptError(why) from error
+            warnings.warn(
+                f"sample {sample.id} ({sample.path}) of epoch {batch.epoch} cannot be decoded and is left out: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return _BAD
+        try:
+            if self._transform is not None:
+                item = self._transform(item)
+            if not self._labelled:
+                return item
+            label: Any = sample.label
+            if self._target_transform is not None:
+                label = self._target_transform(label)
+        except Exception as error:
+            error.add_note(f"foreread: in the transform of sample {sample.id} ({sample.path}) of epoch {batch.epoch}")
+            raise
+        return item, label
+
+    def _collated(self, items: list[Any]) -> Any:
+        bad = sum(item is _BAD for item in items)
+        if bad:
+            self.skipped += bad
+            good = [at for at, item in enumerate(items) if item is not _BAD]
+            if not good:
+                return None
+            if self._on_error == "substitute":
+                items = [items[min(good, key=lambda other: abs(other - at))] for at in range(len(items))]
+            else:
+                items = [items[at] for at in good]
+        if not items:
+            return None
+        batch = self._collate([_tensor(item) for item in items] if self._plain and self._collate is default_collate else items)
+        if self._pin:
+            from torch.utils.data._utils.pin_memory import pin_memory
+
+            return pin_memory(batch)
+        return batch
+
+    # ---- state ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the trainer stands: behind the last batch that iterating gave. Load it with any batch size and world size."""
+        epoch, consumed = self._position if self._said is None else self._start()
+        return {"foreread": json.dumps(self._state | {"epoch": epoch, "phase": 0, "consumed": consumed})}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state` was taken: the next iteration is the rest of that epoch."""
+        try:
+            text = state["foreread"]
+            saved = json.loads(text)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError("this is no state of a foreread.torch.DataLoader") from error
+        self._runs += 1
+        self._pipeline.clear()
+        self._native.jump(text)
+        self._engine = self._begin = self._position = (saved["epoch"], saved["consumed"])
+        self._said = None
+
+    # ---- what happens ----
+
+    def stats(self) -> Any:
+        """What has been delivered, from where, and what the trainer waited for: see ``foreread.Stats``."""
+        return self._native.stats()
+
+    def close(self) -> None:
+        """Ends reading ahead, and the threads. Iterating afterwards fails."""
+        self._runs += 1
+        self._pipeline.close()
+        self._native.close()
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        rank, world = self._native.rank, self._native.world_size
+        return f"<foreread.torch.DataLoader of {self._native.samples} samples, rank {rank} of {world}>"
+
+
+def _tensor(item: Any) -> Any:
+    """Bytes as PyTorch's tensors of bytes, which collate if they are of one length."""
+    if isinstance(item, tuple):
+        return (_tensor(item[0]), *item[1:])
+    if not isinstance(item, Sample):
+        return item
+    with warnings.catch_warnings():
+        # The buffer is read-only, and collating copies it.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.frombuffer(item, dtype=torch.uint8) if len(item) else torch.empty(0, dtype=torch.uint8)
+
+
+class _Described:
+    """What scripts ask a loader's dataset: how many samples, which classes."""
+
+    def __init__(self, native: Loader) -> None:
+        self._samples = native.samples
+        self.classes: list[str] = list(native.labels)
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+
+    def __len__(self) -> int:
+        return self._samples
+
+
+class _Epochs:
+    """What scripts ask a loader's sampler: ``set_epoch``."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        world = self._loader._native.world_size
+        samples = self._loader._native.samples
+        return samples // world if self._loader.drop_last else -(-samples // world)
+
+
+def _of_dataset(source: Any) -> tuple[Any, dict[str, Any]]:
+    """What `source` names, and what it brings along if it is a dataset like ImageFolder."""
+    from ._dataset import Dataset
+
+    if isinstance(source, Dataset):
+        return source.target, {"transform": source.transform, "target_transform": source.target_transform}
+    samples, root = getattr(source, "samples", None), getattr(source, "root", None)
+    if not isinstance(samples, Sequence) or root is None:
+        return source, {}
+    root = os.path.abspath(os.fspath(root))
+
+    def check(loader: Loader) -> None:
+        same = loader.samples == len(samples)
+        for number, (path, label) in enumerate(samples if same else []):
+            theirs = os.path.relpath(os.path.abspath(path), root)
+            if theirs != loader.path(number) or label != loader.label(number):
+                same = False
+                break
+        if not same:
+            loader.close()
+            raise ConfigError(
+                f"{root} has other samples than the dataset ({loader.samples} files, {len(samples)} samples); "
+                "wrap(your_loader) serves a dataset that picks among files"
+            )
+
+    return root, {
+        "transform": getattr(source, "transform", None),
+        "target_transform": getattr(source, "target_transform", None),
+        "check": check,
+    }

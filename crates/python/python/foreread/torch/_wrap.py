@@ -1,0 +1,217 @@
+"""Your DataLoader, read ahead.
+
+``wrap(loader)`` gives a loader that behaves as the one it was given: same batches, workers, collation, generators. Before each
+epoch a copy of its sampler is run to see what it will ask for (``_ahead``); foreread reads ahead by that, keeps what it can, and
+serves the files that the dataset opens (``_files``). What the sampler really says is what is delivered: a prediction that
+fails costs time, and nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch.utils.data
+from torch.utils.data import ConcatDataset, IterableDataset, Subset
+
+from .._native import Source
+from ..errors import ConfigError
+from ._ahead import known
+from ._dataset import Dataset, Engine
+from ._files import Serving
+
+_log = logging.getLogger("foreread.torch")
+
+#: Epochs whose order is looked up at once, where it is known, and numbers of all of them together.
+_EPOCHS = 8
+_NUMBERS = 1 << 24
+
+#: What is read ahead at least, in bytes.
+_LOOK_AHEAD = 256 << 20
+
+
+def _path(dataset: Any, index: int) -> str:
+    """The file of a dataset's sample, for datasets like ImageFolder and subsets and concatenations of them."""
+    if isinstance(dataset, Subset):
+        return _path(dataset.dataset, dataset.indices[index])
+    if isinstance(dataset, ConcatDataset):
+        for part in dataset.datasets:
+            if index < len(part):
+                return _path(part, index)
+            index -= len(part)
+        raise IndexError(index)
+    for name in ("samples", "imgs"):
+        samples = getattr(dataset, name, None)
+        if isinstance(samples, Sequence):
+            first = samples[index]
+            return os.fspath(first[0] if isinstance(first, (list, tuple)) else first)
+    raise ConfigError(
+        f"{type(dataset).__name__} does not say which file a sample is in: it has no `samples` as ImageFolder has; "
+        "pass paths=, a list of paths or a function from a sample's index to its path"
+    )
+
+
+class _Served(torch.utils.data.Dataset[Any]):
+    """The user's dataset, with the files of its samples served."""
+
+    def __init__(self, dataset: Any, engine: Engine, numbers: array[int], paths: Callable[[int], str]) -> None:
+        self._dataset = dataset
+        self._engine = engine
+        self._numbers = numbers
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        number = self._numbers[index] if isinstance(index, int) else -1
+        if number < 0:
+            return self._dataset[index]
+        with Serving(self._paths(index), lambda: self._engine.get(number)):
+            return self._dataset[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_dataset" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+
+class _Paths:
+    """From an index to a path, in worker processes too."""
+
+    def __init__(self, dataset: Any, paths: Sequence[Any] | Callable[[int], Any] | None) -> None:
+        self._dataset, self._paths = dataset, paths
+
+    def __call__(self, index: int) -> str:
+        if self._paths is None:
+            return _path(self._dataset, index)
+        return os.fspath(self._paths(index) if callable(self._paths) else self._paths[index])
+
+
+class Wrapped:
+    """A DataLoader whose files are read ahead; made by ``wrap``. Everything that it lacks, it takes from the loader."""
+
+    def __init__(self, loader: Any, engine: Engine, dataset: Any, numbers: array[int] | None) -> None:
+        self._loader = loader
+        self._engine = engine
+        self._dataset = dataset
+        self._numbers = numbers
+        self._announced: list[list[int]] = []
+        self._epochs = 0
+        self._unknown = False
+
+    def __iter__(self) -> Iterator[Any]:
+        self._look_ahead()
+        return iter(self._loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if "_loader" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def _look_ahead(self) -> None:
+        """Announces what the epoch that begins now will ask for, unless that was announced before."""
+        begun = self._epochs > 0
+        self._epochs += 1
+        if self._unknown:
+            return
+        try:
+            now = known(self._loader, self._dataset, begun, 1)[0]
+            if self._announced and self._announced.pop(0) == now and self._announced:
+                return
+            most = max(1, min(_EPOCHS, _NUMBERS // max(1, len(now))))
+            orders = known(self._loader, self._dataset, begun, most)
+        except Exception as error:
+            self._unknown = True
+            _log.warning(
+                "the sampler cannot be run ahead (%s: %s); samples are read when they are asked for, and kept",
+                type(error).__name__,
+                error,
+            )
+            return
+        self._announced = [order for order in orders]
+        self._engine.source.announce([self._ids(order) for order in orders], goes_on=True)
+
+    def _ids(self, order: list[int]) -> array[int]:
+        numbers = self._numbers
+        if numbers is None:
+            return array("q", order)
+        return array("q", (number for index in order if (number := numbers[index]) >= 0))
+
+    def stats(self) -> Any:
+        """What has been delivered, from where, and what was waited for: see ``foreread.Stats``."""
+        return self._engine.source.stats()
+
+    def close(self) -> None:
+        """Ends reading ahead. The loader goes on without."""
+        self._engine.source.close()
+
+    def __enter__(self) -> Wrapped:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def wrap(
+    loader: torch.utils.data.DataLoader[Any],
+    root: str | os.PathLike[str] | None = None,
+    *,
+    paths: Sequence[Any] | Callable[[int], Any] | None = None,
+    look_ahead: int | str | None = None,
+    **settings: Any,
+) -> Wrapped:
+    """A loader like `loader` whose files are read ahead and kept by foreread.
+
+    Args:
+        loader: a ``DataLoader`` over a dataset like ImageFolder, or over a ``foreread.torch.Dataset``.
+        root: the directory that all its files lie in; the dataset's own ``root``, if it has one.
+        paths: the files of a dataset that does not say: a list of paths, or a function of an index.
+        look_ahead: how far reads run ahead, in bytes; as much as the loader's workers have under way, and 256 MiB at least.
+        settings: memory, disk, origin_limit, origin_parallelism: as ``foreread.Loader``.
+    """
+    dataset = loader.dataset
+    if isinstance(dataset, IterableDataset):
+        raise ConfigError("an IterableDataset has no order to look ahead in; give foreread.torch.DataLoader its data")
+    if isinstance(dataset, Dataset):
+        return Wrapped(loader, dataset.engine, dataset, None)
+    root = root if root is not None else _root(dataset)
+    where = os.path.abspath(os.fspath(root))
+    if look_ahead is None:
+        look_ahead = _LOOK_AHEAD
+    source = Source(where, look_ahead=look_ahead, **settings)
+    known_paths = _Paths(dataset, paths)
+    numbers = array("q", (_number(source, where, known_paths(index)) for index in range(len(dataset))))  # type: ignore[arg-type]
+    missing = sum(number < 0 for number in numbers)
+    if missing == len(numbers):
+        source.close()
+        raise ConfigError(f"none of the dataset's {len(numbers)} files lies in {where}; say root=")
+    if missing:
+        _log.warning("%d of the dataset's %d files do not lie in %s: they are read as ever", missing, len(numbers), where)
+    engine = Engine(source)
+    served = copy.copy(loader)
+    # DataLoader refuses a plain assignment, for a loader whose iteration has begun; this one's has not.
+    object.__setattr__(served, "_iterator", None)
+    object.__setattr__(served, "dataset", _Served(dataset, engine, numbers, known_paths))
+    return Wrapped(served, engine, dataset, numbers)
+
+
+def _root(dataset: Any) -> Any:
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    root = getattr(dataset, "root", None)
+    if root is None:
+        raise ConfigError(f"{type(dataset).__name__} has no `root`: say root=, the directory that its files lie in")
+    return root
+
+
+def _number(source: Source, root: str, path: str) -> int:
+    found = source.find(os.path.relpath(os.path.abspath(path), root))
+    return -1 if found is None else found

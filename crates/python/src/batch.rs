@@ -1,0 +1,115 @@
+//! A batch in Python: a sequence of samples.
+
+use foreread::Catalog;
+use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyIterator, PyList, PySlice};
+
+use crate::here::Here;
+use crate::sample::Sample;
+
+/// The samples of one step, in the order that the seed says.
+///
+/// A sequence: len(), indexing, slices and iteration. Samples share the batch's memory, and keep it.
+#[pyclass(frozen, sequence, module = "foreread")]
+#[derive(Debug)]
+pub struct Batch {
+    batch: Here<foreread::Batch>,
+    catalog: Here<Catalog>,
+}
+
+impl Batch {
+    pub(crate) fn new(batch: foreread::Batch, catalog: Catalog) -> Self {
+        Self { batch: Here::new(batch), catalog: Here::new(catalog) }
+    }
+
+    fn batch(&self) -> &foreread::Batch {
+        self.batch.peek()
+    }
+
+    fn sample(&self, index: usize) -> Option<Sample> {
+        let (id, data) = self.batch().iter().nth(index)?;
+        Some(Sample::new(id, data.clone(), self.catalog.peek().clone()))
+    }
+
+    fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let catalog = self.catalog.peek();
+        PyList::new(py, self.batch().iter().map(|(id, data)| Sample::new(id, data.clone(), catalog.clone())))
+    }
+}
+
+#[pymethods]
+impl Batch {
+    /// The epoch that the batch belongs to, from 0.
+    #[getter]
+    fn epoch(&self) -> u64 {
+        self.batch().epoch()
+    }
+
+    /// 'train' or 'validation'.
+    #[getter]
+    fn phase(&self) -> String {
+        self.batch().phase().to_string()
+    }
+
+    /// The batch's number within its pass, from 0.
+    #[getter]
+    fn index(&self) -> u64 {
+        self.batch().index()
+    }
+
+    /// The samples' numbers in their catalog, in order.
+    #[getter]
+    fn ids(&self) -> Vec<u64> {
+        self.batch().iter().map(|(id, _)| id.0).collect()
+    }
+
+    /// The samples' classes by number, in order; None where a sample has none.
+    #[getter]
+    fn labels(&self) -> Vec<Option<u32>> {
+        let catalog = self.catalog.peek();
+        self.batch().iter().map(|(id, _)| catalog.label_index(id)).collect()
+    }
+
+    /// The samples' lengths together, in bytes.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.batch().bytes()
+    }
+
+    fn __len__(&self) -> usize {
+        self.batch().len()
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        if index.is_instance_of::<PySlice>() {
+            return self.list(py)?.into_any().get_item(index);
+        }
+        let Ok(position) = index.extract::<isize>() else {
+            return Err(PyTypeError::new_err("batch indices must be integers or slices"));
+        };
+        let length = self.batch().len();
+        let at = if position < 0 { position.checked_add_unsigned(length) } else { Some(position) };
+        let sample = at.and_then(|at| usize::try_from(at).ok()).and_then(|at| self.sample(at));
+        match sample {
+            Some(sample) => Ok(Bound::new(py, sample)?.into_any()),
+            None => Err(PyIndexError::new_err("batch index out of range")),
+        }
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.list(py)?.try_iter()
+    }
+
+    fn __repr__(&self) -> String {
+        let batch = self.batch();
+        format!(
+            "<foreread.Batch {} of epoch {} ({}): {} samples, {} bytes>",
+            batch.index(),
+            batch.epoch(),
+            batch.phase(),
+            batch.len(),
+            batch.bytes()
+        )
+    }
+}

@@ -1,0 +1,94 @@
+//! A run that Python has started: shared by the threads that use it, closed once, and closed at the latest when the
+//! interpreter ends.
+//!
+//! The loader lives in a slot that closing empties. Who uses it takes a share of it for the moment of the call and holds no
+//! lock meanwhile, so that a report can be had while another thread waits for a batch. Live runs are listed, weakly, so that
+//! one call at the interpreter's end finds them: threads of a runtime must not outlive what Python tears down.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use foreread::{Loader, Report};
+
+use crate::here::{Here, generation};
+use crate::waiting::Interrupted;
+
+/// How long ranks that are not done are answered by one that was interrupted or whose interpreter ends.
+pub(crate) const HASTE: Duration = Duration::from_secs(5);
+
+/// How long a rank that is done answers others that are not.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
+
+/// Between looks at whether another thread's call has come to its end.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// Runs of this process, and of which generation they are.
+static LIVE: Mutex<Vec<(u64, Weak<Engine>)>> = Mutex::new(Vec::new());
+
+#[derive(Debug)]
+pub(crate) struct Engine {
+    loader: RwLock<Option<Arc<Loader>>>,
+    /// What the run has come to, once it is closed.
+    last: Mutex<Option<Report>>,
+}
+
+impl Engine {
+    pub(crate) fn new(loader: Loader) -> Here<Arc<Self>> {
+        let loader = RwLock::new(Some(Arc::new(loader)));
+        let engine = Arc::new(Self { loader, last: Mutex::new(None) });
+        let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        live.retain(|(_, engine)| engine.strong_count() > 0);
+        live.push((generation(), Arc::downgrade(&engine)));
+        drop(live);
+        Here::new(engine)
+    }
+
+    /// The loader, unless it is closed.
+    pub(crate) fn loader(&self) -> Option<Arc<Loader>> {
+        self.loader.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What has been delivered and read; of a closed run, in all.
+    pub(crate) fn report(&self) -> Option<Report> {
+        match self.loader() {
+            Some(loader) => Some(loader.report()),
+            None => self.last.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    /// Ends the run in order, if nobody has: answers other ranks until they are done, for `at_most`, and has the disk tier
+    /// write what it was given.
+    pub(crate) fn close(&self, at_most: Duration, interrupted: Interrupted) {
+        let taken = self.loader.write().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut shared) = taken else { return };
+        let all = shared.leave_unless(at_most, HASTE, move || interrupted.is_set());
+        let until = Instant::now() + HASTE;
+        let report = loop {
+            match Arc::try_unwrap(shared) {
+                Ok(loader) => break loader.close(),
+                // Another thread waits for a batch, and looks up soon.
+                Err(still) if Instant::now() < until => shared = still,
+                Err(still) => break still.report(),
+            }
+            std::thread::sleep(GLANCE);
+        };
+        let report = Report { all_ranks: all, ..report };
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+    }
+}
+
+/// Ends all runs of this process, each within `at_most` and what its disk tier takes.
+pub(crate) fn close_all(at_most: Duration) {
+    let live = match LIVE.try_lock() {
+        Ok(mut live) => std::mem::take(&mut *live),
+        // In a fork's child, of a thread that is not here.
+        Err(_) => return,
+    };
+    let here = live.into_iter().filter(|(made, _)| *made == generation());
+    let engines: Vec<Arc<Engine>> = here.filter_map(|(_, engine)| engine.upgrade()).collect();
+    std::thread::scope(|scope| {
+        for engine in &engines {
+            scope.spawn(|| engine.close(at_most, Interrupted::default()));
+        }
+    });
+}

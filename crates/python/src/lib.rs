@@ -1,0 +1,56 @@
+//! The native half of the Python package `foreread`.
+//!
+//! * [`Loader`] yields [`Batch`]es of [`Sample`]s, whose bytes Python reads where they lie.
+//! * Nothing is made at import: no thread, no runtime. Both come with the first loader, and belong to the process that made it
+//!   (`here`).
+//! * Threads of Rust never touch Python's objects. What they have to say waits for the next call (`logs`).
+//! * No wait holds the interpreter's lock, and every wait looks for signals ten times a second (`waiting`).
+//!
+//! What needs no Rust is written in Python, beside this crate (`python/foreread`).
+
+mod allocator;
+mod batch;
+mod engine;
+mod errors;
+mod here;
+mod json;
+mod loader;
+mod logs;
+mod sample;
+mod settings;
+mod waiting;
+
+pub use batch::Batch;
+pub use loader::Loader;
+pub use sample::{Field, Sample};
+
+/// The native half of `foreread`.
+#[pyo3::pymodule]
+mod _native {
+    use std::time::Duration;
+
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::{Batch, Field, Loader, Sample};
+    use crate::{engine, logs};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+
+    /// Lines of the library below `level` (logging's numbers) are not made.
+    #[pyfunction]
+    fn set_log_level(level: u8) {
+        logs::set_level(level);
+    }
+
+    /// Ends all loaders of this process, each within `seconds`; for the interpreter's end.
+    #[pyfunction]
+    fn close_all(py: Python<'_>, seconds: f64) -> PyResult<()> {
+        let at_most = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        py.detach(|| engine::close_all(at_most));
+        logs::drain(py)
+    }
+}

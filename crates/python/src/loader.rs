@@ -1,0 +1,261 @@
+//! `foreread.Loader`: a run, from Python.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread::{Builder, Error, Loader as Run, Meeting};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use crate::batch::Batch;
+use crate::engine::{Engine, FAREWELL, HASTE};
+use crate::errors::{self, Class};
+use crate::here::Here;
+use crate::settings::{self, Settings};
+use crate::waiting::{self, NAP};
+use crate::{allocator, here, json, logs};
+
+/// Batches of a dataset's samples, read ahead of time in an order that a seed says.
+///
+/// `target` is the URL or path of a dataset, of a catalog or of a shard, or a list of shards. What is not given comes from
+/// FOREREAD_* in the environment, then from foreread.toml, then from defaults; rank and world size from the launcher
+/// (torchrun, SLURM, MPI). Iterating yields Batch after Batch over all epochs.
+#[pyclass(frozen, module = "foreread", weakref)]
+#[derive(Debug)]
+pub struct Loader {
+    engine: Here<Arc<Engine>>,
+    facts: Facts,
+}
+
+/// What does not change while a run goes on.
+#[derive(Debug)]
+struct Facts {
+    samples: u64,
+    fingerprint: String,
+    labels: Vec<String>,
+    rank: u32,
+    world_size: u32,
+}
+
+impl Loader {
+    fn engine(&self) -> PyResult<&Arc<Engine>> {
+        self.engine.get("Loader")
+    }
+
+    fn run(&self) -> PyResult<Arc<Run>> {
+        self.engine()?.loader().ok_or_else(|| Class::Closed.with("the loader is closed; make another"))
+    }
+}
+
+/// The names that a user gives: one, or shards.
+pub(crate) fn targets(target: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    let several = target.cast::<PyList>().map(|list| list.as_any().clone());
+    let several = several.or_else(|_| target.cast::<PyTuple>().map(|tuple| tuple.as_any().clone()));
+    let names: Vec<String> = match several {
+        Ok(list) => list.try_iter()?.map(|one| settings::path("target", &one?)).collect::<PyResult<_>>()?,
+        Err(_) => vec![settings::path("target", target).map_err(|error| {
+            match error.is_instance_of::<PyTypeError>(target.py()) {
+                true => errors::wrong_type("target", "a URL, a path, or a list of shards", target),
+                false => error,
+            }
+        })?],
+    };
+    match names.iter().any(|name| !name.is_empty()) {
+        true => Ok(names),
+        false => Err(Class::Config.with("target: name a dataset, by its URL or path")),
+    }
+}
+
+/// A builder for what `target` names, with everything that was asked for.
+pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult<Builder> {
+    let names = targets(target)?;
+    let (first, more) = names.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
+    let mut builder = more.iter().fold(Run::builder(first), |builder, shard| builder.shard(shard));
+    if settings.together {
+        let environment = |name: &str| std::env::var(name).ok();
+        let meeting = Meeting::of(&settings.config, &environment);
+        if let Some(meeting) = meeting.map_err(|error| errors::raised(&error))? {
+            let said = |waiting: &_| tracing::info!(target: "foreread", "{waiting}");
+            builder = builder.together(meeting.progress(said));
+        }
+    }
+    if let Some(state) = settings.resume {
+        builder = builder.resume(state);
+    }
+    Ok(builder.config(settings.config))
+}
+
+#[pymethods]
+impl Loader {
+    #[new]
+    #[pyo3(signature = (target, **settings))]
+    fn new(
+        py: Python<'_>,
+        target: &Bound<'_, PyAny>,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        allocator::set_up();
+        here::watch();
+        logs::set_up(py)?;
+        let settings = Settings::of("Loader", settings)?;
+        let (rank, world_size) = (settings.config.rank, settings.config.world_size);
+        let builder = builder(target, settings)?;
+        let started = waiting::apart(py, Duration::ZERO, move |interrupted| {
+            let ready = builder.prepare()?;
+            // Nobody is there any more to read what a run would read.
+            Ok::<_, Error>((!interrupted.is_set()).then(|| ready.start()))
+        })?;
+        logs::drain(py)?;
+        let Some(run) = started.map_err(|error| errors::raised(&error))? else {
+            return Err(Class::Error.with("interrupted"));
+        };
+        let catalog = &run.catalogs()[0];
+        let facts = Facts {
+            samples: catalog.len(),
+            fingerprint: catalog.fingerprint().to_string(),
+            labels: catalog.labels().iter().map(|label| label.to_string()).collect(),
+            rank,
+            world_size,
+        };
+        Ok(Self { engine: Engine::new(run), facts })
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// The next batch, or None when the run is over.
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+        let engine = self.engine()?;
+        loop {
+            let run =
+                engine.loader().ok_or_else(|| Class::Closed.with("the loader is closed; make another"))?;
+            // Before a batch is taken: what fails here must not lose one.
+            logs::drain(py)?;
+            let next = py.detach(|| run.next_timeout(NAP));
+            match next {
+                Some(None) => return Ok(None),
+                Some(Some(Ok(batch))) => {
+                    let catalog = run.catalog(&batch).clone();
+                    return Ok(Some(Batch::new(batch, catalog)));
+                }
+                Some(Some(Err(error))) => return Err(errors::ended(&error)),
+                None => {
+                    drop(run);
+                    logs::ask_level(py)?;
+                    py.check_signals()?;
+                }
+            }
+        }
+    }
+
+    /// Where the run stands, as text: give it to `resume=` later, also with another world size or batch size.
+    ///
+    /// What has been taken counts as consumed: ask after a step is complete. Where ranks work together, rank 0's is that of the
+    /// lowest step that all have completed.
+    fn state(&self) -> PyResult<String> {
+        Ok(self.run()?.state().to_json())
+    }
+
+    /// What has been delivered and read so far, as the command's JSON report says it; also after close().
+    fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let engine = self.engine()?;
+        let report = py.detach(|| engine.report());
+        logs::drain(py)?;
+        let report = report.ok_or_else(|| Class::Closed.with("the loader is being closed"))?;
+        json::python(py, &report)
+    }
+
+    /// Says to rank 0 that this rank has completed the step of the batch that it took last. Costs next to nothing.
+    fn step_done(&self) -> PyResult<()> {
+        self.run()?.step_done();
+        Ok(())
+    }
+
+    /// Says that this rank is done, and goes on answering the others until they are too, or for `seconds`; on rank 0,
+    /// returns all their reports as one. None where ranks do not work together, and on other ranks.
+    #[pyo3(signature = (seconds = 600.0))]
+    fn leave<'py>(&self, py: Python<'py>, seconds: f64) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let at_most = duration("seconds", seconds)?;
+        let run = self.run()?;
+        let all = waiting::apart(py, HASTE, move |interrupted| {
+            run.leave_unless(at_most, HASTE, move || interrupted.is_set())
+        })?;
+        all.map(|all| json::python(py, &all)).transpose()
+    }
+
+    /// Ends the run: answers ranks that are not done for `seconds` at most, and waits until the disk tier has written
+    /// what it was given, for five seconds at most. Closing twice is no error.
+    #[pyo3(signature = (seconds = None))]
+    fn close(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
+        let at_most = seconds.map_or(Ok(FAREWELL), |seconds| duration("seconds", seconds))?;
+        let engine = Arc::clone(self.engine()?);
+        waiting::apart(py, HASTE, move |interrupted| engine.close(at_most, interrupted))?;
+        logs::drain(py)?;
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    /// Closes; in haste where an exception has ended the block.
+    #[pyo3(signature = (kind, value, traceback))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let _ = (value, traceback);
+        self.close(py, (!kind.is_none()).then_some(HASTE.as_secs_f64()))
+    }
+
+    /// How many samples the dataset has.
+    #[getter]
+    fn samples(&self) -> u64 {
+        self.facts.samples
+    }
+
+    /// The catalog's fingerprint: the same wherever the data lie.
+    #[getter]
+    fn fingerprint(&self) -> &str {
+        &self.facts.fingerprint
+    }
+
+    /// The names of the classes, by their numbers.
+    #[getter]
+    fn labels(&self) -> Vec<String> {
+        self.facts.labels.clone()
+    }
+
+    /// This process among the ranks.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.facts.rank
+    }
+
+    /// How many ranks there are.
+    #[getter]
+    fn world_size(&self) -> u32 {
+        self.facts.world_size
+    }
+
+    /// Whether it is closed.
+    #[getter]
+    fn closed(&self) -> PyResult<bool> {
+        Ok(self.engine()?.loader().is_none())
+    }
+
+    fn __repr__(&self) -> String {
+        let Facts { samples, rank, world_size, .. } = &self.facts;
+        format!("<foreread.Loader: {samples} samples, rank {rank} of {world_size}>")
+    }
+}
+
+fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err(format!("{name} is a number of seconds, at least 0")))
+}

@@ -1,0 +1,185 @@
+//! Settings as Python gives them: keyword arguments above `FOREREAD_*` above `foreread.toml` above defaults.
+//!
+//! What has a form of its own in Python (sizes as integers, a list of directories, a path) is made the text that the command
+//! would be given, and goes the command's way from there: one parser, one set of messages, and a mistake in a file reads
+//! the same in both. Only what is of the wrong type is refused here, by `TypeError`.
+
+use std::path::{Path, PathBuf};
+
+use foreread::{COMMAND_KNOBS, Config, Format, Knobs, MOST_EPOCHS, Provenance, State};
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyString};
+
+use crate::errors::{self, Class};
+
+/// What a run was asked for.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) config: Config,
+    pub(crate) resume: Option<State>,
+    /// Whether ranks that find each other work together.
+    pub(crate) together: bool,
+}
+
+impl Settings {
+    /// Reads the keyword arguments of `function`.
+    pub(crate) fn of(function: &str, given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let mut knobs: Vec<(&'static str, String)> = Vec::new();
+        let (mut resume, mut together, mut format) = (None, None, None);
+        for (name, value) in given.into_iter().flatten() {
+            let name: String = name.extract()?;
+            if value.is_none() && name != "together" {
+                continue; // as if it had not been said
+            }
+            let knob = match name.as_str() {
+                "batch_size" => ("batch-size", integer(&name, &value)?),
+                "epochs" => ("epochs", integer(&name, &value)?),
+                "seed" => ("seed", integer(&name, &value)?),
+                "rank" => ("rank", integer(&name, &value)?),
+                "world_size" => ("world-size", integer(&name, &value)?),
+                "origin_parallelism" => ("origin-parallelism", integer(&name, &value)?),
+                "sampler" => ("sampler", word(&name, &value)?),
+                "deal" => ("deal", word(&name, &value)?),
+                "on_error" => ("on-error", word(&name, &value)?),
+                "drop_last" => ("drop-last", flag(&name, &value)?.to_string()),
+                "memory" => ("memory", size(&name, &value)?),
+                "look_ahead" => ("look-ahead", size(&name, &value)?),
+                "origin_limit" => ("origin-limit", size(&name, &value)?),
+                "disk" => ("disk", disks(&value)?),
+                "validate" => ("validate", path(&name, &value)?),
+                "calibration" => ("calibration", path(&name, &value)?),
+                "format" => {
+                    format = self::format(&value)?;
+                    continue;
+                }
+                "resume" => {
+                    resume = Some(state(&value)?);
+                    continue;
+                }
+                "together" => {
+                    together = Some(is_together(&value)?);
+                    continue;
+                }
+                _ => {
+                    let message = format!("{function}() got an unexpected keyword argument '{name}'");
+                    return Err(PyTypeError::new_err(message));
+                }
+            };
+            knobs.push(knob);
+        }
+        let environment = |name: &str| std::env::var(name).ok();
+        let gathered = Knobs::gather(COMMAND_KNOBS, knobs, environment, Path::new("foreread.toml"));
+        let mut knobs = gathered.map_err(|error| errors::raised(&error))?.calling(argument);
+        if let Some((_, Provenance::Default)) = knobs.get("epochs") {
+            // Python's loops end by themselves.
+            knobs.set("epochs", MOST_EPOCHS.to_string()).map_err(|error| errors::raised(&error))?;
+        }
+        let mut config = Config::from_knobs(&knobs).map_err(|error| errors::raised(&error))?;
+        config.format = match format {
+            Some(format) => Some(format),
+            None => knobs.get("format").and_then(|(name, _)| Format::from_name(name)),
+        };
+        let apart = knobs.get("peers").is_some_and(|(peers, _)| peers == "off");
+        Ok(Self { config, resume, together: together.unwrap_or(!apart) })
+    }
+}
+
+/// As Python writes a knob's name.
+fn argument(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+fn integer(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let wrong = || errors::wrong_type(name, "an integer", value);
+    if value.is_instance_of::<PyBool>() {
+        return Err(wrong());
+    }
+    match value.extract::<u64>() {
+        Ok(number) => Ok(number.to_string()),
+        Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
+            let text = value.str().map_or_else(|_| "a number".to_owned(), |text| text.to_string());
+            Err(Class::Config.with(format!("{name} {text}: it is from 0 to 18446744073709551615")))
+        }
+        Err(_) => Err(wrong()),
+    }
+}
+
+fn word(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
+    match value.cast::<PyString>() {
+        Ok(text) => text.extract(),
+        Err(_) => Err(errors::wrong_type(name, "a string", value)),
+    }
+}
+
+fn flag(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match value.cast::<PyBool>() {
+        Ok(flag) => Ok(flag.is_true()),
+        Err(_) => Err(errors::wrong_type(name, "True or False", value)),
+    }
+}
+
+/// Bytes as a number, or a text such as `8GiB`.
+fn size(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
+    match value.cast::<PyString>() {
+        Ok(text) => text.extract(),
+        Err(_) => integer(name, value).map_err(|error| {
+            if error.is_instance_of::<PyTypeError>(value.py()) {
+                errors::wrong_type(name, "a number of bytes or a text such as '8GiB'", value)
+            } else {
+                error
+            }
+        }),
+    }
+}
+
+/// `DIR=SIZE`, a list of that, or directories with their sizes.
+fn disks(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    if let Ok(text) = value.cast::<PyString>() {
+        return text.extract();
+    }
+    let wrong = |value: &Bound<'_, PyAny>| {
+        errors::wrong_type("disk", "'DIR=SIZE', a list of such, or a dict of directories and sizes", value)
+    };
+    let lines: PyResult<Vec<String>> = match value.cast::<PyDict>() {
+        Ok(table) => {
+            let line = |(directory, bytes): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+                Ok(format!("{}={}", path("disk", &directory)?, size("disk", &bytes)?))
+            };
+            table.iter().map(line).collect()
+        }
+        Err(_) => value.try_iter().map_err(|_| wrong(value))?.map(|line| word("disk", &line?)).collect(),
+    };
+    Ok(lines?.join("\n"))
+}
+
+fn format(value: &Bound<'_, PyAny>) -> PyResult<Option<Format>> {
+    match word("format", value)?.as_str() {
+        "auto" => Ok(None),
+        name => Format::from_name(name).map(Some).ok_or_else(|| {
+            Class::Config.with(format!("format {name}: it is auto, files, tar, tfrecord or zip"))
+        }),
+    }
+}
+
+/// What `Loader.state()` gave.
+fn state(value: &Bound<'_, PyAny>) -> PyResult<State> {
+    State::from_json(&word("resume", value)?).map_err(|error| errors::raised(&error))
+}
+
+fn is_together(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match (value.cast::<PyBool>(), value.cast::<PyString>()) {
+        (Ok(flag), _) if !flag.is_true() => Ok(false),
+        (_, Ok(text)) if text.to_str()? == "auto" => Ok(true),
+        (Ok(_), _) | (_, Ok(_)) => Err(Class::Config.with("together: it is 'auto' or False")),
+        _ => Err(errors::wrong_type("together", "'auto' or False", value)),
+    }
+}
+
+/// A URL or a path, as text.
+pub(crate) fn path(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let path: PathBuf = value.extract().map_err(|_| errors::wrong_type(name, "a string or a path", value))?;
+    path.into_os_string()
+        .into_string()
+        .map_err(|path| Class::Config.with(format!("{name}: {} is no UTF-8", path.to_string_lossy())))
+}

@@ -1,0 +1,33 @@
+"""Batches and samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import foreread
+from conftest import content
+
+
+def test_every_sample_of_every_epoch_arrives_as_it_is(directory: Path) -> None:
+    with foreread.Loader(directory, batch_size=8, epochs=2, seed=7) as loader:
+        epochs: dict[int, list[int]] = {0: [], 1: []}
+        for batch in loader:
+            assert len(batch) == len(batch.ids) == len(batch.labels)
+            for sample, number, label in zip(batch, batch.ids, batch.labels, strict=True):
+                assert bytes(sample) == content(number) == bytes(memoryview(sample))
+                assert sample.id == number
+                assert sample.label == label == number // 25
+                assert sample.label_name == f"class{label}"
+                assert sample.path == f"class{label}/{number:03}.bin"
+                epochs[batch.epoch].append(number)
+        assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(100))
+        assert epochs[0] != epochs[1]
+        assert loader.report()["epochs"][1]["samples"] == 100
+    assert loader.closed
+
+
+def test_a_batch_is_a_sequence(directory: Path) -> None:
+    with foreread.Loader(directory, batch_size=8, epochs=1) as loader:
+        batch = next(loader)
+        assert [s.id for s in batch[2:4]] == batch.ids[2:4]
+        assert batch[-1].id == batch.ids[-1]

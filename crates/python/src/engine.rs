@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
-use foreread::{Loader, Report};
+use foreread::{Error, Jump, Loader, Report};
 
 use crate::here::{Here, generation};
 use crate::waiting::Interrupted;
@@ -22,8 +22,21 @@ pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
 /// Between looks at whether another thread's call has come to its end.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Runs of this process, and of which generation they are.
-static LIVE: Mutex<Vec<(u64, Weak<Engine>)>> = Mutex::new(Vec::new());
+/// What has threads, and must end before the interpreter does.
+pub(crate) trait Live: Send + Sync {
+    /// Ends it, if nobody has, within `at_most`.
+    fn close(&self, at_most: Duration, interrupted: Interrupted);
+}
+
+/// What lives in this process, and of which generation it is.
+static LIVE: Mutex<Vec<(u64, Weak<dyn Live>)>> = Mutex::new(Vec::new());
+
+/// Has [`close_all`] end it, too.
+pub(crate) fn list(one: Weak<dyn Live>) {
+    let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    live.retain(|(_, one)| one.strong_count() > 0);
+    live.push((generation(), one));
+}
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -36,10 +49,7 @@ impl Engine {
     pub(crate) fn new(loader: Loader) -> Here<Arc<Self>> {
         let loader = RwLock::new(Some(Arc::new(loader)));
         let engine = Arc::new(Self { loader, last: Mutex::new(None) });
-        let mut live = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
-        live.retain(|(_, engine)| engine.strong_count() > 0);
-        live.push((generation(), Arc::downgrade(&engine)));
-        drop(live);
+        list(Arc::downgrade(&engine) as Weak<dyn Live>);
         Here::new(engine)
     }
 
@@ -56,9 +66,23 @@ impl Engine {
         }
     }
 
+    /// Has the run go on elsewhere; `None` if it is closed. Waits for threads that wait for a batch, which look up soon.
+    pub(crate) fn jump(&self, to: &Jump) -> Option<Result<(), Error>> {
+        // Nobody takes a share meanwhile.
+        let mut slot = self.loader.write().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(loader) = Arc::get_mut(slot.as_mut()?) {
+                return Some(loader.jump(to));
+            }
+            std::thread::sleep(GLANCE);
+        }
+    }
+}
+
+impl Live for Engine {
     /// Ends the run in order, if nobody has: answers other ranks until they are done, for `at_most`, and has the disk tier
     /// write what it was given.
-    pub(crate) fn close(&self, at_most: Duration, interrupted: Interrupted) {
+    fn close(&self, at_most: Duration, interrupted: Interrupted) {
         let taken = self.loader.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut shared) = taken else { return };
         let all = shared.leave_unless(at_most, HASTE, move || interrupted.is_set());
@@ -85,7 +109,7 @@ pub(crate) fn close_all(at_most: Duration) {
         Err(_) => return,
     };
     let here = live.into_iter().filter(|(made, _)| *made == generation());
-    let engines: Vec<Arc<Engine>> = here.filter_map(|(_, engine)| engine.upgrade()).collect();
+    let engines: Vec<Arc<dyn Live>> = here.filter_map(|(_, engine)| engine.upgrade()).collect();
     std::thread::scope(|scope| {
         for engine in &engines {
             scope.spawn(|| engine.close(at_most, Interrupted::default()));

@@ -18,11 +18,13 @@ mod loader;
 mod logs;
 mod sample;
 mod settings;
+mod source;
 mod waiting;
 
 pub use batch::Batch;
 pub use loader::Loader;
 pub use sample::{Field, Sample};
+pub use source::Source;
 
 /// The native half of `foreread`.
 #[pyo3::pymodule]
@@ -32,7 +34,7 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::{Batch, Field, Loader, Sample};
+    use super::{Batch, Field, Loader, Sample, Source};
     use crate::{engine, logs};
 
     #[pymodule_init]

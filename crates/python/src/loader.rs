@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread::{Builder, Error, Loader as Run, Meeting};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use foreread::types::SampleId;
+use foreread::{Builder, Catalog, Error, Jump, Loader as Run, Meeting, State};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::batch::Batch;
-use crate::engine::{Engine, FAREWELL, HASTE};
+use crate::engine::{Engine, FAREWELL, HASTE, Live};
 use crate::errors::{self, Class};
 use crate::here::Here;
 use crate::settings::{self, Settings};
@@ -31,6 +32,7 @@ pub struct Loader {
 /// What does not change while a run goes on.
 #[derive(Debug)]
 struct Facts {
+    catalog: Here<Catalog>,
     samples: u64,
     fingerprint: String,
     labels: Vec<String>,
@@ -112,6 +114,7 @@ impl Loader {
         };
         let catalog = &run.catalogs()[0];
         let facts = Facts {
+            catalog: Here::new(catalog.clone()),
             samples: catalog.len(),
             fingerprint: catalog.fingerprint().to_string(),
             labels: catalog.labels().iter().map(|label| label.to_string()).collect(),
@@ -147,6 +150,34 @@ impl Loader {
                     py.check_signals()?;
                 }
             }
+        }
+    }
+
+    /// The next batch if it is there; None if it has to be waited for, or the run is over.
+    fn try_next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
+        let run = self.run()?;
+        let next = run.next_timeout(Duration::ZERO);
+        logs::drain(py);
+        match next {
+            Some(Some(Ok(batch))) => {
+                let catalog = run.catalog(&batch).clone();
+                Ok(Some(Batch::new(batch, catalog)))
+            }
+            Some(Some(Err(error))) => Err(errors::ended(&error)),
+            Some(None) | None => Ok(None),
+        }
+    }
+
+    /// Goes on where a state says, as text that state() gave or a run like this one did. What has been read ahead is
+    /// dropped, what the caches hold stays. Ranks that work together all jump at the same step.
+    fn jump(&self, py: Python<'_>, state: &str) -> PyResult<()> {
+        let to = State::from_json(state).map_err(|error| errors::raised(&error))?;
+        let engine = self.engine()?;
+        let jumped = py.detach(|| engine.jump(&Jump::State(to)));
+        logs::drain(py);
+        match jumped {
+            Some(done) => done.map_err(|error| errors::raised(&error)),
+            None => Err(Class::Closed.with("the loader is closed; make another")),
         }
     }
 
@@ -225,6 +256,19 @@ impl Loader {
         &self.facts.fingerprint
     }
 
+    /// A sample's path below the dataset's URL.
+    fn path(&self, id: u64) -> PyResult<String> {
+        let catalog = self.facts.catalog.peek();
+        let path = catalog.path(known(catalog, id)?);
+        path.map(|path| path.into_owned()).map_err(|error| errors::raised(&error.into()))
+    }
+
+    /// The number of a sample's class; None where it has none.
+    fn label(&self, id: u64) -> PyResult<Option<u32>> {
+        let catalog = self.facts.catalog.peek();
+        Ok(catalog.label_index(known(catalog, id)?))
+    }
+
     /// The names of the classes, by their numbers.
     #[getter]
     fn labels(&self) -> Vec<String> {
@@ -258,4 +302,13 @@ impl Loader {
 fn duration(name: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|_| PyValueError::new_err(format!("{name} is a number of seconds, at least 0")))
+}
+
+/// A sample that a catalog has.
+pub(crate) fn known(catalog: &Catalog, id: u64) -> PyResult<SampleId> {
+    let samples = catalog.len();
+    match id < samples {
+        true => Ok(SampleId(id)),
+        false => Err(PyIndexError::new_err(format!("there is no sample {id}: the dataset has {samples}"))),
+    }
 }

@@ -157,7 +157,7 @@ impl Loader {
     fn try_next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         let run = self.run()?;
         let next = run.next_timeout(Duration::ZERO);
-        logs::drain(py);
+        logs::drain(py)?;
         match next {
             Some(Some(Ok(batch))) => {
                 let catalog = run.catalog(&batch).clone();
@@ -174,7 +174,7 @@ impl Loader {
         let to = State::from_json(state).map_err(|error| errors::raised(&error))?;
         let engine = self.engine()?;
         let jumped = py.detach(|| engine.jump(&Jump::State(to)));
-        logs::drain(py);
+        logs::drain(py)?;
         match jumped {
             Some(done) => done.map_err(|error| errors::raised(&error)),
             None => Err(Class::Closed.with("the loader is closed; make another")),

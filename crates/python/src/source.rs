@@ -79,7 +79,7 @@ impl Source {
                 }
                 Some((at, Err(error))) => return Err(errors::unread(ids[at], &error)),
                 None => {
-                    logs::drain(py);
+                    logs::drain(py)?;
                     py.check_signals()?;
                 }
             }
@@ -99,14 +99,14 @@ impl Source {
     ) -> PyResult<Self> {
         allocator::set_up();
         here::watch();
-        logs::set_up(py);
+        logs::set_up(py)?;
         let mut settings = Settings::of("Source", settings)?;
         // Each process has an order of its own, which others do not know.
         (settings.together, settings.config.rank, settings.config.world_size) = (false, 0, 1);
         settings.config.epochs = 2;
         let builder = builder(target, settings)?;
         let made = waiting::apart(py, Duration::ZERO, move |_| Ok::<_, Error>(builder.source()?))?;
-        logs::drain(py);
+        logs::drain(py)?;
         let samples = made.map_err(|error| errors::raised(&error))?;
         let catalog = samples.catalog().clone();
         let labels = catalog.labels().iter().map(|label| label.to_string()).collect();
@@ -122,7 +122,7 @@ impl Source {
         let orders: Vec<Vec<u64>> = orders.iter().map(order).collect::<PyResult<_>>()?;
         let samples = self.samples_here()?;
         let done = waiting::apart(py, Duration::ZERO, move |_| samples.announce(orders, goes_on))?;
-        logs::drain(py);
+        logs::drain(py)?;
         done.map_err(|error| errors::raised(&error))
     }
 
@@ -157,7 +157,7 @@ impl Source {
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let samples = self.samples_here()?;
         let report: Report = py.detach(|| samples.report());
-        logs::drain(py);
+        logs::drain(py)?;
         json::python(py, &report)
     }
 
@@ -165,7 +165,7 @@ impl Source {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let slot = Arc::clone(self.slot.get("Source")?);
         waiting::apart(py, Duration::ZERO, move |interrupted| slot.close(Duration::ZERO, interrupted))?;
-        logs::drain(py);
+        logs::drain(py)?;
         Ok(())
     }
 

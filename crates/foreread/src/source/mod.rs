@@ -310,7 +310,7 @@ impl Inner {
             drop(waited.unwrap_or_else(PoisonError::into_inner));
             return;
         };
-        let Engine::Idle(mut engine) = std::mem::replace(&mut state.engine, Engine::Lent) else { return };
+        let Engine::Idle(engine) = std::mem::replace(&mut state.engine, Engine::Lent) else { return };
         let of = state.announced;
         drop(state);
         let came = engine.next_timeout(timeout);

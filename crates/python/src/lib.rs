@@ -10,18 +10,22 @@
 
 mod allocator;
 mod batch;
+mod catalog;
 mod engine;
 mod errors;
 mod here;
 mod json;
 mod loader;
 mod logs;
+mod outlooks;
 mod sample;
 mod settings;
 mod waiting;
 
 pub use batch::Batch;
+pub use catalog::Catalog;
 pub use loader::Loader;
+pub use outlooks::Compared;
 pub use sample::{Field, Sample};
 
 /// The native half of `foreread`.
@@ -32,7 +36,11 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::{Batch, Field, Loader, Sample};
+    use super::catalog::index;
+    #[pymodule_export]
+    use super::outlooks::{compare, plan_of};
+    #[pymodule_export]
+    use super::{Batch, Catalog, Compared, Field, Loader, Sample};
     use crate::{engine, logs};
 
     #[pymodule_init]

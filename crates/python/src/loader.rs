@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::batch::Batch;
+use crate::catalog::Catalog;
 use crate::engine::{Engine, FAREWELL, HASTE};
 use crate::errors::{self, Class};
 use crate::here::Here;
@@ -56,7 +57,7 @@ pub(crate) fn targets(target: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
         Ok(list) => list.try_iter()?.map(|one| settings::path("target", &one?)).collect::<PyResult<_>>()?,
         Err(_) => vec![settings::path("target", target).map_err(|error| {
             match error.is_instance_of::<PyTypeError>(target.py()) {
-                true => errors::wrong_type("target", "a URL, a path, or a list of shards", target),
+                true => errors::wrong_type("target", "a URL, a path, a Catalog, or a list of shards", target),
                 false => error,
             }
         })?],
@@ -69,9 +70,18 @@ pub(crate) fn targets(target: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 
 /// A builder for what `target` names, with everything that was asked for.
 pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult<Builder> {
-    let names = targets(target)?;
-    let (first, more) = names.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
-    let mut builder = more.iter().fold(Run::builder(first), |builder, shard| builder.shard(shard));
+    let mut builder = match target.cast::<Catalog>() {
+        Ok(catalog) => {
+            let catalog = catalog.get().catalog();
+            Run::builder(catalog.base_url()).catalog(catalog.clone())
+        }
+        Err(_) => {
+            let names = targets(target)?;
+            let (first, more) =
+                names.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
+            more.iter().fold(Run::builder(first), |builder, shard| builder.shard(shard))
+        }
+    };
     if settings.together {
         let environment = |name: &str| std::env::var(name).ok();
         let meeting = Meeting::of(&settings.config, &environment);

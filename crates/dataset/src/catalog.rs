@@ -277,6 +277,23 @@ impl Catalog {
         })
     }
 
+    /// The sample that is the file at `path`, relative to the base URL; `None` if there is none, or samples are packed. A
+    /// binary search.
+    pub fn find(&self, path: &str) -> Option<SampleId> {
+        let wanted = (path, Cut::of(path));
+        let (mut from, mut to) = (0, self.len());
+        while from < to {
+            let middle = from + (to - from) / 2;
+            let Place::File(here) = self.row(SampleId(middle)).ok()?.place else { return None };
+            match compare((here, Cut::of(here)), wanted) {
+                std::cmp::Ordering::Less => from = middle + 1,
+                std::cmp::Ordering::Greater => to = middle,
+                std::cmp::Ordering::Equal => return Some(SampleId(middle)),
+            }
+        }
+        None
+    }
+
     /// The name of a packed sample in its shard: WebDataset's `__key__`, a zip member's name. `None` for files and
     /// records, or if there is no such sample.
     pub fn key(&self, id: SampleId) -> Option<&str> {

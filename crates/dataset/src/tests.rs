@@ -32,6 +32,20 @@ fn saved(objects: Vec<Object>) -> (TempDir, std::path::PathBuf) {
     (directory, path)
 }
 
+#[test]
+fn files_are_found_by_their_paths() {
+    let paths = ["top", "zop", "a/z", "a/b/2", "a/b-c/1", "a/b/10/1", "a-b/1", "b/1"];
+    let catalog = Catalog::from_objects("/x", paths.map(|path| object(path, 1, None))).unwrap();
+    for path in paths {
+        let id = catalog.find(path).unwrap();
+        assert_eq!(catalog.path(id).unwrap(), path);
+    }
+    for path in ["", "a", "a/b", "tops", "zzz", "a/b/10", "/top"] {
+        assert_eq!(catalog.find(path), None, "{path}");
+    }
+    assert_eq!(Catalog::from_shards("/data", Format::Tar, packed()).unwrap().find("a"), None);
+}
+
 /// Two shards: what each format has, and something that it has not.
 fn packed() -> Vec<Shard> {
     let mut rows = Rows::new(true, true, true);

@@ -50,6 +50,8 @@ pub use foreread_oracle as oracle;
 #[cfg(feature = "peer")]
 pub use foreread_peer as peer;
 pub use foreread_planner as planner;
+#[cfg(all(feature = "share", target_os = "linux"))]
+pub use foreread_share as share;
 pub use foreread_tier as tier;
 pub use foreread_types as types;
 

@@ -4,7 +4,7 @@
 //! looked up once, by name. Which one it is follows from the error's kind, never from its text.
 
 use foreread::dataset::DatasetErrorKind;
-use foreread::tier::ErrorKind as TierKind;
+use foreread::tier::{ErrorKind as TierKind, TierError};
 use foreread::{Error, ErrorKind, LoadError, LoadErrorKind};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -114,6 +114,16 @@ pub(crate) fn ended(error: &LoadError) -> PyErr {
             let _ = raised.value(py).setattr("sample_id", key.id.0);
         });
     }
+    raised
+}
+
+/// A sample that was asked for by its number cannot be read.
+pub(crate) fn unread(id: u64, error: &TierError) -> PyErr {
+    let raised = Class::of_tier(error.kind()).with(format!("sample {id} cannot be read: {error}"));
+    Python::attach(|py| {
+        // It is said in the message too.
+        let _ = raised.value(py).setattr("sample_id", id);
+    });
     raised
 }
 

@@ -20,6 +20,7 @@ mod logs;
 mod outlooks;
 mod sample;
 mod settings;
+mod source;
 mod waiting;
 
 pub use batch::Batch;
@@ -27,6 +28,7 @@ pub use catalog::Catalog;
 pub use loader::Loader;
 pub use outlooks::Compared;
 pub use sample::{Field, Sample};
+pub use source::Source;
 
 /// The native half of `foreread`.
 #[pyo3::pymodule]
@@ -40,7 +42,7 @@ mod _native {
     #[pymodule_export]
     use super::outlooks::{compare, plan_of};
     #[pymodule_export]
-    use super::{Batch, Catalog, Compared, Field, Loader, Sample};
+    use super::{Batch, Catalog, Compared, Field, Loader, Sample, Source};
     use crate::{engine, logs};
 
     #[pymodule_init]

@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-simulator", &["foreread-types", "foreread-oracle", "foreread-planner"]),
     ("foreread-tier", &["foreread-types"]),
     ("foreread-layers", &["foreread-types", "foreread-tier"]),
+    ("foreread-share", &["foreread-types", "foreread-tier"]),
     ("foreread-tier-testing", &["foreread-types", "foreread-tier"]),
     ("foreread-dataset", &["foreread-types", "foreread-tier"]),
     (
@@ -52,6 +53,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-s3",
             "foreread-opendal",
             "foreread-peer",
+            "foreread-share",
         ],
     ),
     ("foreread-cli", &["foreread-types", "foreread", "foreread-simulator"]),

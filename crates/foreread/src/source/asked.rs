@@ -122,15 +122,21 @@ impl Asked {
             self.reading += 1;
             let (inner, tell) = (Arc::clone(&self.inner), self.tell.clone());
             let read = async move {
-                let keep = inner.lock().run.is_none();
-                let came = inner.direct.read(SampleKey::new(DATASET, SampleId(id)), keep).await;
-                if let Ok((sample, from)) = &came {
-                    inner.lock().direct.add(*from, sample.len() as u64);
-                }
+                let came = inner.read_alone(SampleId(id)).await;
                 // Nobody waits any longer if this fails.
-                let _ = tell.send((at, came.map(|(sample, _)| sample.data().clone())));
+                let _ = tell.send((at, came));
             };
             self.reads.spawn_on(read, self.inner.workers.handle());
         }
+    }
+}
+
+impl Inner {
+    /// Reads a sample that the engine will not bring. It is kept where nothing is announced.
+    pub(super) async fn read_alone(&self, id: SampleId) -> Result<Bytes, TierError> {
+        let keep = self.lock().run.is_none();
+        let (sample, from) = self.direct.read(SampleKey::new(DATASET, id), keep).await?;
+        self.lock().direct.add(from, sample.len() as u64);
+        Ok(sample.data().clone())
     }
 }

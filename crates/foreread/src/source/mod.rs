@@ -9,6 +9,8 @@
 //! price of an order that is known piece by piece is that samples are kept first come, first kept.
 
 mod asked;
+#[cfg(all(feature = "share", target_os = "linux"))]
+mod share;
 mod shelf;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

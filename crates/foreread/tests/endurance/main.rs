@@ -7,4 +7,6 @@ mod faults;
 mod jump;
 mod resume;
 mod rig;
+#[cfg(target_os = "linux")]
+mod shared;
 mod source;

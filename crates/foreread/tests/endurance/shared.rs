@@ -1,0 +1,140 @@
+//! A source that other processes ask: they get what askers in this process get. (What processes do to each other is tested
+//! in `crates/share`; here workers are threads with connections of their own.)
+
+use std::sync::Arc;
+
+use foreread::share::{Client, Server, Settings, ShareErrorKind};
+use foreread::types::SampleId;
+use foreread::{Builder, Loader, Memory, Source};
+use foreread_tier_testing::{Draw, FakeOrigin};
+
+use crate::rig::Fakes;
+
+fn origin(samples: u64) -> FakeOrigin {
+    FakeOrigin::new((0..samples).map(|id| (format!("{:02}/{id:04}", id / 10), 500 + id * 37 % 400)))
+}
+
+fn builder(origin: &FakeOrigin) -> Builder {
+    let fakes = Fakes::default().with("fake://train", Arc::new(origin.clone()));
+    Loader::builder("fake://train").registry(fakes.registry())
+}
+
+fn share(source: &Source) -> Server {
+    source.share(Settings::default().with_shared_bytes(1 << 20)).unwrap()
+}
+
+fn connect(server: &Server) -> Client {
+    Client::connect(&server.address()).unwrap()
+}
+
+#[track_caller]
+fn get(client: &Client, origin: &FakeOrigin, ids: &[u64]) {
+    let got = client.get(&ids.iter().copied().map(SampleId).collect::<Vec<_>>());
+    assert_eq!(got.len(), ids.len());
+    for (held, &id) in got.iter().zip(ids) {
+        assert_eq!(held.as_ref().unwrap().as_ref(), origin.expected(SampleId(id)), "sample {id}");
+    }
+}
+
+fn shuffled(draw: &mut Draw, samples: u64) -> Vec<u64> {
+    let mut ids: Vec<u64> = (0..samples).collect();
+    for at in (1..ids.len()).rev() {
+        ids.swap(at, draw.below(at as u64 + 1) as usize);
+    }
+    ids
+}
+
+/// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or sample by sample.
+#[test]
+fn workers_side_by_side_get_what_was_announced_and_read_once() {
+    let origin = origin(600);
+    let mut draw = Draw::new();
+    for look_ahead in [0, 50_000, 1 << 20] {
+        let source = builder(&origin).memory(Memory::Bytes(100_000)).look_ahead(look_ahead).source().unwrap();
+        let server = share(&source);
+        let order = shuffled(&mut draw, 600);
+        source.announce(vec![order.clone()], true).unwrap();
+        std::thread::scope(|scope| {
+            for worker in 0..8 {
+                let (client, order, origin) = (connect(&server), &order, &origin);
+                scope.spawn(move || {
+                    for batch in order.chunks(10).skip(worker).step_by(8) {
+                        match worker % 2 {
+                            0 => get(&client, origin, batch),
+                            _ => batch.iter().for_each(|&id| get(&client, origin, &[id])),
+                        }
+                    }
+                });
+            }
+        });
+        if look_ahead == 1 << 20 {
+            let report = source.report();
+            let direct = report.direct.unwrap();
+            let direct = direct.origin.samples.unwrap_or(0) + direct.memory.samples.unwrap_or(0);
+            assert_eq!((direct, report.origin_requests), (0, 600), "seed {}", draw.seed);
+        }
+    }
+}
+
+#[test]
+fn announcing_anew_holds_no_worker_up() {
+    let origin = origin(300);
+    let source = builder(&origin).memory(Memory::Bytes(50_000)).look_ahead(30_000).source().unwrap();
+    let server = share(&source);
+    let mut draw = Draw::new();
+    std::thread::scope(|scope| {
+        for worker in 0..3u64 {
+            let (client, origin) = (connect(&server), &origin);
+            scope.spawn(move || {
+                for id in 0..200 {
+                    get(&client, origin, &[(id * 7 + worker * 100) % 300, (id * 11) % 300]);
+                }
+            });
+        }
+        for round in 0..30 {
+            let orders = match round % 3 {
+                0 => Vec::new(),
+                1 => vec![shuffled(&mut draw, 300), vec![1, 1, 2]],
+                _ => vec![shuffled(&mut draw, 300); 2],
+            };
+            source.announce(orders, round % 2 == 0).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_worker_hears_which_sample_there_is_not_and_may_ask_for_the_report() {
+    let origin = origin(10);
+    let source = builder(&origin).source().unwrap();
+    let server = share(&source);
+    let client = connect(&server);
+    for announced in [false, true] {
+        if announced {
+            source.announce(vec![(0..10).collect()], false).unwrap();
+        }
+        let got = client.get(&[SampleId(99), SampleId(3)]);
+        let error = got[0].as_ref().unwrap_err();
+        assert_eq!(error.kind(), ShareErrorKind::Sample);
+        assert!(error.to_string().contains("sample 99: invalid: the dataset has 10"), "{error}");
+        assert_eq!(got[1].as_ref().unwrap().as_ref(), origin.expected(SampleId(3)));
+    }
+    let report = String::from_utf8(client.call("report", b"").unwrap()).unwrap();
+    assert!(report.contains("\"origin_requests\""), "{report}");
+    assert!(client.call("pets", b"").unwrap_err().to_string().contains("pets"));
+}
+
+#[test]
+fn the_end_of_sharing_is_the_workers_end_and_not_the_sources() {
+    let origin = origin(50);
+    let source = builder(&origin).source().unwrap();
+    for _ in 0..3 {
+        let server = share(&source);
+        let client = connect(&server);
+        get(&client, &origin, &[1, 2, 3]);
+        drop(server);
+        assert_eq!(client.get(&[SampleId(1)])[0].as_ref().unwrap_err().kind(), ShareErrorKind::Gone);
+    }
+    let server = share(&source);
+    drop(source);
+    get(&connect(&server), &origin, &[4, 5]);
+}

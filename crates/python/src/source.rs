@@ -1,0 +1,217 @@
+//! `foreread.Source`: samples by their ids, from Python.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use foreread::types::SampleId;
+use foreread::{Catalog, Report, Source as Samples};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::engine::{self, Live};
+use crate::errors::{self, Class};
+use crate::here::Here;
+use crate::loader::{builder, known};
+use crate::sample::Sample;
+use crate::settings::Settings;
+use crate::waiting::{self, Interrupted, NAP};
+use crate::{allocator, here, json, logs};
+
+/// A source until it is closed.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    samples: RwLock<Option<Samples>>,
+}
+
+impl Slot {
+    pub(crate) fn samples(&self) -> Option<Samples> {
+        self.samples.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Live for Slot {
+    fn close(&self, _: Duration, _: Interrupted) {
+        let taken = self.samples.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(samples) = taken {
+            samples.flush();
+        }
+    }
+}
+
+/// Samples by their numbers, in whatever order somebody else decides; read ahead as far as that is announced.
+///
+/// `target` and settings are those of Loader; what says in which order samples are read has no meaning here.
+#[pyclass(frozen, module = "foreread", weakref)]
+#[derive(Debug)]
+pub struct Source {
+    slot: Here<Arc<Slot>>,
+    catalog: Here<Catalog>,
+    labels: Vec<String>,
+}
+
+impl Source {
+    pub(crate) fn samples_here(&self) -> PyResult<Samples> {
+        let slot = self.slot.get("Source")?;
+        slot.samples().ok_or_else(|| Class::Closed.with("the source is closed; make another"))
+    }
+
+    fn catalog(&self) -> &Catalog {
+        self.catalog.peek()
+    }
+
+    fn wait(&self, py: Python<'_>, ids: &[u64]) -> PyResult<Vec<Sample>> {
+        for &id in ids {
+            known(self.catalog(), id)?;
+        }
+        let samples = self.samples_here()?;
+        let mut asked = py.detach(|| samples.ask(ids));
+        let mut here: Vec<Option<Sample>> = ids.iter().map(|_| None).collect();
+        while asked.remaining() > 0 {
+            let came = py.detach(|| asked.wait(NAP));
+            match came {
+                Some((at, Ok(data))) => {
+                    let sample = Sample::new(SampleId(ids[at]), data, self.catalog().clone());
+                    if let Some(place) = here.get_mut(at) {
+                        *place = Some(sample);
+                    }
+                }
+                Some((at, Err(error))) => return Err(errors::unread(ids[at], &error)),
+                None => {
+                    logs::drain(py)?;
+                    py.check_signals()?;
+                }
+            }
+        }
+        Ok(here.into_iter().flatten().collect())
+    }
+}
+
+#[pymethods]
+impl Source {
+    #[new]
+    #[pyo3(signature = (target, **settings))]
+    fn new(
+        py: Python<'_>,
+        target: &Bound<'_, PyAny>,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        allocator::set_up();
+        here::watch();
+        logs::set_up(py)?;
+        let mut settings = Settings::of("Source", settings)?;
+        // Each process has an order of its own, which others do not know.
+        (settings.together, settings.config.rank, settings.config.world_size) = (false, 0, 1);
+        settings.config.epochs = 2;
+        let builder = builder(target, settings)?;
+        let made = waiting::apart(py, Duration::ZERO, move |_| builder.source())?;
+        logs::drain(py)?;
+        let samples = made.map_err(|error| errors::raised(&error))?;
+        let catalog = samples.catalog().clone();
+        let labels = catalog.labels().iter().map(|label| label.to_string()).collect();
+        let slot = Arc::new(Slot { samples: RwLock::new(Some(samples)) });
+        engine::list(Arc::downgrade(&slot) as std::sync::Weak<dyn Live>);
+        Ok(Self { slot: Here::new(slot), catalog: Here::new(catalog), labels })
+    }
+
+    /// Says in which order samples will be asked for from now on: a list of epochs, each a buffer of 64-bit integers
+    /// (array('q'), NumPy's int64) or a list of numbers. With `goes_on`, epochs like the last one follow.
+    #[pyo3(signature = (orders, *, goes_on = false))]
+    fn announce(&self, py: Python<'_>, orders: Vec<Bound<'_, PyAny>>, goes_on: bool) -> PyResult<()> {
+        let orders: Vec<Vec<u64>> = orders.iter().map(order).collect::<PyResult<_>>()?;
+        let samples = self.samples_here()?;
+        let done = waiting::apart(py, Duration::ZERO, move |_| samples.announce(orders, goes_on))?;
+        logs::drain(py)?;
+        done.map_err(|error| errors::raised(&error))
+    }
+
+    /// One sample, read now unless it has been read ahead.
+    fn get(&self, py: Python<'_>, id: u64) -> PyResult<Sample> {
+        let mut samples = self.wait(py, &[id])?;
+        samples.pop().ok_or_else(|| Class::Error.with(format!("sample {id} did not come")))
+    }
+
+    /// Several samples, read side by side, in the order of `ids`.
+    fn get_many<'py>(&self, py: Python<'py>, ids: Vec<u64>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, self.wait(py, &ids)?)
+    }
+
+    /// The number of the sample at this path below the dataset's URL; None if there is none.
+    fn find(&self, path: &str) -> Option<u64> {
+        self.catalog().find(path).map(|id| id.0)
+    }
+
+    /// A sample's path below the dataset's URL.
+    fn path(&self, id: u64) -> PyResult<String> {
+        let path = self.catalog().path(known(self.catalog(), id)?);
+        path.map(|path| path.into_owned()).map_err(|error| errors::raised(&error.into()))
+    }
+
+    /// The number of a sample's class; None where it has none.
+    fn label(&self, id: u64) -> PyResult<Option<u32>> {
+        Ok(self.catalog().label_index(known(self.catalog(), id)?))
+    }
+
+    /// What has been delivered and read so far, as the command's JSON report says it.
+    fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let samples = self.samples_here()?;
+        let report: Report = py.detach(|| samples.report());
+        logs::drain(py)?;
+        json::python(py, &report)
+    }
+
+    /// Ends reading, and waits until the disk tier has written what it was given. Closing twice is no error.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let slot = Arc::clone(self.slot.get("Source")?);
+        waiting::apart(py, Duration::ZERO, move |interrupted| slot.close(Duration::ZERO, interrupted))?;
+        logs::drain(py)?;
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*exception))]
+    fn __exit__(&self, py: Python<'_>, exception: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+        let _ = exception;
+        self.close(py)
+    }
+
+    /// How many samples the dataset has.
+    #[getter]
+    fn samples(&self) -> u64 {
+        self.catalog().len()
+    }
+
+    /// Their bytes.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.catalog().total_bytes()
+    }
+
+    /// The names of the classes, by their numbers.
+    #[getter]
+    fn labels(&self) -> Vec<String> {
+        self.labels.clone()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<foreread.Source: {} samples of {}>", self.catalog().len(), self.catalog().base_url())
+    }
+}
+
+/// An epoch's ids.
+fn order(given: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let wrong = || {
+        PyTypeError::new_err(
+            "an order is a buffer of 64-bit integers or a list of numbers that are not negative",
+        )
+    };
+    if let Ok(buffer) = PyBuffer::<i64>::get(given) {
+        let ids = buffer.to_vec(given.py())?;
+        return ids.into_iter().map(|id| u64::try_from(id).map_err(|_| wrong())).collect();
+    }
+    given.extract().map_err(|_| wrong())
+}

@@ -1,0 +1,96 @@
+//! What a sample costs on its way to a worker process: microseconds of processor time at either end.
+//!
+//! `cargo run --release -p foreread-share --example cost [bytes] [samples at once]`
+
+#[cfg(target_os = "linux")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    linux::main()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use bytes::Bytes;
+    use foreread_share::{Ask, Call, Client, Samples, Server, Settings};
+    use foreread_types::SampleId;
+    use rustix::time::{ClockId, clock_gettime};
+
+    const SAMPLES: u64 = 40_000;
+    /// So many that no cache of the processor holds them.
+    const DIFFERENT: u64 = 2000;
+
+    struct Memory(Vec<Bytes>);
+
+    impl Samples for Memory {
+        fn get(&self, asks: Vec<Ask>) {
+            for ask in asks {
+                let bytes = self.0[ask.id().0 as usize % self.0.len()].clone();
+                ask.answer(Ok(bytes));
+            }
+        }
+
+        fn call(&self, _: Call) {}
+    }
+
+    fn processor_time() -> Duration {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    fn each(time: Duration) -> f64 {
+        time.as_secs_f64() * 1e6 / SAMPLES as f64
+    }
+
+    fn worker(address: &str, at_once: u64) -> Result<(), Box<dyn std::error::Error>> {
+        let client = Client::connect(address)?;
+        let all = |read: bool| -> Result<(Duration, Duration), Box<dyn std::error::Error>> {
+            let (begun, spent) = (Instant::now(), processor_time());
+            let mut sum = 0_u64;
+            for first in (0..SAMPLES).step_by(at_once as usize) {
+                let ids: Vec<_> = (first..first + at_once).map(SampleId).collect();
+                for held in client.get(&ids) {
+                    if read {
+                        let (words, _) = held.as_ref().map_err(Clone::clone)?.as_ref().as_chunks::<8>();
+                        sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
+                    }
+                }
+            }
+            std::hint::black_box(sum);
+            Ok((processor_time() - spent, begun.elapsed()))
+        };
+        all(true)?;
+        let (bare, _) = all(false)?;
+        let (read, took) = all(true)?;
+        println!(
+            "worker: {:.1} us a sample, {:.1} with reading each word; {:.0} samples/s",
+            each(bare),
+            each(read),
+            SAMPLES as f64 / took.as_secs_f64()
+        );
+        Ok(())
+    }
+
+    pub fn main() -> Result<(), Box<dyn std::error::Error>> {
+        let mut arguments = std::env::args().skip(1);
+        let bytes: u64 = arguments.next().map_or(Ok(110_000), |bytes| bytes.parse())?;
+        let at_once: u64 = arguments.next().map_or(Ok(64), |count| count.parse())?;
+        if let Some(address) = arguments.next() {
+            return worker(&address, at_once);
+        }
+        let different = (0..DIFFERENT).map(|id| Bytes::from(vec![id as u8; bytes as usize])).collect();
+        let server = Server::start(Arc::new(Memory(different)), Settings::default())?;
+        let before = processor_time();
+        let status = Command::new(std::env::current_exe()?)
+            .args([bytes.to_string(), at_once.to_string(), server.address()])
+            .status()?;
+        let spent = processor_time() - before;
+        println!("server: {:.1} us a sample ({status}; {:?})", each(spent) / 3.0, server.status());
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! What can go wrong between a worker and the process whose engine it uses.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use foreread_tier::TierError;
+
+/// The kinds of failure that callers can tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ShareErrorKind {
+    /// The process that serves is gone, or serves no longer.
+    Gone,
+    /// The other end did not want us, or is not who it should be.
+    Refused,
+    /// The caller asked to stop waiting.
+    Interrupted,
+    /// The client is another process's: it was inherited over a fork.
+    Forked,
+    /// The address is none.
+    Address,
+    /// The other end says what cannot be, or speaks another version.
+    Malformed,
+    /// The system has no socket or memory for us.
+    System,
+    /// The engine could not deliver the sample or answer the call: see [`ShareError::tier_error`].
+    Sample,
+}
+
+/// A failure: what kind, and what happened. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ShareError(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: ShareErrorKind,
+    detail: String,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    None,
+    System(io::Error),
+    Sample(TierError),
+}
+
+impl ShareError {
+    pub(crate) fn new(kind: ShareErrorKind, detail: impl Into<String>) -> Self {
+        Self(Arc::new(Inner { kind, detail: detail.into(), source: Source::None }))
+    }
+
+    pub(crate) fn gone() -> Self {
+        Self::new(
+            ShareErrorKind::Gone,
+            "the main process is gone, or has closed its data source: this worker cannot go on without it",
+        )
+    }
+
+    pub(crate) fn interrupted() -> Self {
+        Self::new(ShareErrorKind::Interrupted, "the wait was interrupted")
+    }
+
+    pub(crate) fn malformed(detail: impl Into<String>) -> Self {
+        Self::new(ShareErrorKind::Malformed, detail)
+    }
+
+    pub(crate) fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
+        let source = Source::System(error.into());
+        Self(Arc::new(Inner { kind: ShareErrorKind::System, detail: what.into(), source }))
+    }
+
+    pub(crate) fn sample(error: TierError) -> Self {
+        let detail = error.to_string();
+        Self(Arc::new(Inner { kind: ShareErrorKind::Sample, detail, source: Source::Sample(error) }))
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> ShareErrorKind {
+        self.0.kind
+    }
+
+    /// The engine's own error, where it was the engine that failed ([`ShareErrorKind::Sample`]). What caused it is in
+    /// its detail, in words.
+    pub fn tier_error(&self) -> Option<&TierError> {
+        match &self.0.source {
+            Source::Sample(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ShareError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.source {
+            Source::System(error) => write!(f, "{}: {error}", self.0.detail),
+            Source::None | Source::Sample(_) => f.write_str(&self.0.detail),
+        }
+    }
+}
+
+impl std::error::Error for ShareError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0.source {
+            Source::None => None,
+            Source::System(error) => Some(error),
+            // The message is this error's own already.
+            Source::Sample(error) => error.source(),
+        }
+    }
+}

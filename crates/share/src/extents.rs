@@ -1,0 +1,136 @@
+//! Which parts of the shared memory are free.
+//!
+//! The smallest free extent that is large enough is taken, the lowest of those alike. So what was free the longest (the
+//! large rest at the end) is touched last, and a server whose clients hold little makes little of its memory real. The
+//! price is two ordered tables, a few hundred nanoseconds a sample.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Extents begin and end at multiples of this many bytes: a cache line, so that no two samples share one and vector
+/// instructions find their alignment.
+pub(crate) const ALIGN: usize = 64;
+
+/// The free extents of `0..total`.
+#[derive(Debug)]
+pub(crate) struct Extents {
+    by_offset: BTreeMap<usize, usize>,
+    by_length: BTreeSet<(usize, usize)>,
+    free: usize,
+}
+
+/// What a sample of `length` bytes takes, in bytes.
+pub(crate) fn rounded(length: usize) -> Option<usize> {
+    length.checked_next_multiple_of(ALIGN)
+}
+
+impl Extents {
+    /// All of `0..total` is free.
+    pub(crate) fn new(total: usize) -> Self {
+        let mut extents = Self { by_offset: BTreeMap::new(), by_length: BTreeSet::new(), free: 0 };
+        extents.give(0, total);
+        extents
+    }
+
+    /// How many bytes are free, in one piece or many.
+    pub(crate) fn free(&self) -> usize {
+        self.free
+    }
+
+    /// Takes `length` bytes in one piece and says where they begin; `length` is a multiple of [`ALIGN`] and not zero.
+    pub(crate) fn take(&mut self, length: usize) -> Option<usize> {
+        debug_assert!(length > 0 && length.is_multiple_of(ALIGN));
+        let &(found, offset) = self.by_length.range((length, 0)..).next()?;
+        self.remove(offset, found);
+        if found > length {
+            self.insert(offset + length, found - length);
+        }
+        self.free -= length;
+        Some(offset)
+    }
+
+    /// Gives back what [`take`](Self::take) gave.
+    pub(crate) fn give(&mut self, mut offset: usize, mut length: usize) {
+        if length == 0 {
+            return;
+        }
+        self.free += length;
+        if let Some((&before, &its)) = self.by_offset.range(..offset).next_back()
+            && before + its == offset
+        {
+            self.remove(before, its);
+            (offset, length) = (before, its + length);
+        }
+        if let Some(&its) = self.by_offset.get(&(offset + length)) {
+            self.remove(offset + length, its);
+            length += its;
+        }
+        self.insert(offset, length);
+    }
+
+    fn insert(&mut self, offset: usize, length: usize) {
+        self.by_offset.insert(offset, length);
+        self.by_length.insert((length, offset));
+    }
+
+    fn remove(&mut self, offset: usize, length: usize) {
+        self.by_offset.remove(&offset);
+        self.by_length.remove(&(length, offset));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CELLS: usize = 64;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Take(usize),
+        Give(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![(1..20_usize).prop_map(Step::Take), any::<usize>().prop_map(Step::Give)]
+    }
+
+    proptest! {
+        /// Beside a table of cells: what is taken overlaps nothing, fits where there is a gap, and fails only where
+        /// there is none.
+        #[test]
+        fn what_is_taken_was_free_and_comes_back(steps in proptest::collection::vec(step(), 0..200)) {
+            let mut extents = Extents::new(CELLS * ALIGN);
+            let mut cells = [false; CELLS];
+            let mut taken: Vec<(usize, usize)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Take(count) => {
+                        let gap = cells.chunk_by(|a, b| a == b).filter(|run| !run[0]).map(<[bool]>::len).max();
+                        match extents.take(count * ALIGN) {
+                            Some(offset) => {
+                                let range = offset / ALIGN..offset / ALIGN + count;
+                                prop_assert!(cells[range.clone()].iter().all(|cell| !cell));
+                                cells[range].fill(true);
+                                taken.push((offset, count));
+                            }
+                            None => prop_assert!(gap.unwrap_or(0) < count),
+                        }
+                    }
+                    Step::Give(which) if !taken.is_empty() => {
+                        let (offset, count) = taken.swap_remove(which % taken.len());
+                        extents.give(offset, count * ALIGN);
+                        cells[offset / ALIGN..offset / ALIGN + count].fill(false);
+                    }
+                    Step::Give(_) => {}
+                }
+                prop_assert_eq!(extents.free(), cells.iter().filter(|cell| !**cell).count() * ALIGN);
+            }
+            for (offset, count) in taken {
+                extents.give(offset, count * ALIGN);
+            }
+            prop_assert_eq!(extents.take(CELLS * ALIGN), Some(0));
+        }
+    }
+}

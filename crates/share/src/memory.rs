@@ -1,0 +1,183 @@
+//! The server's side of the shared memory: the only place that writes to it.
+//!
+//! The memory is a sealed `memfd`: no file system, no name, gone with its last descriptor and mapping. It is mapped before
+//! it is sealed against writing, so that this mapping alone can write ever after, whoever gets the descriptor. The price
+//! is that it cannot grow, so its size is the most that it may ever hold; pages are made real only when first touched.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
+
+use crate::ShareError;
+use crate::extents::{Extents, rounded};
+
+/// The least memory that is shared: a page.
+const LEAST: usize = 4096;
+
+/// The shared memory, and which parts of it are taken.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    file: OwnedFd,
+    map: ManuallyDrop<MmapRaw>,
+    extents: Mutex<Extents>,
+    /// The process that mapped it: in a forked child there is no mapping at this address, or another one.
+    process: u32,
+}
+
+/// A part of the memory that nobody else has; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    memory: Arc<Memory>,
+    offset: usize,
+    /// Bytes that are taken.
+    taken: usize,
+    /// Bytes of the sample.
+    length: usize,
+}
+
+fn memory_file() -> rustix::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match memfd_create("foreread", flags | MemfdFlags::NOEXEC_SEAL) {
+        // Before Linux 6.3.
+        Err(Errno::INVAL) => memfd_create("foreread", flags),
+        other => other,
+    }
+}
+
+impl Memory {
+    /// `bytes` of shared memory, rounded up to whole pages.
+    pub(crate) fn new(bytes: u64) -> Result<Self, ShareError> {
+        let wrong = |error: std::io::Error| {
+            ShareError::system(format!("{bytes} bytes of shared memory cannot be had: ask for less"), error)
+        };
+        let length =
+            usize::try_from(bytes).ok().and_then(|bytes| bytes.max(LEAST).checked_next_multiple_of(LEAST));
+        let length = length.ok_or_else(|| wrong(Errno::NOMEM.into()))?;
+        let file = memory_file().map_err(|error| wrong(error.into()))?;
+        ftruncate(&file, length as u64).map_err(|error| wrong(error.into()))?;
+        let map = MmapOptions::new().len(length).map_raw(&file).map_err(wrong)?;
+        // Children have no use for it, and would keep its pages.
+        map.advise(Advice::DontFork).map_err(wrong)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        match fcntl_add_seals(&file, seals | SealFlags::FUTURE_WRITE) {
+            // Before Linux 5.1: a client of the same user could write if it set out to.
+            Err(Errno::INVAL) => fcntl_add_seals(&file, seals),
+            other => other,
+        }
+        .map_err(|error| wrong(error.into()))?;
+        let extents = Mutex::new(Extents::new(length));
+        Ok(Self { file, map: ManuallyDrop::new(map), extents, process: std::process::id() })
+    }
+
+    /// What clients map.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Its size in bytes.
+    pub(crate) fn length(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Bytes that are free, in one piece or many.
+    pub(crate) fn free(&self) -> usize {
+        self.extents().free()
+    }
+
+    fn extents(&self) -> MutexGuard<'_, Extents> {
+        self.extents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Copies `bytes` into the memory, if there is room in one piece. Nothing may be empty: that takes no room.
+    pub(crate) fn place(self: &Arc<Self>, bytes: &[u8]) -> Option<Slot> {
+        let taken = rounded(bytes.len())?;
+        let offset = self.extents().take(taken)?;
+        let slot = Slot { memory: Arc::clone(self), offset, taken, length: bytes.len() };
+        debug_assert!(offset + bytes.len() <= self.map.len());
+        // SAFETY: the extents lie within the mapping, which lives as long as `self`, and `taken >= bytes.len()`. The slot
+        // was free until now and is this one's alone, so no other thread writes there; clients read a slot only between
+        // the answer that names it, which is sent after this, and their word that they let it go, without which it is
+        // not given back (or their end). `bytes` is the caller's memory and never this mapping, of which no borrow is
+        // ever made here.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(offset), bytes.len());
+        }
+        Some(slot)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            // SAFETY: dropped once, here, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.map) }
+        }
+    }
+}
+
+impl Slot {
+    /// Where the sample begins.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Bytes of the sample.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.memory.extents().give(self.offset, self.taken);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{fstat, ftruncate};
+
+    use super::*;
+    use crate::window::Window;
+
+    #[test]
+    fn slots_are_apart_and_come_back() {
+        let memory = Arc::new(Memory::new(10_000).unwrap());
+        assert_eq!(memory.length(), 12_288);
+        let first = memory.place(&[1; 5000]).unwrap();
+        let second = memory.place(&[2; 7000]).unwrap();
+        assert!(memory.place(&[3; 1000]).is_none());
+        let window = Window::open(memory.file.try_clone().unwrap(), memory.length() as u64).unwrap();
+        for (slot, byte) in [(&first, 1), (&second, 2)] {
+            assert!(window.read(slot.offset(), slot.length()).iter().all(|&there| there == byte));
+        }
+        drop(first);
+        assert!(memory.place(&[3; 1000]).is_some());
+        drop(second);
+        assert_eq!(memory.free(), memory.length());
+    }
+
+    #[test]
+    fn who_gets_the_descriptor_can_neither_write_nor_truncate() {
+        let memory = Memory::new(4096).unwrap();
+        assert!(rustix::io::pwrite(&memory.file, b"x", 0).is_err());
+        assert!(ftruncate(&memory.file, 0).is_err());
+        assert!(MmapOptions::new().len(4096).map_raw(&memory.file).is_err());
+        assert_eq!(fstat(&memory.file).unwrap().st_size, 4096);
+    }
+
+    #[test]
+    fn memory_that_no_machine_has_is_an_error() {
+        assert!(Memory::new(u64::MAX).is_err());
+        assert!(Memory::new(1 << 62).unwrap_err().to_string().contains("ask for less"));
+    }
+}

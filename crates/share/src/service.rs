@@ -1,0 +1,403 @@
+//! The thread that serves all workers: hears what they want, has it read, tells them where it is.
+//!
+//! Each turn gives every worker a bounded share, so none waits for another's long list. Whoever waits for room waits in
+//! turn among workers, each worker's samples in the order in which they came. Nobody waits for room that does not
+//! come: a sample goes through the socket instead
+//!
+//! * when it would not fit even if all other workers let go of all they hold;
+//! * when nobody has let go of anything for [`STUCK`];
+//! * when it has waited for [`PATIENCE`] while smaller ones or others' came and went.
+//!
+//! The price of that way is a second copy of the bytes, not a wrong or missing sample.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use crate::asks::{Ask, Call, Samples};
+use crate::connection::{Connection, Heard, MOST_UNDER_WAY, Outrageous, Waiting};
+use crate::extents::rounded;
+use crate::life::Life;
+use crate::queue::{Answered, Posted, Queue};
+use crate::{ShareError, socket, wire};
+
+/// After this long without any room coming free, none is waited for.
+const STUCK: Duration = Duration::from_millis(20);
+/// The longest that a sample waits for room.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// Workers that may be connected.
+const MOST_CLIENTS: usize = 1024;
+/// The part of the memory that a worker may keep for a while after it let go of it.
+const LET_GO_PART: usize = 256;
+/// How long no connection is taken when there are no descriptors left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+const LISTENER: u64 = u64::MAX;
+const BELL: u64 = u64::MAX - 1;
+/// In the name of what is watched: the process and not its socket.
+const LIFE: u64 = 1;
+
+pub(crate) struct Service {
+    samples: Arc<dyn Samples>,
+    queue: Arc<Queue>,
+    listener: OwnedFd,
+    watch: OwnedFd,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    /// Who waits for room, in turn.
+    turns: VecDeque<u64>,
+    last_freed: Instant,
+    deaf_until: Option<Instant>,
+    buffer: Vec<u8>,
+    user: u32,
+}
+
+impl Service {
+    /// Begins to watch `listener`.
+    pub(crate) fn new(
+        samples: Arc<dyn Samples>,
+        queue: Arc<Queue>,
+        listener: OwnedFd,
+    ) -> Result<Self, ShareError> {
+        let wrong = |error| ShareError::system("sockets cannot be watched", error);
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(wrong)?;
+        for (what, name) in [(rustix::fd::AsFd::as_fd(&listener), LISTENER), (queue.bell(), BELL)] {
+            epoll::add(&watch, what, epoll::EventData::new_u64(name), epoll::EventFlags::IN)
+                .map_err(wrong)?;
+        }
+        Ok(Self {
+            samples,
+            queue,
+            listener,
+            watch,
+            connections: BTreeMap::new(),
+            next: 0,
+            turns: VecDeque::new(),
+            last_freed: Instant::now(),
+            deaf_until: None,
+            buffer: vec![0; wire::MOST],
+            user: socket::own_user(),
+        })
+    }
+
+    /// Serves until it is told to stop.
+    pub(crate) fn run(&mut self) {
+        let mut events = Vec::with_capacity(64);
+        let mut posted = Vec::new();
+        while !self.queue.is_stopping() {
+            self.sleep(&mut events);
+            for event in events.drain(..) {
+                self.on(event.data.u64(), event.flags);
+            }
+            self.start();
+            self.queue.take(&mut posted);
+            for answer in posted.drain(..) {
+                self.answer(answer);
+            }
+            self.make_room();
+            self.tell();
+        }
+    }
+
+    fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
+        let ready = self.connections.values().any(Connection::may_start);
+        let until = if !self.queue.may_sleep() || ready {
+            Some(Duration::ZERO)
+        } else {
+            let room = self.next_end_of_patience().map(|at| at.saturating_duration_since(Instant::now()));
+            let hearing = self.deaf_until.map(|at| at.saturating_duration_since(Instant::now()));
+            [room, hearing].into_iter().flatten().min()
+        };
+        let timeout = until
+            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
+        let slept = epoll::wait(&self.watch, rustix::buffer::spare_capacity(events), timeout.as_ref());
+        if let Err(error) = slept
+            && error != Errno::INTR
+        {
+            tracing::error!(%error, "workers are not served any more: their sockets cannot be watched");
+            self.queue.stop();
+        }
+        self.queue.rise(events.iter().any(|event| event.data.u64() == BELL));
+        if self.deaf_until.is_some_and(|until| until <= Instant::now()) {
+            self.deaf_until = None;
+            self.watch_listener(epoll::EventFlags::IN);
+        }
+    }
+
+    fn watch_listener(&self, what: epoll::EventFlags) {
+        let name = epoll::EventData::new_u64(LISTENER);
+        if let Err(error) = epoll::modify(&self.watch, &self.listener, name, what) {
+            tracing::warn!(%error, "new workers cannot be waited for");
+        }
+    }
+
+    fn on(&mut self, name: u64, flags: epoll::EventFlags) {
+        match name {
+            BELL => {}
+            LISTENER => self.accept(),
+            _ if name & LIFE != 0 => self.remove(name & !LIFE),
+            _ => {
+                // Room to write needs nothing here: every turn tells what there is to tell.
+                if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+                    self.hear(name);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let socket = match socket::accept(&self.listener) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "a worker cannot be let in for now: raise the limit of open files (ulimit -n)");
+                    self.deaf_until = Some(Instant::now() + PAUSE);
+                    self.watch_listener(epoll::EventFlags::empty());
+                    return;
+                }
+            };
+            match self.admit(socket) {
+                Ok(()) => {}
+                Err(error) => tracing::warn!(%error, "a worker is not let in"),
+            }
+        }
+    }
+
+    /// Lets a worker in, if it is ours. One that is not hears why.
+    fn admit(&mut self, socket: OwnedFd) -> Result<(), ShareError> {
+        let wrong = |error| ShareError::system("its connection failed", error);
+        let other = socket::other(&socket).map_err(wrong)?;
+        let refused = if !socket::is_same_user(other, self.user) {
+            Some(format!(
+                "it is of user {}, and this data source serves user {} alone",
+                other.user, self.user
+            ))
+        } else if self.connections.len() >= MOST_CLIENTS {
+            Some(format!("{MOST_CLIENTS} workers are connected already"))
+        } else {
+            None
+        };
+        if let Some(why) = refused {
+            socket::tell(&socket, &wire::refused(&why)).map_err(wrong)?;
+            return Err(ShareError::new(crate::ShareErrorKind::Refused, why));
+        }
+        let memory = &self.queue.memory;
+        let hello = wire::Hello {
+            memory: memory.length() as u64,
+            under_way: MOST_UNDER_WAY as u32,
+            let_go: (memory.length() / LET_GO_PART) as u64,
+        };
+        socket::tell_with(&socket, &wire::hello(hello), memory.file()).map_err(wrong)?;
+        let key = self.next;
+        let life = Life::of(other.process);
+        let connection = Connection::new(socket, life);
+        let event = epoll::EventFlags::IN;
+        epoll::add(&self.watch, &connection.socket, epoll::EventData::new_u64(key), event).map_err(wrong)?;
+        if let Some(life) = connection.life.descriptor()
+            && let Err(error) = epoll::add(&self.watch, life, epoll::EventData::new_u64(key | LIFE), event)
+        {
+            let _ = epoll::delete(&self.watch, &connection.socket);
+            return Err(wrong(error));
+        }
+        self.next += 2;
+        self.connections.insert(key, connection);
+        self.queue.clients.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends a connection: its slots come back, and who reads for it learns that nobody waits.
+    fn remove(&mut self, key: u64) {
+        let Some(connection) = self.connections.remove(&key) else { return };
+        connection.wanted.store(false, Ordering::Relaxed);
+        // By name: a forked child may keep the sockets open, and with them the watching.
+        let _ = epoll::delete(&self.watch, &connection.socket);
+        if let Some(life) = connection.life.descriptor() {
+            let _ = epoll::delete(&self.watch, life);
+        }
+        let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
+        self.turns.retain(|turn| *turn != key);
+        self.queue.waiting.fetch_sub(connection.waiting.len() as u64, Ordering::Relaxed);
+        self.queue.clients.fetch_sub(1, Ordering::Relaxed);
+        drop(connection);
+        self.last_freed = Instant::now();
+    }
+
+    fn cut_off(&mut self, key: u64, why: Outrageous) {
+        tracing::warn!(why = why.0, "a worker's connection is cut off");
+        self.remove(key);
+    }
+
+    fn hear(&mut self, key: u64) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        let mut freed = false;
+        let heard = connection.hear(&mut self.buffer, &mut freed);
+        if freed {
+            self.last_freed = Instant::now();
+        }
+        match heard {
+            Ok(Heard::Gone) => self.remove(key),
+            Ok(Heard::All | Heard::More) => self.call(key),
+            Err(why) => self.cut_off(key, why),
+        }
+    }
+
+    fn call(&mut self, key: u64) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        for (tag, name, payload) in connection.calls() {
+            self.samples.call(Call::new(name, payload, &self.queue, key, tag, &connection.wanted));
+        }
+    }
+
+    /// Has samples read, some of every worker.
+    fn start(&mut self) {
+        for (&key, connection) in &mut self.connections {
+            let asks: Vec<_> = connection
+                .start()
+                .into_iter()
+                .map(|(tag, id)| Ask::new(id, &self.queue, key, tag, &connection.wanted))
+                .collect();
+            if !asks.is_empty() {
+                self.samples.get(asks);
+            }
+        }
+    }
+
+    fn answer(&mut self, posted: Posted) {
+        let Posted { connection: key, tag, answer } = posted;
+        // A slot for a worker that is gone comes back here.
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        let done = match answer {
+            Answered::Placed(slot) => connection.give(tag, slot),
+            Answered::Whole(bytes) if bytes.is_empty() => {
+                connection.give_whole(tag, bytes);
+                Ok(())
+            }
+            Answered::Whole(bytes) => {
+                if connection.waiting.is_empty() {
+                    self.turns.push_back(key);
+                }
+                connection.waiting.push_back(Waiting { tag, bytes, since: Instant::now() });
+                self.queue.waiting.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Answered::Called(bytes) => {
+                connection.reply(tag, bytes);
+                Ok(())
+            }
+            Answered::Failed { error, of_sample } => connection.fail(tag, of_sample, &error),
+        };
+        if let Err(why) = done {
+            self.cut_off(key, why);
+        }
+    }
+
+    /// Gives those who wait their room, as far as it goes; and those for whom there will be none their bytes, until
+    /// nothing moves any more.
+    fn make_room(&mut self) {
+        while !self.turns.is_empty() {
+            self.fill_room();
+            if !self.give_up_waiting() {
+                return;
+            }
+        }
+    }
+
+    /// One sample of each in turn; the first that finds no room stops the others, or a large one would never find any.
+    fn fill_room(&mut self) {
+        while let Some(&key) = self.turns.front() {
+            let Some(connection) = self.connections.get_mut(&key) else { return };
+            let Some(first) = connection.waiting.front() else { return };
+            let Some(slot) = self.queue.memory.place(&first.bytes) else { return };
+            let tag = first.tag;
+            connection.waiting.pop_front();
+            self.queue.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.turns.pop_front();
+            if !connection.waiting.is_empty() {
+                self.turns.push_back(key);
+            }
+            if let Err(why) = connection.give(tag, slot) {
+                self.cut_off(key, why);
+            }
+        }
+    }
+
+    /// Sends through the socket what has waited in vain, or would. Whether anything was.
+    fn give_up_waiting(&mut self) -> bool {
+        let now = Instant::now();
+        let stuck = now.saturating_duration_since(self.last_freed) >= STUCK;
+        let total = self.queue.memory.length();
+        let mut moved = false;
+        for key in std::mem::take(&mut self.turns) {
+            let Some(connection) = self.connections.get_mut(&key) else { continue };
+            let others = total.saturating_sub(connection.held_bytes());
+            while let Some(first) = connection.waiting.pop_front() {
+                let hopeless = rounded(first.bytes.len()).is_none_or(|length| length > others);
+                if !(hopeless || stuck || now.saturating_duration_since(first.since) >= PATIENCE) {
+                    connection.waiting.push_front(first);
+                    break;
+                }
+                connection.give_whole(first.tag, first.bytes);
+                self.queue.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.queue.over_the_socket.fetch_add(1, Ordering::Relaxed);
+                moved = true;
+            }
+            if !connection.waiting.is_empty() {
+                self.turns.push_back(key);
+            }
+        }
+        moved
+    }
+
+    /// When somebody who waits for room has waited long enough.
+    fn next_end_of_patience(&self) -> Option<Instant> {
+        let first = |key| self.connections.get(key)?.waiting.front().map(|first| first.since + PATIENCE);
+        let patience = self.turns.iter().filter_map(first).min()?;
+        Some(patience.min(self.last_freed + STUCK))
+    }
+
+    /// Tells every worker what there is to tell.
+    fn tell(&mut self) {
+        let mut gone = Vec::new();
+        for (&key, connection) in &mut self.connections {
+            let more = match connection.tell() {
+                Heard::All => false,
+                Heard::More => true,
+                Heard::Gone => {
+                    gone.push(key);
+                    continue;
+                }
+            };
+            if more != connection.watched_for_room {
+                connection.watched_for_room = more;
+                let events =
+                    if more { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+                let name = epoll::EventData::new_u64(key);
+                if epoll::modify(&self.watch, &connection.socket, name, events).is_err() {
+                    gone.push(key);
+                }
+            }
+        }
+        for key in gone {
+            self.remove(key);
+        }
+    }
+}
+
+impl Drop for Service {
+    /// Ends all connections, also those of workers that were not let in yet: by name, because a forked child may keep the
+    /// sockets open. After a panic as well, so that no worker waits for a thread that is no more.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+        while socket::accept(&self.listener).is_ok() {}
+        for key in self.connections.keys().copied().collect::<Vec<_>>() {
+            self.remove(key);
+        }
+    }
+}

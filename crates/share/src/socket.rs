@@ -1,0 +1,146 @@
+//! Sockets: messages, the descriptor that goes with the first one, and who is at the other end.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, Result};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, recvmsg, send, sendmsg,
+    socket_with,
+};
+
+/// Connections that may wait to be taken.
+const BACKLOG: i32 = 1024;
+
+const QUIET: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
+fn new() -> Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Listens at `address`.
+pub(crate) fn listen(address: &SocketAddrUnix) -> Result<OwnedFd> {
+    let socket = new()?;
+    rustix::net::bind(&socket, address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// A connection to `address`; [`Errno::AGAIN`] where too many wait there already.
+pub(crate) fn connect(address: &SocketAddrUnix) -> Result<OwnedFd> {
+    let socket = new()?;
+    rustix::net::connect(&socket, address)?;
+    Ok(socket)
+}
+
+/// The next connection that waits.
+pub(crate) fn accept(listener: &OwnedFd) -> Result<OwnedFd> {
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+}
+
+/// Sends one message; [`Errno::AGAIN`] where the other end does not keep up.
+pub(crate) fn tell(socket: &OwnedFd, message: &[u8]) -> Result<()> {
+    send(socket, message, QUIET).map(drop)
+}
+
+/// The same, of two parts.
+pub(crate) fn tell_parts(socket: &OwnedFd, head: &[u8], rest: &[u8]) -> Result<()> {
+    let parts = [IoSlice::new(head), IoSlice::new(rest)];
+    sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), QUIET).map(drop)
+}
+
+/// The same, with a descriptor.
+pub(crate) fn tell_with(socket: &OwnedFd, message: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(Errno::NOBUFS);
+    }
+    sendmsg(socket, &[IoSlice::new(message)], &mut control, QUIET).map(drop)
+}
+
+/// Receives one message into `buffer` and says how long it is; 0 at the end, and more than the buffer holds where it was
+/// cut off. Descriptors that come with it are dropped by the kernel.
+pub(crate) fn hear(socket: &OwnedFd, buffer: &mut [u8]) -> Result<usize> {
+    let (_, length) = recv(socket, buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC)?;
+    Ok(length)
+}
+
+/// The same, and the descriptor that came with it.
+pub(crate) fn hear_with(socket: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let length = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)?.bytes;
+    let mut descriptor = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            descriptor = descriptors.last();
+        }
+    }
+    Ok((length, descriptor))
+}
+
+/// Who is at the other end: the process that connected or that listened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Other {
+    /// Its number, 0 where it cannot be seen from here.
+    pub(crate) process: i32,
+    /// Its user.
+    pub(crate) user: u32,
+}
+
+/// Asks the kernel who is at the other end.
+pub(crate) fn other(socket: &OwnedFd) -> Result<Other> {
+    let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the descriptor is open as long as `socket` is borrowed; the kernel writes at most `length` bytes to `found`,
+    // a plain structure of three numbers that any bits are a value of, and the new length to `length`. Both live here.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut length,
+        )
+    };
+    if done != 0 {
+        return Err(std::io::Error::last_os_error()
+            .raw_os_error()
+            .map_or(Errno::IO, Errno::from_raw_os_error));
+    }
+    Ok(Other { process: found.pid, user: found.uid })
+}
+
+/// The user that this process is.
+pub(crate) fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Whether `who` may connect to, or be connected to by, the user `own`.
+pub(crate) fn is_same_user(who: Other, own: u32) -> bool {
+    who.user == own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_says_who_is_there() {
+        let address = crate::address::parse(&crate::address::new().unwrap()).unwrap();
+        let listener = listen(&address).unwrap();
+        let there = connect(&address).unwrap();
+        let here = accept(&listener).unwrap();
+        for socket in [&there, &here] {
+            let other = other(socket).unwrap();
+            assert_eq!((other.process as u32, other.user), (std::process::id(), own_user()));
+            assert!(is_same_user(other, own_user()) && !is_same_user(other, own_user() + 1));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The client's side of the shared memory: mapped for reading, as long as anything of it is held.
+//!
+//! The mapping is not handed on to forked children: there, what a client held would change under the reader as soon as
+//! the parent lets go. A child that reads it anyway ends with a fault; the price is that it does so without words.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
+
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+
+use crate::ShareError;
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    map: ManuallyDrop<MmapRaw>,
+    process: u32,
+}
+
+impl Window {
+    /// Maps the first `bytes` of `file`, which can shrink no more.
+    pub(crate) fn open(file: OwnedFd, bytes: u64) -> Result<Self, ShareError> {
+        let wrong = |error: std::io::Error| ShareError::system("the shared memory cannot be mapped", error);
+        let seals = fcntl_get_seals(&file).map_err(|error| wrong(error.into()))?;
+        let there = fstat(&file).map_err(|error| wrong(error.into()))?.st_size;
+        let length =
+            usize::try_from(bytes).ok().filter(|_| u64::try_from(there).is_ok_and(|there| there >= bytes));
+        let (Some(length), true) = (length, seals.contains(SealFlags::SHRINK)) else {
+            return Err(ShareError::malformed("the memory that came is not what it should be"));
+        };
+        let map = MmapOptions::new().len(length).map_raw_read_only(&file).map_err(wrong)?;
+        map.advise(Advice::DontFork).map_err(wrong)?;
+        Ok(Self { map: ManuallyDrop::new(map), process: std::process::id() })
+    }
+
+    /// Whether a sample may lie there.
+    pub(crate) fn holds(&self, offset: u64, length: u64) -> bool {
+        offset.checked_add(length).is_some_and(|end| end <= self.map.len() as u64)
+    }
+
+    /// What lies there. The caller holds it: the server was not told to take it back.
+    ///
+    /// # Panics
+    /// Where nothing can lie there (see [`holds`](Self::holds)).
+    pub(crate) fn read(&self, offset: usize, length: usize) -> &[u8] {
+        assert!(self.holds(offset as u64, length as u64), "{length} bytes at {offset} of {}", self.map.len());
+        // SAFETY: the range lies within the mapping, as was just looked, and the mapping within the memory, which is sealed
+        // against shrinking, so that no access is a fault; it lives as long as the borrow of `self`. The bytes do not
+        // change meanwhile: only the server can write (the memory is sealed against new writable mappings, and it
+        // writes to slots that nobody holds), and it takes back a slot when this process says so or ends. This process
+        // says so when the `Held` is dropped, which is what borrows. A server that breaks this is this job's own main
+        // process in error; it is trusted as the memory of this process is.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset), length) }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // In a forked child the range is not mapped, or by something else.
+        if self.process == std::process::id() {
+            // SAFETY: dropped once, here, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.map) }
+        }
+    }
+}

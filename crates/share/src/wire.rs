@@ -1,0 +1,392 @@
+//! What the two ends say: messages of one or many records, all numbers little endian.
+//!
+//! ```text
+//! worker to server                              server to worker
+//!  1 ask     tag u32, id u64                     16 hello   magic u32, version u16, memory u64, under way u32, let go u64
+//!  2 let go  slot u32                            17 refused words to the end
+//!  3 call    tag u32, name, bytes to the end     18 held    tag u32, slot u32, offset u64, length u64
+//!                                                19 part    tag u32, total u64, at u64, bytes to the end
+//!                                                20 failed  tag u32, kind u8, retry u64, tier, object, detail
+//! ```
+//!
+//! A record begins with its number. A tag is the worker's own name for what it asked; a slot is the server's for a sample
+//! that the worker holds. What the server sends and is longer than a message goes in parts. Words are a u16 of length and UTF-8; absent words
+//! have the length `u16::MAX`.
+//!
+//! Nothing that comes is believed: a record that is cut short or unknown is [`Malformed`], and the connection ends. The
+//! price of having no version of each record is that both ends are of one version, as processes of one program are.
+
+use std::error::Error;
+use std::time::Duration;
+
+use foreread_tier::{ErrorKind, TierError};
+use foreread_types::SampleId;
+
+/// Bytes of the longest message, either way: sockets take two or three of them by default.
+pub(crate) const MOST: usize = 64 << 10;
+/// Bytes of the longest payload of a call.
+pub(crate) const MOST_CALL: usize = MOST - 7 - MOST_NAME;
+/// Bytes of the longest name of a call.
+pub(crate) const MOST_NAME: usize = 256;
+/// Bytes of the words that go with an error, each.
+const MOST_WORDS: usize = 2048;
+/// Bytes of the longest record of an answer but for [`Answer::Part`]: a failure.
+pub(crate) const MOST_ANSWER: usize = 3 * (2 + MOST_WORDS) + 16;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"frsh");
+const VERSION: u16 = 1;
+
+const ASK: u8 = 1;
+const LET_GO: u8 = 2;
+const CALL: u8 = 3;
+const HELLO: u8 = 16;
+const REFUSED: u8 = 17;
+const HELD: u8 = 18;
+const PART: u8 = 19;
+const FAILED: u8 = 20;
+
+/// Bytes of [`Request::Ask`].
+pub(crate) const ASK_BYTES: usize = 13;
+/// Bytes of [`Request::LetGo`].
+pub(crate) const LET_GO_BYTES: usize = 5;
+
+/// What came is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// What a worker says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request<'a> {
+    /// The sample `id` is wanted.
+    Ask { tag: u32, id: SampleId },
+    /// The sample in `slot` is no longer read.
+    LetGo { slot: u32 },
+    /// The layer above is asked something.
+    Call { tag: u32, name: &'a str, payload: &'a [u8] },
+}
+
+/// What the server says.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer<'a> {
+    /// First of all, with the memory.
+    Hello(Hello),
+    /// Instead of it: why the worker is not let in.
+    Refused(String),
+    /// The sample lies in the memory, and is the worker's until it lets `slot` go.
+    Held { tag: u32, slot: u32, offset: u64, length: u64 },
+    /// Part of `total` bytes, from byte `at` on.
+    Part { tag: u32, total: u64, at: u64, bytes: &'a [u8] },
+    /// There is none, and why.
+    Failed { tag: u32, error: TierError },
+}
+
+/// What a worker must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// Bytes of shared memory.
+    pub(crate) memory: u64,
+    /// Samples that a worker may have asked for and not got.
+    pub(crate) under_way: u32,
+    /// Bytes that a worker may keep for itself after it let them go, until its next request.
+    pub(crate) let_go: u64,
+}
+
+pub(crate) fn ask(to: &mut Vec<u8>, tag: u32, id: SampleId) {
+    to.push(ASK);
+    to.extend(tag.to_le_bytes());
+    to.extend(id.0.to_le_bytes());
+}
+
+pub(crate) fn let_go(to: &mut Vec<u8>, slot: u32) {
+    to.push(LET_GO);
+    to.extend(slot.to_le_bytes());
+}
+
+/// The last record of its message.
+pub(crate) fn call(to: &mut Vec<u8>, tag: u32, name: &str, payload: &[u8]) {
+    to.push(CALL);
+    to.extend(tag.to_le_bytes());
+    put_words(to, Some(name));
+    to.extend(payload);
+}
+
+pub(crate) fn hello(hello: Hello) -> Vec<u8> {
+    let mut to = vec![HELLO];
+    to.extend(MAGIC.to_le_bytes());
+    to.extend(VERSION.to_le_bytes());
+    to.extend(hello.memory.to_le_bytes());
+    to.extend(hello.under_way.to_le_bytes());
+    to.extend(hello.let_go.to_le_bytes());
+    to
+}
+
+pub(crate) fn refused(why: &str) -> Vec<u8> {
+    let mut to = vec![REFUSED];
+    to.extend(why.as_bytes());
+    to
+}
+
+pub(crate) fn held(to: &mut Vec<u8>, tag: u32, slot: u32, offset: u64, length: u64) {
+    to.push(HELD);
+    to.extend(tag.to_le_bytes());
+    to.extend(slot.to_le_bytes());
+    to.extend(offset.to_le_bytes());
+    to.extend(length.to_le_bytes());
+}
+
+/// The head of a part of an answer; the bytes follow.
+pub(crate) fn part_head(tag: u32, total: u64, at: u64) -> [u8; 21] {
+    let mut head = [PART; 21];
+    head[1..5].copy_from_slice(&tag.to_le_bytes());
+    head[5..13].copy_from_slice(&total.to_le_bytes());
+    head[13..].copy_from_slice(&at.to_le_bytes());
+    head
+}
+
+/// What went wrong; the error's sources become part of its detail.
+pub(crate) fn failed(to: &mut Vec<u8>, tag: u32, error: &TierError) {
+    to.push(FAILED);
+    to.extend(tag.to_le_bytes());
+    to.push(KINDS.iter().position(|kind| *kind == error.kind()).unwrap_or(KINDS.len() - 1) as u8);
+    let retry = error.retry_after().map_or(u64::MAX, |after| after.as_millis() as u64);
+    to.extend(retry.to_le_bytes());
+    let mut detail = error.detail().map(str::to_owned);
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_words = cause.to_string();
+        match &mut detail {
+            Some(detail) if detail.ends_with(&cause_words) => {}
+            Some(detail) => detail.extend([": ", &cause_words]),
+            None => detail = Some(cause_words),
+        }
+        source = cause.source();
+    }
+    put_words(to, Some(error.tier()));
+    put_words(to, error.object());
+    put_words(to, detail.as_deref());
+}
+
+/// Every kind of error, in the order of their numbers; the last is for those that are not known.
+const KINDS: [ErrorKind; 13] = [
+    ErrorKind::NotFound,
+    ErrorKind::Denied,
+    ErrorKind::Expired,
+    ErrorKind::Changed,
+    ErrorKind::Throttled,
+    ErrorKind::Transient,
+    ErrorKind::Corrupt,
+    ErrorKind::Absent,
+    ErrorKind::Full,
+    ErrorKind::Invalid,
+    ErrorKind::Unsupported,
+    ErrorKind::Closed,
+    ErrorKind::Other,
+];
+
+fn put_words(to: &mut Vec<u8>, words: Option<&str>) {
+    match words {
+        Some(words) => {
+            let words = &words[..words.floor_char_boundary(MOST_WORDS)];
+            to.extend((words.len() as u16).to_le_bytes());
+            to.extend(words.as_bytes());
+        }
+        None => to.extend(u16::MAX.to_le_bytes()),
+    }
+}
+
+/// The records of a message.
+pub(crate) struct Records<'a>(Cursor<'a>);
+
+impl<'a> Records<'a> {
+    pub(crate) fn of(message: &'a [u8]) -> Self {
+        Self(Cursor(message))
+    }
+
+    /// The next thing that a worker says.
+    pub(crate) fn request(&mut self) -> Option<Result<Request<'a>, Malformed>> {
+        (!self.0.0.is_empty()).then(|| self.read_request())
+    }
+
+    fn read_request(&mut self) -> Result<Request<'a>, Malformed> {
+        let cursor = &mut self.0;
+        match cursor.u8()? {
+            ASK => Ok(Request::Ask { tag: cursor.u32()?, id: SampleId(cursor.u64()?) }),
+            LET_GO => Ok(Request::LetGo { slot: cursor.u32()? }),
+            CALL => {
+                let (tag, name) = (cursor.u32()?, cursor.words()?.ok_or(Malformed)?);
+                Ok(Request::Call { tag, name, payload: cursor.rest() })
+            }
+            _ => Err(Malformed),
+        }
+    }
+
+    /// The next thing that the server says.
+    pub(crate) fn answer(&mut self) -> Option<Result<Answer<'a>, Malformed>> {
+        (!self.0.0.is_empty()).then(|| self.read_answer())
+    }
+
+    fn read_answer(&mut self) -> Result<Answer<'a>, Malformed> {
+        let cursor = &mut self.0;
+        match cursor.u8()? {
+            HELLO => {
+                if cursor.u32()? != MAGIC || cursor.u16()? != VERSION {
+                    return Err(Malformed);
+                }
+                let (memory, under_way, let_go) = (cursor.u64()?, cursor.u32()?, cursor.u64()?);
+                Ok(Answer::Hello(Hello { memory, under_way, let_go }))
+            }
+            REFUSED => Ok(Answer::Refused(String::from_utf8_lossy(cursor.rest()).into_owned())),
+            HELD => {
+                let (tag, slot) = (cursor.u32()?, cursor.u32()?);
+                Ok(Answer::Held { tag, slot, offset: cursor.u64()?, length: cursor.u64()? })
+            }
+            PART => {
+                let (tag, total, at) = (cursor.u32()?, cursor.u64()?, cursor.u64()?);
+                Ok(Answer::Part { tag, total, at, bytes: cursor.rest() })
+            }
+            FAILED => {
+                let tag = cursor.u32()?;
+                let kind = *KINDS.get(usize::from(cursor.u8()?)).ok_or(Malformed)?;
+                let retry = cursor.u64()?;
+                let mut error = TierError::new(kind, cursor.words()?.ok_or(Malformed)?);
+                if let Some(object) = cursor.words()? {
+                    error = error.with_object(object);
+                }
+                if let Some(detail) = cursor.words()? {
+                    error = error.with_detail(detail);
+                }
+                if retry != u64::MAX {
+                    error = error.with_retry_after(Duration::from_millis(retry));
+                }
+                Ok(Answer::Failed { tag, error })
+            }
+            _ => Err(Malformed),
+        }
+    }
+}
+
+/// What of a message is not read yet.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (taken, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn words(&mut self) -> Result<Option<&'a str>, Malformed> {
+        let length = self.u16()?;
+        if length == u16::MAX {
+            return Ok(None);
+        }
+        let (words, rest) = self.0.split_at_checked(usize::from(length)).ok_or(Malformed)?;
+        self.0 = rest;
+        std::str::from_utf8(words).map(Some).map_err(|_| Malformed)
+    }
+
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_they_were_said() {
+        let mut message = Vec::new();
+        ask(&mut message, 7, SampleId(u64::MAX));
+        assert_eq!(message.len(), ASK_BYTES);
+        let_go(&mut message, 9);
+        assert_eq!(message.len(), ASK_BYTES + LET_GO_BYTES);
+        call(&mut message, 3, "labels", b"payload");
+        let mut records = Records::of(&message);
+        assert_eq!(records.request(), Some(Ok(Request::Ask { tag: 7, id: SampleId(u64::MAX) })));
+        assert_eq!(records.request(), Some(Ok(Request::LetGo { slot: 9 })));
+        assert_eq!(
+            records.request(),
+            Some(Ok(Request::Call { tag: 3, name: "labels", payload: b"payload" }))
+        );
+        assert_eq!(records.request(), None);
+        let mut longest = Vec::new();
+        call(&mut longest, 3, &"n".repeat(MOST_NAME), &vec![0; MOST_CALL]);
+        assert_eq!(longest.len(), MOST);
+    }
+
+    #[test]
+    fn answers_are_read_as_they_were_said() {
+        let greeting = Hello { memory: 1, under_way: 2, let_go: 3 };
+        let said = hello(greeting);
+        assert!(matches!(Records::of(&said).answer(), Some(Ok(Answer::Hello(read))) if read == greeting));
+        let mut message = Vec::new();
+        held(&mut message, 1, 2, 3, 4);
+        message.extend(part_head(5, 6, 7));
+        message.extend(b"rest");
+        let mut records = Records::of(&message);
+        assert!(matches!(records.answer(), Some(Ok(Answer::Held { tag: 1, slot: 2, offset: 3, length: 4 }))));
+        assert!(matches!(
+            records.answer(),
+            Some(Ok(Answer::Part { tag: 5, total: 6, at: 7, bytes: b"rest" }))
+        ));
+        assert!(records.answer().is_none());
+    }
+
+    #[test]
+    fn every_kind_of_error_crosses_with_its_words_and_causes() {
+        for kind in KINDS {
+            let error = TierError::new(kind, "s3")
+                .with_object("images/a.jpg")
+                .with_detail("too often")
+                .with_retry_after(Duration::from_millis(1500))
+                .with_source(std::io::Error::other("connection reset"));
+            let mut message = Vec::new();
+            failed(&mut message, 4, &error);
+            let Some(Ok(Answer::Failed { tag: 4, error })) = Records::of(&message).answer() else { panic!() };
+            assert_eq!((error.kind(), error.tier(), error.object()), (kind, "s3", Some("images/a.jpg")));
+            assert_eq!(error.retry_after(), Some(Duration::from_millis(1500)));
+            assert_eq!(error.detail(), Some("too often: connection reset"));
+        }
+        let mut message = Vec::new();
+        let long = "ü".repeat(MOST_WORDS);
+        let error =
+            TierError::new(ErrorKind::Other, long.clone()).with_object(long.clone()).with_detail(long);
+        failed(&mut message, 4, &error);
+        assert!(message.len() <= MOST_ANSWER);
+        let Some(Ok(Answer::Failed { error, .. })) = Records::of(&message).answer() else { panic!() };
+        assert_eq!(error.tier().len(), MOST_WORDS);
+    }
+
+    proptest! {
+        #[test]
+        fn anything_may_come(bytes in proptest::collection::vec(any::<u8>(), 0..200), first in 0_u8..24) {
+            let mut bytes = bytes;
+            if let Some(byte) = bytes.first_mut() {
+                *byte = first;
+            }
+            let mut records = Records::of(&bytes);
+            while let Some(Ok(_)) = records.request() {}
+            let mut records = Records::of(&bytes);
+            while let Some(Ok(_)) = records.answer() {}
+        }
+    }
+}

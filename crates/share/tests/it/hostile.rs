@@ -1,0 +1,174 @@
+//! Programs of the same user that are no workers of ours: bounded, refused, and nobody else notices.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use foreread_share::{Client, Server, ShareErrorKind};
+use foreread_types::SampleId;
+use proptest::prelude::*;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
+    socket_with,
+};
+
+use crate::rig::{Shelf, client, eventually, get, server};
+
+const MIB: u64 = 1 << 20;
+
+/// A bare connection that has heard the greeting.
+fn bare(server: &Server) -> OwnedFd {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let address = SocketAddrUnix::new_abstract_name(&server.address().as_bytes()[1..]).unwrap();
+    connect(&socket, &address).unwrap();
+    let mut greeting = [0; 100];
+    assert!(recv(&socket, &mut greeting, RecvFlags::empty()).unwrap().1 > 0);
+    socket
+}
+
+/// Whether the server has ended the connection.
+fn is_cut_off(socket: &OwnedFd) -> bool {
+    let mut buffer = [0; 100];
+    loop {
+        match recv(socket, &mut buffer, RecvFlags::empty()) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => return true,
+            Ok(_) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn ask(id: u64) -> Vec<u8> {
+    let mut record = vec![1, 0, 0, 0, 0];
+    record.extend(id.to_le_bytes());
+    record
+}
+
+#[test]
+fn what_has_no_meaning_ends_the_connection_and_no_other() {
+    let server = server(Shelf::threaded(), MIB);
+    let good = client(&server);
+    let held = get(&good, SampleId(5));
+    let cases: [&[u8]; 9] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0],
+        &[255; 60_000],
+        &[1, 2, 3],
+        &[2, 0, 0, 0, 0], // lets go of what it does not hold
+        &[2, 255, 255, 255, 255],
+        &[3, 0, 0, 0, 0, 255, 255],   // a call without a name
+        &[3, 0, 0, 0, 0, 9, 0, b'x'], // with a name that is cut short
+        &[16, 1, 1, 1, 1],            // what only servers say
+    ];
+    for case in cases {
+        let socket = bare(&server);
+        send(&socket, case, SendFlags::NOSIGNAL).unwrap();
+        assert!(is_cut_off(&socket), "{case:?}");
+        get(&good, SampleId(6));
+    }
+    drop(held);
+    drop(good);
+    eventually("all is given back", || server.status().clients == 0 && server.status().used_bytes == 0);
+}
+
+#[test]
+fn a_message_that_is_too_long_ends_the_connection() {
+    let server = server(Shelf::threaded(), MIB);
+    let socket = bare(&server);
+    let long: Vec<u8> = (0..6000).flat_map(ask).collect();
+    assert!(long.len() > 1 << 16);
+    send(&socket, &long, SendFlags::NOSIGNAL).unwrap();
+    assert!(is_cut_off(&socket));
+}
+
+#[test]
+fn slots_are_let_go_of_once() {
+    let server = server(Shelf::threaded(), MIB);
+    let socket = bare(&server);
+    send(&socket, &ask(5), SendFlags::NOSIGNAL).unwrap();
+    let mut answer = [0; 100];
+    assert_eq!(recv(&socket, &mut answer, RecvFlags::empty()).unwrap().1, 25);
+    send(&socket, &[2, 0, 0, 0, 0], SendFlags::NOSIGNAL).unwrap();
+    eventually("it is given back", || server.status().used_bytes == 0);
+    send(&socket, &[2, 0, 0, 0, 0], SendFlags::NOSIGNAL).unwrap();
+    assert!(is_cut_off(&socket));
+}
+
+#[test]
+fn who_asks_without_end_is_cut_off() {
+    let shelf = Shelf::threaded();
+    let server = server(Arc::clone(&shelf), MIB);
+    let good = client(&server);
+    let socket = bare(&server);
+    // Samples that never come: the list of what it wants has an end.
+    let many: Vec<u8> = (0..2000).flat_map(|number| ask(crate::rig::PARKED + number)).collect();
+    while send(&socket, &many, SendFlags::NOSIGNAL).is_ok() {}
+    assert!(is_cut_off(&socket));
+    get(&good, SampleId(7));
+    eventually("it is forgotten", || server.status().clients == 1);
+}
+
+#[test]
+fn who_asks_and_never_listens_is_cut_off() {
+    let server = server(Shelf::direct(), MIB);
+    let good = client(&server);
+    let socket = bare(&server);
+    let many: Vec<u8> = std::iter::repeat_n(ask(crate::rig::MISSING.0), 1000).flatten().collect();
+    let mut sent = 0;
+    loop {
+        match send(&socket, &many, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(_) => sent += 1,
+            Err(Errno::AGAIN) => std::thread::yield_now(),
+            Err(_) => break,
+        }
+        assert!(sent < 10_000, "{sent} thousand questions were taken");
+    }
+    get(&good, SampleId(7));
+}
+
+#[test]
+fn connections_that_say_nothing_are_as_many_as_may_be() {
+    let server = server(Shelf::threaded(), MIB);
+    let mut silent = Vec::new();
+    let refused = loop {
+        match Client::connect(&server.address()) {
+            Ok(client) => silent.push(client),
+            Err(error) => break error,
+        }
+        assert!(silent.len() <= 1024);
+    };
+    // Here the limit of open files comes first, or the server's own.
+    assert!(
+        [ShareErrorKind::Refused, ShareErrorKind::System, ShareErrorKind::Gone].contains(&refused.kind()),
+        "{refused}"
+    );
+    get(&silent[0], SampleId(3));
+    drop(silent);
+    get(&client(&server), SampleId(3));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever a program sends, message by message, a worker beside it gets its samples.
+    #[test]
+    fn whatever_is_sent_others_are_served(
+        messages in proptest::collection::vec(
+            (0_u8..5, proptest::collection::vec(any::<u8>(), 0..64)), 1..12
+        )
+    ) {
+        let server = server(Shelf::threaded(), MIB);
+        let good = client(&server);
+        let socket = bare(&server);
+        for (kind, mut message) in messages {
+            message.insert(0, kind);
+            if send(&socket, &message, SendFlags::NOSIGNAL).is_err() {
+                break;
+            }
+        }
+        get(&good, SampleId(9));
+        drop(socket);
+        drop(good);
+        eventually("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
+    }
+}

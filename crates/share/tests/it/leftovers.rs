@@ -1,0 +1,181 @@
+//! What is left of servers and clients when they are gone: nothing. Each in a process of its own, so that what is counted
+//! is theirs.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use foreread_share::{Client, ShareErrorKind};
+use foreread_types::SampleId;
+
+use crate::rig::{Process, Shelf, client, content, eventually, get, get_all, say, server, sized, told};
+
+const MIB: u64 = 1 << 20;
+
+/// Descriptors by what they are, threads, and mappings of shared memory.
+fn left() -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir("/proc/self/fd").unwrap() {
+        let Ok(target) = fs::read_link(entry.unwrap().path()) else { continue };
+        let target = target.display().to_string();
+        // Sockets and pipes have numbers.
+        let kind = target.split(':').next().unwrap().to_owned();
+        *found.entry(format!("fd {kind}")).or_insert(0) += 1;
+    }
+    found.insert("threads".to_owned(), fs::read_dir("/proc/self/task").unwrap().count());
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    found.insert("mappings".to_owned(), maps.lines().filter(|line| line.contains("memfd:foreread")).count());
+    let names = fs::read_to_string("/proc/net/unix").unwrap();
+    let own =
+        OWN.with_borrow(|own| names.lines().filter(|line| own.iter().any(|it| line.ends_with(it))).count());
+    found.insert("names".to_owned(), own);
+    found
+}
+
+thread_local! {
+    /// The addresses that this process had.
+    static OWN: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// In a process of its own: starts and stops so many.
+pub fn cycles(count: u64) {
+    let shelf = Shelf::direct();
+    let cycle = |round: u64| {
+        let server = server(std::sync::Arc::clone(&shelf), 4 * MIB);
+        OWN.with_borrow_mut(|own| own.push(server.address()));
+        let clients = [client(&server), client(&server)];
+        let held = get_all(&clients[0], &(0..20).map(SampleId).collect::<Vec<_>>());
+        get(&clients[1], sized(5 * MIB, 1));
+        let in_use = left();
+        assert!(in_use["mappings"] == 3 && in_use["names"] > 0, "{in_use:?}");
+        // The order in which they go does not matter.
+        match round % 3 {
+            0 => drop((held, clients, server)),
+            1 => drop((server, held, clients)),
+            _ => drop((clients, server, held)),
+        }
+    };
+    // What the process makes once (a thread's buffers, say) is there after the first.
+    cycle(0);
+    let before = left();
+    (1..=count).for_each(cycle);
+    assert_eq!(left(), before);
+    assert_eq!((before["mappings"], before["names"]), (0, 0));
+    say("clean");
+}
+
+#[test]
+fn two_hundred_starts_and_stops_leave_nothing() {
+    let mut process = Process::start("cycles 200");
+    assert_eq!(process.hear(), "clean");
+    assert!(process.child.wait().unwrap().success());
+}
+
+/// Forks, runs `child` there, and gives its exit status.
+fn in_child(child: impl FnOnce()) -> i32 {
+    // SAFETY: after a fork of a process with several threads the child may do only what needs no lock that another thread
+    // held. That is what these tests are about: what the child does is what workers do right after a fork (glibc keeps its
+    // own allocator usable there), and it ends by `_exit`, so that nothing of the parent's is run twice.
+    match unsafe { libc::fork() } {
+        0 => {
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+            // SAFETY: ends the process at once, whatever its state.
+            unsafe { libc::_exit(i32::from(done.is_err())) }
+        }
+        number => {
+            assert!(number > 0);
+            let mut status = 0;
+            // SAFETY: waits for the child that was just made; `status` is a number of our own.
+            assert_eq!(unsafe { libc::waitpid(number, &raw mut status, 0) }, number);
+            if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
+        }
+    }
+}
+
+/// In a process of its own: children that do nothing with what they inherit, or let it go.
+pub fn forks() {
+    let server = server(Shelf::threaded(), MIB);
+    let worker = client(&server);
+    let held = get(&worker, SampleId(5));
+    for _ in 0..10 {
+        assert_eq!(in_child(|| {}), 0);
+        let mut moved = Some((
+            // A copy of the handle, as the child of a Python process finalizes what it inherited.
+            unsafe_copy(&server),
+            unsafe_copy(&worker),
+            unsafe_copy(&held),
+        ));
+        assert_eq!(in_child(|| drop(moved.take().map(|(a, b, c)| (into(a), into(b), into(c))))), 0);
+        get(&worker, SampleId(6));
+        assert_eq!(held.as_ref(), content(SampleId(5)));
+    }
+    assert_eq!(server.status().clients, 1);
+    // A child that lives on keeps copies of all sockets: the end is noticed all the same.
+    let sleeper = sleeper();
+    let other = client(&server);
+    let address = server.address();
+    drop(server);
+    for client in [&worker, &other] {
+        assert_eq!(client.get(&[SampleId(1)]).pop().unwrap().unwrap_err().kind(), ShareErrorKind::Gone);
+    }
+    assert_eq!(Client::connect(&address).unwrap_err().kind(), ShareErrorKind::Gone);
+    // SAFETY: a signal to our own child, which is not waited for yet.
+    unsafe { libc::kill(sleeper, libc::SIGKILL) };
+    say("served");
+}
+
+/// A forked child that only sleeps.
+fn sleeper() -> i32 {
+    // SAFETY: the child only sleeps until it is killed.
+    match unsafe { libc::fork() } {
+        0 => loop {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        },
+        number => number,
+    }
+}
+
+/// In a process of its own: a main process that forks when it is told to, and is killed.
+pub fn forking_main() {
+    let server = server(Shelf::threaded(), MIB);
+    say(server.address());
+    told();
+    say(sleeper());
+    told();
+}
+
+/// The bits of a value, for a forked child to drop: there, both copies are the child's own.
+fn unsafe_copy<T>(value: &T) -> std::mem::MaybeUninit<T> {
+    let mut copy = std::mem::MaybeUninit::uninit();
+    // SAFETY: both are of one type and apart; the copy is only taken for a value in a child process, which forgets the
+    // original.
+    unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(value), copy.as_mut_ptr(), 1) };
+    copy
+}
+
+fn into<T>(copy: std::mem::MaybeUninit<T>) -> T {
+    // SAFETY: it was copied whole from a value, and in this process (a forked child) that one is never used again.
+    unsafe { copy.assume_init() }
+}
+
+/// In a process of its own: a child that finds a parent's client, and connects for itself.
+pub fn inherits() {
+    let server = server(Shelf::threaded(), MIB);
+    let address = server.address();
+    let worker = client(&server);
+    get(&worker, SampleId(5));
+    for round in 0..10 {
+        let status = in_child(|| {
+            assert!(!worker.is_own());
+            let refused = worker.get(&[SampleId(1)]).pop().unwrap().unwrap_err();
+            assert_eq!(refused.kind(), ShareErrorKind::Forked);
+            assert_eq!(worker.call("echo", b"").unwrap_err().kind(), ShareErrorKind::Forked);
+            let own = Client::connect(&address).unwrap();
+            get(&own, SampleId(round));
+            get_all(&own, &(0..100).map(SampleId).collect::<Vec<_>>());
+        });
+        assert_eq!(status, 0);
+        get(&worker, SampleId(round));
+    }
+    eventually("the children are gone", || server.status().clients == 1);
+    say("parent: served");
+}

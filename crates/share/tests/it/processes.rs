@@ -1,0 +1,202 @@
+//! Workers that are processes, and what becomes of them and of what they held when either end is killed.
+
+use std::os::unix::process::CommandExt;
+
+use foreread_share::{Client, ShareErrorKind};
+use foreread_types::SampleId;
+
+use crate::leftovers;
+use crate::rig::{
+    PARKED, Process, ROLE, Shelf, client, content, eventually, get, get_all, say, server, sized, told,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// What a process of this binary does; without a role, which its parent gives it, nothing.
+#[test]
+fn child() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let mut words = role.split(' ');
+    let name = words.next().unwrap();
+    let words: Vec<_> = words.collect();
+    match name {
+        "reader" => reader(words[0], words[1].parse().unwrap()),
+        "holder" => holder(words[0]),
+        "waiter" => waiter(words[0]),
+        "stranger" => say(match Client::connect(words[0]) {
+            Ok(_) => "let in".to_owned(),
+            Err(error) => format!("{:?}: {error}", error.kind()),
+        }),
+        "main" => main_process(),
+        "forking-main" => leftovers::forking_main(),
+        "cycles" => leftovers::cycles(words[0].parse().unwrap()),
+        "forks" => leftovers::forks(),
+        "inherits" => leftovers::inherits(),
+        role => panic!("{role}"),
+    }
+}
+
+fn reader(address: &str, seed: u64) {
+    let client = Client::connect(address).unwrap();
+    let mut state = seed;
+    for _ in 0..40 {
+        let ids: Vec<_> = (0..64)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                match state >> 60 {
+                    0 => sized(200_000, state >> 40 & 63),
+                    _ => SampleId(state >> 33 & 0xffff),
+                }
+            })
+            .collect();
+        get_all(&client, &ids);
+    }
+    say("done");
+}
+
+/// Takes as much of the memory as it can and keeps it.
+fn holder(address: &str) {
+    let client = Client::connect(address).unwrap();
+    let held = get_all(&client, &(0..20).map(|number| sized(100_000, number)).collect::<Vec<_>>());
+    say(held.iter().filter(|held| held.is_shared()).count());
+    told();
+}
+
+/// Waits for what never comes.
+fn waiter(address: &str) {
+    let client = Client::connect(address).unwrap();
+    let held = get(&client, SampleId(5));
+    say("waits");
+    let got = client.get(&[SampleId(PARKED)]).pop().unwrap().unwrap_err();
+    assert_eq!(held.as_ref(), content(SampleId(5)));
+    say(format!("{:?}: {got}", got.kind()));
+    let again = Client::connect(address).unwrap_err();
+    say(format!("{:?}: {again}", again.kind()));
+}
+
+/// A main process of its own, until it is killed.
+fn main_process() {
+    let server = server(Shelf::threaded(), MIB);
+    say(server.address());
+    told();
+}
+
+#[test]
+fn worker_processes_get_what_they_ask() {
+    let server = server(Shelf::threaded(), 4 * MIB);
+    let mut workers: Vec<_> =
+        (1..=8).map(|seed| Process::start(&format!("reader {} {seed}", server.address()))).collect();
+    for worker in &mut workers {
+        assert_eq!(worker.hear(), "done");
+        assert!(worker.child.wait().unwrap().success());
+    }
+    eventually("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
+}
+
+#[test]
+fn a_killed_worker_gives_back_all_it_held() {
+    let server = server(Shelf::threaded(), MIB);
+    for _ in 0..5 {
+        let mut holder = Process::start(&format!("holder {}", server.address()));
+        let shared: u64 = holder.hear().parse().unwrap();
+        assert!(shared >= 9 && server.status().used_bytes >= shared * 100_000);
+        holder.kill();
+        eventually("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
+    }
+    assert!(get(&client(&server), sized(MIB, 0)).is_shared());
+}
+
+#[test]
+fn workers_killed_at_any_moment_leave_the_server_whole() {
+    let rounds = if std::env::var_os("FOREREAD_SOAK").is_some() { 200 } else { 15 };
+    let server = server(Shelf::threaded(), MIB);
+    let good = client(&server);
+    for round in 0..rounds {
+        let mut worker = Process::start(&format!("reader {} {round}", server.address()));
+        eventually("it is connected", || server.status().clients == 2);
+        std::thread::sleep(std::time::Duration::from_micros(round * 397 % 20_000));
+        worker.kill();
+        get(&good, SampleId(round));
+        eventually("it is gone", || server.status().clients == 1);
+    }
+    drop(good);
+    eventually("all is given back", || server.status().used_bytes == 0);
+}
+
+#[test]
+fn the_main_process_killed_ends_its_workers_waiting() {
+    let mut main = Process::start("main");
+    let address = main.hear();
+    let mut workers: Vec<_> = (0..3).map(|_| Process::start(&format!("waiter {address}"))).collect();
+    for worker in &mut workers {
+        assert_eq!(worker.hear(), "waits");
+    }
+    main.kill();
+    for worker in &mut workers {
+        for _ in 0..2 {
+            let heard = worker.hear();
+            assert!(heard.starts_with("Gone: the main process is gone"), "{heard}");
+        }
+        assert!(worker.child.wait().unwrap().success());
+    }
+}
+
+/// The socket stays open: a process that was forked after the workers connected holds copies of everything.
+#[test]
+fn the_main_process_killed_ends_its_workers_waiting_whoever_it_forked() {
+    let mut main = Process::start("forking-main");
+    let address = main.hear();
+    let mut worker = Process::start(&format!("waiter {address}"));
+    assert_eq!(worker.hear(), "waits");
+    main.tell("fork");
+    let sibling: i32 = main.hear().parse().unwrap();
+    main.kill();
+    for _ in 0..2 {
+        let heard = worker.hear();
+        assert!(heard.starts_with("Gone: the main process is gone"), "{heard}");
+    }
+    let sibling = rustix::process::Pid::from_raw(sibling).unwrap();
+    rustix::process::kill_process(sibling, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn nobody_of_another_user_is_let_in() {
+    let server = server(Shelf::threaded(), MIB);
+    let own = rustix::process::geteuid();
+    if !own.is_root() {
+        // Only root can become another. Who is let in at all is tested beside `is_same_user`.
+        get(&client(&server), SampleId(1));
+        return;
+    }
+    // The binary lies where others may not look: it is opened before the user changes.
+    let role = format!("stranger {}", server.address());
+    let mut stranger = Process::start_by(&role, |command| {
+        let _ = command.uid(65_534).current_dir("/");
+    });
+    let heard = stranger.hear();
+    assert!(heard.starts_with("Refused: "), "{heard}");
+    assert_eq!(server.status().clients, 0);
+}
+
+#[test]
+fn a_child_of_a_fork_asks_for_itself() {
+    let mut forking = Process::start("inherits");
+    assert_eq!(forking.hear(), "parent: served");
+    assert!(forking.child.wait().unwrap().success());
+}
+
+#[test]
+fn forked_children_that_use_nothing_leave_the_server_as_it_was() {
+    let mut forking = Process::start("forks");
+    assert_eq!(forking.hear(), "served");
+    assert!(forking.child.wait().unwrap().success());
+}
+
+#[test]
+fn where_nobody_is_connecting_says_so() {
+    let server = server(Shelf::threaded(), MIB);
+    let address = server.address();
+    drop(server);
+    assert_eq!(Client::connect(&address).unwrap_err().kind(), ShareErrorKind::Gone);
+    assert_eq!(Client::connect("nonsense").unwrap_err().kind(), ShareErrorKind::Address);
+}

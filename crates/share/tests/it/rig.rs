@@ -1,0 +1,234 @@
+//! An engine of our own, and workers that are processes.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use foreread_share::{Ask, Call, Client, Held, Samples, Server, Settings, ShareError};
+use foreread_tier::{ErrorKind, TierError};
+use foreread_types::SampleId;
+
+/// Ids from here on say their length: `SIZED + length * 1000 + number`.
+pub const SIZED: u64 = 1 << 32;
+/// A sample that is not there.
+pub const MISSING: SampleId = SampleId(1 << 60);
+/// A sample that the engine forgets about.
+pub const FORGOTTEN: SampleId = SampleId((1 << 60) + 1);
+/// From here on: samples that come only when they are let.
+pub const PARKED: u64 = 1 << 61;
+
+/// The `number`-th sample of `length` bytes.
+pub fn sized(length: u64, number: u64) -> SampleId {
+    assert!(number < 1000);
+    SampleId(SIZED + length * 1000 + number)
+}
+
+/// What the sample is.
+pub fn content(id: SampleId) -> Bytes {
+    let length = match id.0 {
+        PARKED.. => 1000,
+        SIZED.. => (id.0 - SIZED) / 1000,
+        small => small * 37 % 5000,
+    };
+    let mut state = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length as usize + 8);
+    while (bytes.len() as u64) < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(length as usize);
+    bytes.into()
+}
+
+/// Serves what [`content`] says.
+pub struct Shelf {
+    /// Answers from a thread of its own; without, on the server's.
+    thread: Option<Sender<Ask>>,
+    parked: Mutex<Vec<Ask>>,
+    calls: Mutex<Vec<Call>>,
+}
+
+fn answer(ask: Ask) {
+    let id = ask.id();
+    match id {
+        MISSING => {
+            let error = TierError::new(ErrorKind::NotFound, "local").with_object("images/a.jpg");
+            ask.answer(Err(error.with_source(std::io::Error::other("no such file"))));
+        }
+        FORGOTTEN => drop(ask),
+        _ => ask.answer(Ok(content(id))),
+    }
+}
+
+impl Shelf {
+    /// Answers at once.
+    pub fn direct() -> Arc<Self> {
+        Arc::new(Self { thread: None, parked: Mutex::default(), calls: Mutex::default() })
+    }
+
+    /// Answers from another thread.
+    pub fn threaded() -> Arc<Self> {
+        let (thread, asks) = mpsc::channel();
+        std::thread::spawn(move || asks.into_iter().for_each(answer));
+        Arc::new(Self { thread: Some(thread), parked: Mutex::default(), calls: Mutex::default() })
+    }
+
+    /// Takes the parked requests.
+    pub fn parked(&self) -> Vec<Ask> {
+        std::mem::take(&mut self.parked.lock().unwrap())
+    }
+
+    /// Lets all parked samples come.
+    pub fn unpark(&self) {
+        self.parked().into_iter().for_each(answer);
+    }
+
+    /// Parked requests and calls.
+    pub fn waiting(&self) -> usize {
+        self.parked.lock().unwrap().len() + self.calls.lock().unwrap().len()
+    }
+}
+
+impl Samples for Shelf {
+    fn get(&self, asks: Vec<Ask>) {
+        for ask in asks {
+            match &self.thread {
+                _ if ask.id().0 >= PARKED => self.parked.lock().unwrap().push(ask),
+                Some(thread) => thread.send(ask).unwrap(),
+                None => answer(ask),
+            }
+        }
+    }
+
+    fn call(&self, call: Call) {
+        match call.name() {
+            "echo" => {
+                let payload = call.payload().clone();
+                call.answer(Ok(payload));
+            }
+            "repeat" => {
+                let count = u64::from_le_bytes(call.payload()[..].try_into().unwrap());
+                call.answer(Ok(content(sized(count, 0))));
+            }
+            "park" => self.calls.lock().unwrap().push(call),
+            "drop" => drop(call),
+            name => {
+                let error = TierError::new(ErrorKind::Unsupported, "share").with_object(name);
+                call.answer(Err(error));
+            }
+        }
+    }
+}
+
+/// A server with so many bytes.
+pub fn server(samples: Arc<Shelf>, bytes: u64) -> Server {
+    Server::start(samples, Settings::default().with_shared_bytes(bytes)).unwrap()
+}
+
+pub fn client(server: &Server) -> Client {
+    Client::connect(&server.address()).unwrap()
+}
+
+/// One sample, checked.
+pub fn get(client: &Client, id: SampleId) -> Held {
+    let held = client.get(&[id]).pop().unwrap().unwrap();
+    assert!(held.as_ref() == content(id), "sample {id} is wrong");
+    held
+}
+
+/// Many, checked.
+pub fn get_all(client: &Client, ids: &[SampleId]) -> Vec<Held> {
+    let got: Result<Vec<_>, ShareError> = client.get(ids).into_iter().collect();
+    let got = got.unwrap();
+    assert_eq!(got.len(), ids.len());
+    for (held, id) in got.iter().zip(ids) {
+        assert!(held.as_ref() == content(*id), "sample {id} is wrong");
+    }
+    got
+}
+
+/// Waits until it is so; a minute is forever.
+pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What a process of this test binary is to do, and with what.
+pub const ROLE: &str = "FOREREAD_TEST_SHARE_ROLE";
+
+/// Another process of this test binary, told what to do by its [`ROLE`]; killed when dropped.
+pub struct Process {
+    pub child: Child,
+    pub input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Runs `processes::child` as `role`.
+    pub fn start(role: &str) -> Self {
+        Self::start_by(role, |_| {})
+    }
+
+    /// The same, after a last word on how.
+    pub fn start_by(role: &str, change: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "processes::child", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        change(&mut command);
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, input, output }
+    }
+
+    /// Gives it a line.
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// The next line that begins with `> `, without that.
+    pub fn hear(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "the process ended without a word");
+            // The test harness writes "test ... " before it.
+            if let Some((_, said)) = line.split_once("> ") {
+                return said.trim_end().to_owned();
+            }
+        }
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// In such a process: says a line to who started it.
+pub fn say(line: impl std::fmt::Display) {
+    println!("> {line}");
+}
+
+/// In such a process: the next line that it is told; none when who started it is gone.
+pub fn told() -> Option<String> {
+    let mut line = String::new();
+    (std::io::stdin().read_line(&mut line).unwrap() > 0).then(|| line.trim_end().to_owned())
+}

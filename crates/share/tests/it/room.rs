@@ -1,0 +1,118 @@
+//! Full memory, whoever holds it: late or by the other way, never stuck and never wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_types::SampleId;
+
+use crate::rig::{PARKED, Shelf, client, eventually, get, get_all, server, sized};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn who_holds_everything_still_gets_more_and_so_do_the_others() {
+    let server = server(Shelf::threaded(), MIB);
+    let (greedy, modest) = (client(&server), client(&server));
+    let ids: Vec<_> = (0..50).map(|number| sized(100_000, number)).collect();
+    let all = get_all(&greedy, &ids);
+    let shared = all.iter().filter(|held| held.is_shared()).count();
+    assert!((9..=10).contains(&shared), "{shared} of 1 MiB");
+    let others = get_all(&modest, &ids);
+    assert_eq!(others.iter().filter(|held| held.is_shared()).count(), 0);
+    assert_eq!(server.status().over_the_socket, 50 + 50 - shared as u64);
+    drop(all);
+    drop(greedy);
+    eventually("it gives back", || server.status().used_bytes == 0);
+    assert!(get(&modest, ids[0]).is_shared());
+}
+
+#[test]
+fn who_waits_for_room_gets_it_when_another_lets_go() {
+    let shelf = Shelf::threaded();
+    let server = server(Arc::clone(&shelf), MIB);
+    let (holder, waiter) = (client(&server), client(&server));
+    // The holder takes turns: there is always somebody letting go, so the waiter waits and is not sent the other way at
+    // once. All it gets is right either way.
+    std::thread::scope(|scope| {
+        let holding = scope.spawn(|| {
+            for round in 0..200 {
+                let held = get_all(&holder, &[sized(500_000, round % 7), sized(400_000, round % 5)]);
+                std::thread::sleep(Duration::from_millis(1));
+                drop(held);
+            }
+        });
+        let mut shared = 0;
+        let mut rounds = 0;
+        while !holding.is_finished() {
+            shared += u64::from(get(&waiter, sized(300_000, rounds % 9)).is_shared());
+            rounds += 1;
+        }
+        assert!(shared > 0, "none of {rounds} found room");
+    });
+}
+
+#[test]
+fn a_giant_goes_through_the_socket_and_holds_up_nobody() {
+    let server = server(Shelf::threaded(), MIB);
+    let (one, other) = (client(&server), client(&server));
+    std::thread::scope(|scope| {
+        let giants = scope.spawn(|| {
+            let giants = get_all(&one, &[sized(60 * MIB, 1), SampleId(3), sized(3 * MIB, 2)]);
+            assert!(!giants[0].is_shared() && giants[1].is_shared() && !giants[2].is_shared());
+        });
+        while !giants.is_finished() {
+            get(&other, SampleId(11));
+        }
+        giants.join().unwrap();
+    });
+    assert_eq!(server.status().over_the_socket, 2);
+}
+
+#[test]
+fn a_sample_exactly_as_large_as_the_memory_fits() {
+    let server = server(Shelf::direct(), MIB);
+    let client = client(&server);
+    assert!(get(&client, sized(MIB, 0)).is_shared());
+    assert!(!get(&client, sized(MIB + 1, 0)).is_shared());
+    // The first was let go with the second request.
+    assert!(get(&client, sized(MIB - 63, 0)).is_shared());
+}
+
+#[test]
+fn memory_smaller_than_any_sample_serves_all_the_same() {
+    let server = server(Shelf::threaded(), 0);
+    assert_eq!(server.status().shared_bytes, 4096);
+    let client = client(&server);
+    let ids: Vec<_> = (0..300).map(SampleId).chain((0..20).map(|number| sized(50_000, number))).collect();
+    get_all(&client, &ids);
+}
+
+#[test]
+fn room_that_idle_workers_keep_for_themselves_is_little() {
+    let server = server(Shelf::threaded(), 4 * MIB);
+    let clients: Vec<_> = (0..10).map(|_| client(&server)).collect();
+    for client in &clients {
+        drop(get_all(client, &(0..100).map(|number| sized(20_000, number)).collect::<Vec<_>>()));
+    }
+    eventually("all but a little is given back", || {
+        server.status().used_bytes <= 10 * 4 * MIB / 256 + 10 * 20_032
+    });
+}
+
+#[test]
+fn a_worker_that_stops_listening_is_bounded_and_harms_nobody() {
+    let shelf = Shelf::threaded();
+    let server = server(Arc::clone(&shelf), MIB);
+    let silent = client(&server);
+    // It asks, leaves, and never reads what comes: its answers lie in the socket and its slots are taken.
+    let ids: Vec<_> = (0..256).map(|number| SampleId(PARKED + number)).collect();
+    silent.get_with(&ids, &mut || true);
+    eventually("all are asked for", || shelf.waiting() == 256);
+    shelf.unpark();
+    let other = client(&server);
+    for round in 0..5 {
+        get_all(&other, &(0..20).map(|number| sized(100_000, number + round)).collect::<Vec<_>>());
+    }
+    // And when it reads again, all is well.
+    get_all(&silent, &(0..500).map(SampleId).collect::<Vec<_>>());
+}

@@ -1,0 +1,253 @@
+//! One process, several threads: contents, errors, calls, interruption, the end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foreread_share::{Client, ShareErrorKind};
+use foreread_tier::ErrorKind;
+use foreread_types::SampleId;
+
+use crate::rig::{
+    FORGOTTEN, MISSING, PARKED, Shelf, client, content, eventually, get, get_all, server, sized,
+};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn samples_come_as_they_are() {
+    for shelf in [Shelf::direct(), Shelf::threaded()] {
+        let server = server(shelf, 16 * MIB);
+        let client = client(&server);
+        let ids: Vec<_> = (0..2000).map(SampleId).collect();
+        // The same twice, empty ones, and all held at once.
+        let held = get_all(&client, &[&ids[..], &ids[..]].concat());
+        assert!(held.iter().filter(|held| !held.as_ref().is_empty()).all(|held| held.is_shared()));
+        drop(held);
+        drop(client);
+        eventually("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
+    }
+}
+
+#[test]
+fn nothing_asked_is_nothing_got() {
+    let server = server(Shelf::direct(), MIB);
+    assert!(client(&server).get(&[]).is_empty());
+}
+
+#[test]
+fn many_workers_and_threads_get_what_they_ask() {
+    let server = server(Shelf::threaded(), 4 * MIB);
+    std::thread::scope(|scope| {
+        for worker in 0..6 {
+            let client = client(&server);
+            for thread in 0..3 {
+                let client = client.clone();
+                scope.spawn(move || {
+                    for round in 0..30 {
+                        let first = worker * 1000 + thread * 300 + round;
+                        let ids: Vec<_> = (first..first + 1 + round * 3).map(SampleId).collect();
+                        let held = get_all(&client, &ids);
+                        if round % 3 == 0 {
+                            let _ = get(&client, sized(MIB, thread));
+                        }
+                        drop(held);
+                        assert_eq!(client.call("echo", &[worker as u8; 100]).unwrap(), [worker as u8; 100]);
+                    }
+                });
+            }
+        }
+    });
+    eventually("all is given back", || server.status().used_bytes == 0);
+}
+
+#[test]
+fn what_fails_harms_itself_alone_and_says_why() {
+    let server = server(Shelf::threaded(), MIB);
+    let client = client(&server);
+    let got = client.get(&[SampleId(1), MISSING, FORGOTTEN, SampleId(2)]);
+    assert_eq!(got[0].as_ref().unwrap().as_ref(), content(SampleId(1)));
+    assert_eq!(got[3].as_ref().unwrap().as_ref(), content(SampleId(2)));
+    let missing = got[1].as_ref().unwrap_err();
+    assert_eq!(missing.kind(), ShareErrorKind::Sample);
+    assert_eq!(missing.tier_error().unwrap().kind(), ErrorKind::NotFound);
+    assert_eq!(missing.to_string(), "local: images/a.jpg: not found: no such file");
+    let forgotten = got[2].as_ref().unwrap_err();
+    assert!(forgotten.to_string().contains("unanswered"), "{forgotten}");
+}
+
+#[test]
+fn a_slow_sample_holds_up_nobody_else() {
+    let shelf = Shelf::threaded();
+    let server = server(Arc::clone(&shelf), MIB);
+    let (slow, quick) = (client(&server), client(&server));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| get(&slow, SampleId(PARKED)));
+        eventually("it is asked for", || shelf.waiting() == 1);
+        get_all(&quick, &(0..100).map(SampleId).collect::<Vec<_>>());
+        // Not another thread of the same worker either.
+        get_all(&slow, &(0..100).map(SampleId).collect::<Vec<_>>());
+        assert!(!waiting.is_finished());
+        shelf.unpark();
+        waiting.join().unwrap();
+    });
+}
+
+#[test]
+fn more_than_may_be_under_way_is_asked_for_bit_by_bit() {
+    let shelf = Shelf::threaded();
+    let server = server(Arc::clone(&shelf), 16 * MIB);
+    let client = client(&server);
+    let ids: Vec<_> = (0..3000).map(|number| SampleId(PARKED + number)).collect();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| get_all(&client, &ids));
+        let mut most = 0;
+        while !waiting.is_finished() {
+            most = most.max(shelf.waiting());
+            shelf.unpark();
+        }
+        assert!((1..=256).contains(&most), "{most} at once");
+        assert_eq!(waiting.join().unwrap().len(), 3000);
+    });
+}
+
+#[test]
+fn who_waits_can_be_stopped() {
+    let shelf = Shelf::threaded();
+    let server = server(Arc::clone(&shelf), MIB);
+    let client = client(&server);
+    let mut asked = 0;
+    let got = client.get_with(&[SampleId(1), SampleId(PARKED)], &mut || {
+        asked += 1;
+        asked == 2
+    });
+    assert_eq!(got[0].as_ref().unwrap().as_ref(), content(SampleId(1)));
+    assert_eq!(got[1].as_ref().unwrap_err().kind(), ShareErrorKind::Interrupted);
+    drop(got);
+    let stopped = client.call_with("park", b"", &mut || true).unwrap_err();
+    assert_eq!(stopped.kind(), ShareErrorKind::Interrupted);
+    // What comes late is nobody's, and is given back.
+    shelf.unpark();
+    get(&client, SampleId(3));
+    drop(client);
+    eventually("all is given back", || server.status().used_bytes == 0);
+}
+
+#[test]
+fn what_comes_late_for_one_who_left_is_given_back_while_the_worker_lives() {
+    let shelf = Shelf::threaded();
+    let server = server(Arc::clone(&shelf), MIB);
+    let client = client(&server);
+    let ids: Vec<_> = (0..200).map(|number| SampleId(PARKED + number)).collect();
+    let got = client.get_with(&ids, &mut || true);
+    assert!(got.iter().all(|one| one.as_ref().is_err_and(|e| e.kind() == ShareErrorKind::Interrupted)));
+    eventually("all are asked for", || shelf.waiting() == 200);
+    shelf.unpark();
+    for _ in 0..10 {
+        get(&client, SampleId(5));
+    }
+    // A little may be kept until the next request.
+    eventually("nearly all is given back", || server.status().used_bytes <= 8192);
+}
+
+#[test]
+fn calls_are_answered_with_any_length() {
+    let server = server(Shelf::threaded(), MIB);
+    let client = client(&server);
+    assert_eq!(client.call("echo", b"").unwrap(), b"");
+    let longest = vec![7; 65_273];
+    assert_eq!(client.call("echo", &longest).unwrap(), longest);
+    let long = client.call("repeat", &5_000_000_u64.to_le_bytes()).unwrap();
+    assert!(long == content(sized(5_000_000, 0)));
+    let unknown = client.call("labels", b"").unwrap_err();
+    assert_eq!(unknown.tier_error().unwrap().kind(), ErrorKind::Unsupported);
+    assert!(client.call("drop", b"").unwrap_err().to_string().contains("unanswered"));
+    let too_long = client.call("echo", &vec![0; 65_274]).unwrap_err();
+    assert_eq!(too_long.kind(), ShareErrorKind::Malformed);
+    assert_eq!(client.call(&"x".repeat(257), b"").unwrap_err().kind(), ShareErrorKind::Malformed);
+    get(&client, SampleId(1));
+}
+
+#[test]
+fn more_calls_than_may_be_under_way_wait_for_each_other() {
+    let server = server(Shelf::threaded(), MIB);
+    let client = client(&server);
+    std::thread::scope(|scope| {
+        for thread in 0..100_u8 {
+            let client = &client;
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    assert_eq!(client.call("echo", &[thread]).unwrap(), [thread]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn the_servers_end_is_everybodys_at_once() {
+    let shelf = Shelf::threaded();
+    let server = server(Arc::clone(&shelf), MIB);
+    let address = server.address();
+    let client = client(&server);
+    let held = get(&client, SampleId(9));
+    std::thread::scope(|scope| {
+        let waiting = [(); 3]
+            .map(|()| scope.spawn(|| client.get(&[SampleId(PARKED)]).pop().unwrap().unwrap_err().kind()));
+        let calling = scope.spawn(|| client.call("park", b"").unwrap_err().kind());
+        eventually("all wait", || shelf.waiting() == 4);
+        drop(server);
+        for waiting in waiting.into_iter().chain([calling]) {
+            assert_eq!(waiting.join().unwrap(), ShareErrorKind::Gone);
+        }
+    });
+    // What is held stays.
+    assert_eq!(held.as_ref(), content(SampleId(9)));
+    let gone = client.get(&[SampleId(1)]).pop().unwrap().unwrap_err();
+    assert!(gone.to_string().starts_with("the main process is gone"), "{gone}");
+    assert_eq!(Client::connect(&address).unwrap_err().kind(), ShareErrorKind::Gone);
+    // Answers that come after are nobody's.
+    shelf.unpark();
+}
+
+#[test]
+fn who_is_gone_is_read_for_no_more() {
+    let shelf = Shelf::threaded();
+    let server = server(Arc::clone(&shelf), MIB);
+    let leaving = client(&server);
+    leaving.get_with(&[SampleId(PARKED)], &mut || true);
+    eventually("it is asked for", || shelf.waiting() == 1);
+    let ask = shelf.parked().pop().unwrap();
+    assert!(ask.is_wanted());
+    drop(leaving);
+    eventually("it is known that nobody waits", || !ask.is_wanted());
+    ask.answer(Ok(content(SampleId(1))));
+    get(&client(&server), SampleId(2));
+    eventually("nothing is taken for it", || server.status().used_bytes == 0);
+}
+
+#[test]
+fn no_wait_is_long_when_nothing_is_to_be_waited_for() {
+    let server = server(Shelf::direct(), MIB);
+    let client = client(&server);
+    let begun = Instant::now();
+    for id in 0..2000 {
+        get(&client, SampleId(id % 50));
+    }
+    // A lost wake-up costs 100 ms each time; so many round trips take some tens of milliseconds.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn an_engine_that_fails_ends_the_service_and_no_worker_hangs() {
+    struct Broken;
+    impl foreread_share::Samples for Broken {
+        fn get(&self, _: Vec<foreread_share::Ask>) {
+            panic!("as it should");
+        }
+        fn call(&self, _: foreread_share::Call) {}
+    }
+    let server = foreread_share::Server::start(Arc::new(Broken), Default::default()).unwrap();
+    let client = client(&server);
+    assert!(client.call("x", b"").unwrap_err().to_string().contains("unanswered"));
+    assert_eq!(client.get(&[SampleId(1)]).pop().unwrap().unwrap_err().kind(), ShareErrorKind::Gone);
+}

@@ -10,19 +10,23 @@
 
 mod allocator;
 mod batch;
+mod catalog;
 mod engine;
 mod errors;
 mod here;
 mod json;
 mod loader;
 mod logs;
+mod outlooks;
 mod sample;
 mod settings;
 mod source;
 mod waiting;
 
 pub use batch::Batch;
+pub use catalog::Catalog;
 pub use loader::Loader;
+pub use outlooks::Compared;
 pub use sample::{Field, Sample};
 pub use source::Source;
 
@@ -34,7 +38,11 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::{Batch, Field, Loader, Sample, Source};
+    use super::catalog::index;
+    #[pymodule_export]
+    use super::outlooks::{compare, plan_of};
+    #[pymodule_export]
+    use super::{Batch, Catalog, Compared, Field, Loader, Sample, Source};
     use crate::{engine, logs};
 
     #[pymodule_init]

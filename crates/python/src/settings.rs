@@ -153,7 +153,7 @@ fn disks(value: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(lines?.join("\n"))
 }
 
-fn format(value: &Bound<'_, PyAny>) -> PyResult<Option<Format>> {
+pub(crate) fn format(value: &Bound<'_, PyAny>) -> PyResult<Option<Format>> {
     match word("format", value)?.as_str() {
         "auto" => Ok(None),
         name => Format::from_name(name).map(Some).ok_or_else(|| {

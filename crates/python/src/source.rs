@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use foreread::types::SampleId;
-use foreread::{Catalog, Error, Report, Source as Samples};
+use foreread::{Catalog, Report, Source as Samples};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -105,7 +105,7 @@ impl Source {
         (settings.together, settings.config.rank, settings.config.world_size) = (false, 0, 1);
         settings.config.epochs = 2;
         let builder = builder(target, settings)?;
-        let made = waiting::apart(py, Duration::ZERO, move |_| Ok::<_, Error>(builder.source()?))?;
+        let made = waiting::apart(py, Duration::ZERO, move |_| builder.source())?;
         logs::drain(py)?;
         let samples = made.map_err(|error| errors::raised(&error))?;
         let catalog = samples.catalog().clone();

@@ -40,6 +40,7 @@ use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
 use crate::report::PeersReport;
 use crate::state::State;
+use crate::target::Named;
 
 /// How long ranks wait for each other before they give up; what takes long and is seen to go on does not count.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -292,7 +293,7 @@ fn merged(reports: &[Option<Bytes>]) -> Merged {
 
 /// Meets the other ranks, and opens and plans the run with them.
 pub(crate) async fn prepare(
-    targets: &[String],
+    targets: &Named,
     config: Config,
     registry: &Registry,
     context: &Context,
@@ -336,7 +337,7 @@ async fn working<T>(joining: &mut Joining, on: &str, work: impl Future<Output = 
 }
 
 struct Run<'a> {
-    targets: &'a [String],
+    targets: &'a Named,
     config: Config,
     registry: &'a Registry,
     context: &'a Context,
@@ -410,7 +411,7 @@ impl Run<'_> {
         mut progress: impl FnMut(Progress) + Send,
     ) -> Result<(Told, Vec<Opened>)> {
         let Self { targets, config, registry, context } = self;
-        let validation = config.validate.as_ref().map(std::slice::from_ref);
+        let validation = config.validate.as_ref().map(Named::by);
         if config.rank > 0 {
             let (told, catalogs) = Told::decode(&joining.share(None).await?)?;
             let mut opened = Vec::new();
@@ -420,8 +421,8 @@ impl Run<'_> {
             return Ok((told, opened));
         }
         let mut opened = Vec::new();
-        for targets in std::iter::once(*targets).chain(validation) {
-            let named = targets.first().map_or("", String::as_str);
+        for targets in std::iter::once(*targets).chain(&validation) {
+            let named = targets.names.first().map_or("", String::as_str);
             let opening = open(targets, config.format, registry, context, shared, &mut progress);
             opened.push(working(joining, &format!("rank 0 opens {named}"), opening).await?);
         }
@@ -446,9 +447,7 @@ impl Run<'_> {
             (
                 "validation set",
                 match (&config.validate, catalogs.get(1)) {
-                    (Some(target), Some(catalog)) => {
-                        crate::origin::names(std::slice::from_ref(target), catalog)?
-                    }
+                    (Some(target), Some(catalog)) => crate::origin::names(&Named::by(target), catalog)?,
                     (Some(target), None) => target.clone(),
                     (None, Some(_)) => "none".to_owned(),
                     (None, None) => "none".to_owned(),

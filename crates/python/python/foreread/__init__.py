@@ -15,7 +15,8 @@ from __future__ import annotations
 import atexit as _atexit
 
 from . import _native
-from ._native import Batch, Field, Loader, Sample, set_log_level
+from ._native import Batch, Catalog, Field, Loader, Sample, Source, index, set_log_level
+from ._outlook import Picture, Plan, Simulation, plan, simulate
 from .errors import (
     ChangedError,
     ClosedError,
@@ -32,6 +33,7 @@ from .errors import (
 
 __all__ = [
     "Batch",
+    "Catalog",
     "ChangedError",
     "ClosedError",
     "ConfigError",
@@ -44,9 +46,16 @@ __all__ = [
     "MeetingError",
     "NotFoundError",
     "OriginError",
+    "Picture",
+    "Plan",
     "Sample",
+    "Simulation",
+    "Source",
     "StateError",
+    "index",
+    "plan",
     "set_log_level",
+    "simulate",
 ]
 
 __version__ = _native.__version__

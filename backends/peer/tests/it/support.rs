@@ -171,6 +171,19 @@ impl Node {
         Self { server, asker, shelf, rank }
     }
 
+    /// Waits until it holds nothing for anybody: what an answer holds is let go when its write returns, and by then it may
+    /// have arrived already.
+    pub async fn rests(&self) {
+        let held = || (self.server.in_use(), self.shelf.open());
+        for _ in 0..1000 {
+            if held() == (0, 0) {
+                return;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{:?} bytes and answers are held ten seconds after the last", held());
+    }
+
     /// This node as `other` sees it.
     pub fn seen_by(&self, other: &Self) -> Arc<Remote> {
         other.asker.remote(self.rank, self.server.addresses().to_vec())

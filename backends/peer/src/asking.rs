@@ -11,6 +11,11 @@
 //! | not a byte comes while something is open | [`SILENT`] and [`LOOK_AGAIN`] | all that is open; the connection ends |
 //! | bytes come and nothing is said of a sample | [`UNSEEN`] | that sample |
 //! | it was said to be on its way, and does not come | [`LONGEST`] | that sample |
+//! | the trainer waits for it, and at the pace at which bytes come it will not be here in time | at once | that sample |
+//!
+//! The last does not hold for what its owner is reading from the origin: the owner says so, and says it again as long as it
+//! is true, so that a word that is older than [`FRESH`] is worth nothing. A link that is clogged with samples lets no such
+//! words through in time, which is right.
 //!
 //! The other end says every 100 ms that it lives. A process that was itself stopped finds the bytes that came meanwhile
 //! when it goes on, which is why silence is looked at twice. While a long sample arrives nothing else can be said, so a
@@ -24,14 +29,16 @@ use std::time::Duration;
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
 use foreread_tier::{Buffer, ErrorKind, TierError};
+use foreread_types::Tick;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::batch::{Batch, State};
 use crate::counters::count;
-use crate::frame::{Ask, Header, Kind, MOST_ASKED, MOST_WORDS, decode_tags, encode_tags, kind_of};
+use crate::frame::{AT_ORIGIN, Ask, Header, Kind, MOST_ASKED, MOST_WORDS, decode_tags, encode_tags, kind_of};
 use crate::input::Input;
 use crate::output::Output;
+use crate::pace::Pace;
 use crate::remote::Inner;
 use crate::{Stream, WireError, WireErrorKind};
 
@@ -47,6 +54,9 @@ pub const UNSEEN: Duration = Duration::from_secs(1);
 /// How long a sample may be on its way.
 pub const LONGEST: Duration = Duration::from_secs(30);
 
+/// How long the word that a sample is being read from the origin counts: two times as long as until it is said again.
+pub const FRESH: Duration = Duration::from_millis(600);
+
 /// The tier's name.
 pub(crate) const NAME: &str = "peer";
 
@@ -56,6 +66,8 @@ pub(crate) enum Command {
     Ask(u64, Batch),
     /// The request of this number is no longer wanted.
     Cancel(u64),
+    /// The trainer waits for what is due by then, and should have it within this time.
+    Hurry { due: Tick, within: Duration },
 }
 
 /// What follows a header.
@@ -81,6 +93,7 @@ pub(crate) struct Asking<'a> {
     /// When bytes last came, or something was asked after all was answered.
     heard: Instant,
     came: u64,
+    pace: Pace,
     /// Silence was seen once; when it counts.
     doubt: Option<Instant>,
     /// When nothing may be unseen of which request.
@@ -107,6 +120,7 @@ impl<'a> Asking<'a> {
             open: 0,
             heard: Instant::now(),
             came: 0,
+            pace: Pace::new(Instant::now()),
             doubt: None,
             unseen: VecDeque::new(),
             reading: VecDeque::new(),
@@ -154,6 +168,42 @@ impl<'a> Asking<'a> {
                 self.open -= batch.left;
                 self.cancel(request, &[]);
             }
+            Command::Hurry { due, within } => self.hurry(due, within),
+        }
+    }
+
+    /// Gives up what is due by `due` and will not come `within` the time that is left. What is due first comes first.
+    fn hurry(&mut self, due: Tick, within: Duration) {
+        let now = Instant::now();
+        let requests = self.requests.iter();
+        let waited_for = requests.flat_map(|(request, batch)| {
+            batch.waited_for(due, now).map(|(due, tag, bytes)| (due, *request, tag, bytes))
+        });
+        let mut waited_for: Vec<_> = waited_for.collect();
+        waited_for.sort_unstable();
+        let mut room = self.pace.bytes_in(within, now, self.input.came());
+        let mut late: Vec<(u64, u32)> = Vec::new();
+        for (_, request, tag, bytes) in waited_for {
+            let left = bytes.saturating_sub(self.body_of(request, tag));
+            match room.checked_sub(left.max(1)).filter(|_| late.is_empty()) {
+                Some(rest) => room = rest,
+                None => late.push((request, tag)),
+            }
+        }
+        late.sort_unstable();
+        for of_one in late.chunk_by(|one, other| one.0 == other.0) {
+            let tags: Vec<u32> = of_one.iter().map(|(_, tag)| *tag).collect();
+            self.give_up(of_one[0].0, &tags, "the trainer waits for it, and it will not come in time");
+        }
+    }
+
+    /// Bytes of a sample that have come, where it is the one that is coming.
+    fn body_of(&self, request: u64, tag: u32) -> u64 {
+        match &self.body {
+            Some(Body::Sample(header, buffer)) if (header.request, header.tag) == (request, tag) => {
+                buffer.filled() as u64
+            }
+            _ => 0,
         }
     }
 
@@ -231,8 +281,6 @@ impl<'a> Asking<'a> {
 
     fn sample(&mut self, header: &Header, bytes: Bytes) {
         let result = if header.fits(&bytes) {
-            count(&self.remote.asker.counters.got, 1);
-            count(&self.remote.asker.counters.got_bytes, bytes.len() as u64);
             Ok(bytes)
         } else {
             let detail = format!("rank {}: the checksum does not match what arrived", self.remote.rank);
@@ -252,14 +300,19 @@ impl<'a> Asking<'a> {
             self.answer(header, Err(TierError::new(kind, NAME).with_detail(detail)));
             return Ok(());
         }
-        let until = Instant::now() + LONGEST;
+        let now = Instant::now();
+        let state = match header.status {
+            AT_ORIGIN => State::AtOrigin { until: now + FRESH },
+            _ => State::Waiting,
+        };
         let Some(batch) = self.requests.get_mut(&header.request) else { return Ok(()) };
         for tag in decode_tags(bytes)? {
             let slot = batch.slots.get_mut(tag as usize);
-            if let Some(slot) = slot.filter(|slot| slot.state == State::Unseen) {
-                slot.state = State::Reading;
-                self.reading.push_back((until, header.request, tag));
+            let Some(slot) = slot.filter(|slot| slot.state != State::Done) else { continue };
+            if slot.state == State::Unseen {
+                self.reading.push_back((now + LONGEST, header.request, tag));
             }
+            slot.state = state;
         }
         // Those that came are taken out as their turn comes; behind a slow one they would gather.
         if self.reading.len() > 2 * self.open + MOST_ASKED {
@@ -268,7 +321,7 @@ impl<'a> Asking<'a> {
                 requests.get(&request).and_then(|batch: &Batch| batch.slots.get(tag as usize))
             };
             self.reading.retain(|&(_, request, tag)| {
-                slot(request, tag).is_some_and(|slot| slot.state == State::Reading)
+                slot(request, tag).is_some_and(|slot| slot.state.is_on_its_way())
             });
         }
         Ok(())
@@ -276,8 +329,13 @@ impl<'a> Asking<'a> {
 
     fn answer(&mut self, header: &Header, result: Result<Bytes, TierError>) {
         let Some(batch) = self.requests.get_mut(&header.request) else { return };
+        let bytes = result.as_ref().ok().map(Bytes::len);
         if batch.answer(header.tag as usize, result) {
             self.open -= 1;
+            if let Some(bytes) = bytes {
+                count(&self.remote.asker.counters.got, 1);
+                count(&self.remote.asker.counters.got_bytes, bytes as u64);
+            }
             if batch.left == 0 {
                 self.requests.remove(&header.request);
             }
@@ -315,25 +373,25 @@ impl<'a> Asking<'a> {
             let slots = self.requests.get(&request).map_or(&[][..], |batch| &batch.slots);
             let unseen = (0..).zip(slots).filter(|(_, slot)| slot.state == State::Unseen);
             let unseen: Vec<u32> = unseen.map(|(tag, _)| tag).collect();
-            self.give_up(request, &unseen, UNSEEN, "nothing was said of it in");
+            self.give_up(request, &unseen, &format!("nothing was said of it in {} s", UNSEEN.as_secs()));
         }
         while let Some(&(until, request, tag)) = self.reading.front() {
             let slot = self.requests.get(&request).and_then(|batch| batch.slots.get(tag as usize));
-            if until > now && slot.is_some_and(|slot| slot.state == State::Reading) {
+            if until > now && slot.is_some_and(|slot| slot.state.is_on_its_way()) {
                 next = next.min(until);
                 break;
             }
             self.reading.pop_front();
             if until <= now {
-                self.give_up(request, &[tag], LONGEST, "it was on its way for");
+                self.give_up(request, &[tag], &format!("it was on its way for {} s", LONGEST.as_secs()));
             }
         }
         Ok(Some(next))
     }
 
-    fn give_up(&mut self, request: u64, tags: &[u32], after: Duration, what: &str) {
+    fn give_up(&mut self, request: u64, tags: &[u32], why: &str) {
         let Some(batch) = self.requests.get_mut(&request) else { return };
-        let detail = format!("rank {}: {what} {} s", self.remote.rank, after.as_secs());
+        let detail = format!("rank {}: {why}", self.remote.rank);
         let error = TierError::new(ErrorKind::Transient, NAME).with_detail(detail);
         let mut open = |tag: &u32| batch.answer(*tag as usize, Err(error.clone()));
         let given_up: Vec<u32> = tags.iter().copied().filter(|tag| open(tag)).collect();
@@ -346,6 +404,13 @@ impl<'a> Asking<'a> {
             self.requests.remove(&request);
         }
         self.cancel(request, &given_up);
+        // What still comes of it takes no memory.
+        if let Some(Body::Sample(header, buffer)) = &self.body
+            && header.request == request
+            && given_up.contains(&header.tag)
+        {
+            self.body = Some(Body::Skipped(buffer.remaining_mut() as u64));
+        }
     }
 
     /// All that can be done without waiting; the connection's end is an error.
@@ -357,6 +422,7 @@ impl<'a> Asking<'a> {
         }
         if self.input.came() > self.came {
             (self.came, self.heard, self.doubt) = (self.input.came(), Instant::now(), None);
+            self.pace.note(self.heard, self.came);
         }
         while let Poll::Ready(command) = self.commands.poll_recv(cx) {
             match command {

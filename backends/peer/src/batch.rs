@@ -6,6 +6,7 @@ use bytes::Bytes;
 use foreread_tier::{Completion, ErrorKind, ReadRequest, TierError};
 use foreread_types::{Rank, SampleKey, Tick};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::WireError;
 use crate::asking::NAME;
@@ -16,9 +17,20 @@ use crate::remote::error_of;
 pub(crate) enum State {
     /// Nothing was said of it.
     Unseen,
-    /// It is said to be on its way.
-    Reading,
+    /// It is said to wait for its turn, or for the cable.
+    Waiting,
+    /// It is said to be being read from the origin; believed until then.
+    AtOrigin {
+        until: Instant,
+    },
     Done,
+}
+
+impl State {
+    /// Whether it is said to be on its way, and has not come.
+    pub(crate) fn is_on_its_way(self) -> bool {
+        matches!(self, Self::Waiting | Self::AtOrigin { .. })
+    }
 }
 
 /// One sample that is asked for.
@@ -39,6 +51,18 @@ pub(crate) struct Batch {
     /// Of them, those that are not answered.
     pub(crate) left: usize,
     out: mpsc::UnboundedSender<Completion>,
+}
+
+impl Slot {
+    /// Whether it is needed by `due`, and nothing better is known of it than that it may come.
+    fn is_waited_for(&self, due: Tick, now: Instant) -> bool {
+        let known = match self.state {
+            State::Done => true,
+            State::AtOrigin { until } => until > now,
+            State::Unseen | State::Waiting => false,
+        };
+        self.due <= due && !known
+    }
 }
 
 impl Batch {
@@ -80,6 +104,13 @@ impl Batch {
         let result = result.map_err(|error| error.with_object(&*slot.path));
         let _ = self.out.send(Completion { tag: slot.tag, result }); // or nobody waits for it
         true
+    }
+
+    /// What of it is due by `due`, has not come, and is not known to be on its way from the origin: when it is due, its tag,
+    /// its bytes.
+    pub(crate) fn waited_for(&self, due: Tick, now: Instant) -> impl Iterator<Item = (Tick, u32, u64)> {
+        let slots = (0..).zip(&self.slots).filter(move |(_, slot)| slot.is_waited_for(due, now));
+        slots.map(|(tag, slot)| (slot.due, tag, u64::from(slot.length)))
     }
 
     fn answer_all(&mut self, error: &TierError) {

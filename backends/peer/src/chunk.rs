@@ -63,6 +63,11 @@ impl Chunk {
         silent.fold(0, |sum, slot| sum.saturating_add(slot.length))
     }
 
+    /// Those that are being read.
+    pub(crate) fn reading(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().filter(|slot| slot.state == State::Reading).map(|slot| slot.tag)
+    }
+
     /// One is no longer wanted; says how many bytes no longer count as silent.
     pub(crate) fn forget(&mut self, tag: u32) -> u64 {
         let Some(place) = self.slots.iter().position(|slot| slot.tag == tag) else { return 0 };

@@ -32,7 +32,7 @@ pub struct Tally {
     pub got: u64,
     /// Their bytes.
     pub got_bytes: u64,
-    /// Samples that were given up because nothing was said of them in time.
+    /// Samples that were given up because they did not come in time, or nothing was said of them.
     pub late: u64,
     /// Samples that were given up because their rank fell silent or its connection ended.
     pub lost: u64,

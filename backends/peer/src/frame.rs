@@ -39,6 +39,9 @@ const ASK: usize = 28;
 /// Bytes of a message that goes with an error.
 pub const MOST_WORDS: usize = 1024;
 
+/// The status of samples that are on their way and are being read from the origin at this moment.
+pub const AT_ORIGIN: u8 = 1;
+
 const MAGIC: u32 = u32::from_le_bytes(*b"frd\x01");
 
 /// What a frame says.
@@ -49,7 +52,8 @@ pub enum Kind {
     Ask = 1,
     /// A sample, or why there is none.
     Answer = 2,
-    /// These samples are on their way: their tags, four bytes each.
+    /// These samples are on their way: their tags, four bytes each. With the status [`AT_ORIGIN`] they are being read from
+    /// the origin; else they wait for their turn, or for the cable.
     Reading = 3,
     /// Nothing to say; the connection lives.
     Alive = 4,
@@ -82,7 +86,7 @@ impl Kind {
 pub struct Header {
     /// What the frame says.
     pub kind: Kind,
-    /// Of an answer: 0, or why there is none ([`status_of`]).
+    /// Of an answer: 0, or why there is none ([`status_of`]). Of samples that are on their way: 0 or [`AT_ORIGIN`].
     pub status: u8,
     /// The job, as in the handshake.
     pub job: u64,

@@ -14,6 +14,7 @@
 //! | a rank that says nothing at all | 0.65 s | all that it was asked fails |
 //! | a rank that says nothing of one sample | 1 s | that sample fails |
 //! | a sample that is said to be on its way | 30 s | that sample fails |
+//! | a sample that the trainer waits for, unless its owner reads it from the origin | what the trainer may wait | that sample fails |
 //! | a rank that does not take what it asked for | 10 s | its connection is closed |
 //! | a new connection after one failed | 0.05 s, doubling to 0.5 s | until then what is asked fails at once |
 //!
@@ -41,6 +42,7 @@ mod input;
 pub mod meet;
 mod network;
 mod output;
+mod pace;
 mod peer_tier;
 mod remote;
 mod server;

@@ -72,6 +72,19 @@ impl<T> Output<T> {
         }
     }
 
+    /// Lets go of all frames of which no byte has left and what they hold is `unwanted`.
+    pub(crate) fn discard(&mut self, mut unwanted: impl FnMut(&T) -> bool) {
+        let mut begun = self.left > 0;
+        let waiting = &mut self.waiting;
+        self.frames.retain(|frame| {
+            let keep = std::mem::take(&mut begun) || !unwanted(&frame.held);
+            if !keep {
+                *waiting -= HEADER + frame.payload.len();
+            }
+            keep
+        });
+    }
+
     /// What the frames that wait hold, first to last.
     pub(crate) fn held(&mut self) -> impl Iterator<Item = &mut T> {
         self.frames.iter_mut().map(|frame| &mut frame.held)

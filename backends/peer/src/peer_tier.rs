@@ -1,8 +1,10 @@
 //! A store of another node or rank, as a tier.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierError, TierProfile};
+use foreread_types::Tick;
 use futures::{StreamExt, stream};
 
 use crate::Remote;
@@ -25,6 +27,11 @@ impl PeerTier {
     /// The ranks that it asks.
     pub fn remotes(&self) -> &[Arc<Remote>] {
         &self.remotes
+    }
+
+    /// As [`Peers::hurry`](foreread_tier::Peers::hurry), of what this store was asked for.
+    pub fn hurry(&self, due: Tick, within: Duration) {
+        self.remotes.iter().for_each(|remote| remote.hurry(due, within));
     }
 }
 

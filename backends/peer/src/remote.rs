@@ -14,7 +14,7 @@ use std::task::{Context as Task, Poll};
 use std::time::Duration;
 
 use foreread_tier::{Buffers, Completion, Completions, Context, ErrorKind, ReadRequest, TierError};
-use foreread_types::Rank;
+use foreread_types::{Rank, Tick};
 use futures::StreamExt;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -137,6 +137,13 @@ impl Remote {
     /// Whether asking it now fails at once.
     pub fn is_down(&self) -> bool {
         matches!(self.0.state().link, Link::Down { until, .. } if Instant::now() < until)
+    }
+
+    /// The trainer waits for what is due by `due`.
+    pub(crate) fn hurry(&self, due: Tick, within: Duration) {
+        if let Link::Some(link) = &self.0.state().link {
+            let _ = link.send(Command::Hurry { due, within }); // nothing is asked where the task is gone
+        }
     }
 
     /// Asks for samples.

@@ -15,7 +15,10 @@
 //!
 //! Who asks must know that this end lives although it has nothing to say yet, so while something is open a frame leaves
 //! every [`ALIVE`]. Questions that had to wait here, and answers that wait for the cable, are said to be on their way after
-//! [`TELL`]; such words go before the answers that wait.
+//! [`TELL`]; what the engine reads from the origin is said to be so at once, and again every [`TELL`] as long as it is true,
+//! because only that is worth waiting for where a trainer waits. Such words go before the answers that wait, and no new ones
+//! are said while earlier ones have not left: who does not listen makes nothing grow. What is cancelled does not leave any
+//! more, unless it has begun to.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -36,7 +39,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::chunk::{Chunk, Event, Said, Slot, State};
 use crate::counters::count;
-use crate::frame::{Ask, Header, Kind, MOST_WORDS, decode_tags, encode_tags, status_of};
+use crate::frame::{
+    AT_ORIGIN, Ask, Header, Kind, MOST_ASKED, MOST_WORDS, decode_tags, encode_tags, status_of,
+};
 use crate::input::Input;
 use crate::output::Output;
 use crate::server::Shared;
@@ -64,18 +69,38 @@ const CHUNK: (u64, usize) = (1 << 20, 64);
 type Room = Option<OwnedSemaphorePermit>;
 
 /// What a frame that waits to leave has.
-#[derive(Default)]
-struct Held {
-    /// Its part of the budget.
-    _room: Room,
-    /// The sample that is in it and since when it waits, until it was said to be on its way.
-    untold: Option<(Instant, u64, u32)>,
+enum Held {
+    Answer {
+        /// Its part of the budget.
+        _room: Room,
+        request: u64,
+        tag: u32,
+        /// Since when it waits, until it was said to be on its way.
+        untold: Option<Instant>,
+    },
+    /// That samples are on their way.
+    Word,
+    Alive,
 }
 
 impl Held {
     fn answer(header: &Header, room: Room) -> Self {
-        Self { _room: room, untold: Some((Instant::now(), header.request, header.tag)) }
+        let Header { request, tag, .. } = *header;
+        Self::Answer { _room: room, request, tag, untold: Some(Instant::now()) }
     }
+
+    /// Whether it is an answer to these of a request, in order; to any of it where none is named.
+    fn is_of(&self, asked: u64, tags: &[u32]) -> bool {
+        match self {
+            Self::Answer { request, tag, .. } => *request == asked && names(tags, *tag),
+            Self::Word | Self::Alive => false,
+        }
+    }
+}
+
+/// Whether a list of tags, in order, names this one; an empty list names all.
+fn names(tags: &[u32], tag: u32) -> bool {
+    tags.is_empty() || tags.binary_search(&tag).is_ok()
 }
 
 /// The task of a connection.
@@ -93,8 +118,10 @@ pub(crate) struct Serving {
     started: SelectAll<Chunk>,
     /// Bytes that were started and of which nothing was said.
     silent: u64,
-    /// To be said to be on their way.
+    /// To be said to be on their way from the origin.
     reading: Vec<(u64, u32)>,
+    /// When that was last said again of all of which it is true.
+    renewed: Instant,
     /// An answer for which there is no room yet, and its turn.
     held: Option<(Header, Bytes, BoxFuture<'static, Room>)>,
     /// When something last left, or began to wait.
@@ -119,6 +146,7 @@ impl Serving {
             started: SelectAll::new(),
             silent: 0,
             reading: Vec::new(),
+            renewed: Instant::now(),
             held: None,
             sent: Instant::now(),
             look: Instant::now(),
@@ -174,7 +202,8 @@ impl Serving {
     fn take_in(&mut self, header: &Header, payload: &Bytes) -> Result<(), WireError> {
         let request = header.request;
         if header.kind == Kind::Cancel {
-            let tags: Vec<u32> = decode_tags(payload)?.collect();
+            let mut tags: Vec<u32> = decode_tags(payload)?.collect();
+            tags.sort_unstable();
             self.cancel(request, &tags);
             return Ok(());
         }
@@ -196,6 +225,9 @@ impl Serving {
     /// comes, but not for ever: whoever asks and cancels all the time must not make it grow.
     fn cancel(&mut self, request: u64, tags: &[u32]) {
         self.forget(request, tags);
+        self.output.discard(|held| held.is_of(request, tags));
+        let is_unwanted = |header: &Header| header.request == request && names(tags, header.tag);
+        drop(self.held.take_if(|(header, ..)| is_unwanted(header)));
         if self.queue.len() > 2 * self.open + CHUNK.1 {
             let is_open = |queued: &Queued| {
                 self.requests.get(&queued.request).is_some_and(|known| known.is_open(queued.tag))
@@ -316,7 +348,7 @@ impl Serving {
                 count(&self.shared.counters.refused, 1);
                 let words = Bytes::from(words_of(&error));
                 let header = Header { status: status_of(error.kind()), ..header };
-                self.output.push(header.over(&words), words, Held::default());
+                self.output.push(header.over(&words), words, Held::answer(&header, None));
             }
         }
     }
@@ -341,17 +373,37 @@ impl Serving {
         Header::new(kind, self.job(), request)
     }
 
+    /// Whether words are still to leave. They are the first that do.
+    fn words_wait(&mut self) -> bool {
+        self.output.held().take(2).any(|held| matches!(held, Held::Word))
+    }
+
+    /// Says what is on its way from the origin, as far as it still is.
     fn say_reading(&mut self) {
-        let mut reading = std::mem::take(&mut self.reading);
-        for of_one in reading.chunk_by(|one, other| one.0 == other.0) {
-            for part in of_one.chunks(crate::frame::MOST_ASKED) {
+        if self.reading.is_empty() {
+            return;
+        }
+        let wait = self.words_wait();
+        if wait && self.reading.len() <= 2 * self.open + CHUNK.1 {
+            return;
+        }
+        let requests = &self.requests;
+        self.reading.retain(|(request, tag)| requests.get(request).is_some_and(|known| known.is_open(*tag)));
+        if !wait {
+            let reading = std::mem::take(&mut self.reading);
+            self.say_on_their_way(reading, AT_ORIGIN);
+        }
+    }
+
+    fn say_on_their_way(&mut self, mut samples: Vec<(u64, u32)>, status: u8) {
+        samples.sort_unstable();
+        for of_one in samples.chunk_by(|one, other| one.0 == other.0) {
+            for part in of_one.chunks(MOST_ASKED) {
                 let tags = encode_tags(&part.iter().map(|(_, tag)| *tag).collect::<Vec<_>>());
-                let header = self.header(Kind::Reading, part[0].0);
-                self.output.push_early(header.over(&tags), tags, Held::default());
+                let header = Header { status, ..self.header(Kind::Reading, part[0].0) };
+                self.output.push_early(header.over(&tags), tags, Held::Word);
             }
         }
-        reading.clear();
-        self.reading = reading;
     }
 
     /// Says that this end lives, and what had to wait; finds out that the other end takes nothing. Afterwards the timer is
@@ -377,7 +429,7 @@ impl Serving {
             if due <= now {
                 if self.output.is_empty() {
                     let header = self.header(Kind::Alive, 0);
-                    self.output.push(header.over(&[]), Bytes::new(), Held::default());
+                    self.output.push(header.over(&[]), Bytes::new(), Held::Alive);
                 }
                 self.write(cx)?;
                 self.sent = now; // also where it did not leave: the kernel has what left before
@@ -397,14 +449,18 @@ impl Serving {
         }
     }
 
-    /// Says of what has waited here for long that it is on its way: of questions, and of answers that wait to leave.
+    /// Says of what has waited here for long that it is on its way: of questions, and of answers that wait to leave. Says
+    /// again what is being read from the origin.
     fn tell(&mut self, now: Instant) {
+        if self.words_wait() {
+            return;
+        }
+        let mut waiting: Vec<(u64, u32)> = Vec::new();
         for held in self.output.held() {
-            if let Some((since, request, tag)) = held.untold
-                && now.duration_since(since) >= TELL
+            if let Held::Answer { request, tag, untold, .. } = held
+                && untold.take_if(|since| now.duration_since(*since) >= TELL).is_some()
             {
-                held.untold = None;
-                self.reading.push((request, tag));
+                waiting.push((*request, *tag));
             }
         }
         let waits = |request: &Request| !request.told && now.duration_since(request.since) >= TELL;
@@ -412,13 +468,19 @@ impl Serving {
             for Reverse(queued) in &self.queue {
                 let known = self.requests.get(&queued.request);
                 if known.is_some_and(|known| waits(known) && known.is_open(queued.tag)) {
-                    self.reading.push((queued.request, queued.tag));
+                    waiting.push((queued.request, queued.tag));
                 }
             }
             self.requests.values_mut().filter(|request| waits(request)).for_each(|known| known.told = true);
         }
-        self.reading.sort_unstable();
+        if now.duration_since(self.renewed) >= TELL {
+            self.renewed = now;
+            self.reading.clear(); // they are among these
+            let chunks = self.started.iter();
+            self.reading.extend(chunks.flat_map(|chunk| chunk.reading().map(|tag| (chunk.request, tag))));
+        }
         self.say_reading();
+        self.say_on_their_way(waiting, 0);
     }
 }
 

@@ -28,6 +28,7 @@ use crate::core::{Action, Core, Event};
 use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::others::Others;
+use crate::patience::Patience;
 use crate::report::Taking;
 
 /// How many answers are taken in before the core may proceed.
@@ -67,6 +68,8 @@ pub(crate) struct Driver {
     pub(crate) blocks: Blocks,
     pub(crate) block_budget: Budget,
     pub(crate) singly: Vec<Waiting>,
+    /// How long the trainer has been waiting, where other ranks may be the reason.
+    pub(crate) patience: Patience,
     pub(crate) ended: bool,
 }
 
@@ -175,6 +178,7 @@ impl Driver {
                     }
                 }
                 () = self.handover.changed() => {}
+                () = self.patience.late() => events.push(Event::Late),
             }
         }
     }
@@ -187,8 +191,14 @@ impl Driver {
         }
         events.extend((0..told.taken).map(|_| Event::Taken));
         events.extend(told.reach.map(|bytes| Event::Reach { bytes }));
+        if told.taken > 0 {
+            self.patience.end();
+        }
         if told.asked {
             events.push(Event::Asked);
+            if self.others.is_some() {
+                self.patience.begin();
+            }
         }
         for _ in 0..GATHER {
             match self.reads.next().now_or_never().flatten() {
@@ -299,6 +309,11 @@ impl Driver {
                 Err(error) => self.unread(tick, key, error, events),
             },
             Action::Ask { tick, key, store } => self.ask(tick, key, store, turn, events),
+            Action::Hurry { due } => {
+                if let Some(others) = &self.others {
+                    others.peers.hurry(due, self.patience.left());
+                }
+            }
             Action::Read { tick, key } => match self.locate(key) {
                 // Nothing lies between two bytes of an object, and nobody is asked for it.
                 Ok((_, Span::Range(range))) if range.is_empty() => {

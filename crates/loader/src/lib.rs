@@ -21,6 +21,7 @@ mod keeper;
 mod loader;
 mod others;
 mod pace;
+mod patience;
 mod report;
 mod serving;
 

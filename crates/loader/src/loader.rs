@@ -24,6 +24,7 @@ use crate::handover::Handover;
 use crate::keeper::{Keeper, KeptOrigin};
 use crate::others::Others;
 use crate::pace::LookAhead;
+use crate::patience::Patience;
 use crate::report::{RunReport, Source};
 use crate::serving::Serving;
 
@@ -118,6 +119,7 @@ impl Loader {
             blocks,
             block_budget,
             singly: Vec::new(),
+            patience: Patience::default(),
             ended: false,
         };
         let span = tracing::info_span!("foreread.run", rank = run.rank().0, world_size = run.world_size());

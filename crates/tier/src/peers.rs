@@ -5,9 +5,14 @@
 //! what it has to read for others. An answer that must come from the origin first says so at once
 //! ([`Served::Reading`]): that an owner is slow and that it is gone look alike from outside, and only the second is a
 //! reason to read the sample oneself. The price is a few bytes on the wire for each sample that is not there yet.
+//!
+//! How long a sample is worth waiting for, only the asker's engine knows: one that is needed in a minute may take its time
+//! on a slow link, and the same link must not hold up a trainer. So the engine says when its trainer waits
+//! ([`Peers::hurry`]), and whoever knows the links decides what of it will not come in time.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use foreread_types::{Rank, SampleKey, StoreId, Tick};
 use futures::stream::BoxStream;
@@ -59,6 +64,12 @@ pub trait Peers: Debug + Send + Sync + 'static {
     /// What `store` holds, read by asking a rank that uses it; `None` for this rank's own store and for one that
     /// nobody uses. Requests need their key, and nothing of the object but its length.
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>>;
+
+    /// The trainer waits, and should have what is due by `due` within `within`. What was asked of others, is due by then and
+    /// is not going to come in time fails now, as [`ErrorKind::Transient`](crate::ErrorKind::Transient), so that it is read
+    /// elsewhere; but not what its owner is reading from the origin at this moment, which reading it a second time would
+    /// not bring sooner. Returns at once; is said again as long as the trainer waits.
+    fn hurry(&self, due: Tick, within: Duration);
 
     /// Answers what others ask from now on. Until then their questions wait; when `source` is gone, they are told that nothing
     /// is held.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{Context, Peers, Serve, Tier};
-use foreread_types::{Rank, StoreId};
+use foreread_types::{Rank, StoreId, Tick};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -323,6 +323,10 @@ impl Peers for Group {
             Arc::new(PeerTier::new(remotes))
         });
         Some(Arc::clone(tier) as Arc<dyn Tier>)
+    }
+
+    fn hurry(&self, due: Tick, within: Duration) {
+        lock(&self.tiers).values().for_each(|tier| tier.hurry(due, within));
     }
 
     fn serve(&self, source: Weak<dyn Serve>) {

@@ -6,4 +6,5 @@ mod budgets;
 mod contents;
 mod encrypted;
 mod hostile;
+mod hurrying;
 mod support;

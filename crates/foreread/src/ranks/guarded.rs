@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use foreread_layers::{Breaker, BreakerPolicy};
 use foreread_peer::meet::Group;
 use foreread_tier::{Peers, Serve, Tier};
-use foreread_types::{Rank, StoreId};
+use foreread_types::{Rank, StoreId, Tick};
 
 /// A group whose ranks are asked through breakers.
 #[derive(Debug)]
@@ -44,6 +45,10 @@ impl Peers for Guarded {
         let breaker = Breaker::new(asked, BreakerPolicy::default(), format!("rank {store}"), seed);
         let breaker = breakers.entry(store).or_insert(Arc::new(breaker));
         Some(Arc::clone(breaker) as Arc<dyn Tier>)
+    }
+
+    fn hurry(&self, due: Tick, within: Duration) {
+        self.group.hurry(due, within);
     }
 
     fn serve(&self, source: Weak<dyn Serve>) {

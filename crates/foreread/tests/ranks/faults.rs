@@ -23,11 +23,11 @@ const CASES: u64 = 1000;
 /// The longest that a trainer may wait for a batch.
 const STALL: Duration = Duration::from_secs(2);
 
-/// Samples up to this size are larger than what may be under way on a connection.
+/// Samples up to this size are larger than what may be under way on a connection ...
 const LARGE: u64 = 200_000;
 
-/// The most that a connection is delayed where they are.
-const SLOW: Duration = Duration::from_millis(100);
+/// ... and of such there are few: on a slow link each takes seconds.
+const HUGE: u64 = 2_000_000;
 
 /// How long it may take, after all have what they want, until all have left.
 const FAREWELL: Duration = Duration::from_secs(60);
@@ -63,8 +63,11 @@ impl Case {
     fn new(number: u64) -> Self {
         let draw = &mut Draw::of(number);
         let ranks = 3 + draw.below(3) as u32;
-        let most = if draw.below(4) == 0 { LARGE } else { 1 + draw.below(3000) };
-        let samples = 40 + draw.below(360);
+        let (most, samples) = match draw.below(16) {
+            0 => (HUGE, 20 + draw.below(20)),
+            1..5 => (LARGE, 40 + draw.below(360)),
+            _ => (1 + draw.below(3000), 40 + draw.below(360)),
+        };
         let sizes: Vec<u64> = (0..samples).map(|_| draw.below(most)).collect();
         let bytes: u64 = sizes.iter().sum();
         let objects = sizes.iter().enumerate().map(|(id, size)| (format!("{:02}/{id:04}", id / 50), *size));
@@ -87,7 +90,7 @@ impl Case {
         let whole = Duration::from_millis(2_000 + draw.below(60_000));
         let pace = whole / steps as u32;
         let pace = (0..ranks).map(|_| pace.mul_f64(0.5 + draw.below(100) as f64 / 100.0)).collect();
-        let faults = faults(draw, ranks, most == LARGE, whole);
+        let faults = faults(draw, ranks, whole);
         let origin = FakeOrigin::new(objects).with_seed(number).with_latency(latency);
         let network = foreread::peer::Simulated::new(number);
         Self { job: Job { network, origin, config, memory }, pace, faults }
@@ -95,7 +98,7 @@ impl Case {
 }
 
 /// What goes wrong in a run that takes about `whole`; in one of six, nothing.
-fn faults(draw: &mut Draw, ranks: u32, large: bool, whole: Duration) -> Vec<(Duration, Fault)> {
+fn faults(draw: &mut Draw, ranks: u32, whole: Duration) -> Vec<(Duration, Fault)> {
     let mut all = Vec::new();
     let mut first_lives = true;
     for _ in 0..draw.below(6) {
@@ -115,8 +118,7 @@ fn faults(draw: &mut Draw, ranks: u32, large: bool, whole: Duration) -> Vec<(Dur
             3 => {
                 let delay = Duration::from_millis(1 << draw.below(12));
                 all.extend([
-                    // What a slow link takes for samples that are large is waited for.
-                    (at, Fault::Delay(one, other, if large { delay.min(SLOW) } else { delay })),
+                    (at, Fault::Delay(one, other, delay)),
                     (end, Fault::Delay(one, other, Duration::ZERO)),
                 ]);
             }

@@ -9,4 +9,5 @@ mod fakes;
 mod faults;
 mod resume;
 mod rig;
+mod slow;
 mod thousand;

@@ -42,6 +42,8 @@ pub enum Event {
     },
     /// The trainer asks for the next batch and it is not there.
     Asked,
+    /// The trainer has waited long for the next batch. May be told again and again.
+    Late,
     /// The trainer has taken the next batch.
     Taken,
     /// Everything that is known has been told; reads for which there is room may be issued. Kept apart from the other
@@ -90,6 +92,12 @@ pub enum Action {
         tick: Tick,
         /// The sample.
         key: SampleKey,
+    },
+    /// The trainer waits for samples that other ranks were asked for, all of them due by this use. No answer; but asks that
+    /// will not be answered in time should fail.
+    Hurry {
+        /// The last use that the trainer waits for.
+        due: Tick,
     },
     /// Put the sample that is at hand for `tick` into the cache at `level`, if there is room. No answer.
     Store {

@@ -31,7 +31,8 @@
 //! is cached: the cache is asked, so a lost sample costs one read and nothing else.
 //!
 //! Where ranks work together, a sample that another rank owns is asked for there, after the own caches (which may have a
-//! second copy) and before the origin, which it is read from where the owner does not give it.
+//! second copy) and before the origin, which it is read from where the owner does not give it. How long an owner may take
+//! is not decided here, but that the trainer waits for it is said ([`Action::Hurry`]).
 
 mod event;
 mod upcoming;
@@ -169,6 +170,7 @@ impl Core {
             Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
             Event::Reach { bytes } => self.reach = bytes.min(self.config.look_ahead),
             Event::Asked => self.asked = true,
+            Event::Late => self.late(actions),
             Event::Taken => self.taken(),
             Event::Proceed => self.proceed(actions),
         }
@@ -339,6 +341,16 @@ impl Core {
         self.asked = false;
         self.last_taken = batch.bytes;
         self.span = self.span.saturating_sub(batch.bytes + batch.ticks * SLOT_BYTES);
+    }
+
+    /// The trainer waits long: whoever was asked for a sample of the next batch should answer, or another be asked.
+    fn late(&mut self, actions: &mut Vec<Action>) {
+        let Some(batch) = self.batches.front().filter(|_| self.handed == 0) else { return };
+        let mut uses = (batch.first.0..batch.first.0 + batch.ticks).map(Tick).rev();
+        let is_asked = |tick: &Tick| self.window.get(*tick).is_some_and(|slot| slot.state == State::Asking);
+        if let Some(due) = uses.find(is_asked) {
+            actions.push(Action::Hurry { due });
+        }
     }
 
     // ---- going ahead ----

@@ -90,6 +90,8 @@ pub struct World<'a> {
     warm: u64,
     /// Uses whose sample's owner was asked and did not deliver.
     refused: HashSet<u64>,
+    /// The use up to which the trainer was last said to wait for other ranks.
+    hurried: Option<Tick>,
     /// Samples that a cache had and did not deliver.
     undelivered: HashSet<SampleKey>,
     /// The last use of each sample that something was done for.
@@ -132,6 +134,7 @@ impl<'a> World<'a> {
             stored: HashMap::new(),
             warm: 0,
             refused: HashSet::new(),
+            hurried: None,
             undelivered: HashSet::new(),
             latest: HashMap::new(),
             state: scenario.seed,
@@ -195,6 +198,7 @@ impl<'a> World<'a> {
                 self.answer(at)
             }
             0..13 => self.proceed(),
+            13 if self.waiting && self.asked => self.be_late(),
             13..15 => self.tell_trainer(),
             15..19 => {
                 self.train();
@@ -247,6 +251,22 @@ impl<'a> World<'a> {
             self.asked = true;
             self.tell(Event::Asked)?;
         }
+        Ok(())
+    }
+
+    /// The trainer waits long: others are hurried if, and only if, they were asked for something that it waits for.
+    fn be_late(&mut self) -> Checked {
+        self.tell(Event::Late)?;
+        let hurried = self.hurried.take();
+        // Of the batch that ends the run, the model knows nothing.
+        let Some(batch) = self.model.batches.get(self.handed) else { return Ok(()) };
+        let range = batch.first..batch.first + batch.keys.len() as u64;
+        let asked = self.questions.iter().filter_map(|question| match question {
+            Question::Ask { tick, .. } if range.contains(&tick.0) => Some(*tick),
+            _ => None,
+        });
+        let last = asked.max().filter(|_| self.untold.taken == 0 && self.queue.is_empty());
+        prop_assert_eq!(hurried, last, "for a trainer that waits for {:?}", range);
         Ok(())
     }
 
@@ -461,6 +481,7 @@ impl<'a> World<'a> {
                 self.latest.insert(sample.key, to.0);
                 self.hold(to, sample, Source::Memory)?;
             }
+            Action::Hurry { due } => self.hurried = Some(due),
             Action::Hand { pass, index, first, ticks, taking } => {
                 self.hand((pass, index, first.0, ticks), taking)?
             }

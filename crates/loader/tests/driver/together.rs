@@ -1,6 +1,7 @@
 //! Ranks whose caches are one: what each reads, from whom, and what happens when one of them does not answer.
 
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
 
 use foreread_dataset::Catalog;
 use foreread_loader::{BlockTable, Dataset, Loader, LocalDeal, OnError, Others, Parts, Source};
@@ -12,7 +13,7 @@ use foreread_tier::{
     TierProfile,
 };
 use foreread_tier_testing::FakeOrigin;
-use foreread_types::{DatasetId, Rank, SampleId, StoreId};
+use foreread_types::{DatasetId, Rank, SampleId, StoreId, Tick};
 use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
 
@@ -24,7 +25,11 @@ struct Switchboard {
     serving: Vec<OnceLock<Weak<dyn Serve>>>,
     /// Ranks that answer nothing, and since which of their requests.
     deaf: Mutex<Vec<u32>>,
+    /// How long answers take.
+    slow: Mutex<Duration>,
     asked: Mutex<Vec<(Rank, u32)>>,
+    /// Who said until when which of its asks should be answered.
+    hurried: Mutex<Vec<(Rank, Tick, Duration)>>,
 }
 
 #[derive(Debug)]
@@ -52,6 +57,10 @@ impl Peers for Line {
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>> {
         let asking = Asking { board: Arc::clone(&self.board), from: self.rank, to: store.0 };
         (store.0 != self.rank.0).then(|| Arc::new(asking) as Arc<dyn Tier>)
+    }
+
+    fn hurry(&self, due: Tick, within: Duration) {
+        self.board.hurried.lock().unwrap().push((self.rank, due, within));
     }
 
     fn serve(&self, source: Weak<dyn Serve>) {
@@ -87,7 +96,9 @@ impl Tier for Asking {
                 Served::Reading { .. } => None,
             }
         };
-        answers.filter_map(done).boxed()
+        let slow = *self.board.slow.lock().unwrap();
+        let slow = futures::stream::once(tokio::time::sleep(slow)).filter_map(|()| std::future::ready(None));
+        slow.chain(answers.filter_map(done)).boxed()
     }
 }
 
@@ -232,6 +243,37 @@ async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
     }
 }
 
+/// Others are told what the trainer waits for when it has waited for a second, and again until it has it; not what it does
+/// not wait for, nor before.
+#[tokio::test(start_paused = true)]
+async fn others_are_hurried_while_a_trainer_waits_for_them() {
+    let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING, Ownership::FirstReader);
+    let mut loaders = job.all();
+    *job.board.slow.lock().unwrap() = Duration::from_millis(900);
+    // The first epoch reads what it owns; the second asks.
+    let (ahead, mut steps) = (loaders[0].run().passes().next().unwrap().batches, 0);
+    while steps < ahead {
+        next(&mut loaders[0]).await.unwrap().unwrap();
+        next(&mut loaders[1]).await.unwrap().unwrap();
+        steps += 1;
+    }
+    assert_eq!(*job.board.hurried.lock().unwrap(), [], "nobody has waited for a second");
+    *job.board.slow.lock().unwrap() = Duration::from_millis(1850);
+    while let Some(batch) = next(&mut loaders[0]).await {
+        batch.unwrap();
+    }
+    let hurried = job.board.hurried.lock().unwrap().clone();
+    assert!(!hurried.is_empty());
+    assert!(hurried.iter().all(|(rank, ..)| *rank == Rank(0)), "{hurried:?}");
+    let batches: std::collections::BTreeSet<u64> = hurried.iter().map(|(_, due, _)| due.0 / 8).collect();
+    for batch in batches {
+        let of_batch = hurried.iter().filter(|(_, due, _)| due.0 / 8 == batch);
+        let left: Vec<_> = of_batch.map(|(.., left)| left.as_millis()).collect();
+        let most = [600, 500, 400, 300, 200, 100, 0, 0, 0];
+        assert!(most.starts_with(&left), "batch {batch}: {left:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_rank_that_ends_early_stops_nobody() {
     let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2, Ownership::FirstReader);
@@ -282,7 +324,7 @@ async fn a_sample_that_several_want_at_once_is_read_once() {
         .map(|id| Asked {
             tag: id as u32,
             key: foreread_types::SampleKey::new(DatasetId(0), SampleId(id)),
-            due: foreread_types::Tick(id),
+            due: Tick(id),
         })
         .collect();
     let streams: Vec<_> = (0..3).map(|_| serving.serve(Rank(1), asked.clone())).collect();

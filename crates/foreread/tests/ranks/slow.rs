@@ -1,0 +1,100 @@
+//! What is slow and works: an origin, a link, and ranks that wait for them.
+
+use std::time::Duration;
+
+use foreread::peer::Simulated;
+use foreread::{Config, Loader};
+use foreread_tier_testing::FakeOrigin;
+use futures::StreamExt;
+use tokio::time::Instant;
+
+use crate::rig::{Job, host, runtime};
+
+/// Ranks that keep all samples together.
+fn job(ranks: u32, batch_size: u64, samples: u64, bytes: u64, latency: Duration) -> Job {
+    let mut config = Config::default();
+    (config.world_size, config.batch_size, config.epochs) = (ranks, batch_size, 3);
+    config.look_ahead = 4 * batch_size * bytes;
+    let memory = vec![2 * samples * bytes; ranks as usize];
+    let origin = FakeOrigin::uniform(samples, bytes).with_latency(latency);
+    Job { network: Simulated::new(1), origin, config, memory }
+}
+
+/// Takes all that is left; the longest wait for a batch.
+async fn train(job: &Job, loader: &mut Loader) -> Duration {
+    let mut waited = Duration::ZERO;
+    loop {
+        let asked = Instant::now();
+        let Some(batch) = loader.next().await else { return waited };
+        waited = waited.max(asked.elapsed());
+        for (id, bytes) in batch.unwrap().iter() {
+            assert_eq!(*bytes, job.origin.expected(id), "sample {id}");
+        }
+    }
+}
+
+/// All ranks to their ends: the longest wait of each, and how many samples it gave up that others were asked for.
+async fn run(job: &Job) -> Vec<(Duration, u64)> {
+    let ranks = job.start(None).await.into_iter().map(|mut loader| {
+        let job = job.clone();
+        tokio::spawn(async move {
+            let waited = train(&job, &mut loader).await;
+            loader.leave_async(Duration::from_secs(60)).await;
+            let peers = loader.report().peers.unwrap();
+            (waited, peers.late + peers.lost)
+        })
+    });
+    let ranks: Vec<_> = ranks.collect();
+    let mut fared = Vec::new();
+    for rank in ranks {
+        fared.push(rank.await.unwrap());
+    }
+    fared
+}
+
+#[test]
+fn owners_that_wait_for_the_origin_are_waited_for() {
+    runtime().block_on(async {
+        let job = job(3, 4, 60, 1000, Duration::from_secs(5));
+        let fared = run(&job).await;
+        assert!(
+            fared.iter().all(|(waited, late)| *waited >= Duration::from_secs(5) && *late == 0),
+            "{fared:?}"
+        );
+        // And where it answers few at a time, so that most reads wait in queues for longer than that.
+        let origin = FakeOrigin::uniform(60, 1000).with_latency(Duration::from_secs(1)).with_parallelism(4);
+        let job = Job { network: Simulated::new(2), origin, ..job };
+        let fared = run(&job).await;
+        assert!(
+            fared.iter().all(|(waited, late)| *waited >= Duration::from_secs(3) && *late == 0),
+            "{fared:?}"
+        );
+    });
+}
+
+/// Every batch takes over a second at the full speed of the links, which is as they are.
+#[test]
+fn batches_that_take_long_at_full_speed_come_from_ranks() {
+    runtime().block_on(async {
+        let job = job(2, 60, 240, 200_000, Duration::from_millis(1));
+        job.network.delay(&host(0), &host(1), Duration::from_millis(11));
+        // 6 MB of 12 MB come from the other, at 6 MB/s.
+        let fared = run(&job).await;
+        let expected =
+            |(waited, late): &(Duration, u64)| (1000..1700).contains(&waited.as_millis()) && *late == 0;
+        assert!(fared.iter().all(expected), "{fared:?}");
+        assert_eq!(job.origin.counts().tally().requests, 240, "each sample once");
+    });
+}
+
+/// 1.3 MB/s, for samples of 2 MB.
+#[test]
+fn a_link_that_grows_slow_holds_up_nobody_for_two_seconds() {
+    runtime().block_on(async {
+        let job = job(3, 4, 60, 2_000_000, Duration::from_millis(5));
+        job.network.delay(&host(0), &host(1), Duration::from_millis(50));
+        let fared = run(&job).await;
+        assert!(fared.iter().all(|(waited, _)| *waited <= Duration::from_secs(2)), "{fared:?}");
+        assert!(fared[0].1 > 0 && fared[2].1 == 0, "whose link is as it was gives up nothing: {fared:?}");
+    });
+}

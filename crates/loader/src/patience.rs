@@ -1,0 +1,117 @@
+//! How long a trainer waits for other ranks.
+//!
+//! A rank that is asked for a sample may have good reasons to take long, and ahead of its use nobody minds. When the trainer
+//! waits it does matter: after [`LONG`] the asks that stand in the way are looked at every [`LOOK`], and those that will not
+//! be answered by [`MOST`] fail, so that what is left of two seconds is enough to read the samples elsewhere. Only time in
+//! which this process ran counts: one that was stopped finds the answers that came meanwhile when it goes on. The price is a
+//! timer that rings ten times a second while the trainer waits.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// A trainer that has waited for so long has waited long.
+pub(crate) const LONG: Duration = Duration::from_secs(1);
+
+/// Within so much time other ranks should have answered, from when the trainer began to wait.
+pub(crate) const MOST: Duration = Duration::from_millis(1600);
+
+/// How often is looked.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The trainer's wait, if it waits.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    waits: Option<Wait>,
+    /// Kept, because waits begin and end all the time.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+#[derive(Debug)]
+struct Wait {
+    looked: Instant,
+    waited: Duration,
+}
+
+impl Patience {
+    /// The trainer begins to wait.
+    pub(crate) fn begin(&mut self) {
+        self.waits = Some(Wait { looked: Instant::now(), waited: Duration::ZERO });
+    }
+
+    /// It has what it waited for.
+    pub(crate) fn end(&mut self) {
+        self.waits = None;
+    }
+
+    /// What is left of the time in which others should have answered.
+    pub(crate) fn left(&self) -> Duration {
+        MOST.saturating_sub(self.waits.as_ref().map_or(Duration::ZERO, |wait| wait.waited))
+    }
+
+    /// Rings when the trainer has waited long, and again every [`LOOK`] as long as it does.
+    pub(crate) async fn late(&mut self) {
+        std::future::poll_fn(|cx| self.poll_late(cx)).await;
+    }
+
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let Some(wait) = &mut self.waits else { return Poll::Pending };
+            let next = wait.looked + LOOK;
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
+            // One that rings earlier, for a wait that is over, is let ring.
+            if timer.is_elapsed() || timer.deadline() > next {
+                timer.as_mut().reset(next);
+            }
+            ready!(Future::poll(timer.as_mut(), cx));
+            let now = Instant::now();
+            if now < next {
+                continue;
+            }
+            wait.waited += now.duration_since(wait.looked).min(2 * LOOK);
+            wait.looked = now;
+            if wait.waited >= LONG {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_rings_after_a_second_of_waiting_and_no_longer_than_the_trainer_waits() {
+        let mut patience = Patience::default();
+        assert!(timeout(10 * LONG, patience.late()).await.is_err());
+        for _ in 0..5 {
+            patience.begin();
+            assert!(timeout(LONG - LOOK / 2, patience.late()).await.is_err());
+            patience.end();
+        }
+        patience.begin();
+        let began = Instant::now();
+        for (rung, left) in [600, 500, 400, 300, 200, 100, 0, 0].into_iter().enumerate() {
+            patience.late().await;
+            assert_eq!(began.elapsed(), LONG + LOOK * rung as u32);
+            assert_eq!(patience.left(), Duration::from_millis(left));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_the_process_stood_still_does_not_count() {
+        let mut patience = Patience::default();
+        patience.begin();
+        assert!(timeout(LONG / 2, patience.late()).await.is_err());
+        advance(20 * LONG).await;
+        let went_on = Instant::now();
+        patience.late().await;
+        assert!(went_on.elapsed() >= LONG / 2 - 2 * LOOK, "{:?}", went_on.elapsed());
+        assert!(patience.left() > Duration::ZERO);
+    }
+}

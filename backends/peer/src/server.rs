@@ -253,7 +253,12 @@ async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shar
             tracing::warn!(from, %error, "refused a connection");
             return;
         }
-        Err(error) => return shared.stranger(&from, &error),
+        Err(error) => {
+            if error.kind() == WireErrorKind::OtherToken {
+                shared.counters.note_other_token(format!("somebody at {from}: {error}"));
+            }
+            return shared.stranger(&from, &error);
+        }
     };
     match greeting.purpose {
         Purpose::Samples => {

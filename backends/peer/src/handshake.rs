@@ -212,7 +212,7 @@ pub async fn ask(
 }
 
 /// The answerer's side of the handshake, within [`PATIENCE`] if the caller bounds it so. `wanted` says what this end
-/// takes; `spoke` is set when a hello has come.
+/// takes; `spoke` is set when a hello has come that names this job.
 ///
 /// # Errors
 /// If the other end does not prove itself, is of another job or version, wants what is not wanted, or breaks off.
@@ -232,7 +232,10 @@ pub async fn answer(
     let mut hello = [0; HELLO];
     hello[..4].copy_from_slice(&first);
     hello[4..].copy_from_slice(&read::<{ HELLO - 4 }>(&mut stream).await?);
-    spoke.store(true, Relaxed);
+    let mut job = [0; 8];
+    job.copy_from_slice(&hello[12..20]);
+    let is_ours = u64::from_le_bytes(job) == identity.job;
+    spoke.store(is_ours, Relaxed);
     let mut challenge = [0; CHALLENGE];
     challenge[..4].copy_from_slice(&MAGIC);
     challenge[4] = VERSION;
@@ -244,9 +247,6 @@ pub async fn answer(
     let proof: [u8; PROOF] = read(&mut stream).await?;
     let transcript = Transcript { token: &identity.token, hello, challenge };
     let rank = Rank(u32::from_le_bytes([hello[8], hello[9], hello[10], hello[11]]));
-    let mut job = [0; 8];
-    job.copy_from_slice(&hello[12..20]);
-    let is_ours = u64::from_le_bytes(job) == identity.job;
     let purpose = Purpose::of(hello[5]).filter(|purpose| wanted(*purpose));
     if !transcript.proves("asker", &[], &proof)? {
         if !is_ours || purpose != Some(Purpose::Meeting) {
@@ -443,6 +443,7 @@ mod tests {
         let mut hello = [0; HELLO];
         hello[..4].copy_from_slice(&MAGIC);
         hello[4] = 9;
+        hello[12..20].copy_from_slice(&7u64.to_le_bytes());
         ours.write_all(&hello).await.unwrap();
         let spoke = AtomicBool::new(false);
         let answerer = identity(5, 7, TOKEN);

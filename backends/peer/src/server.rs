@@ -6,6 +6,7 @@
 //! one line a minute.
 
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -245,12 +246,18 @@ async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shar
             Err(WireError::new(WireErrorKind::Late, "it said nothing, and others came"))
         }
     };
+    let spoke = place.spoke.load(Relaxed);
     drop(place);
     let (stream, greeting) = match answered {
         Ok(answered) => answered,
         // Who got so far knows the token: a mix-up, which its own end is told of as well.
         Err(error) if matches!(error.kind(), WireErrorKind::OtherJob | WireErrorKind::Unwanted) => {
             tracing::warn!(from, %error, "refused a connection");
+            return;
+        }
+        // Most likely a rank that has died or is cut off; it is no news that somebody's handshake broke off.
+        Err(error) if spoke && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {
+            tracing::debug!(from, %error, "a handshake was not finished");
             return;
         }
         Err(error) => {

@@ -4,7 +4,7 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;
 
-use foreread_dataset::{CATALOG_NAME, Catalog, Format, IndexOptions, Progress};
+use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, Progress};
 use foreread_layers::{AdaptivePolicy, Limit, Meter, Stack, Throttle};
 use foreread_tier::{Context, OpenOptions, OriginTier};
 
@@ -186,7 +186,7 @@ async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {
     if !Catalog::is_catalog_file(path) {
         let message =
             format!("{} is neither a directory nor a catalog made by `foreread index`", path.display());
-        return Err(Error::new(ErrorKind::Dataset, message));
+        return Err(Error::dataset(DatasetErrorKind::NotACatalog, message));
     }
     let path = path.to_owned();
     let opened = context.runtime.spawn_blocking(move || Catalog::open(path)).await;

@@ -17,11 +17,13 @@ mod here;
 mod json;
 mod loader;
 mod logs;
+mod metrics;
 mod outlooks;
 mod sample;
 mod settings;
 mod source;
 mod waiting;
+mod watch;
 
 pub use batch::Batch;
 pub use catalog::Catalog;
@@ -39,6 +41,8 @@ mod _native {
 
     #[pymodule_export]
     use super::catalog::index;
+    #[pymodule_export]
+    use super::metrics::{enable_metrics, render_metrics};
     #[pymodule_export]
     use super::outlooks::{compare, plan_of};
     #[pymodule_export]

@@ -16,6 +16,7 @@ use crate::errors::{self, Class};
 use crate::here::Here;
 use crate::settings::{self, Settings};
 use crate::waiting::{self, NAP};
+use crate::watch::Watch;
 use crate::{allocator, here, json, logs};
 
 /// Batches of a dataset's samples, read ahead of time in an order that a seed says.
@@ -28,6 +29,7 @@ use crate::{allocator, here, json, logs};
 pub struct Loader {
     engine: Here<Arc<Engine>>,
     facts: Facts,
+    watch: Watch,
 }
 
 /// What does not change while a run goes on.
@@ -55,6 +57,7 @@ impl Loader {
     fn take(&self, py: Python<'_>, timeout: Duration) -> PyResult<Option<Option<Batch>>> {
         let next = self.with(py, |run| {
             let batch = |batch| {
+                self.watch.took(&batch);
                 let catalog = run.catalog(&batch).clone();
                 Batch::new(batch, catalog)
             };
@@ -133,6 +136,7 @@ impl Loader {
         here::watch();
         logs::set_up(py)?;
         let settings = Settings::of("Loader", settings)?;
+        let progress = settings.progress;
         let (rank, world_size) = (settings.config.rank, settings.config.world_size);
         let builder = builder(target, settings)?;
         let started = waiting::apart(py, Duration::ZERO, move |interrupted| {
@@ -153,7 +157,13 @@ impl Loader {
             rank,
             world_size,
         };
-        Ok(Self { engine: Engine::new(run), facts })
+        let progress = progress.then(|| {
+            py.import("foreread._progress")?
+                .call_method1("Progress", (facts.samples, world_size))
+                .map(Bound::unbind)
+        });
+        let watch = Watch::new(progress.transpose()?);
+        Ok(Self { engine: Engine::new(run), facts, watch })
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -165,7 +175,12 @@ impl Loader {
         loop {
             // Before a batch is taken: what fails here must not lose one.
             logs::drain(py)?;
+            self.watch.before(py, || self.engine().ok()?.report(py))?;
             match self.take(py, NAP)? {
+                Some(None) => {
+                    self.watch.end(py)?;
+                    return Ok(None);
+                }
                 Some(next) => return Ok(next),
                 None => {
                     logs::ask_level(py)?;
@@ -178,6 +193,7 @@ impl Loader {
     /// The next batch if it is there; None if it has to be waited for, or the run is over.
     fn try_next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         logs::drain(py)?;
+        self.watch.before(py, || self.engine().ok()?.report(py))?;
         Ok(self.take(py, Duration::ZERO)?.flatten())
     }
 
@@ -206,6 +222,13 @@ impl Loader {
         json::python(py, &report)
     }
 
+    /// The run in a few figures: foreread.Stats. Rates and shares are those since the last call.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let report = self.engine()?.report(py).ok_or_else(closed)?;
+        logs::drain(py)?;
+        self.watch.stats(py, report)
+    }
+
     /// Says to rank 0 that this rank has completed the step of the batch that it took last. Costs next to nothing.
     fn step_done(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, Run::step_done)
@@ -231,7 +254,7 @@ impl Loader {
         let engine = Arc::clone(self.engine()?);
         waiting::apart(py, HASTE, move |interrupted| engine.close(at_most, interrupted))?;
         logs::drain(py)?;
-        Ok(())
+        self.watch.end(py)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -17,6 +17,7 @@ use crate::loader::{builder, known};
 use crate::sample::Sample;
 use crate::settings::Settings;
 use crate::waiting::{self, Interrupted, NAP};
+use crate::watch::Watch;
 use crate::{allocator, here, json, logs};
 
 /// A source until it is closed.
@@ -49,6 +50,7 @@ pub struct Source {
     slot: Here<Arc<Slot>>,
     catalog: Here<Catalog>,
     labels: Vec<String>,
+    watch: Watch,
 }
 
 impl Source {
@@ -112,7 +114,7 @@ impl Source {
         let labels = catalog.labels().iter().map(|label| label.to_string()).collect();
         let slot = Arc::new(Slot { samples: RwLock::new(Some(samples)) });
         engine::list(Arc::downgrade(&slot) as std::sync::Weak<dyn Live>);
-        Ok(Self { slot: Here::new(slot), catalog: Here::new(catalog), labels })
+        Ok(Self { slot: Here::new(slot), catalog: Here::new(catalog), labels, watch: Watch::new(None) })
     }
 
     /// Says in which order samples will be asked for from now on: a list of epochs, each a buffer of 64-bit integers
@@ -159,6 +161,13 @@ impl Source {
         let report: Report = py.detach(|| samples.report());
         logs::drain(py)?;
         json::python(py, &report)
+    }
+
+    /// What has been done in a few figures: foreread.Stats. Rates and shares are those since the last call.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let samples = self.samples_here()?;
+        let report: Report = py.detach(|| samples.report());
+        self.watch.stats(py, report)
     }
 
     /// Ends reading, and waits until the disk tier has written what it was given. Closing twice is no error.

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import atexit as _atexit
 
-from . import _native
+from . import _native, metrics
 from ._native import Batch, Catalog, Field, Loader, Sample, Source, index, set_log_level
 from ._outlook import Picture, Plan, Simulation, plan, simulate
+from ._stats import Stats
 from .errors import (
     ChangedError,
     ClosedError,
@@ -52,7 +53,9 @@ __all__ = [
     "Simulation",
     "Source",
     "StateError",
+    "Stats",
     "index",
+    "metrics",
     "plan",
     "set_log_level",
     "simulate",

@@ -18,12 +18,14 @@ mod loader;
 mod logs;
 mod sample;
 mod settings;
+mod share;
 mod source;
 mod waiting;
 
 pub use batch::Batch;
 pub use loader::Loader;
 pub use sample::{Field, Sample};
+pub use share::{ShareClient, SharedSample};
 pub use source::Source;
 
 /// The native half of `foreread`.
@@ -34,7 +36,7 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::{Batch, Field, Loader, Sample, Source};
+    use super::{Batch, Field, Loader, Sample, ShareClient, SharedSample, Source};
     use crate::{engine, logs};
 
     #[pymodule_init]

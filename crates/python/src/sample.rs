@@ -19,9 +19,9 @@ use crate::here::Here;
 ///
 /// # Safety
 /// `view` is what Python has given to an object's `__getbuffer__`, and `owner` never lets go of `data`.
-unsafe fn show(
+pub(crate) unsafe fn show(
     owner: Bound<'_, PyAny>,
-    data: &Bytes,
+    data: &[u8],
     view: *mut ffi::Py_buffer,
     flags: c_int,
 ) -> PyResult<()> {

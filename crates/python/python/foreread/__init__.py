@@ -15,7 +15,7 @@ from __future__ import annotations
 import atexit as _atexit
 
 from . import _native
-from ._native import Batch, Field, Loader, Sample, set_log_level
+from ._native import Batch, Field, Loader, Sample, SharedSample, ShareClient, set_log_level
 from .errors import (
     ChangedError,
     ClosedError,
@@ -45,6 +45,8 @@ __all__ = [
     "NotFoundError",
     "OriginError",
     "Sample",
+    "ShareClient",
+    "SharedSample",
     "StateError",
     "set_log_level",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, final, overload
 
-__all__ = ["Batch", "Field", "Loader", "Sample", "__version__", "close_all", "set_log_level"]
+__all__ = ["Batch", "Field", "Loader", "Sample", "ShareClient", "SharedSample", "__version__", "close_all", "set_log_level"]
 
 __version__: str
 
@@ -131,6 +131,46 @@ class Loader:
     def world_size(self) -> int: ...
     @property
     def closed(self) -> bool: ...
+
+@final
+class ShareClient:
+    """A worker's way to the samples of another process's Source, which Source.share() gives the address of.
+
+    It has no threads, connects when it is first used, and once for each process that uses it.
+    """
+
+    def __new__(cls, address: str) -> Self: ...
+    def get(self, id: int) -> SharedSample:
+        """One sample."""
+    def get_many(self, ids: Sequence[int]) -> list[SharedSample]:
+        """Several samples, read side by side, in the order of `ids`."""
+    def call(self, name: str, payload: bytes | None = None) -> bytes:
+        """Asks the source something: 'report' gives its report as JSON."""
+    def close(self) -> None:
+        """Lets go of the connection. The client connects anew when it is used again."""
+    @property
+    def address(self) -> str:
+        """Where the source is."""
+    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
+        """A client goes to another process by its address."""
+
+@final
+class SharedSample:
+    """A sample that came from another process: a read-only buffer of its bytes, where they lie in shared memory.
+
+    Its place there is taken until the last view of it is gone. It is of the process that got it: a process that is forked
+    later may not read it.
+    """
+
+    @property
+    def id(self) -> int:
+        """The sample's number in its catalog."""
+    @property
+    def is_shared(self) -> bool:
+        """Whether it lies in shared memory; else there was no room, and it is this process's own copy."""
+    def __len__(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 def set_log_level(level: int) -> None: ...
 def close_all(seconds: float) -> None: ...

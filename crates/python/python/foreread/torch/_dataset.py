@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.utils.data
 
-from .._native import Source
+from .._native import ShareClient, Source
 from ._decode import Decode, decoder
 
 
@@ -22,7 +22,7 @@ class Engine:
 
     def __init__(self, source: Source) -> None:
         self._source: Source | None = source
-        self._client: Any = None
+        self._client: ShareClient | None = None
         self._pid = os.getpid()
         # Before any worker is made, for a forked one must find it.
         self._address = source.share()

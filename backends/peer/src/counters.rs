@@ -1,6 +1,7 @@
 //! What a process did for others and others for it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// Sums of one process, kept as it goes.
 #[derive(Debug, Default)]
@@ -14,6 +15,9 @@ pub struct Counters {
     pub(crate) late: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) strangers: AtomicU64,
+    pub(crate) other_tokens: AtomicU64,
+    /// The last of them, in words.
+    other_token: Mutex<Option<String>>,
 }
 
 /// The sums at one moment.
@@ -38,6 +42,8 @@ pub struct Tally {
     pub lost: u64,
     /// Connections of somebody who did not prove to be of this job.
     pub strangers: u64,
+    /// Of them, those that came to meet and had another token: most likely ranks whose user made a mistake.
+    pub other_tokens: u64,
 }
 
 impl Counters {
@@ -53,7 +59,19 @@ impl Counters {
             late: self.late.load(Relaxed),
             lost: self.lost.load(Relaxed),
             strangers: self.strangers.load(Relaxed),
+            other_tokens: self.other_tokens.load(Relaxed),
         }
+    }
+
+    /// Somebody came to meet with another token.
+    pub(crate) fn note_other_token(&self, who: String) {
+        count(&self.other_tokens, 1);
+        *self.other_token.lock().unwrap_or_else(PoisonError::into_inner) = Some(who);
+    }
+
+    /// Who came to meet with another token, the last of them, if anybody did. It may be a lie.
+    pub(crate) fn other_token(&self) -> Option<String> {
+        self.other_token.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

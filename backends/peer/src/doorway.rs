@@ -1,7 +1,7 @@
 //! Those who have connected and not yet proved who they are.
 //!
 //! They are few at any time, whoever they are: who comes when the doorway is full takes the place of another, of one that has
-//! said nothing if there is such a one, and else of the one that has been there longest. A rank says at once what it has to
+//! not named this job if there is such a one, and else of the one that has been there longest. A rank says at once what it has to
 //! say and is through in two round trips; ten thousand strangers who hold connections and say nothing push out each other.
 //! Turning newcomers away instead would let the first strangers lock all ranks out for as long as a handshake may take.
 //!
@@ -44,7 +44,7 @@ struct Waiting {
 pub(crate) struct Place {
     doorway: Arc<Doorway>,
     number: u64,
-    /// Set when something sensible was said.
+    /// Set when this job was named.
     pub(crate) spoke: Arc<AtomicBool>,
     /// Ends when another takes the place.
     pub(crate) out: oneshot::Receiver<()>,

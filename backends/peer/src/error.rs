@@ -14,6 +14,8 @@ pub enum WireErrorKind {
     Late,
     /// The other end does not know this job's token, or is another rank than it should be.
     Stranger,
+    /// Who wants to meet names this job and has another token, or is told so by who answers.
+    OtherToken,
     /// The other end belongs to another job.
     OtherJob,
     /// The other end speaks another version.

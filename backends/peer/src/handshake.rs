@@ -12,6 +12,11 @@
 //! which side made it, so none can be sent back. Proofs are compared in constant time. All parts have fixed lengths:
 //! before it has proved itself, nobody makes this end read or keep more than [`MOST_BYTES`].
 //!
+//! Who names this job, comes for a meeting and has another token is most likely a rank whose user made a mistake. It is told
+//! so, by a verdict without a proof: one made with the token would let a stranger try tokens at leisure. So nobody should
+//! believe such a verdict more than that it is worth looking at ([`WireErrorKind::OtherToken`]). Everybody else who cannot
+//! prove himself is told nothing.
+//!
 //! What it does not do: the bytes that follow are neither hidden nor signed. Who can change packets on the way can take over
 //! a connection that is open; against such the feature `tls` encrypts all of it. A token that can be guessed can be guessed
 //! by who listens at a rank's address in its place; tokens are long (see [`Token`]).
@@ -86,6 +91,8 @@ enum Verdict {
     Welcome = 0,
     OtherJob = 1,
     Unwanted = 2,
+    /// Without a proof.
+    OtherToken = 3,
 }
 
 /// All that was said before, and the key.
@@ -185,6 +192,9 @@ pub async fn ask(
         _ => error,
     };
     let verdict: [u8; VERDICT] = read(&mut stream).await.map_err(refused)?;
+    if verdict[0] == Verdict::OtherToken as u8 {
+        return Err(WireError::new(WireErrorKind::OtherToken, "who answers there has another token"));
+    }
     let proof: [u8; PROOF] = read(&mut stream).await.map_err(refused)?;
     if !transcript.proves("answerer", &verdict, &proof)? {
         return Err(WireError::new(WireErrorKind::Stranger, "what answers does not know this job's token"));
@@ -202,7 +212,7 @@ pub async fn ask(
 }
 
 /// The answerer's side of the handshake, within [`PATIENCE`] if the caller bounds it so. `wanted` says what this end
-/// takes; `spoke` is set when a hello has come.
+/// takes; `spoke` is set when a hello has come that names this job.
 ///
 /// # Errors
 /// If the other end does not prove itself, is of another job or version, wants what is not wanted, or breaks off.
@@ -222,7 +232,10 @@ pub async fn answer(
     let mut hello = [0; HELLO];
     hello[..4].copy_from_slice(&first);
     hello[4..].copy_from_slice(&read::<{ HELLO - 4 }>(&mut stream).await?);
-    spoke.store(true, Relaxed);
+    let mut job = [0; 8];
+    job.copy_from_slice(&hello[12..20]);
+    let is_ours = u64::from_le_bytes(job) == identity.job;
+    spoke.store(is_ours, Relaxed);
     let mut challenge = [0; CHALLENGE];
     challenge[..4].copy_from_slice(&MAGIC);
     challenge[4] = VERSION;
@@ -233,16 +246,22 @@ pub async fn answer(
     }
     let proof: [u8; PROOF] = read(&mut stream).await?;
     let transcript = Transcript { token: &identity.token, hello, challenge };
+    let rank = Rank(u32::from_le_bytes([hello[8], hello[9], hello[10], hello[11]]));
+    let purpose = Purpose::of(hello[5]).filter(|purpose| wanted(*purpose));
     if !transcript.proves("asker", &[], &proof)? {
-        return Err(stranger("it does not know this job's token"));
+        if !is_ours || purpose != Some(Purpose::Meeting) {
+            return Err(stranger("it does not know this job's token"));
+        }
+        let mut told = [0; VERDICT];
+        told[0] = Verdict::OtherToken as u8;
+        drop(write(&mut stream, &told).await); // or it is gone
+        let detail = format!("it came with another token (FOREREAD_TOKEN) and says to be rank {rank}");
+        return Err(WireError::new(WireErrorKind::OtherToken, detail));
     }
 
     // From here on it is somebody who knows the token.
-    let mut job = [0; 8];
-    job.copy_from_slice(&hello[12..20]);
-    let purpose = Purpose::of(hello[5]).filter(|purpose| wanted(*purpose));
     let verdict = match purpose {
-        _ if u64::from_le_bytes(job) != identity.job => Verdict::OtherJob,
+        _ if !is_ours => Verdict::OtherJob,
         Some(_) => Verdict::Welcome,
         None => Verdict::Unwanted,
     };
@@ -252,7 +271,6 @@ pub async fn answer(
     let proof = transcript.proof("answerer", &last[..VERDICT])?;
     last[VERDICT..].copy_from_slice(&proof);
     write(&mut stream, &last).await?;
-    let rank = Rank(u32::from_le_bytes([hello[8], hello[9], hello[10], hello[11]]));
     match (verdict, purpose) {
         (Verdict::Welcome, Some(purpose)) => Ok((stream, Greeting { rank, purpose, from })),
         (Verdict::OtherJob, _) => {
@@ -307,6 +325,44 @@ mod tests {
         assert_eq!((asked.kind(), answered.kind()), (WireErrorKind::Stranger, WireErrorKind::Stranger));
         assert!(asked.to_string().contains("another token"), "{asked}");
         assert_eq!(answered.to_string(), "it does not know this job's token");
+    }
+
+    /// Who comes for a meeting of the same job made a mistake, and learns that he did and nothing else.
+    #[tokio::test]
+    async fn a_rank_with_another_token_is_told_so_and_a_stranger_is_not() {
+        let tried = |job: u64, purpose: Purpose, wanted: Purpose| async move {
+            let (mut ours, theirs) = duplex(1024);
+            let (spoke, answerer) = (AtomicBool::new(false), identity(5, 7, TOKEN));
+            let mut hello = [0; HELLO + PROOF];
+            hello[..4].copy_from_slice(&MAGIC);
+            hello[4..6].copy_from_slice(&[VERSION, purpose as u8]);
+            hello[8] = 3;
+            hello[12..20].copy_from_slice(&job.to_le_bytes());
+            ours.write_all(&hello).await.unwrap();
+            let is_wanted = move |purpose| purpose == wanted;
+            let answered = answer(Box::new(theirs), "there".into(), &answerer, is_wanted, &spoke).await;
+            let mut told = Vec::new();
+            ours.read_to_end(&mut told).await.unwrap();
+            (answered.err().unwrap(), told[CHALLENGE..].to_vec())
+        };
+        let (error, told) = tried(7, Purpose::Meeting, Purpose::Meeting).await;
+        assert_eq!((error.kind(), told), (WireErrorKind::OtherToken, vec![3, 0, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(error.to_string(), "it came with another token (FOREREAD_TOKEN) and says to be rank 3");
+        for (job, purpose, wanted) in [
+            (8, Purpose::Meeting, Purpose::Meeting),
+            (7, Purpose::Samples, Purpose::Samples),
+            (7, Purpose::Meeting, Purpose::Samples),
+        ] {
+            let (error, told) = tried(job, purpose, wanted).await;
+            assert_eq!((error.kind(), told), (WireErrorKind::Stranger, Vec::new()), "{job} {purpose:?}");
+        }
+        let (one, other) = duplex(64);
+        let (spoke, asker, answerer) =
+            (AtomicBool::new(false), identity(3, 7, "the token of another"), identity(5, 7, TOKEN));
+        let ask = ask(Box::new(one), &asker, Purpose::Meeting, None);
+        let answer = answer(Box::new(other), "there".into(), &answerer, |_| true, &spoke);
+        let (asked, _) = tokio::join!(ask, answer);
+        assert_eq!(asked.err().unwrap().kind(), WireErrorKind::OtherToken);
     }
 
     #[tokio::test]
@@ -387,6 +443,7 @@ mod tests {
         let mut hello = [0; HELLO];
         hello[..4].copy_from_slice(&MAGIC);
         hello[4] = 9;
+        hello[12..20].copy_from_slice(&7u64.to_le_bytes());
         ours.write_all(&hello).await.unwrap();
         let spoke = AtomicBool::new(false);
         let answerer = identity(5, 7, TOKEN);

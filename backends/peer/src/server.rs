@@ -6,6 +6,7 @@
 //! one line a minute.
 
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -245,6 +246,7 @@ async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shar
             Err(WireError::new(WireErrorKind::Late, "it said nothing, and others came"))
         }
     };
+    let spoke = place.spoke.load(Relaxed);
     drop(place);
     let (stream, greeting) = match answered {
         Ok(answered) => answered,
@@ -253,7 +255,17 @@ async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shar
             tracing::warn!(from, %error, "refused a connection");
             return;
         }
-        Err(error) => return shared.stranger(&from, &error),
+        // Most likely a rank that has died or is cut off; it is no news that somebody's handshake broke off.
+        Err(error) if spoke && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {
+            tracing::debug!(from, %error, "a handshake was not finished");
+            return;
+        }
+        Err(error) => {
+            if error.kind() == WireErrorKind::OtherToken {
+                shared.counters.note_other_token(format!("somebody at {from}: {error}"));
+            }
+            return shared.stranger(&from, &error);
+        }
     };
     match greeting.purpose {
         Purpose::Samples => {

@@ -9,7 +9,6 @@ mod allocator;
 mod arguments;
 mod commands;
 mod output;
-mod plot;
 mod progress;
 mod settings;
 mod signals;

@@ -18,13 +18,14 @@ use crate::registry::Registry;
 use crate::runtime::Workers;
 use crate::source::Source;
 use crate::state::State;
+use crate::target::Named;
 
 /// Settings for a run; made by [`Loader::builder`].
 ///
 /// Whatever is not set is as [`Config::default`] says.
 #[derive(Debug)]
 pub struct Builder {
-    targets: Vec<String>,
+    targets: Named,
     config: Config,
     registry: Registry,
     runtime: Option<Handle>,
@@ -36,7 +37,7 @@ pub struct Builder {
 impl Builder {
     pub(crate) fn new(target: String) -> Self {
         Self {
-            targets: vec![target],
+            targets: Named::by(target),
             config: Config::default(),
             registry: Registry::with_defaults(),
             runtime: None,
@@ -50,7 +51,14 @@ impl Builder {
     /// directory that holds all that are named.
     #[must_use]
     pub fn shard(mut self, shard: impl Into<String>) -> Self {
-        self.targets.push(shard.into());
+        self.targets.names.push(shard.into());
+        self
+    }
+
+    /// The dataset that this catalog is of, wherever the builder was told to look for one.
+    #[must_use]
+    pub fn catalog(mut self, catalog: Catalog) -> Self {
+        self.targets = Named { names: vec![catalog.base_url().to_owned()], catalog: Some(catalog) };
         self
     }
 
@@ -255,7 +263,7 @@ impl Builder {
         let context = self.context(workers.handle());
         workers.wait(async move {
             let shared = origin::Shared::new(&self.config, &context);
-            origin::index(&self.targets, options, &self.registry, &context, &shared, progress).await
+            origin::index(&self.targets.names, options, &self.registry, &context, &shared, progress).await
         })
     }
 }

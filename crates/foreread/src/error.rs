@@ -51,6 +51,11 @@ impl Error {
         Self::new(ErrorKind::Usage, message)
     }
 
+    /// An error about a dataset, of this kind.
+    pub(crate) fn dataset(kind: DatasetErrorKind, message: impl Into<String>) -> Self {
+        Self { dataset: Some(kind), ..Self::new(ErrorKind::Dataset, message) }
+    }
+
     fn caused(kind: ErrorKind, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         let message = source.to_string();
         Self { kind, message, tier: None, dataset: None, source: Some(Box::new(source)) }
@@ -73,10 +78,18 @@ impl Error {
     }
 }
 
-/// The kind of the first tier's error in a chain of causes.
+/// The kind of the first error in a chain of causes that is a tier's, or of a file that is not there or may not be read.
 fn tier_kind(error: &(dyn std::error::Error + 'static)) -> Option<TierErrorKind> {
+    let of_file = |error: &std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => Some(TierErrorKind::NotFound),
+        std::io::ErrorKind::PermissionDenied => Some(TierErrorKind::Denied),
+        _ => None,
+    };
     let mut chain = std::iter::successors(Some(error), |error| error.source());
-    chain.find_map(|error| error.downcast_ref::<TierError>()).map(TierError::kind)
+    chain.find_map(|error| {
+        let tier = error.downcast_ref::<TierError>().map(TierError::kind);
+        tier.or_else(|| error.downcast_ref().and_then(of_file))
+    })
 }
 
 impl fmt::Display for Error {

@@ -23,6 +23,7 @@ mod loader;
 mod memory;
 mod merged;
 mod origin;
+mod outlook;
 mod planned;
 mod prepared;
 #[cfg(feature = "peer")]
@@ -68,6 +69,7 @@ pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::knobs::{COMMAND_KNOBS, KNOBS, Knob, Knobs, Provenance};
 pub use crate::loader::{Jump, Loader, Ready};
 pub use crate::merged::{Merged, MergedEpoch};
+pub use crate::outlook::{Outlook, keeps};
 pub use crate::planned::{Planned, Worth, sampler};
 pub use crate::prepared::Prepared;
 #[cfg(feature = "peer")]

@@ -4,14 +4,14 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::sync::Arc;
 
-use foreread_dataset::{CATALOG_NAME, Catalog, Format, IndexOptions, Progress};
+use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, Progress};
 use foreread_layers::{AdaptivePolicy, Limit, Meter, Stack, Throttle};
 use foreread_tier::{Context, OpenOptions, OriginTier};
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::registry::Registry;
-use crate::target::{Target, is_named_as_shard};
+use crate::target::{Named, Target, is_named_as_shard};
 
 /// What the origins of one run share: the user's limits are on all of them together.
 #[derive(Clone, Debug)]
@@ -86,24 +86,25 @@ pub(crate) struct Opened {
 }
 
 /// Opens what `targets` name: a catalog file, whose origin is the one that it was made from, or the URL or path of an
-/// origin, which has a catalog in it or is listed, or shards of one. `format` is how samples lie there, where that was said.
+/// origin, which has a catalog in it or is listed, or shards of one; or a catalog that is at hand. `format` is how samples lie there, where that was said.
 pub(crate) async fn open(
-    targets: &[String],
+    targets: &Named,
     format: Option<Format>,
     registry: &Registry,
     context: &Context,
     shared: &Shared,
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Opened> {
-    let catalog = match targets {
-        [one] if Path::new(one).is_file() && !is_shard(Path::new(one), format) => {
+    let catalog = match (&targets.catalog, &targets.names[..]) {
+        (Some(catalog), _) => Some(catalog.clone()),
+        (None, [one]) if Path::new(one).is_file() && !is_shard(Path::new(one), format) => {
             Some(open_catalog(Path::new(one), context).await?)
         }
         _ => None,
     };
     let target = match &catalog {
         Some(catalog) => Target { url: catalog.base_url().to_owned(), objects: Vec::new() },
-        None => Target::of(targets)?,
+        None => Target::of(&targets.names)?,
     };
     let backend = registry.find(&target.url)?;
     let store = backend.open(&target.url, &shared.options, context).await?;
@@ -137,19 +138,48 @@ pub(crate) async fn open_known(
 
 /// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where they can mean that one.
 #[cfg(feature = "peer")]
-pub(crate) fn names(targets: &[String], catalog: &Catalog) -> Result<String> {
+pub(crate) fn names(targets: &Named, catalog: &Catalog) -> Result<String> {
     let known = format!("{} (catalog {})", catalog.base_url(), catalog.fingerprint());
-    if let [one] = targets
-        && Catalog::is_catalog_file(one)
-        && Format::of_shard(one).is_none()
-    {
-        let own = Catalog::open(one)?;
+    let own = match (&targets.catalog, &targets.names[..]) {
+        (Some(own), _) => Some(own.clone()),
+        (None, [one]) if Catalog::is_catalog_file(one) && Format::of_shard(one).is_none() => {
+            Some(Catalog::open(one)?)
+        }
+        _ => None,
+    };
+    if let Some(own) = own {
         let same = own.fingerprint() == catalog.fingerprint();
         return Ok(if same { known } else { format!("{} (catalog {})", own.base_url(), own.fingerprint()) });
     }
-    let url = Target::of(targets)?.url;
-    let bare = |url: &str| url.trim_end_matches('/').to_owned();
-    Ok(if bare(&url) == bare(catalog.base_url()) { known } else { url })
+    let url = Target::of(&targets.names)?.url;
+    Ok(if is_same_place(&url, catalog.base_url()) { known } else { url })
+}
+
+/// Finds out whether what `targets` name is there, where they do not name `catalog`: what is not is another mistake than
+/// what differs.
+#[cfg(feature = "peer")]
+pub(crate) async fn seek(
+    targets: &Named,
+    catalog: &Catalog,
+    registry: &Registry,
+    context: &Context,
+    shared: &Shared,
+) -> Result<()> {
+    let is_catalog = |target: &String| Catalog::is_catalog_file(target) && Format::of_shard(target).is_none();
+    if targets.catalog.is_some() || matches!(&targets.names[..], [one] if is_catalog(one)) {
+        return Ok(()); // it has been read
+    }
+    let url = Target::of(&targets.names)?.url;
+    if !is_same_place(&url, catalog.base_url()) {
+        registry.find(&url)?.open(&url, &shared.options, context).await?;
+    }
+    Ok(())
+}
+
+/// Whether two URLs differ in nothing but slashes at their ends.
+#[cfg(feature = "peer")]
+fn is_same_place(one: &str, other: &str) -> bool {
+    one.trim_end_matches('/') == other.trim_end_matches('/')
 }
 
 /// The catalog that lies in an origin, or what listing it makes; of named shards, always that.
@@ -182,7 +212,7 @@ async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {
     if !Catalog::is_catalog_file(path) {
         let message =
             format!("{} is neither a directory nor a catalog made by `foreread index`", path.display());
-        return Err(Error::new(ErrorKind::Dataset, message));
+        return Err(Error::dataset(DatasetErrorKind::NotACatalog, message));
     }
     let path = path.to_owned();
     let opened = context.runtime.spawn_blocking(move || Catalog::open(path)).await;

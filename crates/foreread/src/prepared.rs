@@ -19,6 +19,7 @@ use crate::planned::{Place, Planned};
 use crate::ranks::Joint;
 use crate::registry::Registry;
 use crate::state::State;
+use crate::target::Named;
 
 /// Datasets, order and plan of one rank's run.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub struct Prepared {
 impl Prepared {
     /// Opens the datasets, draws the order and plans.
     pub(crate) async fn new(
-        targets: &[String],
+        targets: &Named,
         config: Config,
         registry: &Registry,
         context: &Context,
@@ -49,8 +50,7 @@ impl Prepared {
         let format = config.format;
         let mut opened = vec![open(targets, format, registry, context, &shared, &mut progress).await?];
         if let Some(target) = &config.validate {
-            let targets = std::slice::from_ref(target);
-            opened.push(open(targets, format, registry, context, &shared, &mut progress).await?);
+            opened.push(open(&Named::by(target), format, registry, context, &shared, &mut progress).await?);
         }
         let sizes: Vec<Sizes> = opened.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);

@@ -6,10 +6,24 @@
 
 use std::path::Path;
 
-use foreread_dataset::{Format, expand};
+use foreread_dataset::{Catalog, Format, expand};
 
 use crate::error::{Error, Result};
 use crate::origin::absolute;
+
+/// What a user names: by words, or a catalog that is at hand and says itself where its data are.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    /// The URL or path of a dataset, of a catalog or of a shard, or several shards.
+    pub(crate) names: Vec<String>,
+    pub(crate) catalog: Option<Catalog>,
+}
+
+impl Named {
+    pub(crate) fn by(name: impl Into<String>) -> Self {
+        Self { names: vec![name.into()], catalog: None }
+    }
+}
 
 /// Where a dataset is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,16 @@
 //! A run that Python has started: shared by the threads that use it, closed once, and closed at the latest when the
 //! interpreter ends.
 //!
-//! The loader lives in a slot that closing empties. Who uses it takes a share of it for the moment of the call and holds no
-//! lock meanwhile, so that a report can be had while another thread waits for a batch. Live runs are listed, weakly, so that
+//! The loader lives in a slot that closing empties. Who uses it shares it with others for the moment of the call, without the
+//! interpreter's lock: a report can be had while another thread waits for a batch, and who has to have the loader to himself
+//! (closing, jumping) waits for nobody who waits for him. Live runs are listed, weakly, so that
 //! one call at the interpreter's end finds them: threads of a runtime must not outlive what Python tears down.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foreread::{Error, Jump, Loader, Report};
+use pyo3::Python;
 
 use crate::here::{Here, generation};
 use crate::waiting::Interrupted;
@@ -18,9 +20,6 @@ pub(crate) const HASTE: Duration = Duration::from_secs(5);
 
 /// How long a rank that is done answers others that are not.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
-
-/// Between looks at whether another thread's call has come to its end.
-const GLANCE: Duration = Duration::from_millis(5);
 
 /// What has threads, and must end before the interpreter does.
 pub(crate) trait Live: Send + Sync {
@@ -40,42 +39,41 @@ pub(crate) fn list(one: Weak<dyn Live>) {
 
 #[derive(Debug)]
 pub(crate) struct Engine {
-    loader: RwLock<Option<Arc<Loader>>>,
+    loader: RwLock<Option<Loader>>,
     /// What the run has come to, once it is closed.
     last: Mutex<Option<Report>>,
 }
 
 impl Engine {
     pub(crate) fn new(loader: Loader) -> Here<Arc<Self>> {
-        let loader = RwLock::new(Some(Arc::new(loader)));
+        let loader = RwLock::new(Some(loader));
         let engine = Arc::new(Self { loader, last: Mutex::new(None) });
         list(Arc::downgrade(&engine) as Weak<dyn Live>);
         Here::new(engine)
     }
 
-    /// The loader, unless it is closed.
-    pub(crate) fn loader(&self) -> Option<Arc<Loader>> {
-        self.loader.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What `work` makes of the loader, which others use at the same time; `None` if it is closed.
+    pub(crate) fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&Loader) -> T + Send) -> Option<T> {
+        py.detach(|| self.share(work))
+    }
+
+    /// The same for who does not hold the interpreter's lock.
+    pub(crate) fn share<T>(&self, work: impl FnOnce(&Loader) -> T) -> Option<T> {
+        self.loader.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(work)
     }
 
     /// What has been delivered and read; of a closed run, in all.
-    pub(crate) fn report(&self) -> Option<Report> {
-        match self.loader() {
-            Some(loader) => Some(loader.report()),
-            None => self.last.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
+    pub(crate) fn report(&self, py: Python<'_>) -> Option<Report> {
+        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.with(py, Loader::report).or_else(last)
     }
 
     /// Has the run go on elsewhere; `None` if it is closed. Waits for threads that wait for a batch, which look up soon.
-    pub(crate) fn jump(&self, to: &Jump) -> Option<Result<(), Error>> {
-        // Nobody takes a share meanwhile.
-        let mut slot = self.loader.write().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(loader) = Arc::get_mut(slot.as_mut()?) {
-                return Some(loader.jump(to));
-            }
-            std::thread::sleep(GLANCE);
-        }
+    pub(crate) fn jump(&self, py: Python<'_>, to: &Jump) -> Option<Result<(), Error>> {
+        py.detach(|| {
+            let mut loader = self.loader.write().unwrap_or_else(PoisonError::into_inner);
+            Some(loader.as_mut()?.jump(to))
+        })
     }
 }
 
@@ -83,21 +81,12 @@ impl Live for Engine {
     /// Ends the run in order, if nobody has: answers other ranks until they are done, for `at_most`, and has the disk tier
     /// write what it was given.
     fn close(&self, at_most: Duration, interrupted: Interrupted) {
+        let said = |report| *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
         let taken = self.loader.write().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(mut shared) = taken else { return };
-        let all = shared.leave_unless(at_most, HASTE, move || interrupted.is_set());
-        let until = Instant::now() + HASTE;
-        let report = loop {
-            match Arc::try_unwrap(shared) {
-                Ok(loader) => break loader.close(),
-                // Another thread waits for a batch, and looks up soon.
-                Err(still) if Instant::now() < until => shared = still,
-                Err(still) => break still.report(),
-            }
-            std::thread::sleep(GLANCE);
-        };
-        let report = Report { all_ranks: all, ..report };
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+        let Some(loader) = taken else { return };
+        said(loader.report());
+        let all_ranks = loader.leave_unless(at_most, HASTE, move || interrupted.is_set());
+        said(Report { all_ranks, ..loader.close() });
     }
 }
 

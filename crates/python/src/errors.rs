@@ -88,7 +88,7 @@ impl Class {
             ErrorKind::Dataset | ErrorKind::Load => match (error.tier_kind(), error.dataset_kind()) {
                 (Some(kind), _) => Self::of_tier(kind),
                 (None, Some(kind)) => Self::of_dataset(kind),
-                (None, None) if error.kind() == ErrorKind::Dataset => Self::Corrupt,
+                (None, None) if error.kind() == ErrorKind::Dataset => Self::Config,
                 (None, None) => Self::Error,
             },
             _ => Self::Error,

@@ -10,20 +10,26 @@
 
 mod allocator;
 mod batch;
+mod catalog;
 mod engine;
 mod errors;
 mod here;
 mod json;
 mod loader;
 mod logs;
+mod metrics;
+mod outlooks;
 mod sample;
 mod settings;
 mod share;
 mod source;
 mod waiting;
+mod watch;
 
 pub use batch::Batch;
+pub use catalog::Catalog;
 pub use loader::Loader;
+pub use outlooks::Compared;
 pub use sample::{Field, Sample};
 pub use share::{ShareClient, SharedSample};
 pub use source::Source;
@@ -36,7 +42,13 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::{Batch, Field, Loader, Sample, ShareClient, SharedSample, Source};
+    use super::catalog::index;
+    #[pymodule_export]
+    use super::metrics::{enable_metrics, render_metrics};
+    #[pymodule_export]
+    use super::outlooks::{compare, plan_of};
+    #[pymodule_export]
+    use super::{Batch, Catalog, Compared, Field, Loader, Sample, ShareClient, SharedSample, Source};
     use crate::{engine, logs};
 
     #[pymodule_init]

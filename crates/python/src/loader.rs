@@ -10,11 +10,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::batch::Batch;
+use crate::catalog::Catalog as Listed;
 use crate::engine::{Engine, FAREWELL, HASTE, Live};
 use crate::errors::{self, Class};
 use crate::here::Here;
 use crate::settings::{self, Settings};
 use crate::waiting::{self, NAP};
+use crate::watch::Watch;
 use crate::{allocator, here, json, logs};
 
 /// Batches of a dataset's samples, read ahead of time in an order that a seed says.
@@ -27,6 +29,7 @@ use crate::{allocator, here, json, logs};
 pub struct Loader {
     engine: Here<Arc<Engine>>,
     facts: Facts,
+    watch: Watch,
 }
 
 /// What does not change while a run goes on.
@@ -45,9 +48,32 @@ impl Loader {
         self.engine.get("Loader")
     }
 
-    fn run(&self) -> PyResult<Arc<Run>> {
-        self.engine()?.loader().ok_or_else(|| Class::Closed.with("the loader is closed; make another"))
+    /// What `work` makes of the run.
+    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&Run) -> T + Send) -> PyResult<T> {
+        self.engine()?.with(py, work).ok_or_else(closed)
     }
+
+    /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over.
+    fn take(&self, py: Python<'_>, timeout: Duration) -> PyResult<Option<Option<Batch>>> {
+        let next = self.with(py, |run| {
+            let batch = |batch| {
+                self.watch.took(&batch);
+                let catalog = run.catalog(&batch).clone();
+                Batch::new(batch, catalog)
+            };
+            run.next_timeout(timeout).map(|next| next.map(|taken| taken.map(batch)))
+        })?;
+        match next {
+            Some(Some(Err(error))) => Err(errors::ended(&error)),
+            Some(Some(Ok(batch))) => Ok(Some(Some(batch))),
+            Some(None) => Ok(Some(None)),
+            None => Ok(None),
+        }
+    }
+}
+
+fn closed() -> PyErr {
+    Class::Closed.with("the loader is closed; make another")
 }
 
 /// The names that a user gives: one, or shards.
@@ -58,7 +84,7 @@ pub(crate) fn targets(target: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
         Ok(list) => list.try_iter()?.map(|one| settings::path("target", &one?)).collect::<PyResult<_>>()?,
         Err(_) => vec![settings::path("target", target).map_err(|error| {
             match error.is_instance_of::<PyTypeError>(target.py()) {
-                true => errors::wrong_type("target", "a URL, a path, or a list of shards", target),
+                true => errors::wrong_type("target", "a URL, a path, a Catalog, or a list of shards", target),
                 false => error,
             }
         })?],
@@ -71,9 +97,18 @@ pub(crate) fn targets(target: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 
 /// A builder for what `target` names, with everything that was asked for.
 pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult<Builder> {
-    let names = targets(target)?;
-    let (first, more) = names.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
-    let mut builder = more.iter().fold(Run::builder(first), |builder, shard| builder.shard(shard));
+    let mut builder = match target.cast::<Listed>() {
+        Ok(catalog) => {
+            let catalog = catalog.get().catalog();
+            Run::builder(catalog.base_url()).catalog(catalog.clone())
+        }
+        Err(_) => {
+            let names = targets(target)?;
+            let (first, more) =
+                names.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
+            more.iter().fold(Run::builder(first), |builder, shard| builder.shard(shard))
+        }
+    };
     if settings.together {
         let environment = |name: &str| std::env::var(name).ok();
         let meeting = Meeting::of(&settings.config, &environment);
@@ -101,6 +136,7 @@ impl Loader {
         here::watch();
         logs::set_up(py)?;
         let settings = Settings::of("Loader", settings)?;
+        let progress = settings.progress;
         let (rank, world_size) = (settings.config.rank, settings.config.world_size);
         let builder = builder(target, settings)?;
         let started = waiting::apart(py, Duration::ZERO, move |interrupted| {
@@ -121,7 +157,13 @@ impl Loader {
             rank,
             world_size,
         };
-        Ok(Self { engine: Engine::new(run), facts })
+        let progress = progress.then(|| {
+            py.import("foreread._progress")?
+                .call_method1("Progress", (facts.samples, world_size))
+                .map(Bound::unbind)
+        });
+        let watch = Watch::new(progress.transpose()?);
+        Ok(Self { engine: Engine::new(run), facts, watch })
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -130,22 +172,17 @@ impl Loader {
 
     /// The next batch, or None when the run is over.
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
-        let engine = self.engine()?;
         loop {
-            let run =
-                engine.loader().ok_or_else(|| Class::Closed.with("the loader is closed; make another"))?;
             // Before a batch is taken: what fails here must not lose one.
             logs::drain(py)?;
-            let next = py.detach(|| run.next_timeout(NAP));
-            match next {
-                Some(None) => return Ok(None),
-                Some(Some(Ok(batch))) => {
-                    let catalog = run.catalog(&batch).clone();
-                    return Ok(Some(Batch::new(batch, catalog)));
+            self.watch.before(py, || self.engine().ok()?.report(py))?;
+            match self.take(py, NAP)? {
+                Some(None) => {
+                    self.watch.end(py)?;
+                    return Ok(None);
                 }
-                Some(Some(Err(error))) => return Err(errors::ended(&error)),
+                Some(next) => return Ok(next),
                 None => {
-                    drop(run);
                     logs::ask_level(py)?;
                     py.check_signals()?;
                 }
@@ -155,53 +192,46 @@ impl Loader {
 
     /// The next batch if it is there; None if it has to be waited for, or the run is over.
     fn try_next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
-        let run = self.run()?;
-        let next = run.next_timeout(Duration::ZERO);
-        logs::drain(py);
-        match next {
-            Some(Some(Ok(batch))) => {
-                let catalog = run.catalog(&batch).clone();
-                Ok(Some(Batch::new(batch, catalog)))
-            }
-            Some(Some(Err(error))) => Err(errors::ended(&error)),
-            Some(None) | None => Ok(None),
-        }
+        logs::drain(py)?;
+        self.watch.before(py, || self.engine().ok()?.report(py))?;
+        Ok(self.take(py, Duration::ZERO)?.flatten())
     }
 
     /// Goes on where a state says, as text that state() gave or a run like this one did. What has been read ahead is
     /// dropped, what the caches hold stays. Ranks that work together all jump at the same step.
     fn jump(&self, py: Python<'_>, state: &str) -> PyResult<()> {
         let to = State::from_json(state).map_err(|error| errors::raised(&error))?;
-        let engine = self.engine()?;
-        let jumped = py.detach(|| engine.jump(&Jump::State(to)));
-        logs::drain(py);
-        match jumped {
-            Some(done) => done.map_err(|error| errors::raised(&error)),
-            None => Err(Class::Closed.with("the loader is closed; make another")),
-        }
+        let jumped = self.engine()?.jump(py, &Jump::State(to)).ok_or_else(closed)?;
+        logs::drain(py)?;
+        jumped.map_err(|error| errors::raised(&error))
     }
 
     /// Where the run stands, as text: give it to `resume=` later, also with another world size or batch size.
     ///
     /// What has been taken counts as consumed: ask after a step is complete. Where ranks work together, rank 0's is that of the
     /// lowest step that all have completed.
-    fn state(&self) -> PyResult<String> {
-        Ok(self.run()?.state().to_json())
+    fn state(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |run| run.state().to_json())
     }
 
     /// What has been delivered and read so far, as the command's JSON report says it; also after close().
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let engine = self.engine()?;
-        let report = py.detach(|| engine.report());
+        let report = self.engine()?.report(py);
         logs::drain(py)?;
         let report = report.ok_or_else(|| Class::Closed.with("the loader is being closed"))?;
         json::python(py, &report)
     }
 
+    /// The run in a few figures: foreread.Stats. Rates and shares are those since the last call.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let report = self.engine()?.report(py).ok_or_else(closed)?;
+        logs::drain(py)?;
+        self.watch.stats(py, report)
+    }
+
     /// Says to rank 0 that this rank has completed the step of the batch that it took last. Costs next to nothing.
-    fn step_done(&self) -> PyResult<()> {
-        self.run()?.step_done();
-        Ok(())
+    fn step_done(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, Run::step_done)
     }
 
     /// Says that this rank is done, and goes on answering the others until they are too, or for `seconds`; on rank 0,
@@ -209,11 +239,11 @@ impl Loader {
     #[pyo3(signature = (seconds = 600.0))]
     fn leave<'py>(&self, py: Python<'py>, seconds: f64) -> PyResult<Option<Bound<'py, PyAny>>> {
         let at_most = duration("seconds", seconds)?;
-        let run = self.run()?;
+        let engine = Arc::clone(self.engine()?);
         let all = waiting::apart(py, HASTE, move |interrupted| {
-            run.leave_unless(at_most, HASTE, move || interrupted.is_set())
+            engine.share(|run| run.leave_unless(at_most, HASTE, move || interrupted.is_set()))
         })?;
-        all.map(|all| json::python(py, &all)).transpose()
+        all.ok_or_else(closed)?.map(|all| json::python(py, &all)).transpose()
     }
 
     /// Ends the run: answers ranks that are not done for `seconds` at most, and waits until the disk tier has written
@@ -224,7 +254,7 @@ impl Loader {
         let engine = Arc::clone(self.engine()?);
         waiting::apart(py, HASTE, move |interrupted| engine.close(at_most, interrupted))?;
         logs::drain(py)?;
-        Ok(())
+        self.watch.end(py)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -289,8 +319,8 @@ impl Loader {
 
     /// Whether it is closed.
     #[getter]
-    fn closed(&self) -> PyResult<bool> {
-        Ok(self.engine()?.loader().is_none())
+    fn closed(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.engine()?.with(py, |_| ()).is_none())
     }
 
     fn __repr__(&self) -> String {

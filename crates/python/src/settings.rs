@@ -20,13 +20,15 @@ pub(crate) struct Settings {
     pub(crate) resume: Option<State>,
     /// Whether ranks that find each other work together.
     pub(crate) together: bool,
+    /// Whether a bar is shown.
+    pub(crate) progress: bool,
 }
 
 impl Settings {
     /// Reads the keyword arguments of `function`.
     pub(crate) fn of(function: &str, given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let mut knobs: Vec<(&'static str, String)> = Vec::new();
-        let (mut resume, mut together, mut format) = (None, None, None);
+        let (mut resume, mut together, mut format, mut progress) = (None, None, None, false);
         for (name, value) in given.into_iter().flatten() {
             let name: String = name.extract()?;
             if value.is_none() && name != "together" {
@@ -51,6 +53,10 @@ impl Settings {
                 "calibration" => ("calibration", path(&name, &value)?),
                 "format" => {
                     format = self::format(&value)?;
+                    continue;
+                }
+                "progress" => {
+                    progress = flag(&name, &value)?;
                     continue;
                 }
                 "resume" => {
@@ -81,7 +87,7 @@ impl Settings {
             None => knobs.get("format").and_then(|(name, _)| Format::from_name(name)),
         };
         let apart = knobs.get("peers").is_some_and(|(peers, _)| peers == "off");
-        Ok(Self { config, resume, together: together.unwrap_or(!apart) })
+        Ok(Self { config, resume, together: together.unwrap_or(!apart), progress })
     }
 }
 
@@ -153,7 +159,7 @@ fn disks(value: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(lines?.join("\n"))
 }
 
-fn format(value: &Bound<'_, PyAny>) -> PyResult<Option<Format>> {
+pub(crate) fn format(value: &Bound<'_, PyAny>) -> PyResult<Option<Format>> {
     match word("format", value)?.as_str() {
         "auto" => Ok(None),
         name => Format::from_name(name).map(Some).ok_or_else(|| {

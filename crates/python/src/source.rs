@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use foreread::share::Server;
 use foreread::types::SampleId;
-use foreread::{Catalog, Error, Report, Source as Samples};
+use foreread::{Catalog, Report, Source as Samples};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -19,6 +19,7 @@ use crate::sample::Sample;
 use crate::settings::Settings;
 use crate::share;
 use crate::waiting::{self, Interrupted, NAP};
+use crate::watch::Watch;
 use crate::{allocator, here, json, logs};
 
 /// A source until it is closed.
@@ -60,6 +61,7 @@ pub struct Source {
     slot: Here<Arc<Slot>>,
     catalog: Here<Catalog>,
     labels: Vec<String>,
+    watch: Watch,
 }
 
 impl Source {
@@ -90,7 +92,7 @@ impl Source {
                 }
                 Some((at, Err(error))) => return Err(errors::unread(ids[at], &error)),
                 None => {
-                    logs::drain(py);
+                    logs::drain(py)?;
                     py.check_signals()?;
                 }
             }
@@ -110,20 +112,20 @@ impl Source {
     ) -> PyResult<Self> {
         allocator::set_up();
         here::watch();
-        logs::set_up(py);
+        logs::set_up(py)?;
         let mut settings = Settings::of("Source", settings)?;
         // Each process has an order of its own, which others do not know.
         (settings.together, settings.config.rank, settings.config.world_size) = (false, 0, 1);
         settings.config.epochs = 2;
         let builder = builder(target, settings)?;
-        let made = waiting::apart(py, Duration::ZERO, move |_| Ok::<_, Error>(builder.source()?))?;
-        logs::drain(py);
+        let made = waiting::apart(py, Duration::ZERO, move |_| builder.source())?;
+        logs::drain(py)?;
         let samples = made.map_err(|error| errors::raised(&error))?;
         let catalog = samples.catalog().clone();
         let labels = catalog.labels().iter().map(|label| label.to_string()).collect();
         let slot = Arc::new(Slot { samples: RwLock::new(Some(samples)), server: Mutex::new(None) });
         engine::list(Arc::downgrade(&slot) as std::sync::Weak<dyn Live>);
-        Ok(Self { slot: Here::new(slot), catalog: Here::new(catalog), labels })
+        Ok(Self { slot: Here::new(slot), catalog: Here::new(catalog), labels, watch: Watch::new(None) })
     }
 
     /// Says in which order samples will be asked for from now on: a list of epochs, each a buffer of 64-bit integers
@@ -133,7 +135,7 @@ impl Source {
         let orders: Vec<Vec<u64>> = orders.iter().map(order).collect::<PyResult<_>>()?;
         let samples = self.samples_here()?;
         let done = waiting::apart(py, Duration::ZERO, move |_| samples.announce(orders, goes_on))?;
-        logs::drain(py);
+        logs::drain(py)?;
         done.map_err(|error| errors::raised(&error))
     }
 
@@ -181,15 +183,22 @@ impl Source {
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let samples = self.samples_here()?;
         let report: Report = py.detach(|| samples.report());
-        logs::drain(py);
+        logs::drain(py)?;
         json::python(py, &report)
+    }
+
+    /// What has been done in a few figures: foreread.Stats. Rates and shares are those since the last call.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let samples = self.samples_here()?;
+        let report: Report = py.detach(|| samples.report());
+        self.watch.stats(py, report)
     }
 
     /// Ends reading, and waits until the disk tier has written what it was given. Closing twice is no error.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let slot = Arc::clone(self.slot.get("Source")?);
         waiting::apart(py, Duration::ZERO, move |interrupted| slot.close(Duration::ZERO, interrupted))?;
-        logs::drain(py);
+        logs::drain(py)?;
         Ok(())
     }
 

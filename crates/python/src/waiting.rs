@@ -35,6 +35,16 @@ pub(crate) fn apart<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce(Interrupted) -> T + Send + 'static,
 ) -> PyResult<T> {
+    apart_looking(py, patience, &mut |_| Ok(()), work)
+}
+
+/// The same with a look at something else after every nap, whose failure ends the wait, too.
+pub(crate) fn apart_looking<T: Send + 'static>(
+    py: Python<'_>,
+    patience: Duration,
+    look: &mut dyn FnMut(Python<'_>) -> PyResult<()>,
+    work: impl FnOnce(Interrupted) -> T + Send + 'static,
+) -> PyResult<T> {
     let interrupted = Interrupted::default();
     let (tell, mut told) = mpsc::sync_channel(1);
     let seen = interrupted.clone();
@@ -57,7 +67,7 @@ pub(crate) fn apart<T: Send + 'static>(
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if let Err(signal) = logs::drain(py).and_then(|()| py.check_signals()) {
+        if let Err(signal) = logs::drain(py).and_then(|()| py.check_signals()).and_then(|()| look(py)) {
             interrupted.0.store(true, Ordering::Relaxed);
             // Whether it came to its end or not makes no difference here.
             py.detach(move || told.recv_timeout(patience).map(drop)).ok();

@@ -13,6 +13,8 @@
 //! networks do not congest, and a worker's threads each get the client's whole share of the file system. It compares
 //! policies; it predicts no machine.
 //!
+//! Several policies beside each other, over several seeds, are a [`Comparison`], with its table and its plots.
+//!
 //! ```
 //! use foreread_simulator::{Policy, Scenario, Simulation};
 //!
@@ -27,6 +29,7 @@
 //! # }
 //! ```
 
+mod comparison;
 mod copies;
 mod engine;
 mod error;
@@ -35,6 +38,7 @@ mod model;
 mod outcome;
 mod plan;
 mod planned;
+mod plot;
 mod policies;
 mod reader;
 mod run;
@@ -43,9 +47,11 @@ mod simulation;
 mod staging;
 mod workload;
 
+pub use comparison::Comparison;
 pub use error::{SimulateError, SimulateErrorKind};
 pub use model::{Curve, Model};
 pub use outcome::{Figures, Outcome};
+pub use plot::{PlotError, Sweep};
 pub use policies::Policy;
 pub use scenario::{Accounting, Class, MOST_ACCESSES, Scenario};
 pub use simulation::Simulation;

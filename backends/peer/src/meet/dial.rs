@@ -65,6 +65,8 @@ pub(super) struct Found {
 pub(super) enum Miss {
     /// It may be found later; what stood in the way, where it was more than that nobody is there.
     NotYet(Option<String>),
+    /// Who answers there has another token.
+    OtherToken(Address),
     /// It will not be.
     Never(MeetError),
 }
@@ -87,10 +89,11 @@ impl Dial {
             }
         };
         let Some(token) = token else {
-            return Err(Miss::NotYet(Some("rank 0 has a token of its own".to_owned())));
+            let why = "rank 0 was given a token (FOREREAD_TOKEN), and this rank was not";
+            return Err(Miss::NotYet(Some(why.to_owned())));
         };
         let identity = Identity { rank: self.rank, job: self.job, token };
-        let mut why = None;
+        let (mut why, mut other_token) = (None, None);
         for at in addresses {
             match Connection::open(&*self.network, &at, &identity, Some(Rank(0)), ANSWER).await {
                 Ok((connection, _)) => {
@@ -100,6 +103,8 @@ impl Dial {
                     let line = format!("rank {} cannot meet rank 0: {error}", self.rank);
                     return Err(Miss::Never(MeetError::caused(MeetErrorKind::Differs, line, error)));
                 }
+                // Another job's rank 0 may be there, and this one's at the next.
+                Err(error) if error.kind() == WireErrorKind::OtherToken => other_token = Some(at),
                 // Of several reasons, that of an end which answered says more.
                 Err(error) if error.kind() != WireErrorKind::Gone || why.is_none() => {
                     why = Some(error.to_string());
@@ -107,7 +112,7 @@ impl Dial {
                 Err(_) => {}
             }
         }
-        Err(Miss::NotYet(why))
+        Err(other_token.map_or(Miss::NotYet(why), Miss::OtherToken))
     }
 
     /// How long to wait after so many attempts in vain: longer each time, and for each rank a little other.

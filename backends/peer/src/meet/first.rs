@@ -18,6 +18,7 @@ use super::hub::{Hub, Item};
 use super::messages::{Step, Words, ranks};
 use super::waiting::{BACK, Doubt, Patience};
 use super::{MeetError, MeetErrorKind};
+use crate::Counters;
 
 /// How long those who are here may take to hear why there is no run.
 const TELL: Duration = Duration::from_secs(2);
@@ -36,6 +37,8 @@ pub(super) struct First {
     pub round: u32,
     /// Where they meet, for messages.
     pub place: String,
+    /// Who comes there and is turned away.
+    pub counters: Arc<Counters>,
 }
 
 impl First {
@@ -144,7 +147,10 @@ impl First {
                     let line = format!("{gone}: not back within {seconds} s; see what was said there last");
                     return Err(self.fail(MeetError::new(MeetErrorKind::Deadline, line)).await);
                 }
-                let gone = gone.map(|(_, gone)| gone);
+                // Where all have come, who else came does not matter.
+                let mistaken = self.counters.other_token().filter(|_| round.is_none());
+                let why: Vec<_> = gone.map(|(_, gone)| gone).into_iter().chain(mistaken).collect();
+                let why = (!why.is_empty()).then(|| why.join("; "));
                 let now = (hub.moved.load(Relaxed), works);
                 if now != moved && round.is_some() {
                     if now.0 != moved.0 {
@@ -154,10 +160,10 @@ impl First {
                     self.patience.begin();
                 }
                 if self.patience.over() {
-                    let error = self.nobody(round, &missing, more, gone);
+                    let error = self.nobody(round, &missing, more, why);
                     return Err(self.fail(error).await);
                 }
-                let on: Vec<_> = gone.into_iter().chain(on).collect();
+                let on: Vec<_> = why.into_iter().chain(on).collect();
                 let on = (!on.is_empty()).then(|| on.join("; "));
                 hub.announce(&missing, more, on.clone());
                 self.patience.show(&missing, more, on);
@@ -170,7 +176,7 @@ impl First {
         }
     }
 
-    fn nobody(&self, round: Option<u32>, missing: &[Rank], more: usize, gone: Option<String>) -> MeetError {
+    fn nobody(&self, round: Option<u32>, missing: &[Rank], more: usize, why: Option<String>) -> MeetError {
         let (who, seconds) = (ranks(missing, more), self.patience.deadline().as_secs());
         let line = match round {
             None => format!(
@@ -183,7 +189,7 @@ impl First {
                 format!("{who} ({places}) did not answer within {seconds} s: see what they wait for")
             }
         };
-        let line = gone.map(|gone| format!("{line}; {gone}")).unwrap_or(line);
+        let line = why.map(|why| format!("{line}; {why}")).unwrap_or(line);
         MeetError::new(MeetErrorKind::Deadline, line)
     }
 

@@ -163,7 +163,7 @@ impl Joining {
         };
         if launched.world_size == 1 {
             let hub = Arc::new(Hub::new(person(&[]), 1, version, instance));
-            let first = First { hub, patience, round: 0, place: String::new() };
+            let first = First { hub, patience, round: 0, place: String::new(), counters };
             let side = Side::First { first, admitting: None };
             let (identity, server, ground) = (None, None, None);
             return Ok(Self { side, launched, network, identity, server, ground, node, nodes: vec![0] });
@@ -191,14 +191,14 @@ impl Joining {
             };
             let identity = Identity { rank, job, token };
             let listeners = ground.listen().await?;
-            let server = Server::start(&handle, identity.clone(), listeners, serving, counters);
+            let server = Server::start(&handle, identity.clone(), listeners, serving, Arc::clone(&counters));
             let world = launched.world_size as usize;
             let hub = Arc::new(Hub::new(person(server.addresses()), world, version, instance));
             let admitting =
                 server.meetings().map(|meetings| Admitting(handle.spawn(admit(Arc::clone(&hub), meetings))));
             ground.publish(server.addresses(), made.as_ref()).await?;
             let place = dial.place.to_string();
-            let side = Side::First { first: First { hub, patience, round: 0, place }, admitting };
+            let side = Side::First { first: First { hub, patience, round: 0, place, counters }, admitting };
             let (identity, server, ground) = (Some(identity), Some(server), Some(ground));
             Self { side, launched, network, identity, server, ground, node, nodes: Vec::new() }
         } else {
@@ -472,7 +472,7 @@ async fn another_first(dial: &Dial, hello: &Hello) -> Result<(), MeetError> {
         // What cannot be read now is replaced.
         let found = match dial.attempt().await {
             Ok(found) => found,
-            Err(Miss::NotYet(_) | Miss::Never(_)) => return Ok(()),
+            Err(Miss::NotYet(_) | Miss::OtherToken(_) | Miss::Never(_)) => return Ok(()),
         };
         let mut link = Link::new(found.connection, Arc::default());
         link.say(&Message::Hello(Box::new(hello.clone()))).await;

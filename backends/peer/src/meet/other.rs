@@ -5,6 +5,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_types::Rank;
@@ -17,6 +18,9 @@ use super::messages::{Hello, Message, Step, Words, ranks, refusal};
 use super::waiting::{BACK, Doubt, Patience};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Identity};
+
+/// For so long rank 0 has to have another token before it is believed: who answers may be an earlier run that is about to end.
+const SURE: Duration = Duration::from_secs(1);
 
 /// A place for pieces of bulk: where it belongs, how many bytes all have, the piece. Begins again at 0 where a connection broke.
 pub(super) type Take<'a> = &'a mut (dyn FnMut(u64, u64, Bytes) + Send);
@@ -42,6 +46,8 @@ pub(super) struct Other {
     doubt: Doubt,
     /// Attempts to find rank 0 since it was there last.
     attempts: u32,
+    /// Since when who answers in rank 0's place has another token.
+    other_token: Option<Instant>,
 }
 
 /// What one exchange with rank 0 came to.
@@ -67,6 +73,7 @@ impl Other {
             lost: None,
             doubt: Doubt::default(),
             attempts: 0,
+            other_token: None,
         }
     }
 
@@ -82,13 +89,26 @@ impl Other {
                 }
             };
             match found {
-                Ok(found) => return Ok(found),
+                Ok(found) => {
+                    self.other_token = None;
+                    return Ok(found);
+                }
                 Err(Miss::Never(error)) => return Err(error),
-                Err(Miss::NotYet(why)) => {
-                    self.why = why;
-                    self.pause().await?;
+                Err(Miss::NotYet(why)) => (self.why, self.other_token) = (why, None),
+                Err(Miss::OtherToken(at)) => {
+                    let since = *self.other_token.get_or_insert_with(Instant::now);
+                    // Once they have met, it is somebody else.
+                    if self.hello.met.is_none() && since.elapsed() >= SURE {
+                        let rank = self.dial.rank;
+                        let line = format!(
+                            "rank {rank} has another token than rank 0 at {at}: give all ranks the same FOREREAD_TOKEN"
+                        );
+                        return Err(MeetError::new(MeetErrorKind::Secret, line));
+                    }
+                    self.why = Some(format!("who answers at {at} has another token (FOREREAD_TOKEN)"));
                 }
             }
+            self.pause().await?;
         }
     }
 

@@ -240,6 +240,26 @@ async fn another_token_opens_nothing_in_either_direction() {
     assert!(error.to_string().contains("of another job"), "{error}");
 }
 
+/// A rank that dies in its handshake is no stranger.
+#[tokio::test(start_paused = true)]
+async fn who_names_the_job_and_breaks_off_is_not_counted_as_a_stranger() {
+    let (world, owner, _asker) = two(&samples(1, 1000), |_| How::Now).await;
+    let address = &owner.server.addresses()[0];
+    let hello = |job: u64| [b"FRDH\x01\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
+    for (job, waits) in [(JOB, false), (JOB, true), (JOB + 1, false), (JOB + 1, true)] {
+        let mut stream = world.host("three").connect(address).await.unwrap();
+        stream.write_all(&hello(job)).await.unwrap();
+        if waits {
+            let mut told = Vec::new();
+            stream.read_to_end(&mut told).await.unwrap();
+            assert!(told.starts_with(b"FRDH") && told.len() == 40);
+        }
+        drop(stream);
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(owner.server.counters().read().strangers, 2, "those who named another job");
+}
+
 type Frames = Box<dyn Fn(u64) -> Vec<u8> + Send>;
 
 /// A rank that answers one question with frames of the test's own making.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use foreread_peer::Token;
 use foreread_peer::meet::{Joining, Left, MeetErrorKind};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::support::{DEADLINE, Job, all, begin};
 
@@ -143,17 +143,45 @@ async fn a_port_that_another_program_has_is_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_token_ends_within_the_deadline_and_says_so() {
+async fn a_rank_with_another_token_ends_at_once_and_the_others_say_that_it_came() {
     let job = Job::new(3);
+    let shown = Arc::new(Mutex::new(Vec::new()));
     let began = Instant::now();
-    let here = [0, 1].map(|rank| job.spawn(rank, Duration::ZERO, |joined| async move { joined.err() }));
+    let here = [0, 1].map(|rank| {
+        let shown = Arc::clone(&shown);
+        let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
+        let settings = job.settings(rank).with_progress(Box::new(progress));
+        tokio::spawn(async move { Joining::join(settings).await.err() })
+    });
     let settings = job.settings(2).with_token(Some(Token::new("the token of another").unwrap()));
-    let error = timeout(DEADLINE * 2, Joining::join(settings)).await.unwrap().unwrap_err();
-    assert!(error.to_string().contains("another token"), "{error}");
+    let error = Joining::join(settings).await.unwrap_err();
+    assert_eq!(error.kind(), MeetErrorKind::Secret);
+    let line = "rank 2 has another token than rank 0 at r0:7000: give all ranks the same FOREREAD_TOKEN";
+    assert_eq!(error.to_string(), line);
+    assert!(began.elapsed() < SECOND * 3, "{:?}", began.elapsed());
+    let came = "it came with another token (FOREREAD_TOKEN) and says to be rank 2";
     for error in all(here).await {
-        assert!(error.unwrap().to_string().contains("rank 2"));
+        let error = error.unwrap().to_string();
+        assert!(error.contains("rank 2"), "{error}");
     }
     assert!(began.elapsed() < DEADLINE + SECOND * 7, "{:?}", began.elapsed());
+    let shown = shown.lock().unwrap();
+    for rank in ["0: ", "1: "] {
+        let named = shown.iter().filter(|line| line.starts_with(rank) && line.contains(came));
+        assert!(named.count() > 20, "{shown:?}");
+    }
+}
+
+/// Another job's rank 0 has the first port, by the same name: the ranks go on to the next.
+#[tokio::test(start_paused = true)]
+async fn a_port_where_another_token_is_wanted_is_passed_over() {
+    let job = Job::new(3);
+    let other = job.settings(0).with_token(Some(Token::new("the token of another").unwrap()));
+    let other = tokio::spawn(async move { Joining::join(other).await.err() });
+    tokio::time::sleep(SECOND / 2).await;
+    let groups = job.start().await;
+    assert_eq!(groups.len(), 3);
+    other.abort();
 }
 
 #[tokio::test(start_paused = true)]

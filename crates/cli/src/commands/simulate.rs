@@ -3,25 +3,16 @@
 //! Figures go to standard output as a table, JSON or CSV; why a policy refuses a scenario goes to standard error. Plots
 //! are drawn after the figures are known: bars from them, and the curve of time against cache size from further runs.
 
-use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use foreread::{Calibration, Error, ErrorKind, Knobs};
-use foreread_simulator::{Curve as Rates, Figures, Outcome, Policy, Scenario, Simulation};
-use serde::Serialize;
+use foreread_simulator::{Comparison, Curve as Rates, Outcome, Policy, Scenario};
 
 use crate::arguments::Simulate;
-use crate::plot::{self, Curve};
 use crate::progress::Work;
 use crate::{output, settings};
-
-/// The cache sizes of the second plot, as parts of the dataset.
-const SHARES: [f64; 10] = [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
-
-/// The most seeds that are averaged.
-const MOST_SEEDS: u64 = 1000;
 
 /// How figures are printed.
 #[derive(Clone, Copy)]
@@ -39,8 +30,8 @@ pub fn run(options: &Simulate) -> Result<()> {
     let format = format(&knobs)?;
     let policies = policies(&knobs)?;
     let seeds: u64 = knobs.parse("seeds")?.unwrap_or(1);
-    if !(1..=MOST_SEEDS).contains(&seeds) {
-        return Err(knobs.refuse("seeds", format!("it is from 1 to {MOST_SEEDS}")).into());
+    if !(1..=Comparison::MOST_SEEDS).contains(&seeds) {
+        return Err(knobs.refuse("seeds", format!("it is from 1 to {}", Comparison::MOST_SEEDS)).into());
     }
     let plot = knobs.get("plot").map(|(path, _)| PathBuf::from(path));
     let mut scenario = read(&options.scenario)?;
@@ -52,31 +43,41 @@ pub fn run(options: &Simulate) -> Result<()> {
         check_writable(plot)?;
     }
 
-    let simulated = simulate(&scenario, &policies, seeds)?;
-    for outcome in &simulated.outcomes {
+    let name = scenario.name.clone();
+    let compared =
+        watched(format!("simulating {name}"), |tell| Comparison::run(scenario, &policies, seeds, tell))?;
+    for outcome in compared.outcomes() {
         if let Some(why) = &outcome.refused {
-            output::complain(&format!("{} refuses {}: {why}", outcome.policy, scenario.name));
+            output::complain(&format!("{} refuses {name}: {why}", outcome.policy));
         }
     }
     let mut out = output::stdout();
     match format {
-        Format::Table => print_table(&mut out, &scenario, &simulated)?,
+        Format::Table => write!(out, "{compared}")?,
         Format::Json => {
-            serde_json::to_writer(&mut out, &Report::new(&scenario, &simulated))?;
+            serde_json::to_writer(&mut out, &compared.report())?;
             writeln!(out)?;
         }
         Format::Csv => {
             writeln!(out, "{}", Outcome::CSV_HEADER)?;
-            for outcome in &simulated.outcomes {
+            for outcome in compared.outcomes() {
                 writeln!(out, "{}", outcome.csv())?;
             }
         }
     }
     out.flush()?;
     if let Some(path) = plot {
-        draw(&path, &scenario, &policies, &simulated)?;
+        draw(&path, &compared)?;
     }
     Ok(())
+}
+
+/// Shows how far long work has come.
+fn watched<T>(label: String, work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
+    let mut shown: Option<Work> = None;
+    work(&mut |done, total| {
+        shown.get_or_insert_with(|| Work::new(label.clone(), total, "batches")).at(done);
+    })
 }
 
 fn format(knobs: &Knobs) -> Result<Format> {
@@ -131,162 +132,6 @@ fn read(path: &Path) -> Result<Scenario> {
     Ok(Scenario::from_toml(&text).map_err(|error| usage(error.to_string()))?)
 }
 
-/// What was simulated.
-struct Simulated {
-    outcomes: Vec<Outcome>,
-    /// MB of the dataset, the mean over the seeds.
-    dataset_mb: f64,
-    seeds: u64,
-}
-
-/// Runs every policy with every seed, and averages each policy's runs.
-fn simulate(scenario: &Scenario, policies: &[Policy], seeds: u64) -> Result<Simulated> {
-    let mut runs: Vec<Vec<Outcome>> = vec![Vec::new(); policies.len()];
-    let mut work: Option<Steps> = None;
-    let mut dataset_mb = 0.0;
-    for seed in 0..seeds {
-        let simulation = Simulation::new(scenario, scenario.seed.wrapping_add(seed))?;
-        dataset_mb += simulation.dataset_mb() / seeds as f64;
-        let total = policies.iter().map(|&policy| simulation.steps(policy)).sum::<u64>() * seeds;
-        let work = work.get_or_insert_with(|| Steps::new(format!("simulating {}", scenario.name), total));
-        for (&policy, runs) in policies.iter().zip(&mut runs) {
-            runs.push(work.run(&simulation, policy));
-        }
-    }
-    let outcomes = runs.iter().filter_map(|runs| Outcome::mean(runs)).collect();
-    Ok(Simulated { outcomes, dataset_mb, seeds })
-}
-
-/// Progress over batches; a policy that refuses is done at once.
-struct Steps {
-    work: Work,
-    done: u64,
-}
-
-impl Steps {
-    fn new(label: String, total: u64) -> Self {
-        Self { work: Work::new(label, total, "batches"), done: 0 }
-    }
-
-    fn run(&mut self, simulation: &Simulation, policy: Policy) -> Outcome {
-        let began = self.done;
-        let outcome = simulation.run(policy, &mut || {
-            self.done += 1;
-            // A bar that is told of every batch would cost more than the batches.
-            if self.done.is_multiple_of(256) {
-                self.work.at(self.done);
-            }
-        });
-        self.done = began + simulation.steps(policy);
-        self.work.at(self.done);
-        outcome
-    }
-}
-
-/// What `--format json` prints.
-#[derive(Serialize)]
-struct Report<'a> {
-    scenario: &'a str,
-    workers: usize,
-    samples: u32,
-    epochs: u32,
-    batch: u32,
-    dataset_mb: f64,
-    cache_mb: f64,
-    seed: u64,
-    seeds: u64,
-    policies: &'a [Outcome],
-}
-
-impl<'a> Report<'a> {
-    fn new(scenario: &'a Scenario, simulated: &'a Simulated) -> Self {
-        Self {
-            scenario: &scenario.name,
-            workers: scenario.workers,
-            samples: scenario.samples,
-            epochs: scenario.epochs,
-            batch: scenario.batch,
-            dataset_mb: simulated.dataset_mb,
-            cache_mb: cache_mb(scenario),
-            seed: scenario.seed,
-            seeds: simulated.seeds,
-            policies: &simulated.outcomes,
-        }
-    }
-}
-
-/// The MB of all workers' cache classes together.
-fn cache_mb(scenario: &Scenario) -> f64 {
-    // The sum of nothing is -0.0.
-    scenario.storage.iter().skip(1).map(|class| class.capacity).sum::<f64>() * scenario.workers as f64 + 0.0
-}
-
-/// The scenario in one line.
-fn headline(scenario: &Scenario, dataset_mb: f64, seeds: u64) -> String {
-    let mut line = format!(
-        "{} workers, {} samples, {}, {} epochs; caches of {} in all",
-        scenario.workers,
-        scenario.samples,
-        quantity(dataset_mb),
-        scenario.epochs,
-        quantity(cache_mb(scenario))
-    );
-    if seeds > 1 {
-        let _ = write!(line, "; means of {seeds} seeds");
-    }
-    line
-}
-
-/// MB, GB or TB, whichever reads best.
-fn quantity(mb: f64) -> String {
-    match mb {
-        mb if mb >= 1e6 => format!("{:.4} TB", mb / 1e6),
-        mb if mb >= 1e3 => format!("{:.1} GB", mb / 1e3),
-        mb => format!("{mb:.1} MB"),
-    }
-}
-
-fn print_table(out: &mut impl Write, scenario: &Scenario, simulated: &Simulated) -> Result<()> {
-    writeln!(out, "{}: {}", scenario.name, headline(scenario, simulated.dataset_mb, simulated.seeds))?;
-    writeln!(
-        out,
-        "{:18} {:>11} {:>9} | {:>6} {:>6} {:>6} | {:>12} {:>8}",
-        "policy", "seconds", "stalled", "origin", "peers", "local", "origin MB", "x floor"
-    )?;
-    for outcome in &simulated.outcomes {
-        match &outcome.figures {
-            None => writeln!(out, "{:18} {:>11}", outcome.policy, "refused")?,
-            Some(f) => {
-                let [origin, peers, local] = shares(f);
-                writeln!(
-                    out,
-                    "{:18} {:>11.2} {:>9.2} | {origin:>6} {peers:>6} {local:>6} | {:>12.1} {:>8.3}",
-                    outcome.policy,
-                    f.seconds,
-                    f.init_stall_seconds,
-                    f.pfs_mb,
-                    f.pfs_mb / f.floor_pfs_mb
-                )?;
-            }
-        }
-    }
-    writeln!(
-        out,
-        "stalled: seconds before the first batch. origin, peers, local: where accesses were served from, ahead or on \
-         demand."
-    )?;
-    Ok(())
-}
-
-/// The parts of all accesses that came from the origin, other workers and this worker; none where nothing was read.
-fn shares(f: &Figures) -> [String; 3] {
-    let all = f.served_pfs + f.served_remote + f.served_local;
-    [f.served_pfs, f.served_remote, f.served_local].map(|part| match all {
-        0.0 => "-".to_owned(),
-        all => format!("{:.1}%", 100.0 * part / all),
-    })
-}
-
 /// Fails early where the plot could not be written after minutes of work.
 fn check_writable(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -305,50 +150,17 @@ fn cache_plot(path: &Path) -> PathBuf {
     path.with_file_name(format!("{stem}-cache{extension}"))
 }
 
-fn draw(path: &Path, scenario: &Scenario, policies: &[Policy], simulated: &Simulated) -> Result<()> {
-    let bars = headline(scenario, simulated.dataset_mb, simulated.seeds);
-    let svg = plot::bars(&scenario.name, &bars, &simulated.outcomes)?;
-    std::fs::write(path, svg).with_context(|| format!("{} cannot be written", path.display()))?;
-    if scenario.storage.len() < 2 {
+fn draw(path: &Path, compared: &Comparison) -> Result<()> {
+    std::fs::write(path, compared.bars()?)
+        .with_context(|| format!("{} cannot be written", path.display()))?;
+    let label = format!("cache sizes of {}", compared.scenario().name);
+    let Some((bound, sweeps)) = watched(label, |tell| compared.sweep(tell))? else {
         output::complain("the scenario has no cache class, so there is no plot of time against cache size");
         return Ok(());
-    }
-    let (bound, curves) = sweep(scenario, policies)?;
-    // Curves are of the first seed alone.
-    let curve = headline(scenario, simulated.dataset_mb, 1);
-    let svg = plot::against_cache(&scenario.name, &curve, bound, &curves)?;
+    };
+    let svg = compared.against_cache(bound, &sweeps)?;
     let path = cache_plot(path);
     std::fs::write(&path, svg).with_context(|| format!("{} cannot be written", path.display()))
-}
-
-/// Every policy's seconds by cache size, and the bound's. Policies without a cache are run once.
-fn sweep(scenario: &Scenario, policies: &[Policy]) -> Result<(f64, Vec<Curve>)> {
-    let first = Simulation::new(scenario, scenario.seed)?;
-    let cost =
-        |policy: &Policy| first.steps(*policy) * if policy.has_cache() { SHARES.len() as u64 } else { 1 };
-    let total = policies.iter().map(cost).sum();
-    let mut work = Steps::new(format!("cache sizes of {}", scenario.name), total);
-    let seconds = |outcome: Outcome| outcome.figures.map(|figures| figures.seconds);
-    let mut curves: Vec<Curve> = policies
-        .iter()
-        .filter(|&&policy| policy != Policy::LowerBound)
-        .map(|&policy| Curve { policy, points: Vec::new() })
-        .collect();
-    for curve in curves.iter_mut().filter(|curve| !curve.policy.has_cache()) {
-        if let Some(seconds) = seconds(work.run(&first, curve.policy)) {
-            curve.points = SHARES.map(|share| (share, seconds)).to_vec();
-        }
-    }
-    for share in SHARES {
-        let simulation = Simulation::new(&scenario.with_cache_share(share), scenario.seed)?;
-        for curve in curves.iter_mut().filter(|curve| curve.policy.has_cache()) {
-            if let Some(seconds) = seconds(work.run(&simulation, curve.policy)) {
-                curve.points.push((share, seconds));
-            }
-        }
-    }
-    let bound = seconds(first.run(Policy::LowerBound, &mut || ())).unwrap_or_default();
-    Ok((bound, curves))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::origin::{Opened, Shared, open};
 use crate::planned::sampler;
 use crate::registry::Registry;
 use crate::runtime::Workers;
+use crate::target::Named;
 
 /// The most reads of the origin under way at once, where the user says nothing.
 const MOST: u32 = 1024;
@@ -107,7 +108,7 @@ async fn everything(
         let shared = Shared::raw(&config, context);
         let listed =
             |listed: Listed| progress(Progress { stage: Stage::Listing(listed.objects), point: None });
-        let found = open(&[target.to_owned()], config.format, registry, context, &shared, listed).await?;
+        let found = open(&Named::by(target), config.format, registry, context, &shared, listed).await?;
         let requests = Requests::new(found.catalog.clone(), config.seed)?;
         opened = Some((found, config, requests));
     }

@@ -90,7 +90,14 @@ impl Case {
         let whole = Duration::from_millis(2_000 + draw.below(60_000));
         let pace = whole / steps as u32;
         let pace = (0..ranks).map(|_| pace.mul_f64(0.5 + draw.below(100) as f64 / 100.0)).collect();
-        let faults = faults(draw, ranks, whole);
+        let mut faults = faults(draw, ranks, whole);
+        // Where samples are large, a link that is slow all the time and moves is worse than one that is cut.
+        if most >= LARGE && draw.below(2) == 0 {
+            let slow = draw.below(u64::from(ranks)) as u32;
+            let delay = Duration::from_millis(20 + draw.below(400));
+            let others = (0..ranks).filter(|other| *other != slow);
+            faults.splice(0..0, others.map(|other| (Duration::ZERO, Fault::Delay(slow, other, delay))));
+        }
         let origin = FakeOrigin::new(objects).with_seed(number).with_latency(latency);
         let network = foreread::peer::Simulated::new(number);
         Self { job: Job { network, origin, config, memory }, pace, faults }

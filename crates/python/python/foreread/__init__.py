@@ -14,8 +14,21 @@ from __future__ import annotations
 
 import atexit as _atexit
 
-from . import _native
-from ._native import Batch, Field, Loader, Sample, SharedSample, ShareClient, set_log_level
+from . import _native, metrics
+from ._native import (
+    Batch,
+    Catalog,
+    Field,
+    Loader,
+    Sample,
+    SharedSample,
+    ShareClient,
+    Source,
+    index,
+    set_log_level,
+)
+from ._outlook import Picture, Plan, Simulation, plan, simulate
+from ._stats import Stats
 from .errors import (
     ChangedError,
     ClosedError,
@@ -32,6 +45,7 @@ from .errors import (
 
 __all__ = [
     "Batch",
+    "Catalog",
     "ChangedError",
     "ClosedError",
     "ConfigError",
@@ -44,11 +58,20 @@ __all__ = [
     "MeetingError",
     "NotFoundError",
     "OriginError",
+    "Picture",
+    "Plan",
     "Sample",
     "ShareClient",
     "SharedSample",
+    "Simulation",
+    "Source",
     "StateError",
+    "Stats",
+    "index",
+    "metrics",
+    "plan",
     "set_log_level",
+    "simulate",
 ]
 
 __version__ = _native.__version__

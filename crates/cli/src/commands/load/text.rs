@@ -17,12 +17,7 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared) -> Result<()> {
         )?;
     }
     for level in prepared.plan().levels() {
-        writeln!(
-            out,
-            "{:12} {}",
-            level.name,
-            crate::commands::plan::keeps(level, prepared.plan().retention())
-        )?;
+        writeln!(out, "{:12} {}", level.name, foreread::keeps(level, prepared.plan().retention()))?;
     }
     if prepared.plan().levels().is_empty() {
         writeln!(out, "{:12} none", "memory")?;

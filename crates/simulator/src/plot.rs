@@ -1,19 +1,33 @@
-//! The plots of `simulate`: SVG, drawn through plotters.
+//! The plots of a comparison: SVG, drawn through plotters.
 //!
 //! Axes are laid out here, in pixels, rather than by plotters' charts: rows with names at their left and values at their
 //! right, and a logarithmic axis with steps of 1, 2, 5, are less code than what it takes to talk a general chart into
 //! them. Colours are Okabe and Ito's, which colour-blind readers can tell apart. Names come from a scenario file, so
 //! they are as long as anybody likes; they are cut, and escaped by plotters.
 
-use anyhow::{Result, anyhow};
-use foreread_simulator::{Outcome, Policy};
 use plotters::coord::Shift;
+use plotters::drawing::DrawingAreaErrorKind;
 use plotters::element::DashedPathElement;
 use plotters::prelude::{
     Circle, DrawingArea, IntoDrawingArea, IntoTextStyle, PathElement, RGBColor, Rectangle, SVGBackend, Text,
 };
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, ShapeStyle, TextStyle};
+
+use crate::{Outcome, Policy};
+
+/// A picture could not be drawn. Opaque; there is nothing to be done about it but to leave it out.
+#[derive(Debug, thiserror::Error)]
+#[error("no plot: {0}")]
+pub struct PlotError(String);
+
+impl<E: std::error::Error + Send + Sync> From<DrawingAreaErrorKind<E>> for PlotError {
+    fn from(error: DrawingAreaErrorKind<E>) -> Self {
+        Self(error.to_string())
+    }
+}
+
+type Result<T> = std::result::Result<T, PlotError>;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -39,12 +53,18 @@ const LINES: [RGBColor; 7] = [
 const WIDTH: i32 = 960;
 
 /// One policy's seconds by cache size, which is a part of the dataset. No points where it refused everywhere.
-pub struct Curve {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sweep {
+    /// Which.
     pub policy: Policy,
+    /// The caches' part of the dataset, and seconds.
     pub points: Vec<(f64, f64)>,
 }
 
 /// One bar a policy: its seconds, split by the initial stall and by where its accesses were served from.
+///
+/// # Errors
+/// If it cannot be drawn.
 pub fn bars(name: &str, headline: &str, outcomes: &[Outcome]) -> Result<String> {
     const LEFT: i32 = 165;
     const RIGHT: i32 = WIDTH - 85;
@@ -129,7 +149,10 @@ pub fn bars(name: &str, headline: &str, outcomes: &[Outcome]) -> Result<String> 
 }
 
 /// Seconds against the caches' part of the dataset, a line a policy, with the lower bound drawn in.
-pub fn against_cache(name: &str, headline: &str, bound: f64, curves: &[Curve]) -> Result<String> {
+///
+/// # Errors
+/// If it cannot be drawn.
+pub fn against_cache(name: &str, headline: &str, bound: f64, curves: &[Sweep]) -> Result<String> {
     const LEFT: i32 = 80;
     const RIGHT: i32 = WIDTH - 210;
     const TOP: i32 = 84;
@@ -232,9 +255,9 @@ fn paint(height: i32, draw: impl FnOnce(&Area<'_>) -> Result<()>) -> Result<Stri
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
         let white = Rectangle::new([(0, 0), (WIDTH, height)], RGBColor(255, 255, 255).filled());
-        area.draw(&white).map_err(|error| anyhow!("no plot: {error}"))?;
+        area.draw(&white)?;
         draw(&area)?;
-        area.present().map_err(|error| anyhow!("no plot: {error}"))?;
+        area.present()?;
     }
     Ok(svg)
 }

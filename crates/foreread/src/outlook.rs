@@ -1,0 +1,313 @@
+//! What a run would do, for people and for tools: what would be kept where, the fewest bytes that must be read, how long epochs
+//! will take and what for, and what more room would buy.
+//!
+//! Everybody who shows a plan shows this one; its serialised form is `foreread plan --report json`, and as text it is what the
+//! command prints.
+
+use std::fmt;
+
+use foreread_loader::BlockTable;
+use foreread_planner::{EpochForecast, LevelPlan, LocalPlan, Resource, Retention, Summary};
+use serde::Serialize;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::planned::{Planned, Worth};
+use crate::size::ByteSize;
+use crate::together::Together;
+
+/// What is bought for comparison: a GB.
+const MORE: u64 = 1_000_000_000;
+
+/// One rank's run, planned and forecast.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outlook {
+    rank: u32,
+    world_size: u32,
+    /// The whole cluster's floor; `plan.floor_origin_bytes` is this rank's alone.
+    floor_origin_bytes: u64,
+    look_ahead_bytes: u64,
+    epochs: u64,
+    /// How much of a shard the first epoch reads at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_bytes: Option<u64>,
+    /// Bytes that the blocks bring and no sample has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_waste_bytes: Option<u64>,
+    plan: Summary,
+    /// In words; for tools it is in the plan.
+    #[serde(skip)]
+    retention: Retention,
+    /// Where it is known how fast the origin is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    forecast: Vec<Forecast>,
+    one_more_gigabyte: Vec<More>,
+    /// Where there are several ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    together: Option<AsOne>,
+}
+
+/// All ranks' caches as one.
+#[derive(Clone, Debug, Serialize)]
+struct AsOne {
+    owner: &'static str,
+    origin_bytes: u64,
+    floor_origin_bytes: u64,
+    uses: u64,
+    local_uses: u64,
+    /// What the forecast takes for granted between nodes.
+    assumed_network_bytes_per_second: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    forecast: Vec<Forecast>,
+}
+
+/// One epoch, predicted.
+#[derive(Clone, Debug, Serialize)]
+struct Forecast {
+    epoch: u64,
+    seconds: f64,
+    /// What it waits for.
+    limiting: String,
+    origin_requests: u64,
+    origin_bytes: u64,
+}
+
+/// What more room would save over the run.
+#[derive(Clone, Debug, Serialize)]
+struct More {
+    level: String,
+    origin_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+}
+
+impl Outlook {
+    /// Of a run that was planned; `blocks` is what its first epoch reads of shards at once, where that is known. Plans once more
+    /// for each kind of cache, and once for all ranks together.
+    ///
+    /// # Errors
+    /// If the run cannot be planned, or is one of ranks that have met: what is told is one rank's alone.
+    pub fn of(planned: &Planned, blocks: Option<&BlockTable>) -> Result<Self> {
+        let config = planned.config();
+        let LocalPlan::Alone(plan) = planned.plan() else {
+            return Err(Error::new(ErrorKind::Plan, "there is no plan of this rank alone"));
+        };
+        let mut forecast = planned.forecast()?.unwrap_or_default();
+        if let Some(blocks) = blocks {
+            in_blocks(&mut forecast, blocks);
+        }
+        let worth = planned.worth(MORE)?;
+        let together = planned.together()?;
+        Ok(Self {
+            rank: config.rank,
+            world_size: config.world_size,
+            floor_origin_bytes: planned.floor(),
+            look_ahead_bytes: config.look_ahead,
+            epochs: config.epochs,
+            block_bytes: planned.block_bytes(),
+            block_waste_bytes: blocks.map(BlockTable::waste),
+            plan: plan.summary(),
+            retention: plan.retention(),
+            forecast: forecast.iter().map(|epoch| Forecast::of(epoch, planned)).collect(),
+            one_more_gigabyte: worth.into_iter().map(More::of).collect(),
+            together: together.map(|together| AsOne::of(together, planned)),
+        })
+    }
+}
+
+/// The first epoch's requests and bytes, where it reads `blocks` of shards instead of their samples.
+fn in_blocks(forecast: &mut [EpochForecast], blocks: &BlockTable) {
+    let Some(first) = forecast.first_mut() else { return };
+    let alone = first.requests.samples.saturating_sub(blocks.samples());
+    first.requests.samples = alone + blocks.len() as u64;
+    first.requests.bytes = first.requests.bytes.saturating_add(blocks.waste());
+}
+
+impl Forecast {
+    fn of(epoch: &EpochForecast, planned: &Planned) -> Self {
+        Self {
+            epoch: epoch.epoch,
+            seconds: epoch.seconds(),
+            limiting: resource(epoch.limiting, planned),
+            origin_requests: epoch.requests.samples,
+            origin_bytes: epoch.requests.bytes,
+        }
+    }
+
+    /// Whether it is like another, within a hundredth of the time.
+    fn is_like(&self, other: &Self) -> bool {
+        self.limiting == other.limiting && (self.seconds - other.seconds).abs() <= self.seconds / 100.0
+    }
+}
+
+impl fmt::Display for Forecast {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "{:.2} s, limited by {}: {} from the origin in {} requests",
+            self.seconds,
+            self.limiting,
+            ByteSize(self.origin_bytes),
+            self.origin_requests
+        )
+    }
+}
+
+/// What a resource is called; levels by their names.
+fn resource(resource: Resource, planned: &Planned) -> String {
+    match resource {
+        Resource::Level(level) => {
+            let levels = planned.plan().levels();
+            levels.get(usize::from(level.0)).map_or_else(|| resource.to_string(), |level| level.name.clone())
+        }
+        resource => resource.to_string(),
+    }
+}
+
+impl AsOne {
+    fn of(together: Together, planned: &Planned) -> Self {
+        let forecast = together.forecast.as_deref().unwrap_or_default();
+        Self {
+            owner: together.owner,
+            origin_bytes: together.origin_bytes,
+            floor_origin_bytes: together.floor_origin_bytes,
+            uses: together.uses.samples,
+            local_uses: together.local.samples,
+            assumed_network_bytes_per_second: together.network.bytes_per_second,
+            forecast: forecast.iter().map(|epoch| Forecast::of(epoch, planned)).collect(),
+        }
+    }
+}
+
+impl More {
+    fn of(worth: Worth) -> Self {
+        Self { level: worth.level, origin_bytes: worth.origin_bytes, seconds: worth.seconds }
+    }
+}
+
+/// What a level will hold, in words.
+pub fn keeps(level: &LevelPlan, retention: Retention) -> String {
+    let (capacity, bytes, footprint) =
+        (ByteSize(level.capacity), ByteSize(level.bytes), ByteSize(level.footprint));
+    if level.slower_than_origin {
+        return format!("{capacity}: stays empty, for it is read more slowly than the origin");
+    }
+    match retention {
+        Retention::Threshold { .. } => {
+            format!("{capacity}: samples come and go, about {footprint} at a time")
+        }
+        _ => format!(
+            "{capacity}: keeps {} samples, {bytes} ({footprint} with what they take beside)",
+            level.samples
+        ),
+    }
+}
+
+impl fmt::Display for Outlook {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plan, forecast, .. } = self;
+        writeln!(out, "rank {} of {}, {} epochs", self.rank, self.world_size, self.epochs)?;
+        for (dataset, name) in plan.datasets.iter().zip(["train", "validation"]) {
+            writeln!(
+                out,
+                "{name:12} {} samples, {}; this rank uses {} in {} uses, {} of it from the origin",
+                dataset.samples,
+                ByteSize(dataset.bytes),
+                ByteSize(dataset.used_bytes),
+                dataset.uses,
+                ByteSize(dataset.origin_bytes)
+            )?;
+        }
+        for level in &plan.levels {
+            writeln!(out, "{:12} {}", level.name, keeps(level, self.retention))?;
+        }
+        match plan.horizon {
+            None if plan.levels.is_empty() => {
+                writeln!(out, "retention    nothing is kept: there is no memory tier")?
+            }
+            None => writeln!(out, "retention    keep: what is placed stays for the whole run")?,
+            Some(horizon) => writeln!(
+                out,
+                "retention    threshold: a sample stays if its next use is at most {horizon} samples away"
+            )?,
+        }
+        if let Some(bytes) = self.block_bytes {
+            let waste = match self.block_waste_bytes.unwrap_or(0) {
+                0 => String::new(),
+                waste => format!(", {} of that between samples", ByteSize(waste)),
+            };
+            writeln!(
+                out,
+                "cold start   the first epoch reads shards in blocks of {}{waste}",
+                ByteSize(bytes)
+            )?;
+        }
+        writeln!(out, "look-ahead   {}", ByteSize(self.look_ahead_bytes))?;
+        writeln!(out, "this plan    {} from the origin", ByteSize(plan.origin_bytes))?;
+        let estimated = if plan.floor_is_exact { "" } else { " (estimated)" };
+        let floor = ByteSize(plan.floor_origin_bytes);
+        writeln!(out, "floor        {floor}{estimated}: no policy reads less for this rank")?;
+        if self.world_size > 1 {
+            let all = ByteSize(self.floor_origin_bytes);
+            writeln!(out, "             {all}: no policy reads less for all ranks together")?;
+        }
+        if forecast.is_empty() {
+            writeln!(
+                out,
+                "time         unknown: nobody said how fast the origin is (--calibration, as `foreread calibrate` \
+                 writes it, or --origin-limit)"
+            )?;
+        }
+        spans(out, forecast)?;
+        for more in &self.one_more_gigabyte {
+            let seconds = more.seconds.map_or_else(String::new, |seconds| format!(", {seconds:.1} s less"));
+            let bytes = ByteSize(more.origin_bytes);
+            writeln!(
+                out,
+                "1 GB more    of {}: {bytes} less from the origin over the run{seconds}",
+                more.level
+            )?;
+        }
+        if let Some(together) = &self.together {
+            self.as_one(out, together)?;
+        }
+        writeln!(out, "fingerprint  {}", plan.fingerprint)
+    }
+}
+
+impl Outlook {
+    fn as_one(&self, out: &mut fmt::Formatter<'_>, together: &AsOne) -> fmt::Result {
+        writeln!(
+            out,
+            "together     the caches of {} ranks as one (this release's ranks read for themselves): {} from the origin, \
+             of {} at least; the {} keeps a sample, {:.1} % of the uses are its own",
+            self.world_size,
+            ByteSize(together.origin_bytes),
+            ByteSize(together.floor_origin_bytes),
+            together.owner,
+            100.0 * together.local_uses as f64 / together.uses.max(1) as f64
+        )?;
+        if together.forecast.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "             over a network of {}/s between nodes, which nobody has measured:",
+            ByteSize(together.assumed_network_bytes_per_second)
+        )?;
+        spans(out, &together.forecast)
+    }
+}
+
+/// How long epochs take; those that are alike in one line.
+fn spans(out: &mut fmt::Formatter<'_>, forecast: &[Forecast]) -> fmt::Result {
+    for epochs in forecast.chunk_by(Forecast::is_like) {
+        let [first, .., last] = epochs else {
+            let [only] = epochs else { continue };
+            writeln!(out, "{:12} {only}", format!("epoch {}", only.epoch))?;
+            continue;
+        };
+        let name = format!("epochs {}-{}", first.epoch, last.epoch);
+        writeln!(out, "{name:12} {first} each")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! What a user sees of a run while it goes on: figures since the last look, a bar, a line when the trainer starves.
+//!
+//! The figures' meaning is Python's (`_stats.py`, `_progress.py`); here is only what has to be kept between two looks. Python is
+//! told before a batch is taken, never after: what fails there, Ctrl-C included, must not lose one. The price is that a bar
+//! is a batch late, which is when that batch has been computed on.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use foreread::Report;
+use pyo3::prelude::*;
+
+use crate::json;
+
+/// How often it is looked whether the trainer starves.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// How often that is said at most.
+const SAID: Duration = Duration::from_secs(60);
+
+/// The part of the time that a trainer may wait before something is said.
+const STARVED: f64 = 0.2;
+
+#[derive(Debug)]
+pub(crate) struct Watch {
+    state: Mutex<State>,
+    progress: Option<Py<PyAny>>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The report at the last `stats()`.
+    stats: Option<Report>,
+    /// The report when it was last looked for starvation, and when that was.
+    looked: Option<Report>,
+    at: Instant,
+    said: Option<Instant>,
+    /// The batch that the trainer has: epoch, phase, samples.
+    taken: Option<(u64, String, usize)>,
+}
+
+impl Watch {
+    pub(crate) fn new(progress: Option<Py<PyAny>>) -> Self {
+        let state = State { stats: None, looked: None, at: Instant::now(), said: None, taken: None };
+        Self { state: Mutex::new(state), progress }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The figures since the last call.
+    pub(crate) fn stats<'py>(&self, py: Python<'py>, report: Report) -> PyResult<Bound<'py, PyAny>> {
+        let before = self.lock().stats.replace(report.clone());
+        let before = before.map(|before| json::python(py, &before)).transpose()?;
+        py.import("foreread._stats")?.call_method1("build", (json::python(py, &report)?, before))
+    }
+
+    /// Notes the batch that the trainer gets.
+    pub(crate) fn took(&self, batch: &foreread::Batch) {
+        if self.progress.is_some() {
+            self.lock().taken = Some((batch.epoch(), batch.phase().to_string(), batch.len()));
+        }
+    }
+
+    /// Before a batch is asked for: the one before is done.
+    pub(crate) fn before(&self, py: Python<'_>, report: impl FnOnce() -> Option<Report>) -> PyResult<()> {
+        if let Some(progress) = &self.progress {
+            let taken = self.lock().taken.take();
+            if let Some((epoch, phase, samples)) = taken {
+                progress.call_method1(py, "batch", (epoch, phase, samples))?;
+            }
+        }
+        let due = {
+            let state = self.lock();
+            state.at.elapsed() >= EVERY
+        };
+        if due { self.look(py, report()) } else { Ok(()) }
+    }
+
+    /// The run is over.
+    pub(crate) fn end(&self, py: Python<'_>) -> PyResult<()> {
+        match &self.progress {
+            Some(progress) => progress.call_method0(py, "end").map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn look(&self, py: Python<'_>, report: Option<Report>) -> PyResult<()> {
+        let Some(report) = report else { return Ok(()) };
+        let (before, hushed) = {
+            let mut state = self.lock();
+            state.at = Instant::now();
+            let hushed = state.said.is_some_and(|said| said.elapsed() < SAID);
+            (state.looked.replace(report.clone()), hushed)
+        };
+        if hushed {
+            return Ok(());
+        }
+        let before = before.map(|before| json::python(py, &before)).transpose()?;
+        let stats = py.import("foreread._stats")?;
+        let said: bool =
+            stats.call_method1("starved", (json::python(py, &report)?, before, STARVED))?.extract()?;
+        if said {
+            self.lock().said = Some(Instant::now());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,156 @@
+"""Catalogs, plans and simulations."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+import foreread
+from conftest import content
+
+SCENARIO = """
+name = "small"
+seed = 1
+[cluster]
+workers = 2
+compute = 100
+preprocess = 200
+network = 10000
+pfs_client = 2000
+[[storage]]
+capacity = 16
+threads = 2
+read = { 2 = 21164 }
+[[storage]]
+capacity = 4
+threads = 2
+read = { 2 = 21164 }
+[pfs]
+read = { 1 = 66, 2 = 86, 3 = 129, 4 = 146 }
+[dataset]
+samples = 400
+mean = 0.027
+sd = 0.01
+[training]
+batch = 20
+epochs = 3
+drop_last = true
+staging = "honest"
+"""
+
+
+def test_an_index_says_what_is_there(directory: Path) -> None:
+    told: list[tuple[int, int]] = []
+    catalog = foreread.index(directory, exclude="**/09?.bin", progress=lambda samples, size: told.append((samples, size)))
+    assert len(catalog) == 90 and catalog.total_bytes == sum(len(content(n)) for n in range(90))
+    assert told[-1] == (90, catalog.total_bytes)
+    assert catalog.path(30) == catalog.path(-60) == "class1/030.bin"
+    assert catalog.size(30) == len(content(30))
+    assert catalog.label(30) == 1 and catalog.labels == ["class0", "class1", "class2", "class3"]
+    assert catalog.base_url.endswith("data") and catalog.format == "files"
+    for index in (90, -91):
+        with pytest.raises(IndexError, match=str(index)):
+            catalog.path(index)
+
+
+def test_a_catalog_is_kept_sent_and_loaded(directory: Path, tmp_path: Path) -> None:
+    catalog = foreread.index(directory, include=["class1/*", "class2/*"])
+    catalog.save(tmp_path / "some.foreread")
+    for again in (
+        foreread.Catalog.open(tmp_path / "some.foreread"),
+        foreread.Catalog.from_bytes(catalog.to_bytes()),
+        pickle.loads(pickle.dumps(catalog)),
+        copy.copy(catalog),
+    ):
+        assert again.fingerprint == catalog.fingerprint
+        with foreread.Loader(again, epochs=1) as loader:
+            assert loader.fingerprint == catalog.fingerprint
+            assert sorted(sample.path for batch in loader for sample in batch) == [
+                catalog.path(n) for n in range(50)
+            ]
+
+
+def test_a_catalog_is_a_table(directory: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pandas")
+    catalog = foreread.index(directory)
+    table = catalog.to_arrow()
+    assert isinstance(table, pyarrow.Table) and table.num_rows == 100
+    frame = catalog.to_pandas()
+    assert list(frame["path"])[:2] == ["class0/000.bin", "class0/001.bin"]
+    assert list(frame["length"]) == [catalog.size(n) for n in range(100)]
+
+
+def test_a_missing_package_is_named_with_its_remedy(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(ImportError, match="pip install pyarrow"):
+        foreread.index(directory).to_arrow()
+
+
+def test_a_plan_says_what_the_command_says(directory: Path) -> None:
+    plan = foreread.plan(directory, epochs=3, memory="1MiB", origin_limit="1MB/s", batch_size=10)
+    total = sum(len(content(n)) for n in range(100))
+    assert plan["floor_origin_bytes"] == total == plan["plan"]["origin_bytes"]
+    assert [epoch["epoch"] for epoch in plan.forecast] == [0, 1, 2] and len(plan) == len(dict(plan))
+    assert str(plan).startswith("rank 0 of 1, 3 epochs\ntrain        100 samples")
+    assert "100 samples" in plan._repr_html_() and "<table>" in plan._repr_html_()
+
+
+def test_a_forecast_is_a_table(directory: Path) -> None:
+    pytest.importorskip("pandas")
+    frame = foreread.plan(directory, epochs=3, memory="1MiB", origin_limit="1MB/s").to_pandas()
+    assert list(frame["epoch"]) == [0, 1, 2] and (frame["seconds"] > 0).any()
+
+
+def test_a_simulation_has_rows_tables_and_pictures(tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(SCENARIO)
+    simulation = foreread.simulate(path, policies=["naive", "foreread"], seeds=2, plot=tmp_path / "bars.svg")
+    assert [row["policy"] for row in simulation] == ["naive", "foreread"] and len(simulation) == 2
+    assert simulation.scenario["scenario"] == "small"
+    assert "naive" in str(simulation) and "foreread" in simulation._repr_html_()
+    assert (tmp_path / "bars.svg").read_text() == simulation.plot()._repr_svg_()
+    assert simulation.plot("cache").svg.startswith("<svg")
+    assert len(foreread.simulate(SCENARIO)) > 8
+    assert foreread.simulate(SCENARIO, "naive").rows[0]["policy"] == "naive"
+
+
+def test_mistakes_are_named(directory: Path, tmp_path: Path) -> None:
+    with pytest.raises(foreread.ConfigError, match="(?i)nosuch"):
+        foreread.simulate(SCENARIO, "nosuch")
+    with pytest.raises(foreread.ConfigError, match="small.toml"):
+        (tmp_path / "small.toml").write_text("name = 3")
+        foreread.simulate(tmp_path / "small.toml")
+    with pytest.raises(foreread.NotFoundError, match="nowhere"):
+        foreread.simulate(tmp_path / "nowhere.toml")
+    with pytest.raises(foreread.NotFoundError, match="nowhere"):
+        foreread.index(tmp_path / "nowhere")
+    with pytest.raises(foreread.NotFoundError, match="no samples"):
+        foreread.index(directory, include="*.jpg")
+    with pytest.raises(foreread.ConfigError):
+        foreread.index(directory, include="[")
+    with pytest.raises(TypeError, match="include"):
+        foreread.index(directory, include=3)  # type: ignore[arg-type]
+    with pytest.raises(foreread.CorruptError, match="some.foreread"):
+        (tmp_path / "some.foreread").write_bytes(b"no catalog")
+        foreread.Catalog.open(tmp_path / "some.foreread")
+    with pytest.raises(foreread.NotFoundError, match="none.foreread"):
+        foreread.Catalog.open(tmp_path / "none.foreread")
+    with pytest.raises(foreread.ConfigError, match="batch_size 0"):
+        foreread.plan(directory, batch_size=0)
+
+
+def test_what_a_progress_function_raises_ends_the_index(directory: Path) -> None:
+    def refuse(samples: int, size: int) -> None:
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        foreread.index(directory, progress=refuse)
+
+
+def test_a_plan_is_json_too(directory: Path) -> None:
+    assert json.loads(json.dumps(dict(foreread.plan(directory))))["rank"] == 0

@@ -1,0 +1,235 @@
+"""What users get wrong, in Python's terms."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import foreread
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"batch_size": "8"}, "batch_size is an integer, not str"),
+        ({"batch_size": True}, "batch_size"),
+        ({"batch_size": 8.0}, "batch_size"),
+        ({"seed": None, "epochs": [1]}, "epochs"),
+        ({"memory": 1.5}, "memory"),
+        ({"disk": 3}, "disk"),
+        ({"disk": {"/x": 1.5}}, "disk"),
+        ({"drop_last": 1}, "drop_last"),
+        ({"sampler": 3}, "sampler"),
+        ({"validate": 3}, "validate"),
+        ({"resume": 3}, "resume"),
+        ({"together": 3}, "together"),
+        ({"format": 3}, "format"),
+        ({"progress": "yes"}, "progress"),
+        ({"batchsize": 3}, "unexpected keyword argument 'batchsize'"),
+    ],
+)
+def test_wrong_types_are_type_errors_that_name_the_argument(
+    directory: Path, settings: dict[str, Any], named: str
+) -> None:
+    for function in (foreread.Loader, foreread.plan):
+        with pytest.raises(TypeError, match=named):
+            function(directory, **settings)
+
+
+@pytest.mark.parametrize("target", [3, None, b"\xff".join, [3], [None], {"a": 1}])
+def test_a_target_of_the_wrong_type_is_a_type_error(target: Any) -> None:
+    with pytest.raises(TypeError, match="target"):
+        foreread.Loader(target)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"batch_size": 0}, r"batch_size 0 \(argument\): it is at least 1"),
+        ({"batch_size": -1}, "batch_size -1"),
+        ({"seed": 1 << 64}, "seed"),
+        ({"epochs": 10**7}, "epochs"),
+        ({"memory": "much"}, "memory much"),
+        ({"look_ahead": "1 parsec"}, "look_ahead"),
+        ({"disk": "/tmp/x"}, "disk"),
+        ({"disk": {"/tmp/x": 0}}, "disk"),
+        ({"sampler": "dice"}, "sampler dice"),
+        ({"deal": "fair"}, "deal fair"),
+        ({"rank": 2, "world_size": 2}, "rank"),
+        ({"rank": 0, "world_size": 0}, "world_size"),
+        ({"on_error": "cry"}, "on_error"),
+        ({"format": "rar"}, "format"),
+        ({"together": True}, "together"),
+        ({"origin_limit": 0}, "origin_limit"),
+    ],
+)
+def test_settings_that_make_no_sense_are_value_errors(directory: Path, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(foreread.ConfigError, match=named) as raised:
+        foreread.Loader(directory, **settings)
+    assert isinstance(raised.value, ValueError) and isinstance(raised.value, foreread.Error)
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere") as raised:
+        foreread.Loader(tmp_path / "nowhere")
+    assert isinstance(raised.value, foreread.NotFoundError)
+    with pytest.raises(foreread.NotFoundError, match="no samples"):
+        foreread.Loader(tmp_path)
+    with pytest.raises(foreread.ConfigError, match="target"):
+        foreread.Loader("")
+    with pytest.raises(foreread.ConfigError, match="nosuch"):
+        foreread.Loader("nosuch://bucket/x")
+
+
+def test_a_file_that_is_no_dataset_is_said_to_be_none(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("no catalog")
+    with pytest.raises(foreread.CorruptError, match="notes.txt"):
+        foreread.Loader(file)
+
+
+def test_a_setting_of_the_environment_is_blamed_on_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREREAD_BATCH_SIZE", "many")
+    with pytest.raises(foreread.ConfigError, match=r"batch_size many \(environment FOREREAD_BATCH_SIZE\)"):
+        foreread.Loader(directory)
+    monkeypatch.setenv("FOREREAD_BATCH_SIZE", "7")
+    with foreread.Loader(directory) as loader:
+        assert len(next(loader)) == 7
+    with foreread.Loader(directory, batch_size=9) as loader:
+        assert len(next(loader)) == 9
+
+
+def test_a_file_of_settings_is_the_commands(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreread.toml").write_text("batch-size = 6\nreport = 'json'\n")
+    with foreread.Loader(directory) as loader:
+        assert len(next(loader)) == 6
+    (tmp_path / "foreread.toml").write_text("batchsize = 6\n")
+    with pytest.raises(foreread.ConfigError, match="foreread.toml: there is no setting 'batchsize'"):
+        foreread.Loader(directory)
+
+
+def test_the_launchers_environment_says_the_rank(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with foreread.Loader(directory, epochs=1, together=False) as loader:
+        assert (loader.rank, loader.world_size) == (1, 3)
+        assert sum(len(batch) for batch in loader) == 34
+    with foreread.Loader(directory, rank=0, world_size=2, epochs=1, together=False) as loader:
+        assert (loader.rank, loader.world_size) == (0, 2)
+
+
+def test_a_state_of_another_run_is_refused(directory: Path) -> None:
+    with foreread.Loader(directory, batch_size=10, seed=1, epochs=2) as loader:
+        seen = [next(loader).ids for _ in range(3)]
+        state = loader.state()
+        rest = [batch.ids for batch in loader]
+    with foreread.Loader(directory, batch_size=10, seed=1, epochs=2, resume=state) as loader:
+        assert [batch.ids for batch in loader] == rest
+    assert len(seen) + len(rest) == 20
+    with pytest.raises(foreread.StateError, match="seed"):
+        foreread.Loader(directory, seed=2, resume=state)
+    with pytest.raises(foreread.StateError, match="no usable state"):
+        foreread.Loader(directory, resume="{}")
+
+
+def test_a_sample_that_has_gone_is_named(directory: Path) -> None:
+    catalog = foreread.index(directory)
+    (directory / "class1" / "030.bin").unlink()
+    with foreread.Loader(catalog, epochs=1, sampler="sequential", batch_size=10) as loader:
+        with pytest.raises(foreread.NotFoundError, match="030.bin") as raised:
+            list(loader)
+        assert raised.value.sample_id == 30
+    with foreread.Loader(catalog, epochs=1, on_error="skip") as loader:
+        assert sum(len(batch) for batch in loader) == 99
+        assert loader.stats().skipped == 1
+
+
+def test_a_sample_that_has_changed_is_named(directory: Path) -> None:
+    catalog = foreread.index(directory)
+    (directory / "class1" / "030.bin").write_bytes(b"other")
+    with foreread.Loader(catalog, epochs=1) as loader, pytest.raises(foreread.ChangedError, match="030.bin"):
+        list(loader)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_named(directory: Path) -> None:
+    (directory / "class1" / "030.bin").chmod(0)
+    with foreread.Loader(directory, epochs=1) as loader, pytest.raises(PermissionError, match="030.bin"):
+        list(loader)
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """A store that answers every request in one way: the bucket's name says which."""
+
+    def do_GET(self) -> None:
+        code = int(self.path.split("/")[1].split("?")[0].removeprefix("bucket"))
+        name = {404: "NoSuchBucket", 403: "AccessDenied"}[code]
+        body = f"<?xml version='1.0'?><Error><Code>{name}</Code><Message>no</Message></Error>".encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A store over S3's protocol that refuses everything."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "x",
+            "AWS_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield "s3"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_missing_bucket_is_named(store: str) -> None:
+    with pytest.raises(foreread.NotFoundError, match="bucket404"):
+        foreread.Loader(f"{store}://bucket404/train")
+
+
+def test_a_bucket_that_may_not_be_read_is_named(store: str) -> None:
+    with pytest.raises(foreread.DeniedError, match="bucket403") as raised:
+        foreread.Loader(f"{store}://bucket403/train")
+    assert isinstance(raised.value, PermissionError)
+
+
+def test_ranks_that_cannot_meet_are_told_why(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("FOREREAD_MEET", f"127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.setenv("FOREREAD_TOKEN", "secret" * 8)
+        with pytest.raises(foreread.MeetingError, match=os.strerror(errno.EADDRINUSE)):
+            foreread.Loader(directory, rank=0, world_size=2)
+
+
+def test_a_closed_loader_says_so(directory: Path) -> None:
+    loader = foreread.Loader(directory, epochs=1)
+    list(loader)
+    loader.close()
+    loader.close()
+    assert loader.closed and loader.report()["epochs"][0]["samples"] == 100 and loader.stats().samples == 100
+    for use in (lambda: next(loader), loader.state, loader.step_done, loader.leave):
+        with pytest.raises(foreread.ClosedError, match="closed"):
+            use()

@@ -1,0 +1,195 @@
+"""foreread.torch.DataLoader gives what PyTorch's DataLoader gives."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import foreread
+from torch_images import SAMPLES, assert_same, batches, folder, generators, images, to_tensor  # noqa: F401
+from foreread.torch import DataLoader, Dataset
+from torch.utils.data import DataLoader as Plain
+from torch.utils.data import DistributedSampler
+
+
+def plain(folder: Any, world: int, rank: int, seed: int, drop_last: bool, shuffle: bool = True) -> tuple[Any, Any]:
+    sampler: Any = DistributedSampler(folder, world, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
+    return Plain(folder, 8, sampler=sampler, drop_last=drop_last), sampler
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("world", [1, 2, 5])
+def test_the_batches_are_pytorchs(images: Path, folder: Any, world: int, drop_last: bool) -> None:
+    for rank in range(world):
+        theirs, sampler = plain(folder, world, rank, 3, drop_last)
+        settings = {"seed": 3, "drop_last": drop_last, "rank": rank, "world_size": world, "together": False}
+        with DataLoader(images, 8, transform=to_tensor, **settings) as ours:
+            assert len(ours) == len(theirs)
+            assert len(ours.dataset) == SAMPLES and ours.dataset.class_to_idx == folder.class_to_idx
+            # In a row, again, ahead and back.
+            for epoch in (0, 1, 1, 7, 2):
+                ours.set_epoch(epoch)
+                sampler.set_epoch(epoch)
+                assert_same(batches(ours), batches(theirs))
+
+
+def test_epochs_follow_each_other_without_being_told(images: Path, folder: Any) -> None:
+    theirs, sampler = plain(folder, 1, 0, 0, False)
+    with DataLoader(images, 8, transform=to_tensor) as ours:
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            assert_same(batches(ours), batches(theirs))
+
+
+def test_without_shuffling_the_order_is_image_folders(images: Path, folder: Any) -> None:
+    with DataLoader(images, 8, shuffle=False, transform=to_tensor) as ours:
+        assert_same(batches(ours), batches(Plain(folder, 8)))
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_threads_change_nothing(images: Path, folder: Any, threads: int) -> None:
+    theirs, _ = plain(folder, 1, 0, 0, False)
+    with DataLoader(folder, 8, num_workers=threads, prefetch_factor=3) as ours:
+        assert_same(batches(ours), batches(theirs))
+
+
+def test_an_epoch_that_is_left_early_is_over(images: Path, folder: Any) -> None:
+    theirs, sampler = plain(folder, 1, 0, 0, False)
+    with DataLoader(images, 8, transform=to_tensor, memory="16MiB") as ours:
+        for _ in zip(range(3), ours):
+            pass
+        sampler.set_epoch(1)
+        assert_same(batches(ours), batches(theirs))
+        first = iter(ours)
+        next(first)
+        sampler.set_epoch(3)
+        assert_same(batches(ours), batches(theirs))
+        assert list(first) == [], "a later iteration ends those before it"
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5, 12, 13, 16])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_state_goes_on_where_it_was_taken(images: Path, folder: Any, taken: int, world: int) -> None:
+    with DataLoader(images, 8, transform=to_tensor) as whole:
+        labels = [y for _ in range(2) for _, y in whole]
+    with DataLoader(images, 8, transform=to_tensor) as before:
+        left = taken
+        while left:
+            for _, _ in before:
+                left -= 1
+                if not left:
+                    break
+        state = before.state_dict()
+    rest = labels[taken:]
+    ranks = []
+    for rank in range(world):
+        settings = {"rank": rank, "world_size": world, "together": False}
+        after = DataLoader(images, 4, transform=to_tensor, **settings)
+        after.load_state_dict(state)
+        assert after.state_dict() == state
+        ranks.append([y for y_batches in (after, after) for _, y in y_batches][: 40])
+        after.close()
+    # The global order is the ranks' samples in turn; padding comes at an epoch's end.
+    mine = [torch.cat(batches) for batches in ranks]
+    turn = torch.stack([labels[: min(map(len, mine))] for labels in mine], dim=1).flatten()
+    first_epoch = SAMPLES - 8 * taken if taken < 13 else 2 * SAMPLES - SAMPLES - 8 * (taken - 13)
+    assert torch.equal(turn[:first_epoch], torch.cat(rest)[:first_epoch])
+
+
+def test_a_state_that_is_none_is_refused(images: Path) -> None:
+    with DataLoader(images, 8) as loader:
+        for state in ({}, {"foreread": "{}"}, {"foreread": 7}, None):
+            with pytest.raises((foreread.Error, ValueError)):
+                loader.load_state_dict(state)  # type: ignore[arg-type]
+        other = DataLoader(images, 8, seed=9)
+        with pytest.raises(foreread.StateError, match="seed is 9"):
+            loader.load_state_dict(other.state_dict())
+        other.close()
+
+
+def test_a_transform_that_raises_says_of_which_sample(images: Path) -> None:
+    class Odd(Exception):
+        pass
+
+    def transform(image: Any) -> Any:
+        raise Odd("no")
+
+    for threads in (0, 2):
+        with DataLoader(images, 8, transform=transform, num_workers=threads) as loader:
+            loader.set_epoch(3)
+            with pytest.raises(Odd, match="no") as raised:
+                next(iter(loader))
+            notes = "".join(raised.value.__notes__)
+            assert "epoch 3" in notes and ".png" in notes
+            assert "in transform" in "".join(str(entry.name) for entry in raised.traceback) or raised.tb
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, images: Path) -> Path:
+    root = tmp_path / "damaged"
+    for number, path in enumerate(sorted(images.rglob("*.png"))[:16]):
+        copy = root / path.relative_to(images)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes() if number != 5 else b"\x89PNG\r\n\x1a\nnot an image")
+    return root
+
+
+def test_a_corrupt_image_is_named(damaged: Path) -> None:
+    with DataLoader(damaged, 8, transform=to_tensor, shuffle=False) as loader:
+        with pytest.raises(foreread.CorruptError, match=r"sample 5 \(class0/.*png\) of epoch 0 cannot be decoded"):
+            list(loader)
+
+
+def test_a_corrupt_image_is_skipped_or_replaced_where_that_is_chosen(damaged: Path) -> None:
+    for policy, length in (("skip", 7), ("substitute", 8)):
+        with DataLoader(damaged, 8, transform=to_tensor, shuffle=False, on_error=policy) as loader:
+            with pytest.warns(RuntimeWarning, match="sample 5"):
+                sizes = [len(x) for x, _ in loader]
+            assert sizes == [length, 8] and loader.skipped == 1
+
+
+def test_bytes_come_as_they_are(images: Path) -> None:
+    with DataLoader(images, 4, shuffle=False, decode="bytes", collate_fn=list) as loader:
+        samples = [sample for batch in loader for sample, _ in batch]
+        for number, sample in enumerate(samples):
+            assert memoryview(sample).readonly
+            assert bytes(sample) == (images / sample.path).read_bytes(), number
+
+
+def test_a_function_may_decode(images: Path) -> None:
+    from PIL import Image
+
+    def size(sample: Any) -> int:
+        return int(Image.open(io.BytesIO(sample)).size[0])
+
+    with DataLoader(images, 4, decode=size) as loader:
+        assert {int(value) for x, _ in loader for value in x} == {16}
+
+
+def test_what_makes_no_sense_is_said(images: Path, tmp_path: Path, folder: Any) -> None:
+    with pytest.raises(foreread.ConfigError, match="wrap"):
+        DataLoader(images, 4, sampler=[1, 2])
+    with pytest.raises(foreread.ConfigError, match="decode"):
+        DataLoader(images, 4, decode="jpeg")
+    with pytest.raises(foreread.NotFoundError, match="nowhere"):
+        DataLoader(tmp_path / "nowhere", 4)
+    with pytest.raises(TypeError, match="batch_size"):
+        DataLoader(images, "four")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="shuffel"):
+        DataLoader(images, 4, shuffel=True)
+    folder.samples = folder.samples[:50]
+    with pytest.raises(foreread.ConfigError, match="wrap"):
+        DataLoader(folder, 4)
+
+
+def test_a_dataset_of_ours_may_be_given(images: Path, folder: Any) -> None:
+    dataset = Dataset(images, transform=to_tensor)
+    theirs, _ = plain(folder, 1, 0, 0, False)
+    with DataLoader(dataset, 8) as ours:
+        assert_same(batches(ours), batches(theirs))
+    dataset.close()

@@ -1,0 +1,224 @@
+"""wrap(loader) gives what the loader gives, from files that were read ahead."""
+
+from __future__ import annotations
+
+import builtins
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import foreread
+from torch_images import SAMPLES, assert_same, batches, folder, generators, images, to_tensor  # noqa: F401
+from foreread.torch import Dataset, wrap
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+
+class Own(Sampler[int]):
+    """A sampler of the user's: odd ones out, in an order from Python's and PyTorch's global generators, drawn as it goes."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        left = list(range(0, self.length, 2))
+        while left:
+            shift = int(torch.randint(0, len(left), ()))
+            yield left.pop((random.randrange(len(left)) + shift) % len(left))
+
+    def __len__(self) -> int:
+        return -(-self.length // 2)
+
+
+def generator(seed: int = 11) -> Any:
+    return torch.Generator().manual_seed(seed)
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "sequential": lambda data: DataLoader(data, 8),
+    "shuffle": lambda data: DataLoader(data, 8, shuffle=True),
+    "shuffle, seeded": lambda data: DataLoader(data, 8, shuffle=True, generator=generator()),
+    "drop_last": lambda data: DataLoader(data, 8, shuffle=True, drop_last=True),
+    "random, own generator": lambda data: DataLoader(data, 8, sampler=RandomSampler(data, generator=generator())),
+    "random, with replacement": lambda data: DataLoader(
+        data, 8, sampler=RandomSampler(data, replacement=True, num_samples=70, generator=generator())
+    ),
+    "distributed": lambda data: DataLoader(data, 8, sampler=DistributedSampler(data, 3, 1, seed=4)),
+    "weighted": lambda data: DataLoader(
+        data, 8, sampler=WeightedRandomSampler([1 + n % 7 for n in range(SAMPLES)], 80, generator=generator())
+    ),
+    "weighted, unseeded": lambda data: DataLoader(
+        data, 8, sampler=WeightedRandomSampler([1 + n % 7 for n in range(SAMPLES)], 80)
+    ),
+    "subset": lambda data: DataLoader(data, 8, sampler=SubsetRandomSampler(range(3, 90, 4), generator=generator())),
+    "batches": lambda data: DataLoader(
+        data, batch_sampler=BatchSampler(RandomSampler(data, generator=generator()), 5, True)
+    ),
+    "own": lambda data: DataLoader(data, 8, sampler=Own(SAMPLES)),
+    "no batches": lambda data: DataLoader(data, batch_size=None, shuffle=True),
+}
+
+
+def epochs(loader: Any, count: int) -> list[list[tuple[Any, Any]]]:
+    """As a training does: it calls set_epoch where there is one, and draws numbers between the steps."""
+    found = []
+    for epoch in range(count):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)
+        steps = []
+        for x, y in loader:
+            torch.rand(3)
+            steps.append((x.clone(), torch.as_tensor(y).clone()))
+        found.append(steps)
+    return found
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_batches_are_the_loaders(folder: Any, way: str, workers: int) -> None:
+    def seeded(make: Callable[[], list[Any]]) -> list[Any]:
+        torch.manual_seed(2)
+        random.seed(2)
+        return make()
+
+    def loader() -> Any:
+        made = WAYS[way](folder)
+        made.num_workers = workers
+        if workers:
+            made.prefetch_factor = 2
+        return made
+
+    theirs = seeded(lambda: epochs(loader(), 3))
+
+    def wrapped() -> list[Any]:
+        with wrap(loader()) as ours:
+            return epochs(ours, 3)
+
+    for mine, other in zip(seeded(wrapped), theirs, strict=True):
+        assert_same(mine, other)
+
+
+def announced_shares(loader: Any, count: int) -> float:
+    """What part of all samples was read ahead, and not when it was asked for."""
+    epochs(loader, count)
+    report = loader._engine.source.report()
+    direct = sum(tier.get("samples") or 0 for tier in report["direct"].values())
+    ahead = sum(epoch["samples"] for epoch in report["epochs"])
+    return float(ahead / (ahead + direct))
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "own"])
+def test_everything_is_read_ahead(folder: Any, way: str) -> None:
+    with wrap(WAYS[way](folder), memory="16MiB") as ours:
+        assert announced_shares(ours, 4) == 1.0
+        report = ours._engine.source.report()
+        assert report["origin_requests"] <= SAMPLES, "memory holds what was read"
+
+
+def test_a_sampler_that_cannot_be_copied_costs_time_and_nothing_else(folder: Any, caplog: Any) -> None:
+    class Stubborn(SequentialSampler):
+        def __deepcopy__(self, memo: Any) -> Any:
+            raise TypeError("not me")
+
+    theirs = batches(DataLoader(folder, 8))
+    with wrap(DataLoader(folder, 8, sampler=Stubborn(folder))) as ours:
+        assert_same(batches(ours), theirs)
+        assert_same(batches(ours), theirs)
+    assert "cannot be run ahead (TypeError: not me)" in caplog.text
+
+
+def test_files_are_opened_by_foreread_alone(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    plain = foreread.torch._files._open
+
+    def spy(file: Any, *args: Any, **settings: Any) -> Any:
+        opened.append(str(file))
+        return plain(file, *args, **settings)
+
+    monkeypatch.setattr(foreread.torch._files, "_open", spy)
+    with wrap(DataLoader(folder, 8)) as ours:
+        batches(ours)
+    assert not [name for name in opened if name.endswith(".png")]
+
+
+def test_open_is_as_ever_elsewhere(folder: Any, tmp_path: Path) -> None:
+    with wrap(DataLoader(folder, 8)) as ours:
+        batches(ours)
+    path = tmp_path / "x"
+    with builtins.open(path, "w", encoding="utf-8") as file:
+        file.write("äö")
+    with open(path, encoding="utf-8") as file:
+        assert file.read() == "äö"
+
+
+def test_subsets_and_concatenations_are_seen_through(folder: Any) -> None:
+    data = ConcatDataset([Subset(folder, range(90, 10, -3)), folder])
+    theirs = batches(DataLoader(data, 8))
+    with wrap(DataLoader(data, 8), root=folder.root) as ours:
+        assert_same(batches(ours), theirs)
+        report = ours._engine.source.report()
+        assert sum(epoch["samples"] for epoch in report["epochs"]) == len(data)
+
+
+def test_paths_may_be_told(images: Path) -> None:
+    class Numbers(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.files = sorted(images.rglob("*.png"))
+
+        def __len__(self) -> int:
+            return len(self.files)
+
+        def __getitem__(self, index: int) -> Any:
+            with open(self.files[index], "rb") as file:
+                return len(file.read()), index
+
+    data = Numbers()
+    with pytest.raises(foreread.ConfigError, match="paths="):
+        wrap(DataLoader(data, 8), root=images)
+    with pytest.raises(foreread.ConfigError, match="root="):
+        wrap(DataLoader(data, 8), paths=data.files)
+    for workers in (0, 2):
+        with wrap(DataLoader(data, 8, num_workers=workers), root=images, paths=data.files) as ours:
+            assert_same(batches(ours), batches(DataLoader(data, 8)))
+            report = ours._engine.source.report()
+            assert sum(epoch["samples"] for epoch in report["epochs"]) == SAMPLES
+
+
+def test_what_cannot_be_wrapped_is_said(folder: Any, tmp_path: Path) -> None:
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Iterator[int]:
+            yield 1
+
+    with pytest.raises(foreread.ConfigError, match="IterableDataset"):
+        wrap(DataLoader(Stream(), 8))
+    (tmp_path / "one").write_text("1")
+    with pytest.raises(foreread.ConfigError, match="none of the dataset's"):
+        wrap(DataLoader(folder, 8), root=tmp_path)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_of_ours_in_a_loader_of_yours(images: Path, folder: Any, workers: int) -> None:
+    data = Dataset(images, transform=to_tensor)
+    assert len(data) == SAMPLES and data.classes == folder.classes and list(data.targets) == folder.targets
+    make = lambda dataset: DataLoader(dataset, 8, shuffle=True, num_workers=workers, generator=generator())  # noqa: E731
+    theirs = epochs(make(folder), 2)
+    for mine, other in zip(epochs(make(data), 2), theirs, strict=True):
+        assert_same(mine, other)
+    with wrap(make(data)) as ours:
+        for mine, other in zip(epochs(ours, 2), theirs, strict=True):
+            assert_same(mine, other)

@@ -1,0 +1,150 @@
+"""Figures, bars, logs and metrics."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import textwrap
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import foreread
+from conftest import content
+from foreread import _stats
+
+TOTAL = sum(len(content(number)) for number in range(100))
+
+
+def report(seconds: float, stalled: float, reads: dict[str, int], **changes: Any) -> dict[str, Any]:
+    """What a loader's report would say."""
+    parallelism = {"now": 64, "lowest": 8, "highest": 64, "changes": 3, "why": "growing", "peak": 64}
+    base = {
+        "world_size": 1,
+        "origin_requests": reads.get("origin", 0),
+        "origin_bytes": 100 * reads.get("origin", 0),
+        "floor_origin_bytes": 5000,
+        "skipped": 0,
+        "retried": 0,
+        "adapted": {
+            "origin_parallelism": parallelism,
+            "look_ahead": {"allowed_bytes": 100, "now_bytes": 100, "lowest_bytes": 50},
+        },
+        "epochs": [
+            {
+                "seconds": seconds,
+                "stall_seconds": stalled,
+                "reads": {tier: {"samples": count} for tier, count in reads.items()},
+            }
+        ],
+    }
+    return base | changes
+
+
+def test_figures_are_those_since_the_last_look(directory: Path) -> None:
+    with foreread.Loader(directory, batch_size=10, epochs=2, memory="1MiB") as loader:
+        for _ in range(10):
+            next(loader)
+        first = loader.stats()
+        assert isinstance(first, foreread.Stats)
+        assert first.samples == 100 and first.hits["origin"] == 1.0 and first.samples_per_second > 0
+        assert first.origin_bytes == first.floor_bytes == TOTAL and first.requests == 100
+        for _ in range(10):
+            next(loader)
+        second = loader.stats()
+        assert second.samples == 200 and second.hits["memory"] == 1.0 and second.origin_bytes == TOTAL
+        assert loader.stats().samples_per_second == 0.0
+        line = str(second)
+        assert "200 samples" in line and "memory 100%" in line and "\n" not in line
+        with pytest.raises(AttributeError):
+            second.samples = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reads", "expected"),
+    [
+        ({"seconds": 10.0, "stalled": 0.1}, {"origin": 50}, "trainer"),
+        ({"seconds": 10.0, "stalled": 5.0}, {"origin": 50, "memory": 500}, "origin"),
+        ({"seconds": 10.0, "stalled": 5.0}, {"origin": 5, "disk": 50}, "disk"),
+        ({"seconds": 10.0, "stalled": 5.0}, {"peer": 50, "disk": 5}, "peers"),
+    ],
+)
+def test_what_is_waited_for_is_named(changes: dict[str, float], reads: dict[str, int], expected: str) -> None:
+    assert _stats.build(report(changes["seconds"], changes["stalled"], reads), None).limiting == expected
+
+
+def test_a_throttling_store_and_a_short_look_ahead_are_named() -> None:
+    throttled = report(10, 5, {"origin": 50})
+    throttled["adapted"]["origin_parallelism"]["why"] = "throttled"
+    assert _stats.build(throttled, None).limiting == "origin: throttled"
+    short = report(10, 5, {"origin": 50})
+    short["adapted"]["origin_parallelism"]["peak"] = 20
+    assert _stats.build(short, None).limiting == "look-ahead"
+
+
+def test_a_starved_trainer_is_told_by_what_and_what_would_help(caplog: pytest.LogCaptureFixture) -> None:
+    before = report(100, 0, {"memory": 900})
+    starving = report(110, 5, {"memory": 900, "origin": 100})
+    assert _stats.starved(starving, before, 0.2)
+    (record,) = caplog.records
+    assert record.name == "foreread" and record.levelno == logging.WARNING
+    said = record.getMessage()
+    assert "waited 50 %" in said and "limited by origin" in said and "memory=" in said and "origin 100%" in said
+    assert not _stats.starved(report(110, 1, {"origin": 100}), before, 0.2)
+    assert len(caplog.records) == 1
+
+
+def test_lines_of_the_library_reach_logging(directory: Path) -> None:
+    script = """
+        import logging, sys, foreread
+        logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(name)s %(message)s", level=sys.argv[2])
+        if sys.argv[3]:
+            foreread.set_log_level(int(sys.argv[3]))
+        with foreread.Loader(sys.argv[1], epochs=1) as loader:
+            list(loader)
+    """
+
+    def lines(level: str, said: str = "") -> list[str]:
+        command = [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(script)]
+        ran = subprocess.run(
+            [*command, str(directory), level, said], capture_output=True, text=True, check=True, timeout=120
+        )
+        assert ran.stderr == ""
+        return ran.stdout.splitlines()
+
+    assert any(line.startswith("INFO foreread.loader starting") for line in lines("INFO"))
+    assert all(line.startswith("INFO foreread") for line in lines("INFO"))
+    assert lines("WARNING") == []
+    assert lines("INFO", "30") == []
+
+
+def test_progress_is_a_bar_or_lines(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tqdm")
+    with foreread.Loader(directory, epochs=2, progress=True) as loader:
+        assert sum(len(batch) for batch in loader) == 200
+    shown = capsys.readouterr().err
+    assert "epoch 0: 100%" in shown and "epoch 1: 100%" in shown and "100/100" in shown
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with foreread.Loader(directory, epochs=2, progress=True) as loader:
+        list(loader)
+    shown = capsys.readouterr().err
+    assert "epoch 0: 100 of about 100 samples" in shown and "epoch 1: 100" in shown
+
+
+def test_metrics_are_rendered_and_served(directory: Path) -> None:
+    port = foreread.metrics.serve(0)
+    with foreread.Loader(directory, epochs=1) as loader:
+        list(loader)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    assert text.startswith("# TYPE") and 'foreread_delivered_samples_total{source="origin"} 100' in text
+    assert 'foreread_delivered_samples_total{source="origin"} 100' in foreread.metrics.render()
+    with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/other", timeout=60)
+    refused.value.close()

@@ -1,0 +1,62 @@
+"""Images, and plain PyTorch over them: what everything here is compared with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+torchvision = pytest.importorskip("torchvision")
+np = pytest.importorskip("numpy")
+Image = pytest.importorskip("PIL.Image")
+
+SAMPLES = 103
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of five classes, in ImageFolder's layout; their number divides by nothing."""
+    root = tmp_path_factory.mktemp("images")
+    draw = random.Random(1)
+    for number in range(SAMPLES):
+        path = root / f"class{number % 5}" / f"{number:05}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.frombytes("RGB", (16, 16), draw.randbytes(16 * 16 * 3)).save(path)
+    return root
+
+
+def to_tensor(image: Any) -> Any:
+    """torchvision's ToTensor."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+
+
+@pytest.fixture
+def folder(images: Path) -> Any:
+    """torchvision's own dataset over them."""
+    return torchvision.datasets.ImageFolder(str(images), transform=to_tensor)
+
+
+@pytest.fixture(autouse=True)
+def generators() -> Iterator[None]:
+    """Each test begins with the same global generators."""
+    torch.manual_seed(5)
+    random.seed(5)
+    np.random.seed(5)
+    yield
+
+
+def batches(loader: Any) -> list[tuple[Any, Any]]:
+    """An epoch, as it comes."""
+    return [(x.clone(), y.clone()) for x, y in loader]
+
+
+def assert_same(ours: list[tuple[Any, Any]], theirs: list[tuple[Any, Any]]) -> None:
+    """The same batches, bit for bit."""
+    assert len(ours) == len(theirs)
+    for (x, y), (their_x, their_y) in zip(ours, theirs, strict=True):
+        assert torch.equal(y, their_y)
+        assert torch.equal(x, their_x)

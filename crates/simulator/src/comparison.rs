@@ -1,0 +1,269 @@
+//! Policies beside each other: run over the same scenario with the same seeds, averaged, as a table and as plots.
+//!
+//! Shared by all who show a simulation to people, so that the figures and the pictures are the same wherever they are shown.
+
+use std::fmt::{self, Write as _};
+
+use serde::Serialize;
+
+use crate::plot::{self, PlotError, Sweep};
+use crate::{Figures, Outcome, Policy, Scenario, SimulateError, Simulation};
+
+/// The cache sizes of the second plot, as parts of the dataset.
+const SHARES: [f64; 10] = [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
+
+/// Told of (steps done, steps in all) now and then.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// What policies make of one scenario. Shown, it is a table.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    scenario: Scenario,
+    policies: Vec<Policy>,
+    outcomes: Vec<Outcome>,
+    /// MB of the dataset, the mean over the seeds.
+    dataset_mb: f64,
+    seeds: u64,
+}
+
+/// What tools read.
+#[derive(Serialize)]
+struct Report<'a> {
+    scenario: &'a str,
+    workers: usize,
+    samples: u32,
+    epochs: u32,
+    batch: u32,
+    dataset_mb: f64,
+    cache_mb: f64,
+    seed: u64,
+    seeds: u64,
+    policies: &'a [Outcome],
+}
+
+/// Progress over batches; a policy that refuses is done at once.
+struct Steps<'a> {
+    tell: Progress<'a>,
+    total: u64,
+    done: u64,
+}
+
+impl Steps<'_> {
+    fn run(&mut self, simulation: &Simulation, policy: Policy) -> Outcome {
+        let began = self.done;
+        let outcome = simulation.run(policy, &mut || {
+            self.done += 1;
+            // To be told of every batch would cost more than the batches.
+            if self.done.is_multiple_of(256) {
+                (self.tell)(self.done, self.total);
+            }
+        });
+        self.done = began + simulation.steps(policy);
+        (self.tell)(self.done, self.total);
+        outcome
+    }
+}
+
+impl Comparison {
+    /// The most seeds that are worth averaging.
+    pub const MOST_SEEDS: u64 = 1000;
+
+    /// Runs every policy with the scenario's seed and those after it, and averages each policy's runs.
+    ///
+    /// # Errors
+    /// A scenario that cannot be simulated.
+    pub fn run(
+        scenario: Scenario,
+        policies: &[Policy],
+        seeds: u64,
+        progress: Progress<'_>,
+    ) -> Result<Self, SimulateError> {
+        let mut runs: Vec<Vec<Outcome>> = vec![Vec::new(); policies.len()];
+        let mut dataset_mb = 0.0;
+        let mut steps = Steps { tell: progress, total: 0, done: 0 };
+        for seed in 0..seeds {
+            let simulation = Simulation::new(&scenario, scenario.seed.wrapping_add(seed))?;
+            dataset_mb += simulation.dataset_mb() / seeds as f64;
+            steps.total = policies.iter().map(|&policy| simulation.steps(policy)).sum::<u64>() * seeds;
+            for (&policy, runs) in policies.iter().zip(&mut runs) {
+                runs.push(steps.run(&simulation, policy));
+            }
+        }
+        let outcomes = runs.iter().filter_map(|runs| Outcome::mean(runs)).collect();
+        Ok(Self { scenario, policies: policies.to_vec(), outcomes, dataset_mb, seeds })
+    }
+
+    /// What was simulated.
+    pub fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    /// What each policy made of it.
+    pub fn outcomes(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+
+    /// The figures for tools, to be serialised.
+    pub fn report(&self) -> impl Serialize {
+        Report {
+            scenario: &self.scenario.name,
+            workers: self.scenario.workers,
+            samples: self.scenario.samples,
+            epochs: self.scenario.epochs,
+            batch: self.scenario.batch,
+            dataset_mb: self.dataset_mb,
+            cache_mb: self.cache_mb(),
+            seed: self.scenario.seed,
+            seeds: self.seeds,
+            policies: &self.outcomes,
+        }
+    }
+
+    /// The MB of all workers' cache classes together.
+    fn cache_mb(&self) -> f64 {
+        // The sum of nothing is -0.0.
+        let classes = self.scenario.storage.iter().skip(1);
+        classes.map(|class| class.capacity).sum::<f64>() * self.scenario.workers as f64 + 0.0
+    }
+
+    /// The scenario in one line.
+    fn headline(&self, seeds: u64) -> String {
+        let mut line = format!(
+            "{} workers, {} samples, {}, {} epochs; caches of {} in all",
+            self.scenario.workers,
+            self.scenario.samples,
+            quantity(self.dataset_mb),
+            self.scenario.epochs,
+            quantity(self.cache_mb())
+        );
+        if seeds > 1 {
+            let _ = write!(line, "; means of {seeds} seeds");
+        }
+        line
+    }
+
+    /// One bar a policy, as SVG: its seconds, and where its accesses were served from.
+    ///
+    /// # Errors
+    /// If it cannot be drawn.
+    pub fn bars(&self) -> Result<String, PlotError> {
+        plot::bars(&self.scenario.name, &self.headline(self.seeds), &self.outcomes)
+    }
+
+    /// The same policies with caches of other sizes, for [`against_cache`](Self::against_cache); none for a scenario
+    /// without a cache class. Of the first seed alone; policies without a cache are run once.
+    ///
+    /// # Errors
+    /// A scenario that cannot be simulated.
+    pub fn sweep(&self, progress: Progress<'_>) -> Result<Option<(f64, Vec<Sweep>)>, SimulateError> {
+        if self.scenario.storage.len() < 2 {
+            return Ok(None);
+        }
+        let first = Simulation::new(&self.scenario, self.scenario.seed)?;
+        let cost =
+            |policy: &Policy| first.steps(*policy) * if policy.has_cache() { SHARES.len() as u64 } else { 1 };
+        let total = self.policies.iter().map(cost).sum();
+        let mut steps = Steps { tell: progress, total, done: 0 };
+        let seconds = |outcome: Outcome| outcome.figures.map(|figures| figures.seconds);
+        let lines = self.policies.iter().filter(|&&policy| policy != Policy::LowerBound);
+        let mut sweeps: Vec<Sweep> = lines.map(|&policy| Sweep { policy, points: Vec::new() }).collect();
+        for sweep in sweeps.iter_mut().filter(|sweep| !sweep.policy.has_cache()) {
+            if let Some(seconds) = seconds(steps.run(&first, sweep.policy)) {
+                sweep.points = SHARES.map(|share| (share, seconds)).to_vec();
+            }
+        }
+        for share in SHARES {
+            let simulation = Simulation::new(&self.scenario.with_cache_share(share), self.scenario.seed)?;
+            for sweep in sweeps.iter_mut().filter(|sweep| sweep.policy.has_cache()) {
+                if let Some(seconds) = seconds(steps.run(&simulation, sweep.policy)) {
+                    sweep.points.push((share, seconds));
+                }
+            }
+        }
+        let bound = seconds(first.run(Policy::LowerBound, &mut || ())).unwrap_or_default();
+        Ok(Some((bound, sweeps)))
+    }
+
+    /// Seconds against cache size, as SVG, from what [`sweep`](Self::sweep) found.
+    ///
+    /// # Errors
+    /// If it cannot be drawn.
+    pub fn against_cache(&self, bound: f64, sweeps: &[Sweep]) -> Result<String, PlotError> {
+        plot::against_cache(&self.scenario.name, &self.headline(1), bound, sweeps)
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "{}: {}", self.scenario.name, self.headline(self.seeds))?;
+        writeln!(
+            out,
+            "{:18} {:>11} {:>9} | {:>6} {:>6} {:>6} | {:>12} {:>8}",
+            "policy", "seconds", "stalled", "origin", "peers", "local", "origin MB", "x floor"
+        )?;
+        for outcome in &self.outcomes {
+            match &outcome.figures {
+                None => writeln!(out, "{:18} {:>11}", outcome.policy, "refused")?,
+                Some(f) => {
+                    let [origin, peers, local] = shares(f);
+                    writeln!(
+                        out,
+                        "{:18} {:>11.2} {:>9.2} | {origin:>6} {peers:>6} {local:>6} | {:>12.1} {:>8.3}",
+                        outcome.policy,
+                        f.seconds,
+                        f.init_stall_seconds,
+                        f.pfs_mb,
+                        f.pfs_mb / f.floor_pfs_mb
+                    )?;
+                }
+            }
+        }
+        writeln!(
+            out,
+            "stalled: seconds before the first batch. origin, peers, local: where accesses were served from, ahead or on \
+             demand."
+        )
+    }
+}
+
+/// MB, GB or TB, whichever reads best.
+fn quantity(mb: f64) -> String {
+    match mb {
+        mb if mb >= 1e6 => format!("{:.4} TB", mb / 1e6),
+        mb if mb >= 1e3 => format!("{:.1} GB", mb / 1e3),
+        mb => format!("{mb:.1} MB"),
+    }
+}
+
+/// The parts of all accesses that came from the origin, other workers and this worker; none where nothing was read.
+fn shares(f: &Figures) -> [String; 3] {
+    let all = f.served_pfs + f.served_remote + f.served_local;
+    [f.served_pfs, f.served_remote, f.served_local].map(|part| match all {
+        0.0 => "-".to_owned(),
+        all => format!("{:.1}%", 100.0 * part / all),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_has_a_line_and_a_bar_for_each_policy() {
+        let mut scenario = Scenario::from_toml(include_str!("../scenarios/thesis-s1.toml")).unwrap();
+        (scenario.samples, scenario.epochs) = (500, 2);
+        let policies = [Policy::LowerBound, Policy::Naive, Policy::Foreread];
+        let mut last = (0, 0);
+        let compared =
+            Comparison::run(scenario, &policies, 2, &mut |done, total| last = (done, total)).unwrap();
+        assert!(last.0 == last.1 && last.1 > 0, "{last:?}");
+        let (table, bars) = (compared.to_string(), compared.bars().unwrap());
+        assert!(table.contains("means of 2 seeds"), "{table}");
+        for policy in policies {
+            assert!(table.contains(policy.name()) && bars.contains(policy.name()), "{policy}");
+        }
+        let (bound, sweeps) = compared.sweep(&mut |_, _| ()).unwrap().unwrap();
+        assert!(bound > 0.0 && sweeps.len() == 2 && sweeps[1].points.len() == SHARES.len());
+        assert!(compared.against_cache(bound, &sweeps).unwrap().starts_with("<svg"));
+    }
+}

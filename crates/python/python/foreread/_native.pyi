@@ -207,8 +207,10 @@ class Source:
         """Lets processes of this one's user on this machine ask for samples (ShareClient), and says where."""
     def shared(self) -> dict[str, Any] | None:
         """How sharing goes: how many clients there are, and how much memory they hold; None before share()."""
-    def share(self) -> str:
+    def share(self, *, shared_memory: Size | None = None) -> str:
         """An address at which other processes of this machine and user find it, for a ShareClient. The same each time."""
+    def shared(self) -> dict[str, int] | None:
+        """How sharing goes: how many clients there are, and how much of the shared memory they hold."""
     def close(self) -> None:
         """Ends reading, and waits until the disk tier has written what it was given."""
     @property

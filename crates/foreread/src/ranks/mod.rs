@@ -33,7 +33,7 @@ use crate::cluster;
 use crate::config::Config;
 use crate::disk::{self, OnNode};
 use crate::error::{Error, ErrorKind, Result};
-use crate::origin::{Opened, Shared, open, open_known};
+use crate::origin::{Opened, Shared, open, open_known, seek};
 use crate::planned::{Place, Planned, memory_of};
 use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
@@ -165,6 +165,9 @@ impl Run<'_> {
         let validation = config.validate.as_ref().map(std::slice::from_ref);
         if config.rank > 0 {
             let (told, catalogs) = Told::decode(&joining.share(None).await?)?;
+            for (targets, catalog) in std::iter::once(*targets).chain(validation).zip(&catalogs) {
+                seek(targets, catalog, registry, context, shared).await?;
+            }
             let mut opened = Vec::new();
             for catalog in catalogs {
                 opened.push(open_known(catalog, registry, context, shared).await?);

@@ -1,6 +1,8 @@
 //! Strangers on the port: they get nothing, hold nothing, and keep no rank out.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod common;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -9,23 +11,13 @@ use std::time::{Duration, Instant};
 use foreread_peer::{
     Address, Asker, Counters, Identity, Network, PeerTier, Server, Settings, System, Token, handshake,
 };
-use foreread_tier::{Asked, Completion, Context, RecycledBuffers, Serve, Served, Serving, Tier};
+use foreread_tier::{Context, RecycledBuffers, Serve, Tier};
 use foreread_tier_testing::Known;
 use foreread_types::Rank;
-use futures::{StreamExt, stream};
+use futures::StreamExt;
 use tokio::runtime::Handle;
 
-#[derive(Debug)]
-struct Has(Known);
-
-impl Serve for Has {
-    fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
-        let content = self.0.content.clone();
-        let answer =
-            move |asked: Asked| Served::Done(Completion { tag: asked.tag, result: Ok(content.clone()) });
-        stream::iter(asked).map(answer).boxed()
-    }
-}
+use self::common::{Has, resident};
 
 fn identity(rank: u32) -> Identity {
     Identity { rank: Rank(rank), job: 1, token: Token::new("the token of these tests").unwrap() }
@@ -41,13 +33,12 @@ struct Rig {
 
 impl Rig {
     async fn new() -> Self {
-        let known = Known::generate(1, [("a", 110_000)]).remove(0);
+        let (known, source) = Has::bytes(110_000);
         let listener = System.listen(&Address::tcp("127.0.0.1", 0)).await.unwrap();
         let Address::Tcp(_, port) = *listener.address() else { panic!("a port") };
         let runtime = Handle::current();
         let server =
             Server::start(&runtime, identity(0), vec![listener], Settings::default(), Arc::default());
-        let source: Arc<dyn Serve> = Arc::new(Has(known.clone()));
         server.serve(Arc::downgrade(&source));
         let buffers = Arc::new(RecycledBuffers::default());
         let context = Context { buffers, runtime, seed: 1 };
@@ -93,12 +84,6 @@ impl Rig {
         }
         self.server.counters().read().strangers
     }
-}
-
-/// Bytes of memory that this process holds.
-fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-    status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -141,7 +141,8 @@ impl FromStr for OnErrorText {
     }
 }
 
-/// More epochs than anybody trains for; a plan costs some bytes an epoch.
+/// More epochs than anybody trains for. A run of so many is one without an end: its plan, floor and forecast are those of
+/// the next hundred epochs at most.
 pub const MOST_EPOCHS: u64 = 1_000_000;
 
 /// Everything that can be asked of a run. [`Default`] is what `foreread load` does without options.

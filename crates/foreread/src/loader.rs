@@ -148,6 +148,10 @@ pub struct Loader {
 }
 
 impl Loader {
+    /// How long a rank that is done goes on answering others that are not, where nobody says otherwise; nothing without
+    /// the feature `peer`.
+    pub const FAREWELL: Duration = ranks::FAREWELL;
+
     /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard; braces name several
     /// shards ([`expand`](foreread_dataset::expand)).
     pub fn builder(target: impl Into<String>) -> Builder {
@@ -219,7 +223,7 @@ impl Loader {
     /// on the disk, and the next run reads them from the origin; nothing else is lost.
     pub fn close(self) -> Report {
         if !self.left.load(Ordering::Relaxed) {
-            self.leave(ranks::FAREWELL);
+            self.leave(Self::FAREWELL);
         }
         if let Some(disk) = self.disk.clone() {
             // Fails only if the caller's runtime was shut down, and then nothing is written either.
@@ -237,7 +241,7 @@ impl Loader {
     /// Dropping the future drops the loader.
     pub async fn close_async(self) -> Report {
         if !self.left.load(Ordering::Relaxed) {
-            self.leave_async(ranks::FAREWELL).await;
+            self.leave_async(Self::FAREWELL).await;
         }
         if let Some(disk) = &self.disk {
             disk.flush().await;

@@ -152,8 +152,34 @@ pub(crate) fn names(targets: &Named, catalog: &Catalog) -> Result<String> {
         return Ok(if same { known } else { format!("{} (catalog {})", own.base_url(), own.fingerprint()) });
     }
     let url = Target::of(&targets.names)?.url;
-    let bare = |url: &str| url.trim_end_matches('/').to_owned();
-    Ok(if bare(&url) == bare(catalog.base_url()) { known } else { url })
+    Ok(if is_same_place(&url, catalog.base_url()) { known } else { url })
+}
+
+/// Finds out whether what `targets` name is there, where they do not name `catalog`: what is not is another mistake than
+/// what differs.
+#[cfg(feature = "peer")]
+pub(crate) async fn seek(
+    targets: &Named,
+    catalog: &Catalog,
+    registry: &Registry,
+    context: &Context,
+    shared: &Shared,
+) -> Result<()> {
+    let is_catalog = |target: &String| Catalog::is_catalog_file(target) && Format::of_shard(target).is_none();
+    if targets.catalog.is_some() || matches!(&targets.names[..], [one] if is_catalog(one)) {
+        return Ok(()); // it has been read
+    }
+    let url = Target::of(&targets.names)?.url;
+    if !is_same_place(&url, catalog.base_url()) {
+        registry.find(&url)?.open(&url, &shared.options, context).await?;
+    }
+    Ok(())
+}
+
+/// Whether two URLs differ in nothing but slashes at their ends.
+#[cfg(feature = "peer")]
+fn is_same_place(one: &str, other: &str) -> bool {
+    one.trim_end_matches('/') == other.trim_end_matches('/')
 }
 
 /// The catalog that lies in an origin, or what listing it makes; of named shards, always that.

@@ -11,12 +11,18 @@ use foreread_planner::{
 use foreread_types::{DatasetId, Rank, Sizes};
 
 use crate::cluster;
-use crate::config::{Config, Memory, SamplerKind};
+use crate::config::{Config, MOST_EPOCHS, Memory, SamplerKind};
 use crate::error::Result;
 use crate::memory;
 
 /// Up to so many uses, both rules of ownership are tried; beyond, the one that costs a single order.
 pub(crate) const COUNTED_USES: u64 = 1 << 26;
+
+/// A run without an end is planned for so many uses of samples and so many epochs at most, and for [`AHEAD_LEAST`] epochs
+/// at least: what they keep, later ones would.
+const AHEAD_USES: u64 = 1 << 24;
+const AHEAD_EPOCHS: u64 = 100;
+const AHEAD_LEAST: u64 = 4;
 
 /// The sampler of a training pass.
 ///
@@ -51,6 +57,8 @@ pub(crate) struct Place {
 pub struct Planned {
     pub(crate) config: Config,
     pub(crate) run: Run,
+    /// The part of it that the plan was made for.
+    pub(crate) counted: Run,
     /// By dataset.
     pub(crate) sizes: Vec<Sizes>,
     pub(crate) cluster: Cluster,
@@ -89,15 +97,16 @@ impl Planned {
     ) -> Result<Self> {
         let config = config.validated()?;
         let run = run(&config, sizes, start)?;
+        let counted = counted(&config, sizes, &run)?;
         let cluster = cluster::describe(&config, memory_of(&config, &place), &place, sizes.first());
         let is_timed = cluster::is_timed(&config, &place);
-        let plan = plan(&run, sizes, &cluster)?;
-        let floor = floor(&run, sizes, &cluster, &plan)?.saturating_sub(place.warm);
+        let plan = plan(&counted, sizes, &cluster)?;
+        let floor = floor(&counted, sizes, &cluster, &plan)?.saturating_sub(place.warm);
         // What the kernel has cached costs no request.
         let train = sizes.first().filter(|_| place.packed && !place.kernel_cached);
-        let block_bytes = train.and_then(|train| block_bytes(&run, train, &cluster, is_timed));
+        let block_bytes = train.and_then(|train| block_bytes(&counted, train, &cluster, is_timed));
         let (sizes, plan) = (sizes.to_vec(), LocalPlan::Alone(Arc::new(plan)));
-        Ok(Self { config, run, sizes, cluster, is_timed, plan, floor, block_bytes })
+        Ok(Self { config, run, counted, sizes, cluster, is_timed, plan, floor, block_bytes })
     }
 
     /// The same for a rank that works together with the others: `whole` is the cluster of all, whose store at the
@@ -112,16 +121,18 @@ impl Planned {
     ) -> Result<Self> {
         let config = config.validated()?;
         let run = run(&config, sizes, start)?;
-        let uses = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add).saturating_mul(config.epochs);
+        let counted = counted(&config, sizes, &run)?;
+        let epochs = counted.schedule().epochs;
+        let uses = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add).saturating_mul(epochs);
         // Counting who reads what most often costs an order an epoch.
         use foreread_planner::{Ownership, plan_cluster};
 
         let ownership = if uses <= COUNTED_USES { Ownership::Cheaper } else { Ownership::FirstReader };
-        let plan = plan_cluster(&run, sizes, &whole, ownership)?;
+        let plan = plan_cluster(&counted, sizes, &whole, ownership)?;
         let (floor, is_timed) = (plan.floor(), cluster::is_timed(&config, place));
         let plan = LocalPlan::Together { plan: Arc::new(plan), store: config.rank as usize };
         let sizes = sizes.to_vec();
-        Ok(Self { config, run, sizes, cluster: whole, is_timed, plan, floor, block_bytes: None })
+        Ok(Self { config, run, counted, sizes, cluster: whole, is_timed, plan, floor, block_bytes: None })
     }
 
     /// What the run was asked to do.
@@ -160,8 +171,8 @@ impl Planned {
             return Ok(None);
         }
         Ok(Some(match &self.plan {
-            LocalPlan::Alone(plan) => predict(plan, &self.run, &self.cluster)?,
-            LocalPlan::Together { plan, .. } => plan.predict(&self.run, &self.cluster)?,
+            LocalPlan::Alone(plan) => predict(plan, &self.counted, &self.cluster)?,
+            LocalPlan::Together { plan, .. } => plan.predict(&self.counted, &self.cluster)?,
         }))
     }
 
@@ -196,10 +207,10 @@ impl Planned {
             let at = if kind.name == cluster::DISK { levels.len() } else { 0 };
             levels.insert(at, Level { capacity: more, ..kind.clone() });
         }
-        let plan = plan(&self.run, &self.sizes, &cluster)?;
+        let plan = plan(&self.counted, &self.sizes, &cluster)?;
         let total = |epochs: &[EpochForecast]| epochs.iter().map(EpochForecast::seconds).sum::<f64>();
         let seconds = match now {
-            Some(now) => Some(total(now) - total(&predict(&plan, &self.run, &cluster)?)),
+            Some(now) => Some(total(now) - total(&predict(&plan, &self.counted, &cluster)?)),
             None => None,
         };
         let origin_bytes = before.origin_bytes().saturating_sub(plan.origin_bytes());
@@ -240,6 +251,18 @@ fn run(
     })
 }
 
+/// The part of a run that its plan is made for: all of it, or the next epochs of one without an end.
+fn counted(config: &Config, sizes: &[Sizes], run: &Run) -> Result<Run> {
+    if config.epochs < MOST_EPOCHS {
+        return Ok(run.clone());
+    }
+    let samples = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add).max(1);
+    let epochs = (AHEAD_USES / samples).clamp(AHEAD_LEAST, AHEAD_EPOCHS);
+    let start = run.start();
+    let until = Config { epochs: start.epoch.saturating_add(epochs).min(MOST_EPOCHS), ..config.clone() };
+    self::run(&until, sizes, |_| Ok(Some(start)))
+}
+
 /// Bytes of this rank's memory tier.
 pub(crate) fn memory_of(config: &Config, place: &Place) -> u64 {
     match config.memory {
@@ -276,4 +299,24 @@ fn floor(run: &Run, sizes: &[Sizes], cluster: &Cluster, plan: &Plan) -> Result<u
     let rank = cluster.capacity().saturating_add(cluster.look_ahead);
     let all = rank.saturating_mul(u64::from(run.world_size()));
     Ok(Floor::of(run, sizes, all, Scope::Cluster)?.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counting who reads what over a million epochs took seconds before the first batch.
+    #[test]
+    fn a_run_without_an_end_is_planned_as_its_next_epochs() {
+        for world_size in [1, 3] {
+            let mut config = Config { epochs: MOST_EPOCHS, world_size, ..Config::default() };
+            config.memory = Memory::Bytes(30_000);
+            let sizes = [Sizes::uniform(1000, 100)];
+            let endless = Planned::new(config.clone(), &sizes).unwrap();
+            config.epochs = AHEAD_EPOCHS;
+            let hundred = Planned::new(config, &sizes).unwrap();
+            assert_eq!((endless.plan(), endless.floor()), (hundred.plan(), hundred.floor()));
+            assert_eq!(endless.run().schedule().epochs, MOST_EPOCHS);
+        }
+    }
 }

@@ -44,10 +44,10 @@ impl Planned {
             ..self.cluster.clone()
         };
         let samples = self.sizes.iter().map(|sizes| sizes.len()).fold(0, u64::saturating_add);
-        let uses = samples.saturating_mul(self.config.epochs);
+        let uses = samples.saturating_mul(self.counted.schedule().epochs);
         let ownership = if uses <= COUNTED_USES { Ownership::Cheaper } else { Ownership::FirstReader };
-        let plan = plan_cluster(&self.run, &self.sizes, &cluster, ownership)?;
-        let forecast = self.is_timed.then(|| plan.predict(&self.run, &cluster)).transpose()?;
+        let plan = plan_cluster(&self.counted, &self.sizes, &cluster, ownership)?;
+        let forecast = self.is_timed.then(|| plan.predict(&self.counted, &cluster)).transpose()?;
         let local = plan.stores().iter().fold(Amount::default(), |sum, store| Amount {
             samples: sum.samples.saturating_add(store.local.samples),
             bytes: sum.bytes.saturating_add(store.local.bytes),

@@ -9,7 +9,9 @@
 //! # The price
 //!
 //! One look-up in a map under a lock for each read of an owned sample, which happens once a sample and run. And a sample
-//! that is kept is charged twice for a moment: to its cache, and to the look-ahead of the trainer that waits for it.
+//! that is kept is charged twice for a moment: to its cache, and to the look-ahead of the trainer that waits for it. What a
+//! flight holds that has landed is counted by the cache that takes it: a cache takes at once what it keeps in memory, and
+//! what is on its way to a disk only as far as its own budget for that reaches. So flights have no budget of their own.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

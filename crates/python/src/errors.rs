@@ -56,7 +56,7 @@ impl Class {
         })
     }
 
-    fn of_tier(kind: TierKind) -> Self {
+    pub(crate) fn of_tier(kind: TierKind) -> Self {
         match kind {
             TierKind::NotFound => Self::NotFound,
             TierKind::Denied | TierKind::Expired => Self::Denied,

@@ -21,6 +21,7 @@ mod metrics;
 mod outlooks;
 mod sample;
 mod settings;
+mod share;
 mod source;
 mod waiting;
 mod watch;
@@ -30,6 +31,7 @@ pub use catalog::Catalog;
 pub use loader::Loader;
 pub use outlooks::Compared;
 pub use sample::{Field, Sample};
+pub use share::{ShareClient, SharedSample};
 pub use source::Source;
 
 /// The native half of `foreread`.
@@ -46,7 +48,7 @@ mod _native {
     #[pymodule_export]
     use super::outlooks::{compare, plan_of};
     #[pymodule_export]
-    use super::{Batch, Catalog, Compared, Field, Loader, Sample, Source};
+    use super::{Batch, Catalog, Compared, Field, Loader, Sample, ShareClient, SharedSample, Source};
     use crate::{engine, logs};
 
     #[pymodule_init]

@@ -126,7 +126,7 @@ fn flag(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// Bytes as a number, or a text such as `8GiB`.
-fn size(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
+pub(crate) fn size(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
     match value.cast::<PyString>() {
         Ok(text) => text.extract(),
         Err(_) => integer(name, value).map_err(|error| {

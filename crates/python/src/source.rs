@@ -1,8 +1,9 @@
 //! `foreread.Source`: samples by their ids, from Python.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use foreread::share::Server;
 use foreread::types::SampleId;
 use foreread::{Catalog, Report, Source as Samples};
 use pyo3::buffer::PyBuffer;
@@ -16,6 +17,7 @@ use crate::here::Here;
 use crate::loader::{builder, known};
 use crate::sample::Sample;
 use crate::settings::Settings;
+use crate::share;
 use crate::waiting::{self, Interrupted, NAP};
 use crate::watch::Watch;
 use crate::{allocator, here, json, logs};
@@ -24,17 +26,26 @@ use crate::{allocator, here, json, logs};
 #[derive(Debug)]
 pub(crate) struct Slot {
     samples: RwLock<Option<Samples>>,
+    /// What other processes ask, once they may.
+    server: Mutex<Option<Server>>,
 }
 
 impl Slot {
     pub(crate) fn samples(&self) -> Option<Samples> {
         self.samples.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    pub(crate) fn server(&self) -> MutexGuard<'_, Option<Server>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Live for Slot {
     fn close(&self, _: Duration, _: Interrupted) {
         let taken = self.samples.write().unwrap_or_else(PoisonError::into_inner).take();
+        // Workers hear of the end first.
+        let server = self.server().take();
+        drop(server);
         if let Some(samples) = taken {
             samples.flush();
         }
@@ -112,7 +123,7 @@ impl Source {
         let samples = made.map_err(|error| errors::raised(&error))?;
         let catalog = samples.catalog().clone();
         let labels = catalog.labels().iter().map(|label| label.to_string()).collect();
-        let slot = Arc::new(Slot { samples: RwLock::new(Some(samples)) });
+        let slot = Arc::new(Slot { samples: RwLock::new(Some(samples)), server: Mutex::new(None) });
         engine::list(Arc::downgrade(&slot) as std::sync::Weak<dyn Live>);
         Ok(Self { slot: Here::new(slot), catalog: Here::new(catalog), labels, watch: Watch::new(None) })
     }
@@ -153,6 +164,19 @@ impl Source {
     /// The number of a sample's class; None where it has none.
     fn label(&self, id: u64) -> PyResult<Option<u32>> {
         Ok(self.catalog().label_index(known(self.catalog(), id)?))
+    }
+
+    /// Lets processes of this one's user on this machine ask for samples (ShareClient), and says where: the same address
+    /// every time. Samples that they hold lie in shared memory, `shared_memory` bytes at most (256 MiB); what finds no room
+    /// there takes a slower way. It ends when the source is closed.
+    #[pyo3(signature = (*, shared_memory = None))]
+    fn share(&self, py: Python<'_>, shared_memory: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
+        share::start(py, self.slot.get("Source")?, shared_memory)
+    }
+
+    /// How sharing goes: how many clients there are, and how much of the shared memory they hold; None before share().
+    fn shared<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        share::status(py, self.slot.get("Source")?)
     }
 
     /// What has been delivered and read so far, as the command's JSON report says it.

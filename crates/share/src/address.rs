@@ -30,7 +30,7 @@ pub(crate) fn parse(text: &str) -> Result<SocketAddrUnix, ShareError> {
         let detail = format!(
             "{text:?} is no address of a data source: one looks like {PREFIX} and 32 hexadecimal digits"
         );
-        ShareError::new(ShareErrorKind::Address, detail)
+        ShareError::new(ShareErrorKind::Invalid, detail)
     };
     if !right {
         return Err(wrong());
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(parse(&one).unwrap().abstract_name().unwrap(), &one.as_bytes()[1..]);
         for wrong in ["", "@", "/tmp/socket", &one[1..], &one[..20], &format!("{one}0"), &one.to_uppercase()]
         {
-            assert_eq!(parse(wrong).unwrap_err().kind(), ShareErrorKind::Address, "{wrong}");
+            assert_eq!(parse(wrong).unwrap_err().kind(), ShareErrorKind::Invalid, "{wrong}");
         }
     }
 }

@@ -24,7 +24,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ShareErrorKind::Gone`] where nobody serves there any more, at once; [`ShareErrorKind::Refused`] where the server
-    /// is another user's.
+    /// is another user's; [`ShareErrorKind::Invalid`] where the address is none.
     pub fn connect(address: &str) -> Result<Self, ShareError> {
         Self::connect_with(address, &mut || false)
     }
@@ -112,7 +112,7 @@ impl Client {
     /// Asks the layer above the server something: a name and bytes, answered by bytes.
     ///
     /// # Errors
-    /// [`ShareErrorKind::Sample`] with what that layer says; [`ShareErrorKind::Malformed`] where the name is
+    /// [`ShareErrorKind::Sample`] with what that layer says; [`ShareErrorKind::Invalid`] where the name is
     /// longer than 256 bytes or the payload than 65,273; what [`get`](Self::get) says of the server. The answer may have
     /// any length.
     pub fn call(&self, name: &str, payload: &[u8]) -> Result<Vec<u8>, ShareError> {
@@ -136,7 +136,7 @@ impl Client {
                 name.len(),
                 payload.len()
             );
-            return Err(ShareError::malformed(detail));
+            return Err(ShareError::new(ShareErrorKind::Invalid, detail));
         }
         let patience = &mut Patience::new(stop);
         let caller = Caller::new(&self.line);

@@ -18,8 +18,8 @@ pub enum ShareErrorKind {
     Interrupted,
     /// The client is another process's: it was inherited over a fork.
     Forked,
-    /// The address is none.
-    Address,
+    /// The request itself is wrong: an address that is none, a call that is too long.
+    Invalid,
     /// The other end says what cannot be, or speaks another version.
     Malformed,
     /// The system has no socket or memory for us.

@@ -234,6 +234,22 @@ fn a_dataset_that_is_not_there_ends_all_ranks() {
     }
 }
 
+/// On one rank only, by the same name or by another: all say which rank misses what.
+#[test]
+fn a_dataset_that_one_rank_misses_is_named_with_the_rank() {
+    let samples = Samples::awkward(8, 1000);
+    let job = Job::new(3, &samples, &[]);
+    let mut odd = Job::new(3, &samples, &[]);
+    odd.arguments[1] = "/nowhere/at/all".to_owned();
+    let mut odd = odd.command(1);
+    odd.env("FOREREAD_MEET", job.meeting.path());
+    for (number, rank) in [job.start(0), job.start_as(&mut odd), job.start(2)].into_iter().enumerate() {
+        let line = rank.wait().fails(1);
+        assert!(line.contains("/nowhere/at/all") && line.contains("not found"), "{line}");
+        assert!(number == 1 || line.contains("rank 1 ("), "{line}");
+    }
+}
+
 #[test]
 fn a_rank_that_is_killed_costs_the_others_reads_and_nothing_else() {
     let mut draw = Draw::new();

@@ -2,7 +2,7 @@
 //!
 //! Samples flow between ranks directly; rank 0 is needed only for what concerns all: how far all have come, what each
 //! reports, when all are done, who comes back. When rank 0 dies, that ends and the rest goes on: whatever waits for it has a
-//! deadline. A rank that is gone is read around by the layers above; the hint here only says it earlier.
+//! deadline. A rank that is gone is read around by the layers above; here it is only said.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -275,7 +275,9 @@ impl Group {
         }
     }
 
-    /// Ranks that rank 0 hears nothing of, as far as this rank knows.
+    /// Ranks that rank 0 hears nothing of, as far as this rank knows. For tests: whoever asks a rank finds out sooner by
+    /// itself.
+    #[cfg(feature = "testing")]
     pub fn gone(&self) -> Vec<Rank> {
         self.roster.gone()
     }

@@ -54,7 +54,10 @@ impl Roster {
             ranks.resize_with(rank + 1, Entry::default);
         }
         if let Some(entry) = ranks.get_mut(rank) {
-            (entry.addresses, entry.gone) = (addresses.clone(), false);
+            if std::mem::take(&mut entry.gone) {
+                tracing::info!(rank, "a rank is back");
+            }
+            entry.addresses.clone_from(&addresses);
             if let Some(remote) = &entry.remote {
                 remote.moved(addresses);
             }
@@ -76,8 +79,10 @@ impl Roster {
     pub(super) fn hear(&self, message: &Message) {
         match message {
             Message::Gone { rank } => {
-                if let Some(entry) = self.ranks().get_mut(*rank as usize) {
-                    entry.gone = true;
+                if let Some(entry) = self.ranks().get_mut(*rank as usize)
+                    && !std::mem::replace(&mut entry.gone, true)
+                {
+                    tracing::info!(rank, "rank 0 hears nothing of a rank any more");
                 }
             }
             Message::Back(person) => self.place(person),
@@ -106,7 +111,8 @@ impl Roster {
         self.ranks().get(rank.0 as usize).map(|entry| entry.addresses.clone()).unwrap_or_default()
     }
 
-    /// Ranks that rank 0 hears nothing of: a hint only.
+    /// Ranks that rank 0 hears nothing of.
+    #[cfg(feature = "testing")]
     pub(super) fn gone(&self) -> Vec<Rank> {
         let ranks = self.ranks();
         let gone = ranks.iter().enumerate().filter(|(_, entry)| entry.gone);

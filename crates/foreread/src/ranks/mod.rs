@@ -7,289 +7,41 @@
 
 mod encryption;
 mod guarded;
+mod joint;
+mod meeting;
 mod offer;
+mod told;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use foreread_dataset::{Catalog, Progress};
 use foreread_loader::{BlockTable, LocalDeal, Others};
 use foreread_oracle::Schedule;
-use foreread_peer::meet::{
-    Group, Joining, Launched, Left, MeetError, Settings, Surroundings, Waiting, given_token,
-};
-use foreread_peer::{Counters, Network, Settings as Bounds, System, Token};
+use foreread_peer::meet::{Joining, Settings};
+use foreread_peer::{Counters, Settings as Bounds};
 use foreread_planner::LocalPlan;
 use foreread_tier::{Context, Peers};
-use foreread_types::{Rank, Sizes, StoreId};
-use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
+use foreread_types::{Sizes, StoreId};
 
 use self::guarded::Guarded;
+pub(crate) use self::joint::{FAREWELL, Joint};
+pub use self::meeting::Meeting;
 use self::offer::{Offer, bundle, unbundle};
-use crate::calibration::Calibration;
+use self::told::{Told, unreadable};
 use crate::cluster;
 use crate::config::Config;
 use crate::disk::{self, OnNode};
 use crate::error::{Error, ErrorKind, Result};
-use crate::merged::Merged;
-use crate::origin::{Opened, Shared, open, open_known};
+use crate::origin::{Opened, Shared, open, open_known, seek};
 use crate::planned::{Place, Planned, memory_of};
 use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
-use crate::report::PeersReport;
 use crate::state::State;
 use crate::target::Named;
 
-/// How long ranks wait for each other before they give up; what takes long and is seen to go on does not count.
-const DEADLINE: Duration = Duration::from_secs(300);
-
-/// How long a rank that is done keeps answering others that are not.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
-
-/// How long rank 0 may take to say that it has a report, before it counts as gone: longer than it may be silent.
-const HEARD: Duration = Duration::from_secs(15);
-
-/// How long the connection to rank 0 may be broken at a run's end, before it counts as gone.
-const LOST: Duration = Duration::from_secs(3);
-
-/// Who has not been asked for anything for so long is not needed any more.
-const QUIET: Duration = Duration::from_secs(5);
-
 /// Bytes that are read from the origin for others at a time, and that wait to be sent to them.
 const SERVING: u64 = 64 << 20;
-
-impl From<MeetError> for Error {
-    fn from(error: MeetError) -> Self {
-        Self::new(ErrorKind::Ranks, error.to_string())
-    }
-}
-
-/// Where and how the ranks of a run find each other.
-pub struct Meeting {
-    launched: Launched,
-    token: Option<Token>,
-    network: Arc<dyn Network>,
-    deadline: Duration,
-    progress: Box<dyn FnMut(&Waiting) + Send + Sync>,
-}
-
-impl std::fmt::Debug for Meeting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Meeting").field("launched", &self.launched).finish_non_exhaustive()
-    }
-}
-
-impl Meeting {
-    /// What the launcher says (torchrun, SLURM, Open MPI, MPICH, or `FOREREAD_MEET` with rank and world size); none where
-    /// there is only one rank, or nothing says where ranks could meet. `environment` gives a variable's value.
-    ///
-    /// # Errors
-    /// If what is said contradicts itself, or the ranks' secret is missing where it cannot be made.
-    pub fn of(config: &Config, environment: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
-        if config.world_size < 2 {
-            return Ok(None);
-        }
-        let surroundings = Surroundings::of_this_process(environment);
-        let (rank, world_size) = (Rank(config.rank), config.world_size);
-        let launched = Launched::by(&surroundings)?
-            .filter(|launched| (launched.rank, launched.world_size) == (rank, world_size));
-        let launched = match launched {
-            Some(launched) => launched,
-            None => Launched::explicit(rank, world_size, &surroundings)?,
-        };
-        if launched.rendezvous.is_none() {
-            return Ok(None);
-        }
-        let token = given_token(&surroundings)?;
-        let network = encryption::encrypted(Arc::new(System), environment)?;
-        Ok(Some(Self { launched, token, network, deadline: DEADLINE, progress: Box::new(|_| ()) }))
-    }
-
-    /// The same with another deadline for the ranks to come.
-    #[must_use]
-    pub fn deadline(self, deadline: Duration) -> Self {
-        Self { deadline, ..self }
-    }
-
-    /// The same over another network than the machine's sockets.
-    #[must_use]
-    pub fn network(self, network: Arc<dyn Network>) -> Self {
-        Self { network, ..self }
-    }
-
-    /// The same, telling `progress` about once a second what is being waited for.
-    #[must_use]
-    pub fn progress(self, progress: impl FnMut(&Waiting) + Send + Sync + 'static) -> Self {
-        Self { progress: Box::new(progress), ..self }
-    }
-}
-
-/// What rank 0 tells all.
-#[derive(Debug, Serialize, Deserialize)]
-struct Told {
-    /// How long each catalog is that follows.
-    catalogs: Vec<u64>,
-    state: Option<State>,
-    calibration: Option<Calibration>,
-    origin_limit: Option<u64>,
-    origin_parallelism: Option<usize>,
-    compute: Duration,
-}
-
-impl Told {
-    fn encode(&self, catalogs: &[Catalog]) -> Result<Bytes> {
-        let mut bytes = serde_json::to_vec(self).map_err(|error| unreadable(&error))?;
-        bytes.push(b'\n');
-        catalogs.iter().for_each(|catalog| bytes.extend_from_slice(catalog.as_bytes()));
-        Ok(bytes.into())
-    }
-
-    fn decode(bytes: &[u8]) -> Result<(Self, Vec<Catalog>)> {
-        let end = bytes.iter().position(|&byte| byte == b'\n').ok_or_else(|| unreadable(&"it has no end"))?;
-        let (head, mut rest) = (&bytes[..end], &bytes[end + 1..]);
-        let told: Self = serde_json::from_slice(head).map_err(|error| unreadable(&error))?;
-        let mut catalogs = Vec::new();
-        for &length in &told.catalogs {
-            let length = usize::try_from(length).unwrap_or(usize::MAX);
-            let (catalog, later) =
-                rest.split_at_checked(length).ok_or_else(|| unreadable(&"it is cut short"))?;
-            catalogs.push(Catalog::from_bytes(catalog.to_vec(), "rank 0's catalog")?);
-            rest = later;
-        }
-        Ok((told, catalogs))
-    }
-
-    /// The settings with rank 0's figures instead of this rank's: a plan of all has one set of them.
-    fn figures(&self, config: &Config) -> Config {
-        Config {
-            calibration: self.calibration.clone().map(Arc::new),
-            origin_limit: self.origin_limit,
-            origin_parallelism: self.origin_parallelism,
-            compute: self.compute,
-            ..config.clone()
-        }
-    }
-}
-
-fn unreadable(why: &dyn std::fmt::Display) -> Error {
-    Error::new(
-        ErrorKind::Ranks,
-        format!("what rank 0 sent cannot be read: {why}; do all ranks run the same release?"),
-    )
-}
-
-/// A run that works together with others, beyond what a run alone has.
-#[derive(Debug)]
-pub(crate) struct Joint {
-    pub(crate) group: Arc<Group>,
-    pub(crate) others: Others,
-}
-
-impl Joint {
-    pub(crate) fn others(&self) -> Others {
-        self.others.clone()
-    }
-
-    /// Says how many steps this rank has completed, and returns how many all have, as far as it knows: rank 0 knows of
-    /// all, others of themselves.
-    pub(crate) fn progress(&self, steps: u64) -> u64 {
-        self.group.progress(steps);
-        self.group.lowest().map_or(steps, |lowest| steps.min(*lowest.borrow()))
-    }
-
-    /// What this rank and others have given each other.
-    pub(crate) fn exchanged(&self) -> PeersReport {
-        let tally = self.group.counters().read();
-        PeersReport {
-            served: tally.served,
-            served_bytes: tally.served_bytes,
-            asked: tally.asked,
-            received: tally.got,
-            received_bytes: tally.got_bytes,
-            late: tally.late,
-            lost: tally.lost,
-            strangers: tally.strangers,
-        }
-    }
-
-    /// Says that this rank is done, and answers the others until they are; on rank 0, returns all reports as one.
-    pub(crate) fn leave(
-        &self,
-        own: Merged,
-        at_most: Duration,
-    ) -> impl Future<Output = Option<Merged>> + Send + 'static + use<> {
-        let group = Arc::clone(&self.group);
-        async move {
-            let until = Instant::now() + at_most;
-            // Numbers and strings alone: it cannot fail.
-            let report = serde_json::to_vec(&own).unwrap_or_default();
-            let heard = tokio::select! {
-                heard = group.report(report.into(), at_most.min(HEARD)) => heard,
-                () = group.lost_first(LOST) => false,
-            };
-            if !heard {
-                tracing::warn!(
-                    "rank 0 does not answer; this rank ends when nobody asks it for samples any more"
-                );
-                tokio::select! {
-                    () = quiet(&group) => {}
-                    () = tokio::time::sleep_until(until) => {}
-                }
-                return None;
-            }
-            let all = match group.rank() {
-                Rank(0) => Some(merged(&group.reports(at_most).await)),
-                _ => None,
-            };
-            let left = tokio::select! {
-                left = group.leave(until.saturating_duration_since(Instant::now())) => left,
-                // It has the report and will not say that all is over.
-                () = forsaken(&group) => Left::Unheard,
-            };
-            match left {
-                Left::Together => {}
-                Left::Without(ranks) => {
-                    tracing::warn!(?ranks, "ends without ranks that have not come to their end");
-                }
-                Left::Unheard => tracing::warn!("ends without a word of rank 0"),
-            }
-            all
-        }
-    }
-}
-
-/// Without rank 0 nobody says when all are done: a rank answers as long as it is asked.
-async fn quiet(group: &Group) {
-    let served = || group.counters().read().served;
-    let mut before = served();
-    loop {
-        tokio::time::sleep(QUIET).await;
-        let now = served();
-        if std::mem::replace(&mut before, now) == now {
-            return;
-        }
-    }
-}
-
-/// Waits until rank 0 is gone and nobody asks this rank any more.
-async fn forsaken(group: &Group) {
-    group.lost_first(LOST).await;
-    quiet(group).await;
-}
-
-/// All reports as one; ranks that sent none are not counted.
-fn merged(reports: &[Option<Bytes>]) -> Merged {
-    let mut all = Merged::default();
-    for report in reports.iter().flatten() {
-        match serde_json::from_slice::<Merged>(report) {
-            Ok(report) => all.add(&report),
-            Err(error) => tracing::warn!(%error, "a rank's report cannot be read"),
-        }
-    }
-    all
-}
 
 /// Meets the other ranks, and opens and plans the run with them.
 pub(crate) async fn prepare(
@@ -414,6 +166,9 @@ impl Run<'_> {
         let validation = config.validate.as_ref().map(Named::by);
         if config.rank > 0 {
             let (told, catalogs) = Told::decode(&joining.share(None).await?)?;
+            for (targets, catalog) in std::iter::once(*targets).chain(&validation).zip(&catalogs) {
+                seek(targets, catalog, registry, context, shared).await?;
+            }
             let mut opened = Vec::new();
             for catalog in catalogs {
                 opened.push(open_known(catalog, registry, context, shared).await?);
@@ -482,5 +237,5 @@ async fn start(prepared: Prepared, joining: Joining, context: &Context) -> Resul
     };
     let peers: Arc<dyn Peers> = Arc::new(Guarded::new(Arc::clone(&group), context.seed));
     let others = Others { peers, stores: stores.into(), locality, budget: SERVING };
-    Ok(Prepared { joint: Some(Joint { group, others }), ..prepared })
+    Ok(Prepared { joint: Some(Joint::new(group, others)), ..prepared })
 }

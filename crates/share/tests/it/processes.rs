@@ -198,5 +198,5 @@ fn where_nobody_is_connecting_says_so() {
     let address = server.address();
     drop(server);
     assert_eq!(Client::connect(&address).unwrap_err().kind(), ShareErrorKind::Gone);
-    assert_eq!(Client::connect("nonsense").unwrap_err().kind(), ShareErrorKind::Address);
+    assert_eq!(Client::connect("nonsense").unwrap_err().kind(), ShareErrorKind::Invalid);
 }

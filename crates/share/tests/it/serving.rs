@@ -162,8 +162,8 @@ fn calls_are_answered_with_any_length() {
     assert_eq!(unknown.tier_error().unwrap().kind(), ErrorKind::Unsupported);
     assert!(client.call("drop", b"").unwrap_err().to_string().contains("unanswered"));
     let too_long = client.call("echo", &vec![0; 65_274]).unwrap_err();
-    assert_eq!(too_long.kind(), ShareErrorKind::Malformed);
-    assert_eq!(client.call(&"x".repeat(257), b"").unwrap_err().kind(), ShareErrorKind::Malformed);
+    assert_eq!(too_long.kind(), ShareErrorKind::Invalid);
+    assert_eq!(client.call(&"x".repeat(257), b"").unwrap_err().kind(), ShareErrorKind::Invalid);
     get(&client, SampleId(1));
 }
 

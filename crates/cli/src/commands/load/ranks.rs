@@ -12,10 +12,7 @@ use foreread::{Builder, Config, Knobs, Loader, Merged};
 
 use crate::signals::Signals;
 
-/// How long a rank that is done answers others that are not.
-const FAREWELL: Duration = Duration::from_secs(600);
-
-/// The same after a signal: who sent it waits.
+/// How long a rank that is done answers others that are not, after a signal: who sent it waits.
 const HASTE: Duration = Duration::from_secs(5);
 
 /// The first seconds of waiting are everyone's; then what is waited for is said, each time after twice as long.
@@ -89,7 +86,7 @@ pub(super) fn gather(builder: Builder, _: &Config, _: &Knobs) -> Result<(Builder
 /// Waits until others are done; in haste once a signal has come.
 pub(super) fn leave(loader: &Loader, signals: Option<&Signals>) -> Option<Merged> {
     match signals {
-        Some(signals) => loader.leave_unless(FAREWELL, HASTE, signals.flag()),
-        None => loader.leave(FAREWELL),
+        Some(signals) => loader.leave_unless(Loader::FAREWELL, HASTE, signals.flag()),
+        None => loader.leave(Loader::FAREWELL),
     }
 }

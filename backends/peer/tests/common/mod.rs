@@ -1,0 +1,34 @@
+//! A rank that has one sample, whatever it is asked for, and how much memory this process holds.
+
+use std::sync::Arc;
+
+use foreread_tier::{Asked, Completion, Serve, Served, Serving};
+use foreread_tier_testing::Known;
+use foreread_types::Rank;
+use futures::{StreamExt, stream};
+
+#[derive(Debug)]
+pub struct Has(pub Known);
+
+impl Has {
+    /// Of the length that is wanted.
+    pub fn bytes(length: u64) -> (Known, Arc<dyn Serve>) {
+        let known = Known::generate(1, [("a", length)]).remove(0);
+        (known.clone(), Arc::new(Self(known)))
+    }
+}
+
+impl Serve for Has {
+    fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
+        let content = self.0.content.clone();
+        let answer =
+            move |asked: Asked| Served::Done(Completion { tag: asked.tag, result: Ok(content.clone()) });
+        stream::iter(asked).map(answer).boxed()
+    }
+}
+
+/// Bytes of memory that this process holds.
+pub fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}

@@ -1,0 +1,196 @@
+//! A run under way with others, to its end.
+//!
+//! A rank that is done goes on answering those that are not. Rank 0 says when all are; without it each rank goes by whether
+//! it is still asked for anything. Ranks ask once a step, so the longest of the steps that this rank has made itself says how
+//! long silence may last.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_loader::Others;
+use foreread_peer::meet::{Group, Left};
+use foreread_tier::Peers;
+use foreread_types::Rank;
+use tokio::time::Instant;
+
+use crate::merged::Merged;
+use crate::report::PeersReport;
+
+/// How long a rank that is done keeps answering others that are not.
+pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
+
+/// How long rank 0 may take to say that it has a report, before it counts as gone: longer than it may be silent.
+const HEARD: Duration = Duration::from_secs(15);
+
+/// How long the connection to rank 0 may be broken at a run's end, before it counts as gone.
+const LOST: Duration = Duration::from_secs(3);
+
+/// Who has not been asked for anything for so long is not needed any more: at least, and at most.
+const QUIET: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+
+/// How often is looked whether anything was asked.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A run that works together with others, beyond what a run alone has.
+#[derive(Debug)]
+pub(crate) struct Joint {
+    group: Arc<Group>,
+    others: Others,
+    steps: Mutex<Steps>,
+}
+
+/// The steps that this rank has made.
+#[derive(Debug, Default)]
+struct Steps {
+    /// How many, and when the last was done.
+    last: Option<(u64, Instant)>,
+    longest: Duration,
+}
+
+impl Steps {
+    fn note(&mut self, steps: u64, now: Instant) {
+        match self.last {
+            Some((before, _)) if steps <= before => return,
+            Some((_, then)) => self.longest = self.longest.max(now.duration_since(then)),
+            // The first one has waited for the caches to fill.
+            None => {}
+        }
+        self.last = Some((steps, now));
+    }
+
+    /// Who asks once in such a step has no more to ask after so much silence.
+    fn quiet(&self) -> Duration {
+        (2 * self.longest).clamp(QUIET.0, QUIET.1)
+    }
+}
+
+impl Joint {
+    pub(super) fn new(group: Arc<Group>, others: Others) -> Self {
+        Self { group, others, steps: Mutex::default() }
+    }
+
+    pub(crate) fn others(&self) -> Others {
+        self.others.clone()
+    }
+
+    /// Says how many steps this rank has completed, and returns how many all have, as far as it knows: rank 0 knows of
+    /// all, others of themselves.
+    pub(crate) fn progress(&self, steps: u64) -> u64 {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).note(steps, Instant::now());
+        self.group.progress(steps);
+        self.group.lowest().map_or(steps, |lowest| steps.min(*lowest.borrow()))
+    }
+
+    /// What this rank and others have given each other.
+    pub(crate) fn exchanged(&self) -> PeersReport {
+        let tally = self.group.counters().read();
+        PeersReport {
+            served: tally.served,
+            served_bytes: tally.served_bytes,
+            asked: tally.asked,
+            received: tally.got,
+            received_bytes: tally.got_bytes,
+            late: tally.late,
+            lost: tally.lost,
+            strangers: tally.strangers,
+        }
+    }
+
+    /// Says that this rank is done, and answers the others until they are; on rank 0, returns all reports as one.
+    pub(crate) fn leave(
+        &self,
+        own: Merged,
+        at_most: Duration,
+    ) -> impl Future<Output = Option<Merged>> + Send + 'static + use<> {
+        let group = Arc::clone(&self.group);
+        let silence = self.steps.lock().unwrap_or_else(PoisonError::into_inner).quiet();
+        async move {
+            let until = Instant::now() + at_most;
+            // Numbers and strings alone: it cannot fail.
+            let report = serde_json::to_vec(&own).unwrap_or_default();
+            let heard = tokio::select! {
+                heard = group.report(report.into(), at_most.min(HEARD)) => heard,
+                () = group.lost_first(LOST) => false,
+            };
+            if !heard {
+                tracing::warn!(
+                    "rank 0 does not answer; this rank ends when nobody asks it for samples any more"
+                );
+                tokio::select! {
+                    () = quiet(&group, silence) => {}
+                    () = tokio::time::sleep_until(until) => {}
+                }
+                return None;
+            }
+            let all = match group.rank() {
+                Rank(0) => Some(merged(&group.reports(at_most).await)),
+                _ => None,
+            };
+            let left = tokio::select! {
+                left = group.leave(until.saturating_duration_since(Instant::now())) => left,
+                // It has the report and will not say that all is over.
+                () = forsaken(&group, silence) => Left::Unheard,
+            };
+            match left {
+                Left::Together => {}
+                Left::Without(ranks) => {
+                    tracing::warn!(?ranks, "ends without ranks that have not come to their end");
+                }
+                Left::Unheard => tracing::warn!("ends without a word of rank 0"),
+            }
+            all
+        }
+    }
+}
+
+/// Without rank 0 nobody says when all are done: a rank answers until it has not been asked for as long as `silence`.
+async fn quiet(group: &Group, silence: Duration) {
+    let served = || group.counters().read().served;
+    let mut last = (served(), Instant::now());
+    while last.1.elapsed() < silence {
+        tokio::time::sleep(LOOK).await;
+        let now = served();
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+    }
+}
+
+/// Waits until rank 0 is gone and nobody asks this rank any more.
+async fn forsaken(group: &Group, silence: Duration) {
+    group.lost_first(LOST).await;
+    quiet(group, silence).await;
+}
+
+/// All reports as one; ranks that sent none are not counted.
+fn merged(reports: &[Option<Bytes>]) -> Merged {
+    let mut all = Merged::default();
+    for report in reports.iter().flatten() {
+        match serde_json::from_slice::<Merged>(report) {
+            Ok(report) => all.add(&report),
+            Err(error) => tracing::warn!(%error, "a rank's report cannot be read"),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_lasts_two_of_the_longest_steps_within_bounds() {
+        let (mut steps, start) = (Steps::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        assert_eq!(steps.quiet(), 5 * second);
+        // A hundred seconds until the caches are full.
+        for (number, at, quiet) in [(1, 100, 5), (2, 102, 5), (2, 150, 5), (3, 151, 30), (4, 152, 30)] {
+            steps.note(number, start + at * second);
+            assert_eq!(steps.quiet(), quiet * second, "after step {number}");
+        }
+        let mut steps = Steps::default();
+        (1..4).for_each(|number| steps.note(number, start + 7 * number as u32 * second));
+        assert_eq!(steps.quiet(), 14 * second);
+    }
+}

@@ -1,0 +1,83 @@
+//! Where ranks meet: what their launcher says, and what a user says instead.
+//!
+//! Nothing is connected here, so that what contradicts itself is said before anything is opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_peer::meet::{Launched, MeetError, Surroundings, Waiting, given_token};
+use foreread_peer::{Network, System, Token};
+use foreread_types::Rank;
+
+use super::encryption;
+use crate::config::Config;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long ranks wait for each other before they give up; what takes long and is seen to go on does not count.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+impl From<MeetError> for Error {
+    fn from(error: MeetError) -> Self {
+        Self::new(ErrorKind::Ranks, error.to_string())
+    }
+}
+
+/// Where and how the ranks of a run find each other.
+pub struct Meeting {
+    pub(super) launched: Launched,
+    pub(super) token: Option<Token>,
+    pub(super) network: Arc<dyn Network>,
+    pub(super) deadline: Duration,
+    pub(super) progress: Box<dyn FnMut(&Waiting) + Send + Sync>,
+}
+
+impl std::fmt::Debug for Meeting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Meeting").field("launched", &self.launched).finish_non_exhaustive()
+    }
+}
+
+impl Meeting {
+    /// What the launcher says (torchrun, SLURM, Open MPI, MPICH, or `FOREREAD_MEET` with rank and world size); none where
+    /// there is only one rank, or nothing says where ranks could meet. `environment` gives a variable's value.
+    ///
+    /// # Errors
+    /// If what is said contradicts itself, or the ranks' secret is missing where it cannot be made.
+    pub fn of(config: &Config, environment: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>> {
+        if config.world_size < 2 {
+            return Ok(None);
+        }
+        let surroundings = Surroundings::of_this_process(environment);
+        let (rank, world_size) = (Rank(config.rank), config.world_size);
+        let launched = Launched::by(&surroundings)?
+            .filter(|launched| (launched.rank, launched.world_size) == (rank, world_size));
+        let launched = match launched {
+            Some(launched) => launched,
+            None => Launched::explicit(rank, world_size, &surroundings)?,
+        };
+        if launched.rendezvous.is_none() {
+            return Ok(None);
+        }
+        let token = given_token(&surroundings)?;
+        let network = encryption::encrypted(Arc::new(System), environment)?;
+        Ok(Some(Self { launched, token, network, deadline: DEADLINE, progress: Box::new(|_| ()) }))
+    }
+
+    /// The same with another deadline for the ranks to come.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline, ..self }
+    }
+
+    /// The same over another network than the machine's sockets.
+    #[must_use]
+    pub fn network(self, network: Arc<dyn Network>) -> Self {
+        Self { network, ..self }
+    }
+
+    /// The same, telling `progress` about once a second what is being waited for.
+    #[must_use]
+    pub fn progress(self, progress: impl FnMut(&Waiting) + Send + Sync + 'static) -> Self {
+        Self { progress: Box::new(progress), ..self }
+    }
+}

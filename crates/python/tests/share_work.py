@@ -1,0 +1,220 @@
+"""A main process and its workers, for `test_share.py`: run as a script, and imported again where processes are spawned."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import foreread
+from foreread._native import Source
+
+# Whoever starts the tests in the background has them ignore Ctrl-C, and their children too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def say(words: str) -> None:
+    """A line in one piece: several processes write to one pipe."""
+    os.write(1, f"{words}\n".encode())
+
+
+def digest(client: Any, ids: Sequence[int], at_once: int) -> str:
+    """Of all these samples, got one by one or side by side."""
+    found = hashlib.sha256()
+    for first in range(0, len(ids), at_once):
+        part = list(ids[first : first + at_once])
+        samples = client.get_many(part) if at_once > 1 else [client.get(part[0])]
+        for number, sample in zip(part, samples, strict=True):
+            assert sample.id == number and len(sample) == len(memoryview(sample))
+            found.update(memoryview(sample))
+    return found.hexdigest()
+
+
+def work(client: foreread.ShareClient, ids: Sequence[int], at_once: int, tell: Connection) -> None:
+    tell.send(digest(client, ids, at_once))
+    tell.close()
+
+
+def hold(client: foreread.ShareClient, count: int) -> None:
+    """Holds samples until it is killed."""
+    held = client.get_many(range(count))
+    say(f"holds {len(held)}")
+    time.sleep(1000)
+
+
+def ask_on(client: foreread.ShareClient) -> None:
+    """Asks without end, and tells how that ended."""
+    try:
+        try:
+            say("asks")
+            while True:
+                client.get_many(range(100))
+        except foreread.ClosedError as error:
+            ended = str(error)
+        say(f"ended: {ended}")
+    except KeyboardInterrupt:
+        # Perhaps while the main process's end was heard of.
+        say("interrupted")
+
+
+def in_use() -> tuple[int, int, int]:
+    """Threads, descriptors of sockets and shared memory, and mappings of it."""
+    targets = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            targets.append(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            pass
+    mine = [target for target in targets if target.startswith(("socket:", "/memfd:foreread"))]
+    maps = Path("/proc/self/maps").read_text()
+    return len(os.listdir("/proc/self/task")), len(mine), maps.count("memfd:foreread")
+
+
+def cycles(directory: str, method: str, count: int) -> None:
+    """Starts a source and workers, and stops them, again and again: nothing is left of any."""
+    context: Any = multiprocessing.get_context(method)
+    before = None
+    for cycle in range(count + 1):
+        source = Source(directory)
+        client = foreread.ShareClient(source.share(shared_memory="1MiB"))
+        assert client.address == source.share()
+        ids = [*range(100), *range(99, -1, -1)]
+        wanted = digest(source, ids, 10)
+        assert digest(client, ids, 7) == wanted
+        workers = []
+        for worker in range((0, 2, 8)[cycle % 3]):
+            hear, tell = context.Pipe(duplex=False)
+            process = context.Process(target=work, args=(client, ids, (1, 16)[worker % 2], tell))
+            process.start()
+            tell.close()
+            workers.append((process, hear))
+        for process, hear in workers:
+            assert hear.recv() == wanted
+            process.join()
+            assert process.exitcode == 0
+            process.close()
+            hear.close()
+        client.close()
+        address = client.address
+        source.close()
+        assert address not in Path("/proc/net/unix").read_text()
+        try:
+            client.get(0)
+        except foreread.ClosedError:
+            pass
+        else:
+            raise AssertionError("a closed source was served")
+        del client, source
+        # What Python and multiprocessing keep for the next time is there after the first.
+        before = before if before is not None else settled(None)
+        assert settled(before) == before, f"cycle {cycle}: {settled(before)} instead of {before}"
+    say("clean")
+
+
+def settled(wanted: tuple[int, int, int] | None) -> tuple[int, int, int]:
+    """What is in use when threads that have been asked to end have ended."""
+    until = time.monotonic() + 20
+    now = in_use()
+    while time.monotonic() < until and (wanted is None or now != wanted):
+        time.sleep(0.01 if wanted is not None else 0.5)
+        before, now = now, in_use()
+        if wanted is None and before == now:
+            break
+    return now
+
+
+def main_with_workers(directory: str, method: str, end: str) -> None:
+    """Has workers that ask without end, and ends in some way."""
+    context: Any = multiprocessing.get_context(method)
+    source = Source(directory)
+    client = foreread.ShareClient(source.share())
+    say(client.address)
+    workers = [context.Process(target=ask_on, args=(client,)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    try:
+        # From here on: Python loses a Ctrl-C that comes while it forks.
+        say("started")
+        if end == "exception":
+            sys.stdin.readline()
+            raise RuntimeError("as it should")
+        if end == "close":
+            sys.stdin.readline()
+            source.close()
+            return
+        sys.stdin.readline()
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        say("main interrupted")
+        raise
+    finally:
+        if end != "killed":
+            source.close()
+            for worker in workers:
+                worker.join()
+
+
+def killed_worker(directory: str, method: str) -> None:
+    """A worker that holds everything is killed: what it held comes back, and others never wait for it."""
+    context: Any = multiprocessing.get_context(method)
+    source = Source(directory)
+    client = foreread.ShareClient(source.share(shared_memory=4096))
+    wanted = digest(source, range(100), 10)
+    for _ in range(3):
+        worker = context.Process(target=hold, args=(client, 100))
+        worker.start()
+        while (source.shared() or {})["clients"] == 0 or (source.shared() or {})["over_the_socket"] == 0:
+            time.sleep(0.005)
+        assert digest(client, range(100), 10) == wanted
+        client.close()
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+        until = time.monotonic() + 60
+        while (source.shared() or {})["used_bytes"] > 0 or (source.shared() or {})["clients"] > 0:
+            assert time.monotonic() < until, source.shared()
+            time.sleep(0.005)
+        worker.close()
+    source.close()
+    say("clean")
+
+
+def held_sample(directory: str) -> None:
+    """A forked child finds a sample that its parent holds, and a client that its parent has used."""
+    source = Source(directory)
+    client = foreread.ShareClient(source.share())
+    sample = client.get(7)
+    child = os.fork()
+    if child == 0:
+        try:
+            bytes(sample)
+        except foreread.ForkError:
+            assert bytes(client.get(7)) == bytes(client.get_many([7])[0])
+            say("told")
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert bytes(sample) == bytes(client.get(7)) == bytes(source.get(7))
+    source.close()
+    say("clean")
+
+
+if __name__ == "__main__":
+    role, directory, method, *rest = sys.argv[1:]
+    match role:
+        case "cycles":
+            cycles(directory, method, int(rest[0]))
+        case "main":
+            main_with_workers(directory, method, rest[0])
+        case "held sample":
+            held_sample(directory)
+        case "killed worker":
+            killed_worker(directory, method)

@@ -1,0 +1,196 @@
+"""Worker processes that share the main process's source: started in all ways, ended in all ways."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import foreread
+from conftest import content
+from foreread._native import Source
+
+METHODS = ("fork", "spawn", "forkserver")
+WORK = Path(__file__).with_name("share_work.py")
+
+# Not how long anything may take: how long a hang is waited for.
+HANG = 120
+
+
+@contextmanager
+def script(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """`share_work.py` in a session of its own, all of which is gone in the end."""
+    # From Python 3.12 on, a fork beside threads is warned of; that it works is what is tested.
+    warnings = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
+    child = subprocess.Popen(
+        [sys.executable, "-X", "dev", *warnings, str(WORK), *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield child
+    finally:
+        for process in session(child.pid):
+            os.kill(process, signal.SIGKILL)
+        child.communicate()
+
+
+def session(number: int) -> list[int]:
+    """The processes of a session."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            after_name = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+        except (OSError, NotADirectoryError):
+            continue
+        # State, parent, group, session.
+        if name.isdigit() and after_name[0] != "Z" and int(after_name[3]) == number:
+            found.append(int(name))
+    return found
+
+
+def finish(child: subprocess.Popen[str]) -> tuple[int, str, str]:
+    try:
+        out, err = child.communicate(timeout=HANG)
+    except subprocess.TimeoutExpired:
+        # Says where it hangs.
+        child.send_signal(signal.SIGABRT)
+        out, err = child.communicate()
+        pytest.fail(f"the child hangs\n{out}\n{err}")
+    return child.returncode, out, err
+
+
+def line(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().rstrip("\n")
+
+
+def nothing_is_left(child: subprocess.Popen[str], address: str | None, shared: set[str]) -> None:
+    """Of a session that has ended: no process, no socket, no shared memory."""
+    until = time.monotonic() + HANG
+    while session(child.pid):
+        assert time.monotonic() < until, session(child.pid)
+        time.sleep(0.01)
+    # That of one that stopped and started is looked for there.
+    assert address is None or address not in Path("/proc/net/unix").read_text()
+    assert {name for name in os.listdir("/dev/shm") if "foreread" in name} == shared
+
+
+@pytest.fixture
+def shared() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if "foreread" in name}
+
+
+def test_a_client_gets_what_the_source_gives(directory: Path) -> None:
+    with Source(directory) as source:
+        assert source.shared() is None
+        client = foreread.ShareClient(source.share())
+        sample = client.get(7)
+        assert (sample.id, bytes(sample), len(sample)) == (7, content(7), len(content(7)))
+        view = memoryview(sample)
+        assert view.readonly and sample.is_shared
+        del sample
+        many = client.get_many([5, 5, 99, 0])
+        assert [bytes(each) for each in many] == [content(5), content(5), content(99), content(0)]
+        # A view keeps its place.
+        assert bytes(view) == content(7)
+        assert b'"origin_requests"' in client.call("report")
+        assert source.shared() == {
+            "clients": 1,
+            "shared_bytes": 256 << 20,
+            "used_bytes": (source.shared() or {})["used_bytes"],
+            "over_the_socket": 0,
+        }
+        again = pickle.loads(pickle.dumps(client))
+        assert (again.address, bytes(again.get(3))) == (client.address, content(3))
+
+
+def test_what_cannot_be_had_says_why(directory: Path) -> None:
+    with Source(directory) as source:
+        client = foreread.ShareClient(source.share())
+        with pytest.raises(foreread.ConfigError, match="sample 100") as raised:
+            client.get(100)
+        assert raised.value.sample_id == 100
+        with pytest.raises(OverflowError):
+            client.get(-1)
+        with pytest.raises(TypeError):
+            client.get("7")  # type: ignore[arg-type]
+        with pytest.raises(foreread.ConfigError, match="pets"):
+            client.call("pets")
+        with pytest.raises(ValueError, match="65273"):
+            client.call("report", bytes(100_000))
+        (directory / "class0" / "003.bin").unlink()
+        with pytest.raises(FileNotFoundError, match="sample 3 cannot be read"):
+            client.get_many([2, 3, 4])
+        assert bytes(client.get(2)) == content(2)
+    with pytest.raises(foreread.ClosedError, match="the main process is gone"):
+        client.get(2)
+    with pytest.raises(foreread.ClosedError):
+        source.share()
+    with pytest.raises(ValueError, match="no address"):
+        foreread.ShareClient("/tmp/socket").get(1)
+    with Source(directory) as source:
+        with pytest.raises(foreread.ConfigError, match="shared_memory"):
+            source.share(shared_memory="much")
+        with pytest.raises(TypeError, match="shared_memory"):
+            source.share(shared_memory=1.5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_come_and_go_and_leave_nothing(directory: Path, method: str, shared: set[str]) -> None:
+    count = 200 if "FOREREAD_SOAK" in os.environ else 10
+    with script("cycles", directory, method, count) as child:
+        code, out, err = finish(child)
+        assert (code, out, err) == (0, "clean\n", "")
+        nothing_is_left(child, None, shared)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_killed_worker_gives_back_what_it_held(directory: Path, method: str) -> None:
+    with script("killed worker", directory, method) as child:
+        code, out, err = finish(child)
+        assert (code, err) == (0, "") and out.endswith("clean\n"), (code, out, err)
+
+
+def test_a_forked_child_may_not_read_what_its_parent_holds(directory: Path) -> None:
+    with script("held sample", directory, "fork") as child:
+        assert finish(child) == (0, "told\nclean\n", "")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("end", ["exception", "close", "interrupt", "killed"])
+def test_the_main_processs_end_is_its_workers_end(
+    directory: Path, method: str, end: str, shared: set[str]
+) -> None:
+    with script("main", directory, method, end) as child:
+        address = line(child)
+        assert address.startswith("@foreread-")
+        assert sorted(line(child) for _ in range(4)) == ["asks", "asks", "asks", "started"]
+        if end == "interrupt":
+            os.killpg(child.pid, signal.SIGINT)
+        elif end == "killed":
+            child.kill()
+        else:
+            assert child.stdin is not None
+            child.stdin.write("\n")
+            child.stdin.flush()
+        code, out, err = finish(child)
+        if end == "interrupt":
+            assert code == -signal.SIGINT and "main interrupted" in out, (code, out, err)
+            assert out.count("interrupted") + out.count("ended: ") >= 4, (code, out, err)
+        else:
+            assert out.count("ended: the main process is gone") == 3, (code, out, err)
+            assert code == {"exception": 1, "close": 0, "killed": -signal.SIGKILL}[end], err
+        assert ("as it should" in err) == (end == "exception")
+        nothing_is_left(child, address, shared)

@@ -207,10 +207,6 @@ class Source:
         """Lets processes of this one's user on this machine ask for samples (ShareClient), and says where."""
     def shared(self) -> dict[str, Any] | None:
         """How sharing goes: how many clients there are, and how much memory they hold; None before share()."""
-    def share(self, *, shared_memory: Size | None = None) -> str:
-        """An address at which other processes of this machine and user find it, for a ShareClient. The same each time."""
-    def shared(self) -> dict[str, int] | None:
-        """How sharing goes: how many clients there are, and how much of the shared memory they hold."""
     def close(self) -> None:
         """Ends reading, and waits until the disk tier has written what it was given."""
     @property
@@ -222,46 +218,6 @@ class Source:
     @property
     def labels(self) -> list[str]:
         """The names of the classes, by their numbers."""
-
-@final
-class ShareClient:
-    """A worker's way to the samples of another process's Source, which Source.share() gives the address of.
-
-    It has no threads, connects when it is first used, and once for each process that uses it.
-    """
-
-    def __new__(cls, address: str) -> Self: ...
-    def get(self, id: int) -> SharedSample:
-        """One sample."""
-    def get_many(self, ids: Sequence[int]) -> list[SharedSample]:
-        """Several samples, read side by side, in the order of `ids`."""
-    def call(self, name: str, payload: bytes | None = None) -> bytes:
-        """Asks the source something: 'report' gives its report as JSON."""
-    def close(self) -> None:
-        """Lets go of the connection. The client connects anew when it is used again."""
-    @property
-    def address(self) -> str:
-        """Where the source is."""
-    def __reduce__(self) -> tuple[type[Self], tuple[str]]:
-        """A client goes to another process by its address."""
-
-@final
-class SharedSample:
-    """A sample that came from another process: a read-only buffer of its bytes, where they lie in shared memory.
-
-    Its place there is taken until the last view of it is gone. It is of the process that got it: a process that is forked
-    later may not read it.
-    """
-
-    @property
-    def id(self) -> int:
-        """The sample's number in its catalog."""
-    @property
-    def is_shared(self) -> bool:
-        """Whether it lies in shared memory; else there was no room, and it is this process's own copy."""
-    def __len__(self) -> int: ...
-    def __bytes__(self) -> bytes: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class ShareClient:

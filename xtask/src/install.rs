@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::cargo::{cargo, run};
-use crate::needs::{NEEDS, Need, PYTHON, Source};
+use crate::needs::{NEEDS, Need, PYTHON, SYSTEM, Source};
 use crate::workspace::Workspace;
 
 /// Sees to it that all that these steps need is there.
@@ -77,9 +77,11 @@ fn fetch(workspace: &Workspace, need: &Need) -> Result<()> {
         Source::Component { component, .. } => {
             succeed(Command::new("rustup").args(["component", "add", component]).current_dir(&workspace.root))
         }
-        Source::Environment { packages } => {
-            let venv = workspace.venv();
-            succeed(Command::new(PYTHON).args(["-m", "venv"]).arg(&venv))?;
+        Source::Environment { directory, with_system, packages } => {
+            let venv = workspace.environment(directory);
+            let mut make = Command::new(PYTHON);
+            make.args(["-m", "venv"]).args(with_system.then_some(SYSTEM)).arg(&venv);
+            succeed(&mut make)?;
             let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
             succeed(Command::new(venv.join("bin/python")).args(pip).args(packages))
         }

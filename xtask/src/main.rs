@@ -9,6 +9,7 @@ mod cargo;
 mod ceph;
 mod install;
 mod needs;
+mod python;
 mod results;
 mod seed;
 mod service;

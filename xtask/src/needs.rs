@@ -8,7 +8,6 @@
 //! rules holds them together.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
@@ -49,8 +48,8 @@ pub enum Source {
     Program { program: &'static str, package: &'static str },
     /// A Debian package that brings a Python module for the system's Python.
     Module { module: &'static str, package: &'static str },
-    /// Python packages in an environment of our own, pinned.
-    Environment { packages: &'static [&'static str] },
+    /// Python packages in an environment of our own below the target directory, pinned; Debian's are there too or not.
+    Environment { directory: &'static str, with_system: bool, packages: &'static [&'static str] },
     /// A shell script that succeeds in an empty directory, after the words of one of `ways`; the tests get those words.
     Ways { ways: &'static [&'static str], script: &'static str, remedy: &'static str },
     /// A server of our own, from Debian's packages: it runs while its tests do, and tells them where it is.
@@ -65,6 +64,9 @@ pub enum Source {
 
 /// Debian's own Python: a package from Debian is no use to another one that comes first in the path.
 pub const PYTHON: &str = "/usr/bin/python3";
+
+/// Has an environment see Debian's packages.
+pub const SYSTEM: &str = "--system-site-packages";
 
 /// Exits with success where every argument, `name==version`, is installed.
 const PINNED: &str = "import sys, importlib.metadata as m\n\
@@ -166,8 +168,34 @@ pub const NEEDS: &[Need] = &[
         step: "test",
         tests: Some(Tests { module: "needs_arrow", variable: "FOREREAD_TEST_PYTHON_ARROW" }),
         source: Source::Environment {
+            directory: "venv",
+            with_system: false,
             packages: &["pyarrow==26.0.1", "pandas==3.1.1", "polars==2.1.0", "duckdb==2.0.0"],
         },
+    },
+    Need {
+        name: "PyTorch for the package",
+        step: "python",
+        tests: None,
+        source: Source::Module { module: "torch", package: "python3-torch" },
+    },
+    Need {
+        name: "torchvision",
+        step: "python",
+        tests: None,
+        source: Source::Module { module: "torchvision", package: "python3-torchvision" },
+    },
+    Need {
+        name: "Python's venv for the package",
+        step: "python",
+        tests: None,
+        source: Source::Module { module: "ensurepip", package: "python3-venv" },
+    },
+    Need {
+        name: "maturin, pytest, mypy and what the package's tests import",
+        step: "python",
+        tests: None,
+        source: crate::python::ENVIRONMENT,
     },
     Need {
         name: "cargo-deny",
@@ -189,8 +217,8 @@ impl Need {
                 let import = format!("import {module}");
                 return answers(Command::new(PYTHON).args(["-c", &import])).then(|| PYTHON.into());
             }
-            Source::Environment { packages } => {
-                let python = environment_python(workspace);
+            Source::Environment { directory, packages, .. } => {
+                let python = workspace.environment(directory).join("bin/python");
                 let there = answers(Command::new(&python).args(["-c", PINNED]).args(*packages));
                 return there.then(|| python.into_os_string());
             }
@@ -225,9 +253,11 @@ impl Need {
                 format!("apt-get install {package}")
             }
             Source::Server { packages, .. } => format!("apt-get install {}", packages.join(" ")),
-            Source::Environment { packages } => {
-                let packages = packages.join(" ");
-                format!("python3 -m venv target/venv && target/venv/bin/pip install {packages}")
+            Source::Environment { directory, with_system, packages } => {
+                let (packages, system) = (packages.join(" "), if *with_system { SYSTEM } else { "" });
+                let at = format!("target/{directory}");
+                let venv = ["python3 -m venv", system, &at].map(str::trim).join(" ").replace("  ", " ");
+                format!("{venv} && {at}/bin/pip install {packages}")
             }
             Source::Ways { remedy, .. } => (*remedy).to_owned(),
             Source::Crate { name, version } => format!("cargo install --locked {name}@{version}"),
@@ -259,11 +289,6 @@ fn works(way: &str, script: &str) -> bool {
     })
 }
 
-/// Where the Python of our own environment is, or will be.
-fn environment_python(workspace: &Workspace) -> PathBuf {
-    workspace.venv().join(Path::new("bin").join("python"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,7 +310,7 @@ mod tests {
     #[test]
     fn every_package_of_the_environment_is_pinned() {
         for need in NEEDS {
-            if let Source::Environment { packages } = need.source {
+            if let Source::Environment { packages, .. } = need.source {
                 assert!(packages.iter().all(|package| package.contains("==")), "{packages:?}");
             }
         }

@@ -1,4 +1,4 @@
-//! Reads what Rust's test harness prints.
+//! Reads what Rust's test harness and pytest print.
 //!
 //! Decision: the human lines are read, because the machine-readable format is not stable yet. The price is that a
 //! test which prints such a line itself would be counted; Cargo shows the output of passing tests to nobody, so that
@@ -13,6 +13,8 @@ pub struct Results {
     pub failed: u64,
     /// Names of the tests that are marked `#[ignore]`, with the reason where one is given.
     pub ignored: Vec<String>,
+    /// Python's tests that were skipped, and why.
+    pub skipped: Vec<String>,
 }
 
 impl Results {
@@ -23,11 +25,30 @@ impl Results {
         if let Some(summary) = line.strip_prefix("test result: ") {
             self.passed += number_before(summary, " passed");
             self.failed += number_before(summary, " failed");
+        } else if let Some(sums) = pytest_sums(line) {
+            self.passed += number_before(sums, " passed");
+            // What goes wrong before or after a test is an error, and no less a failure.
+            self.failed += number_before(sums, " failed") + number_before(sums, " error");
+        } else if let Some(skipped) = line.strip_prefix("SKIPPED [") {
+            self.skipped.push(skipped.split_once("] ").map_or(skipped, |(_, what)| what).to_owned());
         } else if let Some((name, reason)) = ignored_test(line) {
             let reason = if reason.is_empty() { "no reason given" } else { reason };
             self.ignored.push(format!("{name}: {reason}"));
         }
     }
+}
+
+/// The sums in pytest's last line, `1 failed, 89 passed in 20.39s`, with or without a rule around it.
+fn pytest_sums(line: &str) -> Option<&str> {
+    let (sums, time) = line.trim_matches(['=', ' ']).rsplit_once(" in ")?;
+    let time = time.split_once(' ').map_or(time, |(seconds, _)| seconds);
+    let is_time = time.strip_suffix('s').is_some_and(|time| time.parse::<f64>().is_ok());
+    let is_sum = |part: &str| {
+        part.split_once(' ').is_some_and(|(number, word)| {
+            number.parse::<u64>().is_ok() && word.chars().all(|c| c.is_ascii_lowercase())
+        })
+    };
+    (is_time && sums.split(", ").all(is_sum)).then_some(sums)
 }
 
 /// Name and reason from `test NAME ... ignored, REASON`.
@@ -80,7 +101,7 @@ mod tests {
              \x20  Doc-tests foreread_types\n\
              test result: ok. 11 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; finished in 1.23s\n",
         );
-        assert_eq!(results, Results { passed: 13, failed: 0, ignored: vec![] });
+        assert_eq!(results, Results { passed: 13, ..Results::default() });
     }
 
     #[test]
@@ -88,6 +109,20 @@ mod tests {
         let results =
             read("test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n");
         assert_eq!((results.passed, results.failed), (10, 2));
+    }
+
+    #[test]
+    fn pythons_tests_are_summed_too() {
+        let results = read(
+            "......s.F                                             [100%]\n\
+             SKIPPED [1] tests/test_x.py:20: no disk\n\
+             FAILED tests/test_x.py::test_y - AssertionError: 3 passed in it\n\
+             1 failed, 89 passed, 1 skipped, 2 errors in 140.39s (0:02:20)\n\
+             ======= 7 passed in 0.12s =======\n",
+        );
+        assert_eq!((results.passed, results.failed), (96, 3));
+        assert_eq!(results.skipped, ["tests/test_x.py:20: no disk"]);
+        assert_eq!(read("compiled 3 crates in 2.00s\n"), read("89 passed in a row\n"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use anyhow::Result;
 
 use crate::cargo::{cargo, run, run_tests};
 use crate::needs::{self, Need, Tests};
+use crate::python;
 use crate::results::Results;
 use crate::seed::Seed;
 use crate::service::Service;
@@ -24,6 +25,8 @@ pub enum Step {
     Clippy,
     /// Unit tests, integration tests, doctests.
     Test,
+    /// The Python package: its wheel, its types, its tests.
+    Python,
     /// A package with one feature alone, or with none: features unify across a workspace, and hide what is missing.
     Feature {
         /// The package.
@@ -50,7 +53,7 @@ pub struct Run<'a> {
 
 /// All steps of this workspace.
 pub fn list(workspace: &Workspace) -> Vec<Step> {
-    let mut steps = vec![Step::Fmt, Step::Clippy, Step::Test];
+    let mut steps = vec![Step::Fmt, Step::Clippy, Step::Test, Step::Python];
     for (package, features) in &workspace.features {
         let alone = std::iter::once(None).chain(features.iter().cloned().map(Some));
         steps.extend(alone.map(|feature| Step::Feature { package: package.clone(), feature }));
@@ -75,6 +78,7 @@ impl Step {
             Step::Fmt => "fmt",
             Step::Clippy => "clippy",
             Step::Test => "test",
+            Step::Python => "python",
             Step::Feature { .. } => "feature",
             Step::Doc => "doc",
             Step::Deny => "deny",
@@ -92,6 +96,7 @@ impl Step {
                 let (mut command, _prepared) = suites(of)?;
                 return Ok(Outcome::Ran(run_tests(&mut command, results, &mut std::io::stdout().lock())?));
             }
+            Step::Python => return python::run_step(of, results),
             Step::Feature { package, feature } => {
                 let mut command = cargo(of.workspace, ["check", "-p", package, "--no-default-features"]);
                 command.args(feature.iter().flat_map(|feature| ["--features", feature]));
@@ -183,7 +188,7 @@ mod tests {
         let names: Vec<_> = list(&workspace()).iter().map(Step::name).collect();
         let features = ["feature foreread, none", "feature foreread/local", "feature foreread/s3"];
         let expected: Vec<_> =
-            ["fmt", "clippy", "test"].into_iter().chain(features).chain(["doc", "deny"]).collect();
+            ["fmt", "clippy", "test", "python"].into_iter().chain(features).chain(["doc", "deny"]).collect();
         assert_eq!(names, expected);
     }
 

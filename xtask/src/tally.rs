@@ -59,6 +59,7 @@ impl Tally {
     fn add(&mut self, results: Results) {
         self.passed += results.passed;
         self.failures += results.failed;
+        results.skipped.into_iter().for_each(|test| self.skip(test));
         for test in results.ignored {
             self.skip(format!("{test}; run it with `cargo test -- --ignored`"));
         }
@@ -105,7 +106,12 @@ mod tests {
         tally.step("fmt", |_| Ok(Outcome::Ran(true)));
         tally.step("clippy", |_| Ok(Outcome::Skipped("needs clippy".into())));
         tally.step("test", |results| {
-            *results = Results { passed: 5, failed: 2, ignored: vec!["slow: takes a day".into()] };
+            *results = Results {
+                passed: 5,
+                failed: 2,
+                ignored: vec!["slow: takes a day".into()],
+                ..Results::default()
+            };
             Ok(Outcome::Ran(false))
         });
         tally.step("doc", |_| anyhow::bail!("cannot run `cargo doc`"));

@@ -51,9 +51,9 @@ impl Workspace {
         self.target.join("services")
     }
 
-    /// The Python environment that `--all` fills.
-    pub fn venv(&self) -> PathBuf {
-        self.target.join("venv")
+    /// A Python environment that `--all` fills.
+    pub fn environment(&self, directory: &str) -> PathBuf {
+        self.target.join(directory)
     }
 }
 

@@ -162,13 +162,6 @@ def test_a_sample_that_has_changed_is_named(directory: Path) -> None:
         list(loader)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_named(directory: Path) -> None:
-    (directory / "class1" / "030.bin").chmod(0)
-    with foreread.Loader(directory, epochs=1) as loader, pytest.raises(PermissionError, match="030.bin"):
-        list(loader)
-
-
 class _Refusing(BaseHTTPRequestHandler):
     """A store that answers every request in one way: the bucket's name says which."""
 

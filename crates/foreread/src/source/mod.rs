@@ -42,6 +42,9 @@ const MOST: u64 = 64;
 /// This part of the look-ahead may lie on the shelf; the rest is for reading.
 const SHELF: u64 = 2;
 
+/// What this many announcements in a row leave out has no right to memory any longer.
+const FORGOTTEN: u64 = 8;
+
 /// The one dataset of a source.
 const DATASET: DatasetId = DatasetId(0);
 
@@ -99,6 +102,8 @@ struct State {
     next: Tick,
     /// Announcements so far: what an engine brings after the next one is of no use.
     announced: u64,
+    /// The last announcement that a sample was in, by its id; 0 for none.
+    used: Vec<u64>,
     /// What earlier engines and direct reads have done.
     earlier: RunReport,
     direct: ReadsReport,
@@ -163,6 +168,7 @@ impl Ready {
                 engine: Engine::None,
                 next: Tick(0),
                 announced: 0,
+                used: Vec::new(),
                 earlier: RunReport::default(),
                 direct: ReadsReport::default(),
             }),
@@ -272,27 +278,31 @@ impl Source {
         Ok(Run::new(Arc::new(Schedule::new(epochs, vec![train])?), Deal::Torch, 1, Rank(0))?)
     }
 
-    /// Has memory forget what no announced epoch uses, where that is known of the whole dataset.
+    /// Has memory forget what has not been announced for a while: it would hold it for good.
     fn make_way(&self, orders: &[Vec<u64>]) {
         if self.inner.memory.is_empty() {
             return;
         }
-        let mut used = vec![false; self.inner.catalog.len() as usize];
+        let mut state = self.inner.lock();
+        let now = state.announced + 1;
+        state.used.resize(self.inner.catalog.len() as usize, 0);
         for &id in orders.iter().flatten() {
-            if let Some(used) = used.get_mut(id as usize) {
-                *used = true;
+            if let Some(used) = state.used.get_mut(id as usize) {
+                *used = now;
             }
         }
-        let unused = (0..).zip(used).filter(|(_, used)| !used);
-        let unused: Vec<_> = unused.map(|(id, _)| SampleKey::new(DATASET, SampleId(id))).collect();
-        if unused.is_empty() {
+        // Each is forgotten once.
+        let forgotten = (0..).zip(&state.used).filter(|(_, used)| **used + FORGOTTEN == now && **used > 0);
+        let forgotten: Vec<_> = forgotten.map(|(id, _)| SampleKey::new(DATASET, SampleId(id))).collect();
+        drop(state);
+        if forgotten.is_empty() {
             return;
         }
         let memory = self.inner.memory.clone();
         // Fails only if the runtime was shut down.
         let _ = self.inner.workers.wait(async move {
             for cache in memory {
-                cache.remove(unused.clone()).await;
+                cache.remove(forgotten.clone()).await;
             }
             Ok(())
         });

@@ -194,3 +194,24 @@ fn giving_up_what_was_asked_for_leaves_nothing_behind() {
     }
     get(&source, &origin, &(20..50).collect::<Vec<_>>());
 }
+
+#[test]
+fn what_was_announced_is_kept_over_others_and_forgotten_when_it_never_comes_again() {
+    let origin = origin(100);
+    let room = origin_bytes(&origin) / 2 + 50 * 320;
+    let source = builder(&origin).memory(Memory::Bytes(room)).look_ahead(1 << 20).source().unwrap();
+    let half = |first: u64| (first..100).step_by(2).collect::<Vec<_>>();
+    let epoch = |ids: Vec<u64>| {
+        let before = source.report().origin_requests;
+        source.announce(vec![ids.clone()], true).unwrap();
+        get(&source, &origin, &ids);
+        source.report().origin_requests - before
+    };
+    assert_eq!((epoch(half(0)), epoch(half(0))), (50, 0));
+    // Another half, and back: what was there first is still there.
+    assert!(epoch(half(1)) >= 45);
+    assert_eq!(epoch(half(0)), 0);
+    // For good: in the end it has the memory.
+    let read: Vec<u64> = (0..12).map(|_| epoch(half(1))).collect();
+    assert_eq!(*read.last().unwrap(), 0, "{read:?}");
+}

@@ -94,14 +94,19 @@ impl Service {
             for event in events.drain(..) {
                 self.on(event.data.u64(), event.flags);
             }
-            self.start();
-            self.queue.take(&mut posted);
-            for answer in posted.drain(..) {
-                self.answer(answer);
-            }
-            self.make_room();
-            self.tell();
+            self.turn(&mut posted);
         }
+    }
+
+    /// Has read what was asked for, and tells what was found.
+    fn turn(&mut self, posted: &mut Vec<Posted>) {
+        self.start();
+        self.queue.take(posted);
+        for answer in posted.drain(..) {
+            self.answer(answer);
+        }
+        self.make_room();
+        self.tell();
     }
 
     fn sleep(&mut self, events: &mut Vec<epoll::Event>) {
@@ -399,5 +404,178 @@ impl Drop for Service {
         for key in self.connections.keys().copied().collect::<Vec<_>>() {
             self.remove(key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use bytes::Bytes;
+    use foreread_types::SampleId;
+
+    use super::*;
+    use crate::memory::{Memory, Slot};
+
+    const KIB: usize = 1 << 10;
+
+    /// Keeps what it is asked.
+    #[derive(Default)]
+    struct Asked(Mutex<Vec<Ask>>);
+
+    impl Samples for Asked {
+        fn get(&self, asks: Vec<Ask>) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(asks);
+        }
+
+        fn call(&self, _: Call) {}
+    }
+
+    /// A service that is moved by hand, whose memory of 256 KiB is taken.
+    struct Rig {
+        service: Service,
+        asked: Arc<Asked>,
+        address: rustix::net::SocketAddrUnix,
+        taken: Vec<Slot>,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let asked = Arc::new(Asked::default());
+            let queue = Arc::new(Queue::new(Memory::new(256 << 10).unwrap()).unwrap());
+            let address = crate::address::parse(&crate::address::new().unwrap()).unwrap();
+            let listener = socket::listen(&address).unwrap();
+            let taken = (0..16).map(|_| queue.memory.place(&[0; 16 * KIB]).unwrap()).collect();
+            let samples: Arc<dyn Samples> = Arc::clone(&asked) as _;
+            Self { service: Service::new(samples, queue, listener).unwrap(), asked, address, taken }
+        }
+
+        /// A worker that asks for samples of so many KiB, which come.
+        fn worker(&mut self, samples: &[usize]) -> (u64, OwnedFd) {
+            let worker = socket::connect(&self.address).unwrap();
+            self.service.accept();
+            let key = *self.service.connections.last_key_value().unwrap().0;
+            let mut message = Vec::new();
+            (0..).zip(samples).for_each(|(tag, kib)| wire::ask(&mut message, tag, SampleId(*kib as u64)));
+            socket::tell(&worker, &message).unwrap();
+            self.service.hear(key);
+            self.service.start();
+            for ask in self.asked.0.lock().unwrap().drain(..) {
+                let length = ask.id().0 as usize * KIB;
+                ask.answer(Ok(Bytes::from(vec![1; length])));
+            }
+            let mut posted = Vec::new();
+            self.service.queue.take(&mut posted);
+            posted.into_iter().for_each(|posted| self.service.answer(posted));
+            (key, worker)
+        }
+
+        /// Has room come free, or not, this long ago, and everybody wait for so long already.
+        fn pass(&mut self, since_freed: Duration, waited: Duration) {
+            // From an hour ahead, so that the time which the test itself takes makes no difference.
+            let ahead = Instant::now() + Duration::from_secs(3600);
+            self.service.last_freed =
+                if since_freed.is_zero() { ahead } else { Instant::now() - since_freed };
+            for waiting in self.service.connections.values_mut().flat_map(|one| &mut one.waiting) {
+                waiting.since = if waited.is_zero() { ahead } else { Instant::now() - waited };
+            }
+        }
+
+        /// What each of the workers holds, in KiB, after so much room has come free.
+        fn free(&mut self, kib: usize, of: &[u64]) -> Vec<usize> {
+            self.taken.truncate(self.taken.len() - kib / 16);
+            self.service.make_room();
+            of.iter().map(|key| self.service.connections[key].held_bytes() / KIB).collect()
+        }
+
+        fn through_the_socket(&self) -> u64 {
+            self.service.queue.over_the_socket.load(Ordering::Relaxed)
+        }
+
+        fn waiting(&self) -> u64 {
+            self.service.queue.waiting.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn room_goes_to_workers_in_turn_however_much_one_of_them_wants() {
+        let mut rig = Rig::new();
+        let (greedy, _a) = rig.worker(&[16; 10]);
+        let (modest, _b) = rig.worker(&[16; 2]);
+        rig.pass(Duration::ZERO, Duration::ZERO);
+        assert_eq!(rig.free(16, &[greedy, modest]), [16, 0]);
+        assert_eq!(rig.free(16, &[greedy, modest]), [16, 16]);
+        assert_eq!(rig.free(16, &[greedy, modest]), [32, 16]);
+        assert_eq!(rig.free(16, &[greedy, modest]), [32, 32]);
+        assert_eq!(rig.free(32, &[greedy, modest]), [64, 32]);
+        assert_eq!((rig.through_the_socket(), rig.waiting()), (0, 6));
+    }
+
+    #[test]
+    fn a_large_sample_is_not_passed_by_small_ones_for_ever() {
+        let mut rig = Rig::new();
+        let (large, _a) = rig.worker(&[64]);
+        let (small, _b) = rig.worker(&[16; 3]);
+        rig.pass(Duration::ZERO, Duration::ZERO);
+        assert_eq!(rig.free(48, &[large, small]), [0, 0]);
+        assert_eq!(rig.free(16, &[large, small]), [64, 0]);
+        assert_eq!(rig.free(32, &[large, small]), [64, 32]);
+    }
+
+    #[test]
+    fn what_comes_while_others_wait_for_room_does_not_pass_them() {
+        let mut rig = Rig::new();
+        let (first, _a) = rig.worker(&[64]);
+        rig.pass(Duration::ZERO, Duration::ZERO);
+        assert_eq!(rig.free(32, &[first]), [0]);
+        let (late, _b) = rig.worker(&[16]);
+        rig.pass(Duration::ZERO, Duration::ZERO);
+        assert_eq!(rig.free(0, &[first, late]), [0, 0]);
+        assert_eq!(rig.free(32, &[first, late]), [64, 0]);
+    }
+
+    #[test]
+    fn who_waits_is_sent_another_way_when_no_room_comes_free_or_too_little() {
+        let short = Duration::from_millis(1);
+        for (since_freed, waited, gone) in
+            [(Duration::ZERO, Duration::ZERO, 0), (STUCK, short, 2), (Duration::ZERO, PATIENCE, 2)]
+        {
+            let mut rig = Rig::new();
+            let (one, _a) = rig.worker(&[32]);
+            let (other, _b) = rig.worker(&[16]);
+            rig.pass(since_freed, waited);
+            assert_eq!(rig.free(0, &[one, other]), [0, 0]);
+            assert_eq!(
+                (rig.through_the_socket(), rig.waiting()),
+                (gone, 2 - gone),
+                "{since_freed:?} {waited:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn who_holds_so_much_that_no_other_can_make_room_does_not_wait() {
+        let mut rig = Rig::new();
+        rig.taken.truncate(6);
+        let (one, _a) = rig.worker(&[160, 112, 80, 16]);
+        rig.pass(Duration::ZERO, Duration::ZERO);
+        // All others together hold 96 KiB: the second never fits, and the third in the end.
+        assert_eq!(rig.free(0, &[one]), [160]);
+        assert_eq!((rig.through_the_socket(), rig.waiting()), (1, 2));
+        assert_eq!(rig.free(96, &[one]), [256]);
+        assert_eq!((rig.through_the_socket(), rig.waiting()), (1, 0));
+    }
+
+    #[test]
+    fn who_leaves_while_it_waits_makes_way() {
+        let mut rig = Rig::new();
+        let (leaving, a) = rig.worker(&[64]);
+        let (staying, _b) = rig.worker(&[16]);
+        rig.pass(Duration::ZERO, Duration::ZERO);
+        assert_eq!(rig.free(16, &[leaving, staying]), [0, 0]);
+        drop(a);
+        rig.service.hear(leaving);
+        assert_eq!(rig.free(0, &[staying]), [16]);
+        assert_eq!(rig.waiting(), 0);
     }
 }

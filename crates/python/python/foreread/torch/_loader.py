@@ -6,7 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import default_collate
@@ -75,7 +75,7 @@ class DataLoader:
         prefetch_factor: int = 2,
         pin_memory: bool = False,
         epochs: int | None = None,
-        on_error: str = "fail",
+        on_error: Literal["fail", "skip", "substitute"] = "fail",
         rank: int | None = None,
         world_size: int | None = None,
         **settings: Any,

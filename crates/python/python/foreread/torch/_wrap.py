@@ -89,7 +89,7 @@ class _Paths:
     def __call__(self, index: int) -> str:
         if self._paths is None:
             return _path(self._dataset, index)
-        return os.fspath(self._paths(index) if callable(self._paths) else self._paths[index])
+        return str(os.fspath(self._paths(index) if callable(self._paths) else self._paths[index]))
 
 
 class Wrapped:
@@ -188,7 +188,7 @@ def wrap(
         look_ahead = _LOOK_AHEAD
     source = Source(where, look_ahead=look_ahead, **settings)
     known_paths = _Paths(dataset, paths)
-    numbers = array("q", (_number(source, where, known_paths(index)) for index in range(len(dataset))))  # type: ignore[arg-type]
+    numbers = array("q", (_number(source, where, known_paths(index)) for index in range(len(dataset))))
     missing = sum(number < 0 for number in numbers)
     if missing == len(numbers):
         source.close()

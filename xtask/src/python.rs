@@ -17,7 +17,7 @@ use crate::tally::Outcome;
 use crate::workspace::Workspace;
 
 /// The step's environment, below the target directory, and what it has, pinned. NumPy is the newest that Debian's PyTorch
-/// can be used with.
+/// can be used with, and pandas the newest that can be used with that.
 pub const ENVIRONMENT: Source = Source::Environment {
     directory: "python",
     with_system: true,
@@ -26,7 +26,7 @@ pub const ENVIRONMENT: Source = Source::Environment {
         "pytest==9.2.0",
         "mypy==2.4.1",
         "numpy==1.26.4",
-        "pandas==3.1.1",
+        "pandas==2.3.3",
         "pyarrow==26.0.1",
         "tqdm==4.70.1",
     ],
@@ -87,6 +87,7 @@ fn install(workspace: &Workspace, wheels: &Path) -> Result<bool> {
     let mut build = Command::new(program(workspace, "maturin"));
     build.args(["build", "--profile", "dev", "--locked", "--compatibility", "linux", "--manifest-path"]);
     build.arg(format!("{PACKAGE}/Cargo.toml")).arg("--out").arg(wheels).current_dir(&workspace.root);
+    build.arg("--interpreter").arg(program(workspace, "python"));
     build.env("CARGO_TARGET_DIR", &workspace.target);
     if !run(&mut build)? {
         return Ok(false);

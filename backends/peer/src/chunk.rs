@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use foreread_tier::{Completion, ErrorKind, Served, TierError};
+use foreread_tier::{Completion, ErrorKind, Sample, Served, TierError};
 use foreread_types::SampleId;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
@@ -42,6 +42,7 @@ pub(crate) struct Event {
 pub(crate) enum Said {
     Reading,
     Done(Result<Bytes, TierError>),
+    Kept(Sample),
 }
 
 /// Samples of one request that were handed over together: the place in `slots` is the tag that the answers carry.
@@ -112,6 +113,9 @@ impl Stream for Chunk {
                     Poll::Ready(Some(Served::Reading { tag })) => this.event(tag as usize, Said::Reading),
                     Poll::Ready(Some(Served::Done(Completion { tag, result }))) => {
                         this.event(tag as usize, Said::Done(result))
+                    }
+                    Poll::Ready(Some(Served::Kept { tag, sample })) => {
+                        this.event(tag as usize, Said::Kept(sample))
                     }
                     Poll::Ready(None) => {
                         this.answers = None;

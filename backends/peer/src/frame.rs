@@ -112,8 +112,14 @@ impl Header {
     /// senders hold themselves to what may follow.
     #[must_use]
     pub fn over(self, payload: &[u8]) -> Self {
+        self.over_checked(payload, crc32c::crc32c(payload))
+    }
+
+    /// The same for `payload`, whose crc32c is known.
+    #[must_use]
+    pub fn over_checked(self, payload: &[u8], check: u32) -> Self {
         let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        Self { length, check: crc32c::crc32c(payload), ..self }
+        Self { length, check, ..self }
     }
 
     /// As it is sent.

@@ -327,7 +327,8 @@ impl Serving {
                 self.reading.push((event.request, event.tag));
                 return;
             }
-            Said::Done(result) => result,
+            Said::Done(result) => result.map(|bytes| (crc32c::crc32c(&bytes), bytes)),
+            Said::Kept(sample) => Ok((sample.crc32c(), sample.data().clone())),
         };
         if !known.close(event.tag) {
             return;
@@ -339,10 +340,10 @@ impl Serving {
         let header =
             Header { sample: event.sample.0, tag: event.tag, ..self.header(Kind::Answer, event.request) };
         match result {
-            Ok(bytes) => {
+            Ok((check, bytes)) => {
                 count(&self.shared.counters.served, 1);
                 count(&self.shared.counters.served_bytes, bytes.len() as u64);
-                self.answer(header.over(&bytes), bytes);
+                self.answer(header.over_checked(&bytes, check), bytes);
             }
             Err(error) => {
                 count(&self.shared.counters.refused, 1);

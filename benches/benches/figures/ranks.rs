@@ -12,10 +12,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bytes::Bytes;
 use foreread::tier::{
-    Asked as Question, Completion, Context as Surroundings, Object, ReadRequest, RecycledBuffers, Serve,
-    Served, Serving, Span, Tier,
+    Asked as Question, Context as Surroundings, Object, ReadRequest, RecycledBuffers, Sample, Serve, Served,
+    Serving, Span, Tier,
 };
 use foreread::types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use foreread::{Config, Loader, Meeting, Memory};
@@ -180,7 +179,7 @@ fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
 
 /// Serves samples that are all in memory.
 #[derive(Debug)]
-struct InMemory(Vec<Bytes>);
+struct InMemory(Vec<Sample>);
 
 const LENGTH: usize = 110_000;
 const KEPT: u64 = 500;
@@ -190,8 +189,8 @@ const ROUND: u64 = 20_000;
 impl Serve for InMemory {
     fn serve(&self, _: Rank, asked: Vec<Question>) -> Serving {
         let answer = |question: Question| {
-            let bytes = self.0[(question.key.id.0 % KEPT) as usize].clone();
-            Served::Done(Completion { tag: question.tag, result: Ok(bytes) })
+            let sample = self.0[(question.key.id.0 % KEPT) as usize].clone();
+            Served::Kept { tag: question.tag, sample }
         };
         futures::stream::iter(asked.into_iter().map(answer).collect::<Vec<_>>()).boxed()
     }
@@ -241,7 +240,7 @@ fn wire(kind: &str) -> Result<()> {
         Ok(Identity { rank: Rank(rank), job: 1, token: Token::new("sixteen bytes or more")? })
     };
     let source: Arc<dyn Serve> =
-        Arc::new(InMemory((0..KEPT).map(|id| Bytes::from(vec![id as u8; LENGTH])).collect()));
+        Arc::new(InMemory((0..KEPT).map(|id| Sample::uncharged(vec![id as u8; LENGTH].into())).collect()));
     let (server, tier) = runtime.block_on(async {
         let network: Arc<dyn Network> = Arc::new(System);
         let listener = network.listen(&address).await?;

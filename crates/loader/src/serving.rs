@@ -10,10 +10,9 @@
 use std::sync::Arc;
 use std::task::Poll;
 
-use bytes::Bytes;
 use foreread_tier::{
-    Asked, CacheTier, Completion, ErrorKind, Lookup, Object, ReadRequest, Serve, Served, Serving as Answers,
-    Span, TierError,
+    Asked, CacheTier, Completion, ErrorKind, Lookup, Object, ReadRequest, Sample, Serve, Served,
+    Serving as Answers, Span, TierError,
 };
 use foreread_types::{Rank, SampleKey, Tick};
 use futures::StreamExt;
@@ -96,7 +95,7 @@ impl Serving {
             return Found::Nowhere;
         };
         match cache.lookup(key) {
-            Lookup::Ready(sample) => Found::Here(sample.data().clone()),
+            Lookup::Ready(sample) => Found::Here(sample),
             Lookup::Stored => Found::Kept(Arc::clone(cache), place),
             Lookup::Absent if self.keeper.plan.owned(key).is_none() => Found::Nowhere,
             Lookup::Absent => Found::Owned(place),
@@ -136,7 +135,7 @@ impl Place {
 
 /// What there is of a sample that was asked for.
 enum Found {
-    Here(Bytes),
+    Here(Sample),
     /// A cache wants to be read.
     Kept(Arc<dyn CacheTier>, Place),
     /// This rank owns it, and does not have it yet.
@@ -158,7 +157,7 @@ impl Serve for Serving {
         let (mut at_once, mut wanted, mut kept) = (Vec::with_capacity(asked.len()), Vec::new(), Vec::new());
         for Asked { tag, key, due } in asked {
             match self.find(key) {
-                Found::Here(bytes) => at_once.push(done(tag, Ok(bytes))),
+                Found::Here(sample) => at_once.push(Served::Kept { tag, sample }),
                 Found::Nowhere => at_once.push(done(tag, Err(absent(key)))),
                 Found::Kept(cache, place) => kept.push((tag, cache, place.request(due))),
                 Found::Owned(place) => {

@@ -187,10 +187,10 @@ fn globs(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> 
     }
 }
 
-/// Lists a dataset into a catalog: see the stub.
+/// Lists a dataset into a catalog, reading no more than shards' heads.
 ///
-/// What has been found is kept in no file: an index that is broken off begins anew. `progress` is called now and then with the
-/// samples and bytes found so far.
+/// `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number of directories. `progress` is
+/// called now and then with the samples and bytes found so far; what it raises ends the index.
 #[pyfunction]
 #[pyo3(signature = (target, *, include = None, exclude = None, format = None, progress = None))]
 pub(crate) fn index(

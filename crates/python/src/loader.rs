@@ -21,9 +21,30 @@ use crate::{allocator, here, json, logs};
 
 /// Batches of a dataset's samples, read ahead of time in an order that a seed says.
 ///
-/// `target` is the URL or path of a dataset, of a catalog or of a shard, or a list of shards. What is not given comes from
-/// FOREREAD_* in the environment, then from foreread.toml, then from defaults; rank and world size from the launcher
-/// (torchrun, SLURM, MPI). Iterating yields Batch after Batch over all epochs.
+/// Iterating yields Batch after Batch over all epochs. What is not given, or None, comes from FOREREAD_* in the environment,
+/// then from foreread.toml, then from defaults.
+///
+/// Args:
+///     target: the URL or path of a dataset, of a catalog or of a shard; a Catalog; a list of shards.
+///     batch_size: samples a batch, on this rank; 64.
+///     epochs: how often the dataset is read; as often as one asks, if nobody says.
+///     seed: what the order is drawn from; 0.
+///     sampler: 'shuffle', 'torch' (DistributedSampler's order, bit for bit), 'feistel' or 'sequential'.
+///     drop_last: drop what does not divide evenly, instead of padding.
+///     deal: how ranks share an epoch: 'torch' (strided), 'blocks' or 'locality' (by who keeps what).
+///     rank, world_size: this process among how many; the launcher's (torchrun, SLURM, MPI).
+///     memory: the memory tier of this rank: bytes, '8GiB', or 'auto'.
+///     disk: directories of this node's disk tier: 'DIR=SIZE', a list of such, or a dict of directories and sizes.
+///     look_ahead: how far reads run ahead of the trainer, in bytes; 256 MiB.
+///     origin_limit: the most bytes a second that are read from the origin.
+///     origin_parallelism: the most reads from the origin at once.
+///     calibration: the file that `foreread calibrate` wrote.
+///     validate: a second dataset, read in order after every epoch.
+///     format: how samples lie in objects: 'auto', 'files', 'tar', 'tfrecord' or 'zip'.
+///     on_error: what a sample that cannot be read does: 'fail', 'skip' or 'substitute'.
+///     resume: what state() gave.
+///     together: 'auto': ranks that find each other share their caches; False: each reads for itself.
+///     progress: whether a bar is shown (tqdm), or lines.
 #[pyclass(frozen, module = "foreread", weakref)]
 #[derive(Debug)]
 pub struct Loader {
@@ -126,7 +147,13 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult
 #[pymethods]
 impl Loader {
     #[new]
-    #[pyo3(signature = (target, **settings))]
+    #[pyo3(
+        signature = (target, **settings),
+        text_signature = "(target, *, batch_size=None, epochs=None, seed=None, sampler=None, drop_last=None, deal=None, \
+                          rank=None, world_size=None, memory=None, disk=None, look_ahead=None, origin_limit=None, \
+                          origin_parallelism=None, calibration=None, validate=None, format=None, on_error=None, \
+                          resume=None, together='auto', progress=False)"
+    )]
     fn new(
         py: Python<'_>,
         target: &Bound<'_, PyAny>,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use foreread_types::{Rank, SampleKey, StoreId, Tick};
 use futures::stream::BoxStream;
 
-use crate::{Completion, Tier};
+use crate::{Completion, Sample, Tier};
 
 /// A sample that another rank asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +40,27 @@ pub enum Served {
     },
     /// The answer.
     Done(Completion),
+    /// The answer, where the sample is at hand and stays: its checksum is computed once, however often it is asked for.
+    Kept {
+        /// Which.
+        tag: u32,
+        /// The sample.
+        sample: Sample,
+    },
 }
 
-/// The answers to a batch: one [`Served::Done`] for each tag, in any order, then the end. Dropping it cancels what nobody
+impl Served {
+    /// The answer, if it is one.
+    pub fn answer(self) -> Option<Completion> {
+        match self {
+            Self::Reading { .. } => None,
+            Self::Done(completion) => Some(completion),
+            Self::Kept { tag, sample } => Some(Completion { tag, result: Ok(sample.data().clone()) }),
+        }
+    }
+}
+
+/// The answers to a batch: one for each tag ([`Served::answer`]), in any order, then the end. Dropping it cancels what nobody
 /// else waits for.
 pub type Serving = BoxStream<'static, Served>;
 

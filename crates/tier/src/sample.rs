@@ -2,13 +2,20 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
 use crate::Charge;
 
-type Slot = Arc<Mutex<Option<Charge>>>;
+type Slot = Arc<Shared>;
+
+/// What all clones of a sample have in common.
+#[derive(Default)]
+struct Shared {
+    charge: Mutex<Option<Charge>>,
+    crc32c: OnceLock<u32>,
+}
 
 /// The bytes of one sample; clones share both the bytes and the charge.
 ///
@@ -18,12 +25,12 @@ type Slot = Arc<Mutex<Option<Charge>>>;
 #[derive(Clone)]
 pub struct Sample {
     data: Bytes,
-    charge: Slot,
+    shared: Slot,
 }
 
 struct Owner {
     data: Bytes,
-    _charge: Slot,
+    _shared: Slot,
 }
 
 impl AsRef<[u8]> for Owner {
@@ -35,13 +42,14 @@ impl AsRef<[u8]> for Owner {
 impl Sample {
     /// `data`, counted by `charge` until the last handle on either is dropped.
     pub fn new(data: Bytes, charge: Charge) -> Self {
-        let charge: Slot = Arc::new(Mutex::new(Some(charge)));
-        Self { data: Bytes::from_owner(Owner { data, _charge: Arc::clone(&charge) }), charge }
+        let shared = Shared { charge: Mutex::new(Some(charge)), crc32c: OnceLock::new() };
+        let shared: Slot = Arc::new(shared);
+        Self { data: Bytes::from_owner(Owner { data, _shared: Arc::clone(&shared) }), shared }
     }
 
     /// `data` that nobody counts.
     pub fn uncharged(data: Bytes) -> Self {
-        Self { data, charge: Slot::default() }
+        Self { data, shared: Slot::default() }
     }
 
     /// The bytes; any clone or slice of them keeps the charge.
@@ -49,12 +57,17 @@ impl Sample {
         &self.data
     }
 
+    /// The CRC-32C of the bytes. Computed when it is first asked for (5 us for 110 KB), and then known to all clones.
+    pub fn crc32c(&self) -> u32 {
+        *self.shared.crc32c.get_or_init(|| crc32c::crc32c(&self.data))
+    }
+
     /// Counts the sample under `charge` from now on; what counted it before is given back here.
     ///
     /// On a sample made by [`uncharged`](Self::uncharged) the new charge ends with the last `Sample`, not with the
     /// last slice of its bytes.
     pub fn recharge(&self, charge: Charge) {
-        let before = self.charge.lock().unwrap_or_else(PoisonError::into_inner).replace(charge);
+        let before = self.shared.charge.lock().unwrap_or_else(PoisonError::into_inner).replace(charge);
         drop(before); // outside the lock: ending a charge may call back
     }
 }
@@ -87,6 +100,15 @@ mod tests {
         assert_eq!(budget.used(), 3);
         drop(slice);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_the_bytes_on_every_clone() {
+        let sample = Sample::uncharged(Bytes::from_static(b"123456789"));
+        let clone = sample.clone();
+        assert_eq!(sample.crc32c(), 0xe306_9283);
+        assert_eq!(clone.shared.crc32c.get(), Some(&0xe306_9283));
+        assert_eq!(Sample::uncharged(Bytes::new()).crc32c(), 0);
     }
 
     #[test]

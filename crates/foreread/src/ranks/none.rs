@@ -13,6 +13,7 @@ use crate::prepared::Prepared;
 use crate::registry::Registry;
 use crate::report::PeersReport;
 use crate::state::State;
+use crate::target::Named;
 
 pub(crate) const FAREWELL: Duration = Duration::ZERO;
 
@@ -41,7 +42,7 @@ impl Joint {
 }
 
 pub(crate) async fn prepare(
-    _: &[String],
+    _: &Named,
     _: Config,
     _: &Registry,
     _: &Context,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use foreread_loader::core::{Action, Config, Core, Event};
 use foreread_loader::{Source, Taking};
 use foreread_oracle::Run;
-use foreread_planner::{Floor, LocalPlan, Retention, Scope};
+use foreread_planner::{LocalPlan, Retention};
 use foreread_types::{SampleKey, Tick};
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
@@ -14,6 +14,8 @@ use proptest::{prop_assert, prop_assert_eq};
 use crate::ledger::{Charge, Found, Ledger, Sample, Store};
 use crate::model::Model;
 use crate::scenario::{Scenario, content, mix};
+
+mod checks;
 
 pub type Checked<T = ()> = Result<T, TestCaseError>;
 
@@ -535,77 +537,6 @@ impl<'a> World<'a> {
             prop_assert_eq!((count.samples, count.bytes), counted, "from {}", source.as_str());
         }
         self.queue.push_back(batch);
-        Ok(())
-    }
-
-    // ---- checking ----
-
-    /// What holds after every step.
-    fn check(&self) -> Checked {
-        let (staging, untold) = (self.ledger.staging.get(), self.ledger.untold.get());
-        prop_assert_eq!(self.core.charged(), staging + untold + self.finding, "counted and outstanding");
-        let bound = self.scenario.look_ahead.max(self.model.largest(1 + self.scenario.hold));
-        prop_assert!(staging <= bound, "{staging} bytes of staging memory, {bound} at most");
-        for (room, cache) in self.ledger.room.iter().zip(&self.scenario.caches) {
-            prop_assert!(room.get() <= cache.capacity, "{} bytes of {}", room.get(), cache.capacity);
-        }
-        Ok(())
-    }
-
-    /// What a whole run may have read from the origin.
-    fn check_origin(&self) -> Checked {
-        let faults = self.scenario.faults;
-        let cut = faults.undealt.is_some_and(|pass| self.run.pass(pass).is_some());
-        if faults.bad > 0 || cut {
-            return Ok(());
-        }
-        let read: u64 = self.read.iter().map(|(&key, times)| self.scenario.bytes(key) * times).sum();
-        let capacity: u64 = self.scenario.caches.iter().map(|cache| cache.capacity).sum();
-        let staging = self.scenario.look_ahead.max(self.model.largest(1 + self.scenario.hold));
-        if self.scenario.together {
-            return self.check_owned();
-        }
-        let floor = Floor::of(&self.run, &self.scenario.sizes(), capacity + staging, Scope::Rank).unwrap();
-        let floor = floor.bytes.saturating_sub(self.warm);
-        prop_assert!(read >= floor, "{read} bytes from the origin, and the floor is {floor}");
-        if self.plan.retention() != Retention::Keep || !faults.spare_the_caches() {
-            return Ok(());
-        }
-        let most = self.model.origin_bytes(self.scenario, |key| self.place(key).is_some());
-        prop_assert_eq!(most, self.plan.origin_bytes(), "the plan's prediction");
-        prop_assert!(read <= most, "{read} bytes from the origin, {most} planned");
-        for key in self.model.uses.iter().filter(|&&key| self.place(key).is_some()) {
-            prop_assert_eq!(self.read.get(key), Some(&1), "reads of {}", key);
-        }
-        Ok(())
-    }
-
-    /// What a rank reads that works together with others: what it owns once, what nobody owns each time, and of the others'
-    /// nothing that they deliver.
-    fn check_owned(&self) -> Checked {
-        let faults = self.scenario.faults;
-        if !faults.spare_the_caches() || faults.deaf > 0 {
-            return Ok(());
-        }
-        for (key, &times) in &self.read {
-            prop_assert!(self.plan.elsewhere(*key).is_none(), "{key} was read, and is another rank's");
-            prop_assert!(self.plan.owned(*key).is_none() || times == 1, "{key} was read {times} times");
-        }
-        Ok(())
-    }
-
-    /// Lets everything go; then nothing may be counted any more.
-    fn drop_everything(&mut self) -> Checked {
-        self.queue.clear();
-        self.trainer.clear();
-        self.questions.clear();
-        self.held.clear();
-        let bytes = self.ledger.untold.take();
-        self.tell(Event::Released { bytes })?;
-        prop_assert_eq!((self.ledger.staging.get(), self.core.charged()), (0, self.finding));
-        prop_assert!(self.end != Some(End::Complete) || self.finding == 0, "lookups after the end");
-        self.stores.clear();
-        prop_assert!(self.ledger.room.iter().all(|room| room.get() == 0));
         Ok(())
     }
 }

@@ -90,12 +90,7 @@ impl Tier for Asking {
         }
         let asked = |request: &ReadRequest| Asked { tag: request.tag, key: request.key, due: request.due };
         let answers = serving.unwrap().serve(self.from, batch.iter().map(asked).collect());
-        let done = |served| async move {
-            match served {
-                Served::Done(completion) => Some(completion),
-                Served::Reading { .. } => None,
-            }
-        };
+        let done = |served: Served| std::future::ready(served.answer());
         let slow = *self.board.slow.lock().unwrap();
         let slow = futures::stream::once(tokio::time::sleep(slow)).filter_map(|()| std::future::ready(None));
         slow.chain(answers.filter_map(done)).boxed()
@@ -332,7 +327,7 @@ async fn a_sample_that_several_want_at_once_is_read_once() {
     let (mut given, mut refused) = (0, 0);
     for mut stream in streams {
         while let Some(served) = stream.next().await {
-            if let Served::Done(Completion { tag, result }) = served {
+            if let Some(Completion { tag, result }) = served.answer() {
                 match result {
                     Ok(bytes) => {
                         assert_eq!(bytes, job.fake.expected(SampleId(tag.into())));

@@ -15,7 +15,18 @@ from __future__ import annotations
 import atexit as _atexit
 
 from . import _native, metrics
-from ._native import Batch, Catalog, Field, Loader, Sample, SharedSample, ShareClient, Source, index, set_log_level
+from ._native import (
+    Batch,
+    Catalog,
+    Field,
+    Loader,
+    Sample,
+    SharedSample,
+    ShareClient,
+    Source,
+    index,
+    set_log_level,
+)
 from ._outlook import Picture, Plan, Simulation, plan, simulate
 from ._stats import Stats
 from .errors import (

@@ -1,11 +1,34 @@
 """The native half of foreread."""
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, final, overload
+from typing import Any, Literal, Self, Unpack, final, overload
 
-__all__ = ["Batch", "Field", "Loader", "Sample", "ShareClient", "SharedSample", "__version__", "close_all", "set_log_level"]
+import pandas
+import pyarrow
+
+from ._settings import Path, Settings, Size, Target
+from ._stats import Stats
+
+__all__ = [
+    "Batch",
+    "Catalog",
+    "Compared",
+    "Field",
+    "Loader",
+    "Sample",
+    "ShareClient",
+    "SharedSample",
+    "Source",
+    "__version__",
+    "close_all",
+    "compare",
+    "enable_metrics",
+    "index",
+    "plan_of",
+    "render_metrics",
+    "set_log_level",
+]
 
 __version__: str
 
@@ -81,9 +104,11 @@ class Batch(Sequence[Sample]):
 
 @final
 class Loader:
+    """Batches of a dataset's samples, read ahead of time in an order that a seed says."""
+
     def __new__(
         cls,
-        target: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        target: Target,
         *,
         batch_size: int | None = None,
         epochs: int | None = None,
@@ -93,44 +118,106 @@ class Loader:
         deal: Literal["torch", "blocks", "locality"] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        memory: int | str | None = None,
-        disk: str | Sequence[str] | Mapping[str | os.PathLike[str], int | str] | None = None,
-        look_ahead: int | str | None = None,
-        origin_limit: int | str | None = None,
+        memory: Size | None = None,
+        disk: str | Sequence[str] | Mapping[Path, Size] | None = None,
+        look_ahead: Size | None = None,
+        origin_limit: Size | None = None,
         origin_parallelism: int | None = None,
-        calibration: str | os.PathLike[str] | None = None,
-        validate: str | os.PathLike[str] | None = None,
+        calibration: Path | None = None,
+        validate: Path | None = None,
         format: Literal["auto", "files", "tar", "tfrecord", "zip"] | None = None,
         on_error: Literal["fail", "skip", "substitute"] | None = None,
         resume: str | None = None,
         together: Literal["auto", False] = "auto",
+        progress: bool = False,
     ) -> Self: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Batch: ...
+    def try_next(self) -> Batch | None:
+        """The next batch if it is there; None if it has to be waited for, or the run is over."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
         kind: type[BaseException] | None,
         value: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None: ...
-    def state(self) -> str: ...
-    def report(self) -> dict[str, Any]: ...
-    def step_done(self) -> None: ...
-    def leave(self, seconds: float = 600.0) -> dict[str, Any] | None: ...
-    def close(self, seconds: float | None = None) -> None: ...
+    ) -> None:
+        """Closes; in haste where an exception has ended the block."""
+    def state(self) -> str:
+        """Where the run stands, as text: give it to `resume=` later, also with another world size or batch size."""
+    def jump(self, state: str) -> None:
+        """Goes on where a state says. What has been read ahead is dropped, what the caches hold stays."""
+    def report(self) -> dict[str, Any]:
+        """What has been delivered and read so far, as the command's JSON report says it; also after close()."""
+    def stats(self) -> Stats:
+        """The run in a few figures. Rates and shares are those since the last call."""
+    def step_done(self) -> None:
+        """Says to rank 0 that this rank has completed the step of the batch that it took last."""
+    def leave(self, seconds: float = 600.0) -> dict[str, Any] | None:
+        """Says that this rank is done, and goes on answering the others; on rank 0, returns all their reports as one."""
+    def close(self, seconds: float | None = None) -> None:
+        """Ends the run: answers ranks that are not done for `seconds` at most, and has the disk tier write what it has."""
+    def path(self, id: int) -> str:
+        """A sample's path below the dataset's URL."""
+    def label(self, id: int) -> int | None:
+        """The number of a sample's class; None where it has none."""
     @property
-    def samples(self) -> int: ...
+    def samples(self) -> int:
+        """How many samples the dataset has."""
     @property
-    def fingerprint(self) -> str: ...
+    def fingerprint(self) -> str:
+        """The catalog's fingerprint: the same wherever the data lie."""
     @property
-    def labels(self) -> list[str]: ...
+    def labels(self) -> list[str]:
+        """The names of the classes, by their numbers."""
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This process among the ranks."""
     @property
-    def world_size(self) -> int: ...
+    def world_size(self) -> int:
+        """How many ranks there are."""
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether it is closed."""
+
+@final
+class Source:
+    """Samples by their numbers, in whatever order somebody else decides; read ahead as far as that is announced."""
+
+    def __new__(cls, target: Target, **settings: Unpack[Settings]) -> Self: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exception: object) -> None: ...
+    def announce(self, orders: Sequence[Any], *, goes_on: bool = False) -> None:
+        """Says in which order samples will be asked for from now on: a list of epochs, each a buffer of 64-bit integers."""
+    def get(self, id: int) -> Sample:
+        """One sample, read now unless it has been read ahead."""
+    def get_many(self, ids: Sequence[int]) -> list[Sample]:
+        """Several samples, read side by side, in the order of `ids`."""
+    def find(self, path: str) -> int | None:
+        """The number of the sample at this path below the dataset's URL; None if there is none."""
+    def path(self, id: int) -> str:
+        """A sample's path below the dataset's URL."""
+    def label(self, id: int) -> int | None:
+        """The number of a sample's class; None where it has none."""
+    def report(self) -> dict[str, Any]:
+        """What has been delivered and read so far, as the command's JSON report says it."""
+    def stats(self) -> Stats:
+        """What has been done in a few figures. Rates and shares are those since the last call."""
+    def share(self, *, shared_memory: Size | None = None) -> str:
+        """Lets processes of this one's user on this machine ask for samples (ShareClient), and says where."""
+    def shared(self) -> dict[str, Any] | None:
+        """How sharing goes: how many clients there are, and how much memory they hold; None before share()."""
+    def close(self) -> None:
+        """Ends reading, and waits until the disk tier has written what it was given."""
+    @property
+    def samples(self) -> int:
+        """How many samples the dataset has."""
+    @property
+    def bytes(self) -> int:
+        """Their bytes."""
+    @property
+    def labels(self) -> list[str]:
+        """The names of the classes, by their numbers."""
 
 @final
 class ShareClient:
@@ -172,5 +259,76 @@ class SharedSample:
     def __bytes__(self) -> bytes: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-def set_log_level(level: int) -> None: ...
+@final
+class Catalog:
+    """The samples of one dataset, numbered from 0: a table of paths, sizes and labels."""
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Opens a catalog file, as save() and `foreread index` write them."""
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The catalog that to_bytes() gave."""
+    def save(self, path: Path) -> None:
+        """Writes it to a file, in one step; a catalog that is there is replaced."""
+    def to_bytes(self) -> bytes:
+        """The file that save() would write, copied."""
+    def to_arrow(self) -> pyarrow.Table:
+        """The catalog as an Arrow table, without a copy. Needs pyarrow."""
+    def to_pandas(self) -> pandas.DataFrame:
+        """The catalog as a pandas DataFrame. Needs pyarrow and pandas."""
+    def path(self, index: int) -> str:
+        """A sample's path below the base URL; of a packed one its shard, and behind a slash its name there."""
+    def size(self, index: int) -> int:
+        """A sample's length in bytes."""
+    def label(self, index: int) -> int | None:
+        """The number of a sample's class; None where it has none."""
+    @property
+    def labels(self) -> list[str]:
+        """The names of the classes, by their numbers."""
+    @property
+    def total_bytes(self) -> int:
+        """The length of all samples together, in bytes."""
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the data: the same wherever they lie and whoever has indexed them."""
+    @property
+    def base_url(self) -> str:
+        """What was indexed."""
+    @property
+    def format(self) -> str:
+        """How samples lie in objects: files, tar, tfrecord or zip."""
+    def __len__(self) -> int: ...
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Compared:
+    """What policies make of a scenario: Simulation keeps it."""
+
+    def json(self) -> str: ...
+    def bars(self) -> str: ...
+    def against_cache(self) -> str | None: ...
+
+def index(
+    target: Path | Sequence[Path],
+    *,
+    include: str | Sequence[str] | None = None,
+    exclude: str | Sequence[str] | None = None,
+    format: Literal["auto", "files", "tar", "tfrecord", "zip"] | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Catalog:
+    """Lists a dataset into a catalog, reading no more than shards' heads.
+
+    `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number of directories.
+    `progress` is called now and then with the samples and bytes found so far; what it raises ends the index.
+    """
+
+def plan_of(target: Target, **settings: Unpack[Settings]) -> tuple[str, str]: ...
+def compare(scenario: Path, *, policies: Sequence[str] | None = None, seeds: int = 1) -> Compared: ...
+def enable_metrics() -> None: ...
+def render_metrics() -> str: ...
+def set_log_level(level: int) -> None:
+    """Lines of the library below `level` (logging's numbers) are not made."""
+
 def close_all(seconds: float) -> None: ...

@@ -6,9 +6,10 @@ import html
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from . import _native
+from ._settings import Settings, Target
 
 if TYPE_CHECKING:
     import pandas
@@ -135,7 +136,7 @@ class Simulation(Sequence[dict[str, Any]]):
         return _table(self.rows)
 
 
-def plan(target: Any, **settings: Any) -> Plan:
+def plan(target: Target, **settings: Unpack[Settings]) -> Plan:
     """Plans a run without reading any sample: target and settings are those of ``Loader``."""
     figures, text = _native.plan_of(target, **settings)
     return Plan(json.loads(figures), text)

@@ -1,0 +1,178 @@
+"""PyTorch's worker processes share one engine, however they are started, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from foreread.torch import Dataset, wrap
+from torch.utils.data import DataLoader
+from torch_images import SAMPLES, assert_same, batches, folder, generators, images, to_tensor  # noqa: F401
+
+# Not how long anything may take: how long a hang is waited for.
+HANG = 120
+
+CYCLES = 200 if os.environ.get("FOREREAD_SOAK") else 6
+
+
+def make(data: Any, workers: int, context: str | None) -> Any:
+    return DataLoader(
+        data,
+        8,
+        shuffle=True,
+        num_workers=workers,
+        multiprocessing_context=context if workers else None,
+        generator=torch.Generator().manual_seed(1),
+    )
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("workers", [2, 8])
+def test_workers_give_the_same_batches_from_one_engine(images: Path, folder: Any, context: str, workers: int) -> None:
+    theirs = [batches(loader) for loader in [make(folder, 0, None)] for _ in range(2)]
+    data = Dataset(images, transform=to_tensor, memory="64MiB")
+    with wrap(make(data, workers, context)) as ours:
+        for other in theirs:
+            assert_same(batches(ours), other)
+        assert data.engine.source.report()["origin_requests"] == SAMPLES
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_image_folder_in_workers_is_served(folder: Any, context: str) -> None:
+    theirs = batches(make(folder, 0, None))
+    with wrap(make(folder, 2, context)) as ours:
+        assert_same(batches(ours), theirs)
+        assert ours._engine.source.report()["origin_requests"] == SAMPLES
+
+
+def test_persistent_workers_go_on(images: Path, folder: Any) -> None:
+    loaders = [
+        DataLoader(
+            data,
+            8,
+            shuffle=True,
+            num_workers=2,
+            persistent_workers=True,
+            generator=torch.Generator().manual_seed(1),
+        )
+        for data in (folder, folder)
+    ]
+    theirs = [batches(loaders[0]) for _ in range(3)]
+    with wrap(loaders[1]) as ours:
+        for other in theirs:
+            assert_same(batches(ours), other)
+
+
+def children() -> set[str]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "stat").read_text().rsplit(")", 1)[1].split()[1] == str(os.getpid()):
+                found.add(entry.name)
+        except OSError:
+            pass  # it ended meanwhile
+    return found
+
+
+def left() -> tuple[int, int, int]:
+    """Threads, descriptors and abstract sockets of this process's engines."""
+    sockets = sum("@foreread" in line for line in Path("/proc/net/unix").read_text().splitlines())
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), sockets
+
+
+def test_starting_and_ending_leaves_nothing(images: Path) -> None:
+    def cycle(workers: int) -> None:
+        data = Dataset(images, transform=to_tensor)
+        with wrap(make(data, workers, "fork")) as loader:
+            assert sum(1 for _ in loader) == 13
+
+    cycle(2)
+    before, shared = left(), set(os.listdir("/dev/shm"))
+    for number in range(CYCLES):
+        cycle((0, 2, 2)[number % 3])
+    until = time.monotonic() + HANG
+    # Threads that were told to end are gone soon.
+    while left() != before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert left() == before
+    assert set(os.listdir("/dev/shm")) <= shared
+
+
+SCRIPT = """
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from foreread.torch import Dataset, wrap
+from torch.utils.data import DataLoader
+loader = wrap(DataLoader(Dataset(sys.argv[1], decode="bytes", transform=len), 4, num_workers=2, shuffle=True))
+for step, batch in enumerate(loader):
+    if step == 1:
+        print(os.getpid(), *[worker.pid for worker in loader._loader._iterator._workers] if loader._loader._iterator else [], flush=True)
+        {then}
+"""
+
+
+def session(images: Path, then: str) -> subprocess.Popen[str]:
+    script = textwrap.dedent(SCRIPT).replace("{then}", then)
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(images)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def gone(group: int) -> bool:
+    """Whether no process of a group is left."""
+    until = time.monotonic() + HANG
+    while time.monotonic() < until:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        # Those that ended and that nobody has waited for are no longer running.
+        states = subprocess.run(["ps", "-o", "stat=", "-g", str(group)], capture_output=True, text=True, check=False).stdout
+        if all(state.startswith("Z") for state in states.split()):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("then", "send", "code"),
+    [
+        ("pass", None, 0),
+        ("raise ValueError('odd')", None, 1),
+        ("time.sleep(60)", signal.SIGINT, None),
+        ("time.sleep(60)", signal.SIGKILL, -signal.SIGKILL),
+        ("time.sleep(60)", signal.SIGTERM, -signal.SIGTERM),
+    ],
+)
+def test_however_it_ends_nothing_is_left(images: Path, then: str, send: int | None, code: int | None) -> None:
+    shared = set(os.listdir("/dev/shm"))
+    child = session(images, then)
+    assert child.stdout is not None
+    child.stdout.readline()
+    if send is not None:
+        os.kill(child.pid, send)
+    try:
+        _, err = child.communicate(timeout=HANG)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        pytest.fail("it hangs")
+    assert code is None or child.returncode == code, err
+    assert gone(child.pid), "processes are left"
+    assert not any("@foreread" in line and str(child.pid) in line for line in Path("/proc/net/unix").read_text().splitlines())
+    if send != signal.SIGKILL:
+        # What a killed PyTorch leaves of its own is not ours to tidy.
+        assert set(os.listdir("/dev/shm")) <= shared

@@ -38,11 +38,11 @@ pub(crate) fn plan_of(
 ///
 /// With `output` it is also written to a file, which `calibration=` reads.
 #[pyfunction]
-#[pyo3(signature = (target = None, *, disks = Vec::new(), seconds = 30.0, output = None))]
+#[pyo3(signature = (target = None, *, disks = None, seconds = 30.0, output = None))]
 pub(crate) fn calibrate<'py>(
     py: Python<'py>,
     target: Option<&Bound<'py, PyAny>>,
-    disks: Vec<PathBuf>,
+    disks: Option<Vec<PathBuf>>,
     seconds: f64,
     output: Option<PathBuf>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -51,7 +51,7 @@ pub(crate) fn calibrate<'py>(
     logs::set_up(py)?;
     let mut wanted = CalibrateOptions::default();
     wanted.target = target.map(|target| settings::path("target", target)).transpose()?;
-    wanted.disks = disks;
+    wanted.disks = disks.unwrap_or_default();
     let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time >= Duration::from_secs(1));
     wanted.time = time.ok_or_else(|| Class::Config.with("seconds: it is at least 1"))?;
     if wanted.target.is_none() && wanted.disks.is_empty() {

@@ -332,7 +332,7 @@ def index(
     """
 
 def calibrate(
-    target: Path | None = None, *, disks: Sequence[Path] = (), seconds: float = 30.0, output: Path | None = None
+    target: Path | None = None, *, disks: Sequence[Path] | None = None, seconds: float = 30.0, output: Path | None = None
 ) -> dict[str, Any]:
     """Measures a dataset's origin and directories for a disk tier, and returns what was found.
 

@@ -95,7 +95,9 @@ fn in_child(child: impl FnOnce()) -> i32 {
 pub fn forks() {
     let server = server(Shelf::threaded(), MIB);
     let worker = client(&server);
-    let held = get(&worker, SampleId(5));
+    // So large that letting go of it would be told at once.
+    let large = sized(100_000, 1);
+    let held = get(&worker, large);
     for _ in 0..10 {
         assert_eq!(in_child(|| {}), 0);
         let mut moved = Some((
@@ -106,8 +108,11 @@ pub fn forks() {
         ));
         assert_eq!(in_child(|| drop(moved.take().map(|(a, b, c)| (into(a), into(b), into(c))))), 0);
         get(&worker, SampleId(6));
-        assert_eq!(held.as_ref(), content(SampleId(5)));
+        assert_eq!(held.as_ref(), content(large));
+        assert!(server.status().used_bytes >= 100_000);
     }
+    drop(held);
+    get(&worker, SampleId(6));
     assert_eq!(server.status().clients, 1);
     // A child that lives on keeps copies of all sockets: the end is noticed all the same.
     let sleeper = sleeper();

@@ -149,14 +149,23 @@ fn the_main_process_killed_ends_its_workers_waiting_whoever_it_forked() {
     let mut worker = Process::start(&format!("waiter {address}"));
     assert_eq!(worker.hear(), "waits");
     main.tell("fork");
-    let sibling: i32 = main.hear().parse().unwrap();
+    let sibling = Sibling(main.hear().parse().unwrap());
     main.kill();
     for _ in 0..2 {
         let heard = worker.hear();
         assert!(heard.starts_with("Gone: the main process is gone"), "{heard}");
     }
-    let sibling = rustix::process::Pid::from_raw(sibling).unwrap();
-    rustix::process::kill_process(sibling, rustix::process::Signal::KILL).unwrap();
+    drop(sibling);
+}
+
+/// A process that its parent left behind; killed when dropped.
+struct Sibling(i32);
+
+impl Drop for Sibling {
+    fn drop(&mut self) {
+        let process = rustix::process::Pid::from_raw(self.0).unwrap();
+        rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! An engine of our own, and workers that are processes.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{self, Sender};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,9 @@ use bytes::Bytes;
 use foreread_share::{Ask, Call, Client, Held, Samples, Server, Settings, ShareError};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleId;
+
+/// Longer than anything here takes; a test that waits for so long hangs.
+pub const FOREVER: Duration = Duration::from_secs(60);
 
 /// Ids from here on say their length: `SIZED + length * 1000 + number`.
 pub const SIZED: u64 = 1 << 32;
@@ -152,11 +155,11 @@ pub fn get_all(client: &Client, ids: &[SampleId]) -> Vec<Held> {
     got
 }
 
-/// Waits until it is so; a minute is forever.
+/// Waits until it is so.
 pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
+        assert!(begun.elapsed() < FOREVER, "never: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -168,7 +171,8 @@ pub const ROLE: &str = "FOREREAD_TEST_SHARE_ROLE";
 pub struct Process {
     pub child: Child,
     pub input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    /// Lines, as they come.
+    output: Receiver<String>,
 }
 
 impl Process {
@@ -188,7 +192,9 @@ impl Process {
         change(&mut command);
         let mut child = command.spawn().unwrap();
         let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().unwrap());
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (tell, output) = mpsc::channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
         Self { child, input, output }
     }
 
@@ -200,8 +206,8 @@ impl Process {
     /// The next line that begins with `> `, without that.
     pub fn hear(&mut self) -> String {
         loop {
-            let mut line = String::new();
-            assert!(self.output.read_line(&mut line).unwrap() > 0, "the process ended without a word");
+            let line =
+                self.output.recv_timeout(FOREVER).expect("the process ended, or waits, without a word");
             // The test harness writes "test ... " before it.
             if let Some((_, said)) = line.split_once("> ") {
                 return said.trim_end().to_owned();

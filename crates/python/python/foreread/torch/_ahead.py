@@ -11,9 +11,10 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ class Copy:
         self._draws = not (loader.persistent_workers and loader.num_workers > 0)
         self._begun = begun
 
-    def epoch(self, ahead: int) -> list[int]:
+    def epoch(self, ahead: int) -> array[int]:
         """The next epoch's numbers; `ahead` counts from the one that begins now."""
         if ahead > 0:
             self._advance(ahead)
@@ -92,7 +93,12 @@ class Copy:
         if self._draws or not self._begun:
             torch.empty((), dtype=torch.int64).random_(generator=self._generator)
         self._begun = True
-        return list(islice(_flat(iterator), MOST))
+        first = next(iterator, None)
+        if first is None:
+            return array("q")
+        rest = chain([first], iterator)
+        numbers = chain.from_iterable(rest) if isinstance(first, (list, tuple)) else rest
+        return array("q", islice(numbers, MOST))
 
     def _advance(self, ahead: int) -> None:
         """As a script does that calls ``set_epoch`` before each epoch."""
@@ -108,16 +114,8 @@ def _samplers(index_sampler: Any) -> Iterator[Any]:
         index_sampler = getattr(index_sampler, "sampler", None)
 
 
-def _flat(batches: Iterable[Any]) -> Iterator[int]:
-    for batch in batches:
-        if isinstance(batch, (list, tuple)):
-            yield from (int(number) for number in batch)
-        else:
-            yield int(batch)
-
-
-def known(loader: Any, dataset: Any, begun: bool, most: int) -> list[list[int]]:
-    """The orders that are known: that of the epoch that begins now, and of up to `most` in all. None if it cannot be copied.
+def known(loader: Any, dataset: Any, begun: bool, most: int) -> list[array[int]]:
+    """The orders that are known: that of the epoch that begins now, and of up to `most` in all.
 
     Raises whatever copying or running the sampler raises.
     """

@@ -1,6 +1,6 @@
 """Files that a dataset opens, served from memory.
 
-A dataset reads its sample by opening a file: itself, or through Pillow, NumPy and whatever else is written in Python. While it
+A dataset reads its sample by opening a file: itself, by pathlib, or through Pillow, NumPy and whatever else is written in Python. While it
 makes one sample, ``open`` gives it that sample's bytes instead of the file; everything else it opens is opened as ever. So
 any dataset can be served without a change to it. The price: readers that open files in C (OpenCV's imread, torchvision.io)
 read them themselves, and are counted as such.
@@ -32,7 +32,8 @@ class Serving:
 
     def __enter__(self) -> Serving:
         if builtins.open is not _served:
-            _install()
+            # Once in a process, and for good: while no sample is being made, it is ``open``. pathlib takes io's.
+            builtins.open = io.open = _served
         _serving.now = self
         return self
 
@@ -61,7 +62,3 @@ def _served(file: Any, mode: str = "r", *args: Any, **settings: Any) -> Any:
         return found
     return _open(file, mode, *args, **settings)
 
-
-def _install() -> None:
-    """Once in a process, and for good: without a sample that is being made, it is ``open``."""
-    builtins.open = _served

@@ -140,7 +140,7 @@ class DataLoader:
         world, size = self._native.world_size, self.batch_size
         if self.drop_last:
             return left // world // size
-        return -(-(-(-left // world)) // size)
+        return _parts(_parts(left, world), size)
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that is iterated next, as ``DistributedSampler.set_epoch``. Without it, the one after the last."""
@@ -288,6 +288,11 @@ class DataLoader:
         return f"<foreread.torch.DataLoader of {self._native.samples} samples, rank {rank} of {world}>"
 
 
+def _parts(whole: int, size: int) -> int:
+    """How many parts of a size a whole has, the last one perhaps a smaller one."""
+    return (whole + size - 1) // size
+
+
 def _tensor(item: Any) -> Any:
     """Bytes as PyTorch's tensors of bytes, which collate if they are of one length."""
     if isinstance(item, tuple):
@@ -324,7 +329,7 @@ class _Epochs:
     def __len__(self) -> int:
         world = self._loader._native.world_size
         samples = self._loader._native.samples
-        return samples // world if self._loader.drop_last else -(-samples // world)
+        return samples // world if self._loader.drop_last else _parts(samples, world)
 
 
 def _of_dataset(source: Any) -> tuple[Any, dict[str, Any]]:

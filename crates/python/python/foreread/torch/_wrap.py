@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import copy
 import logging
+import operator
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 import torch.utils.data
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
@@ -28,7 +30,7 @@ _log = logging.getLogger("foreread.torch")
 
 #: Epochs whose order is looked up at once, where it is known, and numbers of all of them together.
 _EPOCHS = 8
-_NUMBERS = 1 << 24
+_NUMBERS = 1 << 21
 
 #: What is read ahead at least, in bytes.
 _LOOK_AHEAD = 256 << 20
@@ -68,7 +70,10 @@ class _Served(torch.utils.data.Dataset[Any]):
         return len(self._dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        number = self._numbers[index] if isinstance(index, int) else -1
+        try:
+            number = self._numbers[operator.index(index)]
+        except (TypeError, IndexError):
+            number = -1  # the dataset knows what it means
         if number < 0:
             return self._dataset[index]
         with Serving(self._paths(index), lambda: self._engine.get(number)):
@@ -89,7 +94,8 @@ class _Paths:
     def __call__(self, index: int) -> str:
         if self._paths is None:
             return _path(self._dataset, index)
-        return str(os.fspath(self._paths(index) if callable(self._paths) else self._paths[index]))
+        path: str = os.fspath(self._paths(index) if callable(self._paths) else self._paths[index])
+        return path
 
 
 class Wrapped:
@@ -100,13 +106,20 @@ class Wrapped:
         self._engine = engine
         self._dataset = dataset
         self._numbers = numbers
-        self._announced: list[list[int]] = []
+        #: Orders that were announced, from the next epoch's on.
+        self._announced: list[array[int]] = []
         self._epochs = 0
         self._unknown = False
 
     def __iter__(self) -> Iterator[Any]:
         self._look_ahead()
-        return iter(self._loader)
+        return self._whole(iter(self._loader))
+
+    def _whole(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """An epoch that is left early is one that nobody reads on ahead from."""
+        announced, self._announced = self._announced, []
+        yield from batches
+        self._announced = announced
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -123,10 +136,11 @@ class Wrapped:
         if self._unknown:
             return
         try:
-            now = known(self._loader, self._dataset, begun, 1)[0]
-            if self._announced and self._announced.pop(0) == now and self._announced:
-                return
-            most = max(1, min(_EPOCHS, _NUMBERS // max(1, len(now))))
+            if self._announced:
+                now = known(self._loader, self._dataset, begun, 1)[0]
+                if self._announced.pop(0) == now:
+                    return
+            most = max(1, min(_EPOCHS, _NUMBERS // max(1, len(self._loader.dataset))))
             orders = known(self._loader, self._dataset, begun, most)
         except Exception as error:
             self._unknown = True
@@ -136,14 +150,14 @@ class Wrapped:
                 error,
             )
             return
-        self._announced = [order for order in orders]
+        self._announced = orders[1:]
         self._engine.source.announce([self._ids(order) for order in orders], goes_on=True)
 
-    def _ids(self, order: list[int]) -> array[int]:
-        numbers = self._numbers
-        if numbers is None:
-            return array("q", order)
-        return array("q", (number for index in order if (number := numbers[index]) >= 0))
+    def _ids(self, order: array[int]) -> Any:
+        if self._numbers is None or not order:
+            return order
+        ids = torch.frombuffer(self._numbers, dtype=torch.int64)[torch.frombuffer(order, dtype=torch.int64)]
+        return array("q", ids[ids >= 0].tolist())
 
     def stats(self) -> Any:
         """What has been delivered, from where, and what was waited for: see ``foreread.Stats``."""
@@ -213,5 +227,7 @@ def _root(dataset: Any) -> Any:
 
 
 def _number(source: Source, root: str, path: str) -> int:
-    found = source.find(os.path.relpath(os.path.abspath(path), root))
+    below = root.rstrip("/") + "/"
+    inside = path[len(below) :] if path.startswith(below) else os.path.relpath(os.path.abspath(path), root)
+    found = source.find(inside)
     return -1 if found is None else found

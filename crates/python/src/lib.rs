@@ -46,7 +46,7 @@ mod _native {
     #[pymodule_export]
     use super::metrics::{enable_metrics, render_metrics};
     #[pymodule_export]
-    use super::outlooks::{compare, plan_of};
+    use super::outlooks::{calibrate, compare, plan_of};
     #[pymodule_export]
     use super::{Batch, Catalog, Compared, Field, Loader, Sample, ShareClient, SharedSample, Source};
     use crate::{engine, logs};

@@ -133,9 +133,15 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult
     if settings.together {
         let environment = |name: &str| std::env::var(name).ok();
         let meeting = Meeting::of(&settings.config, &environment);
-        if let Some(meeting) = meeting.map_err(|error| errors::raised(&error))? {
-            let said = |waiting: &_| tracing::info!(target: "foreread", "{waiting}");
-            builder = builder.together(meeting.progress(said));
+        match meeting.map_err(|error| errors::raised(&error))? {
+            Some(meeting) => {
+                let said = |waiting: &_| tracing::info!(target: "foreread", "{waiting}");
+                builder = builder.together(meeting.progress(said));
+            }
+            None if settings.config.world_size > 1 => {
+                tracing::warn!(target: "foreread", "{}", Meeting::ADVICE);
+            }
+            None => {}
         }
     }
     if let Some(state) = settings.resume {
@@ -330,6 +336,28 @@ impl Loader {
     #[getter]
     fn labels(&self) -> Vec<String> {
         self.facts.labels.clone()
+    }
+
+    /// Which samples there are.
+    #[getter]
+    fn catalog(&self) -> Listed {
+        Listed::from(self.facts.catalog.peek().clone())
+    }
+
+    /// Where samples are kept, as planned: a dict of levels, and of the bytes that are read from the origin; of all ranks where
+    /// they work together.
+    #[getter]
+    fn plan<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let plan = self.with(py, |run| {
+            let plan = run.plan();
+            serde_json::json!({
+                "levels": plan.levels(),
+                "origin_bytes": plan.origin_bytes(),
+                "floor_origin_bytes": plan.floor(),
+                "together": run.is_together(),
+            })
+        })?;
+        json::python(py, &plan)
     }
 
     /// This process among the ranks.

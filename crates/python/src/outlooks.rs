@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use foreread::Outlook;
+use foreread::{CalibrateOptions, Outlook, Registry};
 use foreread_simulator::{Comparison, Policy, Scenario};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::{self, Class};
-use crate::settings::Settings;
-use crate::{allocator, here, loader, logs, waiting};
+use crate::settings::{self, Settings};
+use crate::{allocator, here, json, loader, logs, waiting};
 
 /// A plan of this rank alone, as JSON and as text.
 #[pyfunction]
@@ -32,6 +32,37 @@ pub(crate) fn plan_of(
     })?;
     let outlook = planned.map_err(|error| errors::raised(&error))?;
     Ok((text(&outlook)?, outlook.to_string()))
+}
+
+/// Measures a dataset's origin and directories for a disk tier, and returns what was found.
+///
+/// With `output` it is also written to a file, which `calibration=` reads.
+#[pyfunction]
+#[pyo3(signature = (target = None, *, disks = None, seconds = 30.0, output = None))]
+pub(crate) fn calibrate<'py>(
+    py: Python<'py>,
+    target: Option<&Bound<'py, PyAny>>,
+    disks: Option<Vec<PathBuf>>,
+    seconds: f64,
+    output: Option<PathBuf>,
+) -> PyResult<Bound<'py, PyAny>> {
+    allocator::set_up();
+    here::watch();
+    logs::set_up(py)?;
+    let mut wanted = CalibrateOptions::default();
+    wanted.target = target.map(|target| settings::path("target", target)).transpose()?;
+    wanted.disks = disks.unwrap_or_default();
+    let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time >= Duration::from_secs(1));
+    wanted.time = time.ok_or_else(|| Class::Config.with("seconds: it is at least 1"))?;
+    if wanted.target.is_none() && wanted.disks.is_empty() {
+        return Err(Class::Config.with("there is nothing to measure: name a target, disks, or both"));
+    }
+    let measured = waiting::apart(py, Duration::ZERO, move |_| {
+        let measured = foreread::calibrate(wanted, Registry::with_defaults(), |_| ())?;
+        output.map_or(Ok(()), |path| measured.write(&path))?;
+        Ok(measured)
+    })?;
+    json::python(py, &measured.map_err(|error: foreread::Error| errors::raised(&error))?)
 }
 
 fn text(value: &impl serde::Serialize) -> PyResult<String> {

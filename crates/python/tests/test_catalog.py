@@ -154,3 +154,23 @@ def test_what_a_progress_function_raises_ends_the_index(directory: Path) -> None
 
 def test_a_plan_is_json_too(directory: Path) -> None:
     assert json.loads(json.dumps(dict(foreread.plan(directory))))["rank"] == 0
+
+
+def test_a_calibration_is_measured_and_planned_with(directory: Path, tmp_path: Path) -> None:
+    file = tmp_path / "speeds.toml"
+    measured = foreread.calibrate(directory, disks=[tmp_path], seconds=1, output=file)
+    assert measured["origin"]["read"] and measured["disk"]
+    assert foreread.plan(directory, epochs=2, calibration=file).forecast
+    with pytest.raises(foreread.ConfigError, match="nothing to measure"):
+        foreread.calibrate()
+    with pytest.raises(foreread.ConfigError, match="seconds"):
+        foreread.calibrate(directory, seconds=0)
+
+
+def test_a_loader_says_its_plan_and_catalog(directory: Path) -> None:
+    with foreread.Loader(directory, epochs=2, memory="1MiB") as loader:
+        assert loader.catalog.fingerprint == loader.fingerprint == foreread.index(directory).fingerprint
+        plan = loader.plan
+        assert plan["levels"][0]["name"] == "memory" and plan["levels"][0]["samples"] == 100
+        assert plan["origin_bytes"] == plan["floor_origin_bytes"] == loader.catalog.total_bytes
+        assert plan["together"] is False

@@ -70,6 +70,8 @@ def test_figures_are_those_since_the_last_look(directory: Path) -> None:
         ({"seconds": 10.0, "stalled": 0.1}, {"origin": 50}, "trainer"),
         ({"seconds": 10.0, "stalled": 5.0}, {"origin": 50, "memory": 500}, "origin"),
         ({"seconds": 10.0, "stalled": 5.0}, {"origin": 5, "disk": 50}, "disk"),
+        ({"seconds": 10.0, "stalled": 5.0}, {"memory": 50}, "memory"),
+        ({"seconds": 10.0, "stalled": 5.0}, {}, "origin"),
         ({"seconds": 10.0, "stalled": 5.0}, {"peer": 50, "disk": 5}, "peers"),
     ],
 )
@@ -96,6 +98,18 @@ def test_a_starved_trainer_is_told_by_what_and_what_would_help(caplog: pytest.Lo
     assert "waited 50 %" in said and "limited by origin" in said and "memory=" in said and "origin 100%" in said
     assert not _stats.starved(report(110, 1, {"origin": 100}), before, 0.2)
     assert len(caplog.records) == 1
+
+
+def test_a_run_that_starves_says_so_once_a_minute(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # Two dozen bytes of forty a second: the trainer waits all the time.
+    with foreread.Loader(directory, batch_size=1, origin_limit=TOTAL // 24, look_ahead=1, epochs=1) as loader:
+        for _ in loader:
+            if caplog.records:
+                break
+        else:
+            pytest.fail("the run was over before anything was said")
+    (record,) = caplog.records
+    assert "the trainer has waited" in record.getMessage() and "limited by origin" in record.getMessage()
 
 
 def test_lines_of_the_library_reach_logging(directory: Path) -> None:

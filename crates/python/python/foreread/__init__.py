@@ -67,6 +67,7 @@ __all__ = [
     "Source",
     "StateError",
     "Stats",
+    "calibrate",
     "index",
     "metrics",
     "plan",

@@ -21,6 +21,7 @@ __all__ = [
     "SharedSample",
     "Source",
     "__version__",
+    "calibrate",
     "close_all",
     "compare",
     "enable_metrics",
@@ -170,6 +171,12 @@ class Loader:
     @property
     def labels(self) -> list[str]:
         """The names of the classes, by their numbers."""
+    @property
+    def catalog(self) -> Catalog:
+        """Which samples there are."""
+    @property
+    def plan(self) -> dict[str, Any]:
+        """Where samples are kept, as planned: levels, and the bytes that are read from the origin."""
     @property
     def rank(self) -> int:
         """This process among the ranks."""
@@ -322,6 +329,14 @@ def index(
 
     `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number of directories.
     `progress` is called now and then with the samples and bytes found so far; what it raises ends the index.
+    """
+
+def calibrate(
+    target: Path | None = None, *, disks: Sequence[Path] | None = None, seconds: float = 30.0, output: Path | None = None
+) -> dict[str, Any]:
+    """Measures a dataset's origin and directories for a disk tier, and returns what was found.
+
+    With `output` it is also written to a file, which `calibration=` reads.
     """
 
 def plan_of(target: Target, **settings: Unpack[Settings]) -> tuple[str, str]: ...

@@ -34,7 +34,8 @@ class Stats:
     hits: dict[str, float]
     """Where samples came from since the last ``stats()``, as shares: origin, memory, disk, peer."""
     limiting: str
-    """What the run waits for: "trainer" (for nothing), "origin", "origin: throttled", "disk", "peers" or "look-ahead"."""
+    """What the run waits for: "trainer" (for nothing), "origin", "origin: throttled", "disk", "peers", "look-ahead", or
+    "memory": what is there already is not handed over faster."""
     requests: int
     """Requests to the origin that this rank has sent."""
     origin_bytes: int
@@ -108,10 +109,9 @@ def _limiting(report: dict[str, Any], lately: _Sums) -> str:
     parallelism = adapted.get("origin_parallelism") or {}
     slow = {tier: lately.tiers[tier] for tier in ("origin", "disk", "peer")}
     tier = max(slow, key=slow.__getitem__)
-    if slow[tier] == 0:
-        # It has waited, and for what has come from nowhere slow: memory's own readers.
-        tier = "origin" if report["origin_requests"] else "peer" if report["world_size"] > 1 else "disk"
-    if tier != "origin":
+    if slow[tier] == 0 and lately.tiers["memory"] > 0:
+        return "memory"
+    if slow[tier] > 0 and tier != "origin":
         return {"disk": "disk", "peer": "peers"}[tier]
     if parallelism.get("why") == "throttled":
         return "origin: throttled"
@@ -150,6 +150,7 @@ _REMEDY = {
     "origin: throttled": "the store asks to be asked less: more memory= or disk= spares it requests, and so do packed shards",
     "disk": "more memory=, or a faster disk= (foreread calibrate measures it)",
     "peers": "a faster network between ranks, or more memory= on each, so that more is its own",
+    "memory": "samples this small cost more to hand over than to read: a larger batch_size=, or several samples in one",
     "look-ahead": "a larger look_ahead= lets more reads be under way at once",
 }
 

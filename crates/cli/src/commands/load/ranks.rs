@@ -44,10 +44,7 @@ impl Company {
     pub(super) fn advise(self) {
         #[cfg(feature = "peer")]
         if self == Self::Unmet {
-            tracing::warn!(
-                "ranks read for themselves: nothing says where they could meet; set FOREREAD_MEET to rank 0's \
-                 host:port and FOREREAD_TOKEN to a secret, or FOREREAD_MEET to a directory that all ranks see"
-            );
+            tracing::warn!("{}", Meeting::ADVICE);
         }
     }
 }

@@ -1,0 +1,129 @@
+"""Where a sample's bytes are: in one place, and not for longer than somebody looks at them."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import subprocess
+import sys
+import tarfile
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import foreread
+from conftest import content
+
+
+def address(view: Any) -> int:
+    """Where a buffer's bytes begin."""
+    numpy = pytest.importorskip("numpy")
+    return int(numpy.frombuffer(view, dtype=numpy.uint8).ctypes.data)
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    """A WebDataset shard of three samples with two fields each."""
+    path = tmp_path / "train-0.tar"
+    with tarfile.open(path, "w") as tar:
+        for number in range(3):
+            for name, data in (("txt", content(number)), ("cls", b"%d" % number)):
+                member = tarfile.TarInfo(f"{number:03}.{name}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_views_of_a_sample_are_at_one_address(directory: Path) -> None:
+    with foreread.Loader(directory, batch_size=4, epochs=1) as loader:
+        batch = next(loader)
+        sample = batch[0]
+        assert address(sample) == address(memoryview(sample)) == address(batch[0]) == address(list(batch)[0])
+        assert address(batch[1]) != address(sample)
+
+
+def test_a_field_is_a_part_of_its_samples_memory(shard: Path) -> None:
+    with foreread.Loader(shard, batch_size=3, epochs=1, sampler="sequential") as loader:
+        batch = next(loader)
+        for number, sample in enumerate(batch):
+            assert sample.key == f"{number:03}" and sample.fields() == ["txt", "cls"] and sample.label is None
+            field = sample.field("txt")
+            assert field.name == "txt" and field.id == number and len(field) == len(content(number))
+            assert bytes(field) == content(number) == bytes(memoryview(field))
+            inside = address(field) - address(sample)
+            assert bytes(sample)[inside : inside + len(field)] == content(number)
+            with pytest.raises(KeyError, match="jpg"):
+                sample.field("jpg")
+
+
+def test_a_view_outlives_batch_and_loader(directory: Path) -> None:
+    loader = foreread.Loader(directory, batch_size=4, epochs=1, sampler="sequential")
+    view = memoryview(next(loader)[2])
+    loader.close()
+    del loader
+    assert bytes(view) == content(2)
+
+
+def test_a_sample_cannot_be_written(directory: Path) -> None:
+    with foreread.Loader(directory, epochs=1) as loader:
+        sample = next(loader)[0]
+    assert memoryview(sample).readonly
+    with pytest.raises(TypeError, match="not writable"):
+        (ctypes.c_char * len(sample)).from_buffer(sample)
+
+
+def test_an_empty_sample_is_a_buffer_too(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    with foreread.Loader(tmp_path, epochs=1) as loader:
+        (sample,) = next(loader)
+    assert len(sample) == 0 and bytes(sample) == b"" == bytes(memoryview(sample)) and bool(sample) is False
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda batch: list(batch),
+        lambda batch: [memoryview(sample) for sample in batch],
+        lambda batch: [bytes(sample) for sample in batch[1:]],
+        lambda batch: (batch.ids, batch.labels, [sample.path for sample in batch]),
+    ],
+)
+def test_what_is_looked_at_is_counted_and_given_back(directory: Path, use: Callable[[foreread.Batch], Any]) -> None:
+    before = sys.getrefcount(None)
+    with foreread.Loader(directory, batch_size=10, epochs=20) as loader:
+        for batch in loader:
+            kept = use(batch)
+            del kept
+    # Two hundred batches: a reference lost with each would show.
+    assert sys.getrefcount(None) - before < 150
+
+
+def test_memory_is_flat_over_fifty_epochs(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(400):
+        (data / f"{number:04}").write_bytes(bytes([number % 251]) * (20_000 + 100 * number))
+    script = """
+        import os, sys, foreread
+        def resident():
+            with open("/proc/self/statm") as statm:
+                return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        after = {}
+        settings = dict(batch_size=16, epochs=50, memory="4MiB", look_ahead="2MiB", disk=sys.argv[2] + "=4MiB")
+        with foreread.Loader(sys.argv[1], **settings) as loader:
+            for batch in loader:
+                total = sum(len(memoryview(sample)) + len(bytes(sample)) for sample in batch)
+                assert total == 2 * batch.bytes
+                after[batch.epoch] = resident()
+                loader.stats()
+        print(after[9], after[49])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(data), f"{tmp_path}/cache"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert ran.returncode == 0, ran.stderr
+    early, late = map(int, ran.stdout.split())
+    # Forty epochs move 640 MB: a hundredth of that, kept, would show.
+    assert late - early < 6 << 20, f"{early >> 20} MiB after 10 epochs, {late >> 20} MiB after 50"

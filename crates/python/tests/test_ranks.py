@@ -1,0 +1,91 @@
+"""Ranks that share their caches, as processes of one launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+    import json, sys, foreread
+    seen = []
+    with foreread.Loader(sys.argv[1], batch_size=5, epochs=3, seed=3, memory="1MiB") as loader:
+        for batch in loader:
+            assert len(batch.ids) == 5
+            seen.append((batch.epoch, batch.ids))
+            loader.step_done()
+        together = loader.plan["together"]
+    report = loader.report()
+    print(json.dumps([loader.rank, together, seen, report["origin_requests"], report.get("all_ranks")]))
+"""
+
+
+def launch(directory: Path, rank: int, **environment: str) -> subprocess.Popen[str]:
+    """One rank of two."""
+    settings = {"RANK": str(rank), "WORLD_SIZE": "2", "FOREREAD_TOKEN": "a secret that is long enough", **environment}
+    return subprocess.Popen(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(SCRIPT), str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | settings,
+    )
+
+
+def test_ranks_meet_share_and_part(directory: Path, tmp_path: Path) -> None:
+    meet = tmp_path / "meet"
+    meet.mkdir()
+    ranks = [launch(directory, rank, FOREREAD_MEET=str(meet)) for rank in range(2)]
+    told = []
+    for child in ranks:
+        out, err = child.communicate(timeout=180)
+        assert (child.returncode, err) == (0, ""), err
+        told.append(json.loads(out))
+    assert [rank for rank, *_ in told] == [0, 1] and all(together for _, together, *_ in told)
+    for epoch in range(3):
+        ids = [number for _, _, seen, *_ in told for of, batch in seen if of == epoch for number in batch]
+        assert sorted(ids) == list(range(100))
+    # Together they have read each sample from the origin once, in three epochs.
+    assert sum(requests for *_, requests, _ in told) == 100
+    assert told[0][4]["ranks"] == 2 and told[0][4]["origin_requests"] == 100 and told[1][4] is None
+
+
+def test_ranks_without_a_place_to_meet_read_for_themselves(directory: Path) -> None:
+    children = [launch(directory, rank) for rank in range(2)]
+    for child in children:
+        out, err = child.communicate(timeout=180)
+        assert child.returncode == 0, err
+        _, together, seen, requests, _ = json.loads(out)
+        # Each keeps what it reads, and half of what it reads later is new to it.
+        assert not together and len(seen) == 30 and 50 <= requests <= 100
+        # Said once, with what to set.
+        assert err.count("ranks read for themselves") == 1 and "FOREREAD_MEET" in err
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_interrupted_while_it_waits_for_others_ends(directory: Path, tmp_path: Path, rank: int) -> None:
+    meet = tmp_path / "meet"
+    meet.mkdir()
+    script = f"""
+        import _thread, signal, sys, threading, foreread
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.5, _thread.interrupt_main).start()
+        try:
+            foreread.Loader(sys.argv[1], rank={rank}, world_size=2)
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+        env=os.environ | {"FOREREAD_MEET": str(meet), "FOREREAD_TOKEN": "a secret that is long enough"},
+    )
+    assert (ran.returncode, ran.stdout) == (0, "interrupted\n"), ran.stderr

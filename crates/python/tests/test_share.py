@@ -22,7 +22,7 @@ METHODS = ("fork", "spawn", "forkserver")
 WORK = Path(__file__).with_name("share_work.py")
 
 # Not how long anything may take: how long a hang is waited for.
-HANG = 120
+HANG = 1800 if "FOREREAD_SOAK" in os.environ else 120
 
 
 @contextmanager

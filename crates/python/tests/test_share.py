@@ -144,7 +144,7 @@ def test_what_cannot_be_had_says_why(directory: Path) -> None:
         with pytest.raises(foreread.ConfigError, match="shared_memory"):
             source.share(shared_memory="much")
         with pytest.raises(TypeError, match="shared_memory"):
-            source.share(shared_memory=1.5)
+            source.share(shared_memory=1.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("method", METHODS)

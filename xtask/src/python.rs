@@ -17,7 +17,7 @@ use crate::tally::Outcome;
 use crate::workspace::Workspace;
 
 /// The step's environment, below the target directory, and what it has, pinned. NumPy is the newest that Debian's PyTorch
-/// can be used with, and pandas the newest that can be used with that.
+/// can be used with, and the others the newest that can be used with that.
 pub const ENVIRONMENT: Source = Source::Environment {
     directory: "python",
     with_system: true,
@@ -27,7 +27,7 @@ pub const ENVIRONMENT: Source = Source::Environment {
         "mypy==2.4.1",
         "numpy==1.26.4",
         "pandas==2.3.3",
-        "pyarrow==26.0.1",
+        "pyarrow==21.0.0",
         "tqdm==4.70.1",
     ],
 };

@@ -65,8 +65,8 @@ def test_ctrl_c_ends_a_wait_for_a_batch(directory: Path) -> None:
         """
         import sys, foreread
         loader = foreread.Loader(sys.argv[1], origin_limit=1)
-        print("waits", flush=True)
         try:
+            print("waits", flush=True)
             next(loader)
         except KeyboardInterrupt:
             print("interrupted", loader.report()["origin_requests"] >= 0)

@@ -24,6 +24,7 @@ from ._native import (
     SharedSample,
     ShareClient,
     Source,
+    calibrate,
     index,
     set_log_level,
 )

@@ -46,8 +46,12 @@ impl Rehearsal {
     /// A core that has done nothing yet.
     pub fn core(&self) -> Core {
         let levels = if self.in_memory { vec![Source::Memory] } else { Vec::new() };
-        let config =
-            foreread_loader::core::Config { look_ahead: LOOK_AHEAD, on_error: OnError::Fail, levels };
+        let config = foreread_loader::core::Config {
+            look_ahead: LOOK_AHEAD,
+            on_error: OnError::Fail,
+            levels,
+            warm: false,
+        };
         Core::new(config, self.planned.run().clone(), self.plan.clone(), self.sizes.clone())
     }
 

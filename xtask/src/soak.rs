@@ -59,6 +59,11 @@ const LONG: &[Long] = &[
         test: "any_run_in_any_interleaving_is_what_the_model_says",
     },
     Long {
+        name: "workers that share an engine, killed 200 times",
+        file: "crates/share/tests/it/processes.rs",
+        test: "workers_killed_at_any_moment_leave_the_server_whole",
+    },
+    Long {
         name: "resuming at 20,000 random points",
         file: "crates/foreread/tests/endurance/resume.rs",
         test: "a_thousand_random_points_go_on_as_the_uninterrupted_run",

@@ -70,6 +70,6 @@ pub use locality::Locality;
 pub use origin::{Origin, Price};
 pub use owners::{Owner, Owners};
 pub use placement::Placement;
-pub use plan::{DatasetPlan, LevelPlan, Plan, Summary, plan};
+pub use plan::{DatasetPlan, LevelPlan, Plan, Summary, plan, plan_to_keep};
 pub use predict::predict;
 pub use retention::Retention;

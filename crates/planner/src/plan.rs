@@ -129,6 +129,37 @@ pub struct Summary {
 /// # }
 /// ```
 pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanError> {
+    let Keeping { keep, store, demand, complete } = keeping(run, sizes, cluster)?;
+    // Of a run that was not counted to its end nobody knows that every sample which is used again is kept.
+    if (complete && demand.is_exact()) || run.is_once_per_epoch() {
+        return Ok(keep);
+    }
+    let Some(level) = store.levels.first() else { return Ok(keep) };
+    let forecast = retention::forecast(run, sizes, level.capacity, level.footprint)?;
+    let threshold = threshold(keep.clone(), sizes, &demand, &forecast);
+    // Both are priced; where they cost the same, nothing is rewritten.
+    Ok(if threshold.origin_bytes < keep.origin_bytes { threshold } else { keep })
+}
+
+/// The same for a run that goes on in a way that is not known: what is placed stays ([`Retention::Keep`]), because a next use
+/// that nobody knows of yet is not one that never comes.
+///
+/// # Errors
+/// Those of [`plan`].
+pub fn plan_to_keep(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanError> {
+    Ok(keeping(run, sizes, cluster)?.keep)
+}
+
+/// A plan that keeps, and what it was made from.
+struct Keeping {
+    keep: Plan,
+    store: Store,
+    demand: Demand,
+    /// Whether every sample that is used again is kept.
+    complete: bool,
+}
+
+fn keeping(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Keeping, PlanError> {
     cluster.check(run.world_size())?;
     let missing = || Reason::NoStore { rank: run.rank(), found: 0 };
     let at = cluster.store_index(run.rank()).ok_or_else(missing)?;
@@ -163,15 +194,8 @@ pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanE
         epochs: demand.epochs().into(),
     }
     .with_origins(&origins);
-    // Of a run that was not counted to its end nobody knows that every sample which is used again is kept.
-    if (choice.complete && demand.is_exact()) || run.is_once_per_epoch() {
-        return Ok(keep);
-    }
-    let Some(level) = store.levels.first() else { return Ok(keep) };
-    let forecast = retention::forecast(run, sizes, level.capacity, level.footprint)?;
-    let threshold = threshold(keep.clone(), sizes, &demand, &forecast);
-    // Both are priced; where they cost the same, nothing is rewritten.
-    Ok(if threshold.origin_bytes < keep.origin_bytes { threshold } else { keep })
+    let (store, complete) = (store.clone(), choice.complete);
+    Ok(Keeping { keep, store, demand, complete })
 }
 
 /// The same plan with samples that come and go in the first level, and nothing in the others.

@@ -10,7 +10,7 @@ use foreread::Catalog;
 use foreread::types::SampleId;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyType};
 
 use crate::errors::Class;
 use crate::here::Here;
@@ -122,6 +122,11 @@ impl Sample {
         PyBytes::new(py, self.data.peek())
     }
 
+    /// To another process go the bytes alone, as bytes.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (Bound<'py, PyBytes>,)) {
+        (py.get_type::<PyBytes>(), (self.__bytes__(py),))
+    }
+
     fn __repr__(&self) -> String {
         let label = self.label_name().map_or_else(String::new, |label| format!(", label {label}"));
         format!("<foreread.Sample {}: {} bytes{label}>", self.id, self.__len__())
@@ -163,6 +168,11 @@ impl Field {
 
     fn __bytes__<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.data.peek())
+    }
+
+    /// To another process go the bytes alone, as bytes.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (Bound<'py, PyBytes>,)) {
+        (py.get_type::<PyBytes>(), (self.__bytes__(py),))
     }
 
     fn __repr__(&self) -> String {

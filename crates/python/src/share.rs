@@ -230,6 +230,11 @@ impl SharedSample {
         self.bytes().map(|bytes| PyBytes::new(py, bytes))
     }
 
+    /// To another process go the bytes alone, as bytes.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyType>, (Bound<'py, PyBytes>,))> {
+        Ok((py.get_type::<PyBytes>(), (self.__bytes__(py)?,)))
+    }
+
     fn __repr__(&self) -> PyResult<String> {
         Ok(format!("<foreread.SharedSample {}: {} bytes>", self.id, self.__len__()?))
     }

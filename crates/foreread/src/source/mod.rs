@@ -20,7 +20,7 @@ use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter};
 use foreread_loader::{Direct, OnError, RunReport, Source as From};
 use foreread_oracle::{Deal, Explicit, Phase, PhaseKind, Run, Schedule};
-use foreread_planner::{Cluster, LocalPlan, plan};
+use foreread_planner::{Cluster, LocalPlan, plan_to_keep};
 use foreread_tier::CacheTier;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 
@@ -202,7 +202,7 @@ impl Source {
         let sizes = [self.inner.catalog.sizes()];
         let all: Vec<Vec<u64>> = orders.iter().cloned().chain(goes_on.then_some(last)).collect();
         self.make_way(&all);
-        let planned = plan(&self.run(all)?, &sizes, &self.inner.cluster)?;
+        let planned = plan_to_keep(&self.run(all)?, &sizes, &self.inner.cluster)?;
         let run = self.run(orders)?;
         let runtime = self.inner.workers.handle();
         self.inner.lock().start(Some((run, LocalPlan::Alone(Arc::new(planned)), runtime)));

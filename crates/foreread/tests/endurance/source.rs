@@ -198,7 +198,8 @@ fn giving_up_what_was_asked_for_leaves_nothing_behind() {
 #[test]
 fn what_was_announced_is_kept_over_others_and_forgotten_when_it_never_comes_again() {
     let origin = origin(100);
-    let room = origin_bytes(&origin) / 2 + 50 * 320;
+    // Room for the longer half, with what is kept beside each.
+    let room = origin_bytes(&origin) / 2 + 50 * 400;
     let source = builder(&origin).memory(Memory::Bytes(room)).look_ahead(1 << 20).source().unwrap();
     let half = |first: u64| (first..100).step_by(2).collect::<Vec<_>>();
     let epoch = |ids: Vec<u64>| {
@@ -209,7 +210,7 @@ fn what_was_announced_is_kept_over_others_and_forgotten_when_it_never_comes_agai
     };
     assert_eq!((epoch(half(0)), epoch(half(0))), (50, 0));
     // Another half, and back: what was there first is still there.
-    assert!(epoch(half(1)) >= 45);
+    assert!(epoch(half(1)) >= 40);
     assert_eq!(epoch(half(0)), 0);
     // For good: in the end it has the memory.
     let read: Vec<u64> = (0..12).map(|_| epoch(half(1))).collect();

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-#: The most numbers that are looked at in an epoch: endless samplers have to end somewhere.
-MOST = 1 << 26
+#: The most numbers that are looked at in an epoch: endless samplers have to end somewhere, and the first batch waits for it.
+MOST = 1 << 21
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def known(loader: Any, dataset: Any, begun: bool, most: int) -> list[array[int]]
     with aside():
         mine = Copy(loader, dataset, begun)
         orders = [mine.epoch(0)]
-    if most < 2 or not orders[0]:
+    if most < 2 or not orders[0] or len(orders[0]) == MOST:
         return orders
     with aside(0x5EED_1):
         one = Copy(loader, dataset, begun)

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 import torch.utils.data
 
 from .._native import ShareClient, Source
@@ -24,6 +25,7 @@ class Engine:
         self._source: Source | None = source
         self._client: ShareClient | None = None
         self._pid = os.getpid()
+        self._last: Any = None
         # Before any worker is made, for a forked one must find it.
         self._address = source.share()
 
@@ -41,6 +43,21 @@ class Engine:
             self._client, self._source, self._pid = ShareClient(self._address), None, os.getpid()
         return self._client
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was ended, as far as this process knows."""
+        return self._last is not None
+
+    def stats(self) -> Any:
+        """What has been done so far, or in all."""
+        return self.source.stats() if self._last is None else self._last
+
+    def close(self) -> None:
+        """Ends it for all processes. Twice is no error."""
+        if self._last is None:
+            self._last = self.source.stats()
+            self.source.close()
+
     def get(self, number: int) -> Any:
         """A sample's bytes, as a buffer."""
         return self._way().get(number)
@@ -53,12 +70,14 @@ class Engine:
         return {"_address": self._address}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._source, self._client, self._pid = None, None, -1
+        self._source, self._client, self._pid, self._last = None, None, -1, None
         self._address = state["_address"]
 
 
 class Dataset(torch.utils.data.Dataset[Any]):
     """Samples of a directory, a bucket or shards by their number, in ImageFolder's order and with its classes.
+
+    Without a transform, bytes come as tensors of bytes.
 
     In a plain ``DataLoader`` nobody knows which sample comes next: each is read when it is asked for, and kept as far as
     memory and disk go. ``foreread.torch.wrap(loader)`` looks ahead.
@@ -89,7 +108,9 @@ class Dataset(torch.utils.data.Dataset[Any]):
         labels = [source.label(number) for number in range(self._length)] if self.classes else []
         #: The classes' numbers, by sample; empty where samples have none.
         self.targets = array("q", (-1 if label is None else label for label in labels))
-        self._decode = decoder(decode, source.path(0) if self._length else None)
+        self.decode = decoder(decode, source)
+        #: What its engine was made with.
+        self.settings = settings
         self.engine = Engine(source)
 
     def __len__(self) -> int:
@@ -111,9 +132,12 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
     def _item(self, index: int, sample: Any) -> Any:
         try:
-            item = self._decode(sample)
+            item = self.decode(sample)
             if self.transform is not None:
                 item = self.transform(item)
+            elif item is sample:
+                # Its memory is the engine's, and other processes cannot have it.
+                item = torch.frombuffer(bytearray(sample) or bytearray(1), dtype=torch.uint8)[: len(sample)]
             if not self.classes:
                 return item
             label: Any = self.targets[self._number(index)]
@@ -126,8 +150,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
     def stats(self) -> Any:
         """What has been delivered, and from where: see ``foreread.Stats``. In the process that made the dataset."""
-        return self.engine.source.stats()
+        return self.engine.stats()
 
     def close(self) -> None:
         """Ends the engine, for workers too."""
-        self.engine.source.close()
+        self.engine.close()

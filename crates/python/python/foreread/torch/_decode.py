@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from ..errors import ConfigError
 
 #: What torchvision's ImageFolder takes for images.
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+#: So many names tell whether a dataset is one of images.
+_LOOKED_AT = 100
 
 Decode = Callable[[Any], Any]
 
@@ -31,18 +35,26 @@ def raw(sample: Any) -> Any:
     return sample
 
 
-def decoder(decode: str | Decode | None, path: str | None) -> Decode:
-    """The function that `decode` names, for a dataset whose first sample lies at `path`."""
+def decoder(decode: str | Decode | None, samples: Any) -> Decode:
+    """The function that `decode` names, for the samples of a Loader or Source."""
     if callable(decode):
         return decode
     if decode in ("bytes", None):
         return raw
-    if decode == "image":
-        return _image()
-    if decode == "auto":
-        is_image = path is not None and path.lower().endswith(IMAGES)
-        return _image() if is_image else raw
-    raise ConfigError(f"decode is 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
+    if decode not in ("image", "auto"):
+        raise ConfigError(f"decode is 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
+    paths = (samples.path(number).lower() for number in range(samples.samples))
+    if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _LOOKED_AT)):
+        return raw
+    made = _image()
+    for number in range(samples.samples):
+        path = samples.path(number)
+        if not path.lower().endswith(IMAGES):
+            raise ConfigError(
+                f"{path} is no image, and ImageFolder would leave it out; so that the order is ImageFolder's, make a catalog of "
+                "images alone (foreread.index(..., exclude=...)) and give that, or say decode='bytes' or a function"
+            )
+    return made
 
 
 def _image() -> Decode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +13,15 @@ import torch
 from torch.utils.data import default_collate
 
 from .._native import Batch, Loader, Sample
-from ..errors import ConfigError, CorruptError
+from ..errors import ClosedError, ConfigError, CorruptError
 from ._decode import Decode, decoder, raw
 from ._threads import Pipeline
 
 #: As many epochs as anybody trains for; the run is planned for them, and ends when the loader is closed.
 _EPOCHS = 1_000_000
+
+#: What PyTorch's loader is told of its worker processes and their generators; there are none here.
+_PYTORCHS = ("persistent_workers", "timeout", "multiprocessing_context", "worker_init_fn", "generator", "in_order")
 
 #: Stands for a sample that could not be decoded and is to be left out.
 _BAD = object()
@@ -42,14 +46,15 @@ class DataLoader:
         source: a path or URL (``/data/train``, ``s3://bucket/train``), a catalog, a list of shards, or a dataset like
             torchvision's ImageFolder, whose root, transforms and classes are taken.
         batch_size: samples a batch, on this rank.
-        shuffle: PyTorch's shuffle; without it samples come in the catalog's order, which is ImageFolder's.
+        shuffle: ``DistributedSampler``'s, which is on unless it is turned off (``DataLoader``'s own is off); without it samples come in the catalog's order, which is ImageFolder's.
         seed: ``DistributedSampler``'s.
         drop_last: drops what does not fill a batch on every rank, as ``DistributedSampler`` and ``DataLoader`` do.
         transform, target_transform: as ImageFolder takes them: of the decoded sample, of the class's number.
         collate_fn: as in PyTorch; of a list of ``(item, label)``, or of items where there are no labels.
         decode: what ``transform`` gets: ``"image"`` (Pillow, RGB), ``"bytes"`` (a buffer, no copy), a function of a sample, or
             ``"auto"``: images where names end like images.
-        num_workers: threads that decode, transform and collate; 0 does it in the caller's. None: as many as there are cores.
+        num_workers: threads that decode and transform; 0, as in PyTorch the default, does it in the caller's. Transforms that draw
+            from the global generators draw otherwise on threads than PyTorch's workers do, and otherwise in each run.
         prefetch_factor: batches that are decoded ahead.
         pin_memory: collate into pinned memory, where there is CUDA.
         memory, disk, look_ahead, origin_limit, origin_parallelism, rank, world_size, together: as ``foreread.Loader``.
@@ -71,8 +76,8 @@ class DataLoader:
         target_transform: Callable[[Any], Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         decode: str | Decode | None = "auto",
-        num_workers: int | None = None,
-        prefetch_factor: int = 2,
+        num_workers: int = 0,
+        prefetch_factor: int | None = 2,
         pin_memory: bool = False,
         epochs: int | None = None,
         on_error: Literal["fail", "skip", "substitute"] = "fail",
@@ -83,7 +88,15 @@ class DataLoader:
         for name in ("sampler", "batch_sampler"):
             if settings.pop(name, None) is not None:
                 raise ConfigError(f"{name}: foreread draws the order itself; wrap(your_loader) keeps a sampler of yours")
+        for name in _PYTORCHS:
+            settings.pop(name, None)
+        if batch_size is None:
+            raise ConfigError("batch_size=None: samples come in batches; take them apart, or use foreread.Loader")
+        if settings.pop("validate", None) is not None:
+            raise ConfigError("validate: give the validation set a DataLoader of its own")
         source, taken = _of_dataset(source)
+        settings = taken.get("settings", {}) | settings
+        decode = taken["decode"] if decode == "auto" and "decode" in taken else decode
         transform = taken.get("transform") if transform is None else transform
         target_transform = taken.get("target_transform") if target_transform is None else target_transform
         rank, world_size = _ranks(rank, world_size)
@@ -93,6 +106,7 @@ class DataLoader:
             epochs=_EPOCHS if epochs is None else epochs,
             seed=seed,
             sampler="torch" if shuffle else "sequential",
+            deal="torch",
             drop_last=drop_last,
             rank=rank,
             world_size=world_size,
@@ -108,13 +122,12 @@ class DataLoader:
         self._transform = transform
         self._target_transform = target_transform
         self._labelled = bool(self._native.labels)
-        self._decode = decoder(decode, self._native.path(0) if self._native.samples else None)
+        self._decode = decoder(decode, self._native)
         self._on_error = on_error
         self._collate = default_collate if collate_fn is None else collate_fn
         self._pin = pin_memory and torch.cuda.is_available()
         self._plain = self._decode is raw and transform is None and target_transform is None
-        threads = (os.cpu_count() or 1) if num_workers is None else num_workers
-        self._pipeline: Pipeline[Batch, Any] = Pipeline(self._item, 0 if self._plain else threads, prefetch_factor)
+        self._pipeline: Pipeline[Batch, Any] = Pipeline(self._item, 0 if self._plain else num_workers, prefetch_factor or 2)
         self._state = json.loads(self._native.state())
         # Positions: the epoch, and how many samples of it all ranks together have consumed.
         #: What the engine gives next.
@@ -144,6 +157,7 @@ class DataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that is iterated next, as ``DistributedSampler.set_epoch``. Without it, the one after the last."""
+        epoch = operator.index(epoch)
         if epoch < 0:
             raise ConfigError(f"epochs are counted from 0, and {epoch} is below")
         self._said = epoch
@@ -175,9 +189,12 @@ class DataLoader:
 
         def take(next_batch: Callable[[], Batch | None]) -> Batch | None:
             nonlocal taken
-            if taken == batches or run != self._runs:
+            self._check(run)
+            if taken == batches:
                 return None
             if (batch := next_batch()) is not None:
+                if batch.phase != "train":
+                    raise ConfigError("a validation set is set (FOREREAD_VALIDATE, foreread.toml): give it a loader of its own")
                 taken += 1
                 at = consumed + taken * step
                 self._engine = (epoch, at) if taken < batches else (epoch + 1, 0)
@@ -185,13 +202,18 @@ class DataLoader:
 
         pairs = self._pipeline.run(lambda: take(self._wait), lambda: take(self._native.try_next))
         for _, items in pairs:
-            if run != self._runs:
-                return
+            self._check(run)
             given += 1
             collated = self._collated(items)
             self._position = (epoch, consumed + given * step) if given < batches else (epoch + 1, 0)
             if collated is not None:
                 yield collated
+        if given < batches:
+            raise ConfigError(f"there is no epoch {epoch}: the loader was made for fewer (epochs=), counted from 0")
+
+    def _check(self, run: int) -> None:
+        if run != self._runs:
+            raise ClosedError("a later iteration over this loader has ended this one: one epoch is read at a time")
 
     def _wait(self) -> Batch | None:
         return next(self._native, None)
@@ -259,9 +281,9 @@ class DataLoader:
             saved = json.loads(text)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError("this is no state of a foreread.torch.DataLoader") from error
+        self._native.jump(text)
         self._runs += 1
         self._pipeline.clear()
-        self._native.jump(text)
         self._engine = self._begin = self._position = (saved["epoch"], saved["consumed"])
         self._said = None
 
@@ -337,10 +359,15 @@ def _of_dataset(source: Any) -> tuple[Any, dict[str, Any]]:
     from ._dataset import Dataset
 
     if isinstance(source, Dataset):
-        return source.target, {"transform": source.transform, "target_transform": source.target_transform}
+        taken = {"transform": source.transform, "target_transform": source.target_transform}
+        return source.target, taken | {"decode": source.decode, "settings": source.settings}
     samples, root = getattr(source, "samples", None), getattr(source, "root", None)
     if not isinstance(samples, Sequence) or root is None:
         return source, {}
+    loader = getattr(source, "loader", None)
+    makes = type(source).__getitem__
+    if makes.__module__ != "torchvision.datasets.folder" or getattr(loader, "__name__", "") != "default_loader":
+        raise ConfigError(f"{type(source).__name__} makes its samples in a way of its own; wrap(your_loader) keeps that")
     root = os.path.abspath(os.fspath(root))
 
     def check(loader: Loader) -> None:

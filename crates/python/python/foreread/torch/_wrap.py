@@ -9,11 +9,13 @@ fails costs time, and nothing else.
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
 import operator
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,32 +59,79 @@ def _path(dataset: Any, index: int) -> str:
     )
 
 
-class _Served(torch.utils.data.Dataset[Any]):
-    """The user's dataset, with the files of its samples served."""
+def _mark(path: str) -> int:
+    """What tells that a path is the one that was looked up, in eight bytes, in every process."""
+    return int.from_bytes(hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
-    def __init__(self, dataset: Any, engine: Engine, numbers: array[int], paths: Callable[[int], str]) -> None:
+
+class _Served(torch.utils.data.Dataset[Any]):
+    """The user's dataset, with the files of its samples served. To whoever looks it is that dataset, for writing too."""
+
+    _OWN = frozenset({"_dataset", "_engine", "_numbers", "_marks", "_paths"})
+
+    def __init__(
+        self, dataset: Any, engine: Engine, numbers: array[int], marks: array[int], paths: Callable[[int], str]
+    ) -> None:
         self._dataset = dataset
         self._engine = engine
         self._numbers = numbers
+        self._marks = marks
         self._paths = paths
 
     def __len__(self) -> int:
         return len(self._dataset)
 
+    def _files(self, indices: Sequence[Any]) -> dict[str, Callable[[], Any]]:
+        """The files of samples, as far as they are those that were looked up: a dataset may have changed its mind since."""
+        files: dict[str, Callable[[], Any]] = {}
+        if self._engine.closed:
+            return files
+        for index in indices:
+            try:
+                at = operator.index(index)
+                number, path = self._numbers[at], self._paths(at)
+            except (TypeError, IndexError):
+                continue  # the dataset knows what it means
+            if number >= 0 and _mark(path) == self._marks[at]:
+                files[path] = partial(self._engine.get, number)
+        return files
+
     def __getitem__(self, index: Any) -> Any:
-        try:
-            number = self._numbers[operator.index(index)]
-        except (TypeError, IndexError):
-            number = -1  # the dataset knows what it means
-        if number < 0:
+        with Serving(self._files([index])):
             return self._dataset[index]
-        with Serving(self._paths(index), lambda: self._engine.get(number)):
-            return self._dataset[index]
+
+    @property
+    def __class__(self) -> Any:
+        return type(self._dataset)
+
+    @__class__.setter
+    def __class__(self, other: Any) -> None:
+        self._dataset.__class__ = other
+
+    def __reduce__(self) -> Any:
+        return type(self), (self._dataset, self._engine, self._numbers, self._marks, self._paths)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_dataset" not in vars(self):
             raise AttributeError(name)
         return getattr(self._dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._dataset, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._dataset, name)
+
+
+class _ServedMany(_Served):
+    """The same for a dataset that makes whole batches."""
+
+    def __getitems__(self, indices: Sequence[Any]) -> Any:
+        with Serving(self._files(indices)):
+            return self._dataset.__getitems__(indices)
 
 
 class _Paths:
@@ -100,6 +149,8 @@ class _Paths:
 
 class Wrapped:
     """A DataLoader whose files are read ahead; made by ``wrap``. Everything that it lacks, it takes from the loader."""
+
+    _OWN = frozenset({"_loader", "_engine", "_dataset", "_numbers", "_announced", "_epochs", "_unknown"})
 
     def __init__(self, loader: Any, engine: Engine, dataset: Any, numbers: array[int] | None) -> None:
         self._loader = loader
@@ -129,11 +180,25 @@ class Wrapped:
             raise AttributeError(name)
         return getattr(self._loader, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._loader, name, value)
+
+    @property
+    def __class__(self) -> Any:
+        return type(self._loader)
+
+    @__class__.setter
+    def __class__(self, other: Any) -> None:
+        self._loader.__class__ = other
+
     def _look_ahead(self) -> None:
         """Announces what the epoch that begins now will ask for, unless that was announced before."""
         begun = self._epochs > 0
         self._epochs += 1
-        if self._unknown:
+        if self._unknown or self._engine.closed:
             return
         try:
             if self._announced:
@@ -142,6 +207,7 @@ class Wrapped:
                     return
             most = max(1, min(_EPOCHS, _NUMBERS // max(1, len(self._loader.dataset))))
             orders = known(self._loader, self._dataset, begun, most)
+            self._engine.source.announce([self._ids(order) for order in orders], goes_on=True)
         except Exception as error:
             self._unknown = True
             _log.warning(
@@ -151,21 +217,23 @@ class Wrapped:
             )
             return
         self._announced = orders[1:]
-        self._engine.source.announce([self._ids(order) for order in orders], goes_on=True)
 
     def _ids(self, order: array[int]) -> Any:
-        if self._numbers is None or not order:
+        if self._numbers is None:
+            length = len(self._dataset)
+            return array("q", (index % length for index in order)) if order and min(order) < 0 else order
+        if not order:
             return order
         ids = torch.frombuffer(self._numbers, dtype=torch.int64)[torch.frombuffer(order, dtype=torch.int64)]
         return array("q", ids[ids >= 0].tolist())
 
     def stats(self) -> Any:
         """What has been delivered, from where, and what was waited for: see ``foreread.Stats``."""
-        return self._engine.source.stats()
+        return self._engine.stats()
 
     def close(self) -> None:
-        """Ends reading ahead. The loader goes on without."""
-        self._engine.source.close()
+        """Ends reading ahead. The loader goes on without, where it has files of its own."""
+        self._engine.close()
 
     def __enter__(self) -> Wrapped:
         return self
@@ -202,7 +270,11 @@ def wrap(
         look_ahead = _LOOK_AHEAD
     source = Source(where, look_ahead=look_ahead, **settings)
     known_paths = _Paths(dataset, paths)
-    numbers = array("q", (_number(source, where, known_paths(index)) for index in range(len(dataset))))
+    numbers, marks = array("q"), array("Q")
+    for index in range(len(dataset)):
+        path = known_paths(index)
+        numbers.append(_number(source, where, path))
+        marks.append(_mark(path))
     missing = sum(number < 0 for number in numbers)
     if missing == len(numbers):
         source.close()
@@ -213,7 +285,8 @@ def wrap(
     served = copy.copy(loader)
     # DataLoader refuses a plain assignment, for a loader whose iteration has begun; this one's has not.
     object.__setattr__(served, "_iterator", None)
-    object.__setattr__(served, "dataset", _Served(dataset, engine, numbers, known_paths))
+    kind = _ServedMany if hasattr(dataset, "__getitems__") else _Served
+    object.__setattr__(served, "dataset", kind(dataset, engine, numbers, marks, known_paths))
     return Wrapped(served, engine, dataset, numbers)
 
 

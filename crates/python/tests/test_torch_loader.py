@@ -194,3 +194,65 @@ def test_a_dataset_of_ours_may_be_given(images: Path, folder: Any) -> None:
     with DataLoader(dataset, 8) as ours:
         assert_same(batches(ours), batches(theirs))
     dataset.close()
+
+
+def test_a_validation_set_is_no_part_of_training(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(foreread.ConfigError, match="validate"):
+        DataLoader(images, 8, validate=images)
+    monkeypatch.setenv("FOREREAD_VALIDATE", str(images))
+    with DataLoader(images, 8, transform=to_tensor) as loader:
+        with pytest.raises(foreread.ConfigError, match="FOREREAD_VALIDATE"):
+            for _ in range(2):
+                list(loader)
+
+
+def test_a_folder_that_reads_in_its_own_way_is_not_taken_for_another(images: Path, folder: Any) -> None:
+    class Own(type(folder)):  # type: ignore[misc]
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index)
+
+    for data in (Own(str(images)), type(folder)(str(images), loader=len)):
+        with pytest.raises(foreread.ConfigError, match="wrap"):
+            DataLoader(data, 8)
+    ours = Dataset(images, decode="bytes", transform=len, memory="1MiB")
+    with DataLoader(ours, 8) as loader:
+        assert sum(len(x) for x, _ in loader) == SAMPLES
+    ours.close()
+
+
+def test_an_epoch_that_there_is_not_is_said(images: Path) -> None:
+    with DataLoader(images, 8, transform=to_tensor, epochs=2) as loader:
+        for _ in range(2):
+            assert sum(1 for _ in loader) == 13
+        with pytest.raises(foreread.ConfigError, match="there is no epoch 2"):
+            list(loader)
+
+
+def test_files_that_are_no_images_are_named(tmp_path: Path, images: Path) -> None:
+    import shutil
+
+    root = shutil.copytree(images, tmp_path / "mixed")
+    (root / "class0" / "labels.csv").write_text("a,b")
+    with pytest.raises(foreread.ConfigError, match=r"class0/labels\.csv is no image"):
+        DataLoader(root, 8)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_raw_samples_reach_the_trainer_from_workers_too(images: Path, workers: int) -> None:
+    data = Dataset(images, decode="bytes")
+    loader = Plain(data, 2, num_workers=workers, collate_fn=list)
+    sizes = [len(x) for batch in loader for x, _ in batch]
+    assert sizes == [path.stat().st_size for path in sorted(images.rglob("*.png"))]
+    data.transform = lambda sample: sample
+    assert [len(x) for batch in loader for x, _ in batch] == sizes
+    data.close()
+
+
+def test_random_transforms_are_repeated_by_the_seed(images: Path) -> None:
+    def run() -> list[Any]:
+        torch.manual_seed(0)
+        with DataLoader(images, 16, transform=lambda image: torch.rand(2)) as loader:
+            return [(x, torch.rand(1)) for x, _ in loader]
+
+    for (x, drawn), (other_x, other) in zip(run(), run(), strict=True):
+        assert torch.equal(x, other_x) and torch.equal(drawn, other)

@@ -222,3 +222,87 @@ def test_a_dataset_of_ours_in_a_loader_of_yours(images: Path, folder: Any, worke
     with wrap(make(data)) as ours:
         for mine, other in zip(epochs(ours, 2), theirs, strict=True):
             assert_same(mine, other)
+
+
+def test_samples_that_the_dataset_moves_are_read_where_they_are(folder: Any) -> None:
+    """Another file's bytes under a new path and label would be the worst of all."""
+    data = Subset(folder, list(range(40)))
+    with wrap(DataLoader(data, 8), root=folder.root) as ours:
+        batches(ours)
+        data.indices = list(range(40, 80))
+        assert_same(batches(ours), batches(DataLoader(Subset(folder, range(40, 80)), 8)))
+        random.shuffle(folder.samples)
+        assert_same(batches(ours), batches(DataLoader(Subset(folder, range(40, 80)), 8)))
+
+
+def test_what_is_set_on_dataset_and_loader_is_set_on_yours(folder: Any) -> None:
+    with wrap(DataLoader(folder, 8)) as ours:
+        assert isinstance(ours, DataLoader) and isinstance(ours.dataset, type(folder))
+        ours.dataset.transform = lambda image: to_tensor(image)[:, :4]
+        assert next(iter(ours))[0].shape == (8, 3, 4, 16)
+        ours.collate_fn = len
+        assert next(iter(ours)) == 8
+
+
+def test_a_dataset_that_makes_batches_makes_them(images: Path) -> None:
+    class Batched(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.samples = [(str(path), 0) for path in sorted(images.rglob("*.png"))]
+
+        def __len__(self) -> int:
+            return len(self.samples)
+
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            found = []
+            for index in indices:
+                with open(self.samples[index][0], "rb") as file:
+                    found.append(len(file.read()))
+            return found
+
+        def __getitem__(self, index: int) -> int:
+            return self.__getitems__([index])[0]
+
+    data = Batched()
+    with wrap(DataLoader(data, 8), root=images, memory="16MiB") as ours:
+        assert [x.tolist() for x in ours] == [x.tolist() for x in DataLoader(data, 8)]
+
+
+def test_whoever_wants_a_descriptor_gets_the_files(folder: Any) -> None:
+    import numpy
+
+    class Raw(type(folder)):  # type: ignore[misc]
+        def __getitem__(self, index: int) -> int:
+            return int(numpy.fromfile(self.samples[index][0], numpy.uint8).sum())
+
+    data = Raw(folder.root)
+    with wrap(DataLoader(data, 8)) as ours:
+        assert [x.tolist() for x in ours] == [x.tolist() for x in DataLoader(data, 8)]
+
+
+def test_a_sampler_without_an_end_gives_its_first_batch(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(Sampler[int]):
+        def __init__(self) -> None:
+            self.drawn = 0
+
+        def __iter__(self) -> Iterator[int]:
+            while True:
+                yield from range(SAMPLES)
+
+        def __len__(self) -> int:
+            return 1 << 30
+
+    monkeypatch.setattr(foreread.torch._ahead, "MOST", 5 * SAMPLES)
+    with wrap(DataLoader(folder, 8, sampler=Endless())) as ours:
+        for step, _ in enumerate(ours):
+            if step == 100:
+                break
+
+
+def test_after_close_the_loader_goes_on(folder: Any) -> None:
+    theirs = batches(DataLoader(folder, 8))
+    ours = wrap(DataLoader(folder, 8))
+    assert_same(batches(ours), theirs)
+    ours.close()
+    ours.close()
+    assert_same(batches(ours), theirs)
+    assert ours.stats().samples == SAMPLES

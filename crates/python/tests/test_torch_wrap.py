@@ -306,3 +306,13 @@ def test_after_close_the_loader_goes_on(folder: Any) -> None:
     ours.close()
     assert_same(batches(ours), theirs)
     assert ours.stats().samples == SAMPLES
+
+
+def test_a_part_of_a_dataset_of_ours_is_seen_through(images: Path, folder: Any) -> None:
+    data = Dataset(images, transform=to_tensor)
+    part = Subset(Subset(data, range(100, 0, -2)), range(5, 45))
+    theirs = batches(DataLoader(Subset(Subset(folder, range(100, 0, -2)), range(5, 45)), 8))
+    with wrap(DataLoader(part, 8)) as ours:
+        assert_same(batches(ours), theirs)
+        report = data.engine.source.report()
+        assert sum(epoch["samples"] for epoch in report["epochs"]) == 40

@@ -262,8 +262,8 @@ def wrap(
     dataset = loader.dataset
     if isinstance(dataset, IterableDataset):
         raise ConfigError("an IterableDataset has no order to look ahead in; give foreread.torch.DataLoader its data")
-    if isinstance(dataset, Dataset):
-        return Wrapped(loader, dataset.engine, dataset, None)
+    if (ours := _ours(dataset)) is not None:
+        return Wrapped(loader, ours[0].engine, dataset, ours[1])
     root = root if root is not None else _root(dataset)
     where = os.path.abspath(os.fspath(root))
     if look_ahead is None:
@@ -288,6 +288,16 @@ def wrap(
     kind = _ServedMany if hasattr(dataset, "__getitems__") else _Served
     object.__setattr__(served, "dataset", kind(dataset, engine, numbers, marks, known_paths))
     return Wrapped(served, engine, dataset, numbers)
+
+
+def _ours(dataset: Any) -> tuple[Dataset, array[int] | None] | None:
+    """The Dataset of foreread's that a dataset is, or is a part of, with its samples' numbers there."""
+    if isinstance(dataset, Dataset):
+        return dataset, None
+    if isinstance(dataset, Subset) and (inner := _ours(dataset.dataset)) is not None:
+        ours, numbers = inner
+        return ours, array("q", (index if numbers is None else numbers[index] for index in dataset.indices))
+    return None
 
 
 def _root(dataset: Any) -> Any:

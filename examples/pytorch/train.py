@@ -48,7 +48,7 @@ def own(options: argparse.Namespace, rank: int, world: int) -> Any:
         shuffle=True,
         seed=options.seed,
         transform=TRANSFORM,
-        num_workers=options.workers or None,
+        num_workers=options.workers,
         epochs=options.epochs,
         memory=options.memory,
         disk=options.disk,

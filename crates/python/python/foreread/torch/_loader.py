@@ -90,6 +90,8 @@ class DataLoader:
                 raise ConfigError(f"{name}: foreread draws the order itself; wrap(your_loader) keeps a sampler of yours")
         for name in _PYTORCHS:
             settings.pop(name, None)
+        if num_workers < 0:
+            raise ConfigError(f"num_workers={num_workers}: a number of threads, at least 0")
         if batch_size is None:
             raise ConfigError("batch_size=None: samples come in batches; take them apart, or use foreread.Loader")
         if settings.pop("validate", None) is not None:

@@ -243,22 +243,23 @@ async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
 /// not wait for, nor before.
 #[tokio::test(start_paused = true)]
 async fn others_are_hurried_while_a_trainer_waits_for_them() {
-    let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING, Ownership::FirstReader);
-    let mut loaders = job.all();
-    *job.board.slow.lock().unwrap() = Duration::from_millis(900);
-    // The first epoch reads what it owns; the second asks.
-    let (ahead, mut steps) = (loaders[0].run().passes().next().unwrap().batches, 0);
-    while steps < ahead {
-        next(&mut loaders[0]).await.unwrap().unwrap();
-        next(&mut loaders[1]).await.unwrap().unwrap();
-        steps += 1;
-    }
-    assert_eq!(*job.board.hurried.lock().unwrap(), [], "nobody has waited for a second");
-    *job.board.slow.lock().unwrap() = Duration::from_millis(1850);
-    while let Some(batch) = next(&mut loaders[0]).await {
-        batch.unwrap();
-    }
-    let hurried = job.board.hurried.lock().unwrap().clone();
+    // One slowness a run: what is asked far ahead goes out at any time in the first epoch.
+    let after = async |slow: u64| {
+        let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING, Ownership::FirstReader);
+        *job.board.slow.lock().unwrap() = Duration::from_millis(slow);
+        let mut loaders = job.all();
+        // The first epoch reads what it owns; the second asks.
+        for _ in 0..loaders[0].run().passes().next().unwrap().batches {
+            next(&mut loaders[0]).await.unwrap().unwrap();
+            next(&mut loaders[1]).await.unwrap().unwrap();
+        }
+        while let Some(batch) = next(&mut loaders[0]).await {
+            batch.unwrap();
+        }
+        job.board.hurried.lock().unwrap().clone()
+    };
+    assert_eq!(after(900).await, [], "nobody has waited for a second");
+    let hurried = after(1850).await;
     assert!(!hurried.is_empty());
     assert!(hurried.iter().all(|(rank, ..)| *rank == Rank(0)), "{hurried:?}");
     let batches: std::collections::BTreeSet<u64> = hurried.iter().map(|(_, due, _)| due.0 / 8).collect();

@@ -16,6 +16,9 @@ use futures::{Stream, StreamExt};
 
 use crate::blocks::BlockId;
 
+/// Why a read fails that a tier's stream ended without.
+const UNANSWERED: &str = "the tier ended without an answer";
+
 /// One read that is under way: of one sample, or of a block that begins with it.
 #[derive(Debug)]
 pub(crate) struct Pending {
@@ -63,6 +66,14 @@ pub(crate) struct Answers {
     ended: String,
 }
 
+/// Reads one sample by itself, and waits for it.
+pub(crate) async fn answer_of(tier: &(impl Tier + ?Sized), request: ReadRequest) -> Result<Bytes, TierError> {
+    match tier.read(vec![request]).next().await {
+        Some(completion) => completion.result,
+        None => Err(TierError::new(ErrorKind::Closed, tier.name()).with_detail(UNANSWERED)),
+    }
+}
+
 /// How one read ended.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -82,7 +93,7 @@ impl Answers {
             tier: tier.name().to_owned(),
             completions: None,
             pending: pending.into_iter().map(Some).collect(),
-            ended: "the tier ended without an answer".to_owned(),
+            ended: UNANSWERED.to_owned(),
         };
         match catch_unwind(AssertUnwindSafe(|| tier.read(requests))) {
             Ok(completions) => answers.completions = Some(completions),

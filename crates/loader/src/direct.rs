@@ -6,14 +6,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{
-    CacheTier, Completion, Completions, ErrorKind, Lookup, ReadRequest, Sample, Span, TierError,
-};
+use foreread_tier::{CacheTier, ErrorKind, Lookup, ReadRequest, Sample, Span, TierError};
 use foreread_types::{SampleKey, Tick};
-use futures::StreamExt;
 
+use crate::answers::answer_of;
 use crate::driver::{Dataset, not_kept};
 use crate::report::Source;
+use crate::serving::fetch;
 
 /// Reads single samples; cheap to clone.
 #[derive(Clone, Debug)]
@@ -49,13 +48,10 @@ impl Direct {
             match cache.lookup(key) {
                 Lookup::Ready(sample) => return Ok((sample, *source)),
                 Lookup::Absent => {}
-                Lookup::Stored => match first(cache.read(vec![request.clone()]), cache.name()).await {
+                Lookup::Stored => match fetch(&**cache, request.clone()).await {
                     Ok(bytes) => return Ok((Sample::uncharged(bytes), *source)),
-                    // What a cache cannot give it is told to forget; the origin has it.
-                    Err(error) => {
-                        not_kept(&**cache, key, &error);
-                        cache.remove(vec![key]).await;
-                    }
+                    // The origin has it.
+                    Err(error) => not_kept(&**cache, key, &error),
                 },
             }
         }
@@ -66,7 +62,7 @@ impl Direct {
         let bytes = match request.len() {
             // Nothing lies between two bytes of an object, and nobody is asked for it.
             0 if matches!(request.span, Span::Range(_)) => Bytes::new(),
-            _ => first(of.origin.read(vec![request]), of.origin.name()).await.map_err(name)?,
+            _ => answer_of(&*of.origin, request).await.map_err(name)?,
         };
         let bytes = of.checked(key, bytes).map_err(name)?;
         let kept = if keep { self.keep(key, &bytes).await } else { None };
@@ -86,12 +82,5 @@ impl Direct {
             }
         }
         None
-    }
-}
-
-async fn first(mut answers: Completions, tier: &str) -> Result<Bytes, TierError> {
-    match answers.next().await {
-        Some(Completion { result, .. }) => result,
-        None => Err(TierError::new(ErrorKind::Closed, tier).with_detail("the tier ended without an answer")),
     }
 }

@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::answers::answer_of;
 use crate::keeper::{Begun, Keeper, Landing, landed};
 
 /// Budgets are counted in KiB, because a semaphore counts in 32 bits.
@@ -111,9 +112,7 @@ async fn read_one(keeper: &Arc<Keeper>, request: ReadRequest) -> Landing {
         Begun::Join(landing) => landed(landing.await),
         Begun::Mine(ticket) => {
             let of = keeper.datasets.get(key.dataset.0 as usize).ok_or_else(|| absent(key))?;
-            let came = of.origin.read(vec![request]).next().await;
-            let gone = || Err(TierError::new(ErrorKind::Closed, of.origin.name()));
-            ticket.land(came.map_or_else(gone, |completion| completion.result))
+            ticket.land(answer_of(&*of.origin, request).await)
         }
     }
 }
@@ -187,11 +186,9 @@ impl Serve for Serving {
 
 /// Reads a sample from a cache. What the cache cannot give it is told to forget, and the asker reads it: at its next use
 /// here it comes from the origin.
-async fn fetch(cache: &dyn CacheTier, request: ReadRequest) -> Landing {
+pub(crate) async fn fetch(cache: &dyn CacheTier, request: ReadRequest) -> Landing {
     let key = request.key;
-    let came = cache.read(vec![request]).next().await;
-    let came = came
-        .map_or_else(|| Err(TierError::new(ErrorKind::Closed, cache.name())), |completion| completion.result);
+    let came = answer_of(cache, request).await;
     if came.is_err() {
         cache.remove(vec![key]).await;
     }

@@ -43,6 +43,12 @@ impl Catalog {
     }
 }
 
+/// A sample's path, as Python gets it.
+pub(crate) fn path_of(catalog: &foreread::Catalog, id: SampleId) -> PyResult<String> {
+    let path = catalog.path(id);
+    path.map(|path| path.into_owned()).map_err(|error| errors::raised(&error.into()))
+}
+
 impl From<foreread::Catalog> for Catalog {
     fn from(catalog: foreread::Catalog) -> Self {
         Self { catalog: Here::new(catalog) }
@@ -86,8 +92,7 @@ impl Catalog {
 
     /// A sample's path below the base URL; of a packed one its shard, and behind a slash its name there.
     fn path(&self, index: isize) -> PyResult<String> {
-        let path = self.catalog().path(self.id(index)?);
-        path.map(|path| path.into_owned()).map_err(|error| errors::raised(&error.into()))
+        path_of(self.catalog(), self.id(index)?)
     }
 
     /// A sample's length in bytes.

@@ -19,7 +19,7 @@ use crate::waiting::Interrupted;
 pub(crate) const HASTE: Duration = Duration::from_secs(5);
 
 /// How long a rank that is done answers others that are not.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
+pub(crate) const FAREWELL: Duration = Loader::FAREWELL;
 
 /// What has threads, and must end before the interpreter does.
 pub(crate) trait Live: Send + Sync {

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::batch::Batch;
-use crate::catalog::Catalog as Listed;
+use crate::catalog::{Catalog as Listed, path_of};
 use crate::engine::{Engine, FAREWELL, HASTE, Live};
 use crate::errors::{self, Class};
 use crate::here::Here;
@@ -322,8 +322,7 @@ impl Loader {
     /// A sample's path below the dataset's URL.
     fn path(&self, id: u64) -> PyResult<String> {
         let catalog = self.facts.catalog.peek();
-        let path = catalog.path(known(catalog, id)?);
-        path.map(|path| path.into_owned()).map_err(|error| errors::raised(&error.into()))
+        path_of(catalog, known(catalog, id)?)
     }
 
     /// The number of a sample's class; None where it has none.

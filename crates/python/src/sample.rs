@@ -12,6 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
 
+use crate::catalog::path_of;
 use crate::errors::Class;
 use crate::here::Here;
 
@@ -96,8 +97,7 @@ impl Sample {
     /// Its path below the dataset's URL; of a packed one its shard, and behind a slash its name there.
     #[getter]
     fn path(&self) -> PyResult<String> {
-        let path = self.catalog().path(self.id);
-        path.map(|path| path.into_owned()).map_err(|error| crate::errors::raised(&error.into()))
+        path_of(self.catalog(), self.id)
     }
 
     /// The names of a WebDataset sample's parts, in their order; none of any other.

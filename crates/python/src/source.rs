@@ -11,6 +11,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use crate::catalog::path_of;
 use crate::engine::{self, Live};
 use crate::errors::{self, Class};
 use crate::here::Here;
@@ -157,8 +158,7 @@ impl Source {
 
     /// A sample's path below the dataset's URL.
     fn path(&self, id: u64) -> PyResult<String> {
-        let path = self.catalog().path(known(self.catalog(), id)?);
-        path.map(|path| path.into_owned()).map_err(|error| errors::raised(&error.into()))
+        path_of(self.catalog(), known(self.catalog(), id)?)
     }
 
     /// The number of a sample's class; None where it has none.

@@ -29,25 +29,14 @@ pub struct Asked {
     reading: usize,
     tell: Sender<Came>,
     told: Receiver<Came>,
-    mean: u64,
 }
 
 impl Asked {
     pub(super) fn new(inner: Arc<Inner>, ids: &[u64]) -> Self {
         let (tell, told) = channel();
-        let sizes = inner.catalog.sizes();
-        let mean = (sizes.total() / sizes.len().max(1)).max(1);
         let waiting = ids.iter().copied().enumerate().collect();
-        let mut asked = Self {
-            inner,
-            waiting,
-            here: VecDeque::new(),
-            reads: JoinSet::new(),
-            reading: 0,
-            tell,
-            told,
-            mean,
-        };
+        let mut asked =
+            Self { inner, waiting, here: VecDeque::new(), reads: JoinSet::new(), reading: 0, tell, told };
         let unforeseen = asked.sort(&mut asked.inner.clone().lock());
         asked.read(unforeseen);
         asked
@@ -102,7 +91,7 @@ impl Asked {
     /// Takes what is there of what is waited for; returns what the engine will not bring.
     fn sort(&mut self, state: &mut State) -> Vec<(usize, u64)> {
         let mut unforeseen = Vec::new();
-        let (here, mean) = (&mut self.here, self.mean);
+        let (here, mean) = (&mut self.here, self.inner.mean());
         self.waiting.retain(|&(at, id)| match state.due(id, mean) {
             Due::Soon => true,
             Due::Here(bytes) => {

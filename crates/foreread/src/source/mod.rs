@@ -266,13 +266,12 @@ impl Source {
 
     fn run(&self, orders: Vec<Vec<u64>>) -> Result<Run> {
         let sizes = self.inner.catalog.sizes();
-        let mean = (sizes.total() / sizes.len().max(1)).max(1);
         let epochs = orders.len() as u64;
         let train = Phase {
             kind: PhaseKind::Train,
             dataset: DATASET,
             sampler: Arc::new(Explicit::new(sizes.len(), orders)?),
-            batch_size: Some((HANDFUL.min(self.inner.look_ahead / PART) / mean).clamp(1, MOST)),
+            batch_size: Some((HANDFUL.min(self.inner.look_ahead / PART) / self.inner.mean()).clamp(1, MOST)),
             drop_last: false,
         };
         Ok(Run::new(Arc::new(Schedule::new(epochs, vec![train])?), Deal::Torch, 1, Rank(0))?)
@@ -313,6 +312,11 @@ impl Inner {
     /// No change is left half made by a panic: each is a few assignments.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long a sample is on average, in bytes; at least 1.
+    fn mean(&self) -> u64 {
+        (self.catalog.total_bytes() / self.catalog.len().max(1)).max(1)
     }
 
     /// Waits at most `timeout` for the engine's next batch, if nobody else does; else for whoever does.

@@ -107,8 +107,7 @@ impl Desk {
     }
 
     fn sort(&self, state: &mut State, asks: Vec<Ask>) -> Sorted {
-        let sizes = self.source.inner.catalog.sizes();
-        let mean = (sizes.total() / sizes.len().max(1)).max(1);
+        let mean = self.source.inner.mean();
         let mut sorted = Sorted::default();
         for ask in asks {
             match state.due(ask.id().0, mean) {

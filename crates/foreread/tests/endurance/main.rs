@@ -9,4 +9,5 @@ mod resume;
 mod rig;
 #[cfg(target_os = "linux")]
 mod shared;
+mod small;
 mod source;

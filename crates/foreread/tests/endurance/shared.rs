@@ -1,23 +1,12 @@
 //! A source that other processes ask: they get what askers in this process get. (What processes do to each other is tested
 //! in `crates/share`; here workers are threads with connections of their own.)
 
-use std::sync::Arc;
-
 use foreread::share::{Client, Server, Settings, ShareErrorKind};
 use foreread::types::SampleId;
-use foreread::{Builder, Loader, Memory, Source};
+use foreread::{Memory, Source};
 use foreread_tier_testing::{Draw, FakeOrigin};
 
-use crate::rig::Fakes;
-
-fn origin(samples: u64) -> FakeOrigin {
-    FakeOrigin::new((0..samples).map(|id| (format!("{:02}/{id:04}", id / 10), 500 + id * 37 % 400)))
-}
-
-fn builder(origin: &FakeOrigin) -> Builder {
-    let fakes = Fakes::default().with("fake://train", Arc::new(origin.clone()));
-    Loader::builder("fake://train").registry(fakes.registry())
-}
+use crate::small::{builder, origin, shuffled};
 
 fn share(source: &Source) -> Server {
     source.share(Settings::default().with_shared_bytes(1 << 20)).unwrap()
@@ -34,14 +23,6 @@ fn get(client: &Client, origin: &FakeOrigin, ids: &[u64]) {
     for (held, &id) in got.iter().zip(ids) {
         assert_eq!(held.as_ref().unwrap().as_ref(), origin.expected(SampleId(id)), "sample {id}");
     }
-}
-
-fn shuffled(draw: &mut Draw, samples: u64) -> Vec<u64> {
-    let mut ids: Vec<u64> = (0..samples).collect();
-    for at in (1..ids.len()).rev() {
-        ids.swap(at, draw.below(at as u64 + 1) as usize);
-    }
-    ids
 }
 
 /// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or sample by sample.

@@ -1,26 +1,16 @@
 //! Samples by id: whatever was announced and whoever asks, what comes is right, and comes.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread::types::SampleId;
-use foreread::{Builder, Loader, Memory, Source};
+use foreread::{Memory, Source};
 use foreread_tier_testing::{Draw, FakeOrigin};
 
-use crate::rig::Fakes;
+use crate::small::{builder, origin, shuffled};
 
 /// Longer than anything here takes; a test that gets there hangs.
 const FOREVER: Duration = Duration::from_secs(60);
-
-fn origin(samples: u64) -> FakeOrigin {
-    FakeOrigin::new((0..samples).map(|id| (format!("{:02}/{id:04}", id / 10), 500 + id * 37 % 400)))
-}
-
-fn builder(origin: &FakeOrigin) -> Builder {
-    let fakes = Fakes::default().with("fake://train", Arc::new(origin.clone()));
-    Loader::builder("fake://train").registry(fakes.registry())
-}
 
 /// Asks for samples and checks that each comes, once, with its bytes.
 #[track_caller]
@@ -40,14 +30,6 @@ fn get(source: &Source, origin: &FakeOrigin, ids: &[u64]) {
 fn direct(source: &Source) -> u64 {
     let direct = source.report().direct.unwrap();
     [direct.origin, direct.memory].iter().map(|count| count.samples.unwrap_or(0)).sum()
-}
-
-fn shuffled(draw: &mut Draw, samples: u64) -> Vec<u64> {
-    let mut ids: Vec<u64> = (0..samples).collect();
-    for at in (1..ids.len()).rev() {
-        ids.swap(at, draw.below(at as u64 + 1) as usize);
-    }
-    ids
 }
 
 #[test]

@@ -34,9 +34,6 @@ _log = logging.getLogger("foreread.torch")
 _EPOCHS = 8
 _NUMBERS = 1 << 21
 
-#: What is read ahead at least, in bytes.
-_LOOK_AHEAD = 256 << 20
-
 
 def _path(dataset: Any, index: int) -> str:
     """The file of a dataset's sample, for datasets like ImageFolder and subsets and concatenations of them."""
@@ -247,7 +244,7 @@ def wrap(
     root: str | os.PathLike[str] | None = None,
     *,
     paths: Sequence[Any] | Callable[[int], Any] | None = None,
-    look_ahead: int | str | None = None,
+    look_ahead: int | str = "256MiB",
     **settings: Any,
 ) -> Wrapped:
     """A loader like `loader` whose files are read ahead and kept by foreread.
@@ -256,7 +253,7 @@ def wrap(
         loader: a ``DataLoader`` over a dataset like ImageFolder, or over a ``foreread.torch.Dataset``.
         root: the directory that all its files lie in; the dataset's own ``root``, if it has one.
         paths: the files of a dataset that does not say: a list of paths, or a function of an index.
-        look_ahead: how far reads run ahead, in bytes; as much as the loader's workers have under way, and 256 MiB at least.
+        look_ahead: how far reads run ahead, in bytes; twice what the loader's workers have under way should fit.
         settings: memory, disk, origin_limit, origin_parallelism: as ``foreread.Loader``.
     """
     dataset = loader.dataset
@@ -266,8 +263,6 @@ def wrap(
         return Wrapped(loader, ours[0].engine, dataset, ours[1])
     root = root if root is not None else _root(dataset)
     where = os.path.abspath(os.fspath(root))
-    if look_ahead is None:
-        look_ahead = _LOOK_AHEAD
     source = Source(where, look_ahead=look_ahead, **settings)
     known_paths = _Paths(dataset, paths)
     numbers, marks = array("q"), array("Q")

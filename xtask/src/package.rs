@@ -44,6 +44,8 @@ pub struct Soak {
     /// Features that its wheel has beside its own, and where that is built.
     features: &'static [&'static str],
     wheels: &'static str,
+    /// Whether its tests are told to take long.
+    long: bool,
     /// What pytest is told to run.
     tests: &'static [&'static str],
 }
@@ -55,6 +57,7 @@ pub const SOAKS: &[Soak] = &[
         environment: python::DIRECTORY,
         features: &[],
         wheels: "wheels",
+        long: true,
         tests: &[
             "-s",
             "tests/test_torch_workers.py::test_starting_and_ending_leaves_nothing",
@@ -66,6 +69,7 @@ pub const SOAKS: &[Soak] = &[
         environment: DIRECTORY,
         features: &[],
         wheels: "wheels",
+        long: false,
         tests: &[
             "tests/test_documents.py",
             "tests/test_frameworks.py",
@@ -80,12 +84,13 @@ pub const SOAKS: &[Soak] = &[
         environment: python::DIRECTORY,
         features: &["opendal"],
         wheels: "wheels-opendal",
+        long: false,
         tests: &["tests/opendal_wheel.py"],
     },
 ];
 
 impl Soak {
-    /// Builds the wheel, installs it and runs the tests, which are told that it may take long (`variable`).
+    /// Builds the wheel, installs it and runs the tests; `variable` has them take long.
     pub fn run(&self, of: &Run<'_>, variable: &str, results: &mut Results) -> Result<Outcome> {
         let missing = || {
             let mut needs = NEEDS.iter().filter(|need| match need.source {
@@ -110,7 +115,7 @@ impl Soak {
             return Ok(Outcome::Ran(false));
         }
         let mut tests = python::tests(of, self.environment);
-        tests.args(self.tests).env(variable, "1");
+        tests.args(self.tests).env_remove(variable).envs(self.long.then_some((variable, "1")));
         Ok(Outcome::Ran(run_tests(&mut tests, results, &mut std::io::stdout().lock())?))
     }
 }

@@ -18,12 +18,20 @@ class _Quiet(SimpleHTTPRequestHandler):
         pass
 
 
+class _Server(ThreadingHTTPServer):
+    #: Each read is a connection to it, and many are made at once.
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Whoever ends in the middle of reading ahead wants no more."""
+
+
 def test_a_web_server_is_read(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = sorted(str(path.relative_to(directory)) for path in directory.rglob("*.bin"))
     listed = tmp_path / "paths.txt"
     listed.write_text("".join(f"{path}\n" for path in paths))
     monkeypatch.setenv("FOREREAD_HTTP_LIST", str(listed))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(directory)))
+    server = _Server(("127.0.0.1", 0), partial(_Quiet, directory=str(directory)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -34,7 +42,7 @@ def test_a_web_server_is_read(directory: Path, tmp_path: Path, monkeypatch: pyte
             seen = [sample.id for batch in loader for sample in batch if bytes(sample) == content(sample.id)]
             report = loader.report()
         assert sorted(seen) == sorted([*range(100), *range(100)])
-        assert report["origin_requests"] == 100
+        assert report["origin_requests"] - report["retried"] - report["hedged"] == 100
         (directory / paths[7]).unlink()
         with pytest.raises(foreread.NotFoundError, match=paths[7].replace(".", r"\.")):
             list(foreread.Loader(catalog, batch_size=8, epochs=1))

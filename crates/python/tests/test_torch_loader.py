@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +257,28 @@ def test_random_transforms_are_repeated_by_the_seed(images: Path) -> None:
 
     for (x, drawn), (other_x, other) in zip(run(), run(), strict=True):
         assert torch.equal(x, other_x) and torch.equal(drawn, other)
+
+
+def test_an_iterator_that_nobody_uses_begins_nothing(images: Path, folder: Any) -> None:
+    theirs, sampler = plain(folder, 1, 0, 0, False)
+    with DataLoader(images, 8, transform=to_tensor) as before, DataLoader(images, 8, transform=to_tensor) as ours:
+        assert len([pair for pair in zip(range(5), before)]) == 5
+        ours.load_state_dict(before.state_dict())
+        # Lightning looks so whether there is something to iterate.
+        for _ in range(2):
+            iter(ours)
+        assert_same(batches(ours), batches(theirs)[5:])
+        iter(ours)
+        sampler.set_epoch(1)
+        assert_same(batches(ours), batches(theirs))
+
+
+def test_batches_are_pinned_where_that_can_be_and_else_it_is_said(images: Path, folder: Any) -> None:
+    theirs, _ = plain(folder, 1, 0, 0, False)
+    there = torch.cuda.is_available()
+    with nullcontext() if there else pytest.warns(UserWarning, match="'pin_memory' argument is set as true but no"):
+        ours = DataLoader(images, 8, transform=to_tensor, pin_memory=True, num_workers=2)
+    with ours:
+        found = batches(ours)
+        assert all(x.is_pinned() == y.is_pinned() == there for x, y in ours)
+    assert_same(found, batches(theirs))

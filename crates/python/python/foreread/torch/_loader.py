@@ -56,7 +56,7 @@ class DataLoader:
         num_workers: threads that decode and transform; 0, as in PyTorch the default, does it in the caller's. Transforms that draw
             from the global generators draw otherwise on threads than PyTorch's workers do, and otherwise in each run.
         prefetch_factor: batches that are decoded ahead.
-        pin_memory: collate into pinned memory, where there is CUDA.
+        pin_memory: collate into pinned memory; where there is no CUDA (or other accelerator), a warning says so, as PyTorch's does.
         memory, disk, look_ahead, origin_limit, origin_parallelism, rank, world_size, together: as ``foreread.Loader``.
         epochs: how many there will be, if you know: nothing is then read ahead for one more.
         on_error: what a sample that cannot be read or decoded does: ``"fail"``, ``"skip"`` or ``"substitute"``.
@@ -96,6 +96,7 @@ class DataLoader:
             raise ConfigError("batch_size=None: samples come in batches; take them apart, or use foreread.Loader")
         if settings.pop("validate", None) is not None:
             raise ConfigError("validate: give the validation set a DataLoader of its own")
+        pin_memory = _pins(pin_memory)
         source, taken = _of_dataset(source)
         settings = taken.get("settings", {}) | settings
         decode = taken["decode"] if decode == "auto" and "decode" in taken else decode
@@ -127,7 +128,7 @@ class DataLoader:
         self._decode = decoder(decode, self._native)
         self._on_error = on_error
         self._collate = default_collate if collate_fn is None else collate_fn
-        self._pin = pin_memory and torch.cuda.is_available()
+        self._pin = pin_memory
         self._plain = self._decode is raw and transform is None and target_transform is None
         self._pipeline: Pipeline[Batch, Any] = Pipeline(self._item, 0 if self._plain else num_workers, prefetch_factor or 2)
         self._state = json.loads(self._native.state())
@@ -169,7 +170,10 @@ class DataLoader:
         return (epoch, consumed) if self._said in (None, epoch) else (self._said, 0)
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of an epoch. Beginning anew, or leaving the loop early, ends the epoch that was under way."""
+        """The batches of an epoch, which begins with the first of them: frameworks call iter() to see whether it is there.
+
+        Beginning anew, or leaving the loop early, ends the epoch that was under way.
+        """
         epoch, consumed = self._start()
         self._said = None
         if (epoch, consumed) != self._engine:
@@ -177,7 +181,7 @@ class DataLoader:
         # Whoever leaves the loop has been in this epoch: the next one is the one after it.
         self._begin, self._position = (epoch + 1, 0), (epoch, consumed)
         self._runs += 1
-        return self._epoch(self._runs, epoch, consumed)
+        yield from self._epoch(self._runs, epoch, consumed)
 
     def _jump(self, epoch: int, consumed: int) -> None:
         self._pipeline.clear()
@@ -327,6 +331,18 @@ def _tensor(item: Any) -> Any:
         # The buffer is read-only, and collating copies it.
         warnings.simplefilter("ignore", UserWarning)
         return torch.frombuffer(item, dtype=torch.uint8) if len(item) else torch.empty(0, dtype=torch.uint8)
+
+
+def _pins(wanted: bool) -> bool:
+    """Whether batches are pinned: where that is wanted and there is a device to pin them for. If there is none, it is said."""
+    # PyTorch below 2.6 asks CUDA alone.
+    device = getattr(torch, "accelerator", torch.cuda)
+    if wanted and not device.is_available():
+        # PyTorch's words, for whoever filters them.
+        why = "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used."
+        warnings.warn(why, UserWarning, stacklevel=3)
+        return False
+    return wanted
 
 
 class _Described:

@@ -1,0 +1,155 @@
+"""Runs the Python that documents show, as it stands there.
+
+    documents.py DOCUMENT SECTION IMAGES SCRATCH
+
+The blocks of a section are run in order, in one namespace that has what the text takes for granted (`prepared`). What names a place
+of the reader's is replaced by a place here (`PLACES`), ninety epochs are two, and where a loop says `...`, a small network is
+trained. A loader that a block leaves behind is trained from too. Prints the losses of each block, by its line.
+
+What is run keeps its lines' numbers, so that a traceback points into the document.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+
+#: What examples name, and what there is: directories of the one who tries them, and how long a training is.
+PLACES = {"/lustre/train": "{images}", "/data/train": "{images}", "/local/scratch": "{scratch}", "range(90)": "range(2)"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands between two fences: where its first line is, and what it says."""
+
+    line: int
+    code: str
+
+    def imports(self) -> set[str]:
+        """The packages that it imports."""
+        found = set()
+        for node in ast.walk(ast.parse(self.code)):
+            if isinstance(node, ast.Import):
+                found.update(name.name for name in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                found.add(node.module)
+        return {name.split(".")[0] for name in found}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A document's part with blocks of Python in it."""
+
+    document: Path
+    heading: str
+    blocks: tuple[Block, ...]
+
+    def __str__(self) -> str:
+        return f"{self.document.relative_to(ROOT) if self.document.is_relative_to(ROOT) else self.document.name}: {self.heading}"
+
+    def imports(self) -> set[str]:
+        """The packages that its blocks import."""
+        return {name for block in self.blocks for name in block.imports()}
+
+
+def sections(document: Path) -> Iterator[Section]:
+    """The parts of a document under headings of the second level, as far as they show Python."""
+    heading, blocks, fence, code = "", list[Block](), "", list[str]()
+    for number, line in enumerate([*document.read_text().splitlines(), "## "], 1):
+        if fence:
+            if line.strip() != "```":
+                code.append(line)
+                continue
+            if fence == "```python":
+                blocks.append(Block(number - len(code), "\n".join(code)))
+            fence, code = "", []
+        elif line.startswith("```"):
+            fence = line.strip()
+        elif line.startswith("## "):
+            if blocks:
+                yield Section(document, heading, tuple(blocks))
+            heading, blocks = line.removeprefix("## ").strip(), []
+
+
+def everywhere() -> list[Section]:
+    """The sections of all documents that users read."""
+    return [section for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] for section in sections(path)]
+
+
+class Trainer:
+    """A network that is too small to learn anything, and shows every bit of what it is given."""
+
+    def __init__(self) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 5))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+        self.losses: list[float] = []
+
+    def step(self, images: Any, labels: Any) -> None:
+        import torch
+
+        loss = torch.nn.functional.cross_entropy(self.model(images), labels)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+    def run(self, loader: Any) -> None:
+        """Two epochs, as a training has them."""
+        for epoch in range(2):
+            if hasattr(loader.sampler, "set_epoch"):
+                loader.sampler.set_epoch(epoch)
+            for images, labels in loader:
+                self.step(images, labels)
+
+
+def prepared(images: str) -> dict[str, Any]:
+    """What the text takes for granted: a transform, a loader of the reader's, a job of one process."""
+    import torch
+    from torch.utils.data import DataLoader, DistributedSampler
+    from torchvision import datasets, transforms
+
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    transform = transforms.ToTensor()
+    data = datasets.ImageFolder(images, transform)
+    sampler: Any = DistributedSampler(data, seed=0)
+    return {"transform": transform, "loader": DataLoader(data, 64, sampler=sampler)}
+
+
+def run(section: Section, images: str, scratch: str) -> dict[int, list[float]]:
+    """The losses of each block's training."""
+    losses = {}
+    namespace = {"__name__": "__main__"} | prepared(images)
+    for block in section.blocks:
+        code = block.code
+        for place, here in PLACES.items():
+            code = code.replace(place, here.format(images=images, scratch=scratch))
+        trained = code.replace("\n        ...", "\n        train(images, labels)")
+        trainer, before = Trainer(), namespace["loader"]
+        namespace["train"] = trainer.step
+        exec(compile("\n" * (block.line - 1) + trained, str(section.document), "exec"), namespace)
+        if trained == code and namespace["loader"] is not before:
+            trainer.run(namespace["loader"])
+        losses[block.line] = trainer.losses
+    return losses
+
+
+def main() -> None:
+    document, heading, images, scratch = sys.argv[1:]
+    (section,) = (section for section in sections(Path(document)) if section.heading == heading)
+    print(json.dumps(run(section, images, scratch)))
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,7 @@ mod cargo;
 mod ceph;
 mod install;
 mod needs;
+mod package;
 mod python;
 mod results;
 mod seed;

@@ -13,9 +13,9 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::cargo::{answers, cargo};
-use crate::ceph;
 use crate::service::Service;
 use crate::workspace::Workspace;
+use crate::{ceph, package};
 
 /// One thing that a step or some tests need.
 #[derive(Debug)]
@@ -198,6 +198,12 @@ pub const NEEDS: &[Need] = &[
         source: crate::python::ENVIRONMENT,
     },
     Need {
+        name: "the newest PyTorch, and frameworks",
+        step: package::STEP,
+        tests: None,
+        source: package::FRAMEWORKS,
+    },
+    Need {
         name: "cargo-deny",
         step: "deny",
         tests: None,
@@ -266,7 +272,8 @@ impl Need {
 
     /// One line for what could not run: what it needs and how to get that.
     pub fn line(&self) -> String {
-        format!("needs {}: `{}`, or let `cargo xtask test --all` get it", self.name, self.how_to_get())
+        let getter = if self.step == package::STEP { package::STEP } else { "test --all" };
+        format!("needs {}: `{}`, or let `cargo xtask {getter}` get it", self.name, self.how_to_get())
     }
 }
 

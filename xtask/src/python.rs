@@ -2,7 +2,8 @@
 //!
 //! The wheel is built in the profile and the target directory of all other steps, so that dependencies are compiled once. The
 //! environment sees Debian's packages: its PyTorch is there, and nothing has to be fetched that is larger than all else.
-//! The tests are told to take every warning for an error, as a user's own may.
+//! The tests are told to take every warning for an error, as a user's own may; they are told where the wheel is too, and
+//! some install it once more, into an environment that has nothing else.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,10 +17,13 @@ use crate::steps::Run;
 use crate::tally::Outcome;
 use crate::workspace::Workspace;
 
-/// The step's environment, below the target directory, and what it has, pinned. NumPy is the newest that Debian's PyTorch
+/// The step's environment below the target directory; what builds wheels is there too.
+pub const DIRECTORY: &str = "python";
+
+/// What it has, pinned. NumPy is the newest that Debian's PyTorch
 /// can be used with, and the others the newest that can be used with that.
 pub const ENVIRONMENT: Source = Source::Environment {
-    directory: "python",
+    directory: DIRECTORY,
     with_system: true,
     packages: &[
         "maturin==1.16.0",
@@ -46,17 +50,16 @@ pub fn run_step(of: &Run<'_>, results: &mut Results) -> Result<Outcome> {
     if let Some(missing) = needs().find(|need| need.find(of.workspace).is_none()) {
         return Ok(Outcome::Skipped(missing.line()));
     }
-    let wheels = of.workspace.target.join("wheels");
-    let there = install(of.workspace, &wheels)?
-        && run(python(of.workspace).args(["-m", "mypy", "--config-file"]).args(TYPES))?
-        && run(python(of.workspace).args(["-m", "mypy.stubtest"]).args(STUBS))?;
+    let Some(wheel) = wheel(of.workspace, "wheels", &[])? else { return Ok(Outcome::Ran(false)) };
+    let there = install(of.workspace, DIRECTORY, &wheel)?
+        && run(python(of.workspace, DIRECTORY).args(["-m", "mypy", "--config-file"]).args(TYPES))?
+        && run(python(of.workspace, DIRECTORY).args(["-m", "mypy.stubtest"]).args(STUBS))?;
     if !there {
         return Ok(Outcome::Ran(false));
     }
-    let mut tests = python(of.workspace);
-    tests.args(["-X", "dev", "-W", "error", "-m", "pytest", "-rs", "-p", "no:cacheprovider", "--quiet"]);
-    of.seed.export(&mut tests);
-    tests.arg("--config-file=pyproject.toml").arg("tests").current_dir(of.workspace.root.join(PACKAGE));
+    let mut tests = tests(of, DIRECTORY);
+    // What needs frameworks of its own is one of the soaks.
+    tests.args(["-m", "not frameworks", "tests"]).env("FOREREAD_TEST_WHEEL", &wheel);
     Ok(Outcome::Ran(run_tests(&mut tests, results, &mut std::io::stdout().lock())?))
 }
 
@@ -67,37 +70,50 @@ const STUBS: &[&str] = &[
     "foreread._native",
 ];
 
-/// The environment's Python, at the root of the workspace. What it imports is what is installed, and it leaves nothing behind.
-fn python(workspace: &Workspace) -> Command {
-    let mut command = Command::new(program(workspace, "python"));
+/// An environment's Python, at the root of the workspace. What it imports is what is installed, and it leaves nothing behind.
+fn python(workspace: &Workspace, environment: &str) -> Command {
+    let mut command = Command::new(program(workspace, environment, "python"));
     command.current_dir(&workspace.root).env("PYTHONDONTWRITEBYTECODE", "1").env_remove("PYTHONPATH");
-    command.env("MYPY_CACHE_DIR", workspace.target.join("mypy"));
+    command.env("MYPY_CACHE_DIR", workspace.target.join("mypy")).env_remove("FOREREAD_TEST_WHEEL");
     command
 }
 
-fn program(workspace: &Workspace, name: &str) -> PathBuf {
-    workspace.environment("python").join("bin").join(name)
+fn program(workspace: &Workspace, environment: &str, name: &str) -> PathBuf {
+    workspace.environment(environment).join("bin").join(name)
 }
 
-/// Builds the wheel and installs it in the place of the last one; true when both succeeded.
-fn install(workspace: &Workspace, wheels: &Path) -> Result<bool> {
+/// The package's tests in an environment; which of them is for the caller to add.
+pub fn tests(of: &Run<'_>, environment: &str) -> Command {
+    let mut tests = python(of.workspace, environment);
+    tests.args(["-X", "dev", "-W", "error", "-m", "pytest", "-rs", "-p", "no:cacheprovider", "--quiet"]);
+    of.seed.export(&mut tests);
+    tests.arg("--config-file=pyproject.toml").current_dir(of.workspace.root.join(PACKAGE));
+    tests
+}
+
+/// Builds the wheel with these features beside its own, alone in a directory below the target's; nothing where that failed.
+pub fn wheel(workspace: &Workspace, directory: &str, features: &[&str]) -> Result<Option<PathBuf>> {
+    let wheels = workspace.target.join(directory);
     if wheels.exists() {
-        std::fs::remove_dir_all(wheels).context("the last wheel cannot be removed")?;
+        std::fs::remove_dir_all(&wheels).context("the last wheel cannot be removed")?;
     }
-    let mut build = Command::new(program(workspace, "maturin"));
+    let mut build = Command::new(program(workspace, DIRECTORY, "maturin"));
     build.args(["build", "--profile", "dev", "--locked", "--compatibility", "linux", "--manifest-path"]);
-    build.arg(format!("{PACKAGE}/Cargo.toml")).arg("--out").arg(wheels).current_dir(&workspace.root);
-    build.arg("--interpreter").arg(program(workspace, "python"));
+    build.arg(format!("{PACKAGE}/Cargo.toml")).arg("--out").arg(&wheels).current_dir(&workspace.root);
+    build.arg("--interpreter").arg(program(workspace, DIRECTORY, "python"));
+    build.args(features.iter().flat_map(|feature| ["--features", feature]));
     build.env("CARGO_TARGET_DIR", &workspace.target);
     if !run(&mut build)? {
-        return Ok(false);
+        return Ok(None);
     }
-    let made = std::fs::read_dir(wheels).context("there are no wheels")?;
-    let mut install = python(workspace);
+    let mut made = std::fs::read_dir(&wheels).context("there are no wheels")?;
+    let made = made.next().context("there is no wheel")?;
+    Ok(Some(made.context("the wheel cannot be found")?.path()))
+}
+
+/// Installs the wheel in an environment, in the place of the last one; true when that succeeded.
+pub fn install(workspace: &Workspace, environment: &str, wheel: &Path) -> Result<bool> {
+    let mut install = python(workspace, environment);
     install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-    install.arg("--force-reinstall");
-    for wheel in made {
-        install.arg(wheel.context("the wheel cannot be found")?.path());
-    }
-    run(&mut install)
+    run(install.arg("--force-reinstall").arg(wheel))
 }

@@ -1,7 +1,8 @@
 //! `cargo xtask soak`: what takes too long for every day, to be run before a release or overnight.
 //!
 //! First all suites with many more cases for each property test; then, one by one, the tests that do more when
-//! `FOREREAD_SOAK` is set, saying how far they are. What needs an outside tool runs where the tool is there.
+//! `FOREREAD_SOAK` is set, saying how far they are. What needs an outside tool runs where the tool is there. The Python
+//! package's are in a table of their own (`package`).
 //!
 //! Decision: the dev profile, as in every other run. It is optimised already, and keeps the overflow checks and debug
 //! assertions that a long run is there to trip. And the long runs are ordinary tests, so that every run of the suites
@@ -13,6 +14,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::cargo::{self, run_tests};
+use crate::package::SOAKS;
 use crate::seed::Seed;
 use crate::steps::{Run, prepare, suites};
 use crate::tally::{Outcome, Tally};
@@ -151,8 +153,13 @@ pub fn run(args: &Args) -> Result<bool> {
     let seed = Seed::choose()?;
     println!("{seed}");
     let chosen = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(&**only));
-    let names: Vec<&str> =
-        [PROPERTIES].into_iter().chain(LONG.iter().map(|long| long.name)).chain([LARGE]).collect();
+    let of_package = || SOAKS.iter().filter(|soak| chosen(soak.name));
+    let names: Vec<&str> = [PROPERTIES]
+        .into_iter()
+        .chain(LONG.iter().map(|long| long.name))
+        .chain(SOAKS.iter().map(|soak| soak.name))
+        .chain([LARGE])
+        .collect();
     let count = names.iter().filter(|name| chosen(name)).count();
     if count == 0 {
         bail!("no soak's name contains what was given; they are: {}", names.join("; "));
@@ -193,6 +200,9 @@ pub fn run(args: &Args) -> Result<bool> {
             }
             Ok(Outcome::Ran(succeeded))
         });
+    }
+    for soak in of_package() {
+        tally.step(&heading(soak.name), |results| soak.run(&of, VARIABLE, results));
     }
     if chosen(LARGE) {
         tally.step(&heading(LARGE), |_| {

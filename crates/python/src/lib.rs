@@ -5,6 +5,8 @@
 //!   (`here`).
 //! * Threads of Rust never touch Python's objects. What they have to say waits for the next call (`logs`).
 //! * No wait holds the interpreter's lock, and every wait looks for signals ten times a second (`waiting`).
+//! * One wheel is for all CPythons from 3.11 on that have that lock. A free-threaded one takes a wheel of its own, and has the lock
+//!   turned on when it imports this: nothing here leans on it knowingly, but nothing was ever tried without.
 //!
 //! What needs no Rust is written in Python, beside this crate (`python/foreread`).
 
@@ -35,7 +37,7 @@ pub use share::{ShareClient, SharedSample};
 pub use source::Source;
 
 /// The native half of `foreread`.
-#[pyo3::pymodule]
+#[pyo3::pymodule(gil_used = true)]
 mod _native {
     use std::time::Duration;
 

@@ -27,6 +27,21 @@ pub(crate) struct Settings {
 impl Settings {
     /// Reads the keyword arguments of `function`.
     pub(crate) fn of(function: &str, given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        Self::read(function, given, Vec::new())
+    }
+
+    /// The same for what knows no other ranks, whatever its launcher and its caller say of them.
+    pub(crate) fn alone(function: &str, given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        let one = [("rank", 0), ("world-size", 1)].map(|(name, value)| (name, value.to_string()));
+        Ok(Self { together: false, ..Self::read(function, given, one.into())? })
+    }
+
+    /// The keyword arguments, with `overruled` in the place of what is said otherwise.
+    fn read(
+        function: &str,
+        given: Option<&Bound<'_, PyDict>>,
+        overruled: Vec<(&'static str, String)>,
+    ) -> PyResult<Self> {
         let mut knobs: Vec<(&'static str, String)> = Vec::new();
         let (mut resume, mut together, mut format, mut progress) = (None, None, None, false);
         for (name, value) in given.into_iter().flatten() {
@@ -74,6 +89,7 @@ impl Settings {
             };
             knobs.push(knob);
         }
+        knobs.extend(overruled);
         let environment = |name: &str| std::env::var(name).ok();
         let gathered = Knobs::gather(COMMAND_KNOBS, knobs, environment, Path::new("foreread.toml"));
         let mut knobs = gathered.map_err(|error| errors::raised(&error))?.calling(argument);

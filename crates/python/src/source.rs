@@ -114,9 +114,8 @@ impl Source {
         allocator::set_up();
         here::watch();
         logs::set_up(py)?;
-        let mut settings = Settings::of("Source", settings)?;
         // Each process has an order of its own, which others do not know.
-        (settings.together, settings.config.rank, settings.config.world_size) = (false, 0, 1);
+        let mut settings = Settings::alone("Source", settings)?;
         settings.config.epochs = 2;
         let builder = builder(target, settings)?;
         let made = waiting::apart(py, Duration::ZERO, move |_| builder.source())?;

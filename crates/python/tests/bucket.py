@@ -28,8 +28,12 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        try:
+            self.end_headers()
+            self.wfile.write(body)
+        except ConnectionError:
+            # Whoever ends in the middle of reading ahead wants no more.
+            self.close_connection = True
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)

@@ -61,7 +61,9 @@ def test_examples_run(section: Section, images: Path, tmp_path: Path, store: dic
             pytest.skip(f"needs {package}: `cargo xtask soak --only frameworks` has it")
     done = ran(section, images, tmp_path / "empty", store)
     assert done.returncode == 0, done.stderr
-    losses = [loss for block in json.loads(done.stdout).values() for loss in block]
+    # The last line: an example may print, too.
+    by_block = json.loads(done.stdout.splitlines()[-1])
+    losses = [loss for block in by_block.values() for loss in block]
     assert all(map(math.isfinite, losses))
 
 

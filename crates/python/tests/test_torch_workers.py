@@ -22,7 +22,9 @@ from torch_images import SAMPLES, assert_same, batches, folder, generators, imag
 # Not how long anything may take: how long a hang is waited for.
 HANG = 120
 
-CYCLES = 200 if os.environ.get("FOREREAD_SOAK") else 6
+# How often a loader is started and ended, and how its workers may be: those that import PyTorch anew take seconds each.
+SOAK = bool(os.environ.get("FOREREAD_SOAK"))
+CYCLES, CONTEXTS = (200, ("fork", "spawn", "forkserver")) if SOAK else (6, ("fork",))
 
 
 def make(data: Any, workers: int, context: str | None) -> Any:
@@ -85,22 +87,26 @@ def children() -> set[str]:
     return found
 
 
-def left() -> tuple[int, int, int]:
-    """Threads, descriptors and abstract sockets of this process's engines."""
+def left() -> tuple[int, int, int, int]:
+    """Threads, descriptors and abstract sockets of this process's engines, and its child processes."""
     sockets = sum("@foreread" in line for line in Path("/proc/net/unix").read_text().splitlines())
-    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), sockets
+    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), sockets, len(children())
 
 
 def test_starting_and_ending_leaves_nothing(images: Path) -> None:
-    def cycle(workers: int) -> None:
+    def cycle(workers: int, context: str) -> None:
         data = Dataset(images, transform=to_tensor)
-        with wrap(make(data, workers, "fork")) as loader:
+        with wrap(make(data, workers, context)) as loader:
             assert sum(1 for _ in loader) == 13
 
-    cycle(2)
+    # What Python keeps for its own use (the fork server, the tracker of its resources) is there from now on.
+    for context in CONTEXTS:
+        cycle(2, context)
     before, shared = left(), set(os.listdir("/dev/shm"))
     for number in range(CYCLES):
-        cycle((0, 2, 2)[number % 3])
+        cycle((0, 2, 8)[number % 3], CONTEXTS[number // 3 % len(CONTEXTS)])
+        if SOAK and number % 20 == 19:
+            print(f"{number + 1} of {CYCLES} cycles: {left()}", flush=True)
     until = time.monotonic() + HANG
     # Threads that were told to end are gone soon, those of the tests before this one too.
     while any(now > then for now, then in zip(left(), before, strict=True)) and time.monotonic() < until:

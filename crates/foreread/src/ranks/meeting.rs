@@ -51,8 +51,14 @@ impl Meeting {
         if config.world_size < 2 {
             return Ok(None);
         }
-        let surroundings = Surroundings::of_this_process(environment);
         let (rank, world_size) = (Rank(config.rank), config.world_size);
+        // Lightning's own launcher says how many ranks there are, and of the rank only which it is on its node: whoever
+        // knows it (torch.distributed) has said it, and that completes the pair.
+        let of_all = environment("WORLD_SIZE").is_some_and(|size| size.trim() == world_size.to_string());
+        let completed = |name: &str| {
+            environment(name).or_else(|| (name == "RANK" && of_all).then(|| config.rank.to_string()))
+        };
+        let surroundings = Surroundings::of_this_process(&completed);
         let launched = Launched::by(&surroundings)?
             .filter(|launched| (launched.rank, launched.world_size) == (rank, world_size));
         let launched = match launched {
@@ -83,5 +89,38 @@ impl Meeting {
     #[must_use]
     pub fn progress(self, progress: impl FnMut(&Waiting) + Send + Sync + 'static) -> Self {
         Self { progress: Box::new(progress), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of where rank 1 of 2 meets, in this environment.
+    fn meeting(environment: &[(&str, &str)]) -> Result<Option<Meeting>> {
+        let config = Config { rank: 1, world_size: 2, ..Config::default() };
+        let get =
+            |name: &str| environment.iter().find(|(is, _)| *is == name).map(|(_, value)| (*value).to_owned());
+        Meeting::of(&config, &get)
+    }
+
+    #[test]
+    fn a_rank_that_the_program_knows_completes_what_lightning_says() {
+        let lightning = [
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_RANK", "1"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", "29500"),
+        ];
+        let found = meeting(&lightning).unwrap().unwrap().launched;
+        assert_eq!((found.rank, found.world_size, found.local_rank), (Rank(1), 2, Some(1)));
+        let torchrun: Vec<_> = lightning.into_iter().chain([("RANK", "1")]).collect();
+        assert_eq!(found, meeting(&torchrun).unwrap().unwrap().launched);
+    }
+
+    #[test]
+    fn another_world_size_than_the_programs_is_still_half_of_a_pair() {
+        let error = meeting(&[("WORLD_SIZE", "4"), ("MASTER_ADDR", "127.0.0.1")]).unwrap_err().to_string();
+        assert!(error.contains("WORLD_SIZE is set and RANK is not"), "{error}");
     }
 }

@@ -1,0 +1,86 @@
+"""Hugging Face Accelerate: the plain way, and the same with foreread. The network and the data are train.py's.
+
+    python train_accelerate.py /data/train                        # plain: a prepared DataLoader over ImageFolder
+    python train_accelerate.py /data/train --foreread wrap        # one line more
+    python train_accelerate.py /data/train --foreread loader      # foreread's own DataLoader, buckets too
+    torchrun --nproc-per-node 2 train_accelerate.py /data/train --foreread wrap
+
+On one rank all print the same losses. On several, Accelerate deals batches to ranks in turn, and foreread's own loader deals
+samples as DistributedSampler does: wrap's losses are the plain way's, and the loader's are train.py's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from train import TRANSFORM, network, own
+from torch.utils.data import DataLoader, DistributedSampler
+from torchvision import datasets
+
+
+def prepared(options: argparse.Namespace, accelerator: Accelerator) -> Any:
+    """Accelerate deals to the ranks, so that the sampler is one for all of them; an epoch's order is drawn from the seed."""
+    data = datasets.ImageFolder(options.data, TRANSFORM)
+    sampler: Any = DistributedSampler(data, 1, 0, shuffle=True, seed=options.seed)
+    return accelerator.prepare(DataLoader(data, options.batch_size, sampler=sampler, num_workers=options.workers))
+
+
+def wrapped(options: argparse.Namespace, accelerator: Accelerator) -> Any:
+    """The same, read ahead: first prepared, then wrapped."""
+    from foreread.torch import wrap
+
+    loader = prepared(options, accelerator)
+    loader.base_dataloader = wrap(loader.base_dataloader, memory=options.memory, disk=options.disk)
+    return loader
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="a folder of images, one directory a class; with --foreread loader also a bucket")
+    parser.add_argument("--foreread", choices=["no", "wrap", "loader"], default="no")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--memory", help="8GiB; automatic where it is not said")
+    parser.add_argument("--disk", help="/local/scratch=100GB")
+    options = parser.parse_args()
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    accelerator = Accelerator()
+    model = network(options.classes)
+    model(torch.zeros(1, 3, 32, 32))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    loss_of = nn.CrossEntropyLoss()
+    if options.foreread == "loader":
+        # Not prepared: it has dealt the samples to the ranks.
+        loader = own(options, accelerator.process_index, accelerator.num_processes)
+    else:
+        loader = {"no": prepared, "wrap": wrapped}[options.foreread](options, accelerator)
+
+    for epoch in range(options.epochs):
+        loader.set_epoch(epoch)
+        for step, (images, labels) in enumerate(loader):
+            loss = loss_of(model(images.to(accelerator.device)), labels.to(accelerator.device))
+            optimizer.zero_grad()
+            accelerator.backward(loss)
+            optimizer.step()
+            if accelerator.is_main_process:
+                print(f"epoch {epoch} step {step} loss {loss.item():.9f}")
+    if options.foreread != "no":
+        if accelerator.is_main_process:
+            print(f"# {loader.stats()}")
+        # Accelerate's loader passes on what it does not know itself.
+        loader.close()
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()

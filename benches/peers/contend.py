@@ -11,7 +11,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import traceback
 
 from measuring import below, measure
 
@@ -29,7 +28,7 @@ IMPORTS = {
 def answer(module, job):
     """Does one job, in this process."""
     of = getattr(module, job["who"])
-    if job["who"] in ("convert", "upload"):
+    if job["who"] in ("convert", "upload", "catalog"):
         return of(job)
     # Beside what the bench removes at its end, whatever happens here.
     job["scratch"] = tempfile.mkdtemp(dir=job["home"])
@@ -44,9 +43,13 @@ def main():
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     name = sys.argv[1]
-    for needed in IMPORTS[name]:
-        importlib.import_module(needed)
-    module = importlib.import_module(name)
+    try:
+        for needed in IMPORTS[name]:
+            importlib.import_module(needed)
+        module = importlib.import_module(name)
+    except ImportError as error:
+        print(json.dumps({"error": str(error)}), file=replies, flush=True)
+        return
     print("{}", file=replies, flush=True)
     for line in sys.stdin:
         job = json.loads(line)
@@ -57,7 +60,6 @@ def main():
                 print(json.dumps(answer(module, job)), file=replies, flush=True)
                 code = 0
             except BaseException as error:
-                traceback.print_exc()
                 print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=replies, flush=True)
             finally:
                 # Workers end with it, and nothing that a library does at an interpreter's end may hang.

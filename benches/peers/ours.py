@@ -11,16 +11,24 @@ BATCH = 64
 ALL = "6GiB"
 
 
-def place(job):
+def place(job, form="raw"):
     if not job["local"]:
         os.environ.update(environment(job))
-    return job["raw"]
+    return job[form]
 
 
-def bare(job, **settings):
+def catalog(job):
+    """Finds out once where samples lie in shards, as others convert theirs once."""
     import foreread
 
-    loader = foreread.Loader(place(job), batch_size=BATCH, **settings)
+    foreread.index(place(job, "tar")).save(job["catalog"])
+    return {}
+
+
+def bare(job, target=None, **settings):
+    import foreread
+
+    loader = foreread.Loader(target or place(job), batch_size=BATCH, **settings)
     return lambda: islice(loader, -(-loader.samples // BATCH))
 
 
@@ -30,6 +38,11 @@ def loader(job):
 
 def memory(job):
     return bare(job, memory=ALL)
+
+
+def shards(job):
+    place(job)
+    return bare(job, job["catalog"], memory=0)
 
 
 def torch(job):

@@ -6,18 +6,22 @@ use crate::contenders::Kind;
 use crate::outcome::{Of, Outcome, Row};
 use crate::place::Group;
 
+/// What is compared from a bucket: samples as they are, or in shards, which the fastest of the others may read as well.
+const COLD: &[Kind] = &[Kind::Loader, Kind::Shards];
+
 /// A group's figures, as far as their rows were measured.
 pub fn figures(group: Group, rows: &[Row]) -> Vec<Figure> {
     let of = |kind| rows.iter().find(|row| row.is(kind));
-    let fastest = |rate: Of| {
-        let peers = rows.iter().filter(|row| row.is(Kind::Peer));
-        peers.max_by(|one, other| one.mid(rate).total_cmp(&other.mid(rate)))
+    let fastest = |kinds: &[Kind], rate: Of| {
+        let rows = rows.iter().filter(|row| kinds.contains(&row.contender.kind));
+        rows.max_by(|one, other| one.mid(rate).total_cmp(&other.mid(rate)))
     };
-    let beside = |kind, rate: Of, what: &str, asked| {
-        let (ours, peer) = (of(kind)?, fastest(rate)?);
+    let beside = |kinds: &[Kind], rate: Of, what: &str, asked| {
+        let (ours, peer) = (fastest(kinds, rate)?, fastest(&[Kind::Peer], rate)?);
         let name = format!("{}: {what} / the fastest peer's", group.name());
         Some(Figure::new(name, Asked::AtLeast(asked), ours.ratio(peer, rate), "x").note(format!(
-            "{:.0} samples/s; {}: {:.0}",
+            "{}: {:.0} samples/s; {}: {:.0}",
+            ours.label(),
             ours.mid(rate),
             peer.label(),
             peer.mid(rate)
@@ -26,7 +30,7 @@ pub fn figures(group: Group, rows: &[Row]) -> Vec<Figure> {
     let mut figures = Vec::new();
     match group {
         Group::Local => {
-            figures.extend(beside(Kind::Loader, Outcome::warm, "samples/s", 1.5));
+            figures.extend(beside(&[Kind::Loader], Outcome::warm, "samples/s", 1.5));
             if let (Some(ours), Some(floor)) = (of(Kind::Loader), of(Kind::Floor)) {
                 let cpu: Of = Outcome::warm_cpu;
                 let name = format!("{}: CPU a sample / os.readv's into one buffer", group.name());
@@ -38,10 +42,10 @@ pub fn figures(group: Group, rows: &[Row]) -> Vec<Figure> {
                 figures.push(Figure::new(name, Asked::AtMost(2.0), 1e6 / ours.mid(Outcome::warm), "us"));
             }
         }
-        Group::Store(_) => figures.extend(beside(Kind::Loader, Outcome::cold, "cold epoch, samples/s", 1.2)),
-        Group::Ceph => figures.extend(beside(Kind::Loader, Outcome::cold, "cold epoch, samples/s", 1.0)),
+        Group::Store(_) => figures.extend(beside(COLD, Outcome::cold, "cold epoch, samples/s", 1.2)),
+        Group::Ceph => figures.extend(beside(COLD, Outcome::cold, "cold epoch, samples/s", 1.0)),
     }
-    figures.extend(beside(Kind::Memory, Outcome::warm, "warm epochs from memory, samples/s", 3.0));
+    figures.extend(beside(&[Kind::Memory], Outcome::warm, "warm epochs from memory, samples/s", 3.0));
     if let (Group::Store(_), Some(ours)) = (group, of(Kind::Loader)) {
         let name = format!("{}: first batch after the first bytes of an object", group.name());
         let since: Of = |outcome| outcome.since_sent.unwrap_or(f64::NAN);

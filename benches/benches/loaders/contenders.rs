@@ -15,6 +15,8 @@ use crate::place::Group;
 pub enum Kind {
     /// foreread's loader, which reads each epoch anew.
     Loader,
+    /// The same over shards.
+    Shards,
     /// The same with memory for all.
     Memory,
     /// foreread otherwise.
@@ -87,7 +89,7 @@ const fn peer(name: &'static str, module: &'static str, who: &'static str, form:
 }
 
 /// All of them, in the table's order.
-pub const CONTENDERS: [Contender; 11] = [
+pub const CONTENDERS: [Contender; 12] = [
     Contender {
         kind: Kind::Floor,
         bucket: &[],
@@ -96,6 +98,7 @@ pub const CONTENDERS: [Contender; 11] = [
         ..peer("os.readv into one buffer", "plain", "floor", Form::Raw)
     },
     ours("foreread.Loader", "loader", Kind::Loader),
+    Contender { form: Form::Tar, ..ours("foreread.Loader, tar", "shards", Kind::Shards) },
     ours("foreread.Loader, memory for all", "memory", Kind::Memory),
     ours("foreread.torch.DataLoader", "torch", Kind::Ours),
     Contender { local: &[0, 2], unit: "workers", ..ours("foreread.torch.wrap", "wrap", Kind::Ours) },
@@ -147,9 +150,6 @@ impl Libraries {
     fn library(&mut self, module: &'static str) -> Result<&mut Option<Library>> {
         if !self.running.contains_key(module) {
             let begun = self.begin(module)?;
-            if begun.is_none() {
-                eprintln!("{module}: none, as it cannot be imported");
-            }
             self.running.insert(module, begun);
         }
         self.running.get_mut(module).context("a library is as it was left")
@@ -160,17 +160,21 @@ impl Libraries {
         let mut command = Command::new(&self.python);
         command.arg(peers.join("contend.py")).arg(module);
         command.env("PYTHONPATH", &self.package).env("PYTHONDONTWRITEBYTECODE", "1");
+        // What goes wrong is in its answers; beside that libraries talk.
         let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("{command:?}"))?;
         let (Some(say), Some(hear)) = (process.stdin.take(), process.stdout.take()) else {
             bail!("{command:?} has no pipes")
         };
         let mut library = Library { process, say, hear: BufReader::new(hear) };
-        // It says something when all has been imported.
-        Ok(library.hear()?.map(|_| library))
+        let said = library.hear()?.with_context(|| format!("{command:?} has ended"))?;
+        let Some(why) = said.get("error").and_then(Value::as_str) else { return Ok(Some(library)) };
+        eprintln!("{module}: none, as it cannot be imported: {why}");
+        Ok(None)
     }
 
     /// Has a job done: what came out, or why nothing did.

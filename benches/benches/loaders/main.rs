@@ -22,14 +22,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::contenders::{CONTENDERS, Contender, Libraries};
+use crate::contenders::{CONTENDERS, Contender, Form, Kind, Libraries};
 use crate::outcome::{Outcome, Row, Settings};
 use crate::place::{Group, Place, Places};
 
-/// An epoch that goes on longer after its first batch is cut short, in seconds; and while the best number of workers is
-/// looked for.
-const MOST: f64 = 12.0;
-const MOST_OF_TRIAL: f64 = 3.0;
+/// An epoch that goes on longer after its first batch is cut short, in seconds: while the best number of workers is looked
+/// for; of those who read sample by sample and keep nothing; of those whose warm epochs need the whole of the cold one.
+const MOST_OF_TRIAL: f64 = 2.5;
+const MOST: f64 = 6.0;
+const MOST_OF_WHOLE: f64 = 20.0;
 
 fn main() -> Result<()> {
     // Cargo adds `--bench`.
@@ -102,7 +103,7 @@ fn contest(
                 MOST_OF_TRIAL,
                 u64::from(place.group == Group::Local),
             )? {
-                Ok(outcome) => tried.push((setting, outcome.rate_of_last())),
+                Ok(outcome) => tried.push((setting, outcome.steady())),
                 Err(why) => eprintln!("{}, {setting}: {why}", contender.name),
             }
         }
@@ -112,7 +113,10 @@ fn contest(
     }
     for round in 1..=place.group.rounds() {
         for row in &mut rows {
-            match place.ask(libraries, row.contender, row.settings.best, MOST, 2)? {
+            let cuts = row.is(Kind::Peer) && row.contender.form == Form::Raw;
+            let most = if cuts { MOST } else { MOST_OF_WHOLE };
+            let warm = if place.group == Group::Local { 2 } else { 1 };
+            match place.ask(libraries, row.contender, row.settings.best, most, warm)? {
                 Ok(outcome) => row.outcomes.push(outcome),
                 Err(why) => eprintln!("{}: {why}", row.contender.name),
             }

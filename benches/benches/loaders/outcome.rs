@@ -82,9 +82,12 @@ impl Outcome {
         cpu(&self.epochs[1..])
     }
 
-    /// The rate that settings are compared by: the warm one where there is one.
-    pub fn rate_of_last(&self) -> f64 {
-        if self.epochs.len() > 1 { self.warm() } else { self.cold() }
+    /// The rate that settings are compared by: the warm one where there is one, else the cold one without its start.
+    pub fn steady(&self) -> f64 {
+        match self.epochs.as_slice() {
+            [cold] => cold.samples / (cold.seconds - self.first).max(f64::MIN_POSITIVE),
+            _ => self.warm(),
+        }
     }
 
     /// Whether an epoch was ended early.

@@ -86,19 +86,19 @@ impl Places {
     ) -> Result<Option<Place<'_>>> {
         let mut forms = vec![Form::Raw];
         forms.extend(contenders.iter().map(|contender| contender.form));
-        let told = match group {
+        let mut told = match group {
             Group::Local => {
                 let root = self.directories(SAMPLES, &forms, libraries)?;
                 let at = |form: Form| root.join(form.name());
                 json!({"local": true, "raw": at(Form::Raw), "mds": at(Form::Mds), "chunks": at(Form::Chunks), "tar": at(Form::Tar)})
             }
-            Group::Store(late) => {
+            Group::Store(_) => {
                 if self.store.is_none() {
                     let root = self.directories(SAMPLES, &forms, libraries)?;
                     self.store = Some(stored(&root, &forms)?);
                 }
                 let store = self.store.as_ref().context("the store was started")?;
-                store.set_latency(Duration::from_millis(late));
+                store.set_latency(Duration::ZERO);
                 bucket(&store.endpoint(), "key", "secret")
             }
             Group::Ceph => {
@@ -113,6 +113,14 @@ impl Places {
                 told
             }
         };
+        told["catalog"] = json!(self.home.join(format!("{}.catalog", group.name())));
+        if forms.contains(&Form::Tar) && libraries.has("ours")? {
+            told["who"] = "catalog".into();
+            libraries.ask("ours", &told)?.map_err(|why| anyhow!("shards cannot be indexed: {why}"))?;
+        }
+        if let (Group::Store(late), Some(store)) = (group, &self.store) {
+            store.set_latency(Duration::from_millis(late));
+        }
         let store = self.store.as_ref().filter(|_| matches!(group, Group::Store(_)));
         Ok(Some(Place { group, home: &self.home, store, told }))
     }

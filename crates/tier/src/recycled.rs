@@ -8,7 +8,8 @@
 //!
 //! Memory is taken from the allocator exactly as long as it is asked for, and reused where it is at most two sixty-fourths
 //! too long: the price is that much, for the samples that get it. What lies on the shelves is bounded; beyond that, memory
-//! goes back to the allocator. Small buffers are left to the allocator, which is good at them; very large ones too, because
+//! goes back to the allocator. So does what was not taken while [`SWEEP`] limits' worth of memory came back: each shelf would
+//! else keep the most that it ever held, and samples of many lengths fill it to the limit epoch by epoch. Small buffers are left to the allocator, which is good at them; very large ones too, because
 //! a few of them would fill the shelves. Memory that begins at a page, for direct I/O, lies on shelves of its own, with the
 //! same bound for both together.
 
@@ -20,6 +21,9 @@ use crate::buffers::{Buffer, Heap};
 
 /// Bytes on the shelves where nobody says otherwise.
 const LIMIT: usize = 32 << 20;
+
+/// What lies untouched while so many times the limit is put back is given up.
+const SWEEP: usize = 2;
 
 /// Buffers of `1 << SMALLEST` to `1 << LARGEST` bytes are kept.
 const SMALLEST: u32 = 13;
@@ -53,7 +57,7 @@ impl RecycledBuffers {
         let kept = Arc::new(AtomicUsize::new(0));
         let shelves = |align| {
             let shelves = std::array::from_fn(|_| Mutex::default());
-            Arc::new(Shelves { align, limit, kept: Arc::clone(&kept), shelves })
+            Arc::new(Shelves { align, limit, kept: Arc::clone(&kept), since: AtomicUsize::new(0), shelves })
         };
         Self { plain: shelves(1), paged: shelves(PAGE) }
     }
@@ -85,7 +89,17 @@ pub(crate) struct Shelves {
     limit: usize,
     /// On these shelves and those that share the limit.
     kept: Arc<AtomicUsize>,
-    shelves: [Mutex<Vec<Heap>>; SHELVES],
+    /// Bytes that were put on these since the last sweep.
+    since: AtomicUsize,
+    shelves: [Mutex<Shelf>; SHELVES],
+}
+
+/// Memory of about one length, what was freed last at the end.
+#[derive(Debug, Default)]
+struct Shelf {
+    free: Vec<Heap>,
+    /// The fewest that lay here since the last sweep: the first so many were not touched.
+    least: usize,
 }
 
 impl Shelves {
@@ -96,7 +110,8 @@ impl Shelves {
 
     fn take(&self, shelf: usize, length: usize) -> Option<Heap> {
         let mut shelf = self.shelves.get(shelf)?.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = shelf.pop_if(|memory| memory.size() >= length)?;
+        let memory = shelf.free.pop_if(|memory| memory.size() >= length)?;
+        shelf.least = shelf.least.min(shelf.free.len());
         drop(shelf);
         self.kept.fetch_sub(memory.size(), Ordering::Relaxed);
         Some(memory)
@@ -106,11 +121,33 @@ impl Shelves {
     pub(crate) fn put(&self, memory: Heap) {
         let size = memory.size();
         let Some(shelf) = shelf_of(size) else { return };
+        let since = self.since.fetch_add(size, Ordering::Relaxed);
+        let due = self.limit.saturating_mul(SWEEP);
+        // One of those who come at once sweeps.
+        if since < due && since + size >= due {
+            self.sweep();
+            self.since.store(0, Ordering::Relaxed);
+        }
         if self.kept.fetch_add(size, Ordering::Relaxed) + size > self.limit {
             self.kept.fetch_sub(size, Ordering::Relaxed);
             return;
         }
-        self.shelves[shelf].lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+        self.shelves[shelf].lock().unwrap_or_else(PoisonError::into_inner).free.push(memory);
+    }
+
+    /// Gives up what was not touched since the last time.
+    fn sweep(&self) {
+        for shelf in &self.shelves {
+            let untouched: Vec<Heap> = {
+                let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
+                let least = shelf.least;
+                let untouched = shelf.free.drain(..least).collect();
+                shelf.least = shelf.free.len();
+                untouched
+            };
+            let bytes: usize = untouched.iter().map(Heap::size).sum();
+            self.kept.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -180,6 +217,26 @@ mod tests {
             drop(buffers.allocate(length, align).unwrap());
             assert_eq!(buffers.kept(), before, "{length} bytes");
         }
+    }
+
+    #[test]
+    fn what_is_not_used_any_longer_is_given_up() {
+        let buffers = RecycledBuffers::new(1 << 20);
+        let burst: Vec<Buffer> = (0..8).map(|_| buffers.allocate(100_000, 1).unwrap()).collect();
+        drop(burst);
+        assert_eq!(buffers.kept(), 800_000);
+        // Two of them go on being used, while the rest lie.
+        for _ in 0..50 {
+            let held = [buffers.allocate(100_000, 1).unwrap(), buffers.allocate(99_999, 1).unwrap()];
+            drop(held);
+        }
+        assert_eq!(buffers.kept(), 200_000);
+        // Nor does it keep out what is used instead, when it fills the shelves.
+        drop((0..12).map(|_| buffers.allocate(100_000, 1).unwrap()).collect::<Vec<_>>());
+        for _ in 0..50 {
+            drop([buffers.allocate(200_000, 1).unwrap(), buffers.allocate(200_000, 1).unwrap()]);
+        }
+        assert_eq!(buffers.kept(), 400_000);
     }
 
     #[test]

@@ -7,13 +7,15 @@
 //! on shelves by size, and the one that was freed last is handed out first.
 //!
 //! Memory is taken from the allocator exactly as long as it is asked for, and reused where it is at most two sixty-fourths
-//! too long: the price is that much, for the samples that get it. What lies on the shelves is bounded; beyond that, memory
+//! too long: the price is that much, for the samples that get it. Samples of many lengths then find none that fits every
+//! third time. Where none is kept ([`Buffers::none_is_kept`]), memory is taken up to an eighth longer, so that all on a
+//! shelf fits whoever looks there, and a few shelves serve all. What lies on the shelves is bounded; beyond that, memory
 //! goes back to the allocator. So does what was not taken while [`SWEEP`] limits' worth of memory came back: each shelf would
 //! else keep the most that it ever held, and samples of many lengths fill it to the limit epoch by epoch. Small buffers are left to the allocator, which is good at them; very large ones too, because
 //! a few of them would fill the shelves. Memory that begins at a page, for direct I/O, lies on shelves of its own, with the
 //! same bound for both together.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Buffers;
@@ -32,6 +34,9 @@ const LARGEST: u32 = 23;
 /// `1 << STEPS` shelves between a power of two and the next.
 const STEPS: u32 = 6;
 
+/// `1 << ROOMY` lengths between a power of two and the next, where memory may be longer than what lies in it.
+const ROOMY: u32 = 3;
+
 /// All shelves.
 const SHELVES: usize = ((LARGEST - SMALLEST) << STEPS) as usize + 1;
 
@@ -43,6 +48,7 @@ const PAGE: usize = 4096;
 pub struct RecycledBuffers {
     plain: Arc<Shelves>,
     paged: Arc<Shelves>,
+    roomy: Arc<AtomicBool>,
 }
 
 impl Default for RecycledBuffers {
@@ -59,7 +65,7 @@ impl RecycledBuffers {
             let shelves = std::array::from_fn(|_| Mutex::default());
             Arc::new(Shelves { align, limit, kept: Arc::clone(&kept), since: AtomicUsize::new(0), shelves })
         };
-        Self { plain: shelves(1), paged: shelves(PAGE) }
+        Self { plain: shelves(1), paged: shelves(PAGE), roomy: Arc::default() }
     }
 
     /// Bytes that wait for their next use.
@@ -75,10 +81,15 @@ impl Buffers for RecycledBuffers {
             2..=PAGE if align.is_power_of_two() => &self.paged,
             _ => return Buffer::heap(length, align),
         };
-        let Some(shelf) = shelf_of(length) else { return Buffer::heap(length, align) };
+        let size = if self.roomy.load(Ordering::Relaxed) { with_room(length) } else { length };
+        let Some(shelf) = shelf_of(size) else { return Buffer::heap(length, align) };
         let kept = shelves.take(shelf, length).or_else(|| shelves.take(shelf + 1, length));
-        let memory = kept.or_else(|| Heap::new(length, shelves.align))?;
+        let memory = kept.or_else(|| Heap::new(size, shelves.align))?;
         Some(Buffer::recycled(memory, length, Arc::clone(shelves)))
+    }
+
+    fn none_is_kept(&self) {
+        self.roomy.store(true, Ordering::Relaxed);
     }
 }
 
@@ -151,6 +162,14 @@ impl Shelves {
     }
 }
 
+/// `length`, and what is missing to the next of a few lengths.
+fn with_room(length: usize) -> usize {
+    match length.checked_ilog2() {
+        Some(power) if power >= SMALLEST => length.next_multiple_of(1 << (power - ROOMY)),
+        _ => length,
+    }
+}
+
 /// Where memory of `length` bytes lies, beside some that is a little shorter or longer. All on the next shelf is longer.
 fn shelf_of(length: usize) -> Option<usize> {
     if !(1 << SMALLEST..=1 << LARGEST).contains(&length) {
@@ -217,6 +236,25 @@ mod tests {
             drop(buffers.allocate(length, align).unwrap());
             assert_eq!(buffers.kept(), before, "{length} bytes");
         }
+    }
+
+    #[test]
+    fn where_none_is_kept_a_few_lengths_serve_all() {
+        let buffers = RecycledBuffers::default();
+        buffers.none_is_kept();
+        for length in (90_000..130_000).step_by(500) {
+            let buffer = buffers.allocate(length, 1).unwrap();
+            assert_eq!(buffer.capacity(), length);
+        }
+        // One for each sixteenth of 128 KiB that is begun.
+        assert_eq!(
+            buffers.kept(),
+            (88 << 10) + (96 << 10) + (104 << 10) + (112 << 10) + (120 << 10) + (128 << 10)
+        );
+        for length in [(1 << SMALLEST) - 1, 1 << SMALLEST, 100_000, (1 << LARGEST) - 1, 1 << LARGEST] {
+            assert!(with_room(length) >= length && with_room(length) <= length + length / 8, "{length}");
+        }
+        assert_eq!(with_room(0), 0);
     }
 
     #[test]

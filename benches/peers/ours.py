@@ -10,6 +10,9 @@ BATCH = 64
 #: Room for all of the samples and what is read ahead.
 ALL = "6GiB"
 
+#: How long a store is measured, in seconds.
+CALIBRATING = 6.0
+
 
 def place(job, form="raw"):
     if not job["local"]:
@@ -18,10 +21,12 @@ def place(job, form="raw"):
 
 
 def catalog(job):
-    """Finds out once where samples lie in shards, as others convert theirs once."""
+    """Finds out once where samples lie in shards, as others convert theirs once, and what their store can do."""
     import foreread
 
-    foreread.index(place(job, "tar")).save(job["catalog"])
+    target = place(job, "tar")
+    foreread.index(target).save(job["catalog"])
+    foreread.calibrate(target, seconds=CALIBRATING, output=job["catalog"] + ".calibration")
     return {}
 
 
@@ -42,7 +47,7 @@ def memory(job):
 
 def shards(job):
     place(job)
-    return bare(job, job["catalog"], memory=0)
+    return bare(job, job["catalog"], memory=ALL, calibration=job["catalog"] + ".calibration")
 
 
 def torch(job):

@@ -15,7 +15,7 @@ use crate::place::Group;
 pub enum Kind {
     /// foreread's loader, which reads each epoch anew.
     Loader,
-    /// The same over shards.
+    /// The same over shards, with memory for all: it reads them in large parts where that is quicker.
     Shards,
     /// The same with memory for all.
     Memory,
@@ -98,7 +98,7 @@ pub const CONTENDERS: [Contender; 12] = [
         ..peer("os.readv into one buffer", "plain", "floor", Form::Raw)
     },
     ours("foreread.Loader", "loader", Kind::Loader),
-    Contender { form: Form::Tar, ..ours("foreread.Loader, tar", "shards", Kind::Shards) },
+    Contender { form: Form::Tar, ..ours("foreread.Loader, tar, memory for all", "shards", Kind::Shards) },
     ours("foreread.Loader, memory for all", "memory", Kind::Memory),
     ours("foreread.torch.DataLoader", "torch", Kind::Ours),
     Contender { local: &[0, 2], unit: "workers", ..ours("foreread.torch.wrap", "wrap", Kind::Ours) },

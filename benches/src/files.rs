@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::Result;
+use bytes::Bytes;
 use foreread_tier::{Object, Version};
 
 /// The next of a sequence of numbers that look random (`SplitMix64`).
@@ -16,31 +18,66 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Writes `count` files of `least..=most` bytes in twenty directories below `root`; returns their bytes, summed.
-/// They stay in the page cache, where there is room.
+/// Samples of random lengths in twenty classes, without memory of their own: each is a part of one noise.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    noise: Bytes,
+    extents: Vec<Range<usize>>,
+}
+
+impl Samples {
+    /// `count` samples of `least..=most` bytes, which begin within the first `spread` bytes of the noise: a small one
+    /// stays in a processor's cache.
+    pub fn new(count: usize, least: u64, most: u64, spread: usize) -> Self {
+        let mut state = 1;
+        let mut noise = Vec::new();
+        while noise.len() < most as usize + spread {
+            noise.extend(random(&mut state).to_le_bytes());
+        }
+        let extents = std::iter::repeat_with(|| {
+            let length = least + random(&mut state) % (most - least + 1);
+            let from = (random(&mut state) % spread as u64) as usize;
+            from..from + length as usize
+        });
+        Self { noise: noise.into(), extents: extents.take(count).collect() }
+    }
+
+    /// Their bytes, summed.
+    pub fn bytes(&self) -> u64 {
+        self.extents.iter().map(|extent| extent.len() as u64).sum()
+    }
+
+    /// Their names and bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (String, Bytes)> {
+        let name = |number| format!("class{:02}/image{number:06}.jpg", number % 20);
+        self.extents.iter().enumerate().map(move |(number, at)| (name(number), self.noise.slice(at.clone())))
+    }
+
+    /// Writes them as files below `root`. They stay in the page cache, where there is room.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write(&self, root: &Path) -> Result<()> {
+        for class in 0..20.min(self.extents.len()) {
+            std::fs::create_dir_all(root.join(format!("class{class:02}")))?;
+        }
+        for (name, sample) in self.iter() {
+            File::create(root.join(name))?.write_all(&sample)?;
+        }
+        // Or the kernel's writing back would run beside what is measured.
+        rustix::fs::syncfs(File::open(root)?)?;
+        Ok(())
+    }
+}
+
+/// Writes `count` files of `least..=most` bytes below `root`; returns their bytes, summed.
 ///
 /// # Errors
 /// If a file cannot be written.
 pub fn make(root: &Path, count: usize, least: u64, most: u64) -> Result<u64> {
-    let mut state = 1;
-    let mut noise = Vec::new();
-    while noise.len() < most as usize + 4096 {
-        noise.extend(random(&mut state).to_le_bytes());
-    }
-    for class in 0..20.min(count) {
-        std::fs::create_dir(root.join(format!("class{class:02}")))?;
-    }
-    let mut total = 0;
-    for number in 0..count {
-        let length = least + random(&mut state) % (most - least + 1);
-        let from = (random(&mut state) % 4096) as usize;
-        let mut file = File::create(root.join(format!("class{:02}/image{number:06}.jpg", number % 20)))?;
-        file.write_all(&noise[from..from + length as usize])?;
-        total += length;
-    }
-    // Or the kernel's writing back would run beside what is measured.
-    rustix::fs::syncfs(File::open(root)?)?;
-    Ok(total)
+    let samples = Samples::new(count, least, most, 4096);
+    samples.write(root)?;
+    Ok(samples.bytes())
 }
 
 /// Objects like those of ImageNet's training set, for catalogs that are never read from.

@@ -2,7 +2,7 @@
 //! from Debian's packages.
 //!
 //! Decisions: the store keeps its objects in memory (`memstore`), because it is up sooner than one in a file, needs no
-//! preallocated gigabyte, and leaves nothing to remove; the price is that a dataset must fit in memory (1 GiB at most).
+//! preallocated gigabyte, and leaves nothing to remove; the price is that a dataset must fit in memory (1 GiB for tests).
 //! One copy of everything, no high availability, `cephx` on (the gateway never connects without it). Two users are made:
 //! `full` may do everything, `reader` nothing until a bucket's policy says so. The gateway logs each request with its
 //! method and path, so that tests count them where they arrive.
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::needs;
+use crate::needs::{self, Need, Tests};
 use crate::service::{Service, free_ports};
 use crate::workspace::Workspace;
 
@@ -28,6 +28,9 @@ pub const PROGRAMS: &[&str] =
 
 /// Debian's packages of them.
 pub const PACKAGES: &[&str] = &["ceph-common", "ceph-mgr", "ceph-mon", "ceph-osd", "radosgw"];
+
+/// What tests may store, in bytes.
+const ROOM: u64 = 1 << 30;
 
 /// How long a part may take to start; it takes seconds, and more where the machine is busy.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -59,10 +62,15 @@ struct Gateway {
 /// Starts a gateway; the service tells, as one JSON object: `endpoint`, `region`, `log` (the gateway's log file), and for
 /// each user `access_key` and `secret_key`.
 pub fn start(workspace: &Workspace) -> Result<Service> {
+    start_with(workspace, ROOM)
+}
+
+/// The same with room for so many bytes.
+pub fn start_with(workspace: &Workspace, room: u64) -> Result<Service> {
     let began = Instant::now();
     let mut tries = 1;
     let service = loop {
-        match start_once(&workspace.services()) {
+        match start_once(&workspace.services(), room) {
             Ok(service) => break service,
             Err(error) if tries < TRIES => eprintln!("xtask: {error:#}; Ceph is started again"),
             Err(error) => return Err(error.context("Ceph's gateway cannot be started")),
@@ -73,12 +81,12 @@ pub fn start(workspace: &Workspace) -> Result<Service> {
     Ok(service)
 }
 
-fn start_once(home: &Path) -> Result<Service> {
+fn start_once(home: &Path, room: u64) -> Result<Service> {
     let mut service = Service::new(home)?;
     let [monitor, gateway] = free_ports()?;
     let cluster = random_id()?;
     let directory = service.directory();
-    configure(directory, &cluster, monitor, gateway)?;
+    configure(directory, &cluster, [monitor, gateway], room)?;
     let tool = |program: &str| {
         let mut command = Command::new(program);
         command.env_remove("CEPH_ARGS").env("CEPH_CONF", directory.join("ceph.conf"));
@@ -125,7 +133,7 @@ fn log_of(directory: &Path) -> String {
     directory.join("gateway.log").display().to_string()
 }
 
-fn configure(directory: &Path, cluster: &str, monitor: u16, gateway: u16) -> Result<()> {
+fn configure(directory: &Path, cluster: &str, [monitor, gateway]: [u16; 2], room: u64) -> Result<()> {
     let here = directory.display();
     let text = format!(
         "[global]
@@ -148,7 +156,7 @@ fn configure(directory: &Path, cluster: &str, monitor: u16, gateway: u16) -> Res
         public_addr = 127.0.0.1
         cluster_addr = 127.0.0.1
         osd_objectstore = memstore
-        memstore_device_bytes = 1073741824
+        memstore_device_bytes = {room}
         osd_crush_chooseleaf_type = 0
         osd_pool_default_size = 1
         osd_pool_default_min_size = 1
@@ -218,11 +226,19 @@ impl Gateway {
     }
 }
 
+fn need() -> Option<(&'static Need, &'static Tests)> {
+    needs::of_tests().find(|(_, tests)| tests.module == "needs_ceph")
+}
+
+/// Whether it is installed.
+pub fn is_there(workspace: &Workspace) -> bool {
+    need().is_some_and(|(need, _)| need.find(workspace).is_some())
+}
+
 /// `cargo xtask ceph`: a gateway for use by hand, until Ctrl-C.
 pub fn serve() -> Result<bool> {
     let workspace = Workspace::load()?;
-    let (need, tests) =
-        needs::of_tests().find(|(_, tests)| tests.module == "needs_ceph").context("nothing needs Ceph")?;
+    let (need, tests) = need().context("nothing needs Ceph")?;
     if need.find(&workspace).is_none() {
         bail!("{}", need.line());
     }

@@ -18,8 +18,9 @@ use crate::pool::Read;
 /// Why reads that had not begun are answered with an error.
 pub(crate) const CLOSED: &str = "the tier was closed";
 
-/// How many answers may share one wake-up.
-const WAKE_EVERY: u32 = 8;
+/// How many answers may share one wake-up, and how many bytes: half a millisecond of copying.
+const WAKE_EVERY: u32 = 64;
+const WAKE_BYTES: u64 = 4 << 20;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing here panics while it holds a lock; the state is whole even if something did.
@@ -117,6 +118,7 @@ impl Batch {
 pub(crate) struct Owed {
     to: Vec<Arc<Batch>>,
     answers: u32,
+    bytes: u64,
 }
 
 impl Owed {
@@ -129,19 +131,20 @@ impl Owed {
         self.to.iter().all(|to| Arc::ptr_eq(to, batch))
     }
 
-    /// Owes one for an answer that was put; pays all after [`WAKE_EVERY`] answers.
-    pub(crate) fn add(&mut self, batch: Arc<Batch>) {
+    /// Owes one for an answer of `bytes` that was put; pays all after [`WAKE_EVERY`] answers or [`WAKE_BYTES`].
+    pub(crate) fn add(&mut self, batch: Arc<Batch>, bytes: u64) {
         if !self.to.iter().any(|to| Arc::ptr_eq(to, &batch)) {
             self.to.push(batch);
         }
         self.answers += 1;
-        if self.answers >= WAKE_EVERY {
+        self.bytes += bytes;
+        if self.answers >= WAKE_EVERY || self.bytes >= WAKE_BYTES {
             self.pay();
         }
     }
 
     pub(crate) fn pay(&mut self) {
-        self.answers = 0;
+        (self.answers, self.bytes) = (0, 0);
         for batch in self.to.drain(..) {
             batch.wake();
         }

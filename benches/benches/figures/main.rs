@@ -11,7 +11,6 @@ mod memory_tier;
 mod network;
 mod object_store;
 mod oracle;
-mod peers;
 mod planner;
 mod predictions;
 mod ranks;
@@ -30,7 +29,7 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type Measure = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, Measure); 14] = [
+const ALL: [(&str, Measure); 13] = [
     ("oracle", |_| oracle::figures()),
     ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),
@@ -44,7 +43,6 @@ const ALL: [(&str, Measure); 14] = [
     ("predictions", |_| predictions::figures()),
     ("ranks", ranks::figures),
     ("network", network::figures),
-    ("peers", peers::figures),
 ];
 
 fn main() -> Result<()> {

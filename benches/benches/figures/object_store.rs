@@ -1,10 +1,6 @@
-//! A bucket over loopback: foreread beside a bare loop of GETs at the same parallelism, and beside other loaders, each in a
-//! process of its own, in turns. The store is the tests' own, in this process.
-//!
-//! `FOREREAD_BENCH_PYTHON_PEERS` names a Python that can import `s3torchconnector`, `litdata`, `streaming` and `boto3`;
-//! without it the other loaders are left out.
+//! A bucket over loopback: foreread beside a bare loop of GETs at the same parallelism, each in a process of its own, in turns.
+//! The store is the tests' own, in this process. Other loaders are beside it in the bench `loaders`.
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,27 +50,13 @@ impl Found {
     }
 }
 
-/// What another loader found: epochs in turn, the first one cold.
-#[derive(Debug, Deserialize)]
-struct Peer {
-    /// Seconds of each epoch.
-    epochs: Vec<f64>,
-    /// Seconds of CPU of all its processes, over all epochs.
-    cpu: f64,
-    /// Seconds from the start to the first batch.
-    first: f64,
-    samples: f64,
-}
-
 pub fn figures() -> Result<Vec<Figure>> {
     let store = Store::start();
     store.numbered("bench", Numbered::new(SAMPLES, SIZE));
     store.numbered("slow", Numbered::new(THROTTLED, SIZE));
-    store.bucket("mds");
     let mut figures = beside_a_bare_loop(&store)?;
     figures.extend(with_latency(&store)?);
     figures.extend(throttled(&store)?);
-    figures.extend(beside_others(&store)?);
     Ok(figures)
 }
 
@@ -176,63 +158,12 @@ fn throttled(store: &Store) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Cold and warm epochs of all that there are.
-fn beside_others(store: &Store) -> Result<Vec<Figure>> {
-    let mut figures = Vec::new();
-    let (epochs, requests) = ask(store, "foreread-memory")?;
-    let rates: Vec<f64> = epochs.iter().map(Found::rate).collect();
-    let cpu = epochs.iter().map(|epoch| epoch.used.cpu).sum::<f64>() * 1e6
-        / epochs.iter().map(|epoch| epoch.samples).sum::<f64>();
-    figures.push(line("foreread, memory for all", &rates, cpu, &requests));
-    let Some(python) = std::env::var_os("FOREREAD_BENCH_PYTHON_PEERS") else { return Ok(figures) };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/bucket.py");
-    for (who, name) in [
-        ("s3torchconnector", "s3torchconnector, 2 workers"),
-        ("litdata", "LitData raw files, 2 workers"),
-        ("mosaic", "Mosaic Streaming, converted, 2 workers"),
-    ] {
-        store.reset();
-        let mut command = Command::new(&python);
-        command.arg(&script).args([who, &store.endpoint()]).envs(environment(store));
-        // What one of them cannot do is no reason to lose the others' figures.
-        match share::ask_of::<Peer>(&mut command) {
-            Ok(peer) => {
-                let rates: Vec<f64> = peer.epochs.iter().map(|seconds| peer.samples / seconds).collect();
-                let cpu = peer.cpu * 1e6 / (peer.samples * peer.epochs.len() as f64);
-                let mut figure = line(name, &rates, cpu, &store.requests());
-                figure.note.push_str(&format!(", {:.1} s to the first batch", peer.first));
-                figures.push(figure);
-            }
-            Err(error) => eprintln!("{name}: {error:#}"),
-        }
-    }
-    Ok(figures)
-}
-
-fn line(name: &str, rates: &[f64], cpu: f64, requests: &Requests) -> Figure {
-    let warm = rates.get(1).copied().unwrap_or(f64::NAN);
-    Figure::new(
-        format!("- {name}: cold epoch"),
-        Asked::Nothing,
-        rates.first().copied().unwrap_or(f64::NAN),
-        "samples/s",
-    )
-    .note(format!(
-        "warm {warm:.0}/s; {cpu:.0} us CPU a sample; {} GET, {} HEAD, {} LIST, {:.2} GB",
-        requests.get,
-        requests.head,
-        requests.list,
-        requests.bytes as f64 / 1e9
-    ))
-}
-
 pub fn part(args: &[String]) -> Result<()> {
     let found = match args.first().map(String::as_str) {
         Some("bare") => bare(PARALLELISM)?,
-        Some("foreread-free") => foreread("s3://bench", None, Memory::Bytes(0), 2)?,
-        Some("foreread") => foreread("s3://bench", Some(PARALLELISM), Memory::Bytes(0), 1)?,
-        Some("foreread-memory") => foreread("s3://bench", None, Memory::Bytes(4 << 30), 2)?,
-        Some("foreread-slow") => foreread("s3://slow", None, Memory::Bytes(0), 1)?,
+        Some("foreread-free") => foreread("s3://bench", None, 2)?,
+        Some("foreread") => foreread("s3://bench", Some(PARALLELISM), 1)?,
+        Some("foreread-slow") => foreread("s3://slow", None, 1)?,
         Some(who) if who.starts_with("bare-") => bare(who["bare-".len()..].parse()?)?,
         _ => bail!("there is no contender {args:?}"),
     };
@@ -240,9 +171,9 @@ pub fn part(args: &[String]) -> Result<()> {
 }
 
 /// A run's epochs, from the first batch asked for.
-fn foreread(url: &str, parallelism: Option<usize>, memory: Memory, epochs: u64) -> Result<Vec<Found>> {
+fn foreread(url: &str, parallelism: Option<usize>, epochs: u64) -> Result<Vec<Found>> {
     let mut config = Config::default();
-    (config.memory, config.epochs) = (memory, epochs);
+    (config.memory, config.epochs) = (Memory::Bytes(0), epochs);
     config.origin_parallelism = parallelism;
     let mut loader = Loader::builder(url).config(config).prepare()?.start();
     let (mut found, mut start, mut samples, mut epoch) = (Vec::new(), Instant::now(), 0.0, 0);

@@ -77,15 +77,11 @@ impl Prepared {
             .await
             .map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
         let blocks = blocks(&planned, &opened, context).await?;
-        Ok(Self {
-            blocks,
-            caches: caches(&planned, disk.as_ref()),
-            disk,
-            planned,
-            opened,
-            shared,
-            joint: None,
-        })
+        let caches = caches(&planned, disk.as_ref());
+        if caches.iter().all(|(source, _)| *source != Source::Memory) {
+            context.buffers.none_is_kept();
+        }
+        Ok(Self { blocks, caches, disk, planned, opened, shared, joint: None })
     }
 
     /// What the first epoch reads of the training data's shards in blocks, where it does.

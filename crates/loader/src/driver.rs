@@ -17,7 +17,7 @@ use foreread_tier::{
     Budget, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, Tier, TierError,
 };
 use foreread_types::{SampleId, SampleKey, Tick};
-use futures::stream::SelectAll;
+use futures::stream::{ReadyChunks, SelectAll};
 use futures::{FutureExt, StreamExt};
 use tokio::task::JoinHandle;
 
@@ -31,8 +31,13 @@ use crate::others::Others;
 use crate::patience::Patience;
 use crate::report::Taking;
 
-/// How many answers are taken in before the core may proceed.
+/// How many answers are taken in before the core may proceed, and how many of one tier's at once: a stream that is one
+/// of many costs an allocation each time it is asked.
 const GATHER: usize = 256;
+const CHUNK: usize = 64;
+
+/// The answers of all tiers, those of each in chunks of what is there.
+pub(crate) type Reads = SelectAll<ReadyChunks<Answers>>;
 
 /// One dataset of the run: what its samples are and where they are read.
 #[derive(Clone, Debug)]
@@ -87,7 +92,7 @@ pub(crate) struct Driver {
     pub(crate) errors: Option<HashMap<SampleKey, TierError>>,
     /// Why the order of a pass could not be computed; said when all before it has been handed out.
     pub(crate) disorder: Option<LoadError>,
-    pub(crate) reads: SelectAll<Answers>,
+    pub(crate) reads: Reads,
     pub(crate) dealing: Option<Dealing>,
     /// What is read in blocks, what those hold, and uses whose block failed or whose bytes were wrong.
     pub(crate) blocks: Blocks,
@@ -197,8 +202,8 @@ impl Driver {
                         Event::NotDealt { pass }
                     }
                 }),
-                answer = self.reads.next(), if !self.reads.is_empty() => {
-                    if let Some(answer) = answer {
+                answers = self.reads.next(), if !self.reads.is_empty() => {
+                    for answer in answers.into_iter().flatten() {
                         self.answered(answer, &mut events);
                     }
                 }
@@ -225,10 +230,13 @@ impl Driver {
                 self.patience.begin();
             }
         }
-        for _ in 0..GATHER {
-            match self.reads.next().now_or_never().flatten() {
-                Some(answer) => self.answered(answer, events),
-                None => break,
+        let mut gathered = 0;
+        while gathered < GATHER
+            && let Some(answers) = self.reads.next().now_or_never().flatten()
+        {
+            gathered += answers.len();
+            for answer in answers {
+                self.answered(answer, events);
             }
         }
     }
@@ -455,9 +463,9 @@ impl Drop for Driver {
     }
 }
 
-fn send(reads: &mut SelectAll<Answers>, tier: &dyn Tier, outgoing: Outgoing) {
+fn send(reads: &mut Reads, tier: &dyn Tier, outgoing: Outgoing) {
     if !outgoing.requests.is_empty() {
-        reads.push(Answers::of(tier, outgoing.requests, outgoing.pending));
+        reads.push(Answers::of(tier, outgoing.requests, outgoing.pending).ready_chunks(CHUNK));
     }
 }
 

@@ -10,7 +10,6 @@ use foreread_planner::LocalPlan;
 use foreread_tier::{Budget, CacheTier, Serve, Tier};
 use foreread_types::Tick;
 use futures::Stream;
-use futures::stream::SelectAll;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tracing::Instrument;
@@ -18,7 +17,7 @@ use tracing::Instrument;
 use crate::batch::Batch;
 use crate::blocks::Blocks;
 use crate::core::{Config, Core, OnError};
-use crate::driver::{Dataset, Driver, Held};
+use crate::driver::{Dataset, Driver, Held, Reads};
 use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::keeper::{Keeper, KeptOrigin};
@@ -116,7 +115,7 @@ impl Loader {
             held: Held::starting_at(first),
             errors: (on_error != OnError::Skip).then(Default::default),
             disorder: None,
-            reads: SelectAll::new(),
+            reads: Reads::new(),
             dealing: None,
             blocks,
             block_budget,

@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyString, PyType};
 use crate::errors::{self, Class};
 use crate::here::Here;
 use crate::sample::show;
-use crate::{allocator, here, loader, logs, settings, waiting};
+use crate::{allocator, files, here, loader, logs, settings, waiting};
 
 /// The samples of one dataset, numbered from 0: a table of paths, sizes and labels.
 ///
@@ -104,6 +104,24 @@ impl Catalog {
     /// The number of a sample's class; None where it has none.
     fn label(&self, index: isize) -> PyResult<Option<u32>> {
         Ok(self.catalog().label_index(self.id(index)?))
+    }
+
+    /// The numbers of all samples' classes, -1 where there is none: 64-bit integers in a row.
+    fn targets<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let catalog = self.catalog();
+        let class = |id| catalog.label_index(SampleId(id)).map_or(-1, i64::from);
+        files::integers(py, &(0..catalog.len()).map(class).collect::<Vec<_>>())
+    }
+
+    /// The path of the first sample whose name does not end like one of `endings` (in lower case), case apart; None if all do.
+    fn first_without(&self, endings: Vec<String>) -> PyResult<Option<String>> {
+        for id in 0..self.catalog().len() {
+            let path = self.catalog().path(SampleId(id)).map_err(|error| errors::raised(&error.into()))?;
+            if !files::ends(path.as_bytes(), &endings) {
+                return Ok(Some(path.into_owned()));
+            }
+        }
+        Ok(None)
     }
 
     /// The names of the classes, by their numbers.

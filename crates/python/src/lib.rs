@@ -15,6 +15,7 @@ mod batch;
 mod catalog;
 mod engine;
 mod errors;
+mod files;
 mod here;
 mod json;
 mod loader;
@@ -46,6 +47,8 @@ mod _native {
     #[pymodule_export]
     use super::catalog::index;
     #[pymodule_export]
+    use super::files::{catalog_of, hidden_file, modified};
+    #[pymodule_export]
     use super::metrics::{enable_metrics, render_metrics};
     #[pymodule_export]
     use super::outlooks::{calibrate, compare, plan_of};
@@ -55,6 +58,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("MOST_EPOCHS", foreread::MOST_EPOCHS)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::catalog::path_of;
+use crate::catalog::{Catalog as Listed, path_of};
 use crate::engine::{self, Live};
 use crate::errors::{self, Class};
 use crate::here::Here;
@@ -71,13 +71,13 @@ impl Source {
         slot.samples().ok_or_else(|| Class::Closed.with("the source is closed; make another"))
     }
 
-    fn catalog(&self) -> &Catalog {
+    fn samples_known(&self) -> &Catalog {
         self.catalog.peek()
     }
 
     fn wait(&self, py: Python<'_>, ids: &[u64]) -> PyResult<Vec<Sample>> {
         for &id in ids {
-            known(self.catalog(), id)?;
+            known(self.samples_known(), id)?;
         }
         let samples = self.samples_here()?;
         let mut asked = py.detach(|| samples.ask(ids));
@@ -86,7 +86,7 @@ impl Source {
             let came = py.detach(|| asked.wait(NAP));
             match came {
                 Some((at, Ok(data))) => {
-                    let sample = Sample::new(SampleId(ids[at]), data, self.catalog().clone());
+                    let sample = Sample::new(SampleId(ids[at]), data, self.samples_known().clone());
                     if let Some(place) = here.get_mut(at) {
                         *place = Some(sample);
                     }
@@ -152,17 +152,17 @@ impl Source {
 
     /// The number of the sample at this path below the dataset's URL; None if there is none.
     fn find(&self, path: &str) -> Option<u64> {
-        self.catalog().find(path).map(|id| id.0)
+        self.samples_known().find(path).map(|id| id.0)
     }
 
     /// A sample's path below the dataset's URL.
     fn path(&self, id: u64) -> PyResult<String> {
-        path_of(self.catalog(), known(self.catalog(), id)?)
+        path_of(self.samples_known(), known(self.samples_known(), id)?)
     }
 
     /// The number of a sample's class; None where it has none.
     fn label(&self, id: u64) -> PyResult<Option<u32>> {
-        Ok(self.catalog().label_index(known(self.catalog(), id)?))
+        Ok(self.samples_known().label_index(known(self.samples_known(), id)?))
     }
 
     /// Lets processes of this one's user on this machine ask for samples (ShareClient), and says where: the same address
@@ -214,13 +214,25 @@ impl Source {
     /// How many samples the dataset has.
     #[getter]
     fn samples(&self) -> u64 {
-        self.catalog().len()
+        self.samples_known().len()
     }
 
     /// Their bytes.
     #[getter]
     fn bytes(&self) -> u64 {
-        self.catalog().total_bytes()
+        self.samples_known().total_bytes()
+    }
+
+    /// Which samples there are.
+    #[getter]
+    fn catalog(&self) -> Listed {
+        Listed::from(self.catalog.peek().clone())
+    }
+
+    /// Whether the kernel of this machine caches the files: they are on a file system of its own.
+    #[getter]
+    fn is_kernel_cached(&self) -> PyResult<bool> {
+        Ok(self.samples_here()?.is_kernel_cached())
     }
 
     /// The names of the classes, by their numbers.
@@ -230,7 +242,11 @@ impl Source {
     }
 
     fn __repr__(&self) -> String {
-        format!("<foreread.Source: {} samples of {}>", self.catalog().len(), self.catalog().base_url())
+        format!(
+            "<foreread.Source: {} samples of {}>",
+            self.samples_known().len(),
+            self.samples_known().base_url()
+        )
     }
 }
 

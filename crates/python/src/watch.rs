@@ -7,7 +7,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foreread::Report;
+use foreread::{CountReport, EpochReport, ReadsReport, Report};
 use pyo3::prelude::*;
 
 use crate::json;
@@ -29,9 +29,9 @@ pub(crate) struct Watch {
 
 #[derive(Debug)]
 struct State {
-    /// The report at the last `stats()`.
+    /// The report at the last `stats()`, its epochs as one: a run has many.
     stats: Option<Report>,
-    /// The report when it was last looked for starvation, and when that was.
+    /// Likewise, when it was last looked for starvation, and when that was.
     looked: Option<Report>,
     at: Instant,
     said: Option<Instant>,
@@ -51,9 +51,12 @@ impl Watch {
 
     /// The figures since the last call.
     pub(crate) fn stats<'py>(&self, py: Python<'py>, report: Report) -> PyResult<Bound<'py, PyAny>> {
-        let before = self.lock().stats.replace(report.clone());
+        let whole = json::text(&report)?;
+        let report = brief(report);
+        let now = json::python(py, &report)?;
+        let before = self.lock().stats.replace(report);
         let before = before.map(|before| json::python(py, &before)).transpose()?;
-        py.import("foreread._stats")?.call_method1("build", (json::python(py, &report)?, before))
+        py.import("foreread._stats")?.call_method1("build", (now, before, whole))
     }
 
     /// Notes the batch that the trainer gets.
@@ -87,7 +90,7 @@ impl Watch {
     }
 
     fn look(&self, py: Python<'_>, report: Option<Report>) -> PyResult<()> {
-        let Some(report) = report else { return Ok(()) };
+        let Some(report) = report.map(brief) else { return Ok(()) };
         let (before, hushed) = {
             let mut state = self.lock();
             state.at = Instant::now();
@@ -106,4 +109,34 @@ impl Watch {
         }
         Ok(())
     }
+}
+
+/// A report with its epochs as one: sums are all that is made of them here.
+fn brief(report: Report) -> Report {
+    let mut epochs = report.epochs.into_iter();
+    let first = epochs.next();
+    Report { epochs: first.map(|first| epochs.fold(first, followed)).into_iter().collect(), ..report }
+}
+
+fn followed(mut sum: EpochReport, next: EpochReport) -> EpochReport {
+    sum.samples += next.samples;
+    sum.batches += next.batches;
+    sum.bytes += next.bytes;
+    sum.seconds += next.seconds;
+    sum.stall_seconds += next.stall_seconds;
+    sum.reads = ReadsReport {
+        origin: added(sum.reads.origin, next.reads.origin),
+        memory: added(sum.reads.memory, next.reads.memory),
+        disk: added(sum.reads.disk, next.reads.disk),
+        peer: added(sum.reads.peer, next.reads.peer),
+    };
+    sum
+}
+
+fn added(sum: CountReport, next: CountReport) -> CountReport {
+    let both = |sum: Option<u64>, next: Option<u64>| match (sum, next) {
+        (Some(sum), Some(next)) => Some(sum + next),
+        (one, other) => one.or(other),
+    };
+    CountReport { samples: both(sum.samples, next.samples), bytes: both(sum.bytes, next.bytes) }
 }

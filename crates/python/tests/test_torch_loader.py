@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import os
+import threading
+import time
+import weakref
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -282,3 +287,104 @@ def test_batches_are_pinned_where_that_can_be_and_else_it_is_said(images: Path, 
         found = batches(ours)
         assert all(x.is_pinned() == y.is_pinned() == there for x, y in ours)
     assert_same(found, batches(theirs))
+
+
+def test_an_iterator_knows_its_length(images: Path) -> None:
+    with DataLoader(images, 8, transform=to_tensor) as loader:
+        iterator = iter(loader)
+        assert len(iterator) == 13
+        for _ in range(3):
+            next(iterator)
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        rest = iter(loader)
+        assert len(rest) == len(list(rest)) == 10 and len(loader) == 13
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("drops", [(False, True), (True, False)])
+def test_a_state_goes_on_with_the_other_drop_last(images: Path, world: int, drops: tuple[bool, bool]) -> None:
+    """What is left of the epoch ends as the one who loads it wants it to end; none is repeated, none is missing."""
+    before, after = drops
+    settings: dict[str, Any] = {"transform": to_tensor, "together": False, "world_size": world}
+    order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(0)).tolist()
+    got = []
+    for rank in range(world):
+        loaders = [DataLoader(images, 8, drop_last=drop, rank=rank, **settings) for drop in drops]
+        for _ in zip(range(3), loaders[0]):
+            pass
+        loaders[1].load_state_dict(loaders[0].state_dict())
+        batches = list(loaders[1])
+        assert len(batches[-1][1]) == 8 or not after
+        got.append(torch.cat([x for x, _ in batches]))
+        for loader in loaders:
+            loader.close()
+    rest = order[3 * 8 * world :]
+    each = len(rest) // world // 8 * 8 if after else -(-len(rest) // world)
+    assert all(len(one) == each for one in got)
+    dealt = torch.stack(got, dim=1).flatten(0, 1)
+    paths = sorted(images.rglob("*.png"))
+    from PIL import Image
+
+    kept = (rest + rest)[: each * world] if not after else rest[: each * world]
+    for number, image in zip(kept[: len(rest)], dealt):
+        assert torch.equal(image, to_tensor(Image.open(paths[number])))
+
+
+def test_what_was_good_comes_before_an_error(images: Path, tmp_path: Path) -> None:
+    import shutil
+
+    root = Path(shutil.copytree(images, tmp_path / "less"))
+    catalog = foreread.index(root)
+    sorted(root.rglob("*.png"))[30].unlink()
+    with DataLoader(catalog, 4, shuffle=False, transform=to_tensor, num_workers=1, prefetch_factor=20) as loader:
+        got = []
+        with pytest.raises(foreread.NotFoundError) as raised:
+            for _, y in loader:
+                got.append(y)
+        assert len(got) == 7 and raised.value.sample_id == 30
+        assert '"consumed": 28' in loader.state_dict()["foreread"]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_loader_that_is_dropped_takes_its_threads_along(images: Path, threads: int) -> None:
+    left = []
+    before = threading.active_count()
+    native = len(os.listdir("/proc/self/task"))
+    gc.disable()
+    try:
+        for _ in range(5):
+            loader = DataLoader(images, 8, transform=to_tensor, num_workers=threads)
+            iterator = iter(loader)
+            next(iterator)
+            left.append(weakref.ref(loader))
+            del loader, iterator
+        # Nothing has to be found by the collector; what threads are at, they end first.
+        until = time.monotonic() + 60
+        while any(loader() is not None for loader in left) or threading.active_count() > before:
+            assert time.monotonic() < until, (left, threading.enumerate())
+            time.sleep(0.05)
+    finally:
+        gc.enable()
+    while len(os.listdir("/proc/self/task")) > native:
+        assert time.monotonic() < until, os.listdir("/proc/self/task")
+        time.sleep(0.05)
+
+
+def test_a_million_names_are_looked_at_in_no_time(images: Path) -> None:
+    """Not a measure of speed: what took seconds in Python takes none."""
+    calls = []
+
+    class Spy:
+        samples = SAMPLES
+
+        def __init__(self, native: Any) -> None:
+            self.catalog = native.catalog
+
+        def path(self, number: int) -> str:
+            calls.append(number)
+            return f"{number}.jpg"
+
+    with foreread.Source(images) as source:
+        foreread.torch._decode.decoder("auto", Spy(source), None)
+    assert len(calls) <= 100

@@ -20,6 +20,10 @@ pub trait Buffers: Debug + Send + Sync + 'static {
     /// Memory for exactly `length` bytes that begins at a multiple of `align` (a power of two); `None` if there is not
     /// so much. Lengths come from catalogs, and a file of ten terabytes must cost an error and not the process.
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer>;
+
+    /// Told before the first read where samples are let go soon and none is kept: memory may then be a little longer
+    /// than what lies in it, if that makes it easier to use again.
+    fn none_is_kept(&self) {}
 }
 
 /// Memory from the program's allocator.

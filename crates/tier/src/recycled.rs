@@ -7,12 +7,15 @@
 //! on shelves by size, and the one that was freed last is handed out first.
 //!
 //! Memory is taken from the allocator exactly as long as it is asked for, and reused where it is at most two sixty-fourths
-//! too long: the price is that much, for the samples that get it. What lies on the shelves is bounded; beyond that, memory
-//! goes back to the allocator. Small buffers are left to the allocator, which is good at them; very large ones too, because
+//! too long: the price is that much, for the samples that get it. Samples of many lengths then find none that fits every
+//! third time. Where none is kept ([`Buffers::none_is_kept`]), memory is taken up to an eighth longer, so that all on a
+//! shelf fits whoever looks there, and a few shelves serve all. What lies on the shelves is bounded; beyond that, memory
+//! goes back to the allocator. So does what was not taken while [`SWEEP`] limits' worth of memory came back: each shelf would
+//! else keep the most that it ever held, and samples of many lengths fill it to the limit epoch by epoch. Small buffers are left to the allocator, which is good at them; very large ones too, because
 //! a few of them would fill the shelves. Memory that begins at a page, for direct I/O, lies on shelves of its own, with the
 //! same bound for both together.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Buffers;
@@ -21,12 +24,18 @@ use crate::buffers::{Buffer, Heap};
 /// Bytes on the shelves where nobody says otherwise.
 const LIMIT: usize = 32 << 20;
 
+/// What lies untouched while so many times the limit is put back is given up.
+const SWEEP: usize = 2;
+
 /// Buffers of `1 << SMALLEST` to `1 << LARGEST` bytes are kept.
 const SMALLEST: u32 = 13;
 const LARGEST: u32 = 23;
 
 /// `1 << STEPS` shelves between a power of two and the next.
 const STEPS: u32 = 6;
+
+/// `1 << ROOMY` lengths between a power of two and the next, where memory may be longer than what lies in it.
+const ROOMY: u32 = 3;
 
 /// All shelves.
 const SHELVES: usize = ((LARGEST - SMALLEST) << STEPS) as usize + 1;
@@ -39,6 +48,7 @@ const PAGE: usize = 4096;
 pub struct RecycledBuffers {
     plain: Arc<Shelves>,
     paged: Arc<Shelves>,
+    roomy: Arc<AtomicBool>,
 }
 
 impl Default for RecycledBuffers {
@@ -53,9 +63,9 @@ impl RecycledBuffers {
         let kept = Arc::new(AtomicUsize::new(0));
         let shelves = |align| {
             let shelves = std::array::from_fn(|_| Mutex::default());
-            Arc::new(Shelves { align, limit, kept: Arc::clone(&kept), shelves })
+            Arc::new(Shelves { align, limit, kept: Arc::clone(&kept), since: AtomicUsize::new(0), shelves })
         };
-        Self { plain: shelves(1), paged: shelves(PAGE) }
+        Self { plain: shelves(1), paged: shelves(PAGE), roomy: Arc::default() }
     }
 
     /// Bytes that wait for their next use.
@@ -71,10 +81,15 @@ impl Buffers for RecycledBuffers {
             2..=PAGE if align.is_power_of_two() => &self.paged,
             _ => return Buffer::heap(length, align),
         };
-        let Some(shelf) = shelf_of(length) else { return Buffer::heap(length, align) };
+        let size = if self.roomy.load(Ordering::Relaxed) { with_room(length) } else { length };
+        let Some(shelf) = shelf_of(size) else { return Buffer::heap(length, align) };
         let kept = shelves.take(shelf, length).or_else(|| shelves.take(shelf + 1, length));
-        let memory = kept.or_else(|| Heap::new(length, shelves.align))?;
+        let memory = kept.or_else(|| Heap::new(size, shelves.align))?;
         Some(Buffer::recycled(memory, length, Arc::clone(shelves)))
+    }
+
+    fn none_is_kept(&self) {
+        self.roomy.store(true, Ordering::Relaxed);
     }
 }
 
@@ -85,7 +100,17 @@ pub(crate) struct Shelves {
     limit: usize,
     /// On these shelves and those that share the limit.
     kept: Arc<AtomicUsize>,
-    shelves: [Mutex<Vec<Heap>>; SHELVES],
+    /// Bytes that were put on these since the last sweep.
+    since: AtomicUsize,
+    shelves: [Mutex<Shelf>; SHELVES],
+}
+
+/// Memory of about one length, what was freed last at the end.
+#[derive(Debug, Default)]
+struct Shelf {
+    free: Vec<Heap>,
+    /// The fewest that lay here since the last sweep: the first so many were not touched.
+    least: usize,
 }
 
 impl Shelves {
@@ -96,7 +121,8 @@ impl Shelves {
 
     fn take(&self, shelf: usize, length: usize) -> Option<Heap> {
         let mut shelf = self.shelves.get(shelf)?.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = shelf.pop_if(|memory| memory.size() >= length)?;
+        let memory = shelf.free.pop_if(|memory| memory.size() >= length)?;
+        shelf.least = shelf.least.min(shelf.free.len());
         drop(shelf);
         self.kept.fetch_sub(memory.size(), Ordering::Relaxed);
         Some(memory)
@@ -106,11 +132,41 @@ impl Shelves {
     pub(crate) fn put(&self, memory: Heap) {
         let size = memory.size();
         let Some(shelf) = shelf_of(size) else { return };
+        let since = self.since.fetch_add(size, Ordering::Relaxed);
+        let due = self.limit.saturating_mul(SWEEP);
+        // One of those who come at once sweeps.
+        if since < due && since + size >= due {
+            self.sweep();
+            self.since.store(0, Ordering::Relaxed);
+        }
         if self.kept.fetch_add(size, Ordering::Relaxed) + size > self.limit {
             self.kept.fetch_sub(size, Ordering::Relaxed);
             return;
         }
-        self.shelves[shelf].lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+        self.shelves[shelf].lock().unwrap_or_else(PoisonError::into_inner).free.push(memory);
+    }
+
+    /// Gives up what was not touched since the last time.
+    fn sweep(&self) {
+        for shelf in &self.shelves {
+            let untouched: Vec<Heap> = {
+                let mut shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
+                let least = shelf.least;
+                let untouched = shelf.free.drain(..least).collect();
+                shelf.least = shelf.free.len();
+                untouched
+            };
+            let bytes: usize = untouched.iter().map(Heap::size).sum();
+            self.kept.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+/// `length`, and what is missing to the next of a few lengths.
+fn with_room(length: usize) -> usize {
+    match length.checked_ilog2() {
+        Some(power) if power >= SMALLEST => length.next_multiple_of(1 << (power - ROOMY)),
+        _ => length,
     }
 }
 
@@ -180,6 +236,45 @@ mod tests {
             drop(buffers.allocate(length, align).unwrap());
             assert_eq!(buffers.kept(), before, "{length} bytes");
         }
+    }
+
+    #[test]
+    fn where_none_is_kept_a_few_lengths_serve_all() {
+        let buffers = RecycledBuffers::default();
+        buffers.none_is_kept();
+        for length in (90_000..130_000).step_by(500) {
+            let buffer = buffers.allocate(length, 1).unwrap();
+            assert_eq!(buffer.capacity(), length);
+        }
+        // One for each sixteenth of 128 KiB that is begun.
+        assert_eq!(
+            buffers.kept(),
+            (88 << 10) + (96 << 10) + (104 << 10) + (112 << 10) + (120 << 10) + (128 << 10)
+        );
+        for length in [(1 << SMALLEST) - 1, 1 << SMALLEST, 100_000, (1 << LARGEST) - 1, 1 << LARGEST] {
+            assert!(with_room(length) >= length && with_room(length) <= length + length / 8, "{length}");
+        }
+        assert_eq!(with_room(0), 0);
+    }
+
+    #[test]
+    fn what_is_not_used_any_longer_is_given_up() {
+        let buffers = RecycledBuffers::new(1 << 20);
+        let burst: Vec<Buffer> = (0..8).map(|_| buffers.allocate(100_000, 1).unwrap()).collect();
+        drop(burst);
+        assert_eq!(buffers.kept(), 800_000);
+        // Two of them go on being used, while the rest lie.
+        for _ in 0..50 {
+            let held = [buffers.allocate(100_000, 1).unwrap(), buffers.allocate(99_999, 1).unwrap()];
+            drop(held);
+        }
+        assert_eq!(buffers.kept(), 200_000);
+        // Nor does it keep out what is used instead, when it fills the shelves.
+        drop((0..12).map(|_| buffers.allocate(100_000, 1).unwrap()).collect::<Vec<_>>());
+        for _ in 0..50 {
+            drop([buffers.allocate(200_000, 1).unwrap(), buffers.allocate(200_000, 1).unwrap()]);
+        }
+        assert_eq!(buffers.kept(), 400_000);
     }
 
     #[test]

@@ -241,5 +241,5 @@ fn answer(
     result: Result<bytes::Bytes, TierError>,
 ) {
     batch.put(Completion { tag: request.tag, result });
-    owed.add(batch);
+    owed.add(batch, request.len());
 }

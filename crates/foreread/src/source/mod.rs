@@ -78,6 +78,7 @@ struct Inner {
     catalog: Catalog,
     cluster: Cluster,
     look_ahead: u64,
+    kernel_cached: bool,
     direct: Direct,
     /// Where memory keeps samples, to be told which are of no use any longer.
     memory: Vec<Arc<dyn CacheTier>>,
@@ -145,6 +146,7 @@ impl Ready {
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
         let catalog = opened[0].catalog.clone();
         let look_ahead = config.look_ahead;
+        let kernel_cached = opened[0].origin.profile().kernel_cached;
         let memory =
             caches.iter().filter(|(from, _)| *from == From::Memory).map(|(_, cache)| Arc::clone(cache));
         let memory = memory.collect();
@@ -155,6 +157,7 @@ impl Ready {
             catalog,
             cluster,
             look_ahead,
+            kernel_cached,
             direct: assembly.direct(),
             memory,
             origin: shared.meter,
@@ -223,6 +226,11 @@ impl Source {
     /// How far reads may run ahead, in bytes.
     pub fn look_ahead(&self) -> u64 {
         self.inner.look_ahead
+    }
+
+    /// Whether this machine's kernel keeps what is read from the origin: it is a directory of a file system of its own.
+    pub fn is_kernel_cached(&self) -> bool {
+        self.inner.kernel_cached
     }
 
     /// What has been delivered and read so far. Samples that were read outside of the announced order are in `direct`, and

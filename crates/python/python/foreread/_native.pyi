@@ -11,6 +11,7 @@ from ._settings import Path, Settings, Size, Target
 from ._stats import Stats
 
 __all__ = [
+    "MOST_EPOCHS",
     "Batch",
     "Catalog",
     "Compared",
@@ -22,16 +23,22 @@ __all__ = [
     "Source",
     "__version__",
     "calibrate",
+    "catalog_of",
     "close_all",
     "compare",
     "enable_metrics",
+    "hidden_file",
     "index",
+    "modified",
     "plan_of",
     "render_metrics",
     "set_log_level",
 ]
 
 __version__: str
+
+MOST_EPOCHS: int
+"""As many epochs as anybody trains for; a run that is not told is planned for them."""
 
 @final
 class Field:
@@ -227,6 +234,12 @@ class Source:
     def bytes(self) -> int:
         """Their bytes."""
     @property
+    def catalog(self) -> Catalog:
+        """Which samples there are."""
+    @property
+    def is_kernel_cached(self) -> bool:
+        """Whether the kernel of this machine caches the files: they are on a file system of its own."""
+    @property
     def labels(self) -> list[str]:
         """The names of the classes, by their numbers."""
 
@@ -296,6 +309,10 @@ class Catalog:
         """A sample's length in bytes."""
     def label(self, index: int) -> int | None:
         """The number of a sample's class; None where it has none."""
+    def targets(self) -> bytes:
+        """The numbers of all samples' classes, -1 where there is none: 64-bit integers in a row."""
+    def first_without(self, endings: Sequence[str]) -> str | None:
+        """The path of the first sample whose name does not end like one of `endings` (in lower case); None if all do."""
     @property
     def labels(self) -> list[str]:
         """The names of the classes, by their numbers."""
@@ -344,6 +361,15 @@ def calibrate(
 
     With `output` it is also written to a file, which `calibration=` reads.
     """
+
+def catalog_of(root: Path, base: Path, paths: Sequence[Path]) -> tuple[Catalog | None, bytes, bytes]:
+    """The catalog of files below `base`, with their numbers and modification times."""
+
+def hidden_file(root: Path, endings: Sequence[str]) -> str | None:
+    """A file that ImageFolder would take and a listing leaves out, because it is hidden."""
+
+def modified(path: Path) -> int | None:
+    """When a file was modified, in nanoseconds; None if it is not there."""
 
 def plan_of(target: Target, **settings: Unpack[Settings]) -> tuple[str, str]: ...
 def compare(scenario: Path, *, policies: Sequence[str] | None = None, seeds: int = 1) -> Compared: ...

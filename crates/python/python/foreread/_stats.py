@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,8 +49,13 @@ class Stats:
     """Uses that were left out, because their sample could not be read."""
     retried: int = 0
     """Requests that were repeated."""
-    report: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Everything: the report as ``foreread load --report json`` prints it."""
+    _text: str = field(default="{}", repr=False, compare=False)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """Everything: the report as ``foreread load --report json`` prints it, made anew each time."""
+        report: dict[str, Any] = json.loads(self._text)
+        return report
 
     def __str__(self) -> str:
         hits = ", ".join(f"{tier} {share:.0%}" for tier, share in self.hits.items() if share > 0)
@@ -122,8 +128,9 @@ def _limiting(report: dict[str, Any], lately: _Sums) -> str:
     return "origin"
 
 
-def build(report: dict[str, Any], before: dict[str, Any] | None) -> Stats:
-    """The figures of `report`, and of what has come since the report `before`."""
+def build(report: dict[str, Any], before: dict[str, Any] | None, text: str | None = None) -> Stats:
+    """The figures of `report`, and of what has come since the report `before`. `text` is all of the report, where `report` has
+    its epochs summed up."""
     whole = _Sums.of(report)
     lately = whole.since(_Sums.of(before))
     return Stats(
@@ -140,7 +147,7 @@ def build(report: dict[str, Any], before: dict[str, Any] | None) -> Stats:
         look_ahead_bytes=report["adapted"]["look_ahead"]["now_bytes"],
         skipped=report["skipped"],
         retried=report["retried"],
-        report=report,
+        _text=json.dumps(report) if text is None else text,
     )
 
 

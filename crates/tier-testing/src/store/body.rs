@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -110,7 +109,7 @@ impl http_body::Body for Body {
         self.range.start += length;
         self.sent += length;
         if self.counts {
-            self.flight.counters.bytes.fetch_add(length, Relaxed);
+            self.flight.counters.sent(length);
         }
         Poll::Ready(Some(Ok(Frame::data(part))))
     }

@@ -292,6 +292,9 @@ mod tests {
         let requests = store.requests();
         assert_eq!((requests.get, requests.head, requests.list, requests.put), (5, 1, 2, 1));
         assert_eq!(requests.bytes, 7);
+        assert!(requests.first_sent.is_some());
+        store.reset();
+        assert_eq!(store.requests().first_sent, None);
     }
 
     #[test]

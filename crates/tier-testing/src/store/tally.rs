@@ -1,7 +1,8 @@
 //! What the server was asked.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -45,6 +46,8 @@ pub struct Requests {
     pub in_flight: u64,
     /// The most that were under way at once.
     pub peak_in_flight: u64,
+    /// When the first bytes of an object were sent.
+    pub first_sent: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -54,7 +57,8 @@ pub(super) struct Counters {
     list: AtomicU64,
     put: AtomicU64,
     other: AtomicU64,
-    pub(super) bytes: AtomicU64,
+    bytes: AtomicU64,
+    first_sent: Mutex<Option<Instant>>,
     pub(super) refused: AtomicU64,
     pub(super) faults: AtomicU64,
     pub(super) connections: AtomicU64,
@@ -72,6 +76,7 @@ impl Counters {
         let [get, head, list, put, other, bytes, refused, faults, connections, peak_in_flight] =
             self.all().map(|counter| counter.load(Relaxed));
         let in_flight = self.in_flight.load(Relaxed);
+        let first_sent = *self.first_sent.lock().unwrap_or_else(PoisonError::into_inner);
         Requests {
             get,
             head,
@@ -84,6 +89,7 @@ impl Counters {
             connections,
             in_flight,
             peak_in_flight,
+            first_sent,
         }
     }
 
@@ -92,7 +98,15 @@ impl Counters {
         for counter in self.all() {
             counter.store(0, Relaxed);
         }
+        *self.first_sent.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.peak.fetch_max(self.in_flight.load(Relaxed), Relaxed);
+    }
+
+    /// So many bytes of an object are sent.
+    pub(super) fn sent(&self, bytes: u64) {
+        if self.bytes.fetch_add(bytes, Relaxed) == 0 {
+            *self.first_sent.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
     }
 
     /// A request has come; it ends when the flight is dropped.

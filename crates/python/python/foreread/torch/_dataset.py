@@ -7,6 +7,7 @@ through shared memory, so that there is one cache and one stream of reads howeve
 from __future__ import annotations
 
 import os
+import weakref
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,45 +19,71 @@ from .._native import ShareClient, Source
 from ._decode import Decode, decoder
 
 
+class _Here:
+    """An engine in the process that made it; copies of what holds it hold the same one."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.pid = os.getpid()
+        self.last: Any = None
+
+
+#: The engines of this process, and in a forked child its parent's, by their addresses.
+_HERE: weakref.WeakValueDictionary[str, _Here] = weakref.WeakValueDictionary()
+
+
 class Engine:
     """The way to samples: the engine itself in its own process, a client of it in any other."""
 
     def __init__(self, source: Source) -> None:
-        self._source: Source | None = source
+        self._here: _Here | None = _Here(source)
         self._client: ShareClient | None = None
-        self._pid = os.getpid()
-        self._last: Any = None
+        self._client_pid = -1
         # Before any worker is made, for a forked one must find it.
         self._address = source.share()
+        _HERE[self._address] = self._here
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that made the engine."""
+        return self._here is not None and self._here.pid == os.getpid()
+
+    def _held(self) -> _Here:
+        if self._here is None or not self.is_here:
+            raise RuntimeError("the engine is in the process that made it; this is another one")
+        return self._here
 
     @property
     def source(self) -> Source:
         """The engine; only in the process that made it."""
-        if self._source is None or self._pid != os.getpid():
-            raise RuntimeError("the engine is in the process that made it; this is another one")
-        return self._source
+        return self._held().source
 
     def _way(self) -> Source | ShareClient:
-        if self._source is not None and self._pid == os.getpid():
-            return self._source
-        if self._client is None or self._pid != os.getpid():
-            self._client, self._source, self._pid = ShareClient(self._address), None, os.getpid()
+        if self._here is not None and self._here.pid == os.getpid():
+            return self._here.source
+        if self._client is None or self._client_pid != os.getpid():
+            self._client, self._client_pid = ShareClient(self._address), os.getpid()
         return self._client
 
     @property
     def closed(self) -> bool:
         """Whether it was ended, as far as this process knows."""
-        return self._last is not None
+        return self._here is not None and self._here.last is not None
 
     def stats(self) -> Any:
         """What has been done so far, or in all."""
-        return self.source.stats() if self._last is None else self._last
+        here = self._held()
+        return here.source.stats() if here.last is None else here.last
 
     def close(self) -> None:
-        """Ends it for all processes. Twice is no error."""
-        if self._last is None:
-            self._last = self.source.stats()
-            self.source.close()
+        """Ends it for all processes; in another than its own, lets go of the way there. Twice is no error."""
+        if not self.is_here:
+            self._client = None
+            return
+        here = self._held()
+        if here.last is None:
+            here.last = here.source.stats()
+            here.source.close()
 
     def get(self, number: int) -> Any:
         """A sample's bytes, as a buffer."""
@@ -70,8 +97,9 @@ class Engine:
         return {"_address": self._address}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._source, self._client, self._pid, self._last = None, None, -1, None
         self._address = state["_address"]
+        self._here = _HERE.get(self._address)
+        self._client, self._client_pid = None, -1
 
 
 class Dataset(torch.utils.data.Dataset[Any]):
@@ -105,10 +133,9 @@ class Dataset(torch.utils.data.Dataset[Any]):
         self.classes: list[str] = list(source.labels)
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         self._length = source.samples
-        labels = [source.label(number) for number in range(self._length)] if self.classes else []
         #: The classes' numbers, by sample; empty where samples have none.
-        self.targets = array("q", (-1 if label is None else label for label in labels))
-        self.decode = decoder(decode, source)
+        self.targets = array("q", source.catalog.targets() if self.classes else b"")
+        self.decode = decoder(decode, source, target)
         #: What its engine was made with.
         self.settings = settings
         self.engine = Engine(source)

@@ -7,10 +7,12 @@ decode otherwise need not have it.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
+from .._native import hidden_file
 from ..errors import ConfigError
 
 #: What torchvision's ImageFolder takes for images.
@@ -35,8 +37,8 @@ def raw(sample: Any) -> Any:
     return sample
 
 
-def decoder(decode: str | Decode | None, samples: Any) -> Decode:
-    """The function that `decode` names, for the samples of a Loader or Source."""
+def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
+    """The function that `decode` names, for the samples of a Loader or Source of `target`."""
     if callable(decode):
         return decode
     if decode in ("bytes", None):
@@ -47,14 +49,27 @@ def decoder(decode: str | Decode | None, samples: Any) -> Decode:
     if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _LOOKED_AT)):
         return raw
     made = _image()
-    for number in range(samples.samples):
-        path = samples.path(number)
-        if not path.lower().endswith(IMAGES):
-            raise ConfigError(
-                f"{path} is no image, and ImageFolder would leave it out; so that the order is ImageFolder's, make a catalog of "
-                "images alone (foreread.index(..., exclude=...)) and give that, or say decode='bytes' or a function"
-            )
+    if (path := samples.catalog.first_without(IMAGES)) is not None:
+        raise ConfigError(
+            f"{path} is no image, and ImageFolder would leave it out; so that the order is ImageFolder's, make a catalog of "
+            "images alone (foreread.index(..., exclude=...)) and give that, or say decode='bytes' or a function"
+        )
+    if (directory := _listed(target)) is not None and (path := hidden_file(directory, IMAGES)) is not None:
+        raise ConfigError(
+            f"{path} is hidden, which makes it no sample here, and ImageFolder would take it; so that samples and classes are "
+            "ImageFolder's, rename or remove what is hidden, or wrap() a DataLoader over ImageFolder"
+        )
     return made
+
+
+def _listed(target: Any) -> str | None:
+    """The directory that was listed, if it was one: a catalog says itself what is in it, and of other stores there is no
+    ImageFolder."""
+    if not isinstance(target, (str, os.PathLike)):
+        return None
+    path = os.fspath(target)
+    path = path.removeprefix("file://") if isinstance(path, str) else os.fsdecode(path)
+    return path if os.path.isdir(path) else None
 
 
 def _image() -> Decode:

@@ -12,13 +12,11 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import default_collate
 
-from .._native import Batch, Loader, Sample
+from .._native import MOST_EPOCHS, Batch, Loader, Sample
 from ..errors import ClosedError, ConfigError, CorruptError
 from ._decode import Decode, decoder, raw
+from ._epoch import Epoch
 from ._threads import Pipeline
-
-#: As many epochs as anybody trains for; the run is planned for them, and ends when the loader is closed.
-_EPOCHS = 1_000_000
 
 #: What PyTorch's loader is told of its worker processes and their generators; there are none here.
 _PYTORCHS = ("persistent_workers", "timeout", "multiprocessing_context", "worker_init_fn", "generator", "in_order")
@@ -106,7 +104,7 @@ class DataLoader:
         self._native = Loader(
             source,
             batch_size=batch_size,
-            epochs=_EPOCHS if epochs is None else epochs,
+            epochs=MOST_EPOCHS if epochs is None else epochs,
             seed=seed,
             sampler="torch" if shuffle else "sequential",
             deal="torch",
@@ -121,16 +119,15 @@ class DataLoader:
         self.drop_last = drop_last
         self.seed = seed
         self.dataset = _Described(self._native)
-        self.sampler = _Epochs(self)
         self._transform = transform
         self._target_transform = target_transform
         self._labelled = bool(self._native.labels)
-        self._decode = decoder(decode, self._native)
+        self._decode = self._decoder(decode, source)
         self._on_error = on_error
         self._collate = default_collate if collate_fn is None else collate_fn
         self._pin = pin_memory
         self._plain = self._decode is raw and transform is None and target_transform is None
-        self._pipeline: Pipeline[Batch, Any] = Pipeline(self._item, 0 if self._plain else num_workers, prefetch_factor or 2)
+        self._pipeline: Pipeline[Batch, Any] = Pipeline(0 if self._plain else num_workers, prefetch_factor or 2)
         self._state = json.loads(self._native.state())
         # Positions: the epoch, and how many samples of it all ranks together have consumed.
         #: What the engine gives next.
@@ -145,7 +142,19 @@ class DataLoader:
         self._runs = 0
         self.skipped = 0
 
+    def _decoder(self, decode: str | Decode | None, source: Any) -> Decode:
+        try:
+            return decoder(decode, self._native, source)
+        except Exception:
+            self._native.close()
+            raise
+
     # ---- epochs ----
+
+    @property
+    def sampler(self) -> _Epochs:
+        """What scripts call ``set_epoch`` of."""
+        return _Epochs(self)
 
     def __len__(self) -> int:
         """Batches of a whole epoch, on this rank."""
@@ -169,11 +178,15 @@ class DataLoader:
         epoch, consumed = self._begin
         return (epoch, consumed) if self._said in (None, epoch) else (self._said, 0)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Epoch:
         """The batches of an epoch, which begins with the first of them: frameworks call iter() to see whether it is there.
 
         Beginning anew, or leaving the loop early, ends the epoch that was under way.
         """
+        batches = self._batches(self._start()[1])
+        return Epoch(self._next_epoch(), lambda: batches)
+
+    def _next_epoch(self) -> Iterator[Any]:
         epoch, consumed = self._start()
         self._said = None
         if (epoch, consumed) != self._engine:
@@ -206,7 +219,7 @@ class DataLoader:
                 self._engine = (epoch, at) if taken < batches else (epoch + 1, 0)
             return batch
 
-        pairs = self._pipeline.run(lambda: take(self._wait), lambda: take(self._native.try_next))
+        pairs = self._pipeline.run(self._item, lambda: take(self._wait), lambda: take(self._native.try_next))
         for _, items in pairs:
             self._check(run)
             given += 1

@@ -1,0 +1,53 @@
+//! A group as a table that Markdown understands.
+
+use crate::outcome::{Outcome, Row};
+use crate::place::Group;
+
+pub fn print(group: Group, rows: &[Row]) {
+    println!("\n### {}\n", group.title());
+    let widths = [42, 15, 11, 15, 11, 13];
+    let heads = ["", "cold: samples/s", "us CPU", "warm: samples/s", "us CPU", "first batch, s"];
+    let line = |cells: [String; 6], last: &str| {
+        let mut line = format!("| {:<1$} ", cells[0], widths[0]);
+        for (cell, width) in cells.iter().zip(widths).skip(1) {
+            line.push_str(&format!("| {cell:>width$} "));
+        }
+        println!("{line}| {last} |");
+    };
+    line(heads.map(String::from), "");
+    println!("|---|--:|--:|--:|--:|--:|---|");
+    for row in rows {
+        let of = |figure: crate::outcome::Of| row.mid(figure);
+        line(
+            [
+                row.label(),
+                format!("{:.0}", of(Outcome::cold)),
+                format!("{:.1}", of(Outcome::cold_cpu)),
+                format!("{:.0}", of(Outcome::warm)),
+                format!("{:.1}", of(Outcome::warm_cpu)),
+                format!("{:.3}", of(|outcome| outcome.first)),
+            ],
+            &note(row),
+        );
+    }
+    println!();
+}
+
+/// The other settings, what the store was asked, and whether an epoch was cut short.
+fn note(row: &Row) -> String {
+    let mut notes = Vec::new();
+    let tried = &row.settings.tried;
+    let others: Vec<_> = tried.iter().filter(|(setting, _)| *setting != row.settings.best).collect();
+    if !others.is_empty() {
+        let said: Vec<_> = others.iter().map(|(setting, rate)| format!("{setting}: {rate:.0}/s")).collect();
+        notes.push(said.join(", "));
+    }
+    if let Some(requests) = row.outcomes.last().and_then(|outcome| outcome.requests) {
+        let (get, list) = (requests.get, requests.list);
+        notes.push(format!("{get} GET, {list} LIST, {:.2} GB", requests.bytes as f64 / 1e9));
+    }
+    if row.outcomes.iter().any(Outcome::is_cut) {
+        notes.push("epochs cut short".to_owned());
+    }
+    notes.join("; ")
+}

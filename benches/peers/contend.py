@@ -1,0 +1,73 @@
+"""Measures contenders: `contend.py MODULE` reads jobs, one a line of JSON, and answers each by a line.
+
+Each job is done in a process of its own, forked from this one, which has imported the library before: what one contender
+leaves behind changes nothing for the next, and nobody waits a hundred times for PyTorch's import.
+"""
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+
+from measuring import below, measure
+
+#: What each module's contenders import, so that it is done once; none of it starts a thread.
+IMPORTS = {
+    "plain": ["torch.utils.data", "s3torchconnector", "spdl.pipeline", "boto3"],
+    "mosaic": ["torch.utils.data", "streaming"],
+    "lit": ["torch.utils.data", "litdata"],
+    "web": ["torch.utils.data", "webdataset", "boto3"],
+    "ours": ["foreread.torch"],
+    "data": ["boto3"],
+}
+
+
+def answer(module, job):
+    """Does one job, in this process."""
+    of = getattr(module, job["who"])
+    if job["who"] in ("convert", "upload", "catalog"):
+        return of(job)
+    # Beside what the bench removes at its end, whatever happens here.
+    job["scratch"] = tempfile.mkdtemp(dir=job["home"])
+    try:
+        return measure(lambda: of(job), job["warm"], job["most"])
+    finally:
+        shutil.rmtree(job["scratch"], ignore_errors=True)
+
+
+def main():
+    # Answers have the standard output for themselves: libraries print to it.
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    name = sys.argv[1]
+    try:
+        for needed in IMPORTS[name]:
+            importlib.import_module(needed)
+        module = importlib.import_module(name)
+    except ImportError as error:
+        print(json.dumps({"error": str(error)}), file=replies, flush=True)
+        return
+    print("{}", file=replies, flush=True)
+    for line in sys.stdin:
+        job = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                print(json.dumps(answer(module, job)), file=replies, flush=True)
+                code = 0
+            except BaseException as error:
+                print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=replies, flush=True)
+            finally:
+                # Workers end with it, and nothing that a library does at an interpreter's end may hang.
+                for process in list(below("self")):
+                    os.kill(int(process), signal.SIGKILL)
+                os._exit(code)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -416,6 +416,20 @@ def test_epochs_that_are_left_early_are_not_foreseen_again(folder: Any, monkeypa
         assert_same(batches(ours), batches(DataLoader(folder, 8, sampler=sampler)))
 
 
+def test_an_iterator_that_nobody_uses_takes_no_foresight(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counted, "runs", 0)
+    monkeypatch.setattr(foreread.torch._ahead, "_PATIENCE", 1000)
+    sampler = Counted(own_shuffle)
+    with wrap(DataLoader(folder, 8, sampler=sampler), memory="16MiB") as ours:
+        for epoch in range(6):
+            sampler.set_epoch(epoch)
+            iter(ours)
+            assert_same(batches(ours), batches(DataLoader(folder, 8, sampler=sampler)))
+        direct = ours._parts[0].engine.source.report()["direct"]
+    assert Counted.runs == 8 + 6 * 3 + 6 - 1, "ahead; twice when it begins and really; the other loader's"
+    assert not any(tier.get("samples") for tier in direct.values())
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_iterator_has_its_loaders_length(folder: Any, workers: int) -> None:
     with wrap(DataLoader(folder, 8, num_workers=workers)) as ours:

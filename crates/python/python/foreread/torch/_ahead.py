@@ -152,13 +152,14 @@ class Foresight:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        #: Of the epochs after the one that has begun.
-        self._following: list[array[int]] = []
+        #: Of the epoch that was begun last, and of those after it.
+        self._orders: list[array[int]] = []
         #: Whether what was drawn from the global generators makes a difference; None until it was tried.
         self._depends: bool | None = None
 
-    def begin(self, loader: Any, dataset: Any, begun: bool) -> tuple[list[array[int]], bool]:
-        """The orders of the epoch that begins now and of those after it, and whether all of them were known before.
+    def begin(self, loader: Any, dataset: Any, begun: bool, again: bool) -> tuple[list[array[int]], bool]:
+        """The orders of the epoch that begins now and of those after it, and whether all of them were known before. `again` says
+        that nothing was taken of the one before: frameworks ask for an iterator to see whether there is one.
 
         Raises whatever copying or running the sampler raises.
         """
@@ -166,16 +167,17 @@ class Foresight:
         with aside():
             mine = Copy(loader, dataset, begun)
             orders = [mine.epoch(0)]
-        if self._following:
-            if self._following[0] == orders[0]:
-                orders, self._following = self._following, self._following[1:]
-                return orders, True
+        expected = self._orders if again else self._orders[1:]
+        if expected and expected[0] == orders[0]:
+            self._orders = expected
+            return expected, True
+        if expected and not again:
             self._most = max(1, self._most // 2)
         if orders[0] and len(orders[0]) < MOST and self._most > 1 and self._is_own(mine, orders[0], loader, dataset, begun):
             with aside(_ELSEWHERE):
                 while len(orders) < self._most and (len(orders) < 2 or time.monotonic() - started < _PATIENCE):
                     orders.append(mine.epoch(len(orders)))
-        self._following = orders[1:]
+        self._orders = orders
         return orders, False
 
     def _is_own(self, mine: Copy, order: array[int], loader: Any, dataset: Any, begun: bool) -> bool:

@@ -180,7 +180,7 @@ class _Part(NamedTuple):
 class Wrapped:
     """A DataLoader whose files are read ahead; made by ``wrap``. Everything that it lacks, it takes from the loader."""
 
-    _OWN = frozenset({"_loader", "_parts", "_dataset", "_foresight", "_announced", "_epochs", "_unknown"})
+    _OWN = frozenset({"_loader", "_parts", "_dataset", "_foresight", "_announced", "_used", "_epochs", "_unknown"})
 
     def __init__(self, loader: Any, parts: Sequence[_Part], dataset: Any) -> None:
         self._loader = loader
@@ -189,6 +189,8 @@ class Wrapped:
         self._foresight = Foresight(max(1, min(_EPOCHS, _NUMBERS // max(1, len(dataset)))))
         #: Whether the engines stand at an epoch's beginning, which they were told of.
         self._announced = False
+        #: Whether anything was taken of the epoch that was begun last.
+        self._used = True
         self._epochs = 0
         self._unknown = False
 
@@ -200,6 +202,7 @@ class Wrapped:
     def _whole(self, batches: Iterator[Any]) -> Iterator[Any]:
         """An epoch that is left early is one that nobody reads on ahead from."""
         announced, self._announced = self._announced, False
+        self._used = True
         yield from batches
         self._announced = announced
 
@@ -230,12 +233,12 @@ class Wrapped:
 
     def _look_ahead(self) -> None:
         """Announces what the epoch that begins now will ask for, unless that was announced before."""
-        begun = self._epochs > 0
-        self._epochs += 1
+        begun, again = self._epochs > 0, not self._used
+        self._epochs, self._used = self._epochs + 1, False
         if self._unknown or not all(part.engine.is_here and not part.engine.closed for part in self._parts):
             return
         try:
-            orders, held = self._foresight.begin(self._loader, self._dataset, begun)
+            orders, held = self._foresight.begin(self._loader, self._dataset, begun, again)
             if not (held and self._announced):
                 for part in self._parts:
                     part.engine.source.announce([part.ids(order) for order in orders], goes_on=True)

@@ -53,7 +53,8 @@ def main() -> None:
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    accelerator = Accelerator()
+    # Without CUDA Accelerate takes each process for the only one, unless it is told that CPUs are meant.
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
     model = network(options.classes)
     model(torch.zeros(1, 3, 32, 32))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

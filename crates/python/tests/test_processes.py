@@ -300,3 +300,61 @@ def test_starting_and_stopping_leaves_nothing_behind(directory: Path) -> None:
         """,
         directory,
     )
+
+
+def test_ctrl_c_ends_a_transform_that_hangs(directory: Path) -> None:
+    pytest.importorskip("torch")
+    child = start(
+        """
+        import sys, threading, foreread.torch
+        def hang(sample):
+            print("hangs", flush=True)
+            threading.Event().wait()
+        loader = foreread.torch.DataLoader(sys.argv[1], 1, decode="bytes", transform=hang, num_workers=1)
+        next(iter(loader))
+        """,
+        directory,
+    )
+    wait_for(child, "hangs")
+    child.send_signal(signal.SIGINT)
+    code, _, err = finish(child)
+    assert code in (-signal.SIGINT, 130) and "KeyboardInterrupt" in err, (code, err)
+
+
+def test_a_forked_child_reads_what_its_parent_wraps(directory: Path) -> None:
+    pytest.importorskip("torch")
+    out = run(
+        """
+        import multiprocessing, sys, torch, foreread.torch
+        class Files(torch.utils.data.Dataset):
+            def __init__(self, root):
+                import pathlib
+                self.root, self.samples = root, sorted(map(str, pathlib.Path(root).rglob("*.bin")))
+            def __len__(self):
+                return len(self.samples)
+            def __getitem__(self, index):
+                with open(self.samples[index], "rb") as file:
+                    return file.read()
+        data = Files(sys.argv[1])
+        loader = torch.utils.data.DataLoader(data, 8, shuffle=True, collate_fn=list)
+        wrapped = foreread.torch.wrap(loader)
+        ours = torch.utils.data.DataLoader(foreread.torch.Dataset(sys.argv[1]), 1, shuffle=True)
+        more = foreread.torch.wrap(ours)
+        def train():
+            for _ in range(2):
+                assert sorted(x for batch in wrapped for x in batch) == sorted(data[n] for n in range(100))
+                assert len(list(more)) == 100
+            wrapped.close()
+        if __name__ == "__main__":
+            list(wrapped)
+            child = multiprocessing.get_context("fork").Process(target=train)
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+            assert len(list(wrapped)) == 13
+            report = wrapped._parts[0].engine.source.report()
+            print(sum(tier.get("samples") or 0 for tier in report["direct"].values()))
+        """,
+        directory,
+    )
+    assert out == "200\n", "the child was served by the parent's engine"

@@ -55,7 +55,7 @@ def test_image_folder_in_workers_is_served(folder: Any, context: str) -> None:
     # Later epochs are read ahead too: memory has them read once.
     with wrap(make(folder, 2, context), memory="16MiB") as ours:
         assert_same(batches(ours), theirs)
-        assert ours._engine.source.report()["origin_requests"] == SAMPLES
+        assert ours._parts[0].engine.source.report()["origin_requests"] == SAMPLES
 
 
 def test_persistent_workers_go_on(images: Path, folder: Any) -> None:

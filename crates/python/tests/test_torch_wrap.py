@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import copy
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,7 +118,7 @@ def test_the_batches_are_the_loaders(folder: Any, way: str, workers: int) -> Non
 def announced_shares(loader: Any, count: int) -> float:
     """What part of all samples was read ahead, and not when it was asked for."""
     epochs(loader, count)
-    report = loader._engine.source.report()
+    report = loader._parts[0].engine.source.report()
     direct = sum(tier.get("samples") or 0 for tier in report["direct"].values())
     ahead = sum(epoch["samples"] for epoch in report["epochs"])
     return float(ahead / (ahead + direct))
@@ -126,7 +128,7 @@ def announced_shares(loader: Any, count: int) -> float:
 def test_everything_is_read_ahead(folder: Any, way: str) -> None:
     with wrap(WAYS[way](folder), memory="16MiB") as ours:
         assert announced_shares(ours, 4) == 1.0
-        report = ours._engine.source.report()
+        report = ours._parts[0].engine.source.report()
         assert report["origin_requests"] <= SAMPLES, "memory holds what was read"
 
 
@@ -171,7 +173,7 @@ def test_subsets_and_concatenations_are_seen_through(folder: Any) -> None:
     theirs = batches(DataLoader(data, 8))
     with wrap(DataLoader(data, 8), root=folder.root) as ours:
         assert_same(batches(ours), theirs)
-        report = ours._engine.source.report()
+        report = ours._parts[0].engine.source.report()
         assert sum(epoch["samples"] for epoch in report["epochs"]) == len(data)
 
 
@@ -195,7 +197,7 @@ def test_paths_may_be_told(images: Path) -> None:
     for workers in (0, 2):
         with wrap(DataLoader(data, 8, num_workers=workers), root=images, paths=data.files) as ours:
             assert_same(batches(ours), batches(DataLoader(data, 8)))
-            report = ours._engine.source.report()
+            report = ours._parts[0].engine.source.report()
             assert sum(epoch["samples"] for epoch in report["epochs"]) == SAMPLES
 
 
@@ -316,3 +318,140 @@ def test_a_part_of_a_dataset_of_ours_is_seen_through(images: Path, folder: Any) 
         assert_same(batches(ours), theirs)
         report = data.engine.source.report()
         assert sum(epoch["samples"] for epoch in report["epochs"]) == 40
+
+
+class Counted(Sampler[int]):
+    """A sampler of the user's that counts how often it is run, in copies too."""
+
+    runs = 0
+
+    def __init__(self, draw: Callable[[int], list[int]]) -> None:
+        self.draw = draw
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        Counted.runs += 1
+        return iter(self.draw(self.epoch))
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+
+def own_shuffle(epoch: int) -> list[int]:
+    return torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(epoch)).tolist()  # type: ignore[no-any-return]
+
+
+def set_by_itself(epoch: int) -> list[int]:
+    torch.manual_seed(epoch)
+    return torch.randperm(SAMPLES).tolist()  # type: ignore[no-any-return]
+
+
+def of_the_globals(epoch: int) -> list[int]:
+    return torch.randperm(SAMPLES).tolist()  # type: ignore[no-any-return]
+
+
+def of_the_system(epoch: int) -> list[int]:
+    return random.SystemRandom().sample(range(SAMPLES), SAMPLES)
+
+
+@pytest.mark.parametrize(
+    "draw, foreseen, tried",
+    [
+        # Each epoch ahead once, and each once more when it begins; the real one.
+        (own_shuffle, 7, 0),
+        # Whether the globals matter is tried once.
+        (set_by_itself, 7, 1),
+        (of_the_globals, 0, 1),
+    ],
+)
+def test_a_sampler_is_asked_once_for_each_epoch_ahead(
+    folder: Any, draw: Any, foreseen: int, tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counted, "runs", 0)
+    monkeypatch.setattr(foreread.torch._ahead, "_PATIENCE", 1000)
+    sampler = Counted(draw)
+    with wrap(DataLoader(folder, 8, sampler=sampler), memory="16MiB") as ours:
+        runs = []
+        for epoch in range(8):
+            sampler.set_epoch(epoch)
+            batches(ours)
+            runs.append(Counted.runs)
+        direct = ours._parts[0].engine.source.report()["direct"]
+    assert runs == [2 + foreseen + tried + 2 * epoch for epoch in range(8)]
+    assert not any(tier.get("samples") for tier in direct.values())
+
+
+def test_a_slow_sampler_does_not_hold_up_the_first_batch(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counted, "runs", 0)
+    monkeypatch.setattr(foreread.torch._ahead, "_PATIENCE", 0)
+    with wrap(DataLoader(folder, 8, sampler=Counted(own_shuffle))) as ours:
+        next(iter(ours))
+    assert Counted.runs == 3, "this epoch, the one after it, and the real one"
+
+
+def test_a_sampler_that_nobody_can_foresee_is_foreseen_less(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counted, "runs", 0)
+    monkeypatch.setattr(foreread.torch._ahead, "_PATIENCE", 1000)
+    with wrap(DataLoader(folder, 8, sampler=Counted(of_the_system))) as ours:
+        runs = []
+        for _ in range(6):
+            assert sorted(y for _, batch in ours for y in batch.tolist()) == sorted(folder.targets)
+            runs.append(Counted.runs)
+    assert [after - before for before, after in zip([0, *runs], runs)] == [9, 5, 3, 2, 2, 2]
+
+
+def test_epochs_that_are_left_early_are_not_foreseen_again(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counted, "runs", 0)
+    monkeypatch.setattr(foreread.torch._ahead, "_PATIENCE", 1000)
+    sampler = Counted(own_shuffle)
+    with wrap(DataLoader(folder, 8, sampler=sampler), memory="16MiB") as ours:
+        for epoch in range(4):
+            sampler.set_epoch(epoch)
+            next(iter(ours))
+        assert Counted.runs == 8 + 1 + 3 * 2
+        sampler.set_epoch(4)
+        assert_same(batches(ours), batches(DataLoader(folder, 8, sampler=sampler)))
+
+
+def test_an_iterator_that_nobody_uses_takes_no_foresight(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Counted, "runs", 0)
+    monkeypatch.setattr(foreread.torch._ahead, "_PATIENCE", 1000)
+    sampler = Counted(own_shuffle)
+    with wrap(DataLoader(folder, 8, sampler=sampler), memory="16MiB") as ours:
+        for epoch in range(6):
+            sampler.set_epoch(epoch)
+            iter(ours)
+            assert_same(batches(ours), batches(DataLoader(folder, 8, sampler=sampler)))
+        direct = ours._parts[0].engine.source.report()["direct"]
+    assert Counted.runs == 8 + 6 * 3 + 6 - 1, "ahead; twice when it begins and really; the other loader's"
+    assert not any(tier.get("samples") for tier in direct.values())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_has_its_loaders_length(folder: Any, workers: int) -> None:
+    with wrap(DataLoader(folder, 8, num_workers=workers)) as ours:
+        iterator = iter(ours)
+        assert iter(iterator) is iterator and len(iterator) == 13
+        next(iterator)
+        assert len(iterator) == 13
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_copies_in_one_process_have_one_engine(images: Path, folder: Any, ours: bool) -> None:
+    data = Dataset(images, transform=to_tensor) if ours else folder
+    theirs = batches(DataLoader(folder, 8))
+    wrapped = wrap(DataLoader(data, 8))
+    for made in (copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))):
+        assert_same(batches(made), theirs)
+        assert made.stats().samples > 0
+    if ours:
+        with wrap(DataLoader(copy.deepcopy(data), 8)) as again:
+            assert_same(batches(again), theirs)
+        assert data.engine.closed, "one engine"
+    else:
+        made.close()
+        assert wrapped._parts[0].engine.closed
+        assert len(batches(wrapped)) == 13

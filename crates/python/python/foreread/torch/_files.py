@@ -1,9 +1,8 @@
 """Files that a dataset opens, served from memory.
 
-A dataset reads its sample by opening a file: itself, by pathlib, or through Pillow, NumPy and
-whatever else is written in Python. While it
-makes one sample, ``open`` gives it that sample's bytes instead of the file; everything else it opens is opened as ever. So
-any dataset can be served without a change to it. The price: readers that open files in C (OpenCV's imread, torchvision.io)
+A dataset reads its sample by opening a file: itself, by pathlib, or through Pillow, NumPy and whatever else is written in
+Python. While it makes one sample, ``open`` gives it that sample's bytes instead of the file; everything else it opens is opened
+as ever. So any dataset can be served without a change to it. The price: readers that open files in C (OpenCV's imread, torchvision.io)
 read them themselves, and are counted as such.
 """
 
@@ -25,7 +24,7 @@ _serving = threading.local()
 
 
 class Serving:
-    """While it is entered, the thread's ``open(path, "rb")`` reads what `files` says of that path."""
+    """While it is entered, the thread's ``open(path, "rb")`` reads what `files` says of that path, unless that is nothing."""
 
     __slots__ = ("_before", "_files")
 
@@ -52,7 +51,7 @@ class Serving:
         if get is None:
             return None
         try:
-            return _Named(get(), path)
+            return None if (data := get()) is None else _Named(data, path)
         except Error as error:
             # The file itself says what is wrong with it, or that nothing is any longer.
             _log.warning("%s is opened as ever: %s", path, error)

@@ -4,6 +4,10 @@
 epoch a copy of its sampler is run to see what it will ask for (``_ahead``); foreread reads ahead by that, keeps what it can, and
 serves the files that the dataset opens (``_files``). What the sampler really says is what is delivered: a prediction that
 fails costs time, and nothing else.
+
+Only the dataset's own files are looked at. Where the file system is this machine's, each is looked at once more when the dataset opens
+it, so that one which was rewritten is read as it is now: that costs two microseconds, and on a file server would cost a round trip
+for every sample, so there a file that keeps its size may come as it was.
 """
 
 from __future__ import annotations
@@ -16,16 +20,17 @@ import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils.data
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
-from .._native import Source
+from .._native import Source, catalog_of, modified
 from ..errors import ConfigError
-from ._ahead import known
+from ._ahead import Foresight
 from ._dataset import Dataset, Engine
+from ._epoch import Epoch
 from ._files import Serving
 
 _log = logging.getLogger("foreread.torch")
@@ -61,40 +66,53 @@ def _mark(path: str) -> int:
     return int.from_bytes(hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
+class _Files(NamedTuple):
+    """A dataset's files, by its indices."""
+
+    #: Their numbers in the catalog; -1 for those that are read as ever.
+    numbers: array[int]
+    #: What their paths were.
+    marks: array[int]
+    #: When they were modified; None where looking that up would cost too much.
+    times: array[int] | None
+
+
 class _Served(torch.utils.data.Dataset[Any]):
     """The user's dataset, with the files of its samples served. To whoever looks it is that dataset, for writing too."""
 
-    _OWN = frozenset({"_dataset", "_engine", "_numbers", "_marks", "_paths"})
+    _OWN = frozenset({"_dataset", "_engine", "_files", "_paths"})
 
-    def __init__(
-        self, dataset: Any, engine: Engine, numbers: array[int], marks: array[int], paths: Callable[[int], str]
-    ) -> None:
+    def __init__(self, dataset: Any, engine: Engine, files: _Files, paths: Callable[[int], str]) -> None:
         self._dataset = dataset
         self._engine = engine
-        self._numbers = numbers
-        self._marks = marks
+        self._files = files
         self._paths = paths
 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def _files(self, indices: Sequence[Any]) -> dict[str, Callable[[], Any]]:
+    def _opened(self, indices: Sequence[Any]) -> dict[str, Callable[[], Any]]:
         """The files of samples, as far as they are those that were looked up: a dataset may have changed its mind since."""
-        files: dict[str, Callable[[], Any]] = {}
+        opened: dict[str, Callable[[], Any]] = {}
         if self._engine.closed:
-            return files
+            return opened
+        files = self._files
         for index in indices:
             try:
                 at = operator.index(index)
-                number, path = self._numbers[at], self._paths(at)
+                number, path = files.numbers[at], self._paths(at)
             except (TypeError, IndexError):
                 continue  # the dataset knows what it means
-            if number >= 0 and _mark(path) == self._marks[at]:
-                files[path] = partial(self._engine.get, number)
-        return files
+            if number >= 0 and _mark(path) == files.marks[at]:
+                opened[path] = partial(self._read, number, path, files.times[at] if files.times else None)
+        return opened
+
+    def _read(self, number: int, path: str, time: int | None) -> Any:
+        """A file as it was when it was looked up; None if it is another by now."""
+        return self._engine.get(number) if time is None or modified(path) == time else None
 
     def __getitem__(self, index: Any) -> Any:
-        with Serving(self._files([index])):
+        with Serving(self._opened([index])):
             return self._dataset[index]
 
     @property
@@ -106,7 +124,7 @@ class _Served(torch.utils.data.Dataset[Any]):
         self._dataset.__class__ = other
 
     def __reduce__(self) -> Any:
-        return type(self), (self._dataset, self._engine, self._numbers, self._marks, self._paths)
+        return type(self), (self._dataset, self._engine, self._files, self._paths)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_dataset" not in vars(self):
@@ -127,7 +145,7 @@ class _ServedMany(_Served):
     """The same for a dataset that makes whole batches."""
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
-        with Serving(self._files(indices)):
+        with Serving(self._opened(indices)):
             return self._dataset.__getitems__(indices)
 
 
@@ -144,28 +162,47 @@ class _Paths:
         return path
 
 
+class _Part(NamedTuple):
+    """What of a dataset one engine serves."""
+
+    engine: Engine
+    #: By the dataset's indices: the engine's numbers, or less than 0 for what is not its own.
+    numbers: array[int]
+
+    def ids(self, order: array[int]) -> array[int]:
+        """What of an order it serves, in its numbers."""
+        if not order:
+            return order
+        ids = torch.frombuffer(self.numbers, dtype=torch.int64)[torch.frombuffer(order, dtype=torch.int64)]
+        return array("q", ids[ids >= 0].tolist())
+
+
 class Wrapped:
     """A DataLoader whose files are read ahead; made by ``wrap``. Everything that it lacks, it takes from the loader."""
 
-    _OWN = frozenset({"_loader", "_engine", "_dataset", "_numbers", "_announced", "_epochs", "_unknown"})
+    _OWN = frozenset({"_loader", "_parts", "_dataset", "_foresight", "_announced", "_used", "_epochs", "_unknown"})
 
-    def __init__(self, loader: Any, engine: Engine, dataset: Any, numbers: array[int] | None) -> None:
+    def __init__(self, loader: Any, parts: Sequence[_Part], dataset: Any) -> None:
         self._loader = loader
-        self._engine = engine
+        self._parts = parts
         self._dataset = dataset
-        self._numbers = numbers
-        #: Orders that were announced, from the next epoch's on.
-        self._announced: list[array[int]] = []
+        self._foresight = Foresight(max(1, min(_EPOCHS, _NUMBERS // max(1, len(dataset)))))
+        #: Whether the engines stand at an epoch's beginning, which they were told of.
+        self._announced = False
+        #: Whether anything was taken of the epoch that was begun last.
+        self._used = True
         self._epochs = 0
         self._unknown = False
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Epoch:
         self._look_ahead()
-        return self._whole(iter(self._loader))
+        batches = iter(self._loader)
+        return Epoch(self._whole(batches), partial(len, batches))
 
     def _whole(self, batches: Iterator[Any]) -> Iterator[Any]:
         """An epoch that is left early is one that nobody reads on ahead from."""
-        announced, self._announced = self._announced, []
+        announced, self._announced = self._announced, False
+        self._used = True
         yield from batches
         self._announced = announced
 
@@ -191,20 +228,20 @@ class Wrapped:
     def __class__(self, other: Any) -> None:
         self._loader.__class__ = other
 
+    def __reduce__(self) -> Any:
+        return type(self), (self._loader, self._parts, self._dataset)
+
     def _look_ahead(self) -> None:
         """Announces what the epoch that begins now will ask for, unless that was announced before."""
-        begun = self._epochs > 0
-        self._epochs += 1
-        if self._unknown or self._engine.closed:
+        begun, again = self._epochs > 0, not self._used
+        self._epochs, self._used = self._epochs + 1, False
+        if self._unknown or not all(part.engine.is_here and not part.engine.closed for part in self._parts):
             return
         try:
-            if self._announced:
-                now = known(self._loader, self._dataset, begun, 1)[0]
-                if self._announced.pop(0) == now:
-                    return
-            most = max(1, min(_EPOCHS, _NUMBERS // max(1, len(self._loader.dataset))))
-            orders = known(self._loader, self._dataset, begun, most)
-            self._engine.source.announce([self._ids(order) for order in orders], goes_on=True)
+            orders, held = self._foresight.begin(self._loader, self._dataset, begun, again)
+            if not (held and self._announced):
+                for part in self._parts:
+                    part.engine.source.announce([part.ids(order) for order in orders], goes_on=True)
         except Exception as error:
             self._unknown = True
             _log.warning(
@@ -213,24 +250,19 @@ class Wrapped:
                 error,
             )
             return
-        self._announced = orders[1:]
-
-    def _ids(self, order: array[int]) -> Any:
-        if self._numbers is None:
-            length = len(self._dataset)
-            return array("q", (index % length for index in order)) if order and min(order) < 0 else order
-        if not order:
-            return order
-        ids = torch.frombuffer(self._numbers, dtype=torch.int64)[torch.frombuffer(order, dtype=torch.int64)]
-        return array("q", ids[ids >= 0].tolist())
+        # With the last order that was announced the engines come to an end.
+        self._announced = len(orders) > 1
 
     def stats(self) -> Any:
-        """What has been delivered, from where, and what was waited for: see ``foreread.Stats``."""
-        return self._engine.stats()
+        """What has been delivered, from where, and what was waited for: see ``foreread.Stats``. Of several datasets of
+        foreread's in one loader, theirs in a list."""
+        stats = [part.engine.stats() for part in self._parts]
+        return stats[0] if len(stats) == 1 else stats
 
     def close(self) -> None:
         """Ends reading ahead. The loader goes on without, where it has files of its own."""
-        self._engine.close()
+        for part in self._parts:
+            part.engine.close()
 
     def __enter__(self) -> Wrapped:
         return self
@@ -250,7 +282,8 @@ def wrap(
     """A loader like `loader` whose files are read ahead and kept by foreread.
 
     Args:
-        loader: a ``DataLoader`` over a dataset like ImageFolder, or over a ``foreread.torch.Dataset``.
+        loader: a ``DataLoader`` over a dataset like ImageFolder, over a ``foreread.torch.Dataset``, or over parts or concatenations
+            of such.
         root: the directory that all its files lie in; the dataset's own ``root``, if it has one.
         paths: the files of a dataset that does not say: a list of paths, or a function of an index.
         look_ahead: how far reads run ahead, in bytes; twice what the loader's workers have under way should fit.
@@ -260,52 +293,96 @@ def wrap(
     if isinstance(dataset, IterableDataset):
         raise ConfigError("an IterableDataset has no order to look ahead in; give foreread.torch.DataLoader its data")
     if (ours := _ours(dataset)) is not None:
-        return Wrapped(loader, ours[0].engine, dataset, ours[1])
-    root = root if root is not None else _root(dataset)
-    where = os.path.abspath(os.fspath(root))
-    source = Source(where, look_ahead=look_ahead, **settings)
-    known_paths = _Paths(dataset, paths)
-    numbers, marks = array("q"), array("Q")
-    for index in range(len(dataset)):
-        path = known_paths(index)
-        numbers.append(_number(source, where, path))
-        marks.append(_mark(path))
-    missing = sum(number < 0 for number in numbers)
-    if missing == len(numbers):
-        source.close()
-        raise ConfigError(f"none of the dataset's {len(numbers)} files lies in {where}; say root=")
+        return Wrapped(loader, ours.parts(), dataset)
+    root = os.fspath(root if root is not None else _root(dataset))
+    where = os.path.abspath(root)
+    known = _Paths(dataset, paths)
+    every = [known(index) for index in range(len(dataset))]
+    catalog, numbers, times = catalog_of(root, where, every)
+    if catalog is None:
+        raise ConfigError(f"none of the dataset's {len(every)} files lies in {where}; say root=")
+    files = _Files(array("q", numbers), array("Q", map(_mark, every)), array("q", times))
+    missing = [path for path, number in zip(every, files.numbers) if number < 0]
     if missing:
-        _log.warning("%d of the dataset's %d files do not lie in %s: they are read as ever", missing, len(numbers), where)
+        _log.warning(
+            "%d of the dataset's %d files do not lie in %s, are not there or have names that are no UTF-8: "
+            "they are read as ever; the first is %r",
+            len(missing),
+            len(every),
+            where,
+            missing[0],
+        )
+    source = Source(catalog, look_ahead=look_ahead, **settings)
+    if not source.is_kernel_cached:
+        files = files._replace(times=None)
     engine = Engine(source)
     served = copy.copy(loader)
     # DataLoader refuses a plain assignment, for a loader whose iteration has begun; this one's has not.
     object.__setattr__(served, "_iterator", None)
     kind = _ServedMany if hasattr(dataset, "__getitems__") else _Served
-    object.__setattr__(served, "dataset", kind(dataset, engine, numbers, marks, known_paths))
-    return Wrapped(served, engine, dataset, numbers)
+    object.__setattr__(served, "dataset", kind(dataset, engine, files, known))
+    return Wrapped(served, [_Part(engine, files.numbers)], dataset)
 
 
-def _ours(dataset: Any) -> tuple[Dataset, array[int] | None] | None:
-    """The Dataset of foreread's that a dataset is, or is a part of, with its samples' numbers there."""
+class _Ours(NamedTuple):
+    """A dataset that is made of foreread's: which one a sample is of, by the dataset's indices, and its number there."""
+
+    datasets: list[Dataset]
+    of: array[int]
+    numbers: array[int]
+
+    def parts(self) -> list[_Part]:
+        if len(self.datasets) == 1:
+            return [_Part(self.datasets[0].engine, self.numbers)]
+        numbers = torch.frombuffer(self.numbers, dtype=torch.int64)
+        of = torch.frombuffer(self.of, dtype=torch.int64)
+        own = [torch.where(of == at, numbers, -1).tolist() for at in range(len(self.datasets))]
+        return [_Part(one.engine, array("q", its)) for one, its in zip(self.datasets, own)]
+
+
+def _ours(dataset: Any) -> _Ours | None:
+    """What a dataset is of foreread's datasets; None if it is of none."""
     if isinstance(dataset, Dataset):
-        return dataset, None
+        count = len(dataset)
+        return _Ours([dataset], array("q", bytes(8 * count)), array("q", range(count)))
     if isinstance(dataset, Subset) and (inner := _ours(dataset.dataset)) is not None:
-        ours, numbers = inner
-        return ours, array("q", (index if numbers is None else numbers[index] for index in dataset.indices))
+        of, numbers = (array("q", (all_of[index] for index in dataset.indices)) for all_of in (inner.of, inner.numbers))
+        return _Ours(inner.datasets, of, numbers)
+    if isinstance(dataset, ConcatDataset):
+        inside = [_ours(part) for part in dataset.datasets]
+        parts = [part for part in inside if part is not None]
+        if not parts:
+            return None
+        if len(parts) < len(inside):
+            raise ConfigError(
+                "of the datasets in this ConcatDataset some are foreread.torch.Dataset and some are not: make all of them so, or "
+                "none (wrap serves an ImageFolder's files)"
+            )
+        whole = _Ours([], array("q"), array("q"))
+        for part in parts:
+            at = [_place(whole.datasets, one) for one in part.datasets]
+            whole.of.extend(at[of] for of in part.of)
+            whole.numbers.extend(part.numbers)
+        return whole
     return None
 
 
-def _root(dataset: Any) -> Any:
+def _place(datasets: list[Dataset], one: Dataset) -> int:
+    """Where a dataset stands in a list, at whose end it is put if it is not there."""
+    for at, other in enumerate(datasets):
+        if other is one:
+            return at
+    datasets.append(one)
+    return len(datasets) - 1
+
+
+def _root(dataset: Any) -> str:
+    """The directory that a dataset's files lie in: its own, or the one that holds those of its parts."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
+    if isinstance(dataset, ConcatDataset) and dataset.datasets:
+        return os.path.commonpath([os.path.abspath(_root(part)) for part in dataset.datasets])
     root = getattr(dataset, "root", None)
     if root is None:
         raise ConfigError(f"{type(dataset).__name__} has no `root`: say root=, the directory that its files lie in")
-    return root
-
-
-def _number(source: Source, root: str, path: str) -> int:
-    below = root.rstrip("/") + "/"
-    inside = path[len(below) :] if path.startswith(below) else os.path.relpath(os.path.abspath(path), root)
-    found = source.find(inside)
-    return -1 if found is None else found
+    return str(os.fspath(root))

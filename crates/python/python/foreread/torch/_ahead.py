@@ -2,10 +2,9 @@
 
 The copy has the sampler's own state and copies of its generators, and runs while PyTorch's, NumPy's and Python's global
 generators are put aside and put back. So nothing that the training sees is changed, and any sampler is known that can be
-copied. Epochs ahead are known where an order is drawn without the global generators; each is asked for once, as many as take
-no time that the first batch would miss, and once more when it begins, to see whether it still holds. The price of a sampler that says
-something else each time nobody can foresee why (of the system's own randomness) is that its epochs are read ahead for nothing, fewer
-each time.
+copied. Epochs ahead are known where an order is drawn without the global generators. Each is asked for once, as many of them as
+do not hold up the first batch, and once more when it begins, to see whether it still holds. The price: the epochs of a sampler
+that draws from the system's own randomness are read ahead for nothing, fewer of them each time.
 """
 
 from __future__ import annotations

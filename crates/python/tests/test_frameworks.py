@@ -50,7 +50,7 @@ def test_what_accelerate_deals_is_read_ahead(folder: Any, seedable: bool, worker
     ours.base_dataloader = wrap(ours.base_dataloader, memory="16MiB")
     for other in theirs:
         assert_same(batches(ours), other)
-    report = ours._parts[0].engine.source.report()
+    report = ours.stats().report
     assert report["origin_requests"] == SAMPLES
     assert sum(tier.get("samples") or 0 for tier in report["direct"].values()) == 0
     ours.close()
@@ -94,10 +94,8 @@ trainer = lightning.Trainer(
     use_distributed_sampler=False, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
 )
 trainer.fit(model, ckpt_path=sys.argv[2] + "/middle.ckpt" if sys.argv[4] == "resume" else None, **({"weights_only": False} if sys.argv[4] == "resume" else {}))
-loader = trainer.train_dataloader
-report = (loader._native if sys.argv[3] == "loader" else loader._parts[0].engine.source).report()
 with open(f"{sys.argv[2]}/{trainer.global_rank}.json", "w") as file:
-    json.dump([model.seen, report["origin_requests"]], file)
+    json.dump([model.seen, trainer.train_dataloader.stats().requests], file)
 """
 
 

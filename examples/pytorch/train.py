@@ -62,8 +62,9 @@ def network(classes: int) -> nn.Module:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(about: str | None) -> argparse.Namespace:
+    """What the command line says; `about` is what its help begins with."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="a folder of images, one directory a class; with --foreread loader also a bucket")
     parser.add_argument("--foreread", choices=["no", "wrap", "loader"], default="no")
     parser.add_argument("--epochs", type=int, default=2)
@@ -73,8 +74,11 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--memory", help="8GiB; automatic where it is not said")
     parser.add_argument("--disk", help="/local/scratch=100GB")
-    options = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    options = arguments(__doc__)
     torch.manual_seed(0)
     torch.set_num_threads(1)
     world = int(os.environ.get("WORLD_SIZE", "1"))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import nn
-from train import TRANSFORM, network, own
+from train import TRANSFORM, arguments, network, own
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets
 
@@ -39,18 +39,7 @@ def wrapped(options: argparse.Namespace, accelerator: Accelerator) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="a folder of images, one directory a class; with --foreread loader also a bucket")
-    parser.add_argument("--foreread", choices=["no", "wrap", "loader"], default="no")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--memory", help="8GiB; automatic where it is not said")
-    parser.add_argument("--disk", help="/local/scratch=100GB")
-    options = parser.parse_args()
-
+    options = arguments(__doc__)
     torch.manual_seed(0)
     torch.set_num_threads(1)
     # Without CUDA Accelerate takes each process for the only one, unless it is told that CPUs are meant.

@@ -8,7 +8,7 @@ use foreread_dataset::{Catalog, Format, Progress};
 use foreread_loader::{BlockTable, Source};
 use foreread_memory::MemoryTier;
 use foreread_planner::LocalPlan;
-use foreread_tier::{CacheTier, Context};
+use foreread_tier::{Buffers, CacheTier, Context};
 use foreread_types::{DatasetId, Sizes};
 
 use crate::config::Config;
@@ -77,10 +77,7 @@ impl Prepared {
             .await
             .map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
         let blocks = blocks(&planned, &opened, context).await?;
-        let caches = caches(&planned, disk.as_ref());
-        if caches.iter().all(|(source, _)| *source != Source::Memory) {
-            context.buffers.none_is_kept();
-        }
+        let caches = caches(&planned, disk.as_ref(), &*context.buffers);
         Ok(Self { blocks, caches, disk, planned, opened, shared, joint: None })
     }
 
@@ -116,8 +113,13 @@ async fn blocks(planned: &Planned, opened: &[Opened], context: &Context) -> Resu
     Ok(made.map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??)
 }
 
-/// The caches that the plan's levels stand for, in the same order.
-pub(crate) fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(Source, Arc<dyn CacheTier>)> {
+/// The caches that the plan's levels stand for, in the same order. `buffers` are told where none keeps samples in
+/// memory.
+pub(crate) fn caches(
+    planned: &Planned,
+    disk: Option<&Disk>,
+    buffers: &dyn Buffers,
+) -> Vec<(Source, Arc<dyn CacheTier>)> {
     let mut caches: Vec<(Source, Arc<dyn CacheTier>)> = Vec::new();
     let disk = disk.map(|disk| (disk.cache(), disk.capacity));
     let own = match planned.plan() {
@@ -133,6 +135,9 @@ pub(crate) fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(Source, Arc
     // A disk that another process owns has no room, and so no level; what it holds can be read all the same.
     if let Some((tier, 0)) = disk {
         caches.push((Source::Disk, tier));
+    }
+    if caches.iter().all(|(source, _)| *source != Source::Memory) {
+        buffers.none_is_kept();
     }
     caches
 }

@@ -6,6 +6,10 @@
 //! one seed wait alike whatever the order of the failures. Errors that another attempt cannot mend (not found, denied,
 //! changed, corrupt ...) pass at once.
 //!
+//! A store that throttles works, and asks for time: that is counted against the patience and not against the attempts.
+//! Counted as failures, a bucket that refuses for the few seconds in which it grows would end a run of days. The price
+//! is that a store which says 503 for ever is given up after two minutes and not after seconds.
+//!
 //! A request that is never answered is not a failure here: how long an answer may take is known next to the store, and
 //! time spent in a queue between here and there must not count.
 
@@ -18,7 +22,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use foreread_tier::{Completion, Completions, ReadRequest, Tier, TierError, TierProfile};
+use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierError, TierProfile};
 use futures::{Stream, StreamExt};
 use metrics::Counter;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -31,7 +35,8 @@ use crate::running::Running;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetryPolicy {
-    /// How often a request is tried altogether, the first time included.
+    /// How often a request is tried altogether, the first time included. Answers of a store that throttles
+    /// ([`ErrorKind::Throttled`]) are not counted.
     pub attempts: NonZeroU32,
     /// The longest wait after the first failure; each further failure doubles it.
     pub first_wait: Duration,
@@ -151,6 +156,8 @@ pass_through!(Retrying);
 struct Failed {
     request: ReadRequest,
     failures: u32,
+    /// How many of the failures were the store's refusal of what comes too often.
+    throttled: u32,
     first: Instant,
 }
 
@@ -208,17 +215,19 @@ impl<T: Tier + ?Sized> Attempts<T> {
                 let Some(request) = self.kept.close(tag) else {
                     return Some(Completion { tag, result: Err(error) }); // nobody asked; not ours to hide
                 };
-                self.failed.push(Failed { request, failures: 0, first: now });
+                self.failed.push(Failed { request, failures: 0, throttled: 0, first: now });
                 self.places.insert(tag, self.failed.len() - 1);
                 self.failed.len() - 1
             }
         };
         let failed = &mut self.failed[index];
         failed.failures += 1;
+        failed.throttled += u32::from(error.kind() == ErrorKind::Throttled);
         let rules = &*self.rules;
         let at = now + rules.wait(failed, error.retry_after());
         let again = error.is_retryable()
-            && failed.failures < rules.policy.attempts.get()
+            && (error.kind() == ErrorKind::Throttled
+                || failed.failures - failed.throttled < rules.policy.attempts.get())
             && at.duration_since(failed.first) <= rules.policy.patience;
         if again {
             tracing::debug!(%error, failures = failed.failures, wait = ?(at - now), "trying again");
@@ -307,7 +316,6 @@ impl<T: Tier + ?Sized> Stream for Attempts<T> {
 mod tests {
     use std::error::Error;
 
-    use foreread_tier::ErrorKind;
     use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
     use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
@@ -402,6 +410,35 @@ mod tests {
         let said = "throttled: on command, it asks to be left alone for 31.0 s, and 30.0 s are left to wait";
         assert!(error.to_string().ends_with(said), "{error}");
         assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
+    /// The fault that this guards: a bucket that refused for five seconds ended the run.
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_throttles_is_asked_again_until_patience_ends() {
+        let origin = origin();
+        let throttled = Fault::Error(ErrorKind::Throttled);
+        let below = failing(&origin, When::First(KEY, 15), throttled.clone());
+        let answers: Vec<_> = Retrying::new(below, policy(3), 1).read(batch(&origin, [3])).collect().await;
+        assert_eq!(answers[0].result.as_ref().unwrap(), &origin.expected(SampleId(3)));
+
+        // Attempts that failed otherwise are counted as ever, though it throttled in between.
+        let below = failing(&origin, When::First(KEY, 20), throttled.clone());
+        let below = FailingTier::new(below).on(When::Every(5), Fault::Error(ErrorKind::Transient));
+        let policy = RetryPolicy { attempts: NonZeroU32::new(2).unwrap(), ..RetryPolicy::default() };
+        let answers: Vec<_> =
+            Retrying::new(Arc::new(below), policy, 1).read(batch(&origin, [3])).collect().await;
+        let error = answers[0].result.as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Transient);
+        assert!(error.to_string().contains("after 10 attempts in "), "{error}");
+
+        let below = failing(&origin, When::Key(KEY), throttled);
+        let began = Instant::now();
+        let answers: Vec<_> =
+            Retrying::new(below, RetryPolicy::default(), 1).read(batch(&origin, [3])).collect().await;
+        let error = answers[0].result.as_ref().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Throttled);
+        let waited = began.elapsed().as_secs_f64();
+        assert!((100.0..=120.0).contains(&waited), "{waited} s: {error}");
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl Run<'_> {
         if let LocalPlan::Together { plan, .. } = planned.plan() {
             joining.compare(vec![("plan".to_owned(), plan.fingerprint().to_string())]).await?;
         }
-        let caches = caches(&planned, disk.as_ref());
+        let caches = caches(&planned, disk.as_ref(), &*context.buffers);
         let blocks = BlockTable::default();
         Ok(Prepared { planned, opened, caches, disk, shared, blocks, joint: None })
     }

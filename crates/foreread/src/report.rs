@@ -1,6 +1,8 @@
 //! The report of a run: what `foreread load --report json` prints. Other tools read it, so fields are added and never
 //! renamed.
 
+use std::time::Duration;
+
 use foreread_layers::{Decisions, Reading};
 use foreread_loader::{Count, LookAhead, PassReport, RunReport, Source};
 use serde::Serialize;
@@ -45,11 +47,30 @@ pub struct Report {
     /// Samples that were read by their ids outside of any announced order; where samples are asked for by id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct: Option<ReadsReport>,
+    /// How long samples were waited for; where samples are asked for by id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<AskedReport>,
     /// One entry a pass, in order.
     pub epochs: Vec<EpochReport>,
     /// All ranks together; on rank 0, where ranks worked together and have come to their end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_ranks: Option<Merged>,
+}
+
+/// How long whoever asks for samples by their ids was at it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct AskedReport {
+    /// From the first time that somebody asked to the last that somebody had what was asked for, without the time before
+    /// each announcement.
+    pub seconds: f64,
+    /// The part of it in which somebody waited.
+    pub stall_seconds: f64,
+}
+
+impl AskedReport {
+    pub(crate) fn of((whole, waited): (Duration, Duration)) -> Self {
+        Self { seconds: whole.as_secs_f64(), stall_seconds: waited.as_secs_f64() }
+    }
 }
 
 /// What a run has found out and set by itself, within what the user allows.
@@ -282,6 +303,7 @@ impl Report {
             disk: None,
             peers: None,
             direct: None,
+            asked: None,
             epochs: run.passes.iter().map(EpochReport::of).collect(),
             all_ranks: None,
         }

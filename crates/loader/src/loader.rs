@@ -16,7 +16,7 @@ use tracing::Instrument;
 
 use crate::batch::Batch;
 use crate::blocks::Blocks;
-use crate::core::{Config, Core, OnError};
+use crate::core::{Config, Core, OnError, SLOT_BYTES};
 use crate::driver::{Dataset, Driver, Held, Reads};
 use crate::error::LoadError;
 use crate::handover::Handover;
@@ -79,6 +79,7 @@ impl Loader {
     /// [`LoadErrorKind::Stopped`](crate::LoadErrorKind::Stopped).
     pub fn start(parts: Parts, runtime: &Handle) -> Self {
         let Parts { run, plan, mut datasets, caches, look_ahead, on_error, others, warm } = parts;
+        let look_ahead = look_ahead.min(epoch(&run, &datasets));
         let handover = Arc::new(Handover::new(run.clone(), look_ahead));
         let staging = {
             // Weak, or batches that nobody takes would keep their own queue alive through their charges.
@@ -229,3 +230,14 @@ impl Iterator for Batches<'_> {
         }
     }
 }
+/// What counts in the look-ahead of one epoch on this rank, in bytes.
+///
+/// Further ahead lie samples that are within reach already. Read for the later epoch too before the earlier one has used them, they
+/// would be read twice where they are kept, and for nothing where nobody comes to the later epoch.
+fn epoch(run: &Run, datasets: &[Dataset]) -> u64 {
+    let all = datasets.iter().map(|dataset| {
+        dataset.catalog.total_bytes().saturating_add(dataset.catalog.len().saturating_mul(SLOT_BYTES))
+    });
+    all.fold(0, u64::saturating_add).div_ceil(u64::from(run.world_size()))
+}
+

@@ -230,6 +230,11 @@ impl Loader {
         Ok(self.take(py, Duration::ZERO)?.flatten())
     }
 
+    /// Brings the bar up to date: the batch that was taken last is done. Asking for another does that by itself.
+    fn watch(&self, py: Python<'_>) -> PyResult<()> {
+        self.watch.before(py, || self.engine().ok()?.report(py))
+    }
+
     /// Goes on where a state says, as text that state() gave or a run like this one did. What has been read ahead is
     /// dropped, what the caches hold stays. Ranks that work together all jump at the same step.
     fn jump(&self, py: Python<'_>, state: &str) -> PyResult<()> {

@@ -13,6 +13,20 @@ use pyo3::types::{PyBool, PyDict, PyString};
 
 use crate::errors::{self, Class};
 
+/// Settings of whoever decides the order, and where they belong for who only asks for samples.
+const OF_AN_ORDER: &[(&str, &str)] = &[
+    ("batch_size", "the batch size is your loader's"),
+    ("epochs", "the number of epochs is your loop's"),
+    ("seed", "the seed is your sampler's"),
+    ("sampler", "the sampler is your loader's"),
+    ("deal", "what each rank reads is your sampler's to say"),
+    ("drop_last", "what becomes of the last batch is your loader's to say"),
+    ("validate", "give the validation set a loader of its own"),
+    ("on_error", "what cannot be read is an error of whoever asks for it"),
+    ("resume", "your loader has the state"),
+    ("progress", "show a bar around your loop: tqdm(loader)"),
+];
+
 /// What a run was asked for.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -31,7 +45,14 @@ impl Settings {
     }
 
     /// The same for what knows no other ranks, whatever its launcher and its caller say of them.
+    ///
+    /// What decides an order, or what becomes of a batch, is refused: it is somebody else's here.
     pub(crate) fn alone(function: &str, given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        for (name, instead) in OF_AN_ORDER {
+            if given.map(|given| given.get_item(name)).transpose()?.flatten().is_some_and(|value| !value.is_none()) {
+                return Err(Class::Config.with(format!("{name}: samples are read as they are asked for; {instead}")));
+            }
+        }
         let one = [("rank", 0), ("world-size", 1)].map(|(name, value)| (name, value.to_string()));
         Ok(Self { together: false, ..Self::read(function, given, one.into())? })
     }

@@ -80,6 +80,7 @@ impl Source {
             known(self.samples_known(), id)?;
         }
         let samples = self.samples_here()?;
+        self.watch.before(py, || Some(samples.report()))?;
         let mut asked = py.detach(|| samples.ask(ids));
         let mut here: Vec<Option<Sample>> = ids.iter().map(|_| None).collect();
         while asked.remaining() > 0 {
@@ -191,6 +192,13 @@ impl Source {
         let samples = self.samples_here()?;
         let report: Report = py.detach(|| samples.report());
         self.watch.stats(py, report)
+    }
+
+    /// Looks whether most of the last seconds were waited for samples, and says so in the log. Asking in this process does that
+    /// by itself; where workers ask, nobody else would.
+    fn watch(&self, py: Python<'_>) -> PyResult<()> {
+        let samples = self.samples_here()?;
+        self.watch.before(py, || Some(samples.report()))
     }
 
     /// Ends reading, and waits until the disk tier has written what it was given. Closing twice is no error.

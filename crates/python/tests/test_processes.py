@@ -207,6 +207,35 @@ def test_a_forked_child_is_told_and_ends_well(directory: Path) -> None:
     assert out == "done\n"
 
 
+def test_a_forked_child_is_told_that_the_transforms_threads_are_not_its_own(directory: Path) -> None:
+    pytest.importorskip("torch")
+    out = run(
+        """
+        import os, sys, time, foreread.torch
+        def slow(sample):
+            time.sleep(0.05)
+            return len(sample)
+        loader = foreread.torch.DataLoader(sys.argv[1], 4, decode="bytes", transform=slow, num_workers=2)
+        batches = iter(loader)
+        next(batches)
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            try:
+                list(batches)
+            except foreread.ForkError as error:
+                os._exit(7 if "make the loader in the child" in str(error) else 8)
+            os._exit(9)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7, status
+        assert sum(1 for _ in batches) == 24
+        print("done")
+        """,
+        directory,
+    )
+    assert out == "done\n"
+
+
 def test_children_of_multiprocessing_come_and_go_while_batches_are_read(directory: Path) -> None:
     run(
         """

@@ -10,6 +10,7 @@ use foreread_tier::TierError;
 use foreread_types::{SampleId, SampleKey};
 use tokio::task::JoinSet;
 
+use super::waits::Waiting;
 use super::{DATASET, Due, Inner, State};
 
 /// How long the engine is waited for at a time while reads are under way that it knows nothing of.
@@ -29,6 +30,7 @@ pub struct Asked {
     reading: usize,
     tell: Sender<Came>,
     told: Receiver<Came>,
+    _waits: Waiting,
 }
 
 impl Asked {
@@ -36,7 +38,7 @@ impl Asked {
         let (tell, told) = channel();
         let waiting = ids.iter().copied().enumerate().collect();
         let mut asked =
-            Self { inner, waiting, here: VecDeque::new(), reads: JoinSet::new(), reading: 0, tell, told };
+            Self { _waits: inner.waits.begin(), inner, waiting, here: VecDeque::new(), reads: JoinSet::new(), reading: 0, tell, told };
         let unforeseen = asked.sort(&mut asked.inner.clone().lock());
         asked.read(unforeseen);
         asked

@@ -12,6 +12,7 @@ mod asked;
 #[cfg(all(feature = "share", target_os = "linux"))]
 mod share;
 mod shelf;
+mod waits;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,12 +27,13 @@ use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 
 pub use self::asked::Asked;
 use self::shelf::Shelf;
+use self::waits::Waits;
 use crate::assembly::Assembly;
 use crate::error::{Error, Result};
 use crate::loader::Ready;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-use crate::report::{Adapted, ReadsReport, Report, Whole};
+use crate::report::{Adapted, AskedReport, ReadsReport, Report, Whole};
 use crate::runtime::Workers;
 
 /// The engine hands over about so many bytes at a time, at most this part of the look-ahead, and at most so many samples.
@@ -85,6 +87,7 @@ struct Inner {
     origin: Meter,
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
+    waits: Arc<Waits>,
     state: Mutex<State>,
     /// Samples have come, or the engine is free to be waited for.
     arrived: Condvar,
@@ -163,6 +166,7 @@ impl Ready {
             origin: shared.meter,
             limit,
             disk,
+            waits: Arc::default(),
             state: Mutex::new(State {
                 assembly,
                 shelf: Shelf::new(look_ahead / SHELF),
@@ -193,6 +197,7 @@ impl Source {
     /// # Errors
     /// Ids that the dataset does not have; settings that cannot be planned.
     pub fn announce(&self, mut orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
+        self.inner.waits.pause();
         orders.retain(|order| !order.is_empty());
         if orders.iter().any(|order| order.len() != orders[0].len()) {
             orders = vec![orders.concat()];
@@ -234,7 +239,7 @@ impl Source {
     }
 
     /// What has been delivered and read so far. Samples that were read outside of the announced order are in `direct`, and
-    /// in no epoch.
+    /// in no epoch; how long all that were asked for were waited for is in `asked`.
     pub fn report(&self) -> Report {
         let state = self.inner.lock();
         let (mut run, mut look_ahead) = (state.earlier.clone(), None);
@@ -258,7 +263,8 @@ impl Source {
         let adapted = Adapted::of(self.inner.limit.as_ref().map(Limit::decisions), look_ahead);
         let disk = self.inner.disk.as_ref().map(crate::disk::Disk::report);
         let direct = Some(state.direct);
-        Report { disk, direct, ..Report::new(&whole, &self.inner.origin.read(), adapted, &run) }
+        let asked = Some(AskedReport::of(self.inner.waits.read()));
+        Report { disk, direct, asked, ..Report::new(&whole, &self.inner.origin.read(), adapted, &run) }
     }
 
     /// Waits until the disk tier has written what it was given, for five seconds at most. Blocks the thread.

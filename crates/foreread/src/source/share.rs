@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_share::{Ask, Call, Samples, Server, Settings};
 use foreread_tier::{ErrorKind as TierErrorKind, TierError};
+use foreread_types::SampleId;
 
 use super::{Due, Source, State};
 use crate::error::{Error, ErrorKind, Result};
@@ -22,7 +23,7 @@ impl Source {
     /// Lets other processes of the same user on this machine ask this source, for as long as the server lives.
     ///
     /// They use a [`Client`](foreread_share::Client). Beside samples by their ids, it may call `report` (this source's
-    /// [`report`](Self::report), as JSON).
+    /// [`report`](Self::report), as JSON) and `path` (of the sample whose number is the payload, in digits).
     ///
     /// # Errors
     /// Where the system has no memory, no descriptors or no threads for it.
@@ -93,6 +94,7 @@ impl Samples for Shared {
                     TierError::new(TierErrorKind::Other, "source").with_detail(error.to_string())
                 }));
             }
+            "path" => call.answer(self.desk.path(call.payload()).map(Bytes::from)),
             name => {
                 let error = TierError::new(TierErrorKind::Unsupported, "source").with_object(name);
                 call.answer(Err(error.with_detail("a source answers no such call")));
@@ -102,6 +104,16 @@ impl Samples for Shared {
 }
 
 impl Desk {
+    /// The path of a sample whose number comes as text.
+    fn path(&self, number: &[u8]) -> Result<String, TierError> {
+        let invalid = |what: String| TierError::new(TierErrorKind::Invalid, "source").with_detail(what);
+        let text = String::from_utf8_lossy(number);
+        let catalog = &self.source.inner.catalog;
+        let id = text.parse().ok().filter(|id| *id < catalog.len());
+        let id = id.ok_or_else(|| invalid(format!("'{text}' is no number of one of {} samples", catalog.len())))?;
+        catalog.path(SampleId(id)).map(|path| path.to_string()).map_err(|error| invalid(error.to_string()))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,12 +133,17 @@ impl Desk {
 
     /// Answers what is there, has read what will not come, and gives back what is to be waited for.
     fn answer(&self, sorted: Sorted) -> Vec<Ask> {
+        if !sorted.here.is_empty() {
+            drop(self.source.inner.waits.begin());
+        }
         for (ask, bytes) in sorted.here {
             ask.answer(Ok(bytes));
         }
         for ask in sorted.unforeseen {
             let inner = Arc::clone(&self.source.inner);
+            let waiting = inner.waits.begin();
             let read = async move {
+                let _waiting = waiting;
                 let came = inner.read_alone(ask.id()).await;
                 ask.answer(came);
             };
@@ -138,8 +155,12 @@ impl Desk {
     /// Keeps the engine going while somebody waits for it.
     fn work(&self) {
         let mut waiting: Vec<Ask> = Vec::new();
+        let mut since = None;
         loop {
             let mut queue = self.lock();
+            if waiting.is_empty() && queue.asks.is_empty() {
+                since = None;
+            }
             while waiting.is_empty() && queue.asks.is_empty() && !queue.closed {
                 queue = self.came.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
@@ -148,6 +169,7 @@ impl Desk {
             }
             waiting.append(&mut queue.asks);
             drop(queue);
+            since.get_or_insert_with(|| self.source.inner.waits.begin());
             waiting.retain(Ask::is_wanted);
             let mut state = self.source.inner.lock();
             let sorted = self.sort(&mut state, waiting);

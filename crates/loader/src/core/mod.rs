@@ -50,7 +50,7 @@ use self::window::{State, Window};
 use crate::report::{Source, Taking};
 
 /// What a use counts in the look-ahead beyond its bytes, so that a stream of empty samples is bounded too.
-const SLOT_BYTES: u64 = 512;
+pub(crate) const SLOT_BYTES: u64 = 512;
 
 /// New reads wait until this fraction of the look-ahead is free, so that they leave in batches.
 pub(crate) const TURN: u64 = 16;

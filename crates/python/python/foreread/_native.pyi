@@ -86,7 +86,7 @@ class Sample:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
-class Batch(Sequence[Sample]):
+class Batch:
     """The samples of one step, in the order that the seed says."""
 
     @property
@@ -96,7 +96,7 @@ class Batch(Sequence[Sample]):
     def phase(self) -> str:
         """'train' or 'validation'."""
     @property
-    def index(self) -> int:  # type: ignore[override]
+    def index(self) -> int:
         """The batch's number within its pass, from 0."""
     @property
     def ids(self) -> list[int]:
@@ -225,6 +225,8 @@ class Source:
         """Lets processes of this one's user on this machine ask for samples (ShareClient), and says where."""
     def shared(self) -> dict[str, Any] | None:
         """How sharing goes: how many clients there are, and how much memory they hold; None before share()."""
+    def watch(self) -> None:
+        """Looks whether most of the last seconds were waited for samples, and says so in the log."""
     def close(self) -> None:
         """Ends reading, and waits until the disk tier has written what it was given."""
     @property
@@ -256,7 +258,7 @@ class ShareClient:
     def get_many(self, ids: Sequence[int]) -> list[SharedSample]:
         """Several samples, read side by side, in the order of `ids`."""
     def call(self, name: str, payload: bytes | None = None) -> bytes:
-        """Asks the source something: 'report' gives its report as JSON."""
+        """Asks the source something: 'report' gives its report as JSON, 'path' the path of the sample that the payload numbers."""
     def close(self) -> None:
         """Lets go of the connection. The client connects anew when it is used again."""
     @property

@@ -15,7 +15,7 @@ _log = logging.getLogger("foreread")
 _TIERS = ("origin", "memory", "disk", "peer")
 
 #: A trainer that waits for less than this part of its time is the limit itself.
-_FED = 0.05
+FED = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,19 @@ class Stats:
     hits: dict[str, float]
     """Where samples came from since the last ``stats()``, as shares: origin, memory, disk, peer."""
     limiting: str
-    """What the run waits for: "trainer" (for nothing), "origin", "origin: throttled", "disk", "peers", "look-ahead", or
+    """What the run waits for: "trainer" (for nothing), "transform" (for what is made of samples), "origin", "origin: throttled", "disk", "peers", "look-ahead", or
     "memory": what is there already is not handed over faster."""
     requests: int
     """Requests to the origin that this rank has sent."""
     origin_bytes: int
     """Bytes that this rank has read from the origin."""
     floor_bytes: int
-    """The fewest bytes that any policy can read from the origin for the run, over all ranks."""
+    """The fewest bytes that any policy can read from the origin for the run, over all ranks; where samples are asked for by their
+    numbers, for what was announced last."""
     look_ahead_bytes: int
     """How far reads run ahead now."""
     skipped: int = 0
-    """Uses that were left out, because their sample could not be read."""
+    """Uses that were left out or replaced, because their sample could not be read, or not be decoded."""
     retried: int = 0
     """Requests that were repeated."""
     _text: str = field(default="{}", repr=False, compare=False)
@@ -86,6 +87,9 @@ class _Sums:
             sums.stalled += epoch["stall_seconds"]
             sums._add(epoch["reads"])
         sums._add(report.get("direct") or {})
+        if asked := report.get("asked"):
+            # Announced or not: whoever asks has waited for both.
+            sums.seconds, sums.stalled = asked["seconds"], asked["stall_seconds"]
         sums.samples = sum(sums.tiers.values())
         return sums
 
@@ -109,7 +113,7 @@ class _Sums:
 
 
 def _limiting(report: dict[str, Any], lately: _Sums) -> str:
-    if lately.stall() < _FED:
+    if lately.stall() < FED:
         return "trainer"
     adapted = report["adapted"]
     parallelism = adapted.get("origin_parallelism") or {}

@@ -10,12 +10,14 @@ import os
 import weakref
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.utils.data
 
 from .._native import ShareClient, Source
+from ..errors import Error
 from ._decode import Decode, decoder
 
 
@@ -84,6 +86,16 @@ class Engine:
         if here.last is None:
             here.last = here.source.stats()
             here.source.close()
+
+    def watch(self) -> None:
+        """Says in the log if samples are waited for, where workers ask for them; only in the process that made it."""
+        if self.is_here and not self.closed:
+            self._held().source.watch()
+
+    def path(self, number: int) -> str:
+        """A sample's path below the dataset's URL."""
+        way = self._way()
+        return way.path(number) if isinstance(way, Source) else way.call("path", str(number).encode()).decode()
 
     def get(self, number: int) -> Any:
         """A sample's bytes, as a buffer."""
@@ -171,7 +183,9 @@ class Dataset(torch.utils.data.Dataset[Any]):
             if self.target_transform is not None:
                 label = self.target_transform(label)
         except Exception as error:
-            error.add_note(f"foreread: sample {self._number(index)} of {self.target}")
+            number = self._number(index)
+            with suppress(Error):
+                error.add_note(f"foreread: sample {number} ({self.engine.path(number)}) of {self.target}")
             raise
         return item, label
 

@@ -5,21 +5,32 @@ from __future__ import annotations
 import json
 import operator
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch.utils.data import default_collate
 
 from .._native import MOST_EPOCHS, Batch, Loader, Sample
+from .._stats import FED, Stats
 from ..errors import ClosedError, ConfigError, CorruptError
 from ._decode import Decode, decoder, raw
 from ._epoch import Epoch
 from ._threads import Pipeline
 
-#: What PyTorch's loader is told of its worker processes and their generators; there are none here.
-_PYTORCHS = ("persistent_workers", "timeout", "multiprocessing_context", "worker_init_fn", "generator", "in_order")
+#: What PyTorch's loader is told of its worker processes, and what makes no difference where there are none.
+_PYTORCHS = ("persistent_workers", "timeout", "multiprocessing_context", "in_order")
+
+#: What decides batches in PyTorch's loader and cannot here, and what to do instead.
+_REFUSED = {
+    "sampler": "foreread draws the order itself; wrap(your_loader) keeps a sampler of yours",
+    "batch_sampler": "foreread draws the order itself; wrap(your_loader) keeps a sampler of yours",
+    "generator": "the order is drawn from seed=, as DistributedSampler draws it; wrap(your_loader) keeps a generator of yours",
+    "worker_init_fn": "there are no worker processes, but threads; wrap(your_loader) keeps workers and what they begin with",
+}
 
 #: Stands for a sample that could not be decoded and is to be left out.
 _BAD = object()
@@ -53,11 +64,13 @@ class DataLoader:
             ``"auto"``: images where names end like images.
         num_workers: threads that decode and transform; 0, as in PyTorch the default, does it in the caller's. Transforms that draw
             from the global generators draw otherwise on threads than PyTorch's workers do, and otherwise in each run.
-        prefetch_factor: batches that are decoded ahead.
+        prefetch_factor: batches that are decoded ahead; more of them where batches have fewer samples than there are threads.
         pin_memory: collate into pinned memory; where there is no CUDA (or other accelerator), a warning says so, as PyTorch's does.
         memory, disk, look_ahead, origin_limit, origin_parallelism, rank, world_size, together: as ``foreread.Loader``.
         epochs: how many there will be, if you know: nothing is then read ahead for one more.
-        on_error: what a sample that cannot be read or decoded does: ``"fail"``, ``"skip"`` or ``"substitute"``.
+        on_error: what a sample that cannot be read or decoded does: ``"fail"``, ``"skip"`` or ``"substitute"`` (by one that was good,
+            of its batch or of one before). A batch of which nothing is left is left out, so that ranks that skip may come to different
+            numbers of batches: where they wait for each other in each step, substitute.
 
     A transform that raises ends the iteration with its own exception, which says in a note which sample of which epoch it was.
     """
@@ -83,13 +96,13 @@ class DataLoader:
         world_size: int | None = None,
         **settings: Any,
     ) -> None:
-        for name in ("sampler", "batch_sampler"):
+        for name, why in _REFUSED.items():
             if settings.pop(name, None) is not None:
-                raise ConfigError(f"{name}: foreread draws the order itself; wrap(your_loader) keeps a sampler of yours")
+                raise ConfigError(f"{name}: {why}")
         for name in _PYTORCHS:
             settings.pop(name, None)
-        if num_workers < 0:
-            raise ConfigError(f"num_workers={num_workers}: a number of threads, at least 0")
+        num_workers = _number("num_workers", num_workers, 0, "of threads")
+        prefetch_factor = _number("prefetch_factor", 2 if prefetch_factor is None else prefetch_factor, 1, "of batches")
         if batch_size is None:
             raise ConfigError("batch_size=None: samples come in batches; take them apart, or use foreread.Loader")
         if settings.pop("validate", None) is not None:
@@ -127,7 +140,9 @@ class DataLoader:
         self._collate = default_collate if collate_fn is None else collate_fn
         self._pin = pin_memory
         self._plain = self._decode is raw and transform is None and target_transform is None
-        self._pipeline: Pipeline[Batch, Any] = Pipeline(0 if self._plain else num_workers, prefetch_factor or 2)
+        # A batch is cut into as many parts as there are threads; small ones keep all of them busy only together.
+        ahead = max(prefetch_factor, _parts(num_workers * prefetch_factor, max(1, batch_size)))
+        self._pipeline: Pipeline[Batch, Any] = Pipeline(0 if self._plain else num_workers, ahead)
         self._state = json.loads(self._native.state())
         # Positions: the epoch, and how many samples of it all ranks together have consumed.
         #: What the engine gives next.
@@ -141,6 +156,10 @@ class DataLoader:
         #: Iterations so far: a later one ends those before it.
         self._runs = 0
         self.skipped = 0
+        #: At the last stats(): how long items had been waited for, and when that was, in seconds.
+        self._looked = (0.0, time.monotonic())
+        #: What stands in for a batch of which nothing can be decoded.
+        self._good: Any = _BAD
 
     def _decoder(self, decode: str | Decode | None, source: Any) -> Decode:
         try:
@@ -227,6 +246,8 @@ class DataLoader:
             self._position = (epoch, consumed + given * step) if given < batches else (epoch + 1, 0)
             if collated is not None:
                 yield collated
+        # The last batch is done as well, which nobody else says before the next epoch.
+        self._native.watch()
         if given < batches:
             raise ConfigError(f"there is no epoch {epoch}: the loader was made for fewer (epochs=), counted from 0")
 
@@ -271,14 +292,21 @@ class DataLoader:
         if bad:
             self.skipped += bad
             good = [at for at, item in enumerate(items) if item is not _BAD]
-            if not good:
-                return None
-            if self._on_error == "substitute":
-                items = [items[min(good, key=lambda other: abs(other - at))] for at in range(len(items))]
-            else:
+            if self._on_error == "skip":
                 items = [items[at] for at in good]
+            elif good:
+                items = [items[min(good, key=lambda other: abs(other - at))] for at in range(len(items))]
+            elif self._good is not _BAD:
+                items = [self._good] * len(items)
+            else:
+                raise CorruptError(
+                    f"none of the {len(items)} samples of a batch can be decoded, and none was before it that could stand in for "
+                    'them; the warnings say which they are; on_error="skip" leaves them out'
+                )
         if not items:
             return None
+        if self._on_error == "substitute":
+            self._good = items[-1]
         batch = self._collate([_tensor(item) for item in items] if self._plain and self._collate is default_collate else items)
         if self._pin:
             from torch.utils.data._utils.pin_memory import pin_memory
@@ -308,9 +336,13 @@ class DataLoader:
 
     # ---- what happens ----
 
-    def stats(self) -> Any:
+    def stats(self) -> Stats:
         """What has been delivered, from where, and what the trainer waited for: see ``foreread.Stats``."""
-        return self._native.stats()
+        stats: Stats = self._native.stats()
+        made, now = self._pipeline.waited, time.monotonic()
+        waited, self._looked = (made - self._looked[0]) / max(now - self._looked[1], 1e-9), (made, now)
+        limiting = "transform" if stats.limiting == "trainer" and waited > FED else stats.limiting
+        return replace(stats, limiting=limiting, skipped=stats.skipped + self.skipped)
 
     def close(self) -> None:
         """Ends reading ahead, and the threads. Iterating afterwards fails."""
@@ -327,6 +359,17 @@ class DataLoader:
     def __repr__(self) -> str:
         rank, world = self._native.rank, self._native.world_size
         return f"<foreread.torch.DataLoader of {self._native.samples} samples, rank {rank} of {world}>"
+
+
+def _number(name: str, given: Any, least: int, what: str) -> int:
+    """An argument that is a number, if it is one and large enough."""
+    try:
+        number = operator.index(given)
+    except TypeError:
+        raise TypeError(f"{name} is a number {what}, not {given!r}") from None
+    if number < least:
+        raise ConfigError(f"{name}={number}: a number {what}, at least {least}")
+    return number
 
 
 def _parts(whole: int, size: int) -> int:
@@ -411,8 +454,8 @@ def _of_dataset(source: Any) -> tuple[Any, dict[str, Any]]:
         if not same:
             loader.close()
             raise ConfigError(
-                f"{root} has other samples than the dataset ({loader.samples} files, {len(samples)} samples); "
-                "wrap(your_loader) serves a dataset that picks among files"
+                f"{root} has other samples or classes than the dataset ({loader.samples} files, {len(samples)} samples); "
+                "wrap(your_loader) serves a dataset that picks among files or numbers classes in a way of its own"
             )
 
     return root, {

@@ -12,6 +12,7 @@ native code when the interpreter goes may crash it; then they are left behind.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -21,6 +22,8 @@ from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
+
+from ..errors import ForkError
 
 T = TypeVar("T")
 B = TypeVar("B")
@@ -95,6 +98,8 @@ class Pipeline(Generic[B, T]):
         self._ahead = max(1, ahead)
         self._pool = _Pool(threads) if threads > 0 else None
         self._under_way: deque[tuple[B, list[Future[list[T]]]]] = deque()
+        #: How long whoever asks has waited for items to be made of samples that were there, in seconds.
+        self.waited = 0.0
 
     def run(
         self, make: Callable[[B, int], T], wait: Callable[[], B | None], ready: Callable[[], B | None]
@@ -103,11 +108,16 @@ class Pipeline(Generic[B, T]):
         or not; both end with None. What `ready` raises comes behind the batches that were there before."""
         if self._pool is None:
             while (batch := wait()) is not None:
-                yield batch, [make(batch, at) for at in range(len(batch))]  # type: ignore[arg-type]
+                yield batch, self._timed(lambda: [make(batch, at) for at in range(len(batch))])  # type: ignore[arg-type]
             return
         self.clear()
         failed: Exception | None = None
+        pid = os.getpid()
         while True:
+            if os.getpid() != pid:
+                # What is under way is made by threads that a forked child does not have.
+                self._under_way.clear()
+                raise ForkError("a loader's threads are in the process that made it; this is another one: make the loader in the child")
             while failed is None and len(self._under_way) < self._ahead:
                 try:
                     if (batch := ready()) is None:
@@ -124,7 +134,7 @@ class Pipeline(Generic[B, T]):
                 self._begin(self._pool, make, batch)
                 continue
             batch, parts = self._under_way.popleft()
-            yield batch, [item for part in parts for item in part.result()]
+            yield batch, self._timed(lambda: [item for part in parts for item in part.result()])
 
     def _begin(self, pool: _Pool, make: Callable[[B, int], T], batch: B) -> None:
         count = len(batch)  # type: ignore[arg-type]
@@ -132,6 +142,13 @@ class Pipeline(Generic[B, T]):
         spans = [range(at, min(at + each, count)) for at in range(0, count, each)]
         parts = [pool.submit(partial(_some, make, batch, span)) for span in spans]
         self._under_way.append((batch, parts))
+
+    def _timed(self, made: Callable[[], list[T]]) -> list[T]:
+        begun = time.monotonic()
+        try:
+            return made()
+        finally:
+            self.waited += time.monotonic() - begun
 
     def clear(self) -> None:
         """Gives up what is under way."""

@@ -18,6 +18,7 @@ import logging
 import operator
 import os
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,18 +27,25 @@ import torch
 import torch.utils.data
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
-from .._native import Source, catalog_of, modified
+from .._native import Catalog, Source, catalog_of, modified
 from ..errors import ConfigError
 from ._ahead import Foresight
 from ._dataset import Dataset, Engine
 from ._epoch import Epoch
 from ._files import Serving
+from ._loader import DataLoader
 
 _log = logging.getLogger("foreread.torch")
 
 #: Epochs whose order is looked up at once, where it is known, and numbers of all of them together.
 _EPOCHS = 8
 _NUMBERS = 1 << 21
+
+#: A file of more bytes than this that several samples name is read by each of them in part.
+_SHARED = 1 << 20
+
+#: So many samples tell whether a dataset opens its files where that can be seen.
+_LOOKED_AT = 64
 
 
 def _path(dataset: Any, index: int) -> str:
@@ -80,16 +88,35 @@ class _Files(NamedTuple):
 class _Served(torch.utils.data.Dataset[Any]):
     """The user's dataset, with the files of its samples served. To whoever looks it is that dataset, for writing too."""
 
-    _OWN = frozenset({"_dataset", "_engine", "_files", "_paths"})
+    _OWN = frozenset({"_dataset", "_engine", "_files", "_paths", "_unopened"})
 
     def __init__(self, dataset: Any, engine: Engine, files: _Files, paths: Callable[[int], str]) -> None:
         self._dataset = dataset
         self._engine = engine
         self._files = files
         self._paths = paths
+        #: How many samples were made without opening their files; None when that is settled.
+        self._unopened: int | None = 0
 
     def __len__(self) -> int:
         return len(self._dataset)
+
+    def _note(self, samples: int, serving: Serving) -> None:
+        """Says once if the dataset reads its files where nobody sees it."""
+        if self._unopened is None or not serving.files:
+            return
+        unopened, self._unopened = self._unopened + samples, None
+        if serving.opened:
+            return
+        if unopened < _LOOKED_AT:
+            self._unopened = unopened
+        elif (worker := torch.utils.data.get_worker_info()) is None or worker.id == 0:
+            _log.warning(
+                "%d samples were made and none of their files was opened by Python's open(path, 'rb'): what reads files in C (OpenCV, "
+                "torchvision.io) or keeps them is not served, and what is read ahead for it is of no use; decode from bytes "
+                "(cv2.imdecode, torchvision.io.decode_image), or do without wrap()",
+                unopened,
+            )
 
     def _opened(self, indices: Sequence[Any]) -> dict[str, Callable[[], Any]]:
         """The files of samples, as far as they are those that were looked up: a dataset may have changed its mind since."""
@@ -112,8 +139,10 @@ class _Served(torch.utils.data.Dataset[Any]):
         return self._engine.get(number) if time is None or modified(path) == time else None
 
     def __getitem__(self, index: Any) -> Any:
-        with Serving(self._opened([index])):
-            return self._dataset[index]
+        with Serving(self._opened([index])) as serving:
+            item = self._dataset[index]
+        self._note(1, serving)
+        return item
 
     @property
     def __class__(self) -> Any:
@@ -145,8 +174,10 @@ class _ServedMany(_Served):
     """The same for a dataset that makes whole batches."""
 
     def __getitems__(self, indices: Sequence[Any]) -> Any:
-        with Serving(self._opened(indices)):
-            return self._dataset.__getitems__(indices)
+        with Serving(self._opened(indices)) as serving:
+            items = self._dataset.__getitems__(indices)
+        self._note(len(indices), serving)
+        return items
 
 
 class _Paths:
@@ -203,7 +234,10 @@ class Wrapped:
         """An epoch that is left early is one that nobody reads on ahead from."""
         announced, self._announced = self._announced, False
         self._used = True
-        yield from batches
+        for batch in batches:
+            for part in self._parts:
+                part.engine.watch()
+            yield batch
         self._announced = announced
 
     def __len__(self) -> int:
@@ -289,7 +323,7 @@ def wrap(
         look_ahead: how far reads run ahead, in bytes; twice what the loader's workers have under way should fit.
         settings: memory, disk, origin_limit, origin_parallelism: as ``foreread.Loader``.
     """
-    dataset = loader.dataset
+    dataset = _dataset_of(loader)
     if isinstance(dataset, IterableDataset):
         raise ConfigError("an IterableDataset has no order to look ahead in; give foreread.torch.DataLoader its data")
     if (ours := _ours(dataset)) is not None:
@@ -301,8 +335,8 @@ def wrap(
     catalog, numbers, times = catalog_of(root, where, every)
     if catalog is None:
         raise ConfigError(f"none of the dataset's {len(every)} files lies in {where}; say root=")
-    files = _Files(array("q", numbers), array("Q", map(_mark, every)), array("q", times))
-    missing = [path for path, number in zip(every, files.numbers) if number < 0]
+    files = _Files(_of_its_own(array("q", numbers), catalog, where), array("Q", map(_mark, every)), array("q", times))
+    missing = [path for path, number in zip(every, array("q", numbers)) if number < 0]
     if missing:
         _log.warning(
             "%d of the dataset's %d files do not lie in %s, are not there or have names that are no UTF-8: "
@@ -322,6 +356,32 @@ def wrap(
     kind = _ServedMany if hasattr(dataset, "__getitems__") else _Served
     object.__setattr__(served, "dataset", kind(dataset, engine, files, known))
     return Wrapped(served, [_Part(engine, files.numbers)], dataset)
+
+
+def _dataset_of(loader: Any) -> Any:
+    if isinstance(loader, DataLoader):
+        raise ConfigError("this is foreread's own DataLoader, which reads ahead by itself: use it as it is")
+    if not hasattr(loader, "dataset") or isinstance(loader, torch.utils.data.Dataset):
+        raise TypeError(f"wrap() takes a torch.utils.data.DataLoader, not a {type(loader).__name__}")
+    return loader.dataset
+
+
+def _of_its_own(numbers: array[int], catalog: Catalog, where: str) -> array[int]:
+    """The files' numbers without those of large files that several samples share: each of these reads a part of it, and is
+    served the whole."""
+    uses = Counter(numbers)
+    shared = {number for number, count in uses.items() if count > 1 and number >= 0 and catalog.size(number) > _SHARED}
+    if not shared:
+        return numbers
+    some = catalog.path(min(shared))
+    _log.warning(
+        "several samples lie in one file each time, in %d of the files of %s, for instance %s: they are read as ever, because foreread "
+        "would read all of such a file for each of them; one file for each sample, or shards (tar), can be read ahead",
+        len(shared),
+        where,
+        some,
+    )
+    return array("q", (-1 if number in shared else number for number in numbers))
 
 
 class _Ours(NamedTuple):

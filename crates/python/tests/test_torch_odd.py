@@ -1,0 +1,290 @@
+"""What users have beside tidy folders and plain readers: stray images, empty classes, readers that look twice, batches of which
+nothing is left, settings that mean nothing. It is right, or it is said."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import foreread
+from torch_images import SAMPLES, Image, assert_same, batches, folder, generators, images, to_tensor, torchvision  # noqa: F401
+from foreread.torch import DataLoader, Dataset, wrap
+from torch.utils.data import DataLoader as Plain
+from torch.utils.data import Dataset as AnyDataset
+
+
+@pytest.fixture
+def own(tmp_path: Path, images: Path) -> Path:
+    """The images, to be spoilt."""
+    return Path(shutil.copytree(images, tmp_path / "own"))
+
+
+def spoil(root: Path, numbers: Any) -> None:
+    """Makes files that no longer decode, by their places in the order of names."""
+    paths = sorted(root.rglob("*.png"))
+    for number in numbers:
+        paths[number].write_bytes(b"\x89PNG\r\n\x1a\nno image")
+
+
+# ---- folders ----
+
+
+@pytest.mark.parametrize("make", [lambda root: DataLoader(root, 8), Dataset])
+def test_an_image_beside_the_classes_is_named(own: Path, make: Any) -> None:
+    shutil.copy(own / "class0" / "00000.png", own / "logo.png")
+    with pytest.raises(foreread.ConfigError, match=r"logo\.png lies in no class's directory"):
+        make(own)
+
+
+@pytest.mark.parametrize("make", [lambda root: DataLoader(root, 8), Dataset])
+def test_a_class_without_images_is_named(own: Path, make: Any) -> None:
+    (own / "class2b").mkdir()
+    with pytest.raises(foreread.ConfigError, match="class2b has no images"):
+        make(own)
+
+
+def test_images_without_classes_need_none(tmp_path: Path, images: Path) -> None:
+    for path in images.rglob("*.png"):
+        shutil.copy(path, tmp_path)
+    with DataLoader(tmp_path, 8, transform=to_tensor, seed=1) as loader:
+        assert sum(len(x) for x in loader) == SAMPLES
+
+
+# ---- what does not decode ----
+
+
+def test_a_batch_of_which_nothing_decodes_is_replaced_by_one_before_it(own: Path) -> None:
+    spoil(own, [8, 9, 10, 11])
+    with DataLoader(own, 4, shuffle=False, transform=to_tensor, on_error="substitute") as loader:
+        with pytest.warns(RuntimeWarning, match="cannot be decoded"):
+            found = batches(loader)
+        assert len(found) == len(loader)
+        x, y = found[2]
+        assert len(x) == 4 and all(torch.equal(one, found[1][0][-1]) for one in x) and y.tolist() == [found[1][1][-1]] * 4
+        assert loader.skipped == loader.stats().skipped == 4
+
+
+def test_where_nothing_could_stand_in_the_error_says_so(own: Path) -> None:
+    spoil(own, range(4))
+    with DataLoader(own, 4, shuffle=False, transform=to_tensor, on_error="substitute") as loader:
+        with pytest.warns(RuntimeWarning), pytest.raises(foreread.CorruptError, match="none of the 4 samples of a batch"):
+            list(loader)
+    with DataLoader(own, 4, shuffle=False, transform=to_tensor, on_error="skip") as loader:
+        with pytest.warns(RuntimeWarning):
+            assert len(list(loader)) == len(loader) - 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_corrupt_image_of_a_dataset_is_named(own: Path, workers: int) -> None:
+    spoil(own, [5])
+    with pytest.raises(Exception) as caught:
+        list(Plain(Dataset(own, to_tensor), 8, num_workers=workers))
+    # From a worker comes its traceback as text.
+    told = str(caught.value) + " ".join(getattr(caught.value, "__notes__", []))
+    assert "sample 5 (class0/" in told, told
+
+
+# ---- what wrap() serves ----
+
+
+class Reader(AnyDataset):  # type: ignore[misc, type-arg]
+    """A dataset that does with each of its files what it is told."""
+
+    def __init__(self, root: Path, read: Any, files: list[str] | None = None) -> None:
+        self.root, self.read = str(root), read
+        self.samples = files or [str(path) for path in sorted(root.rglob("*.png"))]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.read(self.samples[index], index)
+
+
+def pieces(path: str, index: int) -> Any:
+    with open(path, "rb") as file:
+        head = file.peek(4)[:4], file.read(3), file.tell()
+        file.seek(-5, io.SEEK_END)
+        tail = file.read(), file.read(1)
+        file.seek(1)
+        into = bytearray(7)
+        middle = file.readinto(into), bytes(into), file.readline(), file.seekable(), file.readable(), file.writable()
+        kinds = isinstance(file, io.BufferedReader), file.mode, file.name, file.raw.tell() >= file.tell()
+        with pytest.raises(io.UnsupportedOperation):
+            file.write(b"x")
+    with pytest.raises(ValueError):
+        file.read()
+    with open(path, "rb", buffering=0) as file:
+        raw = file.read(2), file.readall(), file.read(), file.seek(3), file.tell()
+    with open(path, "rb") as file:
+        file.read(10)
+        descriptor = file.fileno() > 2, file.read(5), file.seek(2), file.read(2)
+    return head, tail, middle, kinds, raw, descriptor
+
+
+def test_a_served_file_is_the_file_that_it_was(images: Path) -> None:
+    data = Reader(images, pieces)
+    theirs = list(Plain(data, 8, collate_fn=list))
+    with wrap(Plain(data, 8, collate_fn=list)) as ours:
+        assert list(ours) == theirs
+        assert ours.stats().samples > 0
+
+
+def test_whoever_cannot_read_a_served_file_names_it(own: Path) -> None:
+    spoil(own, [5])
+    data = torchvision.datasets.ImageFolder(str(own), to_tensor)
+    with wrap(Plain(data, 8)) as ours, pytest.raises(Exception) as caught:
+        list(ours)
+    assert data.samples[5][0] in str(caught.value)
+
+
+def test_a_file_that_a_sample_opens_twice_is_read_once(images: Path) -> None:
+    def twice(path: str, index: int) -> bool:
+        with open(path, "rb") as one, open(path, "rb") as other:
+            return one.read() == other.read()
+
+    with wrap(Plain(Reader(images, twice), 8)) as ours:
+        assert all(same.all() for same in ours)
+        assert sum(ours.stats().report["direct"][tier].get("samples", 0) for tier in ("origin", "memory")) == 0
+
+
+def test_a_large_file_of_many_samples_is_read_as_ever(tmp_path: Path, caplog: Any) -> None:
+    video = tmp_path / "video.bin"
+    video.write_bytes(bytes(range(256)) * 8192)
+    (tmp_path / "small.bin").write_bytes(b"s" * 100)
+
+    def part(path: str, index: int) -> int:
+        with open(path, "rb") as file:
+            file.seek(index)
+            return file.read(1)[0]
+
+    data = Reader(tmp_path, part, [str(video)] * 60 + [str(tmp_path / "small.bin")] * 4)
+    with wrap(Plain(data, 8)) as ours:
+        assert [x.tolist() for x in ours] == [x.tolist() for x in Plain(data, 8)]
+        # A small one that is named often is served: a sampler's way of weighing, done by a list.
+        assert ours.stats().report["origin_bytes"] <= 100 * 2 * 4 * 9
+    (said,) = [record.message for record in caplog.records]
+    assert "several samples lie in one file" in said and "video.bin" in said
+
+
+def test_a_reader_that_nobody_sees_is_noticed(images: Path, caplog: Any) -> None:
+    import os
+
+    def in_c(path: str, index: int) -> int:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            return len(os.read(descriptor, 1 << 20))
+        finally:
+            os.close(descriptor)
+
+    with wrap(Plain(Reader(images, in_c), 8)) as ours:
+        list(ours)
+    (said,) = [record.message for record in caplog.records]
+    assert said.startswith("64 samples were made and none of their files was opened by Python's open")
+
+
+# ---- settings ----
+
+
+def test_what_would_be_dropped_is_refused(images: Path, folder: Any) -> None:
+    for name, value in (("generator", torch.Generator()), ("worker_init_fn", print)):
+        with pytest.raises(foreread.ConfigError, match=f"{name}: .*wrap"):
+            DataLoader(images, 8, **{name: value})
+        DataLoader(images, 8, **{name: None}).close()
+    for name, setting in (("progress", True), ("on_error", "skip"), ("epochs", 3), ("seed", 1), ("batch_size", 8)):
+        with pytest.raises(foreread.ConfigError, match=f"{name}: samples are read as they are asked for"):
+            wrap(Plain(folder, 8), **{name: setting})
+        with pytest.raises(foreread.ConfigError, match=name):
+            Dataset(images, **{name: setting})
+
+
+def test_arguments_of_the_wrong_kind_are_named(images: Path, folder: Any) -> None:
+    for name, value in (("num_workers", 2.5), ("num_workers", "2"), ("prefetch_factor", 2.5)):
+        with pytest.raises(TypeError, match=f"{name} is a number"):
+            DataLoader(images, 8, **{name: value})
+    for name, value in (("num_workers", -1), ("prefetch_factor", 0)):
+        with pytest.raises(foreread.ConfigError, match=f"{name}={value}"):
+            DataLoader(images, 8, **{name: value})
+    for what in (None, folder, 3):
+        with pytest.raises(TypeError, match="wrap.. takes a torch.utils.data.DataLoader"):
+            wrap(what)  # type: ignore[arg-type]
+    with DataLoader(images, 8) as loader, pytest.raises(foreread.ConfigError, match="reads ahead by itself"):
+        wrap(loader)  # type: ignore[arg-type]
+
+
+# ---- what it costs, and what is said of it ----
+
+
+def test_small_batches_keep_all_threads_busy(images: Path) -> None:
+    busy, most, lock = 0, 0, threading.Lock()
+
+    def transform(image: Any) -> int:
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        time.sleep(0.05)
+        with lock:
+            busy -= 1
+        return 1
+
+    with DataLoader(images, 1, transform=transform, num_workers=8) as loader:
+        for _, _ in zip(range(24), loader):
+            pass
+    assert most == 8, most
+
+
+def test_one_epoch_of_few_samples_reads_no_more_than_two(images: Path) -> None:
+    with DataLoader(images, 8, memory=0, transform=to_tensor) as loader:
+        batches(loader)
+        report = loader.stats().report
+    assert SAMPLES <= report["origin_requests"] <= 2 * SAMPLES, report["origin_requests"]
+
+
+def test_what_fits_on_the_disk_is_read_once(images: Path, tmp_path: Path) -> None:
+    with DataLoader(images, 8, memory=0, disk=f"{tmp_path / 'cache'}=50MB", transform=to_tensor, epochs=4) as loader:
+        for _ in range(4):
+            batches(loader)
+        report = loader.stats().report
+    assert report["origin_requests"] <= 1.2 * SAMPLES, report["origin_requests"]
+
+
+def test_a_slow_transform_is_what_limits(images: Path) -> None:
+    def slow(image: Any) -> int:
+        time.sleep(0.002)
+        return 1
+
+    for workers in (0, 1):
+        with DataLoader(images, 8, transform=slow, num_workers=workers) as loader:
+            list(loader)
+            assert loader.stats().limiting == "transform"
+
+
+def test_reads_that_nobody_announced_are_waited_for(images: Path) -> None:
+    data = Dataset(images, to_tensor, memory=0, origin_limit="40KB")
+    list(Plain(data, 8, sampler=range(40)))
+    stats = data.stats()
+    assert stats.samples == 40 and stats.stall_share > 0.8 and stats.limiting == "origin", stats
+    assert 0 < stats.samples_per_second < 1000
+    data.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_who_wraps_is_told_of_starvation(folder: Any, caplog: Any, workers: int) -> None:
+    # Some 800 bytes a sample: a hundred of them take a minute.
+    with wrap(Plain(folder, 1, num_workers=workers), memory=0, origin_limit=1500, look_ahead="4KB") as loader:
+        for _ in loader:
+            if any("the trainer has waited" in record.getMessage() for record in caplog.records):
+                break
+        else:
+            pytest.fail("the run was over before anything was said")
+    (said,) = [record.getMessage() for record in caplog.records if "has waited" in record.getMessage()]
+    assert "limited by origin" in said

@@ -33,7 +33,7 @@ use crate::{allocator, here, json, logs};
 ///     drop_last: drop what does not divide evenly, instead of padding.
 ///     deal: how ranks share an epoch: 'torch' (strided), 'blocks' or 'locality' (by who keeps what).
 ///     rank, world_size: this process among how many; the launcher's (torchrun, SLURM, MPI).
-///     memory: the memory tier of this rank: bytes, '8GiB', or 'auto'.
+///     memory: the memory tier of this rank: bytes, '8GiB', or 'auto': the rank's share of half of the node's free memory.
 ///     disk: directories of this node's disk tier: 'DIR=SIZE', a list of such, or a dict of directories and sizes.
 ///     look_ahead: how far reads run ahead of the trainer, in bytes; 256 MiB.
 ///     origin_limit: the most bytes a second that are read from the origin.

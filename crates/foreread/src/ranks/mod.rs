@@ -8,6 +8,7 @@
 mod encryption;
 mod guarded;
 mod joint;
+mod local;
 mod meeting;
 mod offer;
 mod told;
@@ -26,6 +27,7 @@ use foreread_types::{Sizes, StoreId};
 
 use self::guarded::Guarded;
 pub(crate) use self::joint::{FAREWELL, Joint};
+pub(crate) use self::local::on_node;
 pub use self::meeting::Meeting;
 use self::offer::{Offer, bundle, unbundle};
 use self::told::{Told, unreadable};
@@ -125,7 +127,9 @@ impl Run<'_> {
             packed: false,
         };
         // What each keeps, and then what all keep.
-        let described = cluster::describe(&figures, memory_of(config, &place), &place, sizes.first());
+        let sharing = config.node_ranks.max(u32::try_from(on_node.ranks).unwrap_or(u32::MAX));
+        let memory = memory_of(config, &place, sharing);
+        let described = cluster::describe(&figures, memory, &place, sizes.first());
         let levels = described.stores[0].levels.iter().map(|level| (level.name.clone(), level.capacity));
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
         let offer = Offer::new(own.to_string(), levels.collect(), held).encode();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread::types::SampleId;
-use foreread::{Builder, Catalog, Error, Jump, Loader as Run, Meeting, State};
+use foreread::{Builder, Catalog, Error, Jump, Loader as Run, Meeting, Meetings, State};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -18,6 +18,9 @@ use crate::settings::{self, Settings};
 use crate::waiting::{self, NAP};
 use crate::watch::Watch;
 use crate::{allocator, here, json, logs};
+
+/// The loaders that this process has made together with others, so that each rank's next one meets the others' next one.
+static MEETINGS: Meetings = Meetings::new();
 
 /// Batches of a dataset's samples, read ahead of time in an order that a seed says.
 ///
@@ -136,7 +139,7 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult
         match meeting.map_err(|error| errors::raised(&error))? {
             Some(meeting) => {
                 let said = |waiting: &_| tracing::info!(target: "foreread", "{waiting}");
-                builder = builder.together(meeting.progress(said));
+                builder = builder.together(MEETINGS.numbered(meeting).progress(said));
             }
             None if settings.config.world_size > 1 => {
                 tracing::warn!(target: "foreread", "{}", Meeting::ADVICE);

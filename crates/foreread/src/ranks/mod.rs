@@ -28,7 +28,7 @@ use foreread_types::{Sizes, StoreId};
 use self::guarded::Guarded;
 pub(crate) use self::joint::{FAREWELL, Joint};
 pub(crate) use self::local::on_node;
-pub use self::meeting::Meeting;
+pub use self::meeting::{Meeting, Meetings};
 use self::offer::{Offer, bundle, unbundle};
 use self::told::{Told, unreadable};
 use crate::cluster;
@@ -56,8 +56,9 @@ pub(crate) async fn prepare(
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
-    let Meeting { launched, token, network, deadline, progress: show } = meeting;
+    let Meeting { launched, number, token, network, deadline, progress: show } = meeting;
     let settings = Settings::new(launched, env!("CARGO_PKG_VERSION"))
+        .with_meeting(number)
         .with_token(token)
         .with_network(network)
         .with_deadline(deadline)

@@ -18,6 +18,8 @@ pub enum WireErrorKind {
     OtherToken,
     /// The other end belongs to another job.
     OtherJob,
+    /// The other end is of this job, at another of its meetings.
+    OtherMeeting,
     /// The other end speaks another version.
     OtherVersion,
     /// The other end knows the token and does not take such a connection.

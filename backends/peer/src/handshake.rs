@@ -1,10 +1,10 @@
 //! How two ranks find out that they are of one job.
 //!
 //! ```text
-//! asker     hello      version, purpose, rank, job, 32 random bytes
+//! asker     hello      version, purpose, meeting, rank, job, 32 random bytes
 //! answerer  challenge  version, 32 random bytes
 //! asker     proof      HMAC-SHA256(token, "asker" hello challenge)
-//! answerer  verdict    whether it is welcome, rank, HMAC-SHA256(token, "answerer" hello challenge verdict)
+//! answerer  verdict    whether it is welcome, meeting, rank, HMAC-SHA256(token, "answerer" hello challenge verdict)
 //! ```
 //!
 //! The token is the key and never travels. The asker proves itself first: a stranger who connects learns that something
@@ -16,6 +16,9 @@
 //! so, by a verdict without a proof: one made with the token would let a stranger try tokens at leisure. So nobody should
 //! believe such a verdict more than that it is worth looking at ([`WireErrorKind::OtherToken`]). Everybody else who cannot
 //! prove himself is told nothing.
+//!
+//! A process may be at several meetings of its job at a time, and they may try each other's ports: who proves itself and comes
+//! to the wrong one is told which one it is, and looks elsewhere or later ([`WireErrorKind::OtherMeeting`]).
 //!
 //! What it does not do: the bytes that follow are neither hidden nor signed. Who can change packets on the way can take over
 //! a connection that is open; against such the feature `tls` encrypts all of it. A token that can be guessed can be guessed
@@ -69,6 +72,8 @@ pub struct Identity {
     pub rank: Rank,
     /// Which job it is of: a hash of whatever names it. No secret; it tells a mix-up from an attack.
     pub job: u64,
+    /// Which of the job's meetings, counted from 0: a process that makes several loaders comes to several.
+    pub meeting: u16,
     /// The job's secret.
     pub token: Token,
 }
@@ -93,6 +98,7 @@ enum Verdict {
     Unwanted = 2,
     /// Without a proof.
     OtherToken = 3,
+    OtherMeeting = 4,
 }
 
 /// All that was said before, and the key.
@@ -169,6 +175,7 @@ pub async fn ask(
     let mut hello = [0; HELLO];
     hello[..4].copy_from_slice(&MAGIC);
     hello[4..6].copy_from_slice(&[VERSION, purpose as u8]);
+    hello[6..8].copy_from_slice(&identity.meeting.to_le_bytes());
     hello[8..12].copy_from_slice(&identity.rank.0.to_le_bytes());
     hello[12..20].copy_from_slice(&identity.job.to_le_bytes());
     hello[20..].copy_from_slice(&nonce()?);
@@ -207,8 +214,19 @@ pub async fn ask(
             Err(WireError::new(WireErrorKind::Stranger, detail))
         }
         1 => Err(WireError::new(WireErrorKind::OtherJob, format!("rank {rank} there is of another job"))),
+        4 => {
+            let theirs = u16::from_le_bytes([verdict[2], verdict[3]]);
+            let detail = format!("rank {rank} there {}", elsewhere(theirs, identity.meeting));
+            Err(WireError::new(WireErrorKind::OtherMeeting, detail))
+        }
         _ => Err(WireError::new(WireErrorKind::Unwanted, format!("rank {rank} takes no {purpose:?} now"))),
     }
+}
+
+/// That who has come is at the meeting `theirs`, in the words of who is at `ours`: each meeting is a loader's.
+fn elsewhere(theirs: u16, ours: u16) -> String {
+    let (theirs, ours) = (u32::from(theirs) + 1, u32::from(ours) + 1);
+    format!("has loader {theirs} of its process, and this is loader {ours}")
 }
 
 /// The answerer's side of the handshake, within [`PATIENCE`] if the caller bounds it so. `wanted` says what this end
@@ -260,13 +278,16 @@ pub async fn answer(
     }
 
     // From here on it is somebody who knows the token.
+    let meeting = u16::from_le_bytes([hello[6], hello[7]]);
     let verdict = match purpose {
         _ if !is_ours => Verdict::OtherJob,
+        _ if meeting != identity.meeting => Verdict::OtherMeeting,
         Some(_) => Verdict::Welcome,
         None => Verdict::Unwanted,
     };
     let mut last = [0; VERDICT + PROOF];
     last[0] = verdict as u8;
+    last[2..4].copy_from_slice(&identity.meeting.to_le_bytes());
     last[4..VERDICT].copy_from_slice(&identity.rank.0.to_le_bytes());
     let proof = transcript.proof("answerer", &last[..VERDICT])?;
     last[VERDICT..].copy_from_slice(&proof);
@@ -275,6 +296,10 @@ pub async fn answer(
         (Verdict::Welcome, Some(purpose)) => Ok((stream, Greeting { rank, purpose, from })),
         (Verdict::OtherJob, _) => {
             Err(WireError::new(WireErrorKind::OtherJob, format!("rank {rank} of another job")))
+        }
+        (Verdict::OtherMeeting, _) => {
+            let detail = format!("rank {rank} {}", elsewhere(meeting, identity.meeting));
+            Err(WireError::new(WireErrorKind::OtherMeeting, detail))
         }
         _ => {
             Err(WireError::new(WireErrorKind::Unwanted, format!("rank {rank} wants what is not served here")))
@@ -289,7 +314,7 @@ mod tests {
     use super::*;
 
     fn identity(rank: u32, job: u64, token: &str) -> Identity {
-        Identity { rank: Rank(rank), job, token: Token::new(token).unwrap() }
+        Identity { rank: Rank(rank), job, meeting: 0, token: Token::new(token).unwrap() }
     }
 
     type Ends = (Result<Rank, WireError>, Result<Greeting, WireError>);
@@ -371,6 +396,15 @@ mod tests {
             meet(identity(3, 8, TOKEN), None, identity(5, 7, TOKEN), Purpose::Samples).await;
         assert_eq!(asked.unwrap_err().to_string(), "rank 5 there is of another job");
         assert_eq!(answered.unwrap_err().kind(), WireErrorKind::OtherJob);
+        let ahead = Identity { meeting: 2, ..identity(3, 7, TOKEN) };
+        let (asked, answered) = meet(ahead, None, identity(5, 7, TOKEN), Purpose::Samples).await;
+        let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
+        assert_eq!(
+            (asked.kind(), answered.kind()),
+            (WireErrorKind::OtherMeeting, WireErrorKind::OtherMeeting)
+        );
+        assert_eq!(asked.to_string(), "rank 5 there has loader 1 of its process, and this is loader 3");
+        assert_eq!(answered.to_string(), "rank 3 has loader 3 of its process, and this is loader 1");
         let (asked, answered) =
             meet(identity(3, 7, TOKEN), None, identity(5, 7, TOKEN), Purpose::Meeting).await;
         assert_eq!(asked.unwrap_err().kind(), WireErrorKind::Unwanted);

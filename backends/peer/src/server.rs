@@ -255,6 +255,11 @@ async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shar
             tracing::warn!(from, %error, "refused a connection");
             return;
         }
+        // It looks for another meeting of this process, and tries again.
+        Err(error) if error.kind() == WireErrorKind::OtherMeeting => {
+            tracing::debug!(from, %error, "a rank came to another meeting than its own");
+            return;
+        }
         // Most likely a rank that has died or is cut off; it is no news that somebody's handshake broke off.
         Err(error) if spoke && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {
             tracing::debug!(from, %error, "a handshake was not finished");

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use self::common::{Has, resident};
 
 fn identity(rank: u32) -> Identity {
-    Identity { rank: Rank(rank), job: 1, token: Token::new("the token of these tests").unwrap() }
+    Identity { rank: Rank(rank), job: 1, meeting: 0, token: Token::new("the token of these tests").unwrap() }
 }
 
 struct Rig {

@@ -174,6 +174,8 @@ pub struct Config {
     pub rank: u32,
     /// How many ranks there are.
     pub world_size: u32,
+    /// How many ranks share this node's memory, whether they work together or not: [`Memory::Auto`] is half of it for all.
+    pub node_ranks: u32,
     /// The most bytes a second that are read from the origin.
     pub origin_limit: Option<u64>,
     /// The most reads from the origin at once.
@@ -206,6 +208,7 @@ impl Default for Config {
             look_ahead: 256 << 20,
             rank: 0,
             world_size: 1,
+            node_ranks: 1,
             origin_limit: None,
             origin_parallelism: None,
             calibration: None,
@@ -242,6 +245,7 @@ impl Config {
             look_ahead: knobs.parse::<ByteSize>("look-ahead")?.map_or(default.look_ahead, |size| size.0),
             rank: knobs.parse("rank")?.unwrap_or(default.rank),
             world_size: knobs.parse("world-size")?.unwrap_or(default.world_size),
+            node_ranks: knobs.node_ranks(),
             origin_limit: knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0),
             origin_parallelism: knobs.parse("origin-parallelism")?,
             calibration: calibration(knobs)?,

@@ -102,6 +102,7 @@ pub type Knob = (&'static str, Option<&'static str>, &'static str);
 pub struct Knobs {
     tables: Vec<&'static [Knob]>,
     values: BTreeMap<&'static str, (String, Provenance)>,
+    node_ranks: u32,
     said: fn(&str) -> String,
 }
 
@@ -122,7 +123,8 @@ impl Knobs {
         environment: impl Fn(&str) -> Option<String>,
         file: &Path,
     ) -> Result<Self> {
-        let mut knobs = Self { tables: vec![KNOBS, more], values: BTreeMap::new(), said: option };
+        let mut knobs =
+            Self { tables: vec![KNOBS, more], values: BTreeMap::new(), node_ranks: 1, said: option };
         for (name, default, _) in knobs.tables.iter().copied().flatten() {
             if let Some(default) = default {
                 knobs.values.insert(name, ((*default).to_owned(), Provenance::Default));
@@ -202,12 +204,18 @@ impl Knobs {
                 }
             }
         }
+        self.node_ranks = crate::ranks::on_node(&environment);
         for (name, ..) in self.tables.clone().into_iter().flatten() {
             let variable = format!("FOREREAD_{}", name.to_uppercase().replace('-', "_"));
             if let Some(value) = environment(&variable) {
                 self.values.insert(name, (value, Provenance::Environment(variable)));
             }
         }
+    }
+
+    /// How many ranks the launcher has started on this node; 1 where nobody says so.
+    pub(crate) fn node_ranks(&self) -> u32 {
+        self.node_ranks
     }
 
     /// The value of a knob and where it came from.
@@ -284,6 +292,15 @@ mod tests {
         assert_eq!(knobs.parse::<u32>("world-size").unwrap(), Some(8));
         let knobs = gather(&[("rank", "0")], &[("RANK", "1"), ("WORLD_SIZE", "2")], "").unwrap();
         assert_eq!(knobs.parse::<u32>("rank").unwrap(), Some(0));
+    }
+
+    #[test]
+    fn ranks_that_share_a_node_are_known_also_where_each_is_told_to_be_alone() {
+        let torchrun = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")];
+        let alone = gather(&[("rank", "0"), ("world-size", "1")], &torchrun, "").unwrap();
+        let config = crate::Config::from_knobs(&alone).unwrap();
+        assert_eq!((config.world_size, config.node_ranks), (1, 4));
+        assert_eq!(gather(&[], &[], "").unwrap().node_ranks(), 1);
     }
 
     #[test]

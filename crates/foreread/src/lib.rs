@@ -73,7 +73,7 @@ pub use crate::outlook::{Outlook, keeps};
 pub use crate::planned::{Planned, Worth, sampler};
 pub use crate::prepared::Prepared;
 #[cfg(feature = "peer")]
-pub use crate::ranks::Meeting;
+pub use crate::ranks::{Meeting, Meetings};
 pub use crate::registry::Registry;
 pub use crate::report::{
     Adapted, CountReport, DiskReport, EpochReport, LookAheadReport, ParallelismReport, PeersReport,

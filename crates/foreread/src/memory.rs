@@ -1,15 +1,19 @@
 //! How much memory a run may take when nobody said: `--memory auto`.
 //!
-//! Half of what is free within the machine and the control group (a container's or a job's limit), less the
-//! look-ahead. Half, because the trainer's own growth is unknown and being killed costs more than a smaller cache; the
-//! rest of the machine's free memory still serves as page cache.
+//! Half of what is free within the machine and the control group (a container's or a job's limit), shared by the ranks of
+//! the node, less the look-ahead of each. Half, because the trainer's own growth is unknown and being killed costs more than a
+//! smaller cache; the rest of the machine's free memory still serves as page cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that the memory tier may take.
-pub(crate) fn automatic(look_ahead: u64) -> u64 {
-    free(Path::new("/")).map_or(0, |free| (free / 2).saturating_sub(look_ahead))
+/// Bytes that the memory tier of each of a node's `ranks` may take.
+pub(crate) fn automatic(look_ahead: u64, ranks: u32) -> u64 {
+    free(Path::new("/")).map_or(0, |free| share(free, look_ahead, ranks))
+}
+
+fn share(free: u64, look_ahead: u64, ranks: u32) -> u64 {
+    (free / 2 / u64::from(ranks.max(1))).saturating_sub(look_ahead)
 }
 
 /// Bytes that are free within the machine and every control group that this process is in. `root` stands for `/`.
@@ -81,6 +85,13 @@ mod tests {
             ("sys/fs/cgroup/job/step/memory.max", "max"),
         ]);
         assert_eq!(free(root.path()), Some(600_000));
+    }
+
+    #[test]
+    fn the_ranks_of_a_node_take_half_of_it_together_and_not_each() {
+        assert_eq!(share(1000, 20, 1), 480);
+        assert_eq!(share(1000, 20, 4), 105);
+        assert_eq!((share(1000, 20, 50), share(1000, 20, 0)), (0, 480));
     }
 
     #[test]

@@ -98,7 +98,8 @@ impl Planned {
         let config = config.validated()?;
         let run = run(&config, sizes, start)?;
         let counted = counted(&config, sizes, &run)?;
-        let cluster = cluster::describe(&config, memory_of(&config, &place), &place, sizes.first());
+        let memory = memory_of(&config, &place, config.node_ranks);
+        let cluster = cluster::describe(&config, memory, &place, sizes.first());
         let is_timed = cluster::is_timed(&config, &place);
         let plan = plan(&counted, sizes, &cluster)?;
         let floor = floor(&counted, sizes, &cluster, &plan)?.saturating_sub(place.warm);
@@ -263,13 +264,13 @@ fn counted(config: &Config, sizes: &[Sizes], run: &Run) -> Result<Run> {
     self::run(&until, sizes, |_| Ok(Some(start)))
 }
 
-/// Bytes of this rank's memory tier.
-pub(crate) fn memory_of(config: &Config, place: &Place) -> u64 {
+/// Bytes of this rank's memory tier, on a node of so many `ranks`.
+pub(crate) fn memory_of(config: &Config, place: &Place, ranks: u32) -> u64 {
     match config.memory {
         Memory::Bytes(bytes) => bytes,
         // The kernel's cache is no help against a limit that the user has put on the origin.
         Memory::Auto if place.kernel_cached && config.origin_limit.is_none() => 0,
-        Memory::Auto => memory::automatic(config.look_ahead),
+        Memory::Auto => memory::automatic(config.look_ahead, ranks),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread::types::SampleId;
-use foreread::{Builder, Catalog, Error, Jump, Loader as Run, Meeting, State};
+use foreread::{Builder, Catalog, Error, Jump, Loader as Run, Meeting, Meetings, State};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -18,6 +18,9 @@ use crate::settings::{self, Settings};
 use crate::waiting::{self, NAP};
 use crate::watch::Watch;
 use crate::{allocator, here, json, logs};
+
+/// The loaders that this process has made together with others, so that each rank's next one meets the others' next one.
+static MEETINGS: Meetings = Meetings::new();
 
 /// Batches of a dataset's samples, read ahead of time in an order that a seed says.
 ///
@@ -33,7 +36,7 @@ use crate::{allocator, here, json, logs};
 ///     drop_last: drop what does not divide evenly, instead of padding.
 ///     deal: how ranks share an epoch: 'torch' (strided), 'blocks' or 'locality' (by who keeps what).
 ///     rank, world_size: this process among how many; the launcher's (torchrun, SLURM, MPI).
-///     memory: the memory tier of this rank: bytes, '8GiB', or 'auto'.
+///     memory: the memory tier of this rank: bytes, '8GiB', or 'auto': the rank's share of half of the node's free memory.
 ///     disk: directories of this node's disk tier: 'DIR=SIZE', a list of such, or a dict of directories and sizes.
 ///     look_ahead: how far reads run ahead of the trainer, in bytes; 256 MiB.
 ///     origin_limit: the most bytes a second that are read from the origin.
@@ -136,7 +139,7 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult
         match meeting.map_err(|error| errors::raised(&error))? {
             Some(meeting) => {
                 let said = |waiting: &_| tracing::info!(target: "foreread", "{waiting}");
-                builder = builder.together(meeting.progress(said));
+                builder = builder.together(MEETINGS.numbered(meeting).progress(said));
             }
             None if settings.config.world_size > 1 => {
                 tracing::warn!(target: "foreread", "{}", Meeting::ADVICE);

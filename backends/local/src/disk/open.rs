@@ -97,9 +97,7 @@ pub(super) fn open(
     match owned.map_err(|error| from_io(&error, path.join(ROOT).join(OWNER).display()))? {
         Some(owner) => own(config, number, sets, datasets, root, *capacity, owner),
         None => {
-            let owner = lock::owner(root);
-            let detail =
-                format!("its space is owned by {owner}; wait for it to end, or choose another directory");
+            let detail = taken(&lock::owner(root), path, std::process::id());
             if config.when_owned == WhenOwned::Refuse {
                 return Err(TierError::new(ErrorKind::Other, NAME)
                     .with_object(path.display().to_string())
@@ -109,6 +107,21 @@ pub(super) fn open(
             Ok(read_only(path.clone(), root, sets))
         }
     }
+}
+
+/// Who owns the space of the directory `path`, and what the process `here` can do about it.
+fn taken(owner: &lock::Owner, path: &Path, here: u32) -> String {
+    let path = path.display();
+    if owner.pid == Some(here) {
+        return format!(
+            "its space is owned by another loader of {owner}, which is this one; give each loader a directory of its own, as \
+             in {path}/val=20GB"
+        );
+    }
+    format!(
+        "its space is owned by {owner}; wait for it to end, or choose another directory (where it is another rank of this \
+         job: one for each rank, as in {path}/$LOCAL_RANK)"
+    )
 }
 
 /// Each cache is locked when it is found, by whoever follows it.
@@ -202,4 +215,25 @@ fn share_of(config: &DiskConfig, capacity: u64, datasets: &[DatasetOnDisk]) -> u
     let total: u128 = config.directories.iter().map(|(_, capacity)| u128::from(*capacity)).sum();
     let share = u128::from(all) * u128::from(capacity) / total.max(1);
     u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_the_space_is_says_what_to_do_about_it() {
+        let owner = |pid| lock::Owner { pid, ..lock::Owner::default() };
+        let said = |pid| taken(&owner(pid), Path::new("/scratch"), 7);
+        let ours = said(Some(7));
+        assert!(
+            ours.starts_with("its space is owned by another loader of process 7, which is this one; "),
+            "{ours}"
+        );
+        assert!(ours.ends_with("a directory of its own, as in /scratch/val=20GB"), "{ours}");
+        let theirs = said(Some(8));
+        assert!(theirs.starts_with("its space is owned by process 8; wait for it to end"), "{theirs}");
+        assert!(theirs.contains("one for each rank, as in /scratch/$LOCAL_RANK"), "{theirs}");
+        assert!(said(None).starts_with("its space is owned by another process; "));
+    }
 }

@@ -1,7 +1,7 @@
 //! How another rank finds rank 0 and proves itself to it.
 //!
 //! Each attempt begins from what is true now: a notice is read again, because the one that is there may be an earlier
-//! run's; of several ports each is tried, because another program may have one of them.
+//! run's; of several ports each is tried, because another program may have one of them, or another meeting of this job.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +48,7 @@ pub(super) struct Dial {
     pub place: Place,
     pub rank: Rank,
     pub job: u64,
+    pub meeting: u16,
     /// What the user gave.
     pub token: Option<Token>,
 }
@@ -77,8 +78,8 @@ impl Dial {
         let (addresses, token) = match &self.place {
             Place::Addresses(all) => (all.clone(), self.token.clone()),
             Place::Notice(directory) => {
-                let directory = directory.clone();
-                let read = tokio::task::spawn_blocking(move || directory.notice()).await;
+                let (directory, meeting) = (directory.clone(), self.meeting);
+                let read = tokio::task::spawn_blocking(move || directory.notice(meeting)).await;
                 let Ok(notice) = read else { return Err(Miss::NotYet(None)) };
                 let Some(notice) = notice.map_err(Miss::Never)? else { return Err(Miss::NotYet(None)) };
                 let near = notice.node == node_id();
@@ -92,7 +93,7 @@ impl Dial {
             let why = "rank 0 was given a token (FOREREAD_TOKEN), and this rank was not";
             return Err(Miss::NotYet(Some(why.to_owned())));
         };
-        let identity = Identity { rank: self.rank, job: self.job, token };
+        let identity = Identity { rank: self.rank, job: self.job, meeting: self.meeting, token };
         let (mut why, mut other_token) = (None, None);
         for at in addresses {
             match Connection::open(&*self.network, &at, &identity, Some(Rank(0)), ANSWER).await {

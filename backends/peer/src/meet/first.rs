@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::compare::differences;
 use super::hub::{Hub, Item};
 use super::messages::{Step, Words, ranks};
-use super::waiting::{BACK, Doubt, Patience};
+use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
 use super::{MeetError, MeetErrorKind};
 use crate::Counters;
 
@@ -166,7 +166,10 @@ impl First {
                 let on: Vec<_> = why.into_iter().chain(on).collect();
                 let on = (!on.is_empty()).then(|| on.join("; "));
                 hub.announce(&missing, more, on.clone());
-                self.patience.show(&missing, more, on);
+                match round {
+                    None => self.patience.show_absent(&missing, more, on),
+                    Some(_) => self.patience.show(&missing, more, on),
+                }
             }
             tokio::select! {
                 // The hub lives as long as this.
@@ -181,7 +184,7 @@ impl First {
         let line = match round {
             None => format!(
                 "{who} of {} did not come to {} within {seconds} s: see whether they were started, say the same of where \
-                 to meet, and have the same token",
+                 to meet, and have the same token; {NOT_ALL}",
                 self.hub.world, self.place
             ),
             Some(_) => {

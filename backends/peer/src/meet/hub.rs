@@ -120,12 +120,7 @@ impl Hub {
         };
         if seat.connected && seat.instance != hello.instance {
             // A process that died on a machine that died is noticed a little later.
-            let sitting = seat.person.as_ref().map(Person::place).unwrap_or_default();
-            let line = format!(
-                "two processes are rank {rank}: {sitting}, and {}: check what sets their ranks, or whether another run \
-                 meets there: each needs a place of its own",
-                person.place()
-            );
+            let line = twice(seat.person.as_ref(), person);
             let since = *seat.claimed.get_or_insert_with(Instant::now);
             if rank != 0 && since.elapsed() < SILENCE + Duration::from_secs(2) {
                 return Err(again(line));
@@ -497,6 +492,22 @@ impl Hub {
     }
 }
 
+/// That a rank is taken by `sitting`, for `coming`.
+fn twice(sitting: Option<&Person>, coming: &Person) -> String {
+    let (rank, place) = (coming.rank, coming.place());
+    if sitting.is_some_and(|sitting| (sitting.pid, &sitting.node) == (coming.pid, &coming.node)) {
+        return format!(
+            "{place} is rank {rank} twice: another of its loaders meets there already; give each meeting of a process its \
+             number, or close the earlier loader first"
+        );
+    }
+    let sitting = sitting.map(Person::place).unwrap_or_default();
+    format!(
+        "two processes are rank {rank}: {sitting}, and {place}: check what sets their ranks, or whether another run meets \
+         there: each needs a place of its own"
+    )
+}
+
 /// An address as others reach it, of a rank that is seen to come from `seen`.
 fn as_seen(address: &str, seen: &str) -> String {
     let anywhere = ["0.0.0.0:", "[::]:"].iter().find_map(|start| address.strip_prefix(start));
@@ -525,6 +536,16 @@ mod tests {
         assert_eq!(*lowest.borrow(), 5, "it was started again");
         hub.progress(1, 7);
         assert_eq!(*lowest.borrow(), 7);
+    }
+
+    #[test]
+    fn a_rank_that_is_taken_is_told_by_whom() {
+        let person = |pid| Person { rank: 1, node: "a".into(), host: "h".into(), pid, addresses: Vec::new() };
+        let two = twice(Some(&person(7)), &person(8));
+        assert!(two.starts_with("two processes are rank 1: process 7 on h, and process 8 on h: "), "{two}");
+        assert!(two.contains("another run meets there"), "{two}");
+        let one = twice(Some(&person(7)), &person(7));
+        assert!(one.starts_with("process 7 on h is rank 1 twice: another of its loaders"), "{one}");
     }
 
     #[test]

@@ -34,6 +34,7 @@ const ANOTHER: Duration = Duration::from_secs(2);
 pub struct Settings {
     launched: Launched,
     version: String,
+    meeting: u16,
     network: Arc<dyn Network>,
     token: Option<Token>,
     listen: Vec<Address>,
@@ -50,6 +51,7 @@ impl Settings {
         Self {
             launched,
             version: version.into(),
+            meeting: 0,
             network: Arc::new(System),
             token: None,
             listen: Vec::new(),
@@ -58,6 +60,13 @@ impl Settings {
             serving: Serving::default(),
             counters: Arc::default(),
         }
+    }
+
+    /// The same for the process's meeting of this number, counted from 0 on every rank: the n-th of one rank meets the n-th of
+    /// the others, beside earlier ones that still last.
+    #[must_use]
+    pub fn with_meeting(self, meeting: u16) -> Self {
+        Self { meeting, ..self }
     }
 
     /// The same with the user's token ([`given_token`](super::given_token)).
@@ -142,8 +151,8 @@ impl Joining {
     /// [`MeetError`], one line on every rank: somebody did not come in time, is of another version or world size, or is
     /// there twice; there is no place to meet or no token.
     pub async fn join(settings: Settings) -> Result<Self, MeetError> {
-        let Settings { launched, version, network, token, listen, deadline, progress, serving, counters } =
-            settings;
+        let Settings { launched, version, meeting, network, token, listen, deadline, .. } = settings;
+        let Settings { progress, serving, counters, .. } = settings;
         let instance = token::random().map_err(|error| {
             MeetError::caused(MeetErrorKind::Broken, "the operating system has no random bytes", error)
         })?;
@@ -168,11 +177,11 @@ impl Joining {
             let (identity, server, ground) = (None, None, None);
             return Ok(Self { side, launched, network, identity, server, ground, node, nodes: vec![0] });
         }
-        let ground =
-            Ground::new(Arc::clone(&network), launched.clone(), instance, listen, token.is_some()).await?;
+        let (net, has_token) = (Arc::clone(&network), token.is_some());
+        let ground = Ground::new(net, launched.clone(), meeting, instance, listen, has_token).await?;
         let place = ground.place();
         let (rank, job) = (launched.rank, launched.job_number());
-        let dial = Dial { network: Arc::clone(&network), place, rank, job, token: token.clone() };
+        let dial = Dial { network: Arc::clone(&network), place, rank, job, meeting, token: token.clone() };
         let handle = Handle::current();
         let mut joining = if rank.0 == 0 {
             another_first(&dial, &hello(person(&[]))).await?;
@@ -189,7 +198,7 @@ impl Joining {
             let Some(token) = token.or_else(|| made.clone()) else {
                 return Err(MeetError::new(MeetErrorKind::Secret, "there is no token"));
             };
-            let identity = Identity { rank, job, token };
+            let identity = Identity { rank, job, meeting, token };
             let listeners = ground.listen().await?;
             let server = Server::start(&handle, identity.clone(), listeners, serving, Arc::clone(&counters));
             let world = launched.world_size as usize;

@@ -11,7 +11,8 @@
 //! | others that speak PMI | `PMI_RANK`, `PMI_SIZE` | `PMI_LOCAL_SIZE` is the size |
 //!
 //! Open MPI and hydra come before SLURM: inside of a batch job they start every process with the batch script's own
-//! `SLURM_PROCID=0`.
+//! `SLURM_PROCID=0`. How many ranks are on this node, who share its memory ([`Launched::on_node`]), comes from the same variables;
+//! of SLURM's, from `SLURM_STEP_TASKS_PER_NODE`.
 //!
 //! Where ranks meet ([`Rendezvous`]), the first that there is: `FOREREAD_MEET`; on one node, a private directory;
 //! `MASTER_ADDR`; the first host of SLURM's step. `MASTER_PORT` is torch's own and never used: the port is computed from
@@ -213,6 +214,12 @@ impl Launched {
         })
     }
 
+    /// How many of the ranks are on this node, where anybody says so.
+    pub fn on_node(&self) -> Option<u32> {
+        let all = matches!(self.rendezvous, Some(Rendezvous::Node(_))).then_some(self.world_size);
+        self.local_size.or(all)
+    }
+
     /// Where to meet.
     ///
     /// # Errors
@@ -313,7 +320,10 @@ impl Launcher {
             true => "RANK and WORLD_SIZE",
             false => self.name,
         };
-        let local_size = around.hint(self.local_size);
+        let local_size = match self.name {
+            "SLURM" => slurm_tasks(around),
+            _ => around.hint(self.local_size),
+        };
         let mut job = around.job(self.job);
         if job.is_empty() && matches!(self.name, "Open MPI" | "MPICH" | "PMI") {
             // Processes of one node have one parent, the launcher's daemon.
@@ -376,6 +386,29 @@ fn nodes(around: &Surroundings<'_>) -> Result<Option<Nodes>, MeetError> {
     let count = count.and_then(|count| count.parse().ok()).or(hosts.as_ref().map(|h| h.len() as u64));
     let first = hosts.and_then(|hosts| hosts.into_iter().next());
     Ok(count.map(|count| Nodes { count, first }))
+}
+
+/// How many tasks of a SLURM step are on this node.
+fn slurm_tasks(around: &Surroundings<'_>) -> Option<u32> {
+    let names = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
+    let text = names.iter().find_map(|name| around.get(name))?;
+    tasks_of(&text, around.hint("SLURM_NODEID").unwrap_or(0))
+}
+
+/// Of `4(x2),3`, which is four on each of two nodes and three on the next, what it says of the node at a position.
+fn tasks_of(text: &str, node: u32) -> Option<u32> {
+    let mut counted = 0_u32;
+    for part in text.split(',') {
+        let (tasks, nodes) = match part.split_once("(x") {
+            Some((tasks, nodes)) => (tasks, nodes.trim().strip_suffix(')')?.parse().ok()?),
+            None => (part, 1),
+        };
+        counted = counted.saturating_add(nodes);
+        if node < counted {
+            return tasks.trim().parse().ok();
+        }
+    }
+    None
 }
 
 /// Whether a host is the asking one itself, whoever asks.

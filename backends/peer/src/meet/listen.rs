@@ -2,7 +2,9 @@
 //!
 //! On one node: a Unix socket in the private directory, and rank 0's notice beside it. On several: a port on every address
 //! of the host, because nobody can tell from inside which of them the others reach; and a Unix socket for the ranks of the
-//! same node, where that can be had. What is reached under which name is found out by who sees whom
+//! same node, where that can be had. A process's later meetings are held beside its first, which keeps its port as long as it
+//! lasts: they take the place's own port if it is free again and the next free one behind it otherwise. The price is that a
+//! firewall has to let a few ports more through for them. What is reached under which name is found out by who sees whom
 //! ([`super::messages::Person::addresses`]).
 
 use std::io;
@@ -24,6 +26,9 @@ use crate::{Address, Listener, Network, Token};
 /// All addresses of this host, of both families and of the older one.
 const ANYWHERE: [&str; 2] = ["::", "0.0.0.0"];
 
+/// How many ports behind a place's own a later meeting may be held at: so many loaders of a process may live beside its first.
+const BEHIND: u16 = 8;
+
 /// A socket is left alone for so long.
 const YOUNG: Duration = Duration::from_secs(60);
 
@@ -36,6 +41,8 @@ pub(super) struct Ground {
     network: Arc<dyn Network>,
     launched: Launched,
     rendezvous: Rendezvous,
+    /// Which of this process's meetings it is, from 0.
+    meeting: u16,
     instance: u64,
     /// What the user says about where this rank listens.
     given: Vec<Address>,
@@ -52,6 +59,7 @@ impl Ground {
     pub(super) async fn new(
         network: Arc<dyn Network>,
         launched: Launched,
+        meeting: u16,
         instance: u64,
         given: Vec<Address>,
         has_token: bool,
@@ -74,21 +82,25 @@ impl Ground {
             _ => private(launched.sockets.clone()).await.ok(),
         };
         let made = AtomicU32::new(0);
-        Ok(Self { network, launched, rendezvous, instance, given, directory, sockets, made })
+        Ok(Self { network, launched, rendezvous, meeting, instance, given, directory, sockets, made })
     }
 
     /// Where rank 0 is to be looked for.
     pub(super) fn place(&self) -> Place {
         match (&self.directory, &self.rendezvous) {
             (Some(directory), _) => Place::Notice(directory.clone()),
-            (None, Rendezvous::Host { host, ports }) => {
-                Place::Addresses(ports.iter().map(|port| Address::tcp(host.clone(), *port)).collect())
-            }
-            (None, Rendezvous::List(all)) => Place::Addresses(
-                all.first().map(|(host, port)| Address::tcp(host.clone(), *port)).into_iter().collect(),
-            ),
+            (None, Rendezvous::Host { host, ports }) => self.at(host, ports),
+            (None, Rendezvous::List(all)) => match all.first() {
+                Some((host, port)) => self.at(host, std::slice::from_ref(port)),
+                None => Place::Addresses(Vec::new()),
+            },
             (None, _) => Place::Addresses(Vec::new()),
         }
+    }
+
+    fn at(&self, host: &str, ports: &[u16]) -> Place {
+        let ports = ports_of(self.meeting, ports).into_iter();
+        Place::Addresses(ports.map(|port| Address::tcp(host, port)).collect())
     }
 
     /// Listens where this rank should.
@@ -123,16 +135,16 @@ impl Ground {
                 Err(error) => tracing::debug!(%address, %error, "no socket for this node's ranks"),
             }
         }
-        let ports: &[u16] = match &self.rendezvous {
+        let ports = match &self.rendezvous {
             Rendezvous::Node(_) => return Ok(all),
-            Rendezvous::Host { ports, .. } if self.launched.rank.0 == 0 => ports,
+            Rendezvous::Host { ports, .. } if self.launched.rank.0 == 0 => ports_of(self.meeting, ports),
             Rendezvous::List(list) => match list.get(self.launched.rank.0 as usize) {
-                Some((_, port)) => std::slice::from_ref(port),
-                None => &[0],
+                Some((_, port)) => ports_of(self.meeting, std::slice::from_ref(port)),
+                None => vec![0],
             },
-            Rendezvous::Host { .. } | Rendezvous::Directory(_) => &[0],
+            Rendezvous::Host { .. } | Rendezvous::Directory(_) => vec![0],
         };
-        all.push(self.any(ports).await?);
+        all.push(self.any(&ports).await?);
         Ok(all)
     }
 
@@ -193,13 +205,14 @@ impl Ground {
         let addresses = listens.iter().flat_map(names).map(|a| a.to_string()).collect();
         let token = made.map(|token| String::from_utf8_lossy(token.expose()).into_owned());
         let notice = Notice { instance: self.instance, node: node_id(), addresses, token };
-        blocking(move || directory.publish(&notice)).await?
+        let meeting = self.meeting;
+        blocking(move || directory.publish(meeting, &notice)).await?
     }
 
     /// Takes the notice back, and removes the directories in which nobody is any more.
     pub(super) fn withdraw(&self) {
         for directory in self.directory.iter().chain(&self.sockets) {
-            directory.withdraw(self.instance);
+            directory.withdraw(self.meeting, self.instance);
         }
     }
 }
@@ -219,6 +232,13 @@ fn cannot(address: &Address, error: io::Error) -> MeetError {
         _ => "",
     };
     MeetError::caused(MeetErrorKind::Network, format!("cannot listen at {address}: {error}{remedy}"), error)
+}
+
+/// The ports at which a meeting may be held whose place has these: the first at them alone.
+fn ports_of(meeting: u16, own: &[u16]) -> Vec<u16> {
+    let more = if meeting == 0 { 0 } else { BEHIND };
+    let behind = own.last().into_iter().flat_map(|last| (1..=more).filter_map(move |n| last.checked_add(n)));
+    own.iter().copied().chain(behind).collect()
 }
 
 /// The names under which rank 0's address may be reached from other hosts.
@@ -245,5 +265,13 @@ mod tests {
         );
         assert_eq!(names(&Address::unix("/x")), [Address::unix("/x")]);
         assert_eq!(names(&Address::tcp("node1", 7)), [Address::tcp("node1", 7)]);
+    }
+
+    #[test]
+    fn later_meetings_have_ports_behind_the_places_own_and_the_first_has_none() {
+        assert_eq!(ports_of(0, &[7000]), [7000]);
+        assert_eq!(ports_of(1, &[7000]), (7000..=7008).collect::<Vec<_>>());
+        assert_eq!(ports_of(9, &[7000, 7001]), (7000..=7009).collect::<Vec<_>>());
+        assert_eq!(ports_of(1, &[u16::MAX - 1]), [u16::MAX - 1, u16::MAX]);
     }
 }

@@ -15,7 +15,7 @@ use super::dial::{Dial, Found, Miss};
 use super::hub::AGAIN;
 use super::link::{Incoming, Link};
 use super::messages::{Hello, Message, Step, Words, ranks, refusal};
-use super::waiting::{BACK, Doubt, Patience};
+use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Identity};
 
@@ -97,8 +97,9 @@ impl Other {
                 Err(Miss::NotYet(why)) => (self.why, self.other_token) = (why, None),
                 Err(Miss::OtherToken(at)) => {
                     let since = *self.other_token.get_or_insert_with(Instant::now);
-                    // Once they have met, it is somebody else.
-                    if self.hello.met.is_none() && since.elapsed() >= SURE {
+                    // Once they have met, at this meeting or an earlier one, it is somebody else.
+                    let met = self.hello.met.is_some() || self.dial.meeting > 0;
+                    if !met && since.elapsed() >= SURE {
                         let rank = self.dial.rank;
                         let line = format!(
                             "rank {rank} has another token than rank 0 at {at}: give all ranks the same FOREREAD_TOKEN"
@@ -141,7 +142,10 @@ impl Other {
                     None => String::new(),
                 }
             );
-            self.patience.show(&[Rank(0)], 0, Some(on));
+            match self.hello.met {
+                None => self.patience.show_absent(&[Rank(0)], 0, Some(on)),
+                Some(_) => self.patience.show(&[Rank(0)], 0, Some(on)),
+            }
             let for_good = self.doubt.confirmed(lost.is_some_and(|lost| lost >= BACK));
             if !for_good && !self.patience.over() {
                 return Ok(());
@@ -160,7 +164,8 @@ impl Other {
                 }
             };
             let place = &self.dial.place;
-            let line = format!("rank {rank} did not find rank 0 at {place} within {seconds} s; {last}");
+            let line =
+                format!("rank {rank} did not find rank 0 at {place} within {seconds} s; {last}; {NOT_ALL}");
             return Err(MeetError::new(MeetErrorKind::Deadline, line));
         }
         let (missing, more, on) = &self.missing;

@@ -8,7 +8,8 @@
 //! anybody on the cluster's network can ask for samples.
 //!
 //! The notice also says where rank 0 listens. It is replaced as a whole, so a reader sees the last run's or this one's, never
-//! half of either; a reader whom rank 0 does not know reads it again.
+//! half of either; a reader whom rank 0 does not know reads it again. Each meeting of a process has a notice and a token of its
+//! own, beside those of the others that go on.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -25,8 +26,16 @@ use crate::Token;
 /// The job's secret, where the user gives it: the same text on all ranks.
 pub const TOKEN: &str = "FOREREAD_TOKEN";
 
-/// The file's name in its directory.
+/// The file's name in its directory, at a process's first meeting.
 const NOTICE: &str = "rank0";
+
+/// The same at any.
+fn notice_name(meeting: u16) -> String {
+    match meeting {
+        0 => NOTICE.to_owned(),
+        later => format!("{NOTICE}-{later}"),
+    }
+}
 
 /// No notice is longer.
 const LONGEST: u64 = 64 * 1024;
@@ -142,9 +151,9 @@ impl PrivateDirectory {
         &self.0
     }
 
-    /// Puts `notice` in the place of what is there.
-    pub(super) fn publish(&self, notice: &Notice) -> Result<(), MeetError> {
-        let path = self.0.join(NOTICE);
+    /// Puts `notice` in the place of what is there of this meeting.
+    pub(super) fn publish(&self, meeting: u16, notice: &Notice) -> Result<(), MeetError> {
+        let path = self.0.join(notice_name(meeting));
         let new = self.0.join(format!("{NOTICE}.{:016x}", notice.instance));
         let write = || -> io::Result<()> {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -171,17 +180,18 @@ impl PrivateDirectory {
         })
     }
 
-    /// What rank 0 wrote, if it did.
-    pub(super) fn notice(&self) -> Result<Option<Notice>, MeetError> {
-        self.notice_of(rustix::process::geteuid().as_raw())
+    /// What rank 0 wrote for this meeting, if it did.
+    pub(super) fn notice(&self, meeting: u16) -> Result<Option<Notice>, MeetError> {
+        self.notice_of(meeting, rustix::process::geteuid().as_raw())
     }
 
-    fn notice_of(&self, uid: u32) -> Result<Option<Notice>, MeetError> {
-        let path = self.0.join(NOTICE);
+    fn notice_of(&self, meeting: u16, uid: u32) -> Result<Option<Notice>, MeetError> {
+        let name = notice_name(meeting);
+        let path = self.0.join(&name);
         let shown = path.display();
         // A network file system asks the server again what is there when a directory is listed, not when a name in it that
         // was not there before is opened.
-        let listed = fs::read_dir(&self.0).map(|entries| entries.flatten().any(|e| e.file_name() == NOTICE));
+        let listed = fs::read_dir(&self.0).map(|entries| entries.flatten().any(|e| e.file_name() == *name));
         if !listed.unwrap_or(true) {
             return Ok(None);
         }
@@ -213,11 +223,11 @@ impl PrivateDirectory {
         Ok(serde_json::from_slice(&text).ok())
     }
 
-    /// Removes the notice if it is still the one of `instance`, and the directory if nothing else is in it.
-    pub(super) fn withdraw(&self, instance: u64) {
-        let ours = self.notice().ok().flatten().is_some_and(|notice| notice.instance == instance);
+    /// Removes the meeting's notice if it is still the one of `instance`, and the directory if nothing else is in it.
+    pub(super) fn withdraw(&self, meeting: u16, instance: u64) {
+        let ours = self.notice(meeting).ok().flatten().is_some_and(|notice| notice.instance == instance);
         if ours {
-            drop(fs::remove_file(self.0.join(NOTICE)));
+            drop(fs::remove_file(self.0.join(notice_name(meeting))));
         }
         // Fails where others are still in it, which is right.
         drop(fs::remove_dir(&self.0));
@@ -262,17 +272,30 @@ mod tests {
     fn only_the_owner_can_read_the_token() {
         let base = tempfile::tempdir().unwrap();
         let directory = PrivateDirectory::first(&[base.path().join("meet")]).unwrap();
-        assert!(directory.notice().unwrap().is_none());
-        directory.publish(&notice(1)).unwrap();
+        assert!(directory.notice(0).unwrap().is_none());
+        directory.publish(0, &notice(1)).unwrap();
         assert_eq!(mode(directory.path()), 0o700);
         assert_eq!(mode(&directory.path().join(NOTICE)), 0o600);
-        assert_eq!(directory.notice().unwrap().unwrap().token.as_deref(), Some("0123456789abcdef"));
+        assert_eq!(directory.notice(0).unwrap().unwrap().token.as_deref(), Some("0123456789abcdef"));
         // A later run takes the place, and the earlier one leaves it alone.
-        directory.publish(&notice(2)).unwrap();
-        directory.withdraw(1);
-        assert_eq!(directory.notice().unwrap().unwrap().instance, 2);
-        directory.withdraw(2);
+        directory.publish(0, &notice(2)).unwrap();
+        directory.withdraw(0, 1);
+        assert_eq!(directory.notice(0).unwrap().unwrap().instance, 2);
+        directory.withdraw(0, 2);
         assert!(!directory.path().exists());
+    }
+
+    #[test]
+    fn a_later_meetings_notice_lies_beside_that_of_one_that_goes_on() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = PrivateDirectory::first(&[base.path().join("meet")]).unwrap();
+        directory.publish(0, &notice(1)).unwrap();
+        assert!(directory.notice(1).unwrap().is_none());
+        directory.publish(1, &notice(2)).unwrap();
+        let instance = |meeting| directory.notice(meeting).unwrap().map(|notice| notice.instance);
+        assert_eq!((instance(0), instance(1)), (Some(1), Some(2)));
+        directory.withdraw(1, 2);
+        assert_eq!((instance(0), instance(1)), (Some(1), None));
     }
 
     #[test]
@@ -306,16 +329,16 @@ mod tests {
     fn a_notice_that_is_not_ours_alone_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let directory = PrivateDirectory::first(&[base.path().join("meet")]).unwrap();
-        directory.publish(&notice(1)).unwrap();
-        let error = directory.notice_of(uid() + 1).err().unwrap();
+        directory.publish(0, &notice(1)).unwrap();
+        let error = directory.notice_of(0, uid() + 1).err().unwrap();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
         let path = directory.path().join(NOTICE);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let error = directory.notice().err().unwrap().to_string();
+        let error = directory.notice(0).err().unwrap().to_string();
         assert!(error.contains("with mode 644: remove it"), "{error}");
         fs::remove_file(&path).unwrap();
         symlink("/etc/passwd", &path).unwrap();
-        assert!(directory.notice().is_err());
+        assert!(directory.notice(0).is_err());
     }
 
     #[test]
@@ -331,11 +354,11 @@ mod tests {
     fn half_a_notice_is_none() {
         let base = tempfile::tempdir().unwrap();
         let directory = PrivateDirectory::first(&[base.path().join("meet")]).unwrap();
-        directory.publish(&notice(1)).unwrap();
+        directory.publish(0, &notice(1)).unwrap();
         let path = directory.path().join(NOTICE);
         let text = fs::read(&path).unwrap();
         fs::write(&path, &text[..text.len() / 2]).unwrap();
-        assert!(directory.notice().unwrap().is_none());
+        assert!(directory.notice(0).unwrap().is_none());
     }
 
     #[test]

@@ -19,6 +19,13 @@ pub(super) const SHOWN: Duration = Duration::from_secs(1);
 /// How long somebody who was here and is gone may take to come back before the start.
 pub(super) const BACK: Duration = Duration::from_secs(30);
 
+/// How long ranks are absent before it is said what else that may mean.
+const LONG: Duration = Duration::from_secs(10);
+
+/// What helps where ranks do not come because they do not mean to.
+pub(super) const NOT_ALL: &str = "a loader that only some ranks make takes rank=0 and world_size=1 there, or together=False \
+                                  (the command: --peers off)";
+
 /// Looks twice before somebody counts as gone for good: when a process goes on that stood still, all its clocks ring, and
 /// those whom it has not heard are about to say something.
 #[derive(Debug, Default)]
@@ -103,6 +110,13 @@ impl Patience {
         self.began.elapsed() >= self.deadline
     }
 
+    /// As [`show`](Self::show), where those who are missing have not come yet.
+    pub(super) fn show_absent(&mut self, missing: &[Rank], more: usize, on: Option<String>) {
+        let hint = (self.began.elapsed() >= LONG).then(|| NOT_ALL.to_owned());
+        let on: Vec<_> = on.into_iter().chain(hint).collect();
+        self.show(missing, more, (!on.is_empty()).then(|| on.join("; ")));
+    }
+
     /// When to look again: for the end, or to show something.
     pub(super) fn next(&self) -> Instant {
         (self.began + self.deadline).min(self.shown + SHOWN)
@@ -153,5 +167,19 @@ mod tests {
             lines.push(line);
         }
         assert_eq!(lines, ["waiting for rank 1 (1 s of 2 s)", "waiting for rank 1 (2 s of 2 s)"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_for_long_is_told_what_helps_where_nobody_else_makes_the_loader() {
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
+        let mut patience = Patience::new(Duration::from_secs(300), Box::new(show));
+        for on in [None, Some("at node1:7000".to_owned())] {
+            tokio::time::sleep(Duration::from_secs(6)).await;
+            patience.show_absent(&[Rank(1)], 0, on);
+        }
+        assert_eq!(told.recv().await.unwrap(), "waiting for rank 1 (6 s of 300 s)");
+        let line = told.recv().await.unwrap();
+        assert_eq!(line, format!("waiting for rank 1 (12 s of 300 s): at node1:7000; {NOT_ALL}"));
     }
 }

@@ -22,7 +22,8 @@ use tokio::time::sleep;
 pub const JOB: u64 = 0x0123_4567_89ab_cdef;
 
 pub fn identity(rank: u32) -> Identity {
-    Identity { rank: Rank(rank), job: JOB, token: Token::new("the token of these tests").unwrap() }
+    let token = Token::new("the token of these tests").unwrap();
+    Identity { rank: Rank(rank), job: JOB, meeting: 0, token }
 }
 
 /// What a rank does with a question.

@@ -9,6 +9,7 @@
 mod arriving;
 mod differing;
 mod running;
+mod several;
 mod sockets;
 mod support;
 mod thousand;

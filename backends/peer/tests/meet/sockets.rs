@@ -21,15 +21,25 @@ async fn meet(
     rendezvous: impl Fn() -> Rendezvous,
     sockets: Option<&Path>,
 ) -> Vec<Group> {
+    meet_again(0, size, token, rendezvous, sockets).await
+}
+
+/// The processes' meeting of this number.
+async fn meet_again(
+    meeting: u16,
+    size: u32,
+    token: Option<&'static str>,
+    rendezvous: impl Fn() -> Rendezvous,
+    sockets: Option<&Path>,
+) -> Vec<Group> {
     let ranks: Vec<_> = (0..size)
         .rev()
         .map(|rank| {
             let mut launched = launched(rank, size, rendezvous());
             launched.sockets = sockets.map(|path| path.join("sockets")).into_iter().collect();
             let stores: Vec<_> = (0..size).map(foreread_types::StoreId).collect();
-            tokio::spawn(async move {
-                begin(Joining::join(settings(launched, token)).await.unwrap(), &stores).await.unwrap()
-            })
+            let settings = settings(launched, token).with_meeting(meeting);
+            tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
         })
         .collect();
     let mut groups = all(ranks).await;
@@ -71,6 +81,37 @@ async fn ranks_that_share_a_directory_meet_by_what_rank_0_wrote_there() {
     fs::write(path.join("rank0"), stale).unwrap();
     fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
     leave(meet(3, None, || Rendezvous::Directory(path.clone()), None).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn meetings_side_by_side_in_one_directory_have_each_its_notice_and_leave_nothing_behind() {
+    let base = tempfile::tempdir().unwrap();
+    let path = base.path().join("meet");
+    for rendezvous in [Rendezvous::Node(vec![path.clone()]), Rendezvous::Directory(path.clone())] {
+        let mut all = Vec::new();
+        for meeting in 0..3 {
+            all.push(meet_again(meeting, 3, None, || rendezvous.clone(), None).await);
+        }
+        assert!(["rank0", "rank0-1", "rank0-2"].iter().all(|name| path.join(name).exists()));
+        // The first ends while the others go on, and another is held after it.
+        leave(all.remove(0)).await;
+        all.push(meet_again(3, 3, None, || rendezvous.clone(), None).await);
+        for groups in all {
+            leave(groups).await;
+        }
+        assert!(!path.exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn meetings_side_by_side_share_one_port_that_the_user_named() {
+    let named = port();
+    let rendezvous = || Rendezvous::Host { host: "127.0.0.1".to_owned(), ports: vec![named] };
+    let first = meet_again(0, 2, Some(TOKEN), rendezvous, None).await;
+    let second = meet_again(1, 2, Some(TOKEN), rendezvous, None).await;
+    leave(first).await;
+    leave(meet_again(2, 2, Some(TOKEN), rendezvous, None).await).await;
+    leave(second).await;
 }
 
 /// A port that was free a moment ago.
@@ -194,7 +235,10 @@ async fn what_stood_in_the_way_once_is_not_said_when_it_is_gone() {
     assert!(first.contains("cannot connect"), "{first}");
     fs::remove_file(path.join("rank0")).unwrap();
     let error = joining.await.unwrap().unwrap_err().to_string();
-    assert!(error.ends_with("whether it says the same of where to meet"), "{error}");
+    assert!(
+        error.contains("within 6 s; see whether it was started, and whether it says the same"),
+        "{error}"
+    );
 }
 
 /// Rank 0 speaks to rank 1 at the very moment at which that one says why it gives up and closes.

@@ -1,8 +1,13 @@
 //! Where ranks meet: what their launcher says, and what a user says instead.
 //!
 //! Nothing is connected here, so that what contradicts itself is said before anything is opened.
+//!
+//! A process that makes several loaders comes to several meetings at one place, some of them side by side. They are told apart by
+//! their number: the n-th of one rank is the n-th of all, as it is with collectives of `torch.distributed`. The price is that all
+//! ranks make their loaders in the same order; where they do not, what they compare when they meet says so.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_peer::meet::{Launched, MeetError, Surroundings, Waiting, given_token};
@@ -25,6 +30,7 @@ impl From<MeetError> for Error {
 /// Where and how the ranks of a run find each other.
 pub struct Meeting {
     pub(super) launched: Launched,
+    pub(super) number: u16,
     pub(super) token: Option<Token>,
     pub(super) network: Arc<dyn Network>,
     pub(super) deadline: Duration,
@@ -70,7 +76,13 @@ impl Meeting {
         }
         let token = given_token(&surroundings)?;
         let network = encryption::encrypted(Arc::new(System), environment)?;
-        Ok(Some(Self { launched, token, network, deadline: DEADLINE, progress: Box::new(|_| ()) }))
+        Ok(Some(Self { launched, number: 0, token, network, deadline: DEADLINE, progress: Box::new(|_| ()) }))
+    }
+
+    /// The same as the process's meeting of this number, counted from 0 alike on all ranks ([`Meetings`] counts them).
+    #[must_use]
+    pub fn number(self, number: u16) -> Self {
+        Self { number, ..self }
     }
 
     /// The same with another deadline for the ranks to come.
@@ -89,6 +101,32 @@ impl Meeting {
     #[must_use]
     pub fn progress(self, progress: impl FnMut(&Waiting) + Send + Sync + 'static) -> Self {
         Self { progress: Box::new(progress), ..self }
+    }
+}
+
+/// How many meetings this process has come to, as each rank and at each place. A program that makes loaders one after another
+/// keeps one of these for as long as it runs.
+#[derive(Debug, Default)]
+pub struct Meetings(Mutex<BTreeMap<(u32, String), u16>>);
+
+impl Meetings {
+    /// None so far.
+    pub const fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+
+    /// The meeting as the next one of its rank at its place.
+    #[must_use]
+    pub fn numbered(&self, meeting: Meeting) -> Meeting {
+        let launched = &meeting.launched;
+        let place = launched.rendezvous.as_ref().map(ToString::to_string).unwrap_or_default();
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = counts.entry((launched.rank.0, place)).or_default();
+        let number = *next;
+        // Those of 65,536 loaders ago have ended.
+        *next = next.wrapping_add(1);
+        drop(counts);
+        meeting.number(number)
     }
 }
 
@@ -116,6 +154,24 @@ mod tests {
         assert_eq!((found.rank, found.world_size, found.local_rank), (Rank(1), 2, Some(1)));
         let torchrun: Vec<_> = lightning.into_iter().chain([("RANK", "1")]).collect();
         assert_eq!(found, meeting(&torchrun).unwrap().unwrap().launched);
+    }
+
+    #[test]
+    fn meetings_are_counted_for_each_rank_and_place() {
+        let at = |rank, host: &str| {
+            let config = Config { rank, world_size: 2, ..Config::default() };
+            let get = |name: &str| match name {
+                "FOREREAD_MEET" => Some(format!("{host}:7000")),
+                "FOREREAD_TOKEN" => Some("0123456789abcdef".to_owned()),
+                _ => None,
+            };
+            Meeting::of(&config, &get).unwrap().unwrap()
+        };
+        let meetings = Meetings::new();
+        let number = |rank, host| meetings.numbered(at(rank, host)).number;
+        assert_eq!((number(0, "a"), number(0, "a"), number(0, "a")), (0, 1, 2));
+        // Threads may play ranks, and another place may be named for another loader.
+        assert_eq!((number(1, "a"), number(0, "b"), number(1, "a"), number(0, "a")), (0, 0, 1, 3));
     }
 
     #[test]

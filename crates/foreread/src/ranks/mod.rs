@@ -8,6 +8,7 @@
 mod encryption;
 mod guarded;
 mod joint;
+mod local;
 mod meeting;
 mod offer;
 mod told;
@@ -26,7 +27,8 @@ use foreread_types::{Sizes, StoreId};
 
 use self::guarded::Guarded;
 pub(crate) use self::joint::{FAREWELL, Joint};
-pub use self::meeting::Meeting;
+pub(crate) use self::local::on_node;
+pub use self::meeting::{Meeting, Meetings};
 use self::offer::{Offer, bundle, unbundle};
 use self::told::{Told, unreadable};
 use crate::cluster;
@@ -54,8 +56,9 @@ pub(crate) async fn prepare(
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
-    let Meeting { launched, token, network, deadline, progress: show } = meeting;
+    let Meeting { launched, number, token, network, deadline, progress: show } = meeting;
     let settings = Settings::new(launched, env!("CARGO_PKG_VERSION"))
+        .with_meeting(number)
         .with_token(token)
         .with_network(network)
         .with_deadline(deadline)
@@ -125,7 +128,9 @@ impl Run<'_> {
             packed: false,
         };
         // What each keeps, and then what all keep.
-        let described = cluster::describe(&figures, memory_of(config, &place), &place, sizes.first());
+        let sharing = config.node_ranks.max(u32::try_from(on_node.ranks).unwrap_or(u32::MAX));
+        let memory = memory_of(config, &place, sharing);
+        let described = cluster::describe(&figures, memory, &place, sizes.first());
         let levels = described.stores[0].levels.iter().map(|level| (level.name.clone(), level.capacity));
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
         let offer = Offer::new(own.to_string(), levels.collect(), held).encode();

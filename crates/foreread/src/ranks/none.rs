@@ -17,6 +17,13 @@ use crate::target::Named;
 
 pub(crate) const FAREWELL: Duration = Duration::ZERO;
 
+/// How many ranks share this node's memory, where the launcher says just that; what has to be worked out takes the feature.
+pub(crate) fn on_node(environment: &dyn Fn(&str) -> Option<String>) -> u32 {
+    let names = ["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"];
+    let said = names.iter().find_map(|name| environment(name)?.trim().parse::<u32>().ok());
+    said.unwrap_or(1).max(1)
+}
+
 #[derive(Debug)]
 pub(crate) enum Meeting {}
 

@@ -9,5 +9,6 @@ mod fakes;
 mod faults;
 mod resume;
 mod rig;
+mod several;
 mod slow;
 mod thousand;

@@ -46,6 +46,11 @@ impl Job {
 
     /// One rank, as its launcher would start it.
     pub fn builder(&self, rank: u32) -> Builder {
+        self.builder_at(0, rank)
+    }
+
+    /// The same for the process's meeting of this number.
+    pub fn builder_at(&self, number: u16, rank: u32) -> Builder {
         let (config, ranks) = (self.of_rank(rank), self.ranks());
         let environment = |name: &str| match name {
             "RANK" => Some(rank.to_string()),
@@ -60,7 +65,10 @@ impl Job {
         let builder =
             Loader::builder(URL).config(config).registry(fakes.registry()).runtime(Handle::current());
         match meeting {
-            Some(meeting) => builder.together(meeting.network(self.network.host(host(rank)))),
+            Some(meeting) => {
+                let meeting = meeting.number(number);
+                builder.together(meeting.network(self.network.host(host(rank))))
+            }
             // A rank alone meets nobody.
             None => builder,
         }
@@ -68,9 +76,14 @@ impl Job {
 
     /// All ranks, from where `state` says.
     pub async fn start(&self, state: Option<&State>) -> Vec<Loader> {
+        self.start_at(0, state).await
+    }
+
+    /// The same for the processes' meeting of this number.
+    pub async fn start_at(&self, number: u16, state: Option<&State>) -> Vec<Loader> {
         let starting: Vec<_> = (0..self.ranks())
             .map(|rank| {
-                let mut builder = self.builder(rank);
+                let mut builder = self.builder_at(number, rank);
                 if let Some(state) = state.filter(|_| rank == 0) {
                     builder = builder.resume(state.clone());
                 }

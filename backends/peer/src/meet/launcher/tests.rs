@@ -154,6 +154,25 @@ fn slurm_on_one_node_meets_in_a_private_directory() {
     assert_eq!(found(&base).rendezvous, None);
 }
 
+#[test]
+fn slurms_tasks_are_those_of_this_node() {
+    let all = |text: &str| (0..5).map(|node| tasks_of(text, node)).collect::<Vec<_>>();
+    assert_eq!(all("4(x2),3"), [Some(4), Some(4), Some(3), None, None]);
+    assert_eq!(all("2,1(x3)"), [Some(2), Some(1), Some(1), Some(1), None]);
+    assert!(all("").iter().chain(&all("2(x")).chain(&all("x(x9)")).all(Option::is_none));
+    let base = [("SLURM_PROCID", "6"), ("SLURM_NTASKS", "11"), ("SLURM_NNODES", "3"), ("SLURM_NODEID", "2")];
+    let step = [("SLURM_STEP_TASKS_PER_NODE", "4(x2),3"), ("SLURM_TASKS_PER_NODE", "8(x3)")];
+    assert_eq!(found(&[&base[..], &step].concat()).on_node(), Some(3));
+    assert_eq!(found(&base).on_node(), None);
+}
+
+#[test]
+fn ranks_that_meet_on_one_node_are_all_on_it() {
+    let it = found(&[("RANK", "1"), ("WORLD_SIZE", "3"), ("MASTER_ADDR", "localhost")]);
+    assert_eq!(it.on_node(), Some(3));
+    assert_eq!(found(TORCHRUN).on_node(), Some(4));
+}
+
 const OPEN_MPI_4: &[(&str, &str)] = &[
     ("OMPI_COMM_WORLD_RANK", "1"),
     ("OMPI_COMM_WORLD_SIZE", "2"),

@@ -1,0 +1,164 @@
+//! Processes that meet several times: again and again, side by side, and one ahead of another.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use foreread_peer::meet::{Group, Joining, Left, MeetErrorKind, Rendezvous, Settings};
+use tokio::time::sleep;
+
+use crate::support::{DEADLINE, Job, all, begin, launched};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A rank at its meeting of this number, held where `place` says.
+fn settings(job: &Job, rank: u32, meeting: u16, place: &Rendezvous) -> Settings {
+    job.settings_of(launched(rank, job.size, place.clone())).with_meeting(meeting)
+}
+
+/// All ranks at their meeting of this number.
+async fn start(job: &Job, meeting: u16, place: &Rendezvous) -> Vec<Group> {
+    let ranks: Vec<_> = (0..job.size)
+        .map(|rank| {
+            let (settings, stores) = (settings(job, rank, meeting, place), job.stores());
+            tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
+        })
+        .collect();
+    all(ranks).await
+}
+
+async fn leave(groups: Vec<Group>) {
+    let leaving: Vec<_> =
+        groups.into_iter().map(|group| tokio::spawn(async move { group.leave(DEADLINE).await })).collect();
+    assert!(all(leaving).await.iter().all(|left| *left == Left::Together));
+}
+
+/// Places that name ports: one, some, and one for each rank.
+fn places(job: &Job) -> [Rendezvous; 3] {
+    let host = || "r0".to_owned();
+    [
+        Rendezvous::Host { host: host(), ports: vec![7000] },
+        Rendezvous::Host { host: host(), ports: vec![7000, 7001] },
+        Rendezvous::List((0..job.size).map(|rank| (format!("r{rank}"), 7000)).collect()),
+    ]
+}
+
+/// A loader for training and one for validation.
+#[tokio::test(start_paused = true)]
+async fn a_second_meeting_of_the_same_processes_is_held_beside_the_first() {
+    for number in 0..3 {
+        let job = Job::new(3);
+        let place = &places(&job)[number];
+        let training = start(&job, 0, place).await;
+        let validation = start(&job, 1, place).await;
+        let third = start(&job, 2, place).await;
+        leave(validation).await;
+        let fourth = start(&job, 3, place).await;
+        for groups in [training, third, fourth] {
+            leave(groups).await;
+        }
+        // Where all have ended, the place's own port is free again.
+        leave(start(&job, 4, place).await).await;
+    }
+}
+
+/// A program that makes its loader anew each epoch and leaves the old one to the garbage collector.
+#[tokio::test(start_paused = true)]
+async fn a_loader_that_is_made_again_meets_nobodys_old_one() {
+    for number in 0..3 {
+        let job = Job::new(3);
+        let place = places(&job)[number].clone();
+        let ranks = (0..job.size).map(|rank| {
+            let (job, place) = (job.clone(), place.clone());
+            tokio::spawn(async move {
+                let mut leaving = Vec::new();
+                for meeting in 0..20 {
+                    let joining = Joining::join(settings(&job, rank, meeting, &place)).await.unwrap();
+                    let group = begin(joining, &job.stores()).await.unwrap();
+                    leaving.push(tokio::spawn(async move {
+                        sleep(SECOND * ((1 + rank * 7 + u32::from(meeting) * 5) % 11)).await;
+                        group.leave(DEADLINE).await
+                    }));
+                    sleep(SECOND * 2).await;
+                }
+                all(leaving).await
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        assert!(all(ranks).await.into_iter().flatten().all(|left| left == Left::Together));
+    }
+}
+
+/// Whoever comes first to the second meeting finds those of the first and takes them for no others.
+#[tokio::test(start_paused = true)]
+async fn a_rank_that_is_a_meeting_ahead_waits_for_the_others() {
+    for late in 0..3 {
+        let job = Job::new(3);
+        let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let ranks: Vec<_> = (0..job.size)
+            .map(|rank| {
+                let (job, place, shown) = (job.clone(), place.clone(), Arc::clone(&shown));
+                tokio::spawn(async move {
+                    let first = Joining::join(settings(&job, rank, 0, &place)).await.unwrap();
+                    let first = begin(first, &job.stores()).await.unwrap();
+                    sleep(SECOND * if rank == late { 20 } else { rank }).await;
+                    let progress =
+                        move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
+                    let second = settings(&job, rank, 1, &place).with_progress(Box::new(progress));
+                    let second = begin(Joining::join(second).await.unwrap(), &job.stores()).await.unwrap();
+                    (first.leave(DEADLINE).await, second.leave(DEADLINE).await)
+                })
+            })
+            .collect();
+        for left in all(ranks).await {
+            assert_eq!(left, (Left::Together, Left::Together));
+        }
+        let shown = shown.lock().unwrap();
+        let waits = |line: &&String| line.contains(&format!("waiting for rank {late} ("));
+        assert!(shown.iter().filter(waits).count() > 10, "{shown:?}");
+        let why = "rank 0 there has loader 1 of its process, and this is loader 2";
+        assert_eq!(shown.iter().any(|line| line.contains(why)), late == 0, "{shown:?}");
+    }
+}
+
+/// Evaluation on rank 0 alone: it waits for nobody who will come, and is told what to do instead.
+#[tokio::test(start_paused = true)]
+async fn a_loader_that_only_rank_0_makes_is_told_the_remedy() {
+    let job = Job::new(2);
+    let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
+    let training = start(&job, 0, &place).await;
+    let shown = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&shown);
+    let progress = move |waiting: &_| told.lock().unwrap().push(format!("{waiting}"));
+    let alone = settings(&job, 0, 1, &place).with_progress(Box::new(progress));
+    let error = Joining::join(alone).await.unwrap_err();
+    assert_eq!(error.kind(), MeetErrorKind::Deadline);
+    let remedy = "takes rank=0 and world_size=1 there, or together=False";
+    assert!(error.to_string().contains(remedy), "{error}");
+    let shown = shown.lock().unwrap().clone();
+    let tells = |line: &String| line.starts_with("waiting for rank 1 (") && line.contains(remedy);
+    assert!(shown.iter().any(tells), "{shown:?}");
+    leave(training).await;
+}
+
+/// Another run of the same job's name may have a port behind this one's, and another token.
+#[tokio::test(start_paused = true)]
+async fn another_runs_port_behind_the_places_own_ends_no_later_meeting() {
+    let job = Job::new(2);
+    let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
+    let first = start(&job, 0, &place).await;
+    let strange = launched(0, 2, Rendezvous::Host { host: "r0".to_owned(), ports: vec![7001] });
+    let token = foreread_peer::Token::new("the token of another").unwrap();
+    let strange = job.settings_of(strange).with_token(Some(token));
+    let strange = tokio::spawn(async move { Joining::join(strange).await.err() });
+    let early = {
+        let (settings, stores) = (settings(&job, 1, 1, &place), job.stores());
+        tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
+    };
+    sleep(SECOND * 5).await;
+    let rank_0 = Joining::join(settings(&job, 0, 1, &place)).await.unwrap();
+    let second = vec![begin(rank_0, &job.stores()).await.unwrap(), early.await.unwrap()];
+    leave(second).await;
+    leave(first).await;
+    strange.abort();
+}

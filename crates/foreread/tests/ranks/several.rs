@@ -1,0 +1,102 @@
+//! Processes with several loaders: one for training and one for validation, and one that is made again.
+
+use std::time::Duration;
+
+use foreread::peer::Simulated;
+use foreread::{Config, Loader};
+use foreread_tier_testing::FakeOrigin;
+use futures::StreamExt;
+
+use crate::rig::{Delivered, Job, runtime};
+
+const SAMPLES: u64 = 120;
+
+/// Two ranks that keep all samples together, in two epochs.
+fn job(network: &Simulated, batch_size: u64) -> Job {
+    let mut config = Config::default();
+    (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (2, batch_size, 2, 5_000);
+    let origin = FakeOrigin::uniform(SAMPLES, 100).with_latency(Duration::from_millis(2));
+    Job { network: network.clone(), origin, config, memory: vec![SAMPLES * 1000; 2] }
+}
+
+/// The samples of the next batch.
+async fn take(loader: &mut Loader) -> Option<Vec<Delivered>> {
+    let batch = loader.next().await?.unwrap();
+    Some(batch.iter().map(|(id, _)| (batch.epoch(), id)).collect())
+}
+
+/// Takes all that is left, each rank's loaders in turn.
+async fn take_all(loaders: &mut [Loader]) -> Vec<Vec<Delivered>> {
+    let mut taken = vec![Vec::new(); loaders.len()];
+    let mut live: Vec<usize> = (0..loaders.len()).collect();
+    while !live.is_empty() {
+        for at in std::mem::take(&mut live) {
+            if let Some(batch) = take(&mut loaders[at]).await {
+                taken[at].extend(batch);
+                live.push(at);
+            }
+        }
+    }
+    taken
+}
+
+async fn close(loaders: Vec<Loader>) {
+    let closing: Vec<_> = loaders.into_iter().map(|loader| tokio::spawn(loader.close_async())).collect();
+    for one in closing {
+        one.await.unwrap();
+    }
+}
+
+#[test]
+fn loaders_for_training_and_validation_live_side_by_side_on_every_rank() {
+    runtime().block_on(async {
+        let network = Simulated::new(1);
+        let (training, validation) = (job(&network, 5), job(&network, 7));
+        let mut loaders = training.start_at(0, None).await;
+        loaders.extend(validation.start_at(1, None).await);
+        let taken = take_all(&mut loaders).await;
+        for rank in 0..2 {
+            assert_eq!(taken[rank], training.expected(rank as u32), "training on rank {rank}");
+            assert_eq!(taken[2 + rank], validation.expected(rank as u32), "validation on rank {rank}");
+        }
+        close(loaders).await;
+        for job in [training, validation] {
+            assert_eq!(job.origin.counts().tally().requests, SAMPLES, "each sample once, for both ranks");
+        }
+    });
+}
+
+#[test]
+fn a_loader_is_made_again_while_the_old_one_lives() {
+    runtime().block_on(async {
+        let job = job(&Simulated::new(1), 5);
+        let mut old = job.start_at(0, None).await;
+        for loader in &mut old {
+            take(loader).await.unwrap();
+        }
+        let mut new = job.start_at(1, None).await;
+        let taken = take_all(&mut new).await;
+        assert_eq!(taken, [job.expected(0), job.expected(1)]);
+        close(old).await;
+        // After the first has given its place free, with the second alive.
+        let mut last = job.start_at(2, None).await;
+        assert_eq!(take_all(&mut last).await, taken);
+        close(new).await;
+        close(last).await;
+    });
+}
+
+#[test]
+fn ranks_that_make_their_loaders_in_another_order_are_told_what_differs() {
+    runtime().block_on(async {
+        let network = Simulated::new(1);
+        let (training, validation) = (job(&network, 5), job(&network, 7));
+        let first = tokio::spawn(training.builder_at(0, 0).start_async());
+        let second = tokio::spawn(validation.builder_at(0, 1).start_async());
+        for rank in [first, second] {
+            let error = rank.await.unwrap().err().unwrap().to_string();
+            let line = "rank 1 differs from rank 0: batch size is 7, rank 0's is 5";
+            assert!(error.contains(line), "{error}");
+        }
+    });
+}

@@ -176,6 +176,8 @@ pub struct Config {
     pub world_size: u32,
     /// How many ranks share this node's memory, whether they work together or not: [`Memory::Auto`] is half of it for all.
     pub node_ranks: u32,
+    /// Which of these this one is: each has a part of the disk tier's directories for itself.
+    pub node_rank: u32,
     /// The most bytes a second that are read from the origin.
     pub origin_limit: Option<u64>,
     /// The most reads from the origin at once.
@@ -209,6 +211,7 @@ impl Default for Config {
             rank: 0,
             world_size: 1,
             node_ranks: 1,
+            node_rank: 0,
             origin_limit: None,
             origin_parallelism: None,
             calibration: None,
@@ -245,7 +248,8 @@ impl Config {
             look_ahead: knobs.parse::<ByteSize>("look-ahead")?.map_or(default.look_ahead, |size| size.0),
             rank: knobs.parse("rank")?.unwrap_or(default.rank),
             world_size: knobs.parse("world-size")?.unwrap_or(default.world_size),
-            node_ranks: knobs.node_ranks(),
+            node_ranks: knobs.on_node().ranks,
+            node_rank: knobs.on_node().rank,
             origin_limit: knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0),
             origin_parallelism: knobs.parse("origin-parallelism")?,
             calibration: calibration(knobs)?,

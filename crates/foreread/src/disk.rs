@@ -24,6 +24,7 @@ use foreread_types::SampleId;
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::on_node::OnNode;
 use crate::report::DiskReport;
 
 /// How long the end of a run waits for what is on its way to the disk.
@@ -108,17 +109,7 @@ fn held(tier: &DiskTier, datasets: u32) -> u64 {
     (0..datasets).map(|dataset| tier.stored(DatasetId(dataset)).bytes).sum()
 }
 
-/// Which of a node's ranks this is, and of how many that work together there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OnNode {
-    pub(crate) rank: usize,
-    pub(crate) ranks: usize,
-}
-
 impl OnNode {
-    /// A rank that has its node for itself, or does as if.
-    pub(crate) const ALONE: Self = Self { rank: 0, ranks: 1 };
-
     /// This rank's parts of a directory, each with its bytes.
     #[cfg(feature = "local")]
     fn parts(self, directory: &Path, bytes: u64) -> Vec<(PathBuf, u64)> {
@@ -131,8 +122,11 @@ impl OnNode {
             (number < MOST_PARTS && part(number) == entry.path() && entry.path().is_dir())
                 .then_some(number + 1)
         });
-        let all = numbers.max().unwrap_or(1).max(self.ranks);
-        (self.rank..all).step_by(self.ranks).map(|number| (part(number), bytes / all as u64)).collect()
+        let all = numbers.max().unwrap_or(1).max(self.ranks as usize);
+        (self.rank as usize..all)
+            .step_by(self.ranks as usize)
+            .map(|number| (part(number), bytes / all as u64))
+            .collect()
     }
 }
 
@@ -226,7 +220,7 @@ mod tests {
         let made = tempfile::tempdir().unwrap();
         let directory = made.path();
         for (before, ranks) in [(0, 1), (1, 4), (4, 2), (4, 3), (4, 1), (4, 6)] {
-            (1..before).for_each(|number| {
+            (1..before).for_each(|number: u32| {
                 std::fs::create_dir_all(directory.join(format!("rank-{number}"))).unwrap()
             });
             std::fs::write(directory.join("rank-77"), "no directory").unwrap();
@@ -235,10 +229,10 @@ mod tests {
             let mut parts: Vec<_> = parts.collect();
             parts.sort();
             let all = before.max(ranks);
-            assert_eq!(parts.len(), all, "{before} {ranks}");
+            assert_eq!(parts.len(), all as usize, "{before} {ranks}");
             parts.dedup();
-            assert_eq!(parts.len(), all, "{before} {ranks}");
-            assert!(parts.iter().all(|(_, bytes)| *bytes == 1200 / all as u64));
+            assert_eq!(parts.len(), all as usize, "{before} {ranks}");
+            assert!(parts.iter().all(|(_, bytes)| *bytes == 1200 / u64::from(all)));
         }
         assert_eq!(OnNode::ALONE.parts(&directory.join("none"), 7), [(directory.join("none"), 7)]);
     }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::on_node::OnNode;
 
 /// Every knob of a run.
 pub const KNOBS: &[Knob] = &[
@@ -102,7 +103,7 @@ pub type Knob = (&'static str, Option<&'static str>, &'static str);
 pub struct Knobs {
     tables: Vec<&'static [Knob]>,
     values: BTreeMap<&'static str, (String, Provenance)>,
-    node_ranks: u32,
+    on_node: OnNode,
     said: fn(&str) -> String,
 }
 
@@ -124,7 +125,7 @@ impl Knobs {
         file: &Path,
     ) -> Result<Self> {
         let mut knobs =
-            Self { tables: vec![KNOBS, more], values: BTreeMap::new(), node_ranks: 1, said: option };
+            Self { tables: vec![KNOBS, more], values: BTreeMap::new(), on_node: OnNode::ALONE, said: option };
         for (name, default, _) in knobs.tables.iter().copied().flatten() {
             if let Some(default) = default {
                 knobs.values.insert(name, ((*default).to_owned(), Provenance::Default));
@@ -204,7 +205,7 @@ impl Knobs {
                 }
             }
         }
-        self.node_ranks = crate::ranks::on_node(&environment);
+        self.on_node = crate::ranks::on_node(&environment);
         for (name, ..) in self.tables.clone().into_iter().flatten() {
             let variable = format!("FOREREAD_{}", name.to_uppercase().replace('-', "_"));
             if let Some(value) = environment(&variable) {
@@ -213,9 +214,9 @@ impl Knobs {
         }
     }
 
-    /// How many ranks the launcher has started on this node; 1 where nobody says so.
-    pub(crate) fn node_ranks(&self) -> u32 {
-        self.node_ranks
+    /// Which of the ranks that the launcher has started on this node this is; alone where nobody says so.
+    pub(crate) fn on_node(&self) -> OnNode {
+        self.on_node
     }
 
     /// The value of a knob and where it came from.
@@ -300,7 +301,7 @@ mod tests {
         let alone = gather(&[("rank", "0"), ("world-size", "1")], &torchrun, "").unwrap();
         let config = crate::Config::from_knobs(&alone).unwrap();
         assert_eq!((config.world_size, config.node_ranks), (1, 4));
-        assert_eq!(gather(&[], &[], "").unwrap().node_ranks(), 1);
+        assert_eq!(gather(&[], &[], "").unwrap().on_node(), OnNode::ALONE);
     }
 
     #[test]

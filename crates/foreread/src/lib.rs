@@ -22,6 +22,7 @@ mod knobs;
 mod loader;
 mod memory;
 mod merged;
+mod on_node;
 mod origin;
 mod outlook;
 mod planned;

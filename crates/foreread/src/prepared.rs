@@ -12,8 +12,9 @@ use foreread_tier::{Buffers, CacheTier, Context};
 use foreread_types::{DatasetId, Sizes};
 
 use crate::config::Config;
-use crate::disk::{self, Disk, OnNode};
+use crate::disk::{self, Disk};
 use crate::error::{Error, ErrorKind, Result};
+use crate::on_node::OnNode;
 use crate::origin::{Opened, Shared, open};
 use crate::planned::{Place, Planned};
 use crate::ranks::Joint;
@@ -55,7 +56,8 @@ impl Prepared {
         let sizes: Vec<Sizes> = opened.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        let disk = disk::open(&config, OnNode::ALONE, &catalogs, context).await?;
+        let on_node = OnNode { rank: config.node_rank, ranks: config.node_ranks };
+        let disk = disk::open(&config, on_node, &catalogs, context).await?;
         let place = Place {
             kernel_cached,
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),

@@ -240,4 +240,3 @@ fn epoch(run: &Run, datasets: &[Dataset]) -> u64 {
     });
     all.fold(0, u64::saturating_add).div_ceil(u64::from(run.world_size()))
 }
-

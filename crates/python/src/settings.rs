@@ -49,8 +49,15 @@ impl Settings {
     /// What decides an order, or what becomes of a batch, is refused: it is somebody else's here.
     pub(crate) fn alone(function: &str, given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         for (name, instead) in OF_AN_ORDER {
-            if given.map(|given| given.get_item(name)).transpose()?.flatten().is_some_and(|value| !value.is_none()) {
-                return Err(Class::Config.with(format!("{name}: samples are read as they are asked for; {instead}")));
+            if given
+                .map(|given| given.get_item(name))
+                .transpose()?
+                .flatten()
+                .is_some_and(|value| !value.is_none())
+            {
+                return Err(
+                    Class::Config.with(format!("{name}: samples are read as they are asked for; {instead}"))
+                );
             }
         }
         let one = [("rank", 0), ("world-size", 1)].map(|(name, value)| (name, value.to_string()));

@@ -1,9 +1,11 @@
-//! How many ranks share this node's memory, whether they work together or not.
+//! Which of its node's ranks this is, as far as the launcher says.
 
 use foreread_peer::meet::{Launched, Surroundings};
 
-/// As many as the launcher says; 1 where nobody says so.
-pub(crate) fn on_node(environment: &dyn Fn(&str) -> Option<String>) -> u32 {
+use crate::on_node::OnNode;
+
+/// What the launcher says; alone where nobody says so.
+pub(crate) fn on_node(environment: &dyn Fn(&str) -> Option<String>) -> OnNode {
     // Lightning's own launcher says how many ranks there are and not which one this is, which does not matter here.
     let is_one = || environment("WORLD_SIZE").is_some_and(|size| !size.trim().is_empty());
     let completed = |name: &str| {
@@ -12,28 +14,39 @@ pub(crate) fn on_node(environment: &dyn Fn(&str) -> Option<String>) -> u32 {
     };
     let launched = Launched::by(&Surroundings::of_this_process(&completed));
     // What contradicts itself is refused where ranks are told apart.
-    launched.ok().flatten().and_then(|launched| launched.on_node()).unwrap_or(1).max(1)
+    let launched = launched.ok().flatten();
+    launched.map_or(OnNode::ALONE, |launched| OnNode::told(launched.local_rank, launched.on_node()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(environment: &[(&str, &str)]) -> u32 {
-        on_node(&|name| environment.iter().find(|(is, _)| *is == name).map(|(_, value)| (*value).to_owned()))
+    fn told(environment: &[(&str, &str)]) -> (u32, u32) {
+        let get =
+            |name: &str| environment.iter().find(|(is, _)| *is == name).map(|(_, value)| (*value).to_owned());
+        let OnNode { rank, ranks } = on_node(&get);
+        (rank, ranks)
     }
 
     #[test]
     fn ranks_of_a_node_are_counted_by_whatever_started_them() {
-        assert_eq!(told(&[]), 1);
-        assert_eq!(told(&[("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")]), 4);
-        assert_eq!(told(&[("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "127.0.0.1")]), 2);
+        assert_eq!(told(&[]), (0, 1));
+        let torchrun = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1")];
+        assert_eq!(told(&[&torchrun[..], &[("LOCAL_WORLD_SIZE", "4")]].concat()), (1, 4));
+        assert_eq!(
+            told(&[&torchrun[..], &[("LOCAL_WORLD_SIZE", "1")]].concat()),
+            (0, 1),
+            "it makes no sense"
+        );
+        assert_eq!(told(&[("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "127.0.0.1")]), (1, 2));
         let open_mpi = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "8")];
-        assert_eq!(told(&[&open_mpi[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat()), 2);
-        let slurm = [("SLURM_PROCID", "5"), ("SLURM_NTASKS", "7"), ("SLURM_NODEID", "2")];
-        assert_eq!(told(&[&slurm[..], &[("SLURM_STEP_TASKS_PER_NODE", "2(x2),3")]].concat()), 3);
+        assert_eq!(told(&[&open_mpi[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat()), (0, 2));
+        let slurm =
+            [("SLURM_PROCID", "5"), ("SLURM_NTASKS", "7"), ("SLURM_NODEID", "2"), ("SLURM_LOCALID", "1")];
+        assert_eq!(told(&[&slurm[..], &[("SLURM_STEP_TASKS_PER_NODE", "2(x2),3")]].concat()), (1, 3));
         // Of other nodes nothing is known.
-        assert_eq!(told(&[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "node1")]), 1);
-        assert_eq!(told(&[("RANK", "1"), ("WORLD_SIZE", "none")]), 1);
+        assert_eq!(told(&[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "node1")]), (0, 1));
+        assert_eq!(told(&[("RANK", "1"), ("WORLD_SIZE", "none")]), (0, 1));
     }
 }

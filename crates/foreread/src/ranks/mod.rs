@@ -33,8 +33,9 @@ use self::offer::{Offer, bundle, unbundle};
 use self::told::{Told, unreadable};
 use crate::cluster;
 use crate::config::Config;
-use crate::disk::{self, OnNode};
+use crate::disk;
 use crate::error::{Error, ErrorKind, Result};
+use crate::on_node::OnNode;
 use crate::origin::{Opened, Shared, open, open_known, seek};
 use crate::planned::{Place, Planned, memory_of};
 use crate::prepared::{Prepared, caches};
@@ -98,6 +99,11 @@ struct Run<'a> {
     context: &'a Context,
 }
 
+/// How many of `nodes` are this one.
+fn count(nodes: &[u32], node: u32) -> u32 {
+    nodes.iter().map(|other| u32::from(*other == node)).sum()
+}
+
 impl Run<'_> {
     async fn prepare(
         self,
@@ -115,8 +121,8 @@ impl Run<'_> {
         let nodes = joining.nodes().to_vec();
         let own = nodes.get(config.rank as usize).copied().unwrap_or_default();
         let on_node = OnNode {
-            rank: nodes.iter().take(config.rank as usize).filter(|node| **node == own).count(),
-            ranks: nodes.iter().filter(|node| **node == own).count().max(1),
+            rank: count(&nodes[..nodes.len().min(config.rank as usize)], own),
+            ranks: count(&nodes, own).max(1),
         };
         let opening = disk::open(config, on_node, &catalogs, context);
         let disk = working(joining, "opens its disk tier", opening).await?;
@@ -128,7 +134,7 @@ impl Run<'_> {
             packed: false,
         };
         // What each keeps, and then what all keep.
-        let sharing = config.node_ranks.max(u32::try_from(on_node.ranks).unwrap_or(u32::MAX));
+        let sharing = config.node_ranks.max(on_node.ranks);
         let memory = memory_of(config, &place, sharing);
         let described = cluster::describe(&figures, memory, &place, sizes.first());
         let levels = described.stores[0].levels.iter().map(|level| (level.name.clone(), level.capacity));

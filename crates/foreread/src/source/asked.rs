@@ -37,8 +37,16 @@ impl Asked {
     pub(super) fn new(inner: Arc<Inner>, ids: &[u64]) -> Self {
         let (tell, told) = channel();
         let waiting = ids.iter().copied().enumerate().collect();
-        let mut asked =
-            Self { _waits: inner.waits.begin(), inner, waiting, here: VecDeque::new(), reads: JoinSet::new(), reading: 0, tell, told };
+        let mut asked = Self {
+            _waits: inner.waits.begin(),
+            inner,
+            waiting,
+            here: VecDeque::new(),
+            reads: JoinSet::new(),
+            reading: 0,
+            tell,
+            told,
+        };
         let unforeseen = asked.sort(&mut asked.inner.clone().lock());
         asked.read(unforeseen);
         asked

@@ -94,7 +94,10 @@ impl Samples for Shared {
                     TierError::new(TierErrorKind::Other, "source").with_detail(error.to_string())
                 }));
             }
-            "path" => call.answer(self.desk.path(call.payload()).map(Bytes::from)),
+            "path" => {
+                let path = self.desk.path(call.payload()).map(Bytes::from);
+                call.answer(path);
+            }
             name => {
                 let error = TierError::new(TierErrorKind::Unsupported, "source").with_object(name);
                 call.answer(Err(error.with_detail("a source answers no such call")));
@@ -110,7 +113,8 @@ impl Desk {
         let text = String::from_utf8_lossy(number);
         let catalog = &self.source.inner.catalog;
         let id = text.parse().ok().filter(|id| *id < catalog.len());
-        let id = id.ok_or_else(|| invalid(format!("'{text}' is no number of one of {} samples", catalog.len())))?;
+        let id =
+            id.ok_or_else(|| invalid(format!("'{text}' is no number of one of {} samples", catalog.len())))?;
         catalog.path(SampleId(id)).map(|path| path.to_string()).map_err(|error| invalid(error.to_string()))
     }
 

@@ -53,7 +53,9 @@ impl Waits {
         let spans = self.lock();
         let now = Instant::now();
         let last = if spans.waiting > 0 { Some(now) } else { spans.last };
-        let whole = last.zip(spans.first).map_or(Duration::ZERO, |(last, first)| last.saturating_duration_since(first));
+        let whole = last
+            .zip(spans.first)
+            .map_or(Duration::ZERO, |(last, first)| last.saturating_duration_since(first));
         let open = spans.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         (spans.before + whole, spans.waited + open)
     }

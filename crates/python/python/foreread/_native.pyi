@@ -157,6 +157,8 @@ class Loader:
         """Closes; in haste where an exception has ended the block."""
     def state(self) -> str:
         """Where the run stands, as text: give it to `resume=` later, also with another world size or batch size."""
+    def watch(self) -> None:
+        """Brings the bar up to date: the batch that was taken last is done. Asking for another does that by itself."""
     def jump(self, state: str) -> None:
         """Goes on where a state says. What has been read ahead is dropped, what the caches hold stays."""
     def report(self) -> dict[str, Any]:

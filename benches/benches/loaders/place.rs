@@ -106,6 +106,7 @@ impl Places {
                 let told: Value = serde_json::from_str(&told).context("FOREREAD_BENCH_CEPH")?;
                 let say = |pointer| told.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
                 let mut told = bucket(say("/endpoint"), say("/full/access_key"), say("/full/secret_key"));
+                self.leave()?;
                 let root = self.directories(SAMPLES_IN_CEPH, &forms, libraries)?;
                 eprintln!("storing {SAMPLES_IN_CEPH} samples in Ceph");
                 (told["who"], told["from"]) = ("upload".into(), json!(root));
@@ -125,9 +126,23 @@ impl Places {
         Ok(Some(Place { group, home: &self.home, store, told }))
     }
 
+    /// Gives back what the places before hold: Ceph's objects are in memory, and so is what is kept of them.
+    fn leave(&mut self) -> Result<()> {
+        self.store = None;
+        let root = self.root(SAMPLES);
+        if root.exists() {
+            std::fs::remove_dir_all(root)?;
+        }
+        Ok(())
+    }
+
+    fn root(&self, samples: usize) -> PathBuf {
+        self.home.join(format!("of-{samples}"))
+    }
+
     /// A directory that has one for each form.
     fn directories(&self, samples: usize, forms: &[Form], libraries: &mut Libraries) -> Result<PathBuf> {
-        let root = self.home.join(format!("of-{samples}"));
+        let root = self.root(samples);
         for form in Form::ALL.into_iter().filter(|form| forms.contains(form)) {
             let (raw, to) = (root.join(Form::Raw.name()), root.join(form.name()));
             if to.exists() {

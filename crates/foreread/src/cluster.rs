@@ -3,7 +3,7 @@
 //! What nobody has measured does not limit: a plan places samples rightly all the same, and says nothing of times.
 
 use foreread_memory::MemoryTier;
-use foreread_planner::{Cluster, Curve, Level, Origin, Store, Trainer};
+use foreread_planner::{Cluster, Curve, Large, Level, Origin, Store, Trainer};
 use foreread_tier::{CacheTier, Tier};
 use foreread_types::{Sizes, StoreId};
 
@@ -68,6 +68,13 @@ fn of_origin(config: &Config, speed: Option<&OriginSpeed>) -> Origin {
             origin.in_flight = best.parallelism;
             origin.client_bytes_per_second = best.bytes_per_second;
         }
+        origin.large = speed.large.as_ref().and_then(|large| {
+            let bytes_per_second = match config.origin_parallelism {
+                Some(most) => at(&large.read, u32::try_from(most.max(1)).unwrap_or(u32::MAX)),
+                None => large.best()?.bytes_per_second,
+            };
+            Some(Large { bytes: large.bytes, bytes_per_second })
+        });
     }
     if let Some(parallelism) = config.origin_parallelism {
         let parallelism = u32::try_from(parallelism.max(1)).unwrap_or(u32::MAX);
@@ -79,6 +86,9 @@ fn of_origin(config: &Config, speed: Option<&OriginSpeed>) -> Origin {
     if let Some(limit) = config.origin_limit {
         origin.bytes_per_second = origin.bytes_per_second.min(limit);
         origin.client_bytes_per_second = origin.client_bytes_per_second.min(limit);
+        if let Some(large) = &mut origin.large {
+            large.bytes_per_second = large.bytes_per_second.min(limit);
+        }
     }
     origin
 }
@@ -126,6 +136,7 @@ mod tests {
 
     #[cfg(not(feature = "local"))]
     use crate::calibration::DiskSpeed;
+    use crate::calibration::LargeReads;
 
     fn calibrated() -> Config {
         let point =
@@ -136,6 +147,10 @@ mod tests {
             latency_seconds: 0.01,
             stream_bytes_per_second: 80_000_000,
             read: vec![point(1, 10_000_000), point(9, 80_000_000), point(16, 81_000_000)],
+            large: Some(LargeReads {
+                bytes: 8_000_000,
+                read: vec![point(1, 100_000_000), point(8, 200_000_000)],
+            }),
         };
         let disk = DiskSpeed {
             directory: "/scratch".to_owned(),
@@ -172,7 +187,9 @@ mod tests {
     #[test]
     fn the_users_limits_hold_whatever_was_measured() {
         let limited = Config { origin_limit: Some(7_000_000), ..calibrated() };
-        assert_eq!(described(&limited, "/data").origin.client_bytes_per_second, 7_000_000);
+        let origin = described(&limited, "/data").origin;
+        assert_eq!(origin.client_bytes_per_second, 7_000_000);
+        assert_eq!(origin.large, Some(Large { bytes: 8_000_000, bytes_per_second: 7_000_000 }));
         let few = Config { origin_parallelism: Some(5), ..calibrated() };
         assert_eq!(described(&few, "/data").origin.client_bytes_per_second, 45_000_000);
     }

@@ -62,8 +62,8 @@ pub use foreread_oracle::{Deal, Position};
 
 pub use crate::builder::Builder;
 pub use crate::calibration::{
-    CalibrateOptions, Calibration, DiskSpeed, MemorySpeed, OriginSpeed, Point, Progress as Calibrating,
-    Stage, calibrate,
+    CalibrateOptions, Calibration, DiskSpeed, LargeReads, MemorySpeed, OriginSpeed, Point,
+    Progress as Calibrating, Stage, calibrate,
 };
 pub use crate::config::{Config, Disk, MOST_EPOCHS, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};

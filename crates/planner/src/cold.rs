@@ -16,8 +16,10 @@
 //!
 //! By blocks, nearly all is read before a small part of the epoch has been delivered (the first batch alone touches as many
 //! blocks as it has samples), so that reading and computing do not overlap: that is the price, and why computing is added.
-//! A block is as large as makes its latency a tenth of its time, at most [`MOST`]. Where nobody has measured the origin its
-//! assumed figures have to promise a gain of [`UNMEASURED`] times.
+//! A block is as large as makes its latency a tenth of its time, at most [`MOST`]. Where reads of a block's length were
+//! measured ([`Origin::large`](crate::Origin)), a block is so long, and `bytes / what they got + computing` is its price: the formula
+//! knows what waiting costs, and not what a request costs a store (or this machine) that is busy with requests. Where nobody has
+//! measured the origin its assumed figures have to promise a gain of [`UNMEASURED`] times.
 
 use foreread_oracle::Run;
 use foreread_types::Sizes;
@@ -43,7 +45,8 @@ pub fn block_bytes(run: &Run, sizes: &Sizes, cluster: &Cluster, measured: bool) 
     }
     let origin = &cluster.origin;
     let latency = u128::from(origin.latency_ns) * u128::from(origin.bytes_per_second) / 1_000_000_000;
-    let block = u64::try_from(latency.saturating_mul(9)).unwrap_or(u64::MAX).clamp(LEAST, MOST);
+    let modelled = u64::try_from(latency.saturating_mul(9)).unwrap_or(u64::MAX);
+    let block = origin.large.map_or(modelled, |large| large.bytes).clamp(LEAST, MOST);
     let (bytes, samples) = (sizes.total(), sizes.len());
     let least = transfer_ns(bytes.into(), origin.client_bytes_per_second);
     let requests = |count: u64, length: u64| {
@@ -52,7 +55,11 @@ pub fn block_bytes(run: &Run, sizes: &Sizes, cluster: &Cluster, measured: bool) 
     };
     let computing = transfer_ns(bytes.into(), cluster.trainer.compute);
     let extents = least.max(requests(samples, bytes / samples)).max(computing);
-    let blocks = least.max(requests(bytes.div_ceil(block), block)).saturating_add(computing);
+    let reading = match origin.large {
+        Some(large) => transfer_ns(bytes.into(), large.bytes_per_second),
+        None => least.max(requests(bytes.div_ceil(block), block)),
+    };
+    let blocks = reading.saturating_add(computing);
     let (gain, of) = if measured { (11, 10) } else { (UNMEASURED, 1) };
     let pays = u128::from(blocks) * gain as u128 <= u128::from(extents) * of;
     (pays && bytes / samples < block).then_some(block)
@@ -66,7 +73,7 @@ mod tests {
     use foreread_types::{DatasetId, Rank};
 
     use super::*;
-    use crate::{Origin, Trainer};
+    use crate::{Large, Origin, Trainer};
 
     fn run(samples: u64, epochs: u64, ranks: u32) -> Run {
         let sampler = Arc::new(Shuffle::new(samples, 1).unwrap());
@@ -94,6 +101,27 @@ mod tests {
         assert_eq!([of(1_000), of(100_000), of(50_000_000)], [Some(7_200_000), Some(7_200_000), None]);
         // Samples that keep the origin busy by themselves gain nothing.
         assert_eq!(of(7_000_000), None);
+    }
+
+    #[test]
+    fn where_large_reads_were_measured_that_decides() {
+        let sizes = Sizes::uniform(10_000, 100_000);
+        // No latency to speak of: only a measurement tells what requests cost.
+        let origin = |large| Origin {
+            latency_ns: 100_000,
+            bytes_per_second: 120_000_000,
+            in_flight: 2,
+            client_bytes_per_second: 120_000_000,
+            large,
+            ..Origin::default()
+        };
+        let of = |large| {
+            let cluster = Cluster { origin: origin(large), ..Cluster::default() };
+            block_bytes(&run(10_000, 3, 1), &sizes, &cluster, true)
+        };
+        let large = |bytes_per_second| Some(Large { bytes: 4_000_000, bytes_per_second });
+        assert_eq!(of(None), None);
+        assert_eq!([of(large(600_000_000)), of(large(130_000_000))], [Some(4_000_000), None]);
     }
 
     #[test]

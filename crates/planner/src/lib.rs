@@ -67,7 +67,7 @@ pub use frequency::{expected_frequent, frequent};
 pub use held::Held;
 pub use local_plan::LocalPlan;
 pub use locality::Locality;
-pub use origin::{Origin, Price};
+pub use origin::{Large, Origin, Price};
 pub use owners::{Owner, Owners};
 pub use placement::Placement;
 pub use plan::{DatasetPlan, LevelPlan, Plan, Summary, plan, plan_to_keep};

@@ -26,6 +26,18 @@ pub struct Origin {
     pub clients: Curve,
     /// What is paid; none where nothing is.
     pub price: Option<Price>,
+    /// What large reads get, where that is known by itself: a store that is busy with requests rather than with bytes gives
+    /// them more than the figures above say.
+    pub large: Option<Large>,
+}
+
+/// How fast one rank reads by large reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Large {
+    /// The length of each, in bytes; not 0.
+    pub bytes: u64,
+    /// Bytes a second of all of them together; not 0.
+    pub bytes_per_second: u64,
 }
 
 /// What an object store charges, in any currency: in thousand-millionths of its unit.
@@ -86,6 +98,9 @@ impl Origin {
                 return Err(Reason::Zero { field });
             }
         }
+        if self.large.is_some_and(|large| large.bytes == 0 || large.bytes_per_second == 0) {
+            return Err(Reason::Zero { field: "origin.large" });
+        }
         self.clients.check("origin.clients")
     }
 }
@@ -101,6 +116,7 @@ impl Default for Origin {
             client_bytes_per_second: u64::MAX,
             clients: Curve::unlimited(),
             price: None,
+            large: None,
         }
     }
 }

@@ -139,6 +139,12 @@ fn the_first_epoch_reads_shards_of_a_late_store_in_blocks_and_each_byte_once() {
     let late = directory.path().join("late.toml");
     fs::write(&late, LATE).unwrap();
     let late = late.to_str().unwrap();
+    // Measured here, shards are measured by large reads too, which are no longer than a shard.
+    let (calibrate, file) =
+        (["calibrate", catalog, "--seconds", "3", "--report", "json", "-o"], directory.path());
+    let measured = run(at(&store, &calibrate).arg(file.join("measured.toml"))).json();
+    assert_eq!(number(&measured, "/origin/large/bytes"), 8 << 20);
+    assert!(number(&measured, "/origin/large/read/0/bytes_per_second") > 0);
     let memory = ["--epochs", "3", "--memory", "1GiB", "--calibration", late];
     let plan =
         run(&mut at(&store, &["plan", catalog].iter().chain(&memory).copied().collect::<Vec<_>>())).ok();

@@ -83,6 +83,7 @@ fn say() -> impl FnMut(Calibrating) + Send + 'static {
                 return;
             }
             Stage::Origin => "origin".to_owned(),
+            Stage::Large => "origin, large reads".to_owned(),
             Stage::Disk(directory) => format!("disk {}", directory.display()),
         };
         listing = None;
@@ -112,6 +113,10 @@ fn print(out: &mut impl Write, measured: &Calibration, path: &Path) -> Result<()
             1e3 * origin.latency_seconds
         )?;
         rates(out, &origin.read, origin.best())?;
+        if let Some(large) = &origin.large {
+            writeln!(out, "             by reads of {}:", ByteSize(large.bytes))?;
+            rates(out, &large.read, large.best())?;
+        }
     }
     for disk in &measured.disk {
         let write = ByteSize(disk.write_bytes_per_second);

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use foreread_dataset::{Catalog, Progress as Listed};
-use foreread_tier::{Buffers, Context, OriginTier, ReadRequest, RecycledBuffers};
+use foreread_dataset::{Catalog, Format, Progress as Listed};
+use foreread_tier::{Buffers, Context, OriginTier, ReadRequest, RecycledBuffers, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
 use super::probe::{self, Budget};
-use super::{Calibration, MemorySpeed, OriginSpeed, Point, VERSION, memory};
+use super::{Calibration, LargeReads, MemorySpeed, OriginSpeed, Point, VERSION, memory};
 use crate::config::{Config, SamplerKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::origin::{Opened, Shared, open};
@@ -20,6 +20,11 @@ use crate::target::Named;
 
 /// The most reads of the origin under way at once, where the user says nothing.
 const MOST: u32 = 1024;
+
+/// The length of large reads, in bytes, and the most of them under way at once: what a run's first epoch has, where it reads
+/// shards in blocks.
+const LARGE: u64 = 8 << 20;
+const MOST_LARGE: u32 = 8;
 
 /// How long memory is measured.
 const MEMORY: Duration = Duration::from_millis(300);
@@ -62,6 +67,8 @@ pub enum Stage {
     Listing(u64),
     /// The origin.
     Origin,
+    /// The same by large reads, where the dataset is in shards.
+    Large,
     /// A directory of the disk tier.
     Disk(PathBuf),
 }
@@ -121,8 +128,8 @@ async fn everything(
     }
     let mut origin = None;
     if let Some((opened, config, requests)) = opened {
+        let told = |stage, point| progress(Progress { stage, point: Some(point) });
         let budget = Budget { time, bytes: options.origin_bytes };
-        let told = |point| progress(Progress { stage: Stage::Origin, point: Some(point) });
         origin = Some(of_origin(&opened, &config, requests, budget, told).await?);
     }
     let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -184,6 +191,15 @@ impl Requests {
         let key = SampleKey::new(DatasetId(0), id);
         Some(ReadRequest { tag: 0, key, object: entry.object, span: entry.span, due: Tick(0) })
     }
+
+    /// The same for the part of a shard that a sample lies in.
+    fn next_large(&mut self) -> Option<ReadRequest> {
+        let request = self.next()?;
+        let Span::Range(span) = &request.span else { return Some(request) };
+        let begin = span.start / LARGE * LARGE;
+        let end = begin.saturating_add(LARGE).min(request.object.size).max(span.end);
+        Some(ReadRequest { span: Span::Range(begin..end), ..request })
+    }
 }
 
 async fn of_origin(
@@ -191,21 +207,32 @@ async fn of_origin(
     config: &Config,
     mut requests: Requests,
     budget: Budget,
-    told: impl FnMut(Point),
+    mut told: impl FnMut(Stage, Point),
 ) -> Result<OriginSpeed> {
     let sample_bytes = requests.mean;
     // A catalog was read and checked whole when it was opened; an entry that cannot be had now is none to measure.
     let first = requests.next().ok_or_else(|| Error::usage("the catalog cannot be read"))?;
     let tier: &Arc<dyn OriginTier> = &opened.origin;
     let most = config.origin_parallelism.map_or(MOST, |most| most.clamp(1, MOST as usize) as u32);
-    let read =
-        probe::curve(tier, most, budget, || requests.next().unwrap_or_else(|| first.clone()), told).await?;
+    let is_packed = opened.catalog.format() != Format::Files;
+    let half = Budget { time: budget.time / 2, bytes: budget.bytes / 2 };
+    let of_samples = if is_packed { half } else { budget };
+    let next = || requests.next().unwrap_or_else(|| first.clone());
+    let read = probe::curve(tier, most, of_samples, next, |point| told(Stage::Origin, point)).await?;
     let Some(best) = read.iter().map(|point| point.bytes_per_second).max() else {
         let url = opened.catalog.base_url();
         let why =
             format!("{url}: not one sample came in {:.1} s; allow more time", budget.time.as_secs_f64());
         return Err(Error::new(ErrorKind::Dataset, why));
     };
+    let mut large = None;
+    if is_packed {
+        let next = || requests.next_large().unwrap_or_else(|| first.clone());
+        let most = most.min(MOST_LARGE);
+        let read = probe::curve(tier, most, half, next, |point| told(Stage::Large, point)).await?;
+        // In too little time not one of them came, which says nothing.
+        large = (!read.is_empty()).then_some(LargeReads { bytes: LARGE, read });
+    }
     let alone = read.first().map_or(best, |point| point.bytes_per_second).max(1);
     // One read alone takes its latency and its bytes' time; how fast bytes flow is what many together show at best.
     let latency_seconds = (sample_bytes as f64 / alone as f64 - sample_bytes as f64 / best as f64).max(0.0);
@@ -215,5 +242,6 @@ async fn of_origin(
         latency_seconds,
         stream_bytes_per_second: best,
         read,
+        large,
     })
 }

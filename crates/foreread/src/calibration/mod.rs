@@ -56,6 +56,19 @@ pub struct OriginSpeed {
     pub stream_bytes_per_second: u64,
     /// Throughput over the number of reads under way, the fewest first.
     pub read: Vec<Point>,
+    /// How fast it is read by large reads; where the dataset is in shards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub large: Option<LargeReads>,
+}
+
+/// How fast an origin is read by reads of many samples at once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LargeReads {
+    /// The length of each, in bytes.
+    pub bytes: u64,
+    /// Throughput over the number of reads under way, the fewest first.
+    pub read: Vec<Point>,
 }
 
 /// Throughput with a number of reads under way.
@@ -150,6 +163,10 @@ impl Calibration {
             check_points("origin.read", &origin.read)?;
             positive("origin.sample_bytes", origin.sample_bytes)?;
             positive("origin.stream_bytes_per_second", origin.stream_bytes_per_second)?;
+            if let Some(large) = &origin.large {
+                check_points("origin.large.read", &large.read)?;
+                positive("origin.large.bytes", large.bytes)?;
+            }
             // Written so that what is no number fails too.
             if !(0.0..=3600.0).contains(&origin.latency_seconds) {
                 return Err("origin.latency_seconds is 0 to 3600".to_owned());
@@ -168,6 +185,13 @@ impl Calibration {
 
 impl OriginSpeed {
     /// The number of reads under way from which more gain less than a twentieth, and what they give together.
+    pub fn best(&self) -> Option<Point> {
+        best(&self.read)
+    }
+}
+
+impl LargeReads {
+    /// As [`OriginSpeed::best`].
     pub fn best(&self) -> Option<Point> {
         best(&self.read)
     }
@@ -230,6 +254,10 @@ mod tests {
                 latency_seconds: 0.004,
                 stream_bytes_per_second: 50_000_000,
                 read: vec![point(1, 20_000_000), point(16, 300_000_000), point(64, 310_000_000)],
+                large: Some(LargeReads {
+                    bytes: 8 << 20,
+                    read: vec![point(1, 200_000_000), point(8, 600_000_000)],
+                }),
             }),
             memory: Some(MemorySpeed { bytes_per_second: 10_000_000_000, spread: 0.1 }),
             disk: vec![DiskSpeed {
@@ -285,6 +313,11 @@ mod tests {
         assert!(origin(|o| o.read.reverse()).contains("origin.read[1].parallelism"));
         assert!(origin(|o| o.read[1].bytes_per_second = 0).contains("origin.read[1].bytes_per_second"));
         assert!(origin(|o| o.read[0].spread = f64::NAN).contains("origin.read[0].spread"));
+        assert!(
+            origin(|o| o.large.iter_mut().for_each(|l| l.read.clear()))
+                .ends_with("origin.large.read has no point")
+        );
+        assert!(origin(|o| o.large.iter_mut().for_each(|l| l.bytes = 0)).contains("origin.large.bytes"));
         assert!(origin(|o| o.latency_seconds = f64::NAN).contains("origin.latency_seconds"));
         assert!(origin(|o| o.latency_seconds = -1.0).contains("origin.latency_seconds"));
         assert!(

@@ -168,7 +168,7 @@ pub struct Config {
     pub memory: Memory,
     /// The disk tier: none, one or several directories.
     pub disk: Vec<Disk>,
-    /// How far reads may run ahead of the trainer, in bytes.
+    /// How far reads may run ahead of the trainer, in bytes; never further than an epoch, whatever is said.
     pub look_ahead: u64,
     /// This process among the ranks.
     pub rank: u32,

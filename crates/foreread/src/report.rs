@@ -104,7 +104,7 @@ pub struct ParallelismReport {
 /// How far reads run ahead, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LookAheadReport {
-    /// What the user allows.
+    /// What the user allows, an epoch at most.
     pub allowed_bytes: u64,
     /// What is used of it now.
     pub now_bytes: u64,

@@ -37,7 +37,7 @@ const DEAD_BAND: u64 = 8;
 /// How far reads run ahead of the trainer, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookAhead {
-    /// What the user allows.
+    /// What the user allows, an epoch at most.
     pub allowed: u64,
     /// What is used of it now.
     pub now: u64,

@@ -230,12 +230,11 @@ fn a_listing_that_is_killed_goes_on_where_it_was() {
     let name = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let index = |file: &str| at(&store, &["index", "s3://train", "-o", file]);
     let whole = run(&mut index(&name("whole"))).ok();
-    let pages = store.requests().list;
-    store.reset();
+    let all = store.requests().listed;
     store.set_latency(Duration::from_millis(30));
     let partial = directory.path().join("broken.partial");
     let killed = watch(&mut index(&name("broken")), Duration::from_secs(120), |process| {
-        if fs::metadata(&partial).is_ok_and(|file| file.len() > 3 << 20) {
+        if fs::metadata(&partial).is_ok_and(|file| file.len() > 6 << 20) {
             kill(process);
         }
     });
@@ -243,8 +242,11 @@ fn a_listing_that_is_killed_goes_on_where_it_was() {
     store.set_latency(Duration::ZERO);
     store.reset();
     let rest = run(&mut index(&name("broken"))).ok();
-    assert!(rest.contains("objects had been listed before"), "{rest}");
-    assert!(store.requests().list < pages * 9 / 10, "{:?} of {pages}", store.requests());
+    let line = rest.lines().find(|line| line.contains("objects had been listed before"));
+    let before: u64 = line.and_then(|line| line.split(' ').next()?.parse().ok()).expect(&rest);
+    // Ranges that are divided are listed again in part, how much depends on the machine: two thirds less leave room for that.
+    let listed = store.requests().listed;
+    assert!(before > 50_000 && listed < all * 9 / 10, "{listed} of {all} after {before}");
     let print = |said: &str| said.split("fingerprint ").nth(1).unwrap().lines().next().unwrap().to_owned();
     assert_eq!(print(&rest), print(&whole));
     assert!(!partial.exists() && !directory.path().join("whole.partial").exists());

@@ -30,34 +30,18 @@ pub(super) struct Waiting(Arc<Waits>);
 impl Waits {
     /// Somebody asks now.
     pub(super) fn begin(self: &Arc<Self>) -> Waiting {
-        let now = Instant::now();
-        let mut spans = self.lock();
-        spans.waiting += 1;
-        spans.since.get_or_insert(now);
-        spans.first.get_or_insert(now);
+        self.lock().begin(Instant::now());
         Waiting(Arc::clone(self))
     }
 
     /// What comes next is another epoch: the time until then is nobody's.
     pub(super) fn pause(&self) {
-        let mut spans = self.lock();
-        if spans.waiting == 0
-            && let (Some(first), Some(last)) = (spans.first.take(), spans.last.take())
-        {
-            spans.before += last.saturating_duration_since(first);
-        }
+        self.lock().pause();
     }
 
     /// From the first time that somebody asked to the last that somebody had what was asked for; and how much of it was waited.
     pub(super) fn read(&self) -> (Duration, Duration) {
-        let spans = self.lock();
-        let now = Instant::now();
-        let last = if spans.waiting > 0 { Some(now) } else { spans.last };
-        let whole = last
-            .zip(spans.first)
-            .map_or(Duration::ZERO, |(last, first)| last.saturating_duration_since(first));
-        let open = spans.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        (spans.before + whole, spans.waited + open)
+        self.lock().read(Instant::now())
     }
 
     fn lock(&self) -> MutexGuard<'_, Spans> {
@@ -67,15 +51,42 @@ impl Waits {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let now = Instant::now();
-        let mut spans = self.0.lock();
-        spans.last = Some(now);
-        spans.waiting -= 1;
-        if spans.waiting == 0
-            && let Some(since) = spans.since.take()
+        self.0.lock().end(Instant::now());
+    }
+}
+
+impl Spans {
+    fn begin(&mut self, now: Instant) {
+        self.waiting += 1;
+        self.since.get_or_insert(now);
+        self.first.get_or_insert(now);
+    }
+
+    fn end(&mut self, now: Instant) {
+        self.last = Some(now);
+        self.waiting -= 1;
+        if self.waiting == 0
+            && let Some(since) = self.since.take()
         {
-            spans.waited += now.saturating_duration_since(since);
+            self.waited += now.saturating_duration_since(since);
         }
+    }
+
+    fn pause(&mut self) {
+        if self.waiting == 0
+            && let (Some(first), Some(last)) = (self.first.take(), self.last.take())
+        {
+            self.before += last.saturating_duration_since(first);
+        }
+    }
+
+    fn read(&self, now: Instant) -> (Duration, Duration) {
+        let last = if self.waiting > 0 { Some(now) } else { self.last };
+        let until = |last: Instant, since: Option<Instant>| {
+            since.map_or(Duration::ZERO, |since| last.saturating_duration_since(since))
+        };
+        let whole = last.map_or(Duration::ZERO, |last| until(last, self.first));
+        (self.before + whole, self.waited + until(now, self.since))
     }
 }
 
@@ -83,31 +94,46 @@ impl Drop for Waiting {
 mod tests {
     use super::*;
 
-    const STEP: Duration = Duration::from_millis(20);
-
     #[test]
     fn who_wait_together_are_counted_once_and_pauses_not_at_all() {
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        let mut spans = Spans::default();
+        let read = |spans: &Spans, second| {
+            let (whole, waited) = spans.read(at(second));
+            (whole.as_secs(), waited.as_secs())
+        };
+        assert_eq!(read(&spans, 1), (0, 0));
+        spans.begin(at(1));
+        spans.begin(at(2));
+        assert_eq!(read(&spans, 4), (3, 3));
+        spans.end(at(5));
+        assert_eq!(read(&spans, 6), (5, 5), "one of them waits still");
+        spans.end(at(7));
+        // What is computed between two waits is part of the time, and what comes after the last one is not.
+        assert_eq!(read(&spans, 50), (6, 6));
+        spans.begin(at(10));
+        spans.end(at(11));
+        assert_eq!(read(&spans, 50), (10, 7));
+        spans.pause();
+        assert_eq!(read(&spans, 50), (10, 7));
+        spans.begin(at(100));
+        assert_eq!(read(&spans, 102), (12, 9));
+        // Who waits is not cut off by it.
+        spans.pause();
+        spans.end(at(103));
+        assert_eq!(read(&spans, 200), (13, 10));
+    }
+
+    #[test]
+    fn who_has_what_was_asked_for_waits_no_longer() {
         let waits = Arc::new(Waits::default());
-        assert_eq!(waits.read(), (Duration::ZERO, Duration::ZERO));
         let (one, other) = (waits.begin(), waits.begin());
-        std::thread::sleep(STEP);
-        drop(one);
-        let (whole, waited) = waits.read();
-        assert!(whole >= STEP && waited >= STEP && waited <= whole + STEP);
-        drop(other);
-        let (whole, waited) = waits.read();
-        assert_eq!(whole, waited, "all of the time was waited");
-
-        // What is computed between two waits is part of the time.
-        std::thread::sleep(STEP);
-        drop(waits.begin());
-        let (with_computing, still) = waits.read();
-        assert!(with_computing >= whole + STEP && still < waited + STEP);
-
+        assert_eq!(waits.lock().waiting, 2);
+        drop((one, other));
+        assert_eq!(waits.lock().waiting, 0);
         waits.pause();
-        std::thread::sleep(STEP);
-        assert_eq!(waits.read(), (with_computing, still));
-        drop(waits.begin());
-        assert!(waits.read().0 < with_computing + STEP, "the pause was not counted");
+        let (whole, waited) = waits.read();
+        assert_eq!(whole, waited, "all of it was waited");
     }
 }

@@ -247,6 +247,7 @@ impl Shared {
         };
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
         let page = buckets.get(&asked.bucket).ok_or(Refusal::NoSuchBucket)?.list(&query);
+        self.counters.listed.fetch_add(page.lines.len() as u64, Relaxed);
         let encoded = asked.param("encoding-type") == "url";
         Ok(Reply::text(xml::page(&asked.bucket, &query, &page, encoded)))
     }

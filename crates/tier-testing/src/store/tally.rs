@@ -30,6 +30,8 @@ pub struct Requests {
     pub head: u64,
     /// Pages of listings.
     pub list: u64,
+    /// Lines of these pages.
+    pub listed: u64,
     /// Objects stored.
     pub put: u64,
     /// Other requests.
@@ -55,6 +57,7 @@ pub(super) struct Counters {
     get: AtomicU64,
     head: AtomicU64,
     list: AtomicU64,
+    pub(super) listed: AtomicU64,
     put: AtomicU64,
     other: AtomicU64,
     bytes: AtomicU64,
@@ -67,13 +70,14 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    fn all(&self) -> [&AtomicU64; 10] {
-        let Self { get, head, list, put, other, bytes, refused, faults, connections, peak, .. } = self;
-        [get, head, list, put, other, bytes, refused, faults, connections, peak]
+    fn all(&self) -> [&AtomicU64; 11] {
+        let Self { get, head, list, listed, put, other, bytes, refused, faults, connections, peak, .. } =
+            self;
+        [get, head, list, listed, put, other, bytes, refused, faults, connections, peak]
     }
 
     pub(super) fn read(&self) -> Requests {
-        let [get, head, list, put, other, bytes, refused, faults, connections, peak_in_flight] =
+        let [get, head, list, listed, put, other, bytes, refused, faults, connections, peak_in_flight] =
             self.all().map(|counter| counter.load(Relaxed));
         let in_flight = self.in_flight.load(Relaxed);
         let first_sent = *self.first_sent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,6 +85,7 @@ impl Counters {
             get,
             head,
             list,
+            listed,
             put,
             other,
             bytes,

@@ -59,6 +59,7 @@ fn origin_speed<'a>(config: &'a Config, place: &Place) -> Option<&'a OriginSpeed
 }
 
 fn of_origin(config: &Config, speed: Option<&OriginSpeed>) -> Origin {
+    let parallelism = config.origin_parallelism.map(|most| u32::try_from(most.max(1)).unwrap_or(u32::MAX));
     let mut origin = Origin::default();
     if let Some(speed) = speed {
         origin.latency_ns = (speed.latency_seconds * 1e9) as u64;
@@ -69,15 +70,14 @@ fn of_origin(config: &Config, speed: Option<&OriginSpeed>) -> Origin {
             origin.client_bytes_per_second = best.bytes_per_second;
         }
         origin.large = speed.large.as_ref().and_then(|large| {
-            let bytes_per_second = match config.origin_parallelism {
-                Some(most) => at(&large.read, u32::try_from(most.max(1)).unwrap_or(u32::MAX)),
+            let bytes_per_second = match parallelism {
+                Some(most) => at(&large.read, most),
                 None => large.best()?.bytes_per_second,
             };
             Some(Large { bytes: large.bytes, bytes_per_second })
         });
     }
-    if let Some(parallelism) = config.origin_parallelism {
-        let parallelism = u32::try_from(parallelism.max(1)).unwrap_or(u32::MAX);
+    if let Some(parallelism) = parallelism {
         origin.in_flight = origin.in_flight.min(parallelism);
         if let Some(speed) = speed {
             origin.client_bytes_per_second = at(&speed.read, origin.in_flight);

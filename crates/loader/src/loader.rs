@@ -230,6 +230,7 @@ impl Iterator for Batches<'_> {
         }
     }
 }
+
 /// What counts in the look-ahead of one epoch on this rank, in bytes.
 ///
 /// Further ahead lie samples that are within reach already. Read for the later epoch too before the earlier one has used them, they

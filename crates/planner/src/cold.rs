@@ -16,7 +16,7 @@
 //!
 //! By blocks, nearly all is read before a small part of the epoch has been delivered (the first batch alone touches as many
 //! blocks as it has samples), so that reading and computing do not overlap: that is the price, and why computing is added.
-//! A block is as large as makes its latency a tenth of its time, at most [`MOST`]. Where reads of a block's length were
+//! A block is as large as makes its latency a tenth of its time, at most [`MOST_BLOCK`]. Where reads of a block's length were
 //! measured ([`Origin::large`](crate::Origin)), a block is so long, and `bytes / what they got + computing` is its price: the formula
 //! knows what waiting costs, and not what a request costs a store (or this machine) that is busy with requests. Where nobody has
 //! measured the origin its assumed figures have to promise a gain of [`UNMEASURED`] times.
@@ -28,7 +28,7 @@ use crate::cluster::Cluster;
 use crate::curve::transfer_ns;
 
 /// The largest block, in bytes.
-const MOST: u64 = 8 << 20;
+pub const MOST_BLOCK: u64 = 8 << 20;
 
 /// Smaller blocks are not worth their bookkeeping.
 const LEAST: u64 = 256 << 10;
@@ -46,7 +46,7 @@ pub fn block_bytes(run: &Run, sizes: &Sizes, cluster: &Cluster, measured: bool) 
     let origin = &cluster.origin;
     let latency = u128::from(origin.latency_ns) * u128::from(origin.bytes_per_second) / 1_000_000_000;
     let modelled = u64::try_from(latency.saturating_mul(9)).unwrap_or(u64::MAX);
-    let block = origin.large.map_or(modelled, |large| large.bytes).clamp(LEAST, MOST);
+    let block = origin.large.map_or(modelled, |large| large.bytes).clamp(LEAST, MOST_BLOCK);
     let (bytes, samples) = (sizes.total(), sizes.len());
     let least = transfer_ns(bytes.into(), origin.client_bytes_per_second);
     let requests = |count: u64, length: u64| {

@@ -55,7 +55,7 @@ mod slower;
 
 pub use cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, MAX_STORES, Network, Ranks, Store, Trainer};
 pub use cluster_plan::{ClusterPlan, Ownership, StorePlan, plan_cluster, plan_cluster_and_copies};
-pub use cold::block_bytes;
+pub use cold::{MOST_BLOCK, block_bytes};
 pub use copies::SecondCopy;
 pub use cost::Copy;
 pub use curve::Curve;

@@ -211,7 +211,7 @@ impl Loader {
         loop {
             // Before a batch is taken: what fails here must not lose one.
             logs::drain(py)?;
-            self.watch.before(py, || self.engine().ok()?.report(py))?;
+            self.watch(py)?;
             match self.take(py, NAP)? {
                 Some(None) => {
                     self.watch.end(py)?;
@@ -229,7 +229,7 @@ impl Loader {
     /// The next batch if it is there; None if it has to be waited for, or the run is over.
     fn try_next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         logs::drain(py)?;
-        self.watch.before(py, || self.engine().ok()?.report(py))?;
+        self.watch(py)?;
         Ok(self.take(py, Duration::ZERO)?.flatten())
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foreread_dataset::{Catalog, Format, Progress as Listed};
+use foreread_planner::MOST_BLOCK;
 use foreread_tier::{Buffers, Context, OriginTier, ReadRequest, RecycledBuffers, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
@@ -21,9 +22,8 @@ use crate::target::Named;
 /// The most reads of the origin under way at once, where the user says nothing.
 const MOST: u32 = 1024;
 
-/// The length of large reads, in bytes, and the most of them under way at once: what a run's first epoch has, where it reads
-/// shards in blocks.
-const LARGE: u64 = 8 << 20;
+/// The most large reads under way at once: what a run's first epoch has, where it reads shards in blocks. They are as long as the
+/// largest of these.
 const MOST_LARGE: u32 = 8;
 
 /// How long memory is measured.
@@ -196,8 +196,8 @@ impl Requests {
     fn next_large(&mut self) -> Option<ReadRequest> {
         let request = self.next()?;
         let Span::Range(span) = &request.span else { return Some(request) };
-        let begin = span.start / LARGE * LARGE;
-        let end = begin.saturating_add(LARGE).min(request.object.size).max(span.end);
+        let begin = span.start / MOST_BLOCK * MOST_BLOCK;
+        let end = begin.saturating_add(MOST_BLOCK).min(request.object.size).max(span.end);
         Some(ReadRequest { span: Span::Range(begin..end), ..request })
     }
 }
@@ -231,7 +231,7 @@ async fn of_origin(
         let most = most.min(MOST_LARGE);
         let read = probe::curve(tier, most, half, next, |point| told(Stage::Large, point)).await?;
         // In too little time not one of them came, which says nothing.
-        large = (!read.is_empty()).then_some(LargeReads { bytes: LARGE, read });
+        large = (!read.is_empty()).then_some(LargeReads { bytes: MOST_BLOCK, read });
     }
     let alone = read.first().map_or(best, |point| point.bytes_per_second).max(1);
     // One read alone takes its latency and its bytes' time; how fast bytes flow is what many together show at best.

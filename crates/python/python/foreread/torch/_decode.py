@@ -63,12 +63,13 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
             f"{samples.path(number)} lies in no class's directory, and ImageFolder would leave it out; so that the order is "
             "ImageFolder's, move it away or make a catalog without it (foreread.index(..., exclude=...)), or say decode= as a function"
         )
-    if (directory := _listed(target)) is not None and (empty := _empty_class(directory, samples.catalog.labels)) is not None:
+    directory = _listed(target)
+    if directory is not None and (empty := _empty_class(directory, samples.catalog.labels)) is not None:
         raise ConfigError(
             f"{empty} has no images, and ImageFolder would not number the classes without it; so that classes have ImageFolder's "
             "numbers, remove the directory or put its images there, or wrap() a DataLoader over ImageFolder"
         )
-    if (directory := _listed(target)) is not None and (path := hidden_file(directory, IMAGES)) is not None:
+    if directory is not None and (path := hidden_file(directory, IMAGES)) is not None:
         raise ConfigError(
             f"{path} is hidden, which makes it no sample here, and ImageFolder would take it; so that samples and classes are "
             "ImageFolder's, rename or remove what is hidden, or wrap() a DataLoader over ImageFolder"

@@ -335,8 +335,9 @@ def wrap(
     catalog, numbers, times = catalog_of(root, where, every)
     if catalog is None:
         raise ConfigError(f"none of the dataset's {len(every)} files lies in {where}; say root=")
-    files = _Files(_of_its_own(array("q", numbers), catalog, where), array("Q", map(_mark, every)), array("q", times))
-    missing = [path for path, number in zip(every, array("q", numbers)) if number < 0]
+    found = array("q", numbers)
+    files = _Files(_of_its_own(found, catalog, where), array("Q", map(_mark, every)), array("q", times))
+    missing = [path for path, number in zip(every, found) if number < 0]
     if missing:
         _log.warning(
             "%d of the dataset's %d files do not lie in %s, are not there or have names that are no UTF-8: "
@@ -369,6 +370,8 @@ def _dataset_of(loader: Any) -> Any:
 def _of_its_own(numbers: array[int], catalog: Catalog, where: str) -> array[int]:
     """The files' numbers without those of large files that several samples share: each of these reads a part of it, and is
     served the whole."""
+    if len(catalog) + numbers.count(-1) == len(numbers):
+        return numbers  # each has one sample
     uses = Counter(numbers)
     shared = {number for number, count in uses.items() if count > 1 and number >= 0 and catalog.size(number) > _SHARED}
     if not shared:

@@ -235,7 +235,7 @@ impl Loader {
 
     /// Brings the bar up to date: the batch that was taken last is done. Asking for another does that by itself.
     fn watch(&self, py: Python<'_>) -> PyResult<()> {
-        self.watch.before(py, || self.engine().ok()?.report(py))
+        self.watch.before(py, None, || self.engine().ok()?.report(py))
     }
 
     /// Goes on where a state says, as text that state() gave or a run like this one did. What has been read ahead is

@@ -80,7 +80,7 @@ impl Source {
             known(self.samples_known(), id)?;
         }
         let samples = self.samples_here()?;
-        self.watch.before(py, || Some(samples.report()))?;
+        self.watch.before(py, None, || Some(samples.report()))?;
         let mut asked = py.detach(|| samples.ask(ids));
         let mut here: Vec<Option<Sample>> = ids.iter().map(|_| None).collect();
         while asked.remaining() > 0 {
@@ -194,11 +194,19 @@ impl Source {
         self.watch.stats(py, report)
     }
 
-    /// Looks whether most of the last seconds were waited for samples, and says so in the log. Asking in this process does that
-    /// by itself; where workers ask, nobody else would.
-    fn watch(&self, py: Python<'_>) -> PyResult<()> {
+    /// Looks whether much of the last seconds was waited for samples, and says so in the log. Asking in this process does that
+    /// by itself; where workers ask, nobody else would. `waited` is how long the trainer has waited so far, in seconds, where it
+    /// does not ask itself.
+    #[pyo3(signature = (waited = None))]
+    fn watch(&self, py: Python<'_>, waited: Option<f64>) -> PyResult<()> {
         let samples = self.samples_here()?;
-        self.watch.before(py, || Some(samples.report()))
+        self.watch.before(py, waited, || Some(samples.report()))
+    }
+
+    /// Says that an epoch is over: the time until samples are asked for again does not count.
+    fn pause(&self) -> PyResult<()> {
+        self.samples_here()?.pause();
+        Ok(())
     }
 
     /// Ends reading, and waits until the disk tier has written what it was given. Closing twice is no error.

@@ -34,6 +34,8 @@ struct State {
     /// Likewise, when it was last looked for starvation, and when that was.
     looked: Option<Report>,
     at: Instant,
+    /// How long the trainer had waited by then, in seconds, where it said so.
+    waited: f64,
     said: Option<Instant>,
     /// The batch that the trainer has: epoch, phase, samples.
     taken: Option<(u64, String, usize)>,
@@ -41,7 +43,8 @@ struct State {
 
 impl Watch {
     pub(crate) fn new(progress: Option<Py<PyAny>>) -> Self {
-        let state = State { stats: None, looked: None, at: Instant::now(), said: None, taken: None };
+        let state =
+            State { stats: None, looked: None, at: Instant::now(), waited: 0.0, said: None, taken: None };
         Self { state: Mutex::new(state), progress }
     }
 
@@ -66,8 +69,14 @@ impl Watch {
         }
     }
 
-    /// Before a batch is asked for: the one before is done.
-    pub(crate) fn before(&self, py: Python<'_>, report: impl FnOnce() -> Option<Report>) -> PyResult<()> {
+    /// Before a batch is asked for: the one before is done. `waited` is how long the trainer has waited so far, in seconds, where
+    /// that is not how long samples were waited for.
+    pub(crate) fn before(
+        &self,
+        py: Python<'_>,
+        waited: Option<f64>,
+        report: impl FnOnce() -> Option<Report>,
+    ) -> PyResult<()> {
         if let Some(progress) = &self.progress {
             let taken = self.lock().taken.take();
             if let Some((epoch, phase, samples)) = taken {
@@ -78,7 +87,7 @@ impl Watch {
             let state = self.lock();
             state.at.elapsed() >= EVERY
         };
-        if due { self.look(py, report()) } else { Ok(()) }
+        if due { self.look(py, waited, report()) } else { Ok(()) }
     }
 
     /// The run is over.
@@ -89,13 +98,16 @@ impl Watch {
         }
     }
 
-    fn look(&self, py: Python<'_>, report: Option<Report>) -> PyResult<()> {
+    fn look(&self, py: Python<'_>, waited: Option<f64>, report: Option<Report>) -> PyResult<()> {
         let Some(report) = report.map(brief) else { return Ok(()) };
-        let (before, hushed) = {
+        let (before, share, hushed) = {
             let mut state = self.lock();
+            let seconds = state.at.elapsed().as_secs_f64();
             state.at = Instant::now();
+            let share =
+                waited.map(|waited| (waited - std::mem::replace(&mut state.waited, waited)) / seconds);
             let hushed = state.said.is_some_and(|said| said.elapsed() < SAID);
-            (state.looked.replace(report.clone()), hushed)
+            (state.looked.replace(report.clone()), share, hushed)
         };
         if hushed {
             return Ok(());
@@ -103,7 +115,7 @@ impl Watch {
         let before = before.map(|before| json::python(py, &before)).transpose()?;
         let stats = py.import("foreread._stats")?;
         let said: bool =
-            stats.call_method1("starved", (json::python(py, &report)?, before, STARVED))?.extract()?;
+            stats.call_method1("starved", (json::python(py, &report)?, before, STARVED, share))?.extract()?;
         if said {
             self.lock().said = Some(Instant::now());
         }

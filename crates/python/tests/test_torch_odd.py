@@ -4,12 +4,18 @@ nothing is left, settings that mean nothing. It is right, or it is said."""
 from __future__ import annotations
 
 import io
+import mmap
+import os
 import shutil
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -17,6 +23,7 @@ torch = pytest.importorskip("torch")
 import foreread
 from torch_images import SAMPLES, Image, assert_same, batches, folder, generators, images, to_tensor, torchvision  # noqa: F401
 from foreread.torch import DataLoader, Dataset, wrap
+from foreread.torch._files import _Sample
 from torch.utils.data import DataLoader as Plain
 from torch.utils.data import Dataset as AnyDataset
 
@@ -92,7 +99,68 @@ def test_a_corrupt_image_of_a_dataset_is_named(own: Path, workers: int) -> None:
     assert "sample 5 (class0/" in told, told
 
 
+def test_a_sample_that_cannot_be_read_and_is_replaced_is_counted(own: Path) -> None:
+    with DataLoader(own, 4, shuffle=False, transform=to_tensor, memory=0, look_ahead="1KiB", on_error="substitute") as loader:
+        sorted(own.rglob("*.png"))[-1].unlink()
+        assert len(batches(loader)) == len(loader)
+        assert loader.stats().skipped == 1
+
+
 # ---- what wrap() serves ----
+
+
+def test_who_reads_a_served_file_by_its_descriptor_gets_what_was_read_ahead() -> None:
+    array = np.arange(100_000, dtype=np.int64)
+    file = io.BytesIO()
+    np.save(file, array)
+    held = file.getvalue()
+    # There is no such file: nothing can be read of it once more.
+    gone = _Sample(held, "/nowhere/sample.npy")
+    assert (np.load(gone.buffered()) == array).all()
+    with _Sample(held, "/nowhere/sample.npy").buffered() as opened:
+        head = opened.read(10)
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        assert os.fstat(opened.fileno()).st_size == len(held) == len(mapped)
+        assert head + opened.read() == held == mapped[:]
+
+
+def test_threads_that_make_their_first_samples_at_once_leave_open_as_it_is() -> None:
+    code = """if True:
+        import builtins, threading
+        from foreread.torch import _files
+
+        class Slow:  # a switch of threads between looking and installing
+            def __init__(self, lock): self.lock = lock
+            def __enter__(self): start.wait(); self.lock.acquire()
+            def __exit__(self, *exception): self.lock.release()
+
+        start = threading.Barrier(2)
+        _files._installing = Slow(_files._installing)
+        threads = [threading.Thread(target=_files._install) for _ in range(2)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert _files._open is not _files._served and builtins.open is _files._served
+        open(__import__("os").devnull).close()
+    """
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_time_between_epochs_counts_for_nothing(own: Path, workers: int) -> None:
+    samples = Reader(own, lambda path, _: Path(path).read_bytes())
+    plain = Plain(samples, 4, shuffle=True, generator=torch.Generator().manual_seed(0), num_workers=workers, collate_fn=list)
+    loader, begun, slept = wrap(plain), time.monotonic(), 0.0
+    for epoch in range(3):
+        for _ in loader:
+            if epoch == 1:
+                break  # left early
+        before = time.monotonic()
+        time.sleep(1.0)
+        slept += time.monotonic() - before
+    counted = loader.stats().report["asked"]["seconds"]
+    assert counted <= time.monotonic() - begun - slept
+    loader.close()
+
 
 
 class Reader(AnyDataset):  # type: ignore[misc, type-arg]
@@ -175,20 +243,38 @@ def test_a_large_file_of_many_samples_is_read_as_ever(tmp_path: Path, caplog: An
     assert "several samples lie in one file" in said and "video.bin" in said
 
 
+def in_c(path: str, index: int) -> int:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return len(os.read(descriptor, 1 << 20))
+    finally:
+        os.close(descriptor)
+
+
 def test_a_reader_that_nobody_sees_is_noticed(images: Path, caplog: Any) -> None:
-    import os
-
-    def in_c(path: str, index: int) -> int:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            return len(os.read(descriptor, 1 << 20))
-        finally:
-            os.close(descriptor)
-
     with wrap(Plain(Reader(images, in_c), 8)) as ours:
         list(ours)
     (said,) = [record.message for record in caplog.records]
     assert said.startswith("64 samples were made and none of their files was opened by Python's open")
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_workers_of_later_epochs_do_not_say_it_again(images: Path, tmp_path: Path, how: str) -> None:
+    code = f"""if True:
+        import sys
+        sys.path[:0] = {sys.path!r}
+        from pathlib import Path
+        from foreread.torch import wrap
+        from test_torch_odd import Plain, Reader, in_c
+        if __name__ == "__main__":
+            with wrap(Plain(Reader(Path({str(images)!r}), in_c), 8, num_workers=1, multiprocessing_context={how!r})) as ours:
+                for _ in range(3):
+                    list(ours)
+    """
+    script = tmp_path / "epochs.py"
+    script.write_text(textwrap.dedent(code))
+    done = subprocess.run([sys.executable, str(script)], check=True, timeout=120, capture_output=True, text=True)
+    assert done.stderr.count("samples were made and none of their files was opened") == 1, done.stderr
 
 
 # ---- settings ----

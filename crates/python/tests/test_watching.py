@@ -28,7 +28,7 @@ def report(seconds: float, stalled: float, reads: dict[str, int], **changes: Any
         "origin_requests": reads.get("origin", 0),
         "origin_bytes": 100 * reads.get("origin", 0),
         "floor_origin_bytes": 5000,
-        "skipped": 0,
+        "skipped": 0, "substituted": 0,
         "retried": 0,
         "adapted": {
             "origin_parallelism": parallelism,
@@ -97,6 +97,10 @@ def test_a_starved_trainer_is_told_by_what_and_what_would_help(caplog: pytest.Lo
     said = record.getMessage()
     assert "waited 50 %" in said and "limited by origin" in said and "memory=" in said and "origin 100%" in said
     assert not _stats.starved(report(110, 1, {"origin": 100}), before, 0.2)
+    # Workers wait, and the trainer does not; and the other way round it is told how long it has.
+    assert not _stats.starved(starving, before, 0.2, 0.06)
+    caplog.clear()
+    assert _stats.starved(starving, before, 0.2, 0.34) and "has waited 34 %" in caplog.text
     assert len(caplog.records) == 1
 
 

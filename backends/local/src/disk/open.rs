@@ -114,8 +114,8 @@ fn taken(owner: &lock::Owner, path: &Path, here: u32) -> String {
     let path = path.display();
     if owner.pid == Some(here) {
         return format!(
-            "its space is owned by another loader of {owner}, which is this one; give each loader a directory of its own, as \
-             in {path}/val=20GB"
+            "its space is owned by another loader of {owner}, which is this one; give each loader a directory of its own, such as \
+             val=20GB below the one that is named"
         );
     }
     format!(
@@ -230,7 +230,10 @@ mod tests {
             ours.starts_with("its space is owned by another loader of process 7, which is this one; "),
             "{ours}"
         );
-        assert!(ours.ends_with("a directory of its own, as in /scratch/val=20GB"), "{ours}");
+        assert!(
+            ours.ends_with("a directory of its own, such as val=20GB below the one that is named"),
+            "{ours}"
+        );
         let theirs = said(Some(8));
         assert!(theirs.starts_with("its space is owned by process 8; wait for it to end"), "{theirs}");
         assert!(theirs.contains("one for each rank, as in /scratch/$LOCAL_RANK"), "{theirs}");

@@ -228,7 +228,10 @@ async fn private(paths: Vec<PathBuf>) -> Result<PrivateDirectory, MeetError> {
 
 fn cannot(address: &Address, error: io::Error) -> MeetError {
     let remedy = match error.kind() {
-        io::ErrorKind::AddrInUse => "; another program has it: choose another by FOREREAD_MEET",
+        io::ErrorKind::AddrInUse => {
+            "; another program has it (choose another by FOREREAD_MEET), or this job's other loaders, nine at a time, have it and \
+             the ports behind it (close some)"
+        }
         _ => "",
     };
     MeetError::caused(MeetErrorKind::Network, format!("cannot listen at {address}: {error}{remedy}"), error)

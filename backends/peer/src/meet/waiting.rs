@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_secs(10);
 
 /// What helps where ranks do not come because they do not mean to.
 pub(super) const NOT_ALL: &str = "a loader that only some ranks make takes rank=0 and world_size=1 there, or together=False \
-                                  (the command: --peers off)";
+                                  (the command: --peers off); one that has to be closed before this one may not be closed yet";
 
 /// Looks twice before somebody counts as gone for good: when a process goes on that stood still, all its clocks ring, and
 /// those whom it has not heard are about to say something.

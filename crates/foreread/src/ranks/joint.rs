@@ -29,6 +29,9 @@ const LOST: Duration = Duration::from_secs(3);
 /// Who has not been asked for anything for so long is not needed any more: at least, and at most.
 const QUIET: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
 
+/// How long a rank that is done waits for others without a word about it: who has closed where others have not should know.
+const UNTOLD: Duration = Duration::from_secs(10);
+
 /// How often is looked whether anything was asked.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -105,7 +108,8 @@ impl Joint {
     ) -> impl Future<Output = Option<Merged>> + Send + 'static + use<> {
         let group = Arc::clone(&self.group);
         let silence = self.steps.lock().unwrap_or_else(PoisonError::into_inner).quiet();
-        async move {
+        let others = Arc::clone(&self.group);
+        let ended = async move {
             let until = Instant::now() + at_most;
             // Numbers and strings alone: it cannot fail.
             let report = serde_json::to_vec(&own).unwrap_or_default();
@@ -140,7 +144,30 @@ impl Joint {
                 Left::Unheard => tracing::warn!("ends without a word of rank 0"),
             }
             all
-        }
+        };
+        telling(ended, UNTOLD, async move {
+            let reports = others.reports(Duration::ZERO).await;
+            let ranks: Vec<usize> = (0..reports.len()).filter(|&rank| reports[rank].is_none()).collect();
+            let whom = if ranks.is_empty() { "the others".to_owned() } else { format!("ranks {ranks:?}") };
+            tracing::warn!(
+                "this rank's loader has ended, and answers {whom} until theirs have, for {} s at most: every rank ends each \
+                 of its loaders, all in the same order, and before they wait for each other elsewhere",
+                at_most.as_secs()
+            );
+        })
+    }
+}
+
+/// `work`, and beside it what is said if that takes longer than `untold`.
+async fn telling<T>(work: impl Future<Output = T>, untold: Duration, say: impl Future<Output = ()>) -> T {
+    let said = async {
+        tokio::time::sleep(untold).await;
+        say.await;
+        std::future::pending().await
+    };
+    tokio::select! {
+        done = work => done,
+        never = said => never,
     }
 }
 
@@ -177,7 +204,19 @@ fn merged(reports: &[Option<Bytes>]) -> Merged {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_long_for_the_others_says_so_once() {
+        for (seconds, times) in [(9, 0), (11, 1), (600, 1)] {
+            let said = AtomicU32::new(0);
+            let work = tokio::time::sleep(Duration::from_secs(seconds));
+            telling(work, UNTOLD, async { _ = said.fetch_add(1, Ordering::Relaxed) }).await;
+            assert_eq!(said.into_inner(), times, "{seconds} s");
+        }
+    }
 
     #[test]
     fn silence_lasts_two_of_the_longest_steps_within_bounds() {

@@ -197,7 +197,7 @@ impl Source {
     /// # Errors
     /// Ids that the dataset does not have; settings that cannot be planned.
     pub fn announce(&self, mut orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
-        self.inner.waits.pause();
+        self.pause();
         orders.retain(|order| !order.is_empty());
         if orders.iter().any(|order| order.len() != orders[0].len()) {
             orders = vec![orders.concat()];
@@ -216,6 +216,12 @@ impl Source {
         self.inner.lock().start(Some((run, LocalPlan::Alone(Arc::new(planned)), runtime)));
         self.inner.arrived.notify_all();
         Ok(())
+    }
+
+    /// Says that an epoch is over: the time until samples are asked for again counts neither as time nor as waited for.
+    /// [`announce`](Self::announce) says so too. Where somebody still waits, it holds from when nobody does.
+    pub fn pause(&self) {
+        self.inner.waits.pause();
     }
 
     /// Asks for samples: what is announced when it is due, the rest by reads of their own that begin at once.

@@ -21,6 +21,8 @@ struct Spans {
     last: Option<Instant>,
     /// The time before that pause.
     before: Duration,
+    /// There is to be one when nobody waits any longer: workers go on for a while behind an epoch that was left early.
+    pausing: bool,
 }
 
 /// Somebody waits, until this is dropped.
@@ -69,11 +71,15 @@ impl Spans {
             && let Some(since) = self.since.take()
         {
             self.waited += now.saturating_duration_since(since);
+            if self.pausing {
+                self.pause();
+            }
         }
     }
 
     fn pause(&mut self) {
-        if self.waiting == 0
+        self.pausing = self.waiting > 0;
+        if !self.pausing
             && let (Some(first), Some(last)) = (self.first.take(), self.last.take())
         {
             self.before += last.saturating_duration_since(first);
@@ -123,6 +129,10 @@ mod tests {
         spans.pause();
         spans.end(at(103));
         assert_eq!(read(&spans, 200), (13, 10));
+        // And when nobody waits any longer, it is the pause that was asked for.
+        spans.begin(at(300));
+        spans.end(at(301));
+        assert_eq!(read(&spans, 400), (14, 11));
     }
 
     #[test]

@@ -227,8 +227,11 @@ class Source:
         """Lets processes of this one's user on this machine ask for samples (ShareClient), and says where."""
     def shared(self) -> dict[str, Any] | None:
         """How sharing goes: how many clients there are, and how much memory they hold; None before share()."""
-    def watch(self) -> None:
-        """Looks whether most of the last seconds were waited for samples, and says so in the log."""
+    def watch(self, waited: float | None = None) -> None:
+        """Looks whether much of the last seconds was waited for samples, and says so in the log. `waited`: the seconds that the
+        trainer has waited so far, where others ask for it and may wait when it does not."""
+    def pause(self) -> None:
+        """Says that an epoch is over: the time until samples are asked for again does not count in ``stats()``."""
     def close(self) -> None:
         """Ends reading, and waits until the disk tier has written what it was given."""
     @property

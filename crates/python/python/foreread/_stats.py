@@ -149,7 +149,7 @@ def build(report: dict[str, Any], before: dict[str, Any] | None, text: str | Non
         origin_bytes=report["origin_bytes"],
         floor_bytes=report["floor_origin_bytes"],
         look_ahead_bytes=report["adapted"]["look_ahead"]["now_bytes"],
-        skipped=report["skipped"],
+        skipped=report["skipped"] + report["substituted"],
         retried=report["retried"],
         _text=json.dumps(report) if text is None else text,
     )
@@ -166,15 +166,17 @@ _REMEDY = {
 }
 
 
-def starved(report: dict[str, Any], before: dict[str, Any] | None, threshold: float) -> bool:
-    """Says by what the trainer was starved since `before`, if it was for more than this part of the time."""
+def starved(report: dict[str, Any], before: dict[str, Any] | None, threshold: float, waited: float | None = None) -> bool:
+    """Says by what the trainer was starved since `before`, if it was for more than this part of the time: `waited`, where others ask
+    for it and may wait while it does not."""
     stats = build(report, before)
-    if stats.stall_share <= threshold or stats.limiting == "trainer":
+    share = stats.stall_share if waited is None else waited
+    if share <= threshold or stats.limiting == "trainer":
         return False
     served = ", ".join(f"{tier} {share:.0%}" for tier, share in stats.hits.items() if share > 0)
     _log.warning(
         "the trainer has waited %.0f %% of the last seconds for data (%.0f samples/s; %s), limited by %s: %s",
-        100 * stats.stall_share,
+        100 * share,
         stats.samples_per_second,
         served or "nothing came",
         stats.limiting,

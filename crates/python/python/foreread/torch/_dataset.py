@@ -87,10 +87,16 @@ class Engine:
             here.last = here.source.stats()
             here.source.close()
 
-    def watch(self) -> None:
-        """Says in the log if samples are waited for, where workers ask for them; only in the process that made it."""
+    def watch(self, waited: float | None = None) -> None:
+        """Says in the log if samples are waited for, where workers ask for them; only in the process that made it. `waited` is how
+        long the trainer has waited so far, in seconds, where that is not when samples are waited for."""
         if self.is_here and not self.closed:
-            self._held().source.watch()
+            self._held().source.watch(waited)
+
+    def pause(self) -> None:
+        """An epoch is over: the time until samples are asked for again is nobody's; only in the process that made it."""
+        if self.is_here and not self.closed:
+            self._held().source.pause()
 
     def path(self, number: int) -> str:
         """A sample's path below the dataset's URL."""

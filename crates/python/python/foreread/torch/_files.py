@@ -3,7 +3,8 @@
 A dataset reads its sample by opening a file: itself, by pathlib, or through Pillow, NumPy and whatever else is written in
 Python. While it makes one sample, ``open`` gives it that sample's bytes instead of the file, in the same kind of object; everything
 else it opens is opened as ever. So any dataset can be served without a change to it. The price: readers that open files in C (OpenCV's
-imread, torchvision.io) read them themselves, and what was read ahead for them is of no use.
+imread, torchvision.io) read them themselves, and what was read ahead for them is of no use. Whoever has the file opened by Python and reads
+it by its descriptor (NumPy's fromfile, mmap) gets a descriptor of the same bytes in memory: a copy more, and no second read.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class Serving:
 
 
 class _Sample(io.RawIOBase):
-    """A sample as the file that it is. Whoever asks for its descriptor, to read or map it in C, gets the real file's, and from
-    then on it is that file."""
+    """A sample as the file that it is. Whoever asks for its descriptor, to read or map it in C, gets that of a file in memory with the
+    same bytes, and from then on it is that file."""
 
     mode = "rb"
 
@@ -144,7 +145,7 @@ class _Sample(io.RawIOBase):
 
     def _file(self) -> io.FileIO:
         if self._real is None:
-            self._real = io.FileIO(self.name, "rb")
+            self._real = _in_memory(self._data) or io.FileIO(self.name, "rb")
             self._real.seek(self._at)
         return self._real
 
@@ -155,6 +156,22 @@ class _Sample(io.RawIOBase):
         super().close()
 
 
+def _in_memory(data: memoryview) -> io.FileIO | None:
+    """A file of these bytes that lies nowhere; None where the system has no such files, or no room."""
+    try:
+        file = io.FileIO(os.memfd_create("foreread-sample"), "r+")
+    except (AttributeError, OSError):
+        return None
+    try:
+        written = 0
+        while written < len(data):
+            written += file.write(data[written:])
+    except OSError:
+        file.close()
+        return None
+    return file
+
+
 def _served(file: Any, mode: str = "r", buffering: int = -1, *args: Any, **settings: Any) -> Any:
     now: Serving | None = getattr(_serving, "now", None)
     if now is not None and mode == "rb" and (found := now.opens(file)) is not None:
@@ -163,12 +180,18 @@ def _served(file: Any, mode: str = "r", buffering: int = -1, *args: Any, **setti
 
 
 _installed = False
+#: Two threads that make their first samples at once would each take the other's `open` for Python's.
+_installing = threading.Lock()
 
 
 def _install() -> None:
     """Once in a process, and for good: while no sample is being made, it is ``open``. pathlib takes io's."""
     global _installed, _open
-    _installed, _open = True, builtins.open
-    # Who pickles `open` gets that of the process that unpickles it.
-    _served.__module__, _served.__name__, _served.__qualname__ = "io", "open", "open"
-    builtins.open = io.open = _served
+    with _installing:
+        if _installed:
+            return
+        _open = builtins.open
+        # Who pickles `open` gets that of the process that unpickles it.
+        _served.__module__, _served.__name__, _served.__qualname__ = "io", "open", "open"
+        builtins.open = io.open = _served
+        _installed = True

@@ -69,8 +69,9 @@ class DataLoader:
         memory, disk, look_ahead, origin_limit, origin_parallelism, rank, world_size, together: as ``foreread.Loader``.
         epochs: how many there will be, if you know: nothing is then read ahead for one more.
         on_error: what a sample that cannot be read or decoded does: ``"fail"``, ``"skip"`` or ``"substitute"`` (by one that was good,
-            of its batch or of one before). A batch of which nothing is left is left out, so that ranks that skip may come to different
-            numbers of batches: where they wait for each other in each step, substitute.
+            of its batch or, where none of that can be decoded, of one before; a batch of which none can even be read fails). Where
+            bad ones are skipped, a batch of which nothing is left is left out, so that ranks may come to different numbers of
+            batches: where they wait for each other in each step, substitute.
 
     A transform that raises ends the iteration with its own exception, which says in a note which sample of which epoch it was.
     """

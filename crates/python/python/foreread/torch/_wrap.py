@@ -17,6 +17,7 @@ import hashlib
 import logging
 import operator
 import os
+import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -118,6 +119,10 @@ class _Served(torch.utils.data.Dataset[Any]):
                 unopened,
             )
 
+    def settle(self) -> None:
+        """Workers that are started from now on have nothing to say about that: those of the first epoch have."""
+        self._unopened = None
+
     def _opened(self, indices: Sequence[Any]) -> dict[str, Callable[[], Any]]:
         """The files of samples, as far as they are those that were looked up: a dataset may have changed its mind since."""
         opened: dict[str, Callable[[], Any]] = {}
@@ -153,7 +158,10 @@ class _Served(torch.utils.data.Dataset[Any]):
         self._dataset.__class__ = other
 
     def __reduce__(self) -> Any:
-        return type(self), (self._dataset, self._engine, self._files, self._paths)
+        return type(self), (self._dataset, self._engine, self._files, self._paths), {"_unopened": self._unopened}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._unopened = state["_unopened"]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_dataset" not in vars(self):
@@ -211,7 +219,7 @@ class _Part(NamedTuple):
 class Wrapped:
     """A DataLoader whose files are read ahead; made by ``wrap``. Everything that it lacks, it takes from the loader."""
 
-    _OWN = frozenset({"_loader", "_parts", "_dataset", "_foresight", "_announced", "_used", "_epochs", "_unknown"})
+    _OWN = frozenset({"_loader", "_parts", "_dataset", "_foresight", "_announced", "_used", "_epochs", "_unknown", "_waited"})
 
     def __init__(self, loader: Any, parts: Sequence[_Part], dataset: Any) -> None:
         self._loader = loader
@@ -224,6 +232,8 @@ class Wrapped:
         self._used = True
         self._epochs = 0
         self._unknown = False
+        #: How long batches were waited for, in seconds.
+        self._waited = 0.0
 
     def __iter__(self) -> Epoch:
         self._look_ahead()
@@ -234,10 +244,19 @@ class Wrapped:
         """An epoch that is left early is one that nobody reads on ahead from."""
         announced, self._announced = self._announced, False
         self._used = True
-        for batch in batches:
+        # What workers wait for may well be there when the trainer asks: only it knows for how long it waits.
+        waits = self._loader.num_workers > 0
+        asked = time.monotonic()
+        try:
+            for batch in batches:
+                self._waited += time.monotonic() - asked
+                for part in self._parts:
+                    part.engine.watch(self._waited if waits else None)
+                yield batch
+                asked = time.monotonic()
+        finally:
             for part in self._parts:
-                part.engine.watch()
-            yield batch
+                part.engine.pause()
         self._announced = announced
 
     def __len__(self) -> int:
@@ -269,6 +288,10 @@ class Wrapped:
         """Announces what the epoch that begins now will ask for, unless that was announced before."""
         begun, again = self._epochs > 0, not self._used
         self._epochs, self._used = self._epochs + 1, False
+        served = self._loader.dataset
+        # Not isinstance(): to whoever looks it is the user's dataset.
+        if begun and self._loader.num_workers > 0 and issubclass(type(served), _Served):
+            served.settle()
         if self._unknown or not all(part.engine.is_here and not part.engine.closed for part in self._parts):
             return
         try:

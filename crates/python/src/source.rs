@@ -203,10 +203,12 @@ impl Source {
         self.watch.before(py, waited, || Some(samples.report()))
     }
 
-    /// Says that an epoch is over: the time until samples are asked for again does not count.
-    fn pause(&self) -> PyResult<()> {
-        self.samples_here()?.pause();
-        Ok(())
+    /// Says that an epoch is over: the time until samples are asked for again does not count. Of a closed source that is true
+    /// already: an iterator that the program's end drops says it when all is closed.
+    fn pause(&self) {
+        if let Ok(samples) = self.samples_here() {
+            samples.pause();
+        }
     }
 
     /// Ends reading, and waits until the disk tier has written what it was given. Closing twice is no error.

@@ -145,6 +145,20 @@ def test_threads_that_make_their_first_samples_at_once_leave_open_as_it_is() -> 
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_an_iterator_that_the_programs_end_drops_says_nothing(images: Path) -> None:
+    code = f"""if True:
+        import sys
+        sys.path[:0] = {sys.path!r}
+        from pathlib import Path
+        from foreread.torch import wrap
+        from test_torch_odd import Plain, Reader, in_c
+        left = iter(wrap(Plain(Reader(Path({str(images)!r}), lambda path, _: len(open(path, "rb").read())), 8)))
+        next(left)
+    """
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_time_between_epochs_counts_for_nothing(own: Path, workers: int) -> None:
     samples = Reader(own, lambda path, _: Path(path).read_bytes())

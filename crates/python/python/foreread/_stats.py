@@ -170,13 +170,13 @@ def starved(report: dict[str, Any], before: dict[str, Any] | None, threshold: fl
     """Says by what the trainer was starved since `before`, if it was for more than this part of the time: `waited`, where others ask
     for it and may wait while it does not."""
     stats = build(report, before)
-    share = stats.stall_share if waited is None else waited
-    if share <= threshold or stats.limiting == "trainer":
+    waited = stats.stall_share if waited is None else waited
+    if waited <= threshold or stats.limiting == "trainer":
         return False
     served = ", ".join(f"{tier} {share:.0%}" for tier, share in stats.hits.items() if share > 0)
     _log.warning(
         "the trainer has waited %.0f %% of the last seconds for data (%.0f samples/s; %s), limited by %s: %s",
-        100 * share,
+        100 * waited,
         stats.samples_per_second,
         served or "nothing came",
         stats.limiting,

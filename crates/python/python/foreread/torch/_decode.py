@@ -61,7 +61,8 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     if samples.catalog.labels and (number := _without_class(samples)) is not None:
         raise ConfigError(
             f"{samples.path(number)} lies in no class's directory, and ImageFolder would leave it out; so that the order is "
-            "ImageFolder's, move it away or make a catalog without it (foreread.index(..., exclude=...)), or say decode= as a function, whose label is then None"
+            "ImageFolder's, move it away or make a catalog without it (foreread.index(..., exclude=...)), or say decode= as a function, "
+            "whose label is then None"
         )
     directory = _listed(target)
     if directory is not None and (empty := _empty_class(directory, samples.catalog.labels)) is not None:

@@ -145,18 +145,30 @@ def test_threads_that_make_their_first_samples_at_once_leave_open_as_it_is() -> 
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_an_iterator_that_the_programs_end_drops_says_nothing(images: Path) -> None:
-    code = f"""if True:
-        import sys
-        sys.path[:0] = {sys.path!r}
-        from pathlib import Path
-        from foreread.torch import wrap
-        from test_torch_odd import Plain, Reader, in_c
-        left = iter(wrap(Plain(Reader(Path({str(images)!r}), lambda path, _: len(open(path, "rb").read())), 8)))
+def told_by(script: Path, images: Path, body: str) -> str:
+    """What a program of its own says on stderr, whose `images(read)` is a dataset of these images."""
+    script.write_text(
+        f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from functools import partial
+from pathlib import Path
+from foreread.torch import wrap
+from test_torch_odd import Plain, Reader, in_c
+images = partial(Reader, Path({str(images)!r}))
+if __name__ == "__main__":
+{textwrap.indent(textwrap.dedent(body), "    ")}"""
+    )
+    done = subprocess.run([sys.executable, str(script)], check=True, timeout=120, capture_output=True, text=True)
+    return done.stderr
+
+
+def test_an_iterator_that_the_programs_end_drops_says_nothing(images: Path, tmp_path: Path) -> None:
+    body = """
+        left = iter(wrap(Plain(images(lambda path, _: len(open(path, "rb").read())), 8)))
         next(left)
     """
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
-    assert done.stderr == ""
+    assert told_by(tmp_path / "left.py", images, body) == ""
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -174,7 +186,6 @@ def test_time_between_epochs_counts_for_nothing(own: Path, workers: int) -> None
     counted = loader.stats().report["asked"]["seconds"]
     assert counted <= time.monotonic() - begun - slept
     loader.close()
-
 
 
 class Reader(AnyDataset):  # type: ignore[misc, type-arg]
@@ -274,21 +285,13 @@ def test_a_reader_that_nobody_sees_is_noticed(images: Path, caplog: Any) -> None
 
 @pytest.mark.parametrize("how", ["fork", "spawn"])
 def test_workers_of_later_epochs_do_not_say_it_again(images: Path, tmp_path: Path, how: str) -> None:
-    code = f"""if True:
-        import sys
-        sys.path[:0] = {sys.path!r}
-        from pathlib import Path
-        from foreread.torch import wrap
-        from test_torch_odd import Plain, Reader, in_c
-        if __name__ == "__main__":
-            with wrap(Plain(Reader(Path({str(images)!r}), in_c), 8, num_workers=1, multiprocessing_context={how!r})) as ours:
-                for _ in range(3):
-                    list(ours)
+    body = f"""
+        with wrap(Plain(images(in_c), 8, num_workers=1, multiprocessing_context={how!r})) as ours:
+            for _ in range(3):
+                list(ours)
     """
-    script = tmp_path / "epochs.py"
-    script.write_text(textwrap.dedent(code))
-    done = subprocess.run([sys.executable, str(script)], check=True, timeout=120, capture_output=True, text=True)
-    assert done.stderr.count("samples were made and none of their files was opened") == 1, done.stderr
+    said = told_by(tmp_path / "epochs.py", images, body)
+    assert said.count("samples were made and none of their files was opened") == 1, said
 
 
 # ---- settings ----

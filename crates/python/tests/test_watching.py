@@ -28,7 +28,8 @@ def report(seconds: float, stalled: float, reads: dict[str, int], **changes: Any
         "origin_requests": reads.get("origin", 0),
         "origin_bytes": 100 * reads.get("origin", 0),
         "floor_origin_bytes": 5000,
-        "skipped": 0, "substituted": 0,
+        "skipped": 0,
+        "substituted": 0,
         "retried": 0,
         "adapted": {
             "origin_parallelism": parallelism,

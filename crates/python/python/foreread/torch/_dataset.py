@@ -95,7 +95,7 @@ class Engine:
 
     def pause(self) -> None:
         """An epoch is over: the time until samples are asked for again is nobody's; only in the process that made it."""
-        if self.is_here and not self.closed:
+        if self.is_here:
             self._held().source.pause()
 
     def path(self, number: int) -> str:

@@ -5,19 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foreread_tier::{
-    Buffers, Completions, ErrorKind, Object, OriginTier, ReadRequest, Tier, TierError, TierProfile, Version,
+    Buffers, Completions, ErrorKind, Object, OriginTier, ReadRequest, Tier, TierError, TierProfile,
 };
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
 use crate::LocalConfig;
 use crate::error::{NAME, from_errno};
+use crate::place::{self, ChangeTimes, DirectoryPlace};
 use crate::pool::Pool;
-use crate::reader::{Reader, check_path, nanoseconds};
+use crate::reader::{Reader, check_path};
 
 /// Below this many bytes a read costs more for being a read than for its bytes: what a disk moves in the time of one
 /// open.
@@ -37,6 +38,7 @@ pub struct LocalOrigin {
     root: PathBuf,
     profile: TierProfile,
     config: LocalConfig,
+    lies: DirectoryPlace,
     pool: Pool<Reader>,
 }
 
@@ -66,8 +68,9 @@ impl LocalOrigin {
         let profile = TierProfile::new(config.parallelism)
             .with_preferred_block(PREFERRED_BLOCK)
             .with_kernel_cached(cached);
+        let lies = DirectoryPlace::of(directory.as_fd(), root);
         let pool = Pool::new(Reader::new(directory, buffers), config.parallelism);
-        Ok(Self { root: root.to_owned(), profile, config, pool })
+        Ok(Self { root: root.to_owned(), profile, config, lies, pool })
     }
 
     /// The directory, as it was given.
@@ -131,7 +134,10 @@ impl OriginTier for LocalOrigin {
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         let root = self.pool.reader().root().as_fd().try_clone_to_owned();
         match root {
-            Ok(root) => crate::lister::list(root, prefix, after, self.config.parallelism).boxed(),
+            Ok(root) => {
+                let times = self.lies.times;
+                crate::lister::list(root, prefix, after, self.config.parallelism, times).boxed()
+            },
             Err(error) => {
                 let error = from_errno(Errno::from_io_error(&error).unwrap_or(Errno::IO), prefix);
                 futures::stream::iter([Err(error)]).boxed()
@@ -141,7 +147,7 @@ impl OriginTier for LocalOrigin {
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
         let root = self.pool.reader().root().as_fd().try_clone_to_owned();
-        let path: Arc<str> = path.into();
+        let (path, times): (Arc<str>, _) = (path.into(), self.lies.times);
         // A dead file server may not answer for minutes; that must not hold a thread of the runtime.
         let (done, found) = oneshot::channel();
         let asked = Arc::clone(&path);
@@ -149,7 +155,7 @@ impl OriginTier for LocalOrigin {
             let root = root.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
             // Whoever asked may not wait any more.
             let _ =
-                done.send(root.map_err(|errno| from_errno(errno, &asked)).and_then(|root| stat(root, asked)));
+                done.send(root.map_err(|errno| from_errno(errno, &asked)).and_then(|root| stat(root, asked, times)));
         });
         let closed = |path: &str| {
             TierError::new(ErrorKind::Transient, NAME)
@@ -164,17 +170,19 @@ impl OriginTier for LocalOrigin {
         }
         .boxed()
     }
+
+    fn place(&self) -> &str {
+        &self.lies.place
+    }
 }
 
 /// A file below `root`.
-fn stat(root: OwnedFd, path: Arc<str>) -> Result<Object, TierError> {
+fn stat(root: OwnedFd, path: Arc<str>, times: ChangeTimes) -> Result<Object, TierError> {
     check_path(&path)?;
-    let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MTIME;
-    let stat = rustix::fs::statx(&root, &*path, AtFlags::empty(), wanted)
+    let stat = rustix::fs::statx(&root, &*path, AtFlags::empty(), place::WANTED)
         .map_err(|errno| from_errno(errno, &path))?;
     if FileType::from_raw_mode(u32::from(stat.stx_mode)) != FileType::RegularFile {
         return Err(from_errno(Errno::NOENT, &path).with_detail("it is no file"));
     }
-    let version = Some(Version::Modified(nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec)));
-    Ok(Object { path, size: stat.stx_size, version })
+    Ok(Object { path, size: stat.stx_size, version: Some(times.version(&stat)) })
 }

@@ -28,10 +28,12 @@ mod core;
 pub mod disk;
 mod error;
 mod lister;
+mod place;
 mod pool;
 mod reader;
 
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};
 pub use core::LocalOrigin;
+pub use place::ChangeTimes;
 pub use disk::{DiskConfig, DiskTier};

@@ -14,14 +14,15 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use foreread_tier::{ErrorKind, Object, TierError, Version};
+use foreread_tier::{ErrorKind, Object, TierError};
 use futures::{Stream, StreamExt};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use crate::error::{NAME, from_errno, invalid};
-use crate::reader::{check_path, nanoseconds};
+use crate::place::{self, ChangeTimes};
+use crate::reader::check_path;
 
 /// Names that are looked at by one thread in one go.
 const LOT: usize = 256;
@@ -40,11 +41,12 @@ pub(crate) fn list(
     prefix: &str,
     after: Option<&str>,
     parallelism: usize,
+    times: ChangeTimes,
 ) -> impl Stream<Item = Found> + Send + 'static {
     let (out, mut found) = mpsc::channel(16);
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
     match if prefix.is_empty() { Ok(()) } else { check_path(prefix) } {
-        Ok(()) => Walk::start(root, prefix, after, parallelism, out),
+        Ok(()) => Walk::start((root, times), prefix, after, parallelism, out),
         // The channel is new and has room.
         Err(error) => drop(out.try_send(vec![Err(error)])),
     }
@@ -66,6 +68,7 @@ enum Work {
 
 struct Walk {
     root: OwnedFd,
+    times: ChangeTimes,
     prefix: String,
     after: Option<String>,
     bound: usize,
@@ -85,7 +88,7 @@ struct State {
 
 impl Walk {
     fn start(
-        root: OwnedFd,
+        (root, times): (OwnedFd, ChangeTimes),
         prefix: &str,
         after: Option<&str>,
         parallelism: usize,
@@ -94,7 +97,7 @@ impl Walk {
         let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
         let bound = parallelism.clamp(1, THREADS);
         let (state, wanted) = (Mutex::default(), Condvar::new());
-        let walk = Arc::new(Self { root, prefix: prefix.clone(), after, bound, out, state, wanted });
+        let walk = Arc::new(Self { root, times, prefix: prefix.clone(), after, bound, out, state, wanted });
         walk.add(Work::Directory { path: prefix, parent: None });
     }
 
@@ -259,8 +262,7 @@ impl Walk {
                     continue;
                 }
             };
-            let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MTIME;
-            let stat = match rustix::fs::statx(directory, name, AtFlags::empty(), wanted) {
+            let stat = match rustix::fs::statx(directory, name, AtFlags::empty(), place::WANTED) {
                 Ok(stat) => stat,
                 Err(errno) => {
                     found.extend(unreadable(directory, name, &path, errno).map(Err));
@@ -272,8 +274,7 @@ impl Walk {
                     if self.after.as_ref().is_some_and(|after| path <= *after) {
                         continue;
                     }
-                    let modified = nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec);
-                    let version = Some(Version::Modified(modified));
+                    let version = Some(self.times.version(&stat));
                     found.push(Ok(Object { path: path.into(), size: stat.stx_size, version }));
                 }
                 FileType::Directory => self.add(Work::Directory { path, parent: Some(Arc::clone(of)) }),

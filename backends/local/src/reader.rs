@@ -208,10 +208,12 @@ fn compare(request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
     }
     match &object.version {
         None => Ok(()),
-        Some(Version::Modified(then)) if *then == nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32) => {
+        Some(Version::Modified(then) | Version::Written { modified: then, .. })
+            if *then == nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32) =>
+        {
             Ok(())
         }
-        Some(Version::Modified(_)) => Err(changed(&object.path, "another modification time; index it again")),
+        Some(Version::Modified(_) | Version::Written { .. }) => Err(changed(&object.path, "another modification time; index it again")),
         Some(_) => Err(invalid(&object.path, "it was indexed where objects have ETags; files have none")),
     }
 }

@@ -46,13 +46,13 @@ impl Backend for OpendalBackend {
         context: &Context,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let target = Target::new(url, &options.settings, |name| std::env::var(name).ok())?;
-        let name = target.service.name;
+        let (name, place) = (target.service.name, target.canonical_place());
         let mut config = OpendalConfig::from_options(options)?;
         config.list = target.list;
         let failed = |error: opendal::Error| from_opendal(name, url, &error);
         let operator = (target.service.make)(target.options).map_err(failed)?;
         let transport = transporter().map_err(failed)?;
         let client = operator.context().with_http_transport(transport);
-        Ok(Arc::new(OpendalOrigin::named(name, operator.with_context(client), config, context)))
+        Ok(Arc::new(OpendalOrigin::named(name, place, operator.with_context(client), config, context)))
     }
 }

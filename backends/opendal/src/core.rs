@@ -30,17 +30,23 @@ pub struct OpendalOrigin {
     lister: Lister,
     /// One permit for each read that may be under way.
     permits: Arc<Semaphore>,
+    /// See [`OriginTier::place`].
+    place: String,
 }
 
 impl OpendalOrigin {
-    /// The origin of what `operator` holds. Its layers are kept; layers that try again or limit are better left out.
+    /// The origin of what `operator` holds. Its layers are kept; layers that try again or limit are better left out. Its
+    /// place is what OpenDAL calls it (scheme, name and root): two stores for which these are equal need catalogs with
+    /// names of their own.
     pub fn new(operator: Operator, config: OpendalConfig, context: &Context) -> Self {
-        let name = operator.info().scheme();
-        Self::named(name, operator, config, context)
+        let (name, info) = (operator.info().scheme(), operator.info());
+        let place = format!("{name} {} {}", info.name(), info.root());
+        Self::named(name, place, operator, config, context)
     }
 
     pub(crate) fn named(
         name: &'static str,
+        place: String,
         operator: Operator,
         config: OpendalConfig,
         context: &Context,
@@ -51,6 +57,7 @@ impl OpendalOrigin {
             reader: Arc::new(Reader::new(name, operator.clone(), Arc::clone(&context.buffers))),
             lister: Lister::new(name, operator, config, context.runtime.clone()),
             permits: Arc::new(Semaphore::new(parallelism)),
+            place,
         }
     }
 }
@@ -89,5 +96,9 @@ impl OriginTier for OpendalOrigin {
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
         self.lister.stat(path)
+    }
+
+    fn place(&self) -> &str {
+        &self.place
     }
 }

@@ -168,6 +168,7 @@ impl Prepared {
             most: config.parallelism.map_or(LISTS, |parallelism| parallelism.min(LISTS)),
             seed: context.seed,
         };
-        Ok(ObjectOrigin::new(reader, listing, config.parallelism, context.runtime.clone()))
+        let place = config.canonical_place();
+        Ok(ObjectOrigin::new(reader, listing, config.parallelism, context.runtime.clone(), place))
     }
 }

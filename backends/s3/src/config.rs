@@ -206,8 +206,50 @@ impl S3Config {
         }
     }
 
+    /// The bucket and prefix as one word for every way that leads there. Amazon's own endpoints (public ones, of a VPC,
+    /// dual-stack, FIPS, accelerated) all lead to one set of buckets in each of its partitions; any other endpoint is a
+    /// store of its own.
+    pub(crate) fn canonical_place(&self) -> String {
+        let address = self.address();
+        let (scheme, rest) = address.split_once("://").unwrap_or(("https", &address));
+        let (authority, path) = rest.split_once('/').map_or((rest, String::new()), |(host, path)| (host, format!("/{path}")));
+        let authority = authority.to_ascii_lowercase();
+        let default = if scheme == "http" { ":80" } else { ":443" };
+        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let store = match partition(&authority, &self.region).filter(|_| path.is_empty()) {
+            Some(partition) => partition.to_owned(),
+            None => format!("{scheme}://{authority}{}{path}", if has_port { "" } else { default }),
+        };
+        format!("s3 {store} {}/{}", self.bucket, self.prefix)
+    }
+
     pub(crate) fn location(&self) -> Location {
         Location { bucket: self.bucket.clone(), prefix: self.prefix.clone() }
+    }
+}
+
+/// The partition whose general buckets `host` serves, if it is one of Amazon's endpoints for those. Outposts, directory
+/// buckets, access points and object lambdas have names of their own and are none.
+fn partition(host: &str, region: &str) -> Option<&'static str> {
+    let host = host.strip_suffix(":443").or_else(|| host.strip_suffix(":80")).unwrap_or(host);
+    let (labels, china) = match host.strip_suffix(".amazonaws.com.cn") {
+        Some(labels) => (labels, true),
+        None => (host.strip_suffix(".amazonaws.com")?, false),
+    };
+    let is_region = |text: &str| {
+        let parts = text.split('-').count();
+        (3..=4).contains(&parts) && text.ends_with(|c: char| c.is_ascii_digit())
+    };
+    let is_service = |label: &str| match label.strip_prefix("s3-") {
+        None => label == "s3",
+        Some(rest) => matches!(rest, "fips" | "accelerate" | "external-1") || is_region(rest) && !rest.starts_with("outposts"),
+    };
+    labels.split('.').find(|label| is_service(label))?;
+    let named = labels.split('.').map(|label| label.strip_prefix("s3-").unwrap_or(label)).find(|label| is_region(label));
+    match named.unwrap_or(region) {
+        _ if china => Some("aws-cn"),
+        region if region.starts_with("us-gov-") => Some("aws-us-gov"),
+        _ => Some("aws"),
     }
 }
 
@@ -288,6 +330,50 @@ mod tests {
         let amazon = gather("s3://b/x", &[], &[("AWS_DEFAULT_REGION", "cn-north-1")]).unwrap();
         assert_eq!(amazon.bucket_address(), "https://s3.cn-north-1.amazonaws.com.cn/b");
         assert_eq!(gather("s3://b", &[], &[]).unwrap().address(), "https://s3.us-east-1.amazonaws.com");
+    }
+
+    #[test]
+    fn endpoints_of_one_store_have_one_place() {
+        let place = |endpoint: &str, region: &str| {
+            let settings = [("endpoint", endpoint), ("region", region)];
+            let settings = if endpoint.is_empty() { &settings[1..] } else { &settings };
+            gather("s3://b/p/", settings, &[]).unwrap().canonical_place()
+        };
+        let public = place("", "eu-west-1");
+        assert_eq!(public, "s3 aws b/p");
+        for endpoint in [
+            "https://s3.amazonaws.com",
+            "https://s3.eu-west-1.amazonaws.com/",
+            "https://s3.eu-west-1.amazonaws.com:443",
+            "https://s3-eu-west-1.amazonaws.com",
+            "https://s3.dualstack.eu-west-1.amazonaws.com",
+            "https://s3-fips.dualstack.us-east-1.amazonaws.com",
+            "https://S3-Accelerate.amazonaws.com",
+            "https://bucket.vpce-1a2b3c4d-5e6f.s3.eu-west-1.vpce.amazonaws.com",
+            "http://s3.eu-west-1.amazonaws.com",
+        ] {
+            assert_eq!(place(endpoint, "eu-west-1"), public, "{endpoint}");
+        }
+        assert_eq!(place("", "cn-north-1"), "s3 aws-cn b/p");
+        assert_eq!(place("https://s3.cn-northwest-1.amazonaws.com.cn", "eu-west-1"), "s3 aws-cn b/p");
+        assert_eq!(place("", "us-gov-west-1"), "s3 aws-us-gov b/p");
+        assert_eq!(place("https://s3-fips.us-gov-east-1.amazonaws.com", "eu-west-1"), "s3 aws-us-gov b/p");
+        for endpoint in [
+            "https://s3.amazonaws.com.evil.example",
+            "https://s3.eu-west-1.amazonaws.com/gateway",
+            "https://s3-outposts.eu-west-1.amazonaws.com",
+            "https://s3express-use1-az4.us-east-1.amazonaws.com",
+            "https://notamazonaws.com",
+            "https://storage.example.org:9000",
+        ] {
+            let other = place(endpoint, "eu-west-1");
+            assert!(other != public && other.contains("https://"), "{other}");
+        }
+        assert_eq!(place("http://Store:80", "x"), place("http://store", "y"));
+        assert_ne!(place("http://store:9000", "x"), place("http://store:9001", "x"));
+        assert_ne!(place("http://store", "x"), place("https://store", "x"));
+        let other = gather("s3://b/q", &[("region", "eu-west-1")], &[]).unwrap().canonical_place();
+        assert_ne!(other, public);
     }
 
     #[test]

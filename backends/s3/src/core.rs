@@ -27,6 +27,8 @@ pub struct ObjectOrigin {
     listing: Listing,
     most: usize,
     runtime: Handle,
+    /// See [`OriginTier::place`].
+    place: String,
 }
 
 impl fmt::Debug for ObjectOrigin {
@@ -36,14 +38,14 @@ impl fmt::Debug for ObjectOrigin {
 }
 
 impl ObjectOrigin {
-    pub(crate) fn new(reader: Reader, listing: Listing, parallelism: Option<usize>, runtime: Handle) -> Self {
+    pub(crate) fn new(reader: Reader, listing: Listing, parallelism: Option<usize>, runtime: Handle, place: String) -> Self {
         let profile = TierProfile::new(parallelism.unwrap_or(PARALLELISM))
             .with_preferred_block(PREFERRED_BLOCK)
             .with_listing_in_order(true);
         // The layers find out how many are worth having under way; this only keeps a batch from opening more sockets
         // than a process has.
         let most = parallelism.unwrap_or(MOST / 4);
-        Self { profile, reader: Arc::new(reader), listing, most, runtime }
+        Self { profile, reader: Arc::new(reader), listing, most, runtime, place }
     }
 }
 
@@ -81,6 +83,10 @@ impl OriginTier for ObjectOrigin {
         let found = on(self.runtime.clone(), found).into_future();
         let gone = TierError::new(ErrorKind::Closed, self.name()).with_object(path);
         found.map(|(found, _)| found.unwrap_or(Err(gone))).boxed()
+    }
+
+    fn place(&self) -> &str {
+        &self.place
     }
 }
 

@@ -49,7 +49,8 @@ fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
         builder = builder.with_config(key, value);
     }
     let store = builder.build().map_err(|error| invalid(url, root(&error)))?;
-    Ok(assemble("gcs", "gs", store, true, location, options, context))
+    let at = options.settings.get("base_url").map_or("gcs", String::as_str).to_owned();
+    Ok(assemble("gcs", "gs", at, store, true, location, options, context))
 }
 
 #[cfg(feature = "azure")]
@@ -71,13 +72,16 @@ fn azure(url: &str, options: &OpenOptions, context: &Context) -> Opened {
         let key = AzureConfigKey::from_str(name).map_err(|error| invalid(name, root(&error)))?;
         builder = builder.with_config(key, value);
     }
+    let set = |key| builder.get_config_value(&key).unwrap_or_default();
+    let at = format!("azure {} {}", set(AzureConfigKey::Endpoint), set(AzureConfigKey::AccountName));
     let store = builder.build().map_err(|error| invalid(url, root(&error)))?;
-    Ok(assemble("azure", "az", store, false, location, options, context))
+    Ok(assemble("azure", "az", at, store, false, location, options, context))
 }
 
 fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     tier: &'static str,
     scheme: &str,
+    at: String,
     store: S,
     begins_anywhere: bool,
     location: Location,
@@ -88,6 +92,7 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     let proxy = crate::proxy::of("https://storage");
     let bucket = format!("{scheme}://{}", location.bucket);
     let place = Place { tier, bucket, endpoint: None, signed: true, proxy };
+    let canonical = format!("{at} {}/{}", location.bucket, location.prefix);
     let store = Arc::new(store);
     let pages = OtherPages { store: Arc::clone(&store), begins_anywhere, place: place.clone() };
     let reader = Reader {
@@ -98,7 +103,7 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
         buffers: Arc::clone(&context.buffers),
     };
     let listing = Listing { pages: Arc::new(pages), place, location, most: LISTS, seed: context.seed };
-    Arc::new(ObjectOrigin::new(reader, listing, options.parallelism, context.runtime.clone()))
+    Arc::new(ObjectOrigin::new(reader, listing, options.parallelism, context.runtime.clone(), canonical))
 }
 
 /// Pages of a client that has them. Place-holders lose their `/` there, and look like empty objects.

@@ -49,6 +49,10 @@ impl Tier for Zeros {
 }
 
 impl OriginTier for Zeros {
+    fn place(&self) -> &str {
+        "zeros"
+    }
+
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         stream::empty().boxed()
     }

@@ -131,6 +131,10 @@ pub struct Index {
     /// The catalog file [default: the dataset's last name, with .foreread]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<String>,
+    /// A name that stands for the place of the data: caches are kept when the data are moved or reached by other
+    /// endpoints. You vouch that all places with this name hold the same data
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
     /// Print every setting and where it came from, and stop
     #[arg(long)]
     pub explain: bool,

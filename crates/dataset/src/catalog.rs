@@ -14,12 +14,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foreread_tier::{Object, Span, Version};
-use foreread_types::{Fingerprint, SampleId, Sizes};
+use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
+use xxhash_rust::xxh3::Xxh3;
 
-use crate::encode::{Sample, encode, write};
+use crate::encode::{Head, Sample, encode, hash_text, write};
 use crate::image::{
-    BASE_URL_KEY, FINGERPRINT_KEY, FORMAT_KEY, Fault, FieldRow, Image, MAGIC, MapError, Place, Row,
+    BASE_URL_KEY, FINGERPRINT_KEY, FORMAT_KEY, Fault, FieldRow, Image, LISTING_KEY, MAGIC, MapError, NAME_KEY,
+    Place, Row,
 };
+use crate::listing::Listing;
 use crate::names::{Cut, MAX_TEXT, compare, refuse};
 use crate::packed::Shard;
 use crate::{DatasetError, DatasetErrorKind, Format, encode_packed};
@@ -57,6 +60,9 @@ struct Inner {
     /// The file, for messages.
     name: String,
     base_url: String,
+    /// What the user calls the place of the data.
+    place_name: Option<String>,
+    listing: Listing,
     format: Format,
     fingerprint: Fingerprint,
 }
@@ -66,9 +72,19 @@ impl Catalog {
     ///
     /// # Errors
     /// [`DatasetErrorKind::Empty`] if there is none, [`DatasetErrorKind::Invalid`] if a path leaves the origin or is
-    /// there twice, or a path or ETag is longer than 16,384 bytes.
+    /// there twice, or a path or ETag is longer than 16,384 bytes, [`DatasetErrorKind::Io`] if versions do not do and the
+    /// system has no random numbers.
     pub fn from_objects(
         base_url: &str,
+        objects: impl IntoIterator<Item = Object>,
+    ) -> Result<Self, DatasetError> {
+        Self::of_files(base_url, None, objects)
+    }
+
+    /// [`from_objects`](Self::from_objects) of data whose place the user calls `place_name`.
+    pub(crate) fn of_files(
+        base_url: &str,
+        place_name: Option<&str>,
         objects: impl IntoIterator<Item = Object>,
     ) -> Result<Self, DatasetError> {
         let invalid = |path: &str, why: &str| {
@@ -98,7 +114,10 @@ impl Catalog {
         if let Some([twice, _]) = samples.array_windows().find(|[a, b]| a.object.path == b.object.path) {
             return Err(invalid(&twice.object.path, "it was listed twice"));
         }
-        let bytes = encode(base_url, Format::Files.name(), &samples).map_err(|error| {
+        let listing = Listing::of(samples.iter().map(|sample| &sample.object));
+        let listing = listing.map_err(|error| no_randomness(base_url, error))?;
+        let head = Head { base_url, name: place_name, listing };
+        let bytes = encode(head, Format::Files.name(), &samples).map_err(|error| {
             let message = format!("{base_url}: the catalog cannot be made: {error}");
             DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
         })?;
@@ -109,12 +128,16 @@ impl Catalog {
     /// The catalog of what these shards hold, each there once, at least one sample in all.
     pub(crate) fn from_shards(
         base_url: &str,
+        place_name: Option<&str>,
         format: Format,
         mut shards: Vec<Shard>,
     ) -> Result<Self, DatasetError> {
         shards.retain(|shard| shard.rows.len() > 0);
         shards.sort_unstable_by(|a, b| a.object.path.as_bytes().cmp(b.object.path.as_bytes()));
-        let bytes = encode_packed::encode(base_url, format.name(), &shards).map_err(|error| {
+        let listing = Listing::of(shards.iter().map(|shard| &shard.object));
+        let listing = listing.map_err(|error| no_randomness(base_url, error))?;
+        let head = Head { base_url, name: place_name, listing };
+        let bytes = encode_packed::encode(head, format.name(), &shards).map_err(|error| {
             let message = format!("{base_url}: the catalog cannot be made: {error}");
             DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
         })?;
@@ -228,6 +251,41 @@ impl Catalog {
     /// name, fields and checksum. It is the same wherever the data lies and whoever indexed it.
     pub fn fingerprint(&self) -> Fingerprint {
         self.0.fingerprint
+    }
+
+    /// What the bytes of these samples are known by where they are read from an origin whose
+    /// [`place`](foreread_tier::OriginTier::place) is `place`: 128 bits of the fingerprint and the place, or the name that
+    /// stands for it, and of what tells this listing from another one that looks the same (see
+    /// [`keeps_identity`](Self::keeps_identity)).
+    pub fn identity(&self, place: &str) -> DatasetIdentity {
+        let mut hash = Xxh3::new();
+        hash.update(b"foreread dataset 1\0");
+        hash.update(&self.0.fingerprint.0.to_le_bytes());
+        match &self.0.place_name {
+            Some(name) => hash_text(&mut hash, 1, name),
+            None => hash_text(&mut hash, 2, place),
+        }
+        match self.0.listing {
+            Listing::Random(_) => hash_text(&mut hash, 3, &self.0.listing.text()),
+            // The user vouches for what has a name: times of a copy are others.
+            Listing::Changed(_) if self.0.place_name.is_none() => {
+                hash_text(&mut hash, 3, &self.0.listing.text());
+            }
+            Listing::Changed(_) | Listing::Versioned => {}
+        }
+        DatasetIdentity(hash.digest128())
+    }
+
+    /// Whether another listing of the same data has the same [`identity`](Self::identity). Not where objects have no
+    /// versions, or ones that prove nothing (one modification time for most of them, or one before 1980): then only a saved
+    /// catalog keeps what caches hold.
+    pub fn keeps_identity(&self) -> bool {
+        !matches!(self.0.listing, Listing::Random(_))
+    }
+
+    /// What the user calls the place of the data ([`IndexOptions::name`](crate::IndexOptions::name)).
+    pub fn place_name(&self) -> Option<&str> {
+        self.0.place_name.as_deref()
     }
 
     /// What was indexed, as it was named then.
@@ -396,8 +454,25 @@ impl Inner {
             let why = format!("its columns are not those of {}", format.name());
             return Err(Fault { kind: DatasetErrorKind::Corrupt, why });
         }
-        Ok(Self { image, name, base_url, format, fingerprint })
+        let place_name = image.metadata(NAME_KEY).map(ToOwned::to_owned);
+        let listing = match image.metadata(LISTING_KEY) {
+            Some(text) => Listing::parse(text).ok_or_else(|| Fault {
+                kind: DatasetErrorKind::Unsupported,
+                why: format!("this foreread does not know its kind of listing, {text:?}"),
+            })?,
+            // An earlier version's: nothing tells it from another listing.
+            None => Listing::unknown().map_err(|error| Fault {
+                kind: DatasetErrorKind::Io,
+                why: format!("the system has no random numbers: {error}"),
+            })?,
+        };
+        Ok(Self { image, name, base_url, place_name, listing, format, fingerprint })
     }
+}
+
+fn no_randomness(base_url: &str, error: std::io::Error) -> DatasetError {
+    let message = format!("{base_url}: the catalog cannot be made: the system has no random numbers: {error}");
+    DatasetError::new(DatasetErrorKind::Io, message).with_source(error)
 }
 
 /// The beginning of a path that may be very long.

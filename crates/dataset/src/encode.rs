@@ -1,8 +1,8 @@
 //! Writing a catalog: the samples in their order, as the bytes of an Arrow IPC file.
 //!
 //! Labels are a dictionary column, because a thousand names stand behind a million rows; what only some origins have
-//! (modification times, ETags) is a column only where it is used. Everything written is a function of the samples and
-//! the base URL alone, so that two ranks that index the same data write the same bytes.
+//! (modification times, ETags) is a column only where it is used. Everything written is a function of the samples, their
+//! listing and the base URL alone.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -20,9 +20,10 @@ use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::image::{
-    BASE_URL_KEY, CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, FINGERPRINT_KEY, FORMAT_KEY, Fault, VERSION,
-    VERSION_KEY, checksum, checksum_digits,
+    BASE_URL_KEY, CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, FINGERPRINT_KEY, FORMAT_KEY, Fault,
+    LISTING_KEY, NAME_KEY, VERSION, VERSION_KEY, checksum, checksum_digits,
 };
+use crate::listing::Listing;
 use crate::names::Cut;
 
 /// Rows of a batch: few batches for a million samples, and text well below the 31 bits that count it.
@@ -49,10 +50,7 @@ impl Sample {
 }
 
 pub(crate) fn modified(object: &Object) -> Option<i64> {
-    match object.version {
-        Some(Version::Modified(time)) => Some(time),
-        _ => None,
-    }
+    object.version.as_ref().and_then(Version::modified)
 }
 
 pub(crate) fn etag(object: &Object) -> Option<&str> {
@@ -60,6 +58,15 @@ pub(crate) fn etag(object: &Object) -> Option<&str> {
         Some(Version::ETag(tag)) => Some(tag),
         _ => None,
     }
+}
+
+/// What a catalog says of itself beside its samples.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head<'a> {
+    pub(crate) base_url: &'a str,
+    /// What the user calls the place of the data.
+    pub(crate) name: Option<&'a str>,
+    pub(crate) listing: Listing,
 }
 
 /// A text's part of a fingerprint.
@@ -100,7 +107,7 @@ pub(crate) fn fingerprint(samples: &[Sample]) -> Fingerprint {
 }
 
 /// The bytes of the catalog file; `samples` are sorted.
-pub(crate) fn encode(base_url: &str, format: &str, samples: &[Sample]) -> Result<Vec<u8>, ArrowError> {
+pub(crate) fn encode(head: Head<'_>, format: &str, samples: &[Sample]) -> Result<Vec<u8>, ArrowError> {
     let labels = Labels::of(samples)?;
     let modified = samples.iter().any(|sample| sample.modified().is_some());
     let etag = samples.iter().any(|sample| sample.etag().is_some());
@@ -117,7 +124,7 @@ pub(crate) fn encode(base_url: &str, format: &str, samples: &[Sample]) -> Result
     if etag {
         fields.push(Field::new("etag", DataType::Utf8, true));
     }
-    let (schema, mut writer) = begin(fields, VERSION, base_url, format, fingerprint(samples))?;
+    let (schema, mut writer) = begin(fields, VERSION, head, format, fingerprint(samples))?;
     for rows in samples.chunks(ROWS) {
         let paths = StringArray::from_iter_values(rows.iter().map(|sample| &*sample.object.path));
         let offsets = UInt64Array::from_iter_values(rows.iter().map(|_| 0));
@@ -140,17 +147,19 @@ pub(crate) fn encode(base_url: &str, format: &str, samples: &[Sample]) -> Result
 pub(crate) fn begin(
     fields: Vec<Field>,
     version: &str,
-    base_url: &str,
+    head: Head<'_>,
     format: &str,
     fingerprint: Fingerprint,
 ) -> Result<(Arc<Schema>, FileWriter<Vec<u8>>), ArrowError> {
     let metadata = [
         (VERSION_KEY, version.to_owned()),
-        (BASE_URL_KEY, base_url.to_owned()),
+        (BASE_URL_KEY, head.base_url.to_owned()),
         (FORMAT_KEY, format.to_owned()),
         (FINGERPRINT_KEY, fingerprint.to_string()),
+        (LISTING_KEY, head.listing.text()),
     ];
-    let metadata: HashMap<_, _> = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let name = head.name.map(|name| (NAME_KEY, name.to_owned()));
+    let metadata: HashMap<_, _> = metadata.into_iter().chain(name).map(|(key, value)| (key.to_owned(), value)).collect();
     let schema = Arc::new(Schema::new(fields).with_metadata(metadata));
     let mut writer = FileWriter::try_new(Vec::new(), &schema)?;
     let blank = String::from_utf8_lossy(&CHECKSUM_BLANK);

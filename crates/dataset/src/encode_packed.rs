@@ -15,7 +15,7 @@ use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::encode::{ROWS, begin, etag, finish, hash_text, hash_version, modified};
+use crate::encode::{Head, ROWS, begin, etag, finish, hash_text, hash_version, modified};
 use crate::image::VERSION_PACKED;
 use crate::packed::{Rows, Shard};
 
@@ -62,7 +62,7 @@ fn field_columns() -> Fields {
 }
 
 /// The bytes of the catalog file; `shards` are sorted by path and none is empty.
-pub(crate) fn encode(base_url: &str, format: &str, shards: &[Shard]) -> Result<Vec<u8>, ArrowError> {
+pub(crate) fn encode(head: Head<'_>, format: &str, shards: &[Shard]) -> Result<Vec<u8>, ArrowError> {
     let has = |what: fn(&Rows) -> bool| shards.iter().any(|shard| what(&shard.rows));
     let (keys, fields, sums) = (
         has(|rows| rows.key(0).is_some()),
@@ -88,7 +88,7 @@ pub(crate) fn encode(base_url: &str, format: &str, shards: &[Shard]) -> Result<V
     ];
     let columns = columns.into_iter().flatten().collect();
     let fingerprint = fingerprint(format, shards);
-    let (schema, mut writer) = begin(columns, VERSION_PACKED, base_url, format, fingerprint)?;
+    let (schema, mut writer) = begin(columns, VERSION_PACKED, head, format, fingerprint)?;
     let paths: ArrayRef =
         Arc::new(StringArray::from_iter_values(shards.iter().map(|shard| &*shard.object.path)));
     let tag_numbers: Vec<Option<i32>> =

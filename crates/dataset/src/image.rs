@@ -35,6 +35,10 @@ pub(crate) const VERSION_KEY: &str = "foreread.catalog";
 pub(crate) const BASE_URL_KEY: &str = "foreread.base_url";
 pub(crate) const FORMAT_KEY: &str = "foreread.format";
 pub(crate) const FINGERPRINT_KEY: &str = "foreread.fingerprint";
+/// What the user calls the place of the data, where somebody did.
+pub(crate) const NAME_KEY: &str = "foreread.name";
+/// What tells the listing from others; see [`listing`](crate::listing).
+pub(crate) const LISTING_KEY: &str = "foreread.listing";
 pub(crate) const CHECKSUM_KEY: &str = "foreread.checksum";
 pub(crate) const CHECKSUM_PREFIX: &str = "xxh3:";
 /// What stands in the checksum's place while it is computed.

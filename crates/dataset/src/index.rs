@@ -44,6 +44,9 @@ pub struct IndexOptions {
     /// ([`forget_listing`](crate::forget_listing)). Only origins that list in the order of paths (object stores do) can go on
     /// with a listing, and only shards that have a version are kept.
     pub partial: Option<PathBuf>,
+    /// A name that stands for the place of the data: what caches hold is kept when the data are moved, or reached by other
+    /// endpoints. Whoever sets it vouches that all places that it is given to hold the same data.
+    pub name: Option<String>,
 }
 
 impl IndexOptions {
@@ -226,7 +229,7 @@ impl Catalog {
             },
         };
         match format.is_packed() {
-            false => Self::from_objects(base_url, found.objects),
+            false => Self::of_files(base_url, options.name.as_deref(), found.objects),
             true => pack(origin, base_url, format, options, found, progress).await,
         }
     }
@@ -402,7 +405,7 @@ async fn pack(
         );
         return Err(DatasetError::new(DatasetErrorKind::Empty, message));
     }
-    Catalog::from_shards(base_url, format, shards)
+    Catalog::from_shards(base_url, options.name.as_deref(), format, shards)
 }
 
 fn incomplete(base_url: &str, errors: u64, first: TierError) -> DatasetError {
@@ -461,6 +464,10 @@ mod tests {
     }
 
     impl OriginTier for Listed {
+        fn place(&self) -> &str {
+            "listed"
+        }
+
         fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
             let listed = self.0.clone().into_iter().map(|path| match path.strip_prefix('!') {
                 Some(path) => Err(TierError::new(ErrorKind::Denied, "listed").with_object(path)),

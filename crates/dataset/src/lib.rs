@@ -33,6 +33,7 @@ mod format;
 mod image;
 mod index;
 mod layout;
+mod listing;
 mod names;
 mod packed;
 mod partial;

@@ -106,7 +106,7 @@ impl Partial {
     fn write(&mut self, object: &Object, wanted: bool) -> std::io::Result<()> {
         if wanted {
             let (modified, tag) = match &object.version {
-                Some(Version::Modified(time)) => (Some(*time), None),
+                Some(version @ (Version::Modified(_) | Version::Written { .. })) => (version.modified(), None),
                 Some(Version::ETag(tag)) => (None, Some(tag.to_string())),
                 _ => (None, None),
             };

@@ -44,6 +44,8 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     modified: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    changed: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     etag: Option<&'a str>,
     skipped: u64,
     /// Which columns the format has: names, checksums, fields.
@@ -58,6 +60,7 @@ struct Found {
     path: String,
     size: u64,
     modified: Option<i64>,
+    changed: Option<i64>,
     etag: Option<String>,
     skipped: u64,
     columns: [bool; 3],
@@ -78,9 +81,13 @@ fn samples<S: Serializer>(rows: &&Rows, out: S) -> Result<S::Ok, S::Error> {
 impl Found {
     /// What it says, if it makes sense.
     fn shard(self) -> Option<Shard> {
-        let Self { path, size, modified, etag, skipped, columns: [keys, sums, fields], samples } = self;
-        let version =
-            modified.map(Version::Modified).or_else(|| etag.map(|tag| Version::ETag(tag.into())))?;
+        let Self { path, size, modified, changed, etag, skipped, columns: [keys, sums, fields], samples } = self;
+        let version = match (modified, changed, etag) {
+            (Some(modified), Some(changed), _) => Version::Written { modified, changed },
+            (Some(modified), None, _) => Version::Modified(modified),
+            (None, _, Some(tag)) => Version::ETag(tag.into()),
+            (None, _, None) => return None,
+        };
         let mut rows = Rows::new(keys, sums, fields);
         for (key, offset, length, crc32c, of_sample) in samples {
             let end = offset.checked_add(length).filter(|&end| end <= size)?;
@@ -155,13 +162,14 @@ impl PartialShards {
 
 fn write(out: &mut BufWriter<File>, shard: &Shard) -> std::io::Result<()> {
     let Object { path, size, version } = &shard.object;
-    let (modified, etag) = match version {
-        Some(Version::Modified(time)) => (Some(*time), None),
-        Some(Version::ETag(tag)) => (None, Some(&**tag)),
+    let (modified, changed, etag) = match version {
+        Some(Version::Modified(time)) => (Some(*time), None, None),
+        Some(Version::Written { modified, changed }) => (Some(*modified), Some(*changed), None),
+        Some(Version::ETag(tag)) => (None, None, Some(&**tag)),
         _ => return Ok(()),
     };
     let (skipped, samples, columns) = (shard.skipped, &shard.rows, shard.rows.columns());
-    let line = Written { path, size: *size, modified, etag, skipped, columns, samples };
+    let line = Written { path, size: *size, modified, changed, etag, skipped, columns, samples };
     let text = serde_json::to_string(&line)?;
     writeln!(out, "{:08x} {text}", crc32c::crc32c(text.as_bytes()))?;
     out.flush()

@@ -43,7 +43,7 @@ fn files_are_found_by_their_paths() {
     for path in ["", "a", "a/b", "tops", "zzz", "a/b/10", "/top"] {
         assert_eq!(catalog.find(path), None, "{path}");
     }
-    assert_eq!(Catalog::from_shards("/data", Format::Tar, packed()).unwrap().find("a"), None);
+    assert_eq!(Catalog::from_shards("/data", None, Format::Tar, packed()).unwrap().find("a"), None);
 }
 
 /// Two shards: what each format has, and something that it has not.
@@ -67,7 +67,7 @@ fn packed() -> Vec<Shard> {
 fn packed_saved() -> (TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("packed.foreread");
-    Catalog::from_shards("/data", Format::Tar, packed()).unwrap().save(&path).unwrap();
+    Catalog::from_shards("/data", None, Format::Tar, packed()).unwrap().save(&path).unwrap();
     (directory, path)
 }
 

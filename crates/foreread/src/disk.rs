@@ -11,20 +11,20 @@ use std::sync::Arc;
 #[cfg(feature = "local")]
 use std::time::Duration;
 
-use foreread_dataset::Catalog;
 #[cfg(feature = "local")]
 use foreread_local::DiskTier;
 #[cfg(feature = "local")]
 use foreread_tier::TierError;
 use foreread_tier::{CacheTier, Context};
 #[cfg(feature = "local")]
-use foreread_types::DatasetId;
+use foreread_types::{DatasetId, Fingerprint};
 #[cfg(feature = "peer")]
 use foreread_types::SampleId;
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::on_node::OnNode;
+use crate::origin::Opened;
 use crate::report::DiskReport;
 
 /// How long the end of a run waits for what is on its way to the disk.
@@ -143,7 +143,7 @@ const MOST_PARTS: usize = 1024;
 pub(crate) async fn open(
     config: &Config,
     on_node: OnNode,
-    catalogs: &[Catalog],
+    opened: &[Opened],
     context: &Context,
 ) -> Result<Option<Disk>> {
     use foreread_local::disk::{DatasetOnDisk, DiskConfig};
@@ -151,12 +151,12 @@ pub(crate) async fn open(
     if config.disk.is_empty() {
         return Ok(None);
     }
-    let datasets: Vec<DatasetOnDisk> = catalogs
+    let datasets: Vec<DatasetOnDisk> = opened
         .iter()
-        .map(|catalog| DatasetOnDisk {
-            fingerprint: catalog.fingerprint(),
-            samples: catalog.len(),
-            bytes: catalog.total_bytes(),
+        .map(|dataset| DatasetOnDisk {
+            fingerprint: Fingerprint(dataset.identity.0),
+            samples: dataset.catalog.len(),
+            bytes: dataset.catalog.total_bytes(),
         })
         .collect();
     let buffers = Arc::clone(&context.buffers);
@@ -201,7 +201,7 @@ fn make_parents(parts: &[(PathBuf, u64)]) -> Result<(), TierError> {
 
 /// Without the `local` feature there is no disk tier to be opened.
 #[cfg(not(feature = "local"))]
-pub(crate) async fn open(config: &Config, _: OnNode, _: &[Catalog], _: &Context) -> Result<Option<Disk>> {
+pub(crate) async fn open(config: &Config, _: OnNode, _: &[Opened], _: &Context) -> Result<Option<Disk>> {
     if config.disk.is_empty() {
         return Ok(None);
     }

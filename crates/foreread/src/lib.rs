@@ -46,7 +46,7 @@ mod together;
 pub use foreread_dataset as dataset;
 pub use foreread_layers as layers;
 #[cfg(feature = "local")]
-pub use foreread_local::disk as disk_cache;
+pub use foreread_local::{ChangeTimes, disk as disk_cache};
 pub use foreread_oracle as oracle;
 #[cfg(feature = "peer")]
 pub use foreread_peer as peer;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, Progress};
 use foreread_layers::{AdaptivePolicy, Limit, Meter, Stack, Throttle};
 use foreread_tier::{Context, OpenOptions, OriginTier};
+use foreread_types::DatasetIdentity;
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -80,9 +81,28 @@ impl Shared {
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
     pub(crate) catalog: Catalog,
+    /// What caches, and other ranks, know its bytes by.
+    pub(crate) identity: DatasetIdentity,
+    /// Whether it was listed just now, and not found as a catalog.
+    listed: bool,
     pub(crate) origin: Arc<dyn OriginTier>,
     /// How many reads may be under way, where that is limited.
     pub(crate) limit: Option<Limit>,
+}
+
+impl Opened {
+    /// Warns where caches on disks will not be found again, because nothing tells this listing from others.
+    pub(crate) fn warn_of_lost_caches(&self, config: &Config) {
+        if config.disk.is_empty() || !self.listed || self.catalog.keeps_identity() {
+            return;
+        }
+        let url = self.catalog.base_url();
+        tracing::warn!(
+            "{url}: its files have no versions, or times that prove nothing (one for most of them, or before 1980): what \
+             the disk keeps of them is not used by the next run; save a catalog with `foreread index {url} -o FILE` and \
+             load that, and it is"
+        );
+    }
 }
 
 /// Opens what `targets` name: a catalog file, whose origin is the one that it was made from, or the URL or path of an
@@ -108,8 +128,8 @@ pub(crate) async fn open(
     };
     let backend = registry.find(&target.url)?;
     let store = backend.open(&target.url, &shared.options, context).await?;
-    let catalog = match catalog {
-        Some(catalog) => catalog,
+    let (catalog, listed) = match catalog {
+        Some(catalog) => (catalog, false),
         None => found(target, format, &*shared.for_index(&store), progress).await?,
     };
     if let Some(format) = format.filter(|format| *format != catalog.format()) {
@@ -118,14 +138,17 @@ pub(crate) async fn open(
             "the catalog of {base} is of {is}, and --format says {said}; leave it out, or index the data again"
         )));
     }
+    let identity = catalog.identity(store.place());
     let (origin, limit) = shared.wrap(store);
-    Ok(Opened { catalog, origin, limit })
+    Ok(Opened { catalog, identity, listed, origin, limit })
 }
 
-/// Opens the origin of a catalog that somebody else has made or found.
+/// Opens the origin of a catalog that rank 0 has made or found, and whose identity it has computed: where the data lie may
+/// look different from here.
 #[cfg(feature = "peer")]
 pub(crate) async fn open_known(
     catalog: Catalog,
+    identity: DatasetIdentity,
     registry: &Registry,
     context: &Context,
     shared: &Shared,
@@ -133,7 +156,7 @@ pub(crate) async fn open_known(
     let backend = registry.find(catalog.base_url())?;
     let store = backend.open(catalog.base_url(), &shared.options, context).await?;
     let (origin, limit) = shared.wrap(store);
-    Ok(Opened { catalog, origin, limit })
+    Ok(Opened { catalog, identity, listed: false, origin, limit })
 }
 
 /// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where they can mean that one.
@@ -182,24 +205,25 @@ fn is_same_place(one: &str, other: &str) -> bool {
     one.trim_end_matches('/') == other.trim_end_matches('/')
 }
 
-/// The catalog that lies in an origin, or what listing it makes; of named shards, always that.
+/// The catalog that lies in an origin, or what listing it makes, and which of the two it is; of named shards, always the
+/// latter.
 async fn found(
     target: Target,
     format: Option<Format>,
     origin: &dyn OriginTier,
     progress: impl FnMut(Progress) + Send,
-) -> Result<Catalog> {
+) -> Result<(Catalog, bool)> {
     let Target { url, objects } = target;
     if objects.is_empty()
         && let Some(catalog) = Catalog::stored(origin, &url).await?
     {
         let samples = catalog.len();
         tracing::info!(url, samples, "uses the {CATALOG_NAME} that lies there; nothing is listed");
-        return Ok(catalog);
+        return Ok((catalog, false));
     }
     let mut options = IndexOptions::default().naming(objects);
     options.format = format;
-    Ok(Catalog::index(origin, &url, &options, progress).await?)
+    Ok((Catalog::index(origin, &url, &options, progress).await?, true))
 }
 
 /// Whether a file is a shard and not a catalog. A file that is neither is said to be no catalog.

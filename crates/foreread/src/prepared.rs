@@ -57,7 +57,8 @@ impl Prepared {
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         let on_node = OnNode { rank: config.node_rank, ranks: config.node_ranks };
-        let disk = disk::open(&config, on_node, &catalogs, context).await?;
+        opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(&config));
+        let disk = disk::open(&config, on_node, &opened, context).await?;
         let place = Place {
             kernel_cached,
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),

@@ -35,6 +35,10 @@ impl Tier for Instantly {
 }
 
 impl OriginTier for Instantly {
+    fn place(&self) -> &str {
+        "instantly"
+    }
+
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         stream::empty().boxed()
     }

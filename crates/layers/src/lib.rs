@@ -86,6 +86,10 @@ macro_rules! pass_through {
             {
                 self.inner.stat(path)
             }
+
+            fn place(&self) -> &str {
+                self.inner.place()
+            }
         }
 
         #[async_trait::async_trait]

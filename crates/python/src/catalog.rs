@@ -212,16 +212,18 @@ fn globs(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> 
 
 /// Lists a dataset into a catalog, reading no more than shards' heads.
 ///
-/// `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number of directories. `progress` is
+/// `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number of directories. `name` stands for
+/// the place of the data: what caches hold is kept when they are moved, and the caller vouches that they are the same. `progress` is
 /// called now and then with the samples and bytes found so far; what it raises ends the index.
 #[pyfunction]
-#[pyo3(signature = (target, *, include = None, exclude = None, format = None, progress = None))]
+#[pyo3(signature = (target, *, include = None, exclude = None, format = None, name = None, progress = None))]
 pub(crate) fn index(
     py: Python<'_>,
     target: &Bound<'_, PyAny>,
     include: Option<&Bound<'_, PyAny>>,
     exclude: Option<&Bound<'_, PyAny>>,
     format: Option<&Bound<'_, PyAny>>,
+    name: Option<String>,
     progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Catalog> {
     allocator::set_up();
@@ -231,6 +233,7 @@ pub(crate) fn index(
     options.include = globs("include", include)?;
     options.exclude = globs("exclude", exclude)?;
     options.format = format.map_or(Ok(None), settings::format)?;
+    options.name = name;
     let names = loader::targets(target)?;
     let (first, more) = names.split_first().ok_or_else(|| Class::Config.with("target: name a dataset"))?;
     let builder = more.iter().fold(Run::builder(first), |builder, shard| builder.shard(shard));

@@ -14,6 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use foreread::ChangeTimes;
 use foreread::dataset::CATALOG_NAME;
 use foreread::tier::{Object, Version};
 use foreread::types::SampleId;
@@ -66,12 +67,13 @@ pub(crate) fn integers<'py>(py: Python<'py>, numbers: &[i64]) -> Bound<'py, PyBy
 fn look(root: &Path, base: &str, paths: &[PathBuf]) -> foreread::Result<Found> {
     let threads = THREADS.min(paths.len().div_ceil(1024)).max(1);
     let each = paths.len().div_ceil(threads).max(1);
+    let times = ChangeTimes::below(Path::new(base));
     let seen: Vec<Option<Object>> = std::thread::scope(|scope| {
         let parts: Vec<_> = paths
             .chunks(each)
             .map(|part| {
                 scope.spawn(move || {
-                    part.iter().map(|path| object(root, Path::new(base), path)).collect::<Vec<_>>()
+                    part.iter().map(|path| object(root, Path::new(base), path, times)).collect::<Vec<_>>()
                 })
             })
             .collect();
@@ -100,8 +102,8 @@ fn look(root: &Path, base: &str, paths: &[PathBuf]) -> foreread::Result<Found> {
     }
     let number = |object: &Option<Object>| object.as_ref().and_then(|object| samples.get(&object.path));
     let time = |object: &Option<Object>| match object.as_ref().and_then(|object| object.version.as_ref()) {
-        Some(Version::Modified(time)) => *time,
-        _ => 0,
+        Some(version) => version.modified().unwrap_or_default(),
+        None => 0,
     };
     let numbers = seen.iter().map(|object| number(object).copied().unwrap_or(-1)).collect();
     let times = seen.iter().map(time).collect();
@@ -109,7 +111,7 @@ fn look(root: &Path, base: &str, paths: &[PathBuf]) -> foreread::Result<Found> {
 }
 
 /// What lies at `path`, if it is a file below the root, which is `base` and was called `root`.
-fn object(root: &Path, base: &Path, path: &Path) -> Option<Object> {
+fn object(root: &Path, base: &Path, path: &Path, times: ChangeTimes) -> Option<Object> {
     let plain = below(root, path).or_else(|| below(base, path));
     let (inside, file) = match plain {
         Some(inside) => {
@@ -119,7 +121,7 @@ fn object(root: &Path, base: &Path, path: &Path) -> Option<Object> {
         None => straightened(base, path)?,
     };
     let inside = inside.into_os_string().into_string().ok().filter(|inside| inside.len() <= LONGEST)?;
-    let version = Some(Version::Modified(time_of(&file)));
+    let version = Some(times.version_of(&file));
     file.is_file().then(|| Object { path: inside.into(), size: file.len(), version })
 }
 

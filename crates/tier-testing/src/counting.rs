@@ -69,6 +69,10 @@ impl<T: Tier + ?Sized> Tier for CountingTier<T> {
 }
 
 impl<T: OriginTier + ?Sized> OriginTier for CountingTier<T> {
+    fn place(&self) -> &str {
+        self.inner.place()
+    }
+
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         self.inner.list(prefix, after)
     }

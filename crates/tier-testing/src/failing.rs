@@ -220,6 +220,10 @@ impl<T: Tier + ?Sized> Tier for FailingTier<T> {
 }
 
 impl<T: OriginTier + ?Sized> OriginTier for FailingTier<T> {
+    fn place(&self) -> &str {
+        self.inner.place()
+    }
+
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         self.inner.list(prefix, after)
     }

@@ -399,6 +399,10 @@ impl Tier for FakeOrigin {
 }
 
 impl OriginTier for FakeOrigin {
+    fn place(&self) -> &str {
+        &self.name
+    }
+
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         let below =
             if prefix.is_empty() { String::new() } else { format!("{}/", prefix.trim_end_matches('/')) };

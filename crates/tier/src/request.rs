@@ -15,8 +15,27 @@ use crate::TierError;
 pub enum Version {
     /// Time of the last modification, in nanoseconds since 1970 (negative before).
     Modified(i64),
+    /// A file's time of the last modification, and the time at which its file system saw it change. The first can be set to
+    /// anything, the second cannot: a listing that has it tells data from others that were put in their place. Reads
+    /// compare the first alone, because a change of owner or mode changes the second, too, and catalogs keep the first.
+    Written {
+        /// As in [`Modified`](Self::Modified).
+        modified: i64,
+        /// Time of the last change, in nanoseconds since 1970.
+        changed: i64,
+    },
     /// The store's own tag.
     ETag(Arc<str>),
+}
+
+impl Version {
+    /// The time of the last modification, where that is what tells states apart.
+    pub fn modified(&self) -> Option<i64> {
+        match self {
+            Self::Modified(modified) | Self::Written { modified, .. } => Some(*modified),
+            Self::ETag(_) => None,
+        }
+    }
 }
 
 /// One object of an origin: what a listing finds and what a read names.

@@ -90,4 +90,11 @@ pub trait OriginTier: Tier {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>>;
+
+    /// Where the data lie, as one word: equal for every way that leads to the same data (a second mount point, another
+    /// name of the same endpoint), and different for different data.
+    ///
+    /// What is kept of the data on disks is found again by this word and the catalog's fingerprint, so two places must
+    /// never have one word; a place that has two words only loses its cache. Credentials do not belong into it.
+    fn place(&self) -> &str;
 }

@@ -6,12 +6,14 @@
 
 mod fingerprint;
 mod footprint;
+mod identity;
 mod ids;
 mod map;
 mod sizes;
 
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use footprint::Footprint;
+pub use identity::{DatasetIdentity, ParseIdentityError};
 pub use ids::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 pub use map::{KeyHasher, KeyMap};
 pub use sizes::Sizes;

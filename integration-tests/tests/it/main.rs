@@ -12,6 +12,7 @@ mod disk;
 mod disk_faults;
 mod endurance;
 mod house;
+mod identity;
 mod load;
 mod needs_arrow;
 mod needs_ceph;

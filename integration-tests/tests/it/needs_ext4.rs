@@ -28,3 +28,46 @@ fn a_file_system_that_turns_read_only_under_a_run_costs_reads_only() {
     assert!(number(report, "/epochs/5/reads/origin/samples") > 0, "it turned read-only too late");
     assert!(number(report, "/epochs/5/reads/disk/samples") > 0, "what was kept before is read");
 }
+
+/// Two images of data that look alike, mounted at one path one after another; then the first one again, by another loop
+/// device.
+#[test]
+fn images_mounted_at_one_path_share_no_cache() {
+    let Ok(words) = std::env::var("FOREREAD_TEST_EXT4") else {
+        println!("skipped: FOREREAD_TEST_EXT4 names no way to mount an image");
+        return;
+    };
+    let place = Place::within(words);
+    let said = place
+        .run(
+            r#"mkdir disk data
+         for kind in 1 2; do
+             for number in 1 2 3 4 5 6 7 8; do
+                 yes "$kind $number" 2>/dev/null | head -c 40000 >data/$number
+                 touch -d @0 data/$number
+             done
+             mkfs.ext4 -q -F -m 0 -O ^has_journal -d data image$kind 16M
+         done
+         look() { "$0" load mounted --digest --report=json --epochs=2 --disk=disk=100MB; }
+         truth() { "$0" load mounted --digest --report=json --epochs=2; }
+         for kind in 1 2 1 2; do
+             mount -o loop,ro image$kind mounted
+             look
+             truth
+             umount mounted
+         done"#,
+        )
+        .ok();
+    let reports: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), 8);
+    for (round, pair) in reports.chunks(2).enumerate() {
+        let [cached, truth] = pair else { unreachable!() };
+        for epoch in 0..2 {
+            assert_eq!(cached["epochs"][epoch]["digest"], truth["epochs"][epoch]["digest"], "round {round}");
+        }
+        let kept = if round < 2 { 0 } else { 8 };
+        assert_eq!(number(cached, "/epochs/0/reads/disk/samples"), kept, "round {round}");
+    }
+    assert_ne!(reports[0]["epochs"][0]["digest"], reports[2]["epochs"][0]["digest"], "the images differ");
+}

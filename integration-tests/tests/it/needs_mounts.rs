@@ -103,3 +103,19 @@ fn a_read_only_file_system_is_one_line_with_the_remedy() {
         .fails(1);
     assert!(line.contains("mounted") && line.contains("read-only; choose a directory on another"), "{line}");
 }
+
+#[test]
+fn second_mount_point_keeps_the_cache() {
+    let Some(place) = place() else { return };
+    let reports = place.reports(
+        "mkdir bound
+         mount --bind \"$DATASET\" bound
+         load --epochs=2
+         DATASET=bound
+         load --epochs=1",
+    );
+    let [first, bound] = &reports[..] else { panic!("{reports:?}") };
+    let count = number(first, "/samples");
+    assert_eq!(number(first, "/epochs/1/reads/disk/samples"), count);
+    assert_eq!(number(bound, "/epochs/0/reads/disk/samples"), count, "the same data by another path");
+}

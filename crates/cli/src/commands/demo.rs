@@ -233,6 +233,10 @@ impl Tier for Slow {
 }
 
 impl OriginTier for Slow {
+    fn place(&self) -> &str {
+        self.0.place()
+    }
+
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         self.0.list(prefix, after)
     }

@@ -20,6 +20,7 @@ pub fn run(options: &Index) -> Result<()> {
     index.include = settings::list(&knobs, "include");
     index.exclude = settings::list(&knobs, "exclude");
     index.format = settings::format(&knobs)?;
+    index.name = options.name.clone();
     let path = match knobs.get("output") {
         Some((path, _)) => path.to_owned(),
         None => default_name(&options.targets),

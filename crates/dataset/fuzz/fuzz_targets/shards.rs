@@ -32,6 +32,10 @@ impl Tier for One {
 }
 
 impl OriginTier for One {
+    fn place(&self) -> &str {
+        "one"
+    }
+
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         let object = Object { path: "shard".into(), size: self.0.len() as u64, version: None };
         stream::iter([Ok(object)]).boxed()

@@ -143,6 +143,10 @@ impl Tier for Held {
 }
 
 impl OriginTier for Held {
+    fn place(&self) -> &str {
+        "held"
+    }
+
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         let object = |(path, content): (&String, &Arc<Content>)| {
             Ok(Object { path: path.as_str().into(), size: content.size, version: None })

@@ -124,7 +124,7 @@ impl Run<'_> {
             rank: count(&nodes[..nodes.len().min(config.rank as usize)], own),
             ranks: count(&nodes, own).max(1),
         };
-        let opening = disk::open(config, on_node, &catalogs, context);
+        let opening = disk::open(config, on_node, &opened, context);
         let disk = working(joining, "opens its disk tier", opening).await?;
         let place = Place {
             kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
@@ -177,12 +177,13 @@ impl Run<'_> {
         let validation = config.validate.as_ref().map(Named::by);
         if config.rank > 0 {
             let (told, catalogs) = Told::decode(&joining.share(None).await?)?;
+            let identities = told.identities()?;
             for (targets, catalog) in std::iter::once(*targets).chain(&validation).zip(&catalogs) {
                 seek(targets, catalog, registry, context, shared).await?;
             }
             let mut opened = Vec::new();
-            for catalog in catalogs {
-                opened.push(open_known(catalog, registry, context, shared).await?);
+            for (catalog, identity) in catalogs.into_iter().zip(identities) {
+                opened.push(open_known(catalog, identity, registry, context, shared).await?);
             }
             return Ok((told, opened));
         }
@@ -192,9 +193,11 @@ impl Run<'_> {
             let opening = open(targets, config.format, registry, context, shared, &mut progress);
             opened.push(working(joining, &format!("rank 0 opens {named}"), opening).await?);
         }
+        opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(config));
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         let told = Told {
             catalogs: catalogs.iter().map(|catalog| catalog.as_bytes().len() as u64).collect(),
+            identities: opened.iter().map(|dataset| dataset.identity.to_string()).collect(),
             state: resume,
             calibration: config.calibration.as_deref().cloned(),
             origin_limit: config.origin_limit,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
+use foreread_types::DatasetIdentity;
 use serde::{Deserialize, Serialize};
 
 use crate::calibration::Calibration;
@@ -19,6 +20,8 @@ use crate::state::State;
 pub(super) struct Told {
     /// How long each catalog is that follows.
     pub(super) catalogs: Vec<u64>,
+    /// What the bytes of each dataset are known by, as text.
+    pub(super) identities: Vec<String>,
     pub(super) state: Option<State>,
     pub(super) calibration: Option<Calibration>,
     pub(super) origin_limit: Option<u64>,
@@ -47,6 +50,14 @@ impl Told {
             rest = later;
         }
         Ok((told, catalogs))
+    }
+
+    /// The identities of the datasets, as many as there are catalogs.
+    pub(super) fn identities(&self) -> Result<Vec<DatasetIdentity>> {
+        if self.identities.len() != self.catalogs.len() {
+            return Err(unreadable(&"its datasets have no identities"));
+        }
+        self.identities.iter().map(|text| text.parse().map_err(|error| unreadable(&error))).collect()
     }
 
     /// The settings with rank 0's figures instead of this rank's: a plan of all has one set of them.

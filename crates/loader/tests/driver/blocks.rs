@@ -70,6 +70,10 @@ impl Tier for Objects {
 }
 
 impl OriginTier for Objects {
+    fn place(&self) -> &str {
+        "objects"
+    }
+
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         let object = |(path, held): (&Arc<str>, &Bytes)| {
             Ok(Object { path: Arc::clone(path), size: held.len() as u64, version: None })

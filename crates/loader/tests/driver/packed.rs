@@ -65,6 +65,10 @@ impl Tier for Shelf {
 }
 
 impl OriginTier for Shelf {
+    fn place(&self) -> &str {
+        "shelf"
+    }
+
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         let object = |(path, bytes): (&&str, &Vec<u8>)| {
             Ok(Object { path: (*path).into(), size: bytes.len() as u64, version: None })

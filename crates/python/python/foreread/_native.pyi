@@ -353,11 +353,13 @@ def index(
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
     format: Literal["auto", "files", "tar", "tfrecord", "zip"] | None = None,
+    name: str | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Catalog:
     """Lists a dataset into a catalog, reading no more than shards' heads.
 
     `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number of directories.
+    `name` stands for the place of the data: caches are kept when the data are moved, and you vouch that they are the same.
     `progress` is called now and then with the samples and bytes found so far; what it raises ends the index.
     """
 

@@ -200,6 +200,10 @@ mod tests {
     }
 
     impl OriginTier for Wrong {
+        fn place(&self) -> &str {
+            self.0.place()
+        }
+
         fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
             match self.1 {
                 Breach::ListsTwice => self.0.list(prefix, after).chain(self.0.list(prefix, after)).boxed(),

@@ -204,7 +204,9 @@ async fn an_object_is_found_by_its_path<T: OriginTier + ?Sized>(origin: &T, know
 async fn another_version_is_a_change<T: OriginTier + ?Sized>(origin: &T, known: &[Known]) {
     for sample in known {
         let version = match &sample.object.version {
-            Some(Version::Modified(time)) => Version::Modified(time - 1_000_000_000),
+            Some(Version::Modified(modified) | Version::Written { modified, .. }) => {
+                Version::Modified(modified - 1_000_000_000)
+            }
             Some(Version::ETag(_)) => Version::ETag("0123456789abcdef0123456789abcdef".into()),
             _ => continue,
         };

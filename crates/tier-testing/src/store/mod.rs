@@ -32,7 +32,7 @@ mod xml;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -95,6 +95,7 @@ impl Store {
             latency: AtomicU64::new(0),
             places: RwLock::default(),
             tags: AtomicU64::new(1),
+            untagged: AtomicBool::new(false),
         });
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
@@ -153,6 +154,11 @@ impl Store {
                 map.remove(key);
             }
         });
+    }
+
+    /// Objects that are stored from now on have no tag, as in stores that keep no versions.
+    pub fn forget_tags(&self) {
+        self.shared.untagged.store(true, Relaxed);
     }
 
     /// Denies listings of a bucket, or its objects, to everybody.

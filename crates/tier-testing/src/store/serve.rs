@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ pub(super) struct Shared {
     /// How many requests are worked on at once; the others wait.
     pub(super) places: RwLock<Option<Arc<Semaphore>>>,
     pub(super) tags: AtomicU64,
+    /// Whether new objects get no tag.
+    pub(super) untagged: AtomicBool,
 }
 
 type Answer = Result<Response<Body>, Closed>;
@@ -197,7 +199,9 @@ impl Shared {
         let length = range.end - range.start;
         let mut reply = Reply::new(content, range.clone());
         let headers = reply.response.headers_mut();
-        if let Ok(tag) = HeaderValue::from_str(&tag) {
+        if let Ok(tag) = HeaderValue::from_str(&tag)
+            && !tag.is_empty()
+        {
             headers.insert(ETAG, tag);
         }
         headers.insert(LAST_MODIFIED, HeaderValue::from_static("Thu, 01 Jan 2026 00:00:00 GMT"));
@@ -268,7 +272,10 @@ impl Shared {
         key: &str,
         content: Arc<dyn Content>,
     ) -> Result<Arc<str>, Refusal> {
-        let tag: Arc<str> = format!("\"{:016x}\"", self.tags.fetch_add(1, Relaxed)).into();
+        let tag: Arc<str> = match self.untagged.load(Relaxed) {
+            true => "".into(),
+            false => format!("\"{:016x}\"", self.tags.fetch_add(1, Relaxed)).into(),
+        };
         let mut buckets = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
         match &mut buckets.get_mut(bucket).ok_or(Refusal::NoSuchBucket)?.keys {
             Keys::Map(map) => {

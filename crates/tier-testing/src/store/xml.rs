@@ -41,13 +41,14 @@ pub(super) fn page(bucket: &str, query: &Query, page: &Page, encoded: bool) -> S
                 escape(&mut text, &encode(key));
                 text.push_str("</Key><LastModified>");
                 text.push_str(MODIFIED);
-                text.push_str("</LastModified><ETag>");
-                escape(&mut text, tag);
+                text.push_str("</LastModified>");
+                if !tag.is_empty() {
+                    text.push_str("<ETag>");
+                    escape(&mut text, tag);
+                    text.push_str("</ETag>");
+                }
                 // Writing to a string cannot fail.
-                let _ = write!(
-                    text,
-                    "</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
-                );
+                let _ = write!(text, "<Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>");
             }
             Line::Prefix(prefix) => {
                 text.push_str("<CommonPrefixes><Prefix>");

@@ -1,0 +1,176 @@
+//! What tells one listing of the data from another that looks the same.
+//!
+//! Bytes that were read once are kept under a dataset's identity, and names, sizes and modification times do not prove
+//! that bytes are the same: data can be made anew in their place with the old times put back, and images of file
+//! systems often have one time for all files. So a catalog has a number of its listing wherever versions do not do:
+//! * where the file system keeps change times, which nobody can set, a digest of these: the same for every listing until
+//!   something is written;
+//! * where there are no versions, or ones that prove nothing, a random number: a saved catalog keeps it, and with it what
+//!   caches hold; a new listing has another one, and reads everything again;
+//! * none where versions say enough (ETags, times that differ).
+//!
+//! The price of the first is that a change of owner or mode loses a cache, of the second that a cache lives no longer than
+//! its catalog.
+
+use std::io;
+
+use foreread_tier::{Object, Version};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Modification times before this are made up: 1 January 1980, where the FAT file system's begin, in nanoseconds.
+const NINETEEN_EIGHTY: i64 = 315_532_800_000_000_000;
+
+/// What tells a listing from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listing {
+    /// Versions say enough.
+    Versioned,
+    /// A digest of change times.
+    Changed(u128),
+    /// A random number.
+    Random(u128),
+}
+
+impl Listing {
+    /// The listing of `objects`, which are in an order that depends on their paths alone.
+    ///
+    /// # Errors
+    /// If a random number is needed and the system has none.
+    pub(crate) fn of<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> io::Result<Self> {
+        if let Some(digest) = change_digest(objects.clone()) {
+            return Ok(Self::Changed(digest));
+        }
+        if tell_apart(objects) { Ok(Self::Versioned) } else { random().map(Self::Random) }
+    }
+
+    /// As a value of a catalog's metadata.
+    pub(crate) fn text(self) -> String {
+        match self {
+            Self::Versioned => "versioned".to_owned(),
+            Self::Changed(digest) => format!("changed:{digest:032x}"),
+            Self::Random(number) => format!("random:{number:032x}"),
+        }
+    }
+
+    /// One that nothing is known of: it is like no other.
+    pub(crate) fn unknown() -> io::Result<Self> {
+        random().map(Self::Random)
+    }
+
+    /// The listing that [`text`](Self::text) gave.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        if text == "versioned" {
+            return Some(Self::Versioned);
+        }
+        let (kind, digits) = text.split_once(':')?;
+        let number = u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32)?;
+        match kind {
+            "changed" => Some(Self::Changed(number)),
+            "random" => Some(Self::Random(number)),
+            _ => None,
+        }
+    }
+}
+
+/// A digest of the change times, if all objects have one.
+fn change_digest<'a>(objects: impl Iterator<Item = &'a Object>) -> Option<u128> {
+    let mut hash = Xxh3::new();
+    for object in objects {
+        let Some(Version::Written { changed, .. }) = object.version else { return None };
+        hash.update(&changed.to_le_bytes());
+    }
+    Some(hash.digest128())
+}
+
+/// Whether the versions can tell the objects from others that were put in their place. Times that were made up cannot: one
+/// that more than half of several objects share, or one before 1980.
+fn tell_apart<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> bool {
+    // The time that more than half of them have, if there is one, is what is left when unequal ones go in pairs.
+    let (mut common, mut ahead, mut count) = (0, 0u64, 0u64);
+    for object in objects.clone() {
+        let Some(version) = &object.version else { return false };
+        count += 1;
+        let Some(time) = version.modified() else { continue };
+        if time < NINETEEN_EIGHTY {
+            return false;
+        }
+        match (ahead, time == common) {
+            (0, _) => (common, ahead) = (time, 1),
+            (_, true) => ahead += 1,
+            (_, false) => ahead -= 1,
+        }
+    }
+    let has = |object: &&Object| object.version.as_ref().and_then(Version::modified) == Some(common);
+    let share = objects.filter(has).count() as u64;
+    share < 2 || share * 2 <= count
+}
+
+fn random() -> io::Result<u128> {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(u128::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000_000;
+    const NOW: i64 = 1_700_000_000 * SECOND;
+
+    fn listing(versions: &[Option<Version>]) -> Listing {
+        let object = |(number, version): (usize, &Option<Version>)| Object {
+            path: format!("{number}").into(),
+            size: 1,
+            version: version.clone(),
+        };
+        let objects: Vec<Object> = versions.iter().enumerate().map(object).collect();
+        Listing::of(objects.iter()).unwrap()
+    }
+
+    fn times(times: &[i64]) -> Listing {
+        listing(&times.iter().map(|time| Some(Version::Modified(*time))).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn times_that_many_share_are_no_versions() {
+        assert_eq!(times(&[NOW]), Listing::Versioned);
+        assert_eq!(times(&[NOW, NOW + 1]), Listing::Versioned);
+        assert_eq!(times(&[NOW, NOW + 1, NOW, NOW + 2]), Listing::Versioned);
+        assert!(matches!(times(&[NOW, NOW]), Listing::Random(_)));
+        assert!(matches!(times(&[NOW, NOW + 1, NOW]), Listing::Random(_)));
+        assert!(matches!(times(&[NOW + 1, NOW + 2, NOW, NOW, NOW]), Listing::Random(_)));
+        assert!(matches!(times(&[NOW, 0]), Listing::Random(_)), "one before 1980");
+        assert_ne!(times(&[0, 0]), times(&[0, 0]), "each listing has its own number");
+    }
+
+    #[test]
+    fn tags_are_versions_and_their_absence_is_none() {
+        let tag = |tag: &str| Some(Version::ETag(tag.into()));
+        assert_eq!(listing(&[tag("a"), tag("a"), tag("a")]), Listing::Versioned);
+        assert!(matches!(listing(&[tag("a"), None]), Listing::Random(_)));
+    }
+
+    #[test]
+    fn change_times_tell_listings_apart_where_all_have_one() {
+        let written = |changed| Some(Version::Written { modified: 0, changed });
+        let one = listing(&[written(5), written(6)]);
+        assert!(matches!(one, Listing::Changed(_)));
+        assert_eq!(one, listing(&[written(5), written(6)]));
+        assert_ne!(one, listing(&[written(5), written(7)]));
+        assert!(matches!(listing(&[written(5), Some(Version::Modified(0))]), Listing::Random(_)));
+    }
+
+    #[test]
+    fn listing_is_text_and_back() {
+        for listing in [Listing::Versioned, Listing::Changed(7), Listing::Random(u128::MAX)] {
+            assert_eq!(Listing::parse(&listing.text()), Some(listing));
+        }
+        for text in ["", "random:", "random:7", "other:00000000000000000000000000000007"] {
+            assert_eq!(Listing::parse(text), None, "{text}");
+        }
+    }
+}

@@ -46,7 +46,7 @@ fn images_mounted_at_one_path_share_no_cache() {
                  yes "$kind $number" 2>/dev/null | head -c 40000 >data/$number
                  touch -d @0 data/$number
              done
-             mkfs.ext4 -q -F -m 0 -O ^has_journal -d data image$kind 16M
+             mkfs.ext4 -q -F -m 0 -O ^has_journal -d data image$kind 16M >/dev/null
          done
          look() { "$0" load mounted --digest --report=json --epochs=2 --disk=disk=100MB; }
          truth() { "$0" load mounted --digest --report=json --epochs=2; }

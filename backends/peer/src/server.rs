@@ -117,6 +117,9 @@ impl Shared {
 
     /// A rank of another run asked for samples. One that an earlier run left over does so every few seconds.
     fn other_run(&self, from: &str, error: &WireError) {
+        if self.run.get().is_none() {
+            return tracing::debug!(from, %error, "refused samples before the run has started");
+        }
         let log = self.other_runs.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now());
         if let Some(count) = log {
             tracing::warn!(count, last = from, %error, "refused samples to ranks of other runs");

@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stores: Vec<_> = nodes.iter().copied().map(StoreId).collect();
     let runtime = tokio::runtime::Handle::current();
     let context = Context { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
-    let group = joining.start(&stores, &context).await?;
+    let group = joining.start(&[], &stores, &context).await?;
     println!("rank {rank} of {}: {}; nodes {nodes:?}", nodes.len(), String::from_utf8_lossy(&greeting));
     match group.leave(Duration::from_secs(20)).await {
         Left::Together => Ok(()),

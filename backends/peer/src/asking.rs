@@ -145,7 +145,7 @@ impl<'a> Asking<'a> {
     }
 
     fn header(&self, kind: Kind, request: u64) -> Header {
-        Header::new(kind, self.remote.asker.identity.job, request)
+        Header::new(kind, self.remote.asker.run.tag(), request)
     }
 
     fn command(&mut self, command: Command) {
@@ -240,8 +240,8 @@ impl<'a> Asking<'a> {
     fn expect(&mut self, header: Header) -> Result<Body, WireError> {
         let length = header.length as usize;
         let small = || Body::Small(header, BytesMut::with_capacity(length).limit(length));
-        if header.job != self.remote.asker.identity.job {
-            return Err(WireError::malformed("a frame of another job"));
+        if header.job != self.remote.asker.run.tag() {
+            return Err(WireError::malformed("a frame of another run"));
         }
         match header.kind {
             Kind::Alive => Ok(Body::Skipped(0)),

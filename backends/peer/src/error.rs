@@ -20,6 +20,8 @@ pub enum WireErrorKind {
     OtherJob,
     /// The other end is of this job, at another of its meetings.
     OtherMeeting,
+    /// The other end is of this job and in another run, or in none yet.
+    OtherRun,
     /// The other end speaks another version.
     OtherVersion,
     /// The other end knows the token and does not take such a connection.

@@ -6,7 +6,7 @@
 //!  5  kind       u8      36  length   u32     of the payload
 //!  6  status     u8      40  check    u32     crc32c of the payload
 //!  7  flags      u8      44  seal     u32     crc32c of the header before it
-//!  8  job        u64
+//!  8  job        u64        the run that samples are of; of a meeting, the job
 //! 16  sample id  u64
 //! ```
 //!
@@ -25,7 +25,7 @@ use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use crate::{WireError, WireErrorKind};
 
 /// The version that this program speaks.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;
@@ -88,7 +88,7 @@ pub struct Header {
     pub kind: Kind,
     /// Of an answer: 0, or why there is none ([`status_of`]). Of samples that are on their way: 0 or [`AT_ORIGIN`].
     pub status: u8,
-    /// The job, as in the handshake.
+    /// Of samples: half of the run's id ([`RunId::tag`](crate::RunId::tag)). Of a meeting: the job, as in the handshake.
     pub job: u64,
     /// Of an answer: the sample's id, so that an answer to another question shows.
     pub sample: u64,
@@ -379,6 +379,6 @@ mod tests {
         bytes[HEADER - 4..].copy_from_slice(&seal.to_le_bytes());
         let error = Header::decode(&bytes).unwrap_err();
         assert_eq!(error.kind(), WireErrorKind::OtherVersion);
-        assert_eq!(error.to_string(), "a frame of version 9; this program speaks 1");
+        assert_eq!(error.to_string(), "a frame of version 9; this program speaks 2");
     }
 }

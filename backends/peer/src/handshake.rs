@@ -1,7 +1,7 @@
 //! How two ranks find out that they are of one job.
 //!
 //! ```text
-//! asker     hello      version, purpose, meeting, rank, job, 32 random bytes
+//! asker     hello      version, purpose, meeting, rank, job, 32 random bytes, run
 //! answerer  challenge  version, 32 random bytes
 //! asker     proof      HMAC-SHA256(token, "asker" hello challenge)
 //! answerer  verdict    whether it is welcome, meeting, rank, HMAC-SHA256(token, "answerer" hello challenge verdict)
@@ -20,6 +20,9 @@
 //! A process may be at several meetings of its job at a time, and they may try each other's ports: who proves itself and comes
 //! to the wrong one is told which one it is, and looks elsewhere or later ([`WireErrorKind::OtherMeeting`]).
 //!
+//! Connections for samples exist inside one run (see [`RunId`]): a rank that is in no run yet, or in another, refuses the
+//! asker ([`WireErrorKind::OtherRun`]). A hello begins alike in all versions, so that other versions are told apart.
+//!
 //! What it does not do: the bytes that follow are neither hidden nor signed. Who can change packets on the way can take over
 //! a connection that is open; against such the feature `tls` encrypts all of it. A token that can be guessed can be guessed
 //! by who listens at a rank's address in its place; tokens are long (see [`Token`]).
@@ -34,7 +37,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::frame::VERSION;
 use crate::token::random;
-use crate::{Address, Network, Stream, Token, WireError, WireErrorKind};
+use crate::{Address, Network, RunId, Stream, Token, WireError, WireErrorKind};
 
 /// How long a handshake may take at the end that is asked.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -42,7 +45,9 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// The most bytes that somebody sends who has not proved himself yet.
 pub const MOST_BYTES: usize = HELLO + PROOF;
 
-const HELLO: usize = 52;
+/// The part of a hello that all versions have.
+const COMMON: usize = 52;
+const HELLO: usize = COMMON + 16;
 const CHALLENGE: usize = 40;
 const PROOF: usize = 32;
 const VERDICT: usize = 8;
@@ -51,17 +56,40 @@ const MAGIC: [u8; 4] = *b"FRDH";
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum Purpose {
-    /// Samples are asked for.
-    Samples = 1,
+    /// Samples of this run are asked for.
+    Samples(RunId),
     /// Ranks meet.
-    Meeting = 2,
+    Meeting,
 }
 
 impl Purpose {
-    fn of(byte: u8) -> Option<Self> {
-        [Self::Samples, Self::Meeting].into_iter().find(|purpose| *purpose as u8 == byte)
+    const SAMPLES: u8 = 1;
+    const MEETING: u8 = 2;
+
+    fn of(byte: u8, run: [u8; 16]) -> Option<Self> {
+        match byte {
+            Self::SAMPLES => Some(Self::Samples(RunId::from_bytes(run))),
+            Self::MEETING => Some(Self::Meeting),
+            _ => None,
+        }
+    }
+
+    /// Its number, and the run that it names.
+    fn to_wire(self) -> (u8, [u8; 16]) {
+        match self {
+            Self::Samples(run) => (Self::SAMPLES, *run.as_bytes()),
+            Self::Meeting => (Self::MEETING, [0; 16]),
+        }
+    }
+}
+
+impl std::fmt::Display for Purpose {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Samples(_) => "samples",
+            Self::Meeting => "meeting",
+        })
     }
 }
 
@@ -99,6 +127,7 @@ enum Verdict {
     /// Without a proof.
     OtherToken = 3,
     OtherMeeting = 4,
+    OtherRun = 5,
 }
 
 /// All that was said before, and the key.
@@ -174,11 +203,13 @@ pub async fn ask(
 ) -> Result<(Stream, Rank), WireError> {
     let mut hello = [0; HELLO];
     hello[..4].copy_from_slice(&MAGIC);
-    hello[4..6].copy_from_slice(&[VERSION, purpose as u8]);
+    let (number, run) = purpose.to_wire();
+    hello[4..6].copy_from_slice(&[VERSION, number]);
     hello[6..8].copy_from_slice(&identity.meeting.to_le_bytes());
     hello[8..12].copy_from_slice(&identity.rank.0.to_le_bytes());
     hello[12..20].copy_from_slice(&identity.job.to_le_bytes());
-    hello[20..].copy_from_slice(&nonce()?);
+    hello[20..COMMON].copy_from_slice(&nonce()?);
+    hello[COMMON..].copy_from_slice(&run);
     write(&mut stream, &hello).await?;
 
     let challenge: [u8; CHALLENGE] = read(&mut stream).await?;
@@ -219,7 +250,11 @@ pub async fn ask(
             let detail = format!("rank {rank} there {}", elsewhere(theirs, identity.meeting));
             Err(WireError::new(WireErrorKind::OtherMeeting, detail))
         }
-        _ => Err(WireError::new(WireErrorKind::Unwanted, format!("rank {rank} takes no {purpose:?} now"))),
+        5 => {
+            let detail = format!("rank {rank} there is in another run, or in none yet");
+            Err(WireError::new(WireErrorKind::OtherRun, detail))
+        }
+        _ => Err(WireError::new(WireErrorKind::Unwanted, format!("rank {rank} takes no {purpose} now"))),
     }
 }
 
@@ -230,7 +265,7 @@ fn elsewhere(theirs: u16, ours: u16) -> String {
 }
 
 /// The answerer's side of the handshake, within [`PATIENCE`] if the caller bounds it so. `wanted` says what this end
-/// takes; `spoke` is set when a hello has come that names this job.
+/// takes: of samples, those of its run alone. `spoke` is set when a hello has come that names this job.
 ///
 /// # Errors
 /// If the other end does not prove itself, is of another job or version, wants what is not wanted, or breaks off.
@@ -249,7 +284,7 @@ pub async fn answer(
     }
     let mut hello = [0; HELLO];
     hello[..4].copy_from_slice(&first);
-    hello[4..].copy_from_slice(&read::<{ HELLO - 4 }>(&mut stream).await?);
+    hello[4..COMMON].copy_from_slice(&read::<{ COMMON - 4 }>(&mut stream).await?);
     let mut job = [0; 8];
     job.copy_from_slice(&hello[12..20]);
     let is_ours = u64::from_le_bytes(job) == identity.job;
@@ -262,12 +297,15 @@ pub async fn answer(
     if hello[4] != VERSION {
         return Err(other_version(hello[4]));
     }
+    let run: [u8; HELLO - COMMON] = read(&mut stream).await?;
+    hello[COMMON..].copy_from_slice(&run);
     let proof: [u8; PROOF] = read(&mut stream).await?;
     let transcript = Transcript { token: &identity.token, hello, challenge };
     let rank = Rank(u32::from_le_bytes([hello[8], hello[9], hello[10], hello[11]]));
-    let purpose = Purpose::of(hello[5]).filter(|purpose| wanted(*purpose));
+    let purpose = Purpose::of(hello[5], run);
+    let is_wanted = purpose.is_some_and(wanted);
     if !transcript.proves("asker", &[], &proof)? {
-        if !is_ours || purpose != Some(Purpose::Meeting) {
+        if !is_ours || !is_wanted || purpose != Some(Purpose::Meeting) {
             return Err(stranger("it does not know this job's token"));
         }
         let mut told = [0; VERDICT];
@@ -282,8 +320,9 @@ pub async fn answer(
     let verdict = match purpose {
         _ if !is_ours => Verdict::OtherJob,
         _ if meeting != identity.meeting => Verdict::OtherMeeting,
-        Some(_) => Verdict::Welcome,
-        None => Verdict::Unwanted,
+        Some(_) if is_wanted => Verdict::Welcome,
+        Some(Purpose::Samples(_)) => Verdict::OtherRun,
+        Some(Purpose::Meeting) | None => Verdict::Unwanted,
     };
     let mut last = [0; VERDICT + PROOF];
     last[0] = verdict as u8;
@@ -301,6 +340,10 @@ pub async fn answer(
             let detail = format!("rank {rank} {}", elsewhere(meeting, identity.meeting));
             Err(WireError::new(WireErrorKind::OtherMeeting, detail))
         }
+        (Verdict::OtherRun, _) => Err(WireError::new(
+            WireErrorKind::OtherRun,
+            format!("rank {rank} asks for samples of another run"),
+        )),
         _ => {
             Err(WireError::new(WireErrorKind::Unwanted, format!("rank {rank} wants what is not served here")))
         }
@@ -312,6 +355,12 @@ mod tests {
     use tokio::io::duplex;
 
     use super::*;
+    use crate::Nonce;
+
+    /// Of a run that begins with `nonce`.
+    fn run(nonce: u8) -> RunId {
+        RunId::new(Nonce::new([nonce; 16]), &[])
+    }
 
     fn identity(rank: u32, job: u64, token: &str) -> Identity {
         Identity { rank: Rank(rank), job, meeting: 0, token: Token::new(token).unwrap() }
@@ -322,7 +371,8 @@ mod tests {
     async fn meet(asker: Identity, to: Option<Rank>, answerer: Identity, wanted: Purpose) -> Ends {
         let (one, other) = duplex(64);
         let spoke = AtomicBool::new(false);
-        let ask = async { ask(Box::new(one), &asker, Purpose::Samples, to).await.map(|(_, rank)| rank) };
+        let ask =
+            async { ask(Box::new(one), &asker, Purpose::Samples(run(1)), to).await.map(|(_, rank)| rank) };
         let wanted = move |purpose| purpose == wanted;
         let answer = async {
             let answer = answer(Box::new(other), "there".into(), &answerer, wanted, &spoke).await;
@@ -336,16 +386,21 @@ mod tests {
     #[tokio::test]
     async fn two_ranks_of_a_job_know_each_other() {
         let (asked, answered) =
-            meet(identity(3, 7, TOKEN), Some(Rank(5)), identity(5, 7, TOKEN), Purpose::Samples).await;
+            meet(identity(3, 7, TOKEN), Some(Rank(5)), identity(5, 7, TOKEN), Purpose::Samples(run(1))).await;
         assert_eq!(asked.unwrap(), Rank(5));
-        let greeting = Greeting { rank: Rank(3), purpose: Purpose::Samples, from: "there".into() };
+        let greeting = Greeting { rank: Rank(3), purpose: Purpose::Samples(run(1)), from: "there".into() };
         assert_eq!(answered.unwrap(), greeting);
     }
 
     #[tokio::test]
     async fn another_token_proves_nothing_to_either() {
-        let (asked, answered) =
-            meet(identity(3, 7, "the token of another"), None, identity(5, 7, TOKEN), Purpose::Samples).await;
+        let (asked, answered) = meet(
+            identity(3, 7, "the token of another"),
+            None,
+            identity(5, 7, TOKEN),
+            Purpose::Samples(run(1)),
+        )
+        .await;
         let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
         assert_eq!((asked.kind(), answered.kind()), (WireErrorKind::Stranger, WireErrorKind::Stranger));
         assert!(asked.to_string().contains("another token"), "{asked}");
@@ -360,7 +415,8 @@ mod tests {
             let (spoke, answerer) = (AtomicBool::new(false), identity(5, 7, TOKEN));
             let mut hello = [0; HELLO + PROOF];
             hello[..4].copy_from_slice(&MAGIC);
-            hello[4..6].copy_from_slice(&[VERSION, purpose as u8]);
+            hello[4..6].copy_from_slice(&[VERSION, purpose.to_wire().0]);
+            hello[COMMON..HELLO].copy_from_slice(&purpose.to_wire().1);
             hello[8] = 3;
             hello[12..20].copy_from_slice(&job.to_le_bytes());
             ours.write_all(&hello).await.unwrap();
@@ -375,8 +431,8 @@ mod tests {
         assert_eq!(error.to_string(), "it came with another token (FOREREAD_TOKEN) and says to be rank 3");
         for (job, purpose, wanted) in [
             (8, Purpose::Meeting, Purpose::Meeting),
-            (7, Purpose::Samples, Purpose::Samples),
-            (7, Purpose::Meeting, Purpose::Samples),
+            (7, Purpose::Samples(run(1)), Purpose::Samples(run(1))),
+            (7, Purpose::Meeting, Purpose::Samples(run(1))),
         ] {
             let (error, told) = tried(job, purpose, wanted).await;
             assert_eq!((error.kind(), told), (WireErrorKind::Stranger, Vec::new()), "{job} {purpose:?}");
@@ -393,11 +449,11 @@ mod tests {
     #[tokio::test]
     async fn who_knows_the_token_is_told_what_is_wrong() {
         let (asked, answered) =
-            meet(identity(3, 8, TOKEN), None, identity(5, 7, TOKEN), Purpose::Samples).await;
+            meet(identity(3, 8, TOKEN), None, identity(5, 7, TOKEN), Purpose::Samples(run(1))).await;
         assert_eq!(asked.unwrap_err().to_string(), "rank 5 there is of another job");
         assert_eq!(answered.unwrap_err().kind(), WireErrorKind::OtherJob);
         let ahead = Identity { meeting: 2, ..identity(3, 7, TOKEN) };
-        let (asked, answered) = meet(ahead, None, identity(5, 7, TOKEN), Purpose::Samples).await;
+        let (asked, answered) = meet(ahead, None, identity(5, 7, TOKEN), Purpose::Samples(run(1))).await;
         let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
         assert_eq!(
             (asked.kind(), answered.kind()),
@@ -406,11 +462,13 @@ mod tests {
         assert_eq!(asked.to_string(), "rank 5 there has loader 1 of its process, and this is loader 3");
         assert_eq!(answered.to_string(), "rank 3 has loader 3 of its process, and this is loader 1");
         let (asked, answered) =
-            meet(identity(3, 7, TOKEN), None, identity(5, 7, TOKEN), Purpose::Meeting).await;
-        assert_eq!(asked.unwrap_err().kind(), WireErrorKind::Unwanted);
-        assert_eq!(answered.unwrap_err().kind(), WireErrorKind::Unwanted);
+            meet(identity(3, 7, TOKEN), None, identity(5, 7, TOKEN), Purpose::Samples(run(2))).await;
+        assert_eq!(asked.unwrap_err().to_string(), "rank 5 there is in another run, or in none yet");
+        let answered = answered.unwrap_err();
+        assert_eq!(answered.kind(), WireErrorKind::OtherRun);
+        assert_eq!(answered.to_string(), "rank 3 asks for samples of another run");
         let (asked, _) =
-            meet(identity(3, 7, TOKEN), Some(Rank(4)), identity(5, 7, TOKEN), Purpose::Samples).await;
+            meet(identity(3, 7, TOKEN), Some(Rank(4)), identity(5, 7, TOKEN), Purpose::Samples(run(1))).await;
         assert_eq!(asked.unwrap_err().to_string(), "rank 5 answers there and not rank 4");
     }
 
@@ -433,7 +491,7 @@ mod tests {
             other.write_all(&proof).await.unwrap();
         };
         other_end.flush().await.unwrap();
-        let (asked, ()) = tokio::join!(ask(other_end, &asker, Purpose::Samples, None), impostor);
+        let (asked, ()) = tokio::join!(ask(other_end, &asker, Purpose::Samples(run(1)), None), impostor);
         let error = asked.err().unwrap();
         assert_eq!(error.to_string(), "what answers does not know this job's token");
     }
@@ -448,7 +506,7 @@ mod tests {
             let recorded = async {
                 let (one, mut between) = duplex(1024);
                 let asker = identity(3, 7, TOKEN);
-                let ask = ask(Box::new(one), &asker, Purpose::Samples, None);
+                let ask = ask(Box::new(one), &asker, Purpose::Samples(run(1)), None);
                 let listen = async {
                     let mut hello = vec![0; HELLO];
                     between.read_exact(&mut hello).await.unwrap();

@@ -3,7 +3,7 @@
 //! Who asks has a connection of its own to each rank that it asks, and who is asked answers on it; two ranks that ask each
 //! other have two, so that neither's answers wait for its own questions. Frames have a header of fixed length
 //! ([`frame`]); samples leave the memory where they are kept, and arrive in memory of their exact length. Each connection
-//! begins with a proof that both ends know the job's token ([`handshake`]).
+//! begins with a proof that both ends know the job's token ([`handshake`]) and are in the same run ([`RunId`]).
 //!
 //! # How long anybody waits
 //!
@@ -24,7 +24,7 @@
 //!
 //! | who | what |
 //! |---|---|
-//! | strangers | 64 connections a listener, 84 bytes of each |
+//! | strangers | 64 connections a listener, 100 bytes of each |
 //! | a rank that asks | 64 Ki questions; 4 MiB of answers, or one sample |
 //! | all ranks together | 32 MiB of answers and one sample for each of them |
 
@@ -45,6 +45,7 @@ mod output;
 mod pace;
 mod peer_tier;
 mod remote;
+mod run_id;
 mod server;
 mod serving;
 #[cfg(feature = "testing")]
@@ -63,6 +64,7 @@ pub use handshake::{Greeting, Identity, Purpose};
 pub use network::{Duplex, Listener, Network, Stream};
 pub use peer_tier::PeerTier;
 pub use remote::{Asker, Remote};
+pub use run_id::{Nonce, RunId};
 pub use server::{Server, Settings};
 #[cfg(feature = "testing")]
 pub use simulated::Simulated;

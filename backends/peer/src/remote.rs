@@ -24,7 +24,7 @@ use crate::asking::{Asking, Command, NAME};
 use crate::batch::Batch;
 use crate::frame::MOST_ASKED;
 use crate::handshake::{self, Identity, Purpose};
-use crate::{Address, Counters, Network, Stream, WireError, WireErrorKind};
+use crate::{Address, Counters, Network, RunId, Stream, WireError, WireErrorKind};
 
 /// The most that connecting and proving may take together.
 pub const CONNECT: Duration = Duration::from_secs(1);
@@ -36,6 +36,7 @@ pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::
 #[derive(Clone, Debug)]
 pub struct Asker {
     pub(crate) identity: Identity,
+    pub(crate) run: RunId,
     pub(crate) network: Arc<dyn Network>,
     pub(crate) buffers: Arc<dyn Buffers>,
     pub(crate) runtime: Handle,
@@ -44,15 +45,16 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Asks as `identity` over `network`, with the memory, the runtime and the seed of `context`.
+    /// Asks as `identity` for samples of `run` over `network`, with the memory, the runtime and the seed of `context`.
     pub fn new(
         identity: Identity,
+        run: RunId,
         network: Arc<dyn Network>,
         context: &Context,
         counters: Arc<Counters>,
     ) -> Self {
         let (buffers, runtime) = (Arc::clone(&context.buffers), context.runtime.clone());
-        Self { identity, network, buffers, runtime, seed: context.seed, counters }
+        Self { identity, run, network, buffers, runtime, seed: context.seed, counters }
     }
 
     /// The rank `rank`, which listens at any of `addresses`. Sockets of this node are tried first.
@@ -250,10 +252,10 @@ impl Inner {
             let detail = format!("no answer in {:.1} s", began.elapsed().as_secs_f64());
             WireError::new(WireErrorKind::Late, detail)
         };
-        let Asker { identity, network, .. } = &self.asker;
+        let Asker { identity, run, network, .. } = &self.asker;
         let connected = timeout(patience, network.connect(address)).await.map_err(late)?;
         let stream = connected.map_err(|error| WireError::io("cannot connect", error))?;
-        let ask = handshake::ask(stream, identity, Purpose::Samples, Some(self.rank));
+        let ask = handshake::ask(stream, identity, Purpose::Samples(*run), Some(self.rank));
         let (stream, _) = timeout_at(until, ask).await.map_err(late)??;
         Ok(stream)
     }

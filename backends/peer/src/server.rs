@@ -7,7 +7,7 @@
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use foreread_tier::Serve;
@@ -20,7 +20,7 @@ use crate::counters::count;
 use crate::doorway::{Doorway, LOG_EVERY, Place, StrangerLog};
 use crate::handshake::{self, Identity, PATIENCE, Purpose};
 use crate::serving::Serving;
-use crate::{Address, Connection, Counters, Greeting, Listener, Stream, WireError, WireErrorKind};
+use crate::{Address, Connection, Counters, Greeting, Listener, RunId, Stream, WireError, WireErrorKind};
 
 /// Meetings that wait to be taken.
 const MEETINGS: usize = 1024;
@@ -87,9 +87,12 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     /// The budget.
     pub(crate) room: Arc<Semaphore>,
+    /// The run whose samples are served; none before it is known.
+    run: OnceLock<RunId>,
     source: RwLock<Option<Weak<dyn Serve>>>,
     meetings: mpsc::Sender<(Greeting, Connection)>,
     strangers: Mutex<StrangerLog>,
+    other_runs: Mutex<StrangerLog>,
 }
 
 impl Shared {
@@ -112,6 +115,17 @@ impl Shared {
         }
     }
 
+    /// A rank of another run asked for samples. One that an earlier run left over does so every few seconds.
+    fn other_run(&self, from: &str, error: &WireError) {
+        if self.run.get().is_none() {
+            return tracing::debug!(from, %error, "refused samples before the run has started");
+        }
+        let log = self.other_runs.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now());
+        if let Some(count) = log {
+            tracing::warn!(count, last = from, %error, "refused samples to ranks of other runs");
+        }
+    }
+
     /// Writes of those strangers that were not written of.
     fn log_strangers(&self) {
         let log = self.strangers.lock().unwrap_or_else(PoisonError::into_inner).due(Instant::now());
@@ -131,8 +145,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers on all `listeners`, by tasks of `runtime`. What others ask for waits until [`serve`](Self::serve)
-    /// says who has it.
+    /// Answers on all `listeners`, by tasks of `runtime`. Nobody is served samples before [`enter`](Self::enter) names
+    /// the run; what its ranks ask for waits until [`serve`](Self::serve) says who has it.
     pub fn start(
         runtime: &Handle,
         identity: Identity,
@@ -146,9 +160,11 @@ impl Server {
             settings,
             counters,
             room: Arc::new(Semaphore::new(settings.permits() as usize)),
+            run: OnceLock::new(),
             source: RwLock::default(),
             meetings: sender,
             strangers: Mutex::default(),
+            other_runs: Mutex::default(),
         });
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
         let take = |listener| runtime.spawn(take(listener, Arc::clone(&shared)));
@@ -159,6 +175,12 @@ impl Server {
     /// Where it listens.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// Serves samples to ranks of `run` from now on, and to no others; before, to nobody. A server is in one run for as
+    /// long as it lives: a second call changes nothing.
+    pub fn enter(&self, run: RunId) {
+        let _ = self.shared.run.set(run); // the first one stays
     }
 
     /// Has `source` answer from now on.
@@ -235,7 +257,10 @@ async fn pause(shared: &Shared, address: &Address, error: io::Error) {
 
 /// One connection, from its first byte to its last.
 async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shared>) {
-    let wanted = |purpose| purpose == Purpose::Samples || !shared.meetings.is_closed();
+    let wanted = |purpose| match purpose {
+        Purpose::Samples(run) => shared.run.get() == Some(&run),
+        Purpose::Meeting => !shared.meetings.is_closed(),
+    };
     let answer = handshake::answer(stream, from.clone(), &shared.identity, wanted, &place.spoke);
     let answered = tokio::select! {
         answered = timeout(PATIENCE, answer) => answered.unwrap_or_else(|_| {
@@ -255,6 +280,7 @@ async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shar
             tracing::warn!(from, %error, "refused a connection");
             return;
         }
+        Err(error) if error.kind() == WireErrorKind::OtherRun => return shared.other_run(&from, &error),
         // It looks for another meeting of this process, and tries again.
         Err(error) if error.kind() == WireErrorKind::OtherMeeting => {
             tracing::debug!(from, %error, "a rank came to another meeting than its own");
@@ -273,9 +299,9 @@ async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shar
         }
     };
     match greeting.purpose {
-        Purpose::Samples => {
+        Purpose::Samples(run) => {
             let rank = greeting.rank;
-            if let Err(error) = Serving::new(Arc::clone(&shared), rank, stream).await {
+            if let Err(error) = Serving::new(Arc::clone(&shared), rank, run, stream).await {
                 tracing::debug!(%rank, from, %error, "a connection of a rank ended");
             }
         }

@@ -46,7 +46,7 @@ use crate::input::Input;
 use crate::output::Output;
 use crate::server::Shared;
 use crate::wanted::{Queued, Request};
-use crate::{Stream, WireError, WireErrorKind};
+use crate::{RunId, Stream, WireError, WireErrorKind};
 
 #[cfg(doc)]
 use crate::Settings;
@@ -107,6 +107,8 @@ fn names(tags: &[u32], tag: u32) -> bool {
 pub(crate) struct Serving {
     shared: Arc<Shared>,
     from: Rank,
+    /// What every frame of the run names.
+    run: u64,
     stream: Stream,
     input: Input,
     body: Option<(Header, Limit<BytesMut>)>,
@@ -132,10 +134,11 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    pub(crate) fn new(shared: Arc<Shared>, from: Rank, stream: Stream) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, from: Rank, run: RunId, stream: Stream) -> Self {
         Self {
             shared,
             from,
+            run: run.tag(),
             stream,
             input: Input::new(),
             body: None,
@@ -152,10 +155,6 @@ impl Serving {
             look: Instant::now(),
             timer: None,
         }
-    }
-
-    fn job(&self) -> u64 {
-        self.shared.identity.job
     }
 
     fn write(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
@@ -177,7 +176,7 @@ impl Serving {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Ready(Ok(None)) => return Poll::Ready(Ok(None)),
                 Poll::Ready(Ok(Some(header))) => {
-                    let wanted = matches!(header.kind, Kind::Ask | Kind::Cancel) && header.job == self.job();
+                    let wanted = matches!(header.kind, Kind::Ask | Kind::Cancel) && header.job == self.run;
                     if !wanted {
                         let detail = format!("a frame {:?} from who asks for samples", header.kind);
                         return Poll::Ready(Err(WireError::malformed(detail)));
@@ -273,7 +272,7 @@ impl Serving {
                 self.queue.pop(); // cancelled
                 continue;
             }
-            let held = (self.silent + waiting).saturating_add(bytes);
+            let held = self.silent.saturating_add(waiting).saturating_add(bytes);
             let fits = held == 0 || held.saturating_add(next.length) <= share;
             let same = slots.is_empty() || next.request == request;
             if !fits || !same || slots.len() == CHUNK.1 || bytes >= CHUNK.0 {
@@ -371,7 +370,7 @@ impl Serving {
     }
 
     fn header(&self, kind: Kind, request: u64) -> Header {
-        Header::new(kind, self.job(), request)
+        Header::new(kind, self.run, request)
     }
 
     /// Whether words are still to leave. They are the first that do.

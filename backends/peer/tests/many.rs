@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Arc;
 
-use foreread_peer::{Address, Asker, Identity, PeerTier, Server, Settings, Simulated, Token};
+use foreread_peer::{Address, Asker, Identity, Nonce, PeerTier, RunId, Server, Settings, Simulated, Token};
 use foreread_tier::{Context, HeapBuffers, Tier};
 use foreread_types::Rank;
 use futures::StreamExt;
@@ -25,13 +25,15 @@ async fn a_connection_that_rests_takes_a_few_kilobytes() {
     let listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let server =
         Server::start(&Handle::current(), identity(0), vec![listener], Settings::default(), Arc::default());
+    let run = RunId::new(Nonce::default(), &[]);
+    server.enter(run);
     server.serve(Arc::downgrade(&source));
     let context = Context { buffers: Arc::new(HeapBuffers), runtime: Handle::current(), seed: 1 };
     let before = resident();
     let mut tiers = Vec::new();
     for rank in 1..=RANKS {
         let network = world.host(format!("h{rank}"));
-        let asker = Asker::new(identity(rank), network, &context, Arc::default());
+        let asker = Asker::new(identity(rank), run, network, &context, Arc::default());
         let tier = PeerTier::new(vec![asker.remote(Rank(0), server.addresses().to_vec())]);
         let answers: Vec<_> = tier.read((0..10).map(|tag| known.whole(tag)).collect()).collect().await;
         assert!(answers.iter().all(|answer| answer.result.as_ref().is_ok_and(|got| *got == known.content)));

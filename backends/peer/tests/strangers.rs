@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Network, PeerTier, Server, Settings, System, Token, handshake,
+    Address, Asker, Counters, Identity, Network, Nonce, PeerTier, RunId, Server, Settings, System, Token,
+    handshake,
 };
 use foreread_tier::{Context, RecycledBuffers, Serve, Tier};
 use foreread_tier_testing::Known;
@@ -39,10 +40,12 @@ impl Rig {
         let runtime = Handle::current();
         let server =
             Server::start(&runtime, identity(0), vec![listener], Settings::default(), Arc::default());
+        let run = RunId::new(Nonce::default(), &[]);
+        server.enter(run);
         server.serve(Arc::downgrade(&source));
         let buffers = Arc::new(RecycledBuffers::default());
         let context = Context { buffers, runtime, seed: 1 };
-        let asker = Asker::new(identity(1), Arc::new(System), &context, Arc::new(Counters::default()));
+        let asker = Asker::new(identity(1), run, Arc::new(System), &context, Arc::new(Counters::default()));
         Self { server, asker, known, _source: source, port }
     }
 

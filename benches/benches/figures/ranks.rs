@@ -21,7 +21,9 @@ use foreread::{Config, Loader, Meeting, Memory};
 use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};
-use foreread_peer::{Address, Asker, Counters, Identity, Network, PeerTier, Server, Settings, System, Token};
+use foreread_peer::{
+    Address, Asker, Counters, Identity, Network, Nonce, PeerTier, RunId, Server, Settings, System, Token,
+};
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
@@ -252,6 +254,8 @@ fn wire(kind: &str) -> Result<()> {
             Settings::default(),
             Arc::clone(&counters),
         );
+        let run = RunId::new(Nonce::default(), &[]);
+        server.enter(run);
         let weak: Weak<dyn Serve> = Arc::downgrade(&source);
         server.serve(weak);
         let context = Surroundings {
@@ -259,7 +263,7 @@ fn wire(kind: &str) -> Result<()> {
             runtime: runtime.handle().clone(),
             seed: 1,
         };
-        let asker = Asker::new(identity(1)?, network, &context, counters);
+        let asker = Asker::new(identity(1)?, run, network, &context, counters);
         let tier = PeerTier::new(vec![asker.remote(Rank(0), server.addresses().to_vec())]);
         anyhow::Ok((server, tier))
     })?;

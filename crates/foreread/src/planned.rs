@@ -274,7 +274,7 @@ pub(crate) fn memory_of(config: &Config, place: &Place, ranks: u32) -> u64 {
     }
 }
 
-fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
+pub(crate) fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
     let mut phases = Vec::new();
     for (dataset, sizes) in sizes.iter().enumerate() {
         let (kind, order) = match dataset {

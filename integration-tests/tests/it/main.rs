@@ -32,3 +32,4 @@ mod simulate;
 mod state;
 mod stop;
 mod support;
+mod two_runs;

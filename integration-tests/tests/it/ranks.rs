@@ -46,6 +46,20 @@ impl Rank {
         }
     }
 
+    /// Waits until it has written this to standard error.
+    #[track_caller]
+    pub fn wait_until_it_says(&self, text: &str) {
+        let began = Instant::now();
+        loop {
+            let said = fs::read_to_string(self.err.path()).unwrap();
+            if said.contains(text) {
+                return;
+            }
+            assert!(began.elapsed() < DEADLINE, "a rank does not say {text:?}, but {said:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// What it left behind, when it has ended.
     pub fn wait(mut self) -> Finished {
         let began = Instant::now();
@@ -212,14 +226,66 @@ fn what_differs_between_ranks_is_said_by_every_one() {
 }
 
 #[test]
-fn another_number_of_ranks_is_said_by_every_one() {
+fn rank_of_another_world_size_ends_alone_and_is_named_by_the_others() {
     let samples = Samples::awkward(64, 1000);
-    let job = Job::new(2, &samples, &[]);
+    let job = Job::new(2, &samples, &["--digest"]);
     let mut odd = job.command(1);
     odd.env("WORLD_SIZE", "3");
-    for rank in [job.start(0), job.start_as(&mut odd)] {
-        let line = rank.wait().fails(1);
-        assert!(line.contains('3') && line.contains('2'), "{line}");
+    let (first, odd) = (job.start(0), job.start_as(&mut odd));
+    let line = odd.wait().fails(1);
+    assert!(line.contains("differs from rank 0: world size is 3, rank 0's is 2"), "{line}");
+    first.wait_until_it_says("differs from rank 0: world size is 3, rank 0's is 2");
+    // The rank that was meant.
+    let reports = [first, job.start(1)].map(|rank| rank.wait().json());
+    assert_digests(&samples, &reports);
+}
+
+/// Node-local directories are often named after their node, and a calibration names one of them.
+#[test]
+fn ranks_whose_disks_have_other_names_plan_together_with_a_calibration() {
+    let samples = Samples::awkward(200, 2000);
+    let directory = tempfile::tempdir().unwrap();
+    let disks: Vec<_> = (0..2).map(|rank| directory.path().join(format!("n{rank}"))).collect();
+    let point = "parallelism = 8\nbytes_per_second = 5000000\nspread = 0.0\nsamples = 9\n";
+    let slow = point.replace("5000000", "3000");
+    // Slower than the origin: what is known of it decides whether it is used.
+    let of_disk = |disk: &Path| {
+        format!("[[disk]]\ndirectory = {disk:?}\nwrite_bytes_per_second = 3000\n[[disk.read]]\n{slow}")
+    };
+    let origin = format!(
+        "version = 1\nmade = 0\n[origin]\nurl = {:?}\nsample_bytes = 2000\nlatency_seconds = 0.001\n\
+         stream_bytes_per_second = 5000000\n[[origin.read]]\n{point}",
+        samples.path()
+    );
+    let write = |name: &str, text: String| {
+        let path = directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    };
+    let of_rank = |rank: usize| write(&format!("{rank}.toml"), origin.clone() + &of_disk(&disks[rank]));
+    // One file for all, which knows rank 0's directory, and one for each rank.
+    for (files, kept) in [([of_rank(0), of_rank(0)], [false, true]), ([of_rank(0), of_rank(1)], [false; 2])] {
+        disks.iter().for_each(|disk| fs::create_dir_all(disk).unwrap());
+        let job = Job::new(
+            2,
+            &samples,
+            &["--epochs", "2", "--batch-size", "8", "--memory", "50KB", "--digest", "--compute-ms", "10"],
+        );
+        let ranks: Vec<Rank> = (0..2)
+            .map(|rank: u32| {
+                let mut command = job.command(rank);
+                let (disk, file) = (&disks[rank as usize], &files[rank as usize]);
+                command.arg(format!("--disk={}=10MB", disk.display())).arg("--calibration").arg(file);
+                job.start_as(&mut command)
+            })
+            .collect();
+        let reports: Vec<Value> = ranks.into_iter().map(|rank| rank.wait().json()).collect();
+        assert_digests(&samples, &reports);
+        for (rank, is_kept) in kept.into_iter().enumerate() {
+            let written = number(&reports[rank], "/disk/written");
+            assert_eq!(written > 0, is_kept, "rank {rank}: {written} samples on its disk");
+        }
+        disks.iter().for_each(|disk| fs::remove_dir_all(disk).unwrap());
     }
 }
 

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_peer::{Address, Identity, Purpose, Server, Settings, Simulated, Token, handshake};
+use foreread_peer::{
+    Address, Identity, Nonce, Purpose, RunId, Server, Settings, Simulated, Token, handshake,
+};
 use foreread_tier::{Asked, Completion, Serve, Served, Serving};
 use foreread_types::Rank;
 use futures::{StreamExt, stream};
@@ -35,11 +37,13 @@ fuzz_target!(|bytes: &[u8]| {
         let runtime = tokio::runtime::Handle::current();
         let settings = Settings::default().with_budget(1000).with_share(1000);
         let server = Server::start(&runtime, identity(0), vec![listener], settings, Arc::default());
+        let run = RunId::new(Nonce::default(), &[]);
+        server.enter(run);
         let source: Arc<dyn Serve> = Arc::new(Has);
         server.serve(Arc::downgrade(&source));
         let stream = world.host("two").connect(&server.addresses()[0]).await.expect("a connection");
         let (mut stream, _) =
-            handshake::ask(stream, &identity(1), Purpose::Samples, None).await.expect("a handshake");
+            handshake::ask(stream, &identity(1), Purpose::Samples(run), None).await.expect("a handshake");
         let _ = stream.write_all(bytes).await;
         let mut heard = [0; 4096];
         while let Ok(Ok(1..)) = timeout(Duration::from_millis(90), stream.read(&mut heard)).await {}

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::hub::{AGAIN, Hub, Item, Ticket};
+use super::hub::{AGAIN, Hub, Item, Refusal, Ticket};
 use super::link::{Incoming, Link};
 use super::messages::{Hello, Message, Step};
 use crate::{Connection, Greeting};
@@ -55,18 +55,19 @@ async fn attend(hub: Arc<Hub>, greeting: Greeting, connection: Connection) {
     }
     let ticket = match hub.seat(&hello, &greeting.from) {
         Ok(ticket) => ticket,
-        Err(refuse) => {
-            let last = matches!(refuse, Message::Refuse { again: false, .. });
+        Err(Refusal::NoRun(refuse)) => {
             link.say(&refuse).await;
             link.close().await;
-            if last {
-                hub.heard(hello.person.rank as usize);
-            }
-            return;
+            return hub.heard(hello.person.rank as usize);
+        }
+        Err(Refusal::Connection(refuse)) => {
+            tracing::debug!(from = greeting.from, ?refuse, "refused a rank its place");
+            link.say(&refuse).await;
+            return link.close().await;
         }
     };
     let place = hub.places(&[Rank(0)]);
-    if link.say(&Message::Welcome { instance: hub.instance, place }).await {
+    if link.say(&Message::Welcome { instance: hub.instance, nonce: hub.nonce.to_string(), place }).await {
         serve(&hub, ticket, &hello, link).await;
     }
     if !hub.unseat(ticket) {

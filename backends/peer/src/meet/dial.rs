@@ -2,16 +2,17 @@
 //!
 //! Each attempt begins from what is true now: a notice is read again, because the one that is there may be an earlier
 //! run's; of several ports each is tried, because another program may have one of them, or another meeting of this job.
+//! What an end says that has not proved itself (another token, another version) is shown and passed over: anybody can say it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_types::Rank;
 
+use super::MeetError;
 use super::node::node_id;
 use super::secret::PrivateDirectory;
-use super::{MeetError, MeetErrorKind};
-use crate::{Address, Connection, Identity, Network, Token, WireErrorKind};
+use crate::{Address, Connection, Identity, Network, Token, WireError, WireErrorKind};
 
 /// How long rank 0 may take to answer at one address: it may be answering a thousand others.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -72,6 +73,15 @@ pub(super) enum Miss {
     Never(MeetError),
 }
 
+/// Of several reasons, which says more: that of an end which answered, and above all that it has another version.
+fn telling(why: &WireError) -> u8 {
+    match why.kind() {
+        WireErrorKind::Gone => 0,
+        WireErrorKind::OtherVersion => 2,
+        _ => 1,
+    }
+}
+
 impl Dial {
     /// One attempt.
     pub(super) async fn attempt(&self) -> Result<Found, Miss> {
@@ -94,26 +104,22 @@ impl Dial {
             return Err(Miss::NotYet(Some(why.to_owned())));
         };
         let identity = Identity { rank: self.rank, job: self.job, meeting: self.meeting, token };
-        let (mut why, mut other_token) = (None, None);
+        let (mut why, mut other_token): (Option<WireError>, _) = (None, None);
         for at in addresses {
             match Connection::open(&*self.network, &at, &identity, Some(Rank(0)), ANSWER).await {
                 Ok((connection, _)) => {
                     return Ok(Found { connection, at, identity });
                 }
-                Err(error) if error.kind() == WireErrorKind::OtherVersion => {
-                    let line = format!("rank {} cannot meet rank 0: {error}", self.rank);
-                    return Err(Miss::Never(MeetError::caused(MeetErrorKind::Differs, line, error)));
-                }
                 // Another job's rank 0 may be there, and this one's at the next.
                 Err(error) if error.kind() == WireErrorKind::OtherToken => other_token = Some(at),
-                // Of several reasons, that of an end which answered says more.
-                Err(error) if error.kind() != WireErrorKind::Gone || why.is_none() => {
-                    why = Some(error.to_string());
+                Err(error) => {
+                    if why.as_ref().is_none_or(|why| telling(why) < telling(&error)) {
+                        why = Some(error);
+                    }
                 }
-                Err(_) => {}
             }
         }
-        Err(other_token.map_or(Miss::NotYet(why), Miss::OtherToken))
+        Err(other_token.map_or(Miss::NotYet(why.map(|why| why.to_string())), Miss::OtherToken))
     }
 
     /// How long to wait after so many attempts in vain: longer each time, and for each rank a little other.

@@ -149,7 +149,10 @@ impl First {
                 }
                 // Where all have come, who else came does not matter.
                 let mistaken = self.counters.other_token().filter(|_| round.is_none());
-                let why: Vec<_> = gone.map(|(_, gone)| gone).into_iter().chain(mistaken).collect();
+                let strays = hub.strays().filter(|_| round.is_none());
+                let refused = strays.as_ref().map(|strays| strays.error.to_string());
+                let why = gone.map(|(_, gone)| gone).into_iter().chain(refused).chain(mistaken);
+                let why: Vec<_> = why.collect();
                 let why = (!why.is_empty()).then(|| why.join("; "));
                 let now = (hub.moved.load(Relaxed), works);
                 if now != moved && round.is_some() {
@@ -160,6 +163,10 @@ impl First {
                     self.patience.begin();
                 }
                 if self.patience.over() {
+                    // Nobody else has claimed those ranks.
+                    if let Some(strays) = strays.filter(|strays| strays.are_all) {
+                        return Err(self.fail(strays.error).await);
+                    }
                     let error = self.nobody(round, &missing, more, why);
                     return Err(self.fail(error).await);
                 }

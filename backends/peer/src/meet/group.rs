@@ -22,7 +22,7 @@ use super::listen::Ground;
 use super::other::Other;
 use super::roster::Roster;
 use super::run::{Heard, Outbox, run};
-use crate::{Asker, Counters, Identity, Network, PeerTier, Server};
+use crate::{Asker, Counters, Identity, Network, PeerTier, RunId, Server};
 
 /// How long the last words may take.
 const LAST: Duration = Duration::from_secs(2);
@@ -79,6 +79,7 @@ pub struct Group {
     rank: Rank,
     world_size: u32,
     stores: Vec<StoreId>,
+    run: RunId,
     roster: Arc<Roster>,
     running: Running,
     asker: Option<Asker>,
@@ -93,6 +94,7 @@ pub struct Group {
 pub(super) struct Parts<'a> {
     pub launched: &'a Launched,
     pub stores: &'a [StoreId],
+    pub run: RunId,
     pub roster: Arc<Roster>,
     pub side: Side,
     pub server: Option<Server>,
@@ -121,11 +123,12 @@ impl Group {
         let counters = parts.server.as_ref().map(|server| Arc::clone(server.counters())).unwrap_or_default();
         let asker = parts
             .identity
-            .map(|identity| Asker::new(identity, parts.network, context, Arc::clone(&counters)));
+            .map(|identity| Asker::new(identity, parts.run, parts.network, context, Arc::clone(&counters)));
         Self {
             rank: parts.launched.rank,
             world_size: parts.launched.world_size,
             stores: parts.stores.to_vec(),
+            run: parts.run,
             roster,
             running,
             asker,
@@ -134,6 +137,11 @@ impl Group {
             counters,
             server: Mutex::new(parts.server),
         }
+    }
+
+    /// The run that these ranks are in: the same on all of them.
+    pub fn run(&self) -> RunId {
+        self.run
     }
 
     /// Says how far this rank has come: a count that only grows. Returns at once; rank 0 hears the latest, not each.

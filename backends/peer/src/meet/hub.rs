@@ -16,17 +16,23 @@ use tokio::time::Instant;
 
 use super::compare::difference;
 use super::messages::{Hello, Message, Person, SILENCE, Step};
-pub(super) use super::seats::{AGAIN, Due, Item, Ticket};
+pub(super) use super::seats::{AGAIN, Due, Item, Refusal, Strays, Ticket};
 use super::seats::{Round, Seat, State};
 use super::waiting::NAMED;
 use super::{MeetError, MeetErrorKind};
+use crate::run_id::Nonce;
 
 /// Rounds that a run may have; more are a mistake of whoever sends them.
 const MOST_ROUNDS: usize = 64;
 
+/// How long after its last try a process counts as one that claims a taken rank: one that is waited for tries every second.
+const CLAIMS: Duration = SILENCE.saturating_add(Duration::from_secs(2));
+
 #[derive(Debug)]
 pub(super) struct Hub {
     pub instance: u64,
+    /// What the run's id begins with.
+    pub nonce: Nonce,
     pub world: usize,
     version: String,
     state: Mutex<State>,
@@ -40,7 +46,7 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    pub(super) fn new(me: Person, world: usize, version: String, instance: u64) -> Self {
+    pub(super) fn new(me: Person, world: usize, version: String, instance: u64, nonce: Nonce) -> Self {
         let mut seats: Vec<Seat> = (0..world).map(|_| Seat::default()).collect();
         if let Some(first) = seats.first_mut() {
             *first = Seat { person: Some(me), instance, connected: true, ..Seat::default() };
@@ -48,6 +54,7 @@ impl Hub {
         let state = State { seats, connected: 1, ..State::default() };
         Self {
             instance,
+            nonce,
             world,
             version,
             state: Mutex::new(state),
@@ -76,56 +83,69 @@ impl Hub {
 
     // What the tasks of connections do.
 
-    /// Gives a rank its place, or says why not.
-    pub(super) fn seat(&self, hello: &Hello, seen: &str) -> Result<Ticket, Message> {
-        let mut state = self.state();
-        let (person, rank) = (&hello.person, hello.person.rank);
-        let again = |why: String| Message::Refuse { kind: "refused".to_owned(), why, again: true };
+    /// Why a process can have no place in this meeting, whatever the others do, if that is so.
+    fn stray(&self, hello: &Hello) -> Option<MeetError> {
+        let (rank, place) = (hello.person.rank, hello.person.place());
         let differs = |what: &str, theirs: &dyn std::fmt::Display, ours: &dyn std::fmt::Display| {
-            let place = person.place();
             let line =
                 format!("rank {rank} ({place}) differs from rank 0: {what} is {theirs}, rank 0's is {ours}");
-            MeetError::new(MeetErrorKind::Differs, line)
+            Some(MeetError::new(MeetErrorKind::Differs, line))
         };
+        if hello.world_size as usize != self.world {
+            return differs("world size", &hello.world_size, &self.world);
+        }
+        if hello.version != self.version {
+            return differs("version", &hello.version, &self.version);
+        }
+        hello.met.filter(|met| *met != self.instance).map(|_| {
+            let line = format!(
+                "rank 0 was started again while rank {rank} ({place}) of an earlier run is alive: end that process, \
+                 and start all ranks again"
+            );
+            MeetError::new(MeetErrorKind::Broken, line)
+        })
+    }
+
+    /// Gives a rank its place, or says why not.
+    pub(super) fn seat(&self, hello: &Hello, seen: &str) -> Result<Ticket, Refusal> {
+        let mut state = self.state();
+        let (person, rank) = (&hello.person, hello.person.rank);
+        let again = |why: String| {
+            Refusal::Connection(Message::Refuse { kind: "refused".to_owned(), why, again: true })
+        };
+        let refuse = |error: &MeetError| Refusal::Connection(Message::refuse(error));
+        let stray = self.stray(hello);
         if let Some(error) = &state.failed {
-            return Err(Message::refuse(error));
+            let refuse = Message::refuse(error);
+            return Err(if stray.is_none() { Refusal::NoRun(refuse) } else { Refusal::Connection(refuse) });
         }
         let known = state.seats.get(rank as usize).is_some_and(|seat| seat.instance == hello.instance);
         // One of this run whose connection broke may still hear that it is over.
         if state.ended && !(hello.started && known) {
             return Err(again("the ranks that met here before are ending".to_owned()));
         }
-        let wrong = if hello.world_size as usize != self.world {
-            Some(differs("world size", &hello.world_size, &self.world))
-        } else if hello.version != self.version {
-            Some(differs("version", &hello.version, &self.version))
-        } else if hello.met.is_some_and(|met| met != self.instance) {
-            let line = format!("rank 0 was started again while rank {rank} runs: start all ranks again");
-            Some(MeetError::new(MeetErrorKind::Broken, line))
-        } else {
-            None
-        };
-        if let Some(error) = wrong {
-            if !state.started {
-                state.failed = Some(error.clone());
-                drop(state);
-                self.changed(true);
+        if let Some(error) = stray {
+            // What an earlier run left over, or a mistake: the rank that is meant may still come.
+            if !state.started && (rank as usize) < self.world {
+                state.strays.insert(rank as usize, error.clone());
             }
-            return Err(Message::refuse(&error));
+            return Err(refuse(&error));
         }
         let started = state.started;
         let Some(seat) = state.seats.get_mut(rank as usize) else {
             let line = format!("rank {rank} of {} ranks: ranks count from 0", self.world);
-            return Err(Message::refuse(&MeetError::new(MeetErrorKind::Setting, line)));
+            return Err(refuse(&MeetError::new(MeetErrorKind::Setting, line)));
         };
         if seat.connected && seat.instance != hello.instance {
             // A process that died on a machine that died is noticed a little later.
             let line = twice(seat.person.as_ref(), person);
-            let since = *seat.claimed.get_or_insert_with(Instant::now);
-            if rank != 0 && since.elapsed() < SILENCE + Duration::from_secs(2) {
+            let now = Instant::now();
+            let claimed = seat.claimed.filter(|(_, last)| now.duration_since(*last) < CLAIMS);
+            let (since, _) = *seat.claimed.insert((claimed.map_or(now, |(since, _)| since), now));
+            if rank != 0 && now.duration_since(since) < CLAIMS {
                 return Err(again(line));
             }
-            return Err(Message::refuse(&MeetError::new(MeetErrorKind::Setting, line)));
+            return Err(refuse(&MeetError::new(MeetErrorKind::Setting, line)));
         }
         if started && seat.done && seat.instance != hello.instance {
             return Err(again(format!("rank {rank} is done here and the others are not yet")));
@@ -142,6 +162,7 @@ impl Hub {
         person.addresses.iter_mut().for_each(|address| *address = as_seen(address, seen));
         seat.person = Some(person.clone());
         let ticket = Ticket { rank: rank as usize, turn: seat.turn };
+        state.strays.remove(&ticket.rank);
         if !was {
             state.connected += 1;
         }
@@ -182,8 +203,10 @@ impl Hub {
 
     /// A rank has been told why there will be no run, or that it is over.
     pub(super) fn heard(&self, rank: usize) {
-        self.state().told.insert(rank);
-        self.changed(false);
+        if rank < self.world {
+            self.state().told.insert(rank);
+            self.changed(false);
+        }
     }
 
     /// What is to be said to a rank that has heard of all events up to number `events`, and waits for `round`.
@@ -374,6 +397,22 @@ impl Hub {
         (named, all.len().saturating_sub(NAMED))
     }
 
+    /// Processes that claim ranks which are not here, and were refused.
+    pub(super) fn strays(&self) -> Option<Strays> {
+        let state = self.state();
+        let is_here = |rank: usize| state.seats.get(rank).is_some_and(|seat| seat.connected);
+        let mut claimed = state.strays.iter().filter(|(rank, _)| !is_here(**rank));
+        let (_, error) = claimed.next()?;
+        let more = claimed.count();
+        let are_all = state.connected + more + 1 == self.world;
+        let error = match more {
+            0 => error.clone(),
+            1 => MeetError::new(error.kind(), format!("{error} (another rank is refused, too)")),
+            more => MeetError::new(error.kind(), format!("{error} ({more} more ranks are refused, too)")),
+        };
+        Some(Strays { error, are_all })
+    }
+
     /// Who was here, is waited for as [`missing`](Self::missing) says, and is gone: for how long, and in words.
     pub(super) fn gone(&self, round: Option<u32>) -> Option<(Duration, String)> {
         let state = self.state();
@@ -527,7 +566,7 @@ mod tests {
     #[test]
     fn the_lowest_position_does_not_fall_when_a_rank_is_started_again() {
         let person = Person { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
-        let hub = Hub::new(person, 2, "1".into(), 7);
+        let hub = Hub::new(person, 2, "1".into(), 7, Nonce::default());
         let lowest = hub.lowest();
         hub.progress(0, 9);
         hub.progress(1, 5);

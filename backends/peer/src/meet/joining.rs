@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::Context;
-use foreread_types::{Rank, StoreId};
+use foreread_types::{Fingerprint, Rank, StoreId};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -24,7 +24,8 @@ use super::other::{Other, Take};
 use super::roster::Roster;
 use super::waiting::{Patience, Progress};
 use super::{MeetError, MeetErrorKind};
-use crate::{Address, Counters, Identity, Network, Server, Settings as Serving, System, Token, token};
+use crate::run_id::Nonce;
+use crate::{Address, Counters, Identity, Network, RunId, Server, Settings as Serving, System, Token, token};
 
 /// How long another rank 0 may take to say that it is there.
 const ANOTHER: Duration = Duration::from_secs(2);
@@ -153,10 +154,11 @@ impl Joining {
     pub async fn join(settings: Settings) -> Result<Self, MeetError> {
         let Settings { launched, version, meeting, network, token, listen, deadline, .. } = settings;
         let Settings { progress, serving, counters, .. } = settings;
-        let instance = token::random().map_err(|error| {
+        let random = token::random().map_err(|error| {
             MeetError::caused(MeetErrorKind::Broken, "the operating system has no random bytes", error)
         })?;
-        let instance = u64::from_le_bytes(*instance.first_chunk().unwrap_or(&[0; 8]));
+        let instance = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
+        let nonce = Nonce::new(*random.last_chunk().unwrap_or(&[0; 16]));
         let node = node_id();
         let person = |addresses: &[Address]| Person {
             rank: launched.rank.0,
@@ -171,7 +173,7 @@ impl Joining {
             Hello { person, world_size, version, instance, met: None, started: false }
         };
         if launched.world_size == 1 {
-            let hub = Arc::new(Hub::new(person(&[]), 1, version, instance));
+            let hub = Arc::new(Hub::new(person(&[]), 1, version, instance, nonce));
             let first = First { hub, patience, round: 0, place: String::new(), counters };
             let side = Side::First { first, admitting: None };
             let (identity, server, ground) = (None, None, None);
@@ -202,7 +204,7 @@ impl Joining {
             let listeners = ground.listen().await?;
             let server = Server::start(&handle, identity.clone(), listeners, serving, Arc::clone(&counters));
             let world = launched.world_size as usize;
-            let hub = Arc::new(Hub::new(person(server.addresses()), world, version, instance));
+            let hub = Arc::new(Hub::new(person(server.addresses()), world, version, instance, nonce));
             let admitting =
                 server.meetings().map(|meetings| Admitting(handle.spawn(admit(Arc::clone(&hub), meetings))));
             ground.publish(server.addresses(), made.as_ref()).await?;
@@ -386,13 +388,30 @@ impl Joining {
         }
     }
 
-    /// Begins, when all ranks are ready. `stores` says for each rank which store it uses; ranks may share one. Others are asked
-    /// with the memory and the runtime of `context`.
+    /// Begins, when all ranks are ready. `bound` is what the run's id is bound to: ranks exchange samples only where all of
+    /// it is equal, so it names what they read and how they have planned it. `stores` says for each rank which store it
+    /// uses; ranks may share one. Others are asked with the memory and the runtime of `context`.
     ///
     /// # Errors
     ///
     /// As [`join`](Self::join).
-    pub async fn start(mut self, stores: &[StoreId], context: &Context) -> Result<Group, MeetError> {
+    pub async fn start(
+        mut self,
+        bound: &[Fingerprint],
+        stores: &[StoreId],
+        context: &Context,
+    ) -> Result<Group, MeetError> {
+        let nonce = match &self.side {
+            Side::First { first, .. } => Some(first.hub.nonce),
+            Side::Other(other) => other.nonce,
+            Side::Left => None,
+        };
+        let nonce = nonce.ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "rank 0 named no run"))?;
+        let run = RunId::new(nonce, bound);
+        // Before the last step: whoever has passed that may ask.
+        if let Some(server) = &self.server {
+            server.enter(run);
+        }
         let mut roster = Vec::new();
         match &mut self.side {
             Side::First { first, .. } => roster = first.start().await?.to_vec(),
@@ -419,6 +438,7 @@ impl Joining {
         let parts = Parts {
             launched: &self.launched,
             stores,
+            run,
             roster: Arc::new(Roster::new(&people, self.node.clone(), at.as_ref())),
             side,
             server: self.server.take(),

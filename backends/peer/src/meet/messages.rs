@@ -103,6 +103,8 @@ pub(super) enum Message {
     /// The answer to a hello: which run of rank 0 it is.
     Welcome {
         instance: u64,
+        /// What the run's id begins with: 32 hexadecimal digits.
+        nonce: String,
         /// Where it runs, in words.
         #[serde(default)]
         place: String,

@@ -17,10 +17,12 @@ use super::link::{Incoming, Link};
 use super::messages::{Hello, Message, Step, Words, ranks, refusal};
 use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
 use super::{MeetError, MeetErrorKind};
+use crate::run_id::Nonce;
 use crate::{Address, Identity};
 
-/// For so long rank 0 has to have another token before it is believed: who answers may be an earlier run that is about to end.
-const SURE: Duration = Duration::from_secs(1);
+/// For so long who answers in rank 0's place has to have another token before it is believed, or until the deadline. Nothing
+/// proves it: it may be an earlier run that is about to end, or anybody, where rank 0 is not there yet.
+const SURE: Duration = Duration::from_secs(60);
 
 /// A place for pieces of bulk: where it belongs, how many bytes all have, the piece. Begins again at 0 where a connection broke.
 pub(super) type Take<'a> = &'a mut (dyn FnMut(u64, u64, Bytes) + Send);
@@ -46,8 +48,10 @@ pub(super) struct Other {
     doubt: Doubt,
     /// Attempts to find rank 0 since it was there last.
     attempts: u32,
-    /// Since when who answers in rank 0's place has another token.
-    other_token: Option<Instant>,
+    /// Since when who answers in rank 0's place has another token, and where.
+    other_token: Option<(Instant, Address)>,
+    /// What the run's id begins with, once rank 0 was met.
+    pub nonce: Option<Nonce>,
 }
 
 /// What one exchange with rank 0 came to.
@@ -74,6 +78,7 @@ impl Other {
             doubt: Doubt::default(),
             attempts: 0,
             other_token: None,
+            nonce: None,
         }
     }
 
@@ -96,17 +101,11 @@ impl Other {
                 Err(Miss::Never(error)) => return Err(error),
                 Err(Miss::NotYet(why)) => (self.why, self.other_token) = (why, None),
                 Err(Miss::OtherToken(at)) => {
-                    let since = *self.other_token.get_or_insert_with(Instant::now);
-                    // Once they have met, at this meeting or an earlier one, it is somebody else.
-                    let met = self.hello.met.is_some() || self.dial.meeting > 0;
-                    if !met && since.elapsed() >= SURE {
-                        let rank = self.dial.rank;
-                        let line = format!(
-                            "rank {rank} has another token than rank 0 at {at}: give all ranks the same FOREREAD_TOKEN"
-                        );
-                        return Err(MeetError::new(MeetErrorKind::Secret, line));
-                    }
                     self.why = Some(format!("who answers at {at} has another token (FOREREAD_TOKEN)"));
+                    if self.other_token.is_none() {
+                        self.other_token = Some((Instant::now(), at));
+                        self.patience.show_now();
+                    }
                 }
             }
             self.pause().await?;
@@ -146,6 +145,16 @@ impl Other {
                 None => self.patience.show_absent(&[Rank(0)], 0, Some(on)),
                 Some(_) => self.patience.show(&[Rank(0)], 0, Some(on)),
             }
+            // Once they have met, at this meeting or an earlier one, it is somebody else.
+            let met = self.hello.met.is_some() || self.dial.meeting > 0;
+            if let Some((since, at)) = self.other_token.as_ref().filter(|_| !met)
+                && (since.elapsed() >= SURE || self.patience.over())
+            {
+                let line = format!(
+                    "rank {rank} has another token than rank 0 at {at}: give all ranks the same FOREREAD_TOKEN"
+                );
+                return Err(MeetError::new(MeetErrorKind::Secret, line));
+            }
             let for_good = self.doubt.confirmed(lost.is_some_and(|lost| lost >= BACK));
             if !for_good && !self.patience.over() {
                 return Ok(());
@@ -174,8 +183,10 @@ impl Other {
             return Ok(());
         }
         let who = ranks(missing, *more);
+        // Rank 0 ends at about the same time, and may know more.
+        let why = on.as_ref().map(|on| format!("; {on}")).unwrap_or_default();
         let line = format!(
-            "rank {rank} waited {seconds} s for {who}: see whether all were started and what they wait for"
+            "rank {rank} waited {seconds} s for {who}: see whether all were started and what they wait for{why}"
         );
         Err(MeetError::new(MeetErrorKind::Deadline, line))
     }
@@ -186,8 +197,9 @@ impl Other {
         link.say(&Message::Hello(Box::new(self.hello.clone()))).await;
         loop {
             match timeout_at(self.patience.next(), link.next()).await {
-                Ok(Some(Incoming::Message(Message::Welcome { instance, place }))) => {
+                Ok(Some(Incoming::Message(Message::Welcome { instance, nonce, place }))) => {
                     self.hello.met = Some(instance);
+                    self.nonce = Nonce::parse(&nonce);
                     (self.first, self.lost, self.why) = (place, None, None);
                     self.attempts = 0;
                     self.link = Some(link);

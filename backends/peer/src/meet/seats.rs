@@ -1,6 +1,6 @@
 //! What rank 0 keeps of each rank and of each round: plain values, which [`super::hub`] changes under its lock.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,8 +43,8 @@ pub(super) struct Seat {
     pub(super) done: bool,
     /// When its connection broke.
     pub(super) lost: Option<Instant>,
-    /// Since when another process claims the place.
-    pub(super) claimed: Option<Instant>,
+    /// Since when another process claims the place, and when it did so last.
+    pub(super) claimed: Option<(Instant, Instant)>,
 }
 
 impl Seat {
@@ -67,6 +67,8 @@ pub(super) struct State {
     pub(super) connected: usize,
     pub(super) rounds: Vec<Round>,
     pub(super) failed: Option<MeetError>,
+    /// By the rank that it claims: why a process was refused that is of an earlier run, or of another world size or version.
+    pub(super) strays: BTreeMap<usize, MeetError>,
     pub(super) told: BTreeSet<usize>,
     pub(super) waiting: Option<(u64, Message)>,
     pub(super) works: (u64, Option<String>),
@@ -74,6 +76,24 @@ pub(super) struct State {
     pub(super) events: Vec<(u64, Option<usize>, Message)>,
     pub(super) started: bool,
     pub(super) ended: bool,
+}
+
+/// Why a rank does not get its place.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// There will be no run, or it is over: that the rank was told counts.
+    NoRun(Message),
+    /// This connection is refused, and the meeting goes on.
+    Connection(Message),
+}
+
+/// Missing ranks that are claimed by processes that were refused.
+#[derive(Debug)]
+pub(super) struct Strays {
+    /// Why the first of them was.
+    pub(super) error: MeetError,
+    /// Whether every missing rank is claimed by such a process.
+    pub(super) are_all: bool,
 }
 
 /// What a connection's task has to do next.

@@ -77,6 +77,8 @@ pub(super) struct Patience {
     began: Instant,
     deadline: Duration,
     shown: Instant,
+    /// Something is to be shown at the next look.
+    is_due: bool,
     /// Never locked; it makes this usable from several threads, one at a time.
     progress: Mutex<Progress>,
 }
@@ -90,7 +92,7 @@ impl fmt::Debug for Patience {
 impl Patience {
     pub(super) fn new(deadline: Duration, progress: Progress) -> Self {
         let now = Instant::now();
-        Self { began: now, deadline, shown: now, progress: Mutex::new(progress) }
+        Self { began: now, deadline, shown: now, is_due: false, progress: Mutex::new(progress) }
     }
 
     /// Something new is waited for, or somebody works.
@@ -119,15 +121,20 @@ impl Patience {
 
     /// When to look again: for the end, or to show something.
     pub(super) fn next(&self) -> Instant {
-        (self.began + self.deadline).min(self.shown + SHOWN)
+        (self.began + self.deadline).min(if self.is_due { self.shown } else { self.shown + SHOWN })
+    }
+
+    /// Has what is waited for shown at the next look, whenever it was shown last.
+    pub(super) fn show_now(&mut self) {
+        self.is_due = true;
     }
 
     /// Shows what is waited for, if it was not shown lately.
     pub(super) fn show(&mut self, missing: &[Rank], more: usize, on: Option<String>) {
-        if self.shown.elapsed() < SHOWN {
+        if self.shown.elapsed() < SHOWN && !self.is_due {
             return;
         }
-        self.shown = Instant::now();
+        (self.shown, self.is_due) = (Instant::now(), false);
         let missing = missing.to_vec();
         let waiting = Waiting { missing, more, on, waited: self.began.elapsed(), deadline: self.deadline };
         (self.progress.get_mut().unwrap_or_else(PoisonError::into_inner))(&waiting);

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{How, JOB, Node, Shelf, batch, identity, read_all, read_one, samples};
+use crate::support::{How, JOB, Node, Shelf, batch, identity, read_all, read_one, run, samples};
 
 /// Two ranks with a network between: the first has the samples.
 async fn two(known: &[Known], rule: impl Fn(u64) -> How + Send + Sync + 'static) -> (Simulated, Node, Node) {
@@ -216,7 +216,7 @@ async fn another_token_opens_nothing_in_either_direction() {
     let shelf = Shelf::new(&known, |_, _| How::Now);
     let listen = [Address::tcp("three", 0)];
     let stranger =
-        Node::with_identity(&world.host("three"), stranger, &listen, Settings::default(), shelf).await;
+        Node::with_identity(&world.host("three"), stranger, run(), &listen, Settings::default(), shelf).await;
     let error = read_one(&owner.tier_for(&stranger), &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("another token"), "{error}");
     assert_eq!(owner.server.counters().read().strangers, 1);
@@ -231,6 +231,7 @@ async fn another_token_opens_nothing_in_either_direction() {
     let other = Node::with_identity(
         &world.host("three"),
         other_job,
+        run(),
         &[Address::tcp("three", 0)],
         Settings::default(),
         Shelf::new(&known, |_, _| How::Now),
@@ -245,7 +246,7 @@ async fn another_token_opens_nothing_in_either_direction() {
 async fn who_names_the_job_and_breaks_off_is_not_counted_as_a_stranger() {
     let (world, owner, _asker) = two(&samples(1, 1000), |_| How::Now).await;
     let address = &owner.server.addresses()[0];
-    let hello = |job: u64| [b"FRDH\x01\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
+    let hello = |job: u64| [b"FRDH\x02\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
     for (job, waits) in [(JOB, false), (JOB, true), (JOB + 1, false), (JOB + 1, true)] {
         let mut stream = world.host("three").connect(address).await.unwrap();
         stream.write_all(&hello(job)).await.unwrap();
@@ -289,7 +290,8 @@ async fn answers_with(frames: impl Fn(u64) -> Vec<u8> + Send + 'static) -> (Simu
 }
 
 fn answer(request: u64, tag: u32, sample: u64, payload: &[u8]) -> Vec<u8> {
-    let header = frame::Header { tag, sample, ..frame::Header::new(frame::Kind::Answer, JOB, request) };
+    let header =
+        frame::Header { tag, sample, ..frame::Header::new(frame::Kind::Answer, run().tag(), request) };
     [&header.over(payload).encode()[..], payload].concat()
 }
 
@@ -332,17 +334,21 @@ async fn frames_that_no_rank_sends_end_the_connection_at_once() {
         }),
         ("sample 1 as the answer to sample 0", Box::new(move |request| answer(request, 0, 1, &good))),
         ("a frame Ask from who is asked", {
-            Box::new(|request| frame::Header::new(frame::Kind::Ask, JOB, request).over(&[]).encode().to_vec())
-        }),
-        ("of another job", {
             Box::new(|request| {
-                frame::Header::new(frame::Kind::Alive, JOB + 1, request).over(&[]).encode().to_vec()
+                frame::Header::new(frame::Kind::Ask, run().tag(), request).over(&[]).encode().to_vec()
+            })
+        }),
+        ("of another run", {
+            Box::new(|request| {
+                frame::Header::new(frame::Kind::Alive, run().tag() + 1, request).over(&[]).encode().to_vec()
             })
         }),
         ("an error in 2000 bytes", {
             Box::new(|request| {
-                let header =
-                    frame::Header { status: 3, ..frame::Header::new(frame::Kind::Answer, JOB, request) };
+                let header = frame::Header {
+                    status: 3,
+                    ..frame::Header::new(frame::Kind::Answer, run().tag(), request)
+                };
                 header.over(&[0; 2000]).encode().to_vec()
             })
         }),

@@ -12,7 +12,7 @@ use futures::future::join_all;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
-use crate::support::{How, JOB, Node, Shelf, batch, raw, read_all, samples};
+use crate::support::{How, Node, Shelf, batch, raw, read_all, run, samples};
 
 /// Each rank asks every other for everything at once, and no budget holds even one of the samples.
 #[tokio::test(start_paused = true)]
@@ -96,7 +96,7 @@ async fn who_does_not_read_holds_its_share_and_is_given_up() {
         due: request.due,
         length: request.len(),
     }));
-    let ask = frame::Header::new(frame::Kind::Ask, JOB, 1).over(&asks).encode();
+    let ask = frame::Header::new(frame::Kind::Ask, run().tag(), 1).over(&asks).encode();
     // More of them than the budget has shares.
     let mut hung = Vec::new();
     for number in 0..10 {

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::support::{How, Node, Shelf, read_all, read_one, samples};
 
 /// Writes an authority and a certificate for `names` that it has signed.
-fn files(directory: &Path, names: &[&str], name: Option<&str>) -> TlsFiles {
+pub fn files(directory: &Path, names: &[&str], name: Option<&str>) -> TlsFiles {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority_key = KeyPair::generate().unwrap();
@@ -33,7 +33,7 @@ fn files(directory: &Path, names: &[&str], name: Option<&str>) -> TlsFiles {
     }
 }
 
-fn encrypted(files: &TlsFiles) -> Arc<dyn Network> {
+pub fn encrypted(files: &TlsFiles) -> Arc<dyn Network> {
     Arc::new(Encrypted::new(Arc::new(System), files).unwrap())
 }
 

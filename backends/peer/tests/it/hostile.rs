@@ -14,12 +14,12 @@ use proptest::test_runner::TestRunner;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::support::{How, JOB, Node, Shelf, batch, identity, raw, read_all, samples};
+use crate::support::{How, Node, Shelf, batch, identity, raw, read_all, run, samples};
 
 /// What a rank sends that asks, and what one sends that is asked.
 fn seeds() -> Vec<Vec<u8>> {
     let frame = |header: Header, payload: &[u8]| [&header.over(payload).encode()[..], payload].concat();
-    let header = |kind, request| Header::new(kind, JOB, request);
+    let header = |kind, request| Header::new(kind, run().tag(), request);
     let ask = |id| Ask { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id), length: 1000 };
     let asks = Ask::encode((0..5).map(ask));
     let tags = encode_tags(&[0, 1, 4]);
@@ -212,7 +212,7 @@ async fn half_a_frame_and_silence_harms_nobody_on_real_sockets() {
     let listen = [Address::tcp("127.0.0.1", 0)];
     let owner = Node::new(&network, 0, &listen, Settings::default(), shelf).await;
     let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
-    let asks = Header::new(Kind::Ask, JOB, 1).over(&[0; 28]).encode();
+    let asks = Header::new(Kind::Ask, run().tag(), 1).over(&[0; 28]).encode();
     let mut halves = Vec::new();
     for length in [0, 1, 47, 48] {
         let mut stream = raw(&network, &owner.server.addresses()[0], 9).await;

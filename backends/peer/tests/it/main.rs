@@ -7,4 +7,5 @@ mod contents;
 mod encrypted;
 mod hostile;
 mod hurrying;
+mod runs;
 mod support;

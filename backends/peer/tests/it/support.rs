@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Network, PeerTier, Remote, Server, Settings, Stream, Token, handshake,
+    Address, Asker, Counters, Identity, Network, Nonce, PeerTier, Remote, RunId, Server, Settings, Stream,
+    Token, handshake,
 };
 use foreread_tier::{
     Asked, Completion, Context, ErrorKind, RecycledBuffers, Serve, Served, Serving, Tier, TierError,
@@ -24,6 +25,11 @@ pub const JOB: u64 = 0x0123_4567_89ab_cdef;
 pub fn identity(rank: u32) -> Identity {
     let token = Token::new("the token of these tests").unwrap();
     Identity { rank: Rank(rank), job: JOB, meeting: 0, token }
+}
+
+/// The run that ranks are in, unless a test says otherwise.
+pub fn run() -> RunId {
+    RunId::new(Nonce::new([1; 16]), &[])
 }
 
 /// What a rank does with a question.
@@ -148,12 +154,13 @@ impl Node {
         settings: Settings,
         shelf: Arc<Shelf>,
     ) -> Self {
-        Self::with_identity(network, identity(rank), listen, settings, shelf).await
+        Self::with_identity(network, identity(rank), run(), listen, settings, shelf).await
     }
 
     pub async fn with_identity(
         network: &Arc<dyn Network>,
         identity: Identity,
+        run: RunId,
         listen: &[Address],
         settings: Settings,
         shelf: Arc<Shelf>,
@@ -164,9 +171,10 @@ impl Node {
         }
         let counters = Arc::new(Counters::default());
         let runtime = Handle::current();
-        let asker = Asker::new(identity.clone(), Arc::clone(network), &context(), Arc::clone(&counters));
+        let asker = Asker::new(identity.clone(), run, Arc::clone(network), &context(), Arc::clone(&counters));
         let rank = identity.rank;
         let server = Server::start(&runtime, identity, listeners, settings, counters);
+        server.enter(run);
         let source: Arc<dyn Serve> = shelf.clone();
         server.serve(Arc::downgrade(&source));
         Self { server, asker, shelf, rank }
@@ -232,5 +240,5 @@ pub async fn read_one(tier: &PeerTier, known: &Known) -> Result<Bytes, TierError
 /// A connection that has proved itself, on which the test says what it likes.
 pub async fn raw(network: &Arc<dyn Network>, address: &Address, rank: u32) -> Stream {
     let stream = network.connect(address).await.unwrap();
-    handshake::ask(stream, &identity(rank), foreread_peer::Purpose::Samples, None).await.unwrap().0
+    handshake::ask(stream, &identity(rank), foreread_peer::Purpose::Samples(run()), None).await.unwrap().0
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use foreread_peer::Token;
 use foreread_peer::meet::{Joining, Left, MeetErrorKind};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 use crate::support::{DEADLINE, Job, all, begin};
@@ -143,33 +144,135 @@ async fn a_port_that_another_program_has_is_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rank_with_another_token_ends_at_once_and_the_others_say_that_it_came() {
+async fn other_token_is_shown_at_once_and_ends_its_rank_after_a_minute() {
     let job = Job::new(3);
     let shown = Arc::new(Mutex::new(Vec::new()));
     let began = Instant::now();
     let here = [0, 1].map(|rank| {
         let shown = Arc::clone(&shown);
         let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
-        let settings = job.settings(rank).with_progress(Box::new(progress));
+        let settings = job.settings(rank).with_deadline(SECOND * 300).with_progress(Box::new(progress));
         tokio::spawn(async move { Joining::join(settings).await.err() })
     });
-    let settings = job.settings(2).with_token(Some(Token::new("the token of another").unwrap()));
-    let error = Joining::join(settings).await.unwrap_err();
-    assert_eq!(error.kind(), MeetErrorKind::Secret);
-    let line = "rank 2 has another token than rank 0 at r0:7000: give all ranks the same FOREREAD_TOKEN";
-    assert_eq!(error.to_string(), line);
-    assert!(began.elapsed() < SECOND * 3, "{:?}", began.elapsed());
+    // However long the deadline is, and no longer than that.
+    let mut strange = Vec::new();
+    for deadline in [SECOND * 300, DEADLINE / 2] {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&told);
+        let progress = move |waiting: &_| lines.lock().unwrap().push((began.elapsed(), format!("{waiting}")));
+        let settings = job.settings(2).with_token(Some(Token::new("the token of another").unwrap()));
+        let settings = settings.with_deadline(deadline).with_progress(Box::new(progress));
+        let joined = async move { (Joining::join(settings).await.err(), began.elapsed()) };
+        strange.push((deadline, told, tokio::spawn(joined)));
+    }
+    for (deadline, told, joined) in strange {
+        let (error, after) = joined.await.unwrap();
+        let error = error.unwrap();
+        assert_eq!(error.kind(), MeetErrorKind::Secret);
+        let line = "rank 2 has another token than rank 0 at r0:7000: give all ranks the same FOREREAD_TOKEN";
+        assert_eq!(error.to_string(), line);
+        let least = deadline.min(SECOND * 60);
+        assert!((least..least + SECOND * 3).contains(&after), "{after:?} of {deadline:?}");
+        let (first, said) = told.lock().unwrap()[0].clone();
+        assert!(first < SECOND, "{first:?}: {said}");
+        assert!(said.contains("who answers at r0:7000 has another token (FOREREAD_TOKEN)"), "{said}");
+    }
     let came = "it came with another token (FOREREAD_TOKEN) and says to be rank 2";
     for error in all(here).await {
         let error = error.unwrap().to_string();
         assert!(error.contains("rank 2"), "{error}");
     }
-    assert!(began.elapsed() < DEADLINE + SECOND * 7, "{:?}", began.elapsed());
+    assert!(began.elapsed() < SECOND * 307, "{:?}", began.elapsed());
     let shown = shown.lock().unwrap();
     for rank in ["0: ", "1: "] {
         let named = shown.iter().filter(|line| line.starts_with(rank) && line.contains(came));
         assert!(named.count() > 20, "{shown:?}");
     }
+}
+
+/// What somebody says who sits at a port before rank 0 listens there.
+async fn stranger(mut stream: foreread_peer::Stream, says: &str) {
+    let mut hello = [0; 100];
+    let Ok(1..) = stream.read(&mut hello).await else { return };
+    let mut challenge = [0; 40];
+    challenge[..5].copy_from_slice(b"FRDH\x02");
+    match says {
+        "another version" => challenge[4] = 9,
+        "nonsense" => challenge.fill(7),
+        "nothing" => return tokio::time::sleep(SECOND * 1000).await,
+        _ => {}
+    }
+    // Whoever is gone has heard enough.
+    let _ = stream.write_all(&challenge).await;
+    let _ = stream.read(&mut hello).await;
+    if says == "another token" {
+        let _ = stream.write_all(&[3, 0, 0, 0, 0, 0, 0, 0]).await;
+    }
+}
+
+/// Anybody can say so; what ends a rank is that rank 0 is nowhere at the deadline.
+#[tokio::test(start_paused = true)]
+async fn stranger_on_a_port_before_rank_0_comes_ends_nobody() {
+    for says in ["another version", "another token", "nonsense", "nothing", "good-bye"] {
+        for port in [7000, 7001] {
+            let job = Job::new(3);
+            let at = foreread_peer::Address::tcp("r0", port);
+            let mut listener = job.network.host("r0").listen(&at).await.unwrap();
+            let sits = tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(stranger(stream, says));
+                }
+            });
+            let stores = job.stores();
+            let ranks: Vec<_> = (0..3)
+                .map(|rank| {
+                    let stores = stores.clone();
+                    let wait = if rank == 0 { SECOND * 20 } else { Duration::ZERO };
+                    job.spawn(rank, wait, move |joining| async move {
+                        let joining = joining.map_err(|error| format!("{says} at {port}: {error}"));
+                        begin(joining.unwrap(), &stores).await.unwrap().leave(DEADLINE).await
+                    })
+                })
+                .collect();
+            assert!(all(ranks).await.iter().all(|left| *left == Left::Together), "{says}");
+            sits.abort();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_version_in_rank_0s_place_is_named_at_the_deadline() {
+    let job = Job::new(2);
+    let at = foreread_peer::Address::tcp("r0", 7000);
+    let mut listener = job.network.host("r0").listen(&at).await.unwrap();
+    let sits = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(stranger(stream, "another version"));
+        }
+    });
+    let began = Instant::now();
+    let error = Joining::join(job.settings(1)).await.unwrap_err();
+    assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
+    let said = "the last attempt: r0:7000: it speaks version 9, this program 2: run one version on all ranks";
+    assert!(error.to_string().contains(said), "{error}");
+    sits.abort();
+}
+
+/// A process that tried to be a rank long ago does not make the rank's own restart a second one.
+#[tokio::test(start_paused = true)]
+async fn restarted_rank_is_let_in_though_another_claimed_its_place() {
+    let job = Job::new(3);
+    let groups = job.start().await;
+    let double = job.spawn(1, Duration::ZERO, |joined| async move { joined.err() });
+    tokio::time::sleep(SECOND * 3).await;
+    double.abort();
+    tokio::time::sleep(SECOND * 60).await;
+    // Its machine dies without a word, and another one starts it again before that shows.
+    job.network.cut("r0", "r1");
+    tokio::time::sleep(SECOND).await;
+    let settings = job.settings(1).with_network(job.network.host("another"));
+    let again = begin(Joining::join(settings).await.unwrap(), &job.stores()).await.unwrap();
+    assert_eq!(again.run(), groups[0].run());
 }
 
 /// Another job's rank 0 has the first port, by the same name: the ranks go on to the next.

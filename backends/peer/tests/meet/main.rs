@@ -8,6 +8,7 @@
 
 mod arriving;
 mod differing;
+mod left_over;
 mod running;
 mod several;
 mod sockets;

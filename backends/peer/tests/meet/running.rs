@@ -181,7 +181,7 @@ async fn broken_connections_cost_time_and_nothing_else() {
 
 /// Holds samples of its own rank.
 #[derive(Debug)]
-struct Holds(u32);
+pub struct Holds(pub u32);
 
 impl Serve for Holds {
     fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
@@ -195,7 +195,7 @@ impl Serve for Holds {
 }
 
 /// What `group` gets from `store`.
-async fn ask(group: &Group, store: u32) -> Result<Bytes, foreread_tier::TierError> {
+pub async fn ask(group: &Group, store: u32) -> Result<Bytes, foreread_tier::TierError> {
     let key = SampleKey::new(DatasetId(0), SampleId(42));
     let object = Object { path: "x".into(), size: 7, version: None };
     let request = ReadRequest { tag: 0, key, object, span: Span::Whole, due: Tick(0) };
@@ -237,6 +237,7 @@ async fn a_rank_that_is_started_again_takes_its_place() {
         begin(joining.unwrap(), &stores).await.unwrap()
     });
     let again = Arc::new(again.await.unwrap());
+    assert_eq!(again.run(), groups[0].run(), "it is in the run that goes on");
     again.serve(Arc::downgrade(&holds[2]));
     groups.push(again);
     sleep(SECOND).await;
@@ -273,9 +274,14 @@ async fn rank_0_alone_cannot_be_started_again() {
     let job = Job::new(3);
     let mut groups = job.start().await;
     drop(groups.remove(0));
+    let began = Instant::now();
     let error = Joining::join(job.settings(0)).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Broken);
-    assert!(error.to_string().contains("rank 0 was started again while rank"), "{error}");
+    let line = error.to_string();
+    assert!(line.starts_with("rank 0 was started again while rank 1 (process "), "{line}");
+    assert!(line.ends_with("start all ranks again (another rank is refused, too)"), "{line}");
+    // Until then, others could come in their place.
+    assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

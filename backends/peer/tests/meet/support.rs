@@ -7,7 +7,7 @@ use bytes::Bytes;
 use foreread_peer::meet::{Group, Joining, Launched, MeetError, Rendezvous, Settings};
 use foreread_peer::{Simulated, Token};
 use foreread_tier::{Context, HeapBuffers};
-use foreread_types::{Rank, StoreId};
+use foreread_types::{Fingerprint, Rank, StoreId};
 use tokio::task::JoinHandle;
 
 pub const TOKEN: &str = "the token of this job";
@@ -110,7 +110,7 @@ pub async fn begin(mut joining: Joining, stores: &[StoreId]) -> Result<Group, Me
     let expected: Vec<_> = (0..joining.world_size()).map(|rank| rank.to_string()).collect();
     assert_eq!(held, expected.join(" "));
     joining.compare(words("5", "plan")).await?;
-    joining.start(stores, &context()).await
+    joining.start(&[Fingerprint(5)], stores, &context()).await
 }
 
 pub fn words(seed: &str, plan: &str) -> Vec<(String, String)> {

@@ -29,7 +29,7 @@ async fn run(size: u32, bytes: usize) {
             let held = joining.exchange(held, |all| all.len().to_string().into()).await.unwrap();
             assert_eq!(held, size.to_string());
             joining.compare(words("5", "plan")).await.unwrap();
-            let group = joining.start(&stores, &context()).await.unwrap();
+            let group = joining.start(&[], &stores, &context()).await.unwrap();
             for step in 1..=10 {
                 group.progress(step);
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,8 +1,8 @@
 //! Ranks that work together: from a meeting to a plan that all share.
 //!
 //! Rank 0 opens and lists the dataset, and sends the catalog, its own position and the speeds that it knows; every rank
-//! says what it can keep and keeps already; from these all compute the same plan, and compare its fingerprint before
-//! anything is read. What a user says differently on two ranks is said back in one line, on every rank. The price of
+//! says what it can keep, how fast that is, and what it keeps already; from these all compute the same plan. They compare
+//! first what it is computed from, each input by its name, and then its fingerprint, before anything is read. What a user says differently on two ranks is said back in one line, on every rank. The price of
 //! one catalog for all is that ranks wait for rank 0's listing, which they would otherwise all do at once.
 
 mod encryption;
@@ -18,18 +18,18 @@ use std::time::Duration;
 
 use foreread_dataset::{Catalog, Progress};
 use foreread_loader::{BlockTable, LocalDeal, Others};
-use foreread_oracle::Schedule;
+use foreread_oracle::{Fingerprinter, Schedule};
 use foreread_peer::meet::{Joining, Settings};
 use foreread_peer::{Counters, Settings as Bounds};
-use foreread_planner::LocalPlan;
+use foreread_planner::{Cluster, LocalPlan, PLANNER_VERSION};
 use foreread_tier::{Context, Peers};
-use foreread_types::{Sizes, StoreId};
+use foreread_types::{Fingerprint, Sizes, StoreId};
 
 use self::guarded::Guarded;
 pub(crate) use self::joint::{FAREWELL, Joint};
 pub(crate) use self::local::on_node;
 pub use self::meeting::{Meeting, Meetings};
-use self::offer::{Offer, bundle, unbundle};
+use self::offer::{Offer, OfferedLevel, bundle, unbundle};
 use self::told::{Told, unreadable};
 use crate::cluster;
 use crate::config::Config;
@@ -37,7 +37,7 @@ use crate::disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::on_node::OnNode;
 use crate::origin::{Opened, Shared, open, open_known, seek};
-use crate::planned::{Place, Planned, memory_of};
+use crate::planned::{Place, Planned, memory_of, schedule};
 use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
 use crate::state::State;
@@ -137,7 +137,11 @@ impl Run<'_> {
         let sharing = config.node_ranks.max(on_node.ranks);
         let memory = memory_of(config, &place, sharing);
         let described = cluster::describe(&figures, memory, &place, sizes.first());
-        let levels = described.stores[0].levels.iter().map(|level| (level.name.clone(), level.capacity));
+        // Of its own directories this rank's calibration knows more than rank 0's.
+        let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
+        let own_figures = Config { calibration, ..figures.clone() };
+        let own_levels = cluster::describe(&own_figures, memory, &place, None).stores.remove(0).levels;
+        let levels = own_levels.iter().map(OfferedLevel::new);
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
         let offer = Offer::new(own.to_string(), levels.collect(), held).encode();
         let whole = {
@@ -146,6 +150,7 @@ impl Run<'_> {
             let offers = unbundle(&offers).map_err(|_| unreadable(&"what ranks keep makes no sense"))?;
             offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK)
         };
+        joining.compare(inputs(&whole, &schedule(config, &sizes)?)).await?;
         let planning_config = config.clone();
         let (of_run, of_state) = (config.clone(), catalogs);
         let planning = context.runtime.spawn_blocking(move || {
@@ -238,11 +243,47 @@ impl Run<'_> {
     }
 }
 
+/// What the plan is computed from, by the names of its inputs: a difference is told by its name, and before anybody plans.
+/// What disks hold is left out: it is in the table that all have got from rank 0.
+fn inputs(whole: &Cluster, schedule: &Schedule) -> Vec<(String, String)> {
+    let mut words = vec![
+        ("planner version".to_owned(), PLANNER_VERSION.to_string()),
+        ("schedule".to_owned(), schedule.fingerprint().to_string()),
+        ("look-ahead of the plan".to_owned(), whole.look_ahead.to_string()),
+        ("speed of the origin".to_owned(), format!("{:?}", whole.origin)),
+        ("speed of the trainer".to_owned(), format!("{:?}", whole.trainer)),
+        ("speed of the network".to_owned(), format!("{:?}", whole.network)),
+    ];
+    let mut levels = Fingerprinter::new("levels 1").number(whole.stores.len() as u64);
+    for store in &whole.stores {
+        levels = levels.number(u64::from(store.node)).number(store.levels.len() as u64);
+        for level in &store.levels {
+            let name = format!("footprint of {}", level.name);
+            if !words.iter().any(|(known, _)| *known == name) {
+                words.push((name, format!("{:?}", level.footprint)));
+            }
+            levels = levels.text(&level.name).number(level.capacity).text(&format!("{level:?}"));
+        }
+    }
+    words.push(("caches of all ranks".to_owned(), levels.finish().to_string()));
+    words
+}
+
+/// What a run is bound to: what it reads, and how all of its ranks have planned it.
+fn bound(prepared: &Prepared) -> Vec<Fingerprint> {
+    let datasets = prepared.opened.iter().map(|dataset| dataset.catalog.fingerprint());
+    let plan = match prepared.planned.plan() {
+        LocalPlan::Together { plan, .. } => Some(plan.fingerprint()),
+        LocalPlan::Alone(_) => None,
+    };
+    datasets.chain(plan).collect()
+}
+
 /// Begins with the others, when all have said that their runs are the same.
 async fn start(prepared: Prepared, joining: Joining, context: &Context) -> Result<Prepared> {
     let whole = &prepared.planned.cluster;
     let stores: Vec<StoreId> = whole.stores.iter().map(|store| store.id).collect();
-    let group = Arc::new(joining.start(&stores, context).await?);
+    let group = Arc::new(joining.start(&bound(&prepared), &stores, context).await?);
     let locality = match prepared.planned.plan() {
         LocalPlan::Together { plan, .. } if prepared.planned.config.locality => {
             Some(Arc::new(LocalDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
@@ -252,4 +293,50 @@ async fn start(prepared: Prepared, joining: Joining, context: &Context) -> Resul
     let peers: Arc<dyn Peers> = Arc::new(Guarded::new(Arc::clone(&group), context.seed));
     let others = Others { peers, stores: stores.into(), locality, budget: SERVING };
     Ok(Prepared { joint: Some(Joint::new(group, others)), ..prepared })
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_planner::{Curve, Level, Store};
+    use foreread_types::Footprint;
+
+    use super::*;
+
+    /// The names of what differs between two tables of inputs.
+    fn differing(one: &Cluster, other: &Cluster) -> Vec<String> {
+        let schedule = schedule(&Config::default(), &[Sizes::uniform(10, 100)]).unwrap();
+        let (one, other) = (inputs(one, &schedule), inputs(other, &schedule));
+        let names = one.iter().zip(&other).filter(|(one, other)| one != other);
+        names.map(|((name, _), _)| name.clone()).collect()
+    }
+
+    #[test]
+    fn inputs_of_a_plan_differ_by_their_names() {
+        let level = |footprint| Level::new("disk", 1000, footprint);
+        let cluster = |level| Cluster::single(Store::new(StoreId(0), vec![level]));
+        let usual = cluster(level(Footprint::EXACT));
+        assert!(differing(&usual, &usual).is_empty());
+        let footprint = cluster(level(Footprint::new(16, 4096)));
+        assert_eq!(differing(&usual, &footprint), ["footprint of disk", "caches of all ranks"]);
+        let speed = cluster(Level { read: Curve::flat(7), ..level(Footprint::EXACT) });
+        assert_eq!(differing(&usual, &speed), ["caches of all ranks"]);
+        let mut origin = usual.clone();
+        origin.origin.latency_ns += 1;
+        assert_eq!(differing(&usual, &origin), ["speed of the origin"]);
+        let ahead = Cluster { look_ahead: 7, ..usual.clone() };
+        assert_eq!(differing(&usual, &ahead), ["look-ahead of the plan"]);
+    }
+
+    #[test]
+    fn schedule_and_planner_version_are_inputs_of_a_plan() {
+        let of = |seed| {
+            let config = Config { seed, ..Config::default() };
+            inputs(&Cluster::default(), &schedule(&config, &[Sizes::uniform(10, 100)]).unwrap())
+        };
+        let value = |words: &[(String, String)], name: &str| {
+            words.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).unwrap()
+        };
+        assert_ne!(value(&of(1), "schedule"), value(&of(2), "schedule"));
+        assert_eq!(value(&of(1), "planner version"), PLANNER_VERSION.to_string());
+    }
 }

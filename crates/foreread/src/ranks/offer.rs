@@ -1,22 +1,45 @@
 //! What each rank brings into a cluster: where it is, how much it can keep, what it keeps already.
 //!
-//! Ranks say this when they meet, rank 0 puts it together, and from the same table all compute the same plan. Speeds are
-//! rank 0's for all: a plan whose ranks believed different figures would be several plans. What disks hold is told as ids,
-//! a byte or two each; nothing is told of caches that are empty.
+//! Ranks say this when they meet, rank 0 puts it together, and from the same table all compute the same plan. The speeds of a
+//! rank's caches are in its offer: only the rank knows the names of its directories, so nobody else can look them up. What
+//! disks hold is told as ids, a byte or two each; nothing is told of caches that are empty.
 
 use std::collections::BTreeMap;
 
-use foreread_planner::{Cluster, Held, Level, LevelIndex, Ranks, Store};
+use foreread_planner::{Cluster, Curve, Held, Level, LevelIndex, Ranks, Store};
 use foreread_types::{DatasetId, SampleId, SampleKey, StoreId};
 use serde::{Deserialize, Serialize};
+
+/// One of a rank's caches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OfferedLevel {
+    pub(crate) name: String,
+    pub(crate) capacity: u64,
+    /// Bytes per second that are read from it, and written to it; `u64::MAX` where nobody has measured.
+    pub(crate) read: u64,
+    pub(crate) write: u64,
+}
+
+impl OfferedLevel {
+    pub(crate) fn new(level: &Level) -> Self {
+        let (read, write) = (level.read.at(level.threads), level.write.at(level.threads));
+        Self { name: level.name.clone(), capacity: level.capacity, read, write }
+    }
+
+    /// The level that it is, of its kind.
+    fn of_kind(&self, kind: &Level) -> Level {
+        let (read, write) = (Curve::flat(self.read), Curve::flat(self.write));
+        Level { capacity: self.capacity, read, write, ..kind.clone() }
+    }
+}
 
 /// One rank's part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
     /// Ranks of equal nodes reach each other without the network.
     pub(crate) node: String,
-    /// The rank's caches by name, with their bytes, as the cluster's kinds of level are ordered.
-    pub(crate) levels: Vec<(String, u64)>,
+    /// The rank's caches, as the cluster's kinds of level are ordered.
+    pub(crate) levels: Vec<OfferedLevel>,
     /// By dataset, what the disk holds.
     #[serde(skip)]
     pub(crate) held: Vec<Vec<SampleId>>,
@@ -29,7 +52,7 @@ pub(crate) struct Offer {
 pub(crate) struct Unreadable;
 
 impl Offer {
-    pub(crate) fn new(node: String, levels: Vec<(String, u64)>, held: Vec<Vec<SampleId>>) -> Self {
+    pub(crate) fn new(node: String, levels: Vec<OfferedLevel>, held: Vec<Vec<SampleId>>) -> Self {
         Self { node, levels, held, lengths: Vec::new() }
     }
 
@@ -82,16 +105,16 @@ pub(crate) fn unbundle(mut bytes: &[u8]) -> Result<Vec<Offer>, Unreadable> {
 }
 
 /// The cluster of all ranks. `figures` is what rank 0 knows of the origin and the trainer; `kinds` are the kinds of level
-/// that there may be, with their footprints and speeds.
+/// that there may be, with their footprints.
 pub(crate) fn cluster(figures: Cluster, kinds: &[Level], offers: &[Offer], persistent: &str) -> Cluster {
     let mut nodes: BTreeMap<&str, u32> = BTreeMap::new();
     let (mut stores, mut held) = (Vec::new(), Held::default());
     for (rank, offer) in (0..).zip(offers) {
         let next = nodes.len() as u32;
         let node = *nodes.entry(&offer.node).or_insert(next);
-        let level = |(name, capacity): &(String, u64)| {
-            let kind = kinds.iter().find(|kind| kind.name == *name)?;
-            Some(Level { capacity: *capacity, ..kind.clone() })
+        let level = |offered: &OfferedLevel| {
+            let kind = kinds.iter().find(|kind| kind.name == offered.name)?;
+            Some(offered.of_kind(kind))
         };
         // No room for more than there are: each rank has this table of all.
         let mut levels = Vec::with_capacity(offer.levels.len());
@@ -149,7 +172,12 @@ mod tests {
 
     fn offer(ids: &[u64]) -> Offer {
         let held = vec![Vec::new(), ids.iter().copied().map(SampleId).collect()];
-        Offer::new("a".to_owned(), vec![("memory".to_owned(), 5), ("disk".to_owned(), 1 << 40)], held)
+        let level = |name: &str, capacity, read| {
+            let level = Level { read: Curve::flat(read), ..Level::new(name, capacity, Footprint::EXACT) };
+            OfferedLevel::new(&level)
+        };
+        let levels = vec![level("memory", 5, u64::MAX), level("disk", 1 << 40, 700)];
+        Offer::new("a".to_owned(), levels, held)
     }
 
     #[test]
@@ -181,5 +209,24 @@ mod tests {
         held.add(SampleKey::new(DatasetId(1), SampleId(3)), 0, LevelIndex(1));
         assert_eq!(cluster.held, held);
         assert_eq!(cluster.stores[1].levels[1].capacity, 1 << 40);
+    }
+
+    /// Ranks' directories have names of their own, so that no other rank finds them in a calibration.
+    #[test]
+    fn speed_of_a_disk_is_its_own_ranks_on_every_rank() {
+        let mut slow = offer(&[]);
+        slow.levels[1].read = 9;
+        let offers = unbundle(&bundle(&[offer(&[]).encode(), slow.encode()])).unwrap();
+        let speeds = |own: u64| {
+            let disk = Level { read: Curve::flat(own), ..Level::new("disk", 0, Footprint::EXACT) };
+            let kinds = [Level::new("memory", 0, Footprint::EXACT), disk];
+            let cluster = cluster(Cluster::default(), &kinds, &offers, "disk");
+            let of =
+                |store: usize| cluster.stores[store].levels.iter().map(|level| level.read.at(1)).collect();
+            let all: [Vec<u64>; 2] = [of(0), of(1)];
+            all
+        };
+        let expected = [vec![u64::MAX, 700], vec![u64::MAX, 9]];
+        assert_eq!((speeds(700), speeds(9)), (expected.clone(), expected));
     }
 }

@@ -12,3 +12,4 @@ mod rig;
 mod several;
 mod slow;
 mod thousand;
+mod two_runs;

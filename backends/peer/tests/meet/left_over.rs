@@ -1,0 +1,204 @@
+//! Ranks that an earlier run left over, and ranks of another world size or version, beside a new run at the same place.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use foreread_peer::meet::{Group, Joining, Left, MeetErrorKind};
+use foreread_tier::{Peers, Serve};
+use foreread_types::Fingerprint;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use crate::running::{Holds, ask};
+use crate::support::{DEADLINE, Job, all, begin, context};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What one rank was shown while it waited.
+type Shown = Arc<Mutex<Vec<String>>>;
+
+/// The ranks of a later run: rank 0 where the earlier one's was, the others on hosts of their own. Each comes after `wait`.
+fn later(job: &Job, wait: impl Fn(u32) -> Duration) -> (Shown, Vec<JoinHandle<Arc<Group>>>) {
+    let shown = Shown::default();
+    let ranks = (0..job.size).map(|rank| {
+        let host = if rank == 0 { "r0".to_owned() } else { format!("b{rank}") };
+        let lines = Arc::clone(&shown);
+        let progress = move |waiting: &_| lines.lock().unwrap().push(format!("{rank}: {waiting}"));
+        let settings = job.settings(rank).with_network(job.network.host(host));
+        let settings = settings.with_progress(Box::new(progress));
+        let (stores, wait) = (job.stores(), wait(rank));
+        tokio::spawn(async move {
+            sleep(wait).await;
+            Arc::new(begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap())
+        })
+    });
+    let ranks = ranks.collect();
+    (shown, ranks)
+}
+
+async fn leave(groups: Vec<Arc<Group>>) {
+    let leaving = groups.into_iter().map(|group| tokio::spawn(async move { group.leave(DEADLINE).await }));
+    let leaving: Vec<_> = leaving.collect();
+    assert!(all(leaving).await.iter().all(|left| *left == Left::Together));
+}
+
+#[tokio::test(start_paused = true)]
+async fn left_over_rank_gets_no_sample_of_a_later_run() {
+    let job = Job::new(2);
+    let mut old = job.start().await;
+    let holds: Vec<Arc<dyn Serve>> = [3, 4, 5].map(|text| Arc::new(Holds(text)) as Arc<dyn Serve>).into();
+    old[0].serve(Arc::downgrade(&holds[0]));
+    assert_eq!(ask(&old[1], 0).await.unwrap(), "3:00042");
+    drop(old.remove(0));
+    let left_over = old.remove(0);
+    sleep(SECOND).await;
+
+    let (_, ranks) = later(&job, |_| Duration::ZERO);
+    let new = all(ranks).await;
+    assert_ne!(new[0].run(), left_over.run());
+    assert_eq!(new[0].run(), new[1].run());
+    new[0].serve(Arc::downgrade(&holds[1]));
+    new[1].serve(Arc::downgrade(&holds[2]));
+    left_over.serve(Arc::downgrade(&holds[2]));
+    for _ in 0..20 {
+        let error = ask(&left_over, 0).await.unwrap_err().to_string();
+        assert!(error.contains("rank 0 there is in another run"), "{error}");
+        assert_eq!(ask(&new[1], 0).await.unwrap(), "4:00042");
+        assert_eq!(ask(&new[0], 1).await.unwrap(), "5:00042");
+        sleep(SECOND).await;
+    }
+    let tally = new[0].counters().read();
+    assert_eq!((tally.served, tally.strangers), (20, 0));
+    leave(new).await;
+}
+
+/// Ranks of a new run that have met and not started are in no run yet.
+#[tokio::test(start_paused = true)]
+async fn left_over_rank_gets_nothing_before_the_later_run_starts() {
+    let job = Job::new(2);
+    let mut old = job.start().await;
+    drop(old.remove(0));
+    sleep(SECOND).await;
+    let ranks = [0, 1].map(|rank| {
+        let host = if rank == 0 { "r0" } else { "b1" };
+        let settings = job.settings(rank).with_network(job.network.host(host));
+        tokio::spawn(async move { Joining::join(settings).await.unwrap() })
+    });
+    let joined = all(ranks).await;
+    let error = ask(&old[0], 0).await.unwrap_err().to_string();
+    assert!(error.contains("rank 0 there is in another run, or in none yet"), "{error}");
+    drop(joined);
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_id_is_bound_to_what_ranks_agree_on() {
+    let job = Job::new(2);
+    let start = |of: [u128; 2]| {
+        let job = job.clone();
+        async move {
+            let ranks = [0, 1].map(|rank| {
+                let (bound, stores) = (Fingerprint(of[rank as usize]), job.stores());
+                job.spawn(rank, Duration::ZERO, move |joining| async move {
+                    let group = joining.unwrap().start(&[bound], &stores, &context()).await.unwrap();
+                    let holds: Arc<dyn Serve> = Arc::new(Holds(rank));
+                    group.serve(Arc::downgrade(&holds));
+                    (group, holds)
+                })
+            });
+            let groups = all(ranks).await;
+            let answer = ask(&groups[1].0, 0).await.map_err(|error| error.to_string());
+            sleep(SECOND).await;
+            (groups[0].0.run(), groups[1].0.run(), answer)
+        }
+    };
+    let (one, other, answer) = start([5, 5]).await;
+    assert_eq!((one, answer.unwrap()), (other, "0:00042".into()));
+    let (again, ..) = start([5, 5]).await;
+    assert_ne!(one, again, "each run has an id of its own");
+    let (one, other, answer) = start([5, 6]).await;
+    assert_ne!(one, other);
+    assert!(answer.unwrap_err().contains("in another run"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn left_over_ranks_that_knock_do_not_end_a_later_meeting() {
+    let job = Job::new(4);
+    let mut old = job.start().await;
+    // One of them finds the way back only while the later ranks are on their way through the meeting.
+    job.network.cut("r0", "r3");
+    drop(old.remove(0));
+    sleep(SECOND).await;
+
+    let (shown, ranks) = later(&job, |rank| SECOND * 5 * rank);
+    sleep(SECOND * 12).await;
+    job.network.mend("r0", "r3");
+    let new = all(ranks).await;
+    let shown = shown.lock().unwrap().clone();
+    let said = |who: &str, rank: u32| {
+        let line = format!("rank 0 was started again while rank {rank} (process ");
+        shown.iter().any(|shown| shown.starts_with(who) && shown.contains(&line))
+    };
+    assert!(said("0: ", 1) && said("0: ", 2) && said("0: ", 3), "{shown:?}");
+    assert!(said("1: ", 2), "the others are told as well: {shown:?}");
+    leave(new).await;
+    drop(old);
+}
+
+#[tokio::test(start_paused = true)]
+async fn left_over_rank_that_knocks_between_steps_changes_nothing() {
+    let job = Job::new(3);
+    let mut old = job.start().await;
+    job.network.cut("r0", "r2");
+    drop(old.remove(0));
+    sleep(SECOND).await;
+    let hosts = ["r0", "b1", "b2"];
+    let ranks = [0, 1, 2].map(|rank| {
+        let network = job.network.host(hosts[rank as usize]);
+        let settings = job.settings(rank).with_network(network);
+        let stores = job.stores();
+        tokio::spawn(async move {
+            let mut joining = Joining::join(settings).await.unwrap();
+            for _ in 0..15 {
+                sleep(SECOND).await;
+                joining.compare(vec![("seed".to_owned(), "5".to_owned())]).await.unwrap();
+            }
+            begin(joining, &stores).await.unwrap().leave(DEADLINE).await
+        })
+    });
+    sleep(SECOND * 5).await;
+    job.network.mend("r0", "r2");
+    assert!(all(ranks).await.iter().all(|left| *left == Left::Together));
+    drop(old);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stray_rank_of_another_world_size_or_version_ends_itself_alone() {
+    for (size, version, said) in [
+        (5, "1.0", "differs from rank 0: world size is 5, rank 0's is 3"),
+        (3, "2.0", "differs from rank 0: version is 2.0, rank 0's is 1.0"),
+    ] {
+        let job = Job::new(3);
+        let mut launched = job.launched(1);
+        launched.world_size = size;
+        let stray = foreread_peer::meet::Settings::new(launched, version)
+            .with_network(job.network.host("stray"))
+            .with_token(Some(foreread_peer::Token::new(crate::support::TOKEN).unwrap()))
+            .with_deadline(DEADLINE);
+        let stray = tokio::spawn(async move {
+            sleep(SECOND).await;
+            (Joining::join(stray).await.unwrap_err(), Instant::now())
+        });
+        let began = Instant::now();
+        let (shown, ranks) = later(&job, |rank| SECOND * 10 * u32::from(rank == 1));
+        let (error, ended) = stray.await.unwrap();
+        assert_eq!(error.kind(), MeetErrorKind::Differs);
+        assert!(error.to_string().ends_with(said), "{error}");
+        assert!(ended - began < SECOND * 3);
+        leave(all(ranks).await).await;
+        let shown = shown.lock().unwrap();
+        for rank in ["0: waiting for rank 1 ", "2: waiting for rank 1 "] {
+            let named = shown.iter().filter(|line| line.starts_with(rank) && line.contains(said));
+            assert!(named.count() > 5, "{shown:?}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A rank that a run left over, and a later run over other data at the place where rank 0 was: the same token, the same
+//! ids, the same lengths.
+
+use std::time::Duration;
+
+use foreread::peer::Simulated;
+use foreread::{Config, Loader};
+use foreread_tier_testing::FakeOrigin;
+use futures::StreamExt;
+use tokio::time::sleep;
+
+use crate::rig::{Delivered, Job, runtime};
+
+const SAMPLES: u64 = 240;
+
+/// Two ranks, each with room for little more than half of the samples of `seed`: both ask each other in every epoch.
+fn job(network: &Simulated, seed: u64, epochs: u64) -> Job {
+    let mut config = Config::default();
+    (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (2, 4, epochs, 4_000);
+    let origin = FakeOrigin::uniform(SAMPLES, 1000).with_seed(seed).with_latency(Duration::from_millis(2));
+    Job { network: network.clone(), origin, config, memory: vec![170_000; 2] }
+}
+
+/// Takes so many batches, every byte of which is the origin's.
+async fn train(job: &Job, loader: &mut Loader, batches: usize) -> Vec<Delivered> {
+    let mut taken = Vec::new();
+    for _ in 0..batches {
+        let Some(batch) = loader.next().await else { break };
+        let batch = batch.unwrap();
+        for (id, bytes) in batch.iter() {
+            assert_eq!(*bytes, job.origin.expected(id), "sample {id} after {} samples", taken.len());
+            taken.push((batch.epoch(), id));
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    taken
+}
+
+#[test]
+fn left_over_rank_and_later_run_get_each_its_own_bytes() {
+    runtime().block_on(async {
+        let network = Simulated::new(1);
+        let (old, new) = (job(&network, 1, 12), job(&network, 2, 20));
+        let mut loaders = old.start(None).await.into_iter();
+        let (mut first, mut left_over) = (loaders.next().unwrap(), loaders.next().unwrap());
+        let (_, mut taken) = tokio::join!(train(&old, &mut first, 20), train(&old, &mut left_over, 20));
+        drop(first);
+        sleep(Duration::from_secs(1)).await;
+
+        let rest = {
+            let old = old.clone();
+            tokio::spawn(async move {
+                let rest = train(&old, &mut left_over, usize::MAX).await;
+                drop(left_over);
+                rest
+            })
+        };
+        let mut loaders = new.start(None).await.into_iter();
+        let (mut first, mut second) = (loaders.next().unwrap(), loaders.next().unwrap());
+        let (of_first, of_second) =
+            tokio::join!(train(&new, &mut first, usize::MAX), train(&new, &mut second, usize::MAX));
+        assert_eq!([of_first, of_second], [new.expected(0), new.expected(1)]);
+        taken.extend(rest.await.unwrap());
+        assert_eq!(taken, old.expected(1));
+        let report = first.report();
+        let closing = tokio::spawn(first.close_async());
+        second.close_async().await;
+        closing.await.unwrap();
+        // The later run is as if nobody had knocked: its ranks have read each sample once.
+        assert_eq!(new.origin.counts().tally().requests, SAMPLES);
+        assert_eq!(report.skipped, 0);
+    });
+}

@@ -1,0 +1,116 @@
+//! A run whose rank 0 was killed, and a later run over other data at its place: the same address, token, ids and lengths.
+//! What the earlier run left over must not get the later one's bytes, and must not hold it up.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::ranks::{Job, Rank, assert_digests, ids};
+use crate::support::{Samples, content, load, number};
+
+/// The same names and lengths twice, with other bytes.
+fn twice(count: u64, bytes: u64) -> (Samples, Samples) {
+    let (one, other) = (Samples::awkward(count, bytes), Samples::awkward(count, bytes));
+    for (number, path) in (10_000..).zip(other.in_order()) {
+        let length = fs::metadata(&path).unwrap().len();
+        fs::write(&path, content(number, length as usize)).unwrap();
+    }
+    (one, other)
+}
+
+/// A port that was free a moment ago.
+fn port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn start(job: &Job, rank: u32, port: u16, more: &[String]) -> Rank {
+    let mut command = job.command(rank);
+    command
+        .args(more)
+        .env("FOREREAD_MEET", format!("127.0.0.1:{port}"))
+        .env("FOREREAD_TOKEN", "a secret that both runs have");
+    job.start_as(&mut command)
+}
+
+fn disk(directory: &Path, rank: u32) -> String {
+    let own = directory.join(rank.to_string());
+    fs::create_dir_all(&own).unwrap();
+    format!("--disk={}=100MB", own.display())
+}
+
+/// Kills rank 0 of a run over `one` in its midst and starts a run over `other` at its place; returns the report of the
+/// rank that is left, after it and the later run have delivered what is theirs.
+fn after_a_kill(
+    (one, other): (&Samples, &Samples),
+    arguments: &[&str],
+    more: impl Fn(&str, u32) -> Vec<String>,
+) -> Value {
+    let port = port();
+    let (old, new) = (Job::new(2, one, arguments), Job::new(2, other, arguments));
+    let mut ranks: Vec<Rank> = (0..2).map(|rank| start(&old, rank, port, &more("old", rank))).collect();
+    ranks[0].wait_for_progress();
+    ranks[0].process.kill().unwrap();
+    ranks[0].process.wait().unwrap();
+    let left_over = ranks.remove(1);
+    let later: Vec<Rank> = (0..2).map(|rank| start(&new, rank, port, &more("new", rank))).collect();
+    let report = left_over.wait().json();
+    let reports: Vec<Value> = later.into_iter().map(|rank| rank.wait().json()).collect();
+    assert_digests(other, &reports);
+    for epoch in report["epochs"].as_array().unwrap() {
+        let of = epoch["epoch"].as_u64().unwrap();
+        let expected = ids(number(&report, "/samples"), of, 2, 1);
+        assert_eq!(epoch["digest"], one.digest(&expected), "epoch {of}");
+    }
+    report
+}
+
+#[test]
+fn left_over_rank_delivers_its_own_data_to_the_end() {
+    let (one, other) = twice(320, 5000);
+    // Room for half: what the other rank owns is asked for in each epoch.
+    let memory = (one.bytes() / 2).to_string();
+    let arguments = [
+        "--epochs",
+        "5",
+        "--batch-size",
+        "8",
+        "--digest",
+        "--compute-ms",
+        "150",
+        "--look-ahead",
+        "64KiB",
+        "--memory",
+        &memory,
+    ];
+    let report = after_a_kill((&one, &other), &arguments, |_, _| Vec::new());
+    assert_eq!(number(&report, "/epochs/4/epoch"), 4);
+}
+
+#[test]
+fn left_over_rank_keeps_nothing_foreign_on_its_disk() {
+    let (one, other) = twice(400, 5000);
+    let directory = tempfile::tempdir().unwrap();
+    // Many epochs: a rank keeps copies of what it uses at least twice.
+    let arguments = [
+        "--epochs",
+        "8",
+        "--batch-size",
+        "8",
+        "--digest",
+        "--compute-ms",
+        "100",
+        "--look-ahead",
+        "64KiB",
+        "--memory",
+        "0",
+    ];
+    let more = |run: &str, rank: u32| vec![disk(&directory.path().join(run), rank)];
+    after_a_kill((&one, &other), &arguments, more);
+    // On another day, alone, from what it has kept.
+    let kept = disk(&directory.path().join("old"), 1);
+    let again = load(&one, &["--epochs", "1", "--digest", "--memory", "0", &kept]);
+    crate::support::assert_digests(&one, &again);
+    let read = number(&again, "/origin_requests");
+    assert!(read < 150, "{read} of 400 samples were not on the disk");
+}

@@ -167,7 +167,7 @@ pub enum Access {
     Owner,
     /// It reads what is there: another process owns the space, nothing can be written, or there is no room.
     ReadOnly,
-    /// Nothing: the directory could not be used, and the run does without.
+    /// Nothing: the directory could not be used.
     Unused,
 }
 

@@ -24,7 +24,7 @@ pub(super) const NO_FILE: Errno = Errno::MEDIUMTYPE;
 pub(super) enum Permissions {
     /// The effective user alone.
     Private,
-    /// Whoever the umask and the file system allow; owners and modes are not checked.
+    /// As the umask and the file system allow; owners and modes are not checked.
     Shared,
 }
 

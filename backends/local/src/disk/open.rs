@@ -35,7 +35,7 @@ pub(super) struct Opened {
     pub(super) locks: Vec<Lock>,
 }
 
-/// The caches of the directories, open; makes what is missing. None for a directory that the run does without.
+/// The caches of the directories, open; makes what is missing. None for a directory that cannot be used.
 ///
 /// # Errors
 /// If there is no directory or too many, or one cannot be used, leads to where another does, or has too little room.
@@ -71,7 +71,7 @@ pub(super) fn roots(
         let root = match opened {
             Root::Open(root) => root,
             Root::Unusable(error) => {
-                tracing::warn!(directory = %path.display(), "the run does without this disk cache: {error}");
+                tracing::warn!(directory = %path.display(), "the run continues without this disk cache: {error}");
                 roots.push(None);
                 continue;
             }

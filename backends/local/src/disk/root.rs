@@ -1,13 +1,13 @@
 //! Where the caches of one user lie in a directory, and whether that is really this user's place.
 //!
-//! The directory may be everybody's, such as `/local/scratch`. So the root of the caches is named per user, is made with
-//! mode 0700, and is opened once. It counts only if the effective user owns it and nobody else can write to it. What has
-//! its name and is something else (another user's directory, a link, a pipe) is left as it is, and the next of four names
-//! is tried. A stranger who takes all four costs this user the cache and nothing else.
+//! All users may be able to write to the directory, as to `/local/scratch`. So the root of the caches is named per
+//! user, is made with mode 0700, and is opened once. It is used only if the effective user owns it and no other user can
+//! write to it. Anything else of its name (another user's directory, a link, a pipe) is left unchanged, and the next of
+//! four names is tried. Another user who takes all four costs this user the cache and nothing else.
 //!
-//! The check needs a file system that keeps owners and modes. CIFS and NFS exports that map users do not. There the run
-//! goes on without the directory, unless the user says that it is shared: then one root serves all users, and owners and
-//! modes are not looked at.
+//! The check needs a file system that keeps owners and modes. CIFS mounts and NFS exports that map users do not. There
+//! the run continues without the directory, unless the user declares it shared. Then one root serves all users, and
+//! owners and modes are not checked.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +30,7 @@ pub(crate) const PREFIX: &str = "foreread-cache";
 /// How many names there are.
 const NAMES: u32 = 4;
 
-/// A root, or why there is none. The run can do without.
+/// A root, or why there is none. The run continues without it.
 #[derive(Debug)]
 pub(super) enum Root {
     Open(Folder),
@@ -195,7 +195,7 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<Root, TierError> {
     ))
 }
 
-/// A disk without room is one that a run can do without.
+/// A run continues without a disk that is full.
 fn full_or(error: TierError) -> Result<Root, TierError> {
     match error.kind() {
         ErrorKind::Full => Ok(Root::Unusable(error)),
@@ -263,7 +263,7 @@ fn old(directory: &Path, parent: &OwnedFd) -> Vec<Folder> {
         }
     };
     add(parent, directory.to_owned());
-    // Ranks had directories of their own beside it.
+    // Ranks had directories of their own next to it.
     let Ok(whole) = open_folder(parent, ".") else { return found };
     let whole = Folder::new(whole, directory.to_owned(), Permissions::Shared);
     for part in layout::parts(&whole) {

@@ -1,6 +1,6 @@
 //! Directories that other users can write to: a cache is its user's alone, and what others plant is left alone.
 //!
-//! What belongs to somebody else takes root to bring about; where the tests run as another user, these parts are skipped.
+//! Only root can give files away. Where the tests run as another user, these parts are skipped.
 
 use std::ffi::CString;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::rig::{
     warnings,
 };
 
-/// Somebody else.
+/// Another user.
 const STRANGER: u32 = 65_534;
 
 const DIRECTORY: &str = "FOREREAD_TEST_USERS_DIRECTORY";
@@ -59,7 +59,7 @@ fn make_fifo(path: &Path) {
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o666) }, 0);
 }
 
-/// Everything below a path that somebody could have changed: names, kinds, owners, modes, times, contents.
+/// Everything below a path that could have been changed: names, kinds, owners, modes, times, contents.
 fn picture(path: &Path) -> Vec<String> {
     let metadata = fs::symlink_metadata(path).unwrap();
     let (inode, mode) = (metadata.ino(), metadata.mode());
@@ -138,7 +138,7 @@ fn cache_is_private_whatever_the_umask() {
     }
 }
 
-/// Root opens what it has no right to; somebody else does not.
+/// As another user, because root opens directories whatever their modes.
 #[test]
 fn umask_that_takes_the_owners_rights_is_survived() {
     if is_root() {
@@ -205,7 +205,7 @@ fn planted_owner_is_not_followed() {
     run(store(&planted, &known(7))).unwrap().unwrap();
     chown(root(directory.path()), Some(STRANGER), None).unwrap();
     let tier = open(directory.path(), 8 << 20);
-    assert_eq!(tier.access(), [Access::Owner], "its lock holds nobody up");
+    assert_eq!(tier.access(), [Access::Owner], "its lock delays no one else");
     tier.refresh();
     assert!(!is_stored(&tier, &known(7)));
     // Given away under a reader, too: the dataset's directory is looked at each time.
@@ -220,7 +220,7 @@ fn planted_owner_is_not_followed() {
     assert!(!is_stored(&reader, &known(7)));
 }
 
-/// This user's own, but anybody may have written what is in it.
+/// This user's own, but any user may have written its files.
 #[test]
 fn cache_that_others_can_write_to_is_not_believed() {
     let directory = tempfile::tempdir().unwrap();
@@ -337,7 +337,7 @@ fn cache_of_an_earlier_version_is_named_once_and_cleaned() {
     set_mode(&old, 0o755);
     let tiers = [1, 2].map(|_| {
         let tier = open(directory.path(), 8 << 20);
-        assert!(!is_stored(&tier, &known(7)), "nobody can tell who wrote it");
+        assert!(!is_stored(&tier, &known(7)), "any user may have written it");
         tier
     });
     drop(tiers);

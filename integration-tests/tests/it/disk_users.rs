@@ -57,7 +57,7 @@ impl Scratch {
         for _ in 0..20 {
             let report = run(&mut self.command(user, &arguments)).json();
             assert_digests(&self.samples, &report);
-            if number(&report, "/epochs/0/reads/disk/samples") == SAMPLES {
+            if number(&report, "/origin_requests") == 0 {
                 return report;
             }
         }
@@ -119,7 +119,7 @@ fn planted_cache_delivers_nothing() {
     assert_eq!(warnings, 1, "{}", finished.stderr);
     let report = finished.json();
     assert_digests(&scratch.samples, &report);
-    assert_eq!(number(&report, "/epochs/0/reads/disk/samples"), 0);
+    assert_eq!(number(&report, "/epochs/0/reads/origin/samples"), SAMPLES);
     assert!(scratch.path().join("foreread-cache-1002.1").is_dir());
 }
 

@@ -113,7 +113,7 @@ fn full_disk_at_the_start_costs_one_warning() {
     let (reports, warnings) = place.reports_and_warnings(
         "mount -t tmpfs -o size=64m tmpfs mounted
          load --epochs=3 --compute-ms=3 --memory=1MB >/dev/null
-         mount -o remount,size=1k mounted
+         head -c 100m /dev/zero >mounted/others 2>/dev/null || true
          if echo x 2>/dev/null >mounted/probe; then echo 'it is not full' >&2; exit 3; fi
          load --epochs=1",
     );

@@ -44,7 +44,7 @@ enum Found {
     /// It is not this user's alone.
     Foreign(String),
     /// It is this user's, and others can read it all the same.
-    Open(String),
+    Exposed(String),
 }
 
 /// The roots' names, in the order in which they are tried.
@@ -98,15 +98,17 @@ fn look(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Found
     if stat.st_mode & 0o077 == 0 {
         return Ok(Found::Own(descriptor));
     }
-    match retry(|| rustix::fs::fchmod(&descriptor, Mode::from_raw_mode(stat.st_mode & 0o700))) {
-        // Nothing more is written there, and what there is was open before.
-        Err(Errno::ROFS) => return Ok(Found::Own(descriptor)),
-        Ok(()) | Err(_) => {}
+    let closed = retry(|| rustix::fs::fchmod(&descriptor, Mode::from_raw_mode(stat.st_mode & 0o700)));
+    // Nothing more can be written to a read-only file system, and its files were readable before.
+    if closed == Err(Errno::ROFS) {
+        return Ok(Found::Own(descriptor));
     }
     let mode = rustix::fs::fstat(&descriptor)?.st_mode & 0o7777;
     Ok(match mode & 0o077 {
         0 => Found::Own(descriptor),
-        _ => Found::Open(format!("it is readable for others (mode {mode:04o}), and that cannot be changed")),
+        _ => {
+            Found::Exposed(format!("it is readable for others (mode {mode:04o}), and that cannot be changed"))
+        }
     })
 }
 
@@ -132,7 +134,7 @@ fn make(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Found
     };
     // Just made, and of no use. If it is no longer empty it stays.
     let _ = retry(|| rustix::fs::unlinkat(parent.as_fd(), name, AtFlags::REMOVEDIR));
-    Ok(Found::Open(why))
+    Ok(Found::Exposed(why))
 }
 
 /// Opens this user's root in `directory`, and makes it if there is none.
@@ -165,7 +167,7 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<Root, TierError> {
     for name in names(permissions) {
         match look(&parent, &name, permissions).map_err(failed)? {
             Found::Own(descriptor) => return Ok(root(&name, descriptor)),
-            Found::Open(why) => return Ok(not_kept(why)),
+            Found::Exposed(why) => return Ok(not_kept(why)),
             Found::Foreign(why) => taken.push((name, why)),
             Found::Nothing => missing = missing.or(Some(name)),
         }
@@ -179,7 +181,7 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<Root, TierError> {
                 }
                 return Ok(root(&name, descriptor));
             }
-            Ok(Found::Open(why)) => return Ok(not_kept(why)),
+            Ok(Found::Exposed(why)) => return Ok(not_kept(why)),
             Ok(Found::Foreign(why)) => taken.push((name, why)),
             Ok(Found::Nothing) => {} // made and removed by others; one more of the names
             Err(errno) => return full_or(failed(errno)),

@@ -128,6 +128,27 @@ pub const NEEDS: &[Need] = &[
         },
     },
     Need {
+        name: "the right to mount a btrfs image",
+        step: "test",
+        tests: Some(Tests { module: "needs_btrfs", variable: "FOREREAD_TEST_BTRFS" }),
+        source: Source::Ways {
+            ways: &["unshare --mount"],
+            script: "truncate -s 128M image && mkfs.btrfs -q image && mkdir on && mount -o loop image on && btrfs quota \
+                     enable on",
+            remedy: "sudo apt-get install btrfs-progs && sudo --preserve-env cargo xtask test --all",
+        },
+    },
+    Need {
+        name: "bindfs",
+        step: "test",
+        tests: Some(Tests { module: "needs_bindfs", variable: "FOREREAD_TEST_BINDFS" }),
+        source: Source::Ways {
+            ways: &["unshare --mount"],
+            script: "mkdir from on && bindfs --chmod-ignore from on",
+            remedy: "sudo apt-get install bindfs && sudo --preserve-env cargo xtask test --all",
+        },
+    },
+    Need {
         name: "Ceph's S3 gateway",
         step: "test",
         tests: Some(Tests { module: "needs_ceph", variable: "FOREREAD_TEST_CEPH" }),

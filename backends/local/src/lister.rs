@@ -213,7 +213,7 @@ impl Walk {
             };
             // `.`, `..` and what is hidden; and a disk tier that somebody has put into a dataset.
             let name = entry.file_name().to_bytes();
-            if name.starts_with(b".") || name == crate::disk::ROOT.as_bytes() {
+            if name.starts_with(b".") || crate::disk::is_cache_name(name) {
                 continue;
             }
             if entry.file_type() == FileType::Directory {

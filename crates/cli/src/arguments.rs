@@ -226,7 +226,8 @@ pub struct Running {
     /// The memory tier of this rank: a size, or auto [default: auto]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
-    /// A directory of the disk tier and the bytes that it may take there (may be repeated)
+    /// A directory of the disk tier and the bytes that it may take there (may be repeated); with `,shared` after the size
+    /// its cache serves all users, and all who can write there are trusted
     #[arg(long, value_name = "DIR=SIZE")]
     pub disk: Vec<String>,
     /// How far reads run ahead of the trainer [default: 256MiB]

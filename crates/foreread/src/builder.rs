@@ -135,7 +135,15 @@ impl Builder {
     /// A directory of the disk tier, with the bytes that it may take there; may be called several times.
     #[must_use]
     pub fn disk(mut self, directory: impl Into<PathBuf>, bytes: u64) -> Self {
-        self.config.disk.push(Disk { directory: directory.into(), bytes });
+        self.config.disk.push(Disk { directory: directory.into(), bytes, shared: false });
+        self
+    }
+
+    /// The same with one cache in it for all users. Owners and modes of files are not checked: all who can write there
+    /// are trusted.
+    #[must_use]
+    pub fn shared_disk(mut self, directory: impl Into<PathBuf>, bytes: u64) -> Self {
+        self.config.disk.push(Disk { directory: directory.into(), bytes, shared: true });
         self
     }
 

@@ -197,7 +197,8 @@ mod tests {
     #[cfg(feature = "local")]
     #[test]
     fn a_disks_speed_is_known_if_that_of_each_directory_is() {
-        let disk = |directory: &str| crate::config::Disk { directory: directory.into(), bytes: 1000 };
+        let disk =
+            |directory: &str| crate::config::Disk { directory: directory.into(), bytes: 1000, shared: false };
         let known = Config { disk: vec![disk("/scratch")], ..calibrated() };
         let level = &described(&known, "/data").stores[0].levels[1];
         assert_eq!((level.read.at(1), level.write.at(1)), (500, 300));

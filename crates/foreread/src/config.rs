@@ -77,13 +77,16 @@ impl fmt::Display for Memory {
     }
 }
 
-/// One directory of the disk tier, with the bytes that it may take there; written `DIR=SIZE`.
+/// One directory of the disk tier, with the bytes that it may take there; written `DIR=SIZE`, or `DIR=SIZE,shared`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
     /// The directory. It is made if its parent is there.
     pub directory: PathBuf,
     /// The most bytes that are kept in it.
     pub bytes: u64,
+    /// Whether one cache there serves all users, instead of one that is this user's alone. Owners and modes are not
+    /// checked then: all who can write there are trusted.
+    pub shared: bool,
 }
 
 impl FromStr for Disk {
@@ -93,8 +96,15 @@ impl FromStr for Disk {
         let wrong = || format!("'{text}' is no DIR=SIZE, such as /local/cache=500GB");
         let (directory, size) =
             text.rsplit_once('=').filter(|(directory, _)| !directory.is_empty()).ok_or_else(wrong)?;
+        let (size, shared) = match size.split_once(',') {
+            Some((size, "shared")) => (size, true),
+            Some((_, other)) => {
+                return Err(format!("'{text}': expected shared after the size, not '{other}'"));
+            }
+            None => (size, false),
+        };
         let bytes = size.parse::<ByteSize>().map_err(|error| error.to_string())?.0;
-        Ok(Self { directory: directory.into(), bytes })
+        Ok(Self { directory: directory.into(), bytes, shared })
     }
 }
 

@@ -1,18 +1,18 @@
 //! The disk tier of a run: opened for its datasets, closed with it.
 //!
-//! A directory is a node's, and a node may have several ranks. Each keeps its own part of it, so that no two write to the
-//! same files: the directory itself is the first rank's part, `rank-1` below it the second's, and so on. What `--disk`
-//! allows is divided among the parts. A run with fewer ranks than one before it takes over the parts that nobody has
-//! otherwise, so that what lies there is used; the price is that a part stays small when the ranks get fewer.
+//! A directory is a node's, and a node may have several ranks. Each keeps its own part of this user's cache in it, so
+//! that no two write to the same files: the cache itself is the first rank's part, `rank-1` in it the second's, and so on.
+//! What `--disk` allows is divided among the parts. A run with fewer ranks than one before it takes over the parts that
+//! nobody has otherwise, so that what lies there is used; the price is that a part stays small when the ranks get fewer.
 
-#[cfg(feature = "local")]
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 #[cfg(feature = "local")]
 use std::time::Duration;
 
 #[cfg(feature = "local")]
 use foreread_local::DiskTier;
+#[cfg(feature = "local")]
+use foreread_local::disk::DiskDirectory;
 #[cfg(feature = "local")]
 use foreread_tier::TierError;
 use foreread_tier::{CacheTier, Context};
@@ -112,31 +112,17 @@ fn held(tier: &DiskTier, datasets: u32) -> u64 {
 impl OnNode {
     /// This rank's parts of a directory, each with its bytes.
     #[cfg(feature = "local")]
-    fn parts(self, directory: &Path, bytes: u64) -> Vec<(PathBuf, u64)> {
-        let part = |number: usize| match number {
-            0 => directory.to_owned(),
-            number => directory.join(format!("{PART}{number}")),
-        };
-        let numbers = std::fs::read_dir(directory).into_iter().flatten().flatten().filter_map(|entry| {
-            let number = entry.file_name().to_str()?.strip_prefix(PART)?.parse::<usize>().ok()?;
-            (number < MOST_PARTS && part(number) == entry.path() && entry.path().is_dir())
-                .then_some(number + 1)
-        });
-        let all = numbers.max().unwrap_or(1).max(self.ranks as usize);
-        (self.rank as usize..all)
+    fn parts(self, directory: &DiskDirectory) -> Vec<DiskDirectory> {
+        let all = directory.parts().max(self.ranks);
+        let bytes = directory.capacity / u64::from(all);
+        (self.rank..all)
             .step_by(self.ranks as usize)
-            .map(|number| (part(number), bytes / all as u64))
+            .map(|part| {
+                DiskDirectory::new(&directory.path, bytes).with_part(part).with_shared(directory.shared)
+            })
             .collect()
     }
 }
-
-/// What parts of a directory are called, before their number.
-#[cfg(feature = "local")]
-const PART: &str = "rank-";
-
-/// More parts than ranks on any node.
-#[cfg(feature = "local")]
-const MOST_PARTS: usize = 1024;
 
 /// Opens this rank's parts of the directories that `config` names; `None` if it names none.
 #[cfg(feature = "local")]
@@ -163,11 +149,10 @@ pub(crate) async fn open(
     // Reads the indexes, and may have to remove old caches.
     let asked = config.disk.clone();
     let opening = context.runtime.spawn_blocking(move || {
-        let parts =
-            asked.iter().flat_map(|disk| on_node.parts(&disk.directory, disk.bytes)).collect::<Vec<_>>();
-        make_parents(&parts)?;
-        let disk = DiskConfig::new(parts);
-        let tier = DiskTier::open(disk, &datasets, buffers)?;
+        let directories =
+            asked.iter().map(|disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared));
+        let parts = DiskConfig::new(directories.flat_map(|directory| on_node.parts(&directory)));
+        let tier = DiskTier::open(parts, &datasets, buffers)?;
         let count = datasets.len() as u32;
         let (capacity, warm) = (tier.capacity(), held(&tier, count));
         Ok(Disk { capacity, warm, tier: Arc::new(tier), datasets: count })
@@ -176,27 +161,6 @@ pub(crate) async fn open(
         .await
         .map_err(|error| Error::new(ErrorKind::System, format!("the disk tier was not opened: {error}")))?;
     Ok(Some(opened?))
-}
-
-/// A part's directory is the tier's to make, and what it lies in ours: only the user's own parent has to be there.
-#[cfg(feature = "local")]
-fn make_parents(parts: &[(PathBuf, u64)]) -> Result<(), TierError> {
-    for (part, _) in parts {
-        let is_part =
-            part.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(PART));
-        let Some(directory) = part.parent().filter(|_| is_part) else { continue };
-        match std::fs::create_dir(directory) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(TierError::new(foreread_tier::ErrorKind::Denied, "disk")
-                    .with_object(directory.display().to_string())
-                    .with_detail(format!(
-                        "it cannot be made: {error}; name a directory whose parent is there"
-                    )));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 /// Without the `local` feature there is no disk tier to be opened.
@@ -213,27 +177,37 @@ pub(crate) async fn open(config: &Config, _: OnNode, _: &[Opened], _: &Context) 
 
 #[cfg(all(test, feature = "local"))]
 mod tests {
+    use std::os::unix::fs::DirBuilderExt;
+
     use super::*;
 
     #[test]
     fn every_part_of_a_directory_has_one_rank_however_many_there_are() {
         let made = tempfile::tempdir().unwrap();
-        let directory = made.path();
+        let directory = DiskDirectory::new(made.path(), 1200);
+        let user = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(made.path()).unwrap());
+        let own = made.path().join(format!("foreread-cache-{user}"));
         for (before, ranks) in [(0, 1), (1, 4), (4, 2), (4, 3), (4, 1), (4, 6)] {
             (1..before).for_each(|number: u32| {
-                std::fs::create_dir_all(directory.join(format!("rank-{number}"))).unwrap()
+                let part = own.join(format!("rank-{number}"));
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(part).unwrap();
             });
-            std::fs::write(directory.join("rank-77"), "no directory").unwrap();
-            std::fs::create_dir_all(directory.join("rank-007")).unwrap();
-            let parts = (0..ranks).flat_map(|rank| OnNode { rank, ranks }.parts(directory, 1200));
+            if before > 0 {
+                std::fs::write(own.join("rank-77"), "no directory").unwrap();
+                std::fs::create_dir_all(own.join("rank-007")).unwrap();
+            }
+            // Not in this user's cache: a stranger cannot make the parts small.
+            std::fs::create_dir_all(made.path().join("rank-99")).unwrap();
+            let parts = (0..ranks).flat_map(|rank| OnNode { rank, ranks }.parts(&directory));
             let mut parts: Vec<_> = parts.collect();
-            parts.sort();
+            parts.sort_by_key(|part| part.part);
             let all = before.max(ranks);
             assert_eq!(parts.len(), all as usize, "{before} {ranks}");
             parts.dedup();
             assert_eq!(parts.len(), all as usize, "{before} {ranks}");
-            assert!(parts.iter().all(|(_, bytes)| *bytes == 1200 / u64::from(all)));
+            assert!(parts.iter().all(|part| part.capacity == 1200 / u64::from(all)));
         }
-        assert_eq!(OnNode::ALONE.parts(&directory.join("none"), 7), [(directory.join("none"), 7)]);
+        let none = DiskDirectory::new(made.path().join("none"), 7).with_shared(true);
+        assert_eq!(OnNode::ALONE.parts(&none), [none]);
     }
 }

@@ -28,7 +28,7 @@ pub const KNOBS: &[Knob] = &[
     ),
     ("validate", None, "a second dataset, read in order after every epoch"),
     ("memory", Some("auto"), "the memory tier of this rank"),
-    ("disk", None, "the disk tier of this node: DIR=SIZE, one a line"),
+    ("disk", None, "the disk tier of this node: DIR=SIZE or DIR=SIZE,shared, one a line"),
     ("look-ahead", Some("256MiB"), "how far reads run ahead of the trainer"),
     ("rank", None, "this process among the ranks"),
     ("world-size", None, "how many ranks there are"),

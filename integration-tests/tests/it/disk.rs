@@ -6,7 +6,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use crate::support::{
-    Draw, Samples, assert_digests, content, disk, foreread, four_thousand, load, number, run, taken, times,
+    Draw, Samples, assert_digests, cache_root, content, disk, foreread, four_thousand, load, number, run,
+    taken, times,
 };
 
 #[test]
@@ -118,7 +119,7 @@ fn killed_at_any_moment_it_leaves_only_whole_samples() {
 
 /// How many entries the index of the only cache in a directory has.
 fn listed(directory: &Path) -> u64 {
-    let places = fs::read_dir(directory.join("foreread-cache")).into_iter().flatten().flatten();
+    let places = fs::read_dir(cache_root(directory)).into_iter().flatten().flatten();
     let indexes = places.filter_map(|place| fs::metadata(place.path().join("index")).ok());
     indexes.map(|index| index.len().saturating_sub(64) / 32).sum()
 }
@@ -185,8 +186,7 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
     let none = run(&mut foreread(["cache", "clean", path, &other])).ok();
     assert!(none.starts_with("nothing to be removed: there is no such cache"), "{none}");
     // What is no file of the cache's stays, and is named.
-    let place =
-        fs::read_dir(directory.path().join("foreread-cache")).unwrap().map(|entry| entry.unwrap().path());
+    let place = fs::read_dir(cache_root(directory.path())).unwrap().map(|entry| entry.unwrap().path());
     let notes = place.into_iter().find(|path| path.is_dir()).unwrap().join("notes.txt");
     fs::write(&notes, "x").unwrap();
     let removed = run(&mut foreread(["cache", "clean", path])).ok();
@@ -204,9 +204,12 @@ fn a_directory_that_cannot_be_used_is_named() {
     assert!(line.contains("/no/such/parent"), "{line}");
     let file = disk(&samples.path().join("file"), 1_000_000);
     assert!(run(&mut foreread(["load", target, &file])).fails(1).contains("file"));
-    for (text, says) in
-        [("--disk=/tmp", "DIR=SIZE"), ("--disk=/tmp=much", "no size"), ("--disk=/tmp=0", "at least 1")]
-    {
+    for (text, says) in [
+        ("--disk=/tmp", "DIR=SIZE"),
+        ("--disk=/tmp=much", "no size"),
+        ("--disk=/tmp=0", "at least 1"),
+        ("--disk=/tmp=1GB,theirs", "expected shared"),
+    ] {
         let line = run(&mut foreread(["load", target, text])).fails(2);
         assert!(line.contains(says), "{line}");
     }

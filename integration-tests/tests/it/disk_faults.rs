@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{
-    Draw, Samples, assert_digests, binary, disk, foreread, load, number, run, taken, times, watch,
+    Draw, Samples, assert_digests, binary, cache_root, disk, foreread, load, number, run, taken, times, watch,
 };
 
 const SAMPLES: u64 = 100;
@@ -59,7 +59,7 @@ impl Cache {
 
     /// The cache's files lie here.
     fn place(&self) -> PathBuf {
-        let root = self.directory.path().join("foreread-cache");
+        let root = cache_root(self.directory.path());
         let found = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
         found.into_iter().find(|path| path.is_dir()).expect("a cache")
     }
@@ -146,7 +146,7 @@ fn a_lost_file_costs_what_was_in_it() {
     cache.heals("a lost index", SAMPLES..=SAMPLES);
     fs::remove_file(cache.place().join("lock")).unwrap();
     cache.heals("a lost lock", 0..=0);
-    fs::remove_dir_all(cache.directory.path().join("foreread-cache")).unwrap();
+    fs::remove_dir_all(cache_root(cache.directory.path())).unwrap();
     cache.heals("a lost cache", SAMPLES..=SAMPLES);
     fs::remove_dir_all(cache.directory.path()).unwrap();
     cache.heals("a lost directory", SAMPLES..=SAMPLES);

@@ -26,10 +26,10 @@ impl Place {
     }
 
     /// Runs a shell script in a namespace of its own, beside `mounted`. Its function `load` is a run over the dataset
-    /// with a disk tier of 1 GB there.
+    /// with a disk tier of 1 GB there, or of `$DISK`.
     #[track_caller]
     pub fn run(&self, script: &str) -> Finished {
-        let load = r#"load() { "$0" load "$DATASET" --digest --report=json --look-ahead=1MB --disk=mounted=1GB "$@"; }"#;
+        let load = r#"load() { "$0" load "$DATASET" --digest --report=json --look-ahead=1MB --disk=${DISK:-mounted=1GB} "$@"; }"#;
         let words: Vec<&str> = self.words.split(' ').collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(["sh", "-c", &format!("set -e\n{load}\n{script}")]).arg(binary());
@@ -40,10 +40,19 @@ impl Place {
     /// The reports that a script's runs printed, with the right digests.
     #[track_caller]
     pub fn reports(&self, script: &str) -> Vec<Value> {
-        let said = self.run(script).ok();
+        self.reports_and_warnings(script).0
+    }
+
+    /// The same, and the warnings that they printed about `mounted`.
+    #[track_caller]
+    pub fn reports_and_warnings(&self, script: &str) -> (Vec<Value>, Vec<String>) {
+        let finished = self.run(script);
+        let about = |line: &&str| line.contains("WARN") && line.contains("mounted");
+        let warnings = finished.stderr.lines().filter(about).map(str::to_owned).collect();
+        let said = finished.ok();
         let reports: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         reports.iter().for_each(|report| assert_digests(&self.samples, report));
-        reports
+        (reports, warnings)
     }
 }
 
@@ -90,13 +99,43 @@ fn a_disk_that_others_fill_under_a_run_costs_reads_only() {
     assert_eq!(number(free, "/epochs/2/reads/disk/samples"), 400);
 }
 
+/// Others have taken every byte, before the run makes its first file and after an earlier run filled its cache.
 #[test]
-fn a_read_only_file_system_is_one_line_with_the_remedy() {
+fn full_disk_at_the_start_costs_one_warning() {
     let Some(place) = place() else { return };
+    let (reports, warnings) = place.reports_and_warnings(
+        "mount -t tmpfs -o size=8m tmpfs mounted
+         head -c 100m /dev/zero >mounted/others 2>/dev/null || true
+         load --epochs=2",
+    );
+    assert_eq!(number(&reports[0], "/epochs/1/reads/origin/samples"), 400);
+    assert!(warnings.len() == 1 && warnings[0].contains("the disk is full"), "{warnings:?}");
+    let (reports, warnings) = place.reports_and_warnings(
+        "mount -t tmpfs -o size=64m tmpfs mounted
+         load --epochs=3 --compute-ms=3 --memory=1MB >/dev/null
+         head -c 100m /dev/zero >mounted/others 2>/dev/null || true
+         if echo x 2>/dev/null >mounted/probe; then echo 'it is not full' >&2; exit 3; fi
+         load --epochs=1",
+    );
+    let kept = number(&reports[0], "/epochs/0/reads/disk/samples");
+    assert!(kept > 300, "{kept} samples");
+    assert!(warnings.len() <= 1 && warnings.iter().all(|line| line.contains("full")), "{warnings:?}");
+}
+
+#[test]
+fn read_only_directory_is_used_if_it_holds_the_dataset() {
+    let Some(place) = place() else { return };
+    let (reports, warnings) = place.reports_and_warnings(
+        "mount -t tmpfs -o size=40m tmpfs mounted
+         load --epochs=2 --compute-ms=3 >/dev/null
+         mount -o remount,ro mounted
+         load --epochs=1",
+    );
+    assert!(number(&reports[0], "/epochs/0/reads/disk/samples") > 0);
+    assert!(warnings.len() == 1 && warnings[0].contains("only read"), "{warnings:?}");
     let line = place
         .run(
             "mount -t tmpfs -o size=40m tmpfs mounted
-             load --epochs=1 >/dev/null
              mount -o remount,ro mounted
              load --epochs=1",
         )

@@ -266,6 +266,14 @@ pub fn disk(directory: &Path, bytes: u64) -> String {
     format!("--disk={}={bytes}", directory.display())
 }
 
+/// Where the cache of this process's user in a directory is.
+pub fn cache_root(directory: &Path) -> PathBuf {
+    use std::os::unix::fs::MetadataExt;
+    // What a process makes is its user's.
+    let user = tempfile::tempfile().unwrap().metadata().unwrap().uid();
+    directory.join(format!("foreread-cache-{user}"))
+}
+
 /// Every pass of a report over the default order has the digest that the order and the files give.
 #[track_caller]
 pub fn assert_digests(samples: &Samples, report: &Value) {

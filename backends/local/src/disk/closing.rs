@@ -4,24 +4,25 @@
 //! that the next tier of the same process, in the next line of the program, finds the directory free and everything in
 //! it, opening waits for them, and so do listing and cleaning. Another process need not: the locks end with this one.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+use super::folder::FolderId;
 
 /// How long a tier that was dropped may hold up whoever comes next.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// One entry a tier and directory.
-static CLOSING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static CLOSING: Mutex<Vec<FolderId>> = Mutex::new(Vec::new());
 static ENDED: Condvar = Condvar::new();
 
 /// These are let go from now on.
-pub(super) fn begin(roots: &[PathBuf]) {
+pub(super) fn begin(roots: &[FolderId]) {
     CLOSING.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(roots);
 }
 
 /// These are free.
-pub(super) fn end(roots: &[PathBuf]) {
+pub(super) fn end(roots: &[FolderId]) {
     let mut closing = CLOSING.lock().unwrap_or_else(PoisonError::into_inner);
     for root in roots {
         if let Some(at) = closing.iter().position(|other| other == root) {
@@ -31,9 +32,9 @@ pub(super) fn end(roots: &[PathBuf]) {
     ENDED.notify_all();
 }
 
-/// Waits until `root`, as [`Path::canonicalize`] names it, is free, or has held up for long enough.
-pub(super) fn wait(root: &Path) {
+/// Waits until `root` is free, or has held up for long enough.
+pub(super) fn wait(root: FolderId) {
     let closing = CLOSING.lock().unwrap_or_else(PoisonError::into_inner);
     // Free or not, the lock tells.
-    drop(ENDED.wait_timeout_while(closing, FAREWELL, |closing| closing.iter().any(|other| other == root)));
+    drop(ENDED.wait_timeout_while(closing, FAREWELL, |closing| closing.contains(&root)));
 }

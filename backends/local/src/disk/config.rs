@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use foreread_types::Fingerprint;
 
+use super::folder::Permissions;
+use super::root;
+
 /// Reads under way at once where nobody says otherwise: a device is saturated by 16 to 32.
 const PARALLELISM: usize = 32;
 
@@ -14,9 +17,8 @@ const WRITE_BEHIND: u64 = 32 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiskConfig {
-    /// The directories, each with the bytes that `foreread-cache` in it may take, other datasets' caches and all
-    /// bookkeeping included. At most 32.
-    pub directories: Vec<(PathBuf, u64)>,
+    /// The directories. At most 32.
+    pub directories: Vec<DiskDirectory>,
     /// The bytes that may wait to be written at once; a sample that finds no room there is not stored. 32 MiB.
     pub write_behind: u64,
     /// Reads under way at once, at most; 32.
@@ -31,10 +33,10 @@ pub struct DiskConfig {
 }
 
 impl DiskConfig {
-    /// Caches in `directories`, each with its capacity in bytes.
-    pub fn new(directories: impl IntoIterator<Item = (PathBuf, u64)>) -> Self {
+    /// Caches in `directories`: paths with capacities in bytes, or more fully as [`DiskDirectory`].
+    pub fn new(directories: impl IntoIterator<Item = impl Into<DiskDirectory>>) -> Self {
         Self {
-            directories: directories.into_iter().collect(),
+            directories: directories.into_iter().map(Into::into).collect(),
             write_behind: WRITE_BEHIND,
             parallelism: PARALLELISM,
             reader: DiskReader::default(),
@@ -71,6 +73,56 @@ impl DiskConfig {
     #[must_use]
     pub fn with_segment(self, bytes: u64) -> Self {
         Self { segment: Some(bytes), ..self }
+    }
+}
+
+/// A directory of a disk tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DiskDirectory {
+    /// The directory, in which the cache is one of the entries.
+    pub path: PathBuf,
+    /// The bytes that the cache in it may take, other datasets' caches and all bookkeeping included.
+    pub capacity: u64,
+    /// Which part of this user's cache it is: 0, or another for each further process that writes on this node.
+    pub part: u32,
+    /// Whether one cache serves all users. Then owners and modes are not checked, and are what the umask and the file
+    /// system make of them. For file systems that keep neither, and for caches that an administrator fills. All who can
+    /// write to the directory are trusted.
+    pub shared: bool,
+}
+
+impl DiskDirectory {
+    /// This user's own cache in `path`, of `capacity` bytes.
+    pub fn new(path: impl Into<PathBuf>, capacity: u64) -> Self {
+        Self { path: path.into(), capacity, part: 0, shared: false }
+    }
+
+    /// The same, part `part` of it.
+    #[must_use]
+    pub fn with_part(self, part: u32) -> Self {
+        Self { part, ..self }
+    }
+
+    /// The same, with one cache for all users if `shared`.
+    #[must_use]
+    pub fn with_shared(self, shared: bool) -> Self {
+        Self { shared, ..self }
+    }
+
+    /// How many parts the cache has now: at least 1.
+    pub fn parts(&self) -> u32 {
+        root::count_parts(self)
+    }
+
+    pub(super) fn permissions(&self) -> Permissions {
+        if self.shared { Permissions::Shared } else { Permissions::Private }
+    }
+}
+
+impl From<(PathBuf, u64)> for DiskDirectory {
+    fn from((path, capacity): (PathBuf, u64)) -> Self {
+        Self::new(path, capacity)
     }
 }
 
@@ -113,8 +165,10 @@ pub enum WhenOwned {
 pub enum Access {
     /// It owns the space.
     Owner,
-    /// It reads what another process keeps there.
+    /// It reads what is there: another process owns the space, nothing can be written, or there is no room.
     ReadOnly,
+    /// Nothing: the directory could not be used.
+    Unused,
 }
 
 /// A dataset of the run, in the order of its [`DatasetId`](foreread_types::DatasetId)s.

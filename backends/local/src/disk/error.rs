@@ -4,14 +4,17 @@ use foreread_tier::{ErrorKind, TierError};
 use foreread_types::{Fingerprint, SampleId};
 use rustix::io::Errno;
 
+use super::folder::NO_FILE;
+
 /// The tier's name in messages, metrics and reports.
 pub(super) const NAME: &str = "disk";
 
 /// The error of a system call about `object`, a path.
 pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierError {
     let (kind, remedy) = match errno {
-        Errno::NOSPC | Errno::DQUOT => {
-            (ErrorKind::Full, Some("the disk is full; free some of it or give --disk less"))
+        Errno::NOSPC => (ErrorKind::Full, Some("the disk is full; free some of it or give --disk less")),
+        Errno::DQUOT => {
+            (ErrorKind::Full, Some("this user's quota is used up; free some of it or give --disk less"))
         }
         Errno::ROFS => {
             (ErrorKind::Denied, Some("the file system is read-only; choose a directory on another"))
@@ -24,6 +27,7 @@ pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierEr
         Errno::ISDIR | Errno::NOTEMPTY => {
             (ErrorKind::Invalid, Some("there is a directory where a file of the cache belongs; move it away"))
         }
+        NO_FILE => (ErrorKind::Invalid, Some("it is neither a file nor a directory; move it away")),
         Errno::MFILE | Errno::NFILE => (ErrorKind::Transient, Some("too many open files; raise `ulimit -n`")),
         _ => (ErrorKind::Other, None),
     };

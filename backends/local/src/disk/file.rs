@@ -4,12 +4,13 @@
 //! and the pages are dropped afterwards (`posix_fadvise`), which costs a copy and, for writes, waiting for the device.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foreread_tier::Buffer;
-use rustix::fs::{Advice, FallocateFlags, Mode, OFlags};
+use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::Errno;
+
+use super::folder::Folder;
 
 /// Repeats a system call that a signal has interrupted.
 pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
@@ -29,22 +30,15 @@ pub(super) struct DirectFile {
 }
 
 impl DirectFile {
-    /// Opens `path` to read, and to write as well if `write`; `create` makes it, and fails if it is there.
-    pub(super) fn open(path: &Path, write: bool, create: bool) -> Result<Self, Errno> {
-        let mut flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        flags |= if write { OFlags::RDWR } else { OFlags::RDONLY };
+    /// Opens `name` in `folder` to read, and to write as well if `write`; `create` makes it, and fails if it is there.
+    pub(super) fn open(folder: &Folder, name: &str, write: bool, create: bool) -> Result<Self, Errno> {
+        let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        // Without `O_DIRECT` first, because a file system that refuses it may have made the file by then.
         if create {
-            flags |= OFlags::CREATE | OFlags::EXCL;
+            return Self::settle(folder.open(name, flags | OFlags::CREATE | OFlags::EXCL)?);
         }
-        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-        // Without `O_CREAT` first, because a file system that refuses `O_DIRECT` may have made the file by then.
-        if create {
-            return Self::settle(retry(|| rustix::fs::open(path, flags, mode))?);
-        }
-        match retry(|| rustix::fs::open(path, flags | OFlags::DIRECT, mode)) {
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-                Self::settle(retry(|| rustix::fs::open(path, flags, mode))?)
-            }
+        match folder.open(name, flags | OFlags::DIRECT) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Self::settle(folder.open(name, flags)?),
             opened => Self::settle(opened?),
         }
     }
@@ -59,9 +53,9 @@ impl DirectFile {
         Ok(Self { file, direct: AtomicBool::new(direct) })
     }
 
-    /// Whether it is what `path` names.
-    pub(super) fn is_at(&self, path: &Path) -> bool {
-        match (rustix::fs::fstat(&self.file), rustix::fs::lstat(path)) {
+    /// Whether it is what `folder` has under `name`.
+    pub(super) fn is_at(&self, folder: &Folder, name: &str) -> bool {
+        match (rustix::fs::fstat(&self.file), folder.stat(name)) {
             (Ok(own), Ok(there)) => (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino),
             _ => false,
         }
@@ -174,8 +168,9 @@ mod tests {
     #[test]
     fn a_write_that_is_refused_just_after_a_read_gave_up_is_repeated() {
         let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::for_test(directory.path());
         for round in 0..200 {
-            let file = DirectFile::open(&directory.path().join(round.to_string()), true, true).unwrap();
+            let file = DirectFile::open(&folder, &round.to_string(), true, true).unwrap();
             let barrier = std::sync::Barrier::new(2);
             std::thread::scope(|scope| {
                 scope.spawn(|| {

@@ -10,17 +10,18 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 
 use foreread_types::{Fingerprint, SampleId};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::folder::Folder;
 use super::format::{
     ENTRY, Entry, INDEX_HEADER, INDEX_MAGIC, Place, file_header, is_right, push_entry, read_entry,
 };
-use super::layout::{self, INDEX, NEXT_INDEX};
+use super::layout::{INDEX, NEXT_INDEX};
 
 /// Dead entries that are not worth a rewriting.
 const SLACK: u64 = 1024;
@@ -62,13 +63,6 @@ impl Listed {
         living.sort_unstable_by_key(|(at, ..)| *at);
         living.into_iter().map(|(_, id, place)| (id, place)).collect()
     }
-}
-
-fn options(write: bool) -> fs::OpenOptions {
-    let mut options = fs::OpenOptions::new();
-    let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    options.read(true).write(write).custom_flags(flags.bits() as i32);
-    options
 }
 
 /// What is in an open index from its `from`-th entry on; `None` if it is no right one.
@@ -129,20 +123,20 @@ pub(super) enum Found {
     Right(Listed),
 }
 
-/// Everything in the index at `path`.
-pub(super) fn read(path: &Path, directory: u8, fingerprint: Fingerprint) -> std::io::Result<Found> {
-    match options(false).open(path) {
-        Ok(file) => Ok(scan(&file, directory, fingerprint, 0)?.map_or(Found::Wrong, Found::Right)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Found::Nothing),
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => Ok(Found::Wrong), // a link
-        Err(error) => Err(error),
+/// Everything in the index of a dataset's cache.
+pub(super) fn read(dataset: &Folder, directory: u8, fingerprint: Fingerprint) -> std::io::Result<Found> {
+    match dataset.open(INDEX, OFlags::RDONLY) {
+        Ok(file) => Ok(scan(&file.into(), directory, fingerprint, 0)?.map_or(Found::Wrong, Found::Right)),
+        Err(Errno::NOENT) => Ok(Found::Nothing),
+        Err(Errno::LOOP) => Ok(Found::Wrong), // a link
+        Err(errno) => Err(errno.into()),
     }
 }
 
 /// An index as its owner has it: open at its end.
 #[derive(Debug)]
 pub(super) struct Index {
-    directory: PathBuf,
+    dataset: Arc<Folder>,
     fingerprint: Fingerprint,
     file: fs::File,
     entries: u64,
@@ -151,46 +145,47 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Goes on with the index in `directory` after its first `entries`; what comes after them is cut off.
+    /// Goes on with the index of `dataset` after its first `entries`; what comes after them is cut off.
     pub(super) fn resume(
-        directory: &Path,
+        dataset: &Arc<Folder>,
         fingerprint: Fingerprint,
         entries: u64,
         most: u64,
     ) -> std::io::Result<Self> {
-        let file = options(true).open(directory.join(INDEX))?;
+        let file = fs::File::from(dataset.open(INDEX, OFlags::RDWR)?);
         file.set_len(INDEX_HEADER as u64 + entries * ENTRY as u64)?;
-        Ok(Self { directory: directory.to_owned(), fingerprint, file, entries, bound: bound(most) })
+        Ok(Self { dataset: Arc::clone(dataset), fingerprint, file, entries, bound: bound(most) })
     }
 
-    /// Writes an index of `living` in the place of the one in `directory`.
+    /// Writes an index of `living` in the place of the one of `dataset`.
     pub(super) fn rewrite(
-        directory: &Path,
+        dataset: &Arc<Folder>,
         fingerprint: Fingerprint,
         living: impl Iterator<Item = (SampleId, Place)>,
         most: u64,
     ) -> std::io::Result<Self> {
-        let next = directory.join(NEXT_INDEX);
         let mut bytes = file_header(INDEX_MAGIC, fingerprint, 0, INDEX_HEADER);
         let mut entries = 0;
         for (id, place) in living {
             push_entry(&mut bytes, Entry { id, place, dead: false }, fingerprint, entries);
             entries += 1;
         }
-        layout::remove(&next)?; // whatever has that name
-        let written = options(true).create_new(true).open(&next).and_then(|file| {
+        dataset.remove(NEXT_INDEX)?; // whatever has that name
+        let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        let written = dataset.open(NEXT_INDEX, new).map_err(Into::into).and_then(|file| {
+            let file = fs::File::from(file);
             file.write_all_at(&bytes, 0)?;
             // Renamed before its bytes were on the disk, it could be empty after a power failure.
             file.sync_data()?;
-            fs::rename(&next, directory.join(INDEX))?;
+            dataset.rename(NEXT_INDEX, INDEX)?;
             Ok(file)
         });
         match written {
             Ok(file) => {
-                Ok(Self { directory: directory.to_owned(), fingerprint, file, entries, bound: bound(most) })
+                Ok(Self { dataset: Arc::clone(dataset), fingerprint, file, entries, bound: bound(most) })
             }
             Err(error) => {
-                let _ = fs::remove_file(&next); // gives its room back; it counts for nothing
+                let _ = dataset.remove(NEXT_INDEX); // gives its room back; it counts for nothing
                 Err(error)
             }
         }
@@ -203,7 +198,7 @@ impl Index {
 
     /// Replaces itself with an index of `living`.
     pub(super) fn compact(&mut self, living: impl Iterator<Item = (SampleId, Place)>) -> std::io::Result<()> {
-        let next = Self::rewrite(&self.directory, self.fingerprint, living, 0)?;
+        let next = Self::rewrite(&self.dataset, self.fingerprint, living, 0)?;
         *self = Self { bound: self.bound, ..next };
         Ok(())
     }
@@ -234,7 +229,6 @@ impl Index {
 /// An index as a reader follows it while its owner appends to it.
 #[derive(Debug)]
 pub(super) struct Follower {
-    path: PathBuf,
     fingerprint: Fingerprint,
     directory: u8,
     open: Option<(fs::File, u64)>,
@@ -249,8 +243,8 @@ pub(super) struct News {
 }
 
 impl Follower {
-    pub(super) fn new(dataset: &Path, fingerprint: Fingerprint, directory: u8) -> Self {
-        Self { path: dataset.join(INDEX), fingerprint, directory, open: None }
+    pub(super) fn new(fingerprint: Fingerprint, directory: u8) -> Self {
+        Self { fingerprint, directory, open: None }
     }
 
     /// Forgets what it follows.
@@ -258,23 +252,23 @@ impl Follower {
         News { afresh: self.open.take().is_some(), entries: Vec::new() }
     }
 
-    /// What is new. An index that is not there, or no right one, has no news.
-    pub(super) fn look(&mut self) -> std::io::Result<News> {
-        let place = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
-        let there = match fs::symlink_metadata(&self.path) {
-            Ok(metadata) => Some(place(metadata)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
+    /// What is new in the index of `dataset`. One that is not there, or no right one, has no news.
+    pub(super) fn look(&mut self, dataset: &Folder) -> std::io::Result<News> {
+        let there = match dataset.stat(INDEX) {
+            Ok(stat) => Some((stat.st_dev, stat.st_ino)),
+            Err(Errno::NOENT) => None,
+            Err(errno) => return Err(errno.into()),
         };
         let mut afresh = false;
-        if let Some((file, _)) = &self.open
-            && Some(place(file.metadata()?)) != there
-        {
-            (self.open, afresh) = (None, true);
+        if let Some((file, _)) = &self.open {
+            let own = file.metadata()?;
+            if Some((own.dev(), own.ino())) != there {
+                (self.open, afresh) = (None, true);
+            }
         }
         let none = News { afresh, entries: Vec::new() };
         if self.open.is_none() && there.is_some() {
-            self.open = Some((options(false).open(&self.path)?, 0));
+            self.open = Some((dataset.open(INDEX, OFlags::RDONLY)?.into(), 0));
         }
         let Some((file, seen)) = &mut self.open else { return Ok(none) };
         let Some(listed) = scan(file, self.directory, self.fingerprint, *seen)? else {

@@ -1,32 +1,55 @@
 //! The files of a cache: their names, and what they take.
 //!
 //! ```text
-//! DIRECTORY/foreread-cache/owner                     locked by the process that owns the space
-//! DIRECTORY/foreread-cache/<fingerprint>/lock        locked, shared, by every process that uses the dataset's cache
-//! DIRECTORY/foreread-cache/<fingerprint>/index
-//! DIRECTORY/foreread-cache/<fingerprint>/00000.segment ...
+//! DIRECTORY/foreread-cache-<uid>/owner                     locked by the process that owns the space
+//! DIRECTORY/foreread-cache-<uid>/<fingerprint>/lock        locked, shared, by every process that uses the dataset's cache
+//! DIRECTORY/foreread-cache-<uid>/<fingerprint>/index
+//! DIRECTORY/foreread-cache-<uid>/<fingerprint>/00000.segment ...
+//! DIRECTORY/foreread-cache-<uid>/rank-1/...                the same for each further rank on the node
 //! ```
 //!
 //! Nothing else is ever opened for writing, changed or removed. What has one of these names in one of these places is
 //! ours, whatever is in it: a file whose first bytes were damaged says nothing of itself any more, and would otherwise
 //! hold its room for ever.
 
-use std::fs;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use foreread_types::Fingerprint;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
+use super::folder::Folder;
 use super::format::{self, BLOCK, SEGMENT_MAGIC};
+use super::root::is_folder;
 
-pub(crate) const ROOT: &str = "foreread-cache";
 pub(super) const OWNER: &str = "owner";
 pub(super) const LOCK: &str = "lock";
 pub(super) const INDEX: &str = "index";
 /// An index that is being rewritten; it counts only once it has the other's name.
 pub(super) const NEXT_INDEX: &str = "index.next";
+
+/// What the parts of ranks are called, before their number.
+const PART: &str = "rank-";
+
+/// More parts than ranks on any node.
+const MOST_PARTS: u32 = 1024;
+
+pub(super) fn part_name(part: u32) -> String {
+    format!("{PART}{part}")
+}
+
+/// The parts in a root beside the root itself, ascending.
+pub(super) fn parts(root: &Folder) -> Vec<u32> {
+    let number = |name: std::ffi::OsString| {
+        let number = name.to_str()?.strip_prefix(PART)?.parse::<u32>().ok()?;
+        let is_part = (1..MOST_PARTS).contains(&number) && part_name(number).as_str() == name;
+        (is_part && root.stat(&name).is_ok_and(|stat| is_folder(&stat))).then_some(number)
+    };
+    let mut parts: Vec<u32> = root.names().unwrap_or_default().into_iter().filter_map(number).collect();
+    parts.sort_unstable();
+    parts
+}
 
 pub(super) fn segment_name(number: u16) -> String {
     format!("{number:05}.segment")
@@ -38,79 +61,66 @@ fn segment_number(name: &str) -> Option<u16> {
 }
 
 /// The segments in a dataset's directory, ascending.
-pub(super) fn segments(directory: &Path) -> std::io::Result<Vec<u16>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        found.extend(entry?.file_name().to_str().and_then(segment_number));
-    }
-    found.sort_unstable();
-    Ok(found)
+pub(super) fn segments(dataset: &Folder) -> Result<Vec<u16>, Errno> {
+    let names = dataset.names()?;
+    Ok(names.iter().filter_map(|name| name.to_str().and_then(segment_number)).collect())
 }
 
-/// Whether `path` is the right segment, by its header.
-pub(super) fn is_segment(path: &Path, fingerprint: Fingerprint, number: u16) -> std::io::Result<bool> {
-    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
-    let file = fs::OpenOptions::new().read(true).custom_flags(flags as i32).open(path)?;
+/// Whether the file of the segment `number` is the right one, by its header.
+pub(super) fn is_segment(dataset: &Folder, fingerprint: Fingerprint, number: u16) -> std::io::Result<bool> {
+    let file = std::fs::File::from(dataset.open(&segment_name(number), OFlags::RDONLY)?);
     let mut bytes = Vec::with_capacity(BLOCK as usize);
-    file.take(BLOCK).read_to_end(&mut bytes)?;
+    match file.take(BLOCK).read_to_end(&mut bytes) {
+        Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error), // a pipe blocks
+        _ => {}
+    }
     Ok(format::is_right(&bytes, SEGMENT_MAGIC, fingerprint, number))
 }
 
-/// Removes a file, or an empty directory that has its name.
-pub(super) fn remove(path: &Path) -> std::io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() == ErrorKind::IsADirectory => fs::remove_dir(path),
-        done => done,
-    }
-}
-
 /// Removes all files of a dataset's cache but its lock; those that could not be removed, and why.
-pub(super) fn remove_files(directory: &Path) -> std::io::Result<Vec<(PathBuf, std::io::Error)>> {
+pub(super) fn remove_files(dataset: &Folder) -> Result<Vec<(String, Errno)>, Errno> {
     // The index first: segments without one are garbage, an index without segments is a list of misses.
     let names = [INDEX, NEXT_INDEX].map(str::to_owned).into_iter();
-    let names = names.chain(segments(directory)?.into_iter().map(segment_name));
-    let paths = names.map(|name| directory.join(name));
-    Ok(paths.filter_map(|path| remove(&path).err().map(|error| (path, error))).collect())
+    let names = names.chain(segments(dataset)?.into_iter().map(segment_name));
+    Ok(names.filter_map(|name| dataset.remove(&*name).err().map(|errno| (name, errno))).collect())
 }
 
-/// The datasets' caches below `root`, by fingerprint.
-pub(super) fn datasets(root: &Path) -> std::io::Result<Vec<(Fingerprint, PathBuf)>> {
+/// The datasets' caches in `root`, by fingerprint.
+pub(super) fn datasets(root: &Folder) -> Result<Vec<(Fingerprint, Folder)>, Errno> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(root)? {
-        let entry = entry?;
-        let Some(fingerprint) = entry.file_name().to_str().and_then(|name| name.parse::<Fingerprint>().ok())
+    for name in root.names()? {
+        let Some(name) = name.to_str() else { continue };
+        let Some(fingerprint) = name.parse::<Fingerprint>().ok().filter(|print| print.to_string() == name)
         else {
             continue;
         };
-        let path = entry.path();
+        let Ok(dataset) = root.folder(name) else { continue };
         // Whatever it has lost. What is not ours may stay in it when it is removed.
-        let has = |name: &&str| fs::symlink_metadata(path.join(name)).is_ok();
-        if entry.file_name() == *fingerprint.to_string()
-            && entry.file_type()?.is_dir()
-            && ([LOCK, INDEX, NEXT_INDEX].iter().any(has)
-                || segments(&path).is_ok_and(|found| !found.is_empty()))
+        if [LOCK, INDEX, NEXT_INDEX].iter().any(|name| dataset.has(name))
+            || segments(&dataset).is_ok_and(|found| !found.is_empty())
         {
-            found.push((fingerprint, path));
+            found.push((fingerprint, dataset));
         }
     }
-    found.sort_unstable();
+    found.sort_unstable_by_key(|(fingerprint, _)| *fingerprint);
     Ok(found)
 }
 
-/// The bytes that `path` and all below it take on the disk. What vanishes meanwhile takes none.
-pub(super) fn allocated(path: &Path) -> u64 {
-    let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
-    let own = metadata.blocks() * 512;
-    if !metadata.is_dir() {
-        return own;
-    }
-    let Ok(entries) = fs::read_dir(path) else { return own };
-    entries.flatten().fold(own, |sum, entry| sum + allocated(&entry.path()))
+/// The bytes that a root or a part takes on the disk, the parts of other ranks in it left out.
+pub(super) fn allocated(root: &Folder) -> u64 {
+    let parts = parts(root);
+    let is_part = |name: &std::ffi::OsString| parts.iter().any(|part| part_name(*part).as_str() == name);
+    let own = root.stat(".").map_or(0, |stat| stat.st_blocks as u64 * 512);
+    let names = root.names().unwrap_or_default();
+    names.iter().filter(|name| !is_part(name)).fold(own, |sum, name| sum + root.allocated(&**name))
 }
 
 /// When a dataset's cache was opened or closed last.
-pub(super) fn last_used(directory: &Path) -> SystemTime {
-    let modified = fs::metadata(directory.join(LOCK)).and_then(|metadata| metadata.modified());
+pub(super) fn last_used(dataset: &Folder) -> SystemTime {
+    let modified = dataset.stat(LOCK).ok().and_then(|stat| {
+        let since =
+            Duration::new(u64::try_from(stat.st_mtime).ok()?, u32::try_from(stat.st_mtime_nsec).ok()?);
+        SystemTime::UNIX_EPOCH.checked_add(since)
+    });
     modified.unwrap_or(SystemTime::UNIX_EPOCH)
 }

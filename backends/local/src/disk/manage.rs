@@ -1,17 +1,18 @@
 //! What lies in a directory, whoever put it there, and getting rid of it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use foreread_tier::TierError;
 use foreread_types::Fingerprint;
+use rustix::io::Errno;
 
 use super::closing;
-use super::error::from_io;
+use super::error::from_errno;
+use super::folder::Folder;
 use super::index::{self, Found};
-use super::layout::{self, INDEX, LOCK, OWNER, ROOT};
-use super::lock;
+use super::layout::{self, INDEX, LOCK, OWNER};
+use super::{lock, root};
 
 /// One dataset's cache in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,10 @@ use super::lock;
 pub struct CacheEntry {
     /// The fingerprint of the dataset's catalog.
     pub fingerprint: Fingerprint,
+    /// Where its files are.
+    pub path: PathBuf,
+    /// Whether an earlier version made it. Such a cache is not used any more.
+    pub is_old: bool,
     /// How many samples its index lists; 0 if the index cannot be read.
     pub samples: u64,
     /// The bytes that it takes on the disk, bookkeeping included.
@@ -73,6 +78,8 @@ impl Rule {
 pub struct Removed {
     /// The fingerprint of the dataset's catalog.
     pub fingerprint: Fingerprint,
+    /// Where its files were.
+    pub path: PathBuf,
     /// The bytes that are free again.
     pub bytes: u64,
     /// What is still in the cache's directory: what this tier does not make, and what could not be removed. If any of
@@ -80,7 +87,8 @@ pub struct Removed {
     pub left: Vec<PathBuf>,
 }
 
-/// The caches in `directory`, as a tier was given it, by fingerprint. A directory without any has none.
+/// The caches in `directory`, as a tier was given it, by fingerprint: this user's, those of the directory's shared cache,
+/// and those of earlier versions that are this user's. A directory without any has none.
 ///
 /// Reads the indexes, not the samples; takes some microseconds a thousand samples. A tier that this process has dropped
 /// and that still writes there is waited for, for five seconds at most.
@@ -88,37 +96,38 @@ pub struct Removed {
 /// # Errors
 /// If the directory cannot be read.
 pub fn list(directory: &Path) -> Result<Vec<CacheEntry>, TierError> {
-    let failed = |error: std::io::Error| from_io(&error, directory.display());
-    let root = directory.join(ROOT);
-    if let Ok(root) = root.canonicalize() {
-        closing::wait(&root);
+    let mut entries = Vec::new();
+    for root in root::existing(directory)? {
+        entries.extend(entries_of(&root)?.into_iter().map(|(entry, _)| entry));
     }
-    let datasets = match layout::datasets(&root) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && directory.is_dir() => {
-            return Ok(Vec::new());
-        }
-        other => other.map_err(failed)?,
-    };
-    let owner = lock::is_owned(&root).then(|| lock::owner(&root));
-    let mut entries = Vec::with_capacity(datasets.len());
-    for (fingerprint, path) in datasets {
-        let samples = match index::read(&path.join(INDEX), 0, fingerprint) {
+    entries.sort_by(|one, other| (one.fingerprint, &one.path).cmp(&(other.fingerprint, &other.path)));
+    Ok(entries)
+}
+
+/// The caches in one root.
+fn entries_of(root: &Folder) -> Result<Vec<(CacheEntry, Folder)>, TierError> {
+    let failed = |errno| from_errno(errno, root.path().display());
+    closing::wait(root.id().map_err(failed)?);
+    let owner = lock::is_owned(root).then(|| lock::owner(root));
+    let describe = |(fingerprint, folder): (Fingerprint, Folder)| {
+        let samples = match index::read(&folder, 0, fingerprint) {
             Ok(Found::Right(listed)) => listed.living().len() as u64,
             _ => 0,
         };
-        entries.push(CacheEntry {
+        let owner = owner.as_ref().filter(|owner| owner.datasets.contains(&fingerprint));
+        let entry = CacheEntry {
             fingerprint,
+            path: folder.path().to_owned(),
+            is_old: root::is_old(root),
             samples,
-            bytes: layout::allocated(&path),
-            last_used: layout::last_used(&path),
-            in_use: lock::is_shared(&path),
-            owner: owner
-                .as_ref()
-                .filter(|owner| owner.datasets.contains(&fingerprint))
-                .and_then(|owner| owner.pid),
-        });
-    }
-    Ok(entries)
+            bytes: folder.allocated("."),
+            last_used: layout::last_used(&folder),
+            in_use: lock::is_shared(&folder),
+            owner: owner.and_then(lock::Owner::pid),
+        };
+        (entry, folder)
+    };
+    Ok(layout::datasets(root).map_err(failed)?.into_iter().map(describe).collect())
 }
 
 /// Removes the caches in `directory` that `rule` names and nobody uses: the files with the names of those that this tier
@@ -127,86 +136,88 @@ pub fn list(directory: &Path) -> Result<Vec<CacheEntry>, TierError> {
 /// # Errors
 /// If the directory or a cache cannot be read or locked. What was removed before that stays removed.
 pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
-    let root = directory.join(ROOT);
     let mut removed = Vec::new();
-    for entry in list(directory)? {
-        if !rule.names(&entry) || entry.in_use {
-            continue;
+    for root in root::existing(directory)? {
+        let before = removed.len();
+        for (entry, folder) in entries_of(&root)? {
+            if !rule.names(&entry) || entry.in_use {
+                continue;
+            }
+            let gone = remove(&root, &folder, entry.fingerprint);
+            removed.extend(gone.map_err(|errno| from_errno(errno, entry.path.display()))?);
         }
-        let path = root.join(entry.fingerprint.to_string());
-        removed.extend(remove(&path, entry.fingerprint).map_err(|error| from_io(&error, path.display()))?);
+        if (removed.len() > before || rule.all) && root.names().is_ok_and(|names| names == [OWNER]) {
+            // It counts for nothing; if it stays, the next owner uses it.
+            let _ = lock::remove_owner(&root);
+        }
+        if root::is_old(&root) {
+            // Stays if there is something in it.
+            let _ = std::fs::remove_dir(root.path());
+        }
     }
-    if !removed.is_empty() && names(&root).is_ok_and(|names| names == [root.join(OWNER)]) {
-        // It counts for nothing; if it stays, the next owner uses it.
-        let _ = lock::remove_owner(&root);
-    }
+    removed.sort_by(|one, other| (one.fingerprint, &one.path).cmp(&(other.fingerprint, &other.path)));
     Ok(removed)
 }
 
-/// What is in a directory, in order.
-fn names(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(directory)?.map(|entry| Ok(entry?.path()));
-    let mut names = entries.collect::<std::io::Result<Vec<_>>>()?;
-    names.sort_unstable();
-    Ok(names)
-}
-
-/// Removes one dataset's cache, or `None` if it is in use.
-fn remove(path: &Path, fingerprint: Fingerprint) -> std::io::Result<Option<Removed>> {
-    let before = layout::allocated(path);
-    let Some(_held) = lock::hold(path)? else { return Ok(None) };
-    let mut stays = layout::remove_files(path)?;
+/// Removes one dataset's cache in `root`, or `None` if it is in use.
+fn remove(root: &Folder, dataset: &Folder, fingerprint: Fingerprint) -> Result<Option<Removed>, Errno> {
+    let before = dataset.allocated(".");
+    let Some(_held) = lock::hold(dataset)? else { return Ok(None) };
+    let mut stays = layout::remove_files(dataset)?;
     // The lock belongs to whatever of ours is left.
     let locked = !stays.is_empty();
-    if !locked && let Err(error) = layout::remove(&path.join(LOCK)) {
-        stays.push((path.join(LOCK), error));
+    if !locked && let Err(errno) = dataset.remove(LOCK) {
+        stays.push((LOCK.to_owned(), errno));
     }
-    for (file, error) in &stays {
-        tracing::warn!(file = %file.display(), %error, "not removed");
+    for (file, errno) in &stays {
+        tracing::warn!(file = %dataset.path_of(file).display(), %errno, "not removed");
     }
-    let mut left = Vec::new();
+    let name = fingerprint.to_string();
+    let (mut left, mut after) = (Vec::new(), 0);
     // Stays if there is something in it.
-    if fs::remove_dir(path).is_err() {
-        left = names(path)?;
-        left.retain(|file| !locked || *file != path.join(LOCK));
+    if root.remove_folder(&name).is_err() {
+        let names = dataset.names()?.into_iter().filter(|file| !locked || file != LOCK);
+        left = names.map(|file| dataset.path_of(file)).collect();
+        after = dataset.allocated(".");
     }
-    let bytes = before.saturating_sub(layout::allocated(path));
-    Ok(Some(Removed { fingerprint, bytes, left }))
+    let (path, bytes) = (dataset.path().to_owned(), before.saturating_sub(after));
+    Ok(Some(Removed { fingerprint, path, bytes, left }))
 }
 
-/// Removes caches that nobody uses, the least recently used first, until what is below `root` beside the caches in
-/// `own` takes at most `most` bytes, as far as that goes; what it takes then.
-pub(super) fn make_room(root: &Path, own: &[&Path], most: u64) -> std::io::Result<u64> {
-    let mut others = layout::allocated(root).saturating_sub(own.iter().map(|path| ours(path)).sum());
+/// Removes caches that nobody uses, the least recently used first, until what is in `root` beside the caches in `own`
+/// takes at most `most` bytes, as far as that goes; what it takes then.
+pub(super) fn make_room(root: &Folder, own: &[(Fingerprint, &Folder)], most: u64) -> Result<u64, Errno> {
+    let mut others =
+        layout::allocated(root).saturating_sub(own.iter().map(|(_, folder)| counted(folder)).sum());
     if others <= most {
         return Ok(others);
     }
     let mut unused: Vec<_> = layout::datasets(root)?
         .into_iter()
-        .filter(|(_, path)| !own.contains(&&**path))
-        .map(|(fingerprint, path)| (layout::last_used(&path), fingerprint, path))
+        .filter(|(fingerprint, _)| own.iter().all(|(other, _)| other != fingerprint))
+        .map(|(fingerprint, folder)| (layout::last_used(&folder), fingerprint, folder))
         .collect();
-    unused.sort_unstable();
-    for (_, fingerprint, path) in unused {
+    unused.sort_unstable_by_key(|(used, fingerprint, _)| (*used, *fingerprint));
+    for (_, fingerprint, folder) in unused {
         if others <= most {
             break;
         }
-        match remove(&path, fingerprint) {
+        match remove(root, &folder, fingerprint) {
             Ok(Some(Removed { bytes, .. })) => {
                 tracing::info!(%fingerprint, bytes, "an old disk cache was removed to make room");
                 others = others.saturating_sub(bytes);
             }
             Ok(None) => {}
-            Err(error) => tracing::warn!(%fingerprint, %error, "an old disk cache could not be removed"),
+            Err(errno) => tracing::warn!(%fingerprint, %errno, "an old disk cache could not be removed"),
         }
     }
     Ok(others)
 }
 
 /// What the segments and indexes in a dataset's directory take: that is counted by record, the rest is not.
-fn ours(path: &Path) -> u64 {
-    let segments = layout::segments(path).unwrap_or_default();
+fn counted(dataset: &Folder) -> u64 {
+    let segments = layout::segments(dataset).unwrap_or_default();
     let names = segments.into_iter().map(layout::segment_name);
-    let names = names.chain([INDEX.to_owned(), layout::NEXT_INDEX.to_owned(), LOCK.to_owned()]);
-    names.map(|name| layout::allocated(&path.join(name))).sum()
+    let names = names.chain([INDEX, layout::NEXT_INDEX, LOCK].map(str::to_owned));
+    names.map(|name| dataset.allocated(&*name)).sum()
 }

@@ -2,7 +2,7 @@
 //!
 //! # What lies where
 //!
-//! Each directory holds, in `foreread-cache/<fingerprint of the catalog>`, append-only *segment* files of records (a
+//! Each directory holds, in `foreread-cache-<uid>/<fingerprint of the catalog>`, append-only *segment* files of records (a
 //! header, the sample, zeros up to a multiple of 4096) and one *index* of 32 bytes a record, appended after the data.
 //! A file a sample would cost an open and an inode each; a database would bring its own cache and write twice.
 //! In memory there are eight bytes a sample of the dataset, so a lookup is one load.
@@ -17,13 +17,21 @@
 //! * *Power lost*: nothing is synced, so the index may list what never reached the disk; that is found when it is read.
 //! * *A flipped byte, a torn, lost or foreign file, another version*: an entry, record or segment is lost, an index
 //!   costs the directory's cache of that dataset; one line of log each.
-//! * *A full disk, one that fails or becomes read-only*: nothing is written there any more, what is there is read on.
+//! * *A full disk or quota, at the start or later, one that fails or becomes read-only*: nothing is written there any
+//!   more, what is there is read on.
+//!
+//! # Other users
+//!
+//! A directory may be everybody's. The cache in it is one user's: mode 0700, files 0600, whatever the umask, opened once
+//! and used by its descriptor only (`root.rs`). What others put in its place is neither read nor changed. Samples may be
+//! private, and a file of samples that somebody else wrote may run code where it is unpickled. A directory that is
+//! [shared](DiskDirectory::shared) serves all users instead, and all are trusted.
 //!
 //! # Whose the space is
 //!
 //! One process owns the space of a directory at a time, by a lock that ends with it. Another that opens the directory
 //! reads what is there of its datasets and what the owner adds, or is refused with the owner's process id
-//! ([`WhenOwned`]). The capacity is that of everything below `foreread-cache`: other datasets' caches, indexes and
+//! ([`WhenOwned`]). The capacity is that of everything in this user's cache: other datasets' caches, indexes and
 //! what file systems add are counted before samples are. *Other datasets' caches are removed at opening only, only when
 //! the run's own datasets could need their room, the least recently used first, and never one that any process uses.*
 //! [`list`] and [`clean`] are for everything else.
@@ -62,6 +70,7 @@ mod config;
 mod counters;
 mod error;
 mod file;
+mod folder;
 mod format;
 mod index;
 mod layout;
@@ -73,6 +82,7 @@ mod read;
 mod readers;
 mod ring;
 mod room;
+mod root;
 mod shelf;
 mod store;
 mod table;
@@ -80,7 +90,9 @@ mod tier;
 mod uring;
 mod write;
 
-pub use config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskReader, Stored, WhenOwned};
-pub(crate) use layout::ROOT;
+pub use config::{
+    Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskDirectory, DiskReader, Stored, WhenOwned,
+};
 pub use manage::{CacheEntry, Removed, Rule, clean, list};
+pub(crate) use root::is_cache_name;
 pub use tier::DiskTier;

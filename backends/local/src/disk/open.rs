@@ -1,22 +1,23 @@
 //! Opening a directory: whose it is, what of it is ours to fill, and what is in it already.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::Fingerprint;
 
 use super::closing;
-use super::config::{Access, DatasetOnDisk, DiskConfig, WhenOwned};
-use super::error::{NAME, from_io};
+use super::config::{Access, DatasetOnDisk, DiskConfig, DiskDirectory, WhenOwned};
+use super::error::{NAME, from_errno, from_io};
+use super::folder::Folder;
 use super::format::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, MAX_START};
-use super::layout::{OWNER, ROOT};
-use super::lock::{self, Lock};
+use super::index::{self, Found};
+use super::layout::OWNER;
+use super::lock::{self, Lock, Process};
+use super::manage;
 use super::room::Room;
+use super::root::{self, Root};
 use super::shelf::{Bounds, Ledger, SEGMENT, Shelf};
 use super::store::{Directory, Set};
-use super::{index, manage};
 
 /// The length of a segment where nobody says otherwise, in bytes, and how many there are at most.
 const SEGMENT_BYTES: u64 = 256 << 20;
@@ -34,15 +35,15 @@ pub(super) struct Opened {
     pub(super) locks: Vec<Lock>,
 }
 
-/// Where the caches of the directories are, each by one name whatever way leads there. Makes what is missing.
+/// The caches of the directories, open; makes what is missing. None for a directory that cannot be used.
 ///
 /// # Errors
 /// If there is no directory or too many, or one cannot be used, leads to where another does, or has too little room.
-pub(super) fn places(
+pub(super) fn roots(
     config: &DiskConfig,
     sets: &[Set],
     datasets: &[DatasetOnDisk],
-) -> Result<Vec<PathBuf>, TierError> {
+) -> Result<Vec<Option<Folder>>, TierError> {
     let invalid = |what: String, why: String| {
         Err(TierError::new(ErrorKind::Invalid, NAME).with_object(what).with_detail(why))
     };
@@ -51,68 +52,106 @@ pub(super) fn places(
         return invalid(format!("{count} directories"), "a disk tier has 1 to 32 of them".to_owned());
     }
     let least = least(config, sets, datasets);
-    for (path, capacity) in &config.directories {
+    for DiskDirectory { path, capacity, .. } in &config.directories {
         if *capacity < least {
             let why = format!("{capacity} bytes cannot hold a single sample; give it at least {least}");
             return invalid(path.display().to_string(), why);
         }
     }
-    let mut places: Vec<(PathBuf, (u64, u64))> = Vec::with_capacity(count);
-    for (path, _) in &config.directories {
-        let failed = |error: std::io::Error| from_io(&error, path.display());
-        let root = path.join(ROOT);
-        for directory in [path, &root] {
-            match fs::create_dir(directory) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists && !directory.is_dir() => {
-                    return Err(failed(error));
-                }
-                _ => {}
-            }
+    let mut roots: Vec<Option<Folder>> = Vec::with_capacity(count);
+    for directory in &config.directories {
+        let path = &directory.path;
+        let opened = match root::open(directory)? {
+            Root::Open(root) => root::part(root, directory.part)?,
+            unusable @ Root::Unusable(_) => unusable,
+        };
+        if directory.part == 0 {
+            root::warn_of_old(path);
         }
+        let root = match opened {
+            Root::Open(root) => root,
+            Root::Unusable(error) => {
+                tracing::warn!(directory = %path.display(), "the run continues without this disk cache: {error}");
+                roots.push(None);
+                continue;
+            }
+        };
         // Only now: before it was there, nothing told where it would be.
-        let metadata = fs::metadata(&root).map_err(failed)?;
-        let place = (metadata.dev(), metadata.ino());
-        if let Some(before) = places.iter().position(|(_, other)| *other == place) {
-            let other = config.directories[before].0.display();
+        let id = root.id().map_err(|errno| from_errno(errno, path.display()))?;
+        let same = |other: &Option<Folder>| other.as_ref().is_some_and(|other| other.id() == Ok(id));
+        if let Some(before) = roots.iter().position(same) {
+            let other = config.directories[before].path.display();
             let why = format!("it leads to the same place as {other}, which is named before; name it once");
             return invalid(path.display().to_string(), why);
         }
-        places.push((root.canonicalize().map_err(failed)?, place));
+        roots.push(Some(root));
     }
-    Ok(places.into_iter().map(|(root, _)| root).collect())
+    Ok(roots)
 }
 
-/// Opens the tier's directory `number`, whose caches are at `root`.
+/// Opens the tier's directory `number`, whose caches are in `root`.
 pub(super) fn open(
     config: &DiskConfig,
     number: u8,
-    root: &Path,
+    root: Option<&Folder>,
     sets: &[Set],
     datasets: &[DatasetOnDisk],
 ) -> Result<Opened, TierError> {
-    let (path, capacity) = &config.directories[usize::from(number)];
-    closing::wait(root);
+    let DiskDirectory { path, capacity, .. } = &config.directories[usize::from(number)];
+    let Some(root) = root else {
+        return Ok(unwritten(path, Access::Unused, &[]));
+    };
+    closing::wait(root.id().map_err(|errno| from_errno(errno, path.display()))?);
     let fingerprints: Vec<Fingerprint> = sets.iter().map(|set| set.fingerprint).collect();
-    let owned = lock::own(root, &fingerprints);
-    match owned.map_err(|error| from_io(&error, path.join(ROOT).join(OWNER).display()))? {
-        Some(owner) => own(config, number, sets, datasets, root, *capacity, owner),
-        None => {
-            let detail = taken(&lock::owner(root), path, std::process::id());
+    let owner =
+        lock::own(root, &fingerprints).map_err(|error| from_io(&error, root.path_of(OWNER).display()));
+    let opened = match owner {
+        Ok(Some(owner)) => own(config, number, sets, datasets, root, *capacity, owner),
+        Ok(None) => {
+            let detail = taken(&lock::owner(root), path, &Process::this());
             if config.when_owned == WhenOwned::Refuse {
                 return Err(TierError::new(ErrorKind::Other, NAME)
                     .with_object(path.display().to_string())
                     .with_detail(detail));
             }
             tracing::warn!(directory = %path.display(), "the disk cache is only read: {detail}");
-            Ok(read_only(path.clone(), root, sets))
+            return Ok(unwritten(path, Access::ReadOnly, sets));
         }
+        Err(error) => Err(error),
+    };
+    match opened {
+        // What is there can be read all the same.
+        Err(error) if error.kind() == ErrorKind::Full => {
+            for table in sets.iter().map(|set| &set.table) {
+                for (id, place) in table.iter().filter(|(_, place)| place.directory == number) {
+                    table.take_from(id, place);
+                }
+            }
+            let directory = path.display();
+            tracing::warn!(%directory, "the disk cache takes nothing; what it holds is read: {error}");
+            Ok(unwritten(path, Access::ReadOnly, sets))
+        }
+        Err(error) if error.kind() == ErrorKind::Denied && holds_any(root, number, sets) => {
+            tracing::warn!(directory = %path.display(), "the disk cache is only read: {error}");
+            Ok(unwritten(path, Access::ReadOnly, sets))
+        }
+        opened => opened,
     }
 }
 
-/// Who owns the space of the directory `path`, and what the process `here` can do about it.
-fn taken(owner: &lock::Owner, path: &Path, here: u32) -> String {
+/// Whether there is an index of one of the run's datasets.
+fn holds_any(root: &Folder, number: u8, sets: &[Set]) -> bool {
+    sets.iter().any(|set| {
+        let folder = root.folder(&set.fingerprint.to_string());
+        folder
+            .is_ok_and(|folder| matches!(index::read(&folder, number, set.fingerprint), Ok(Found::Right(_))))
+    })
+}
+
+/// Who owns the space of the directory `path`, and what the process `this` can do about it.
+fn taken(owner: &lock::Owner, path: &Path, this: &Process) -> String {
     let path = path.display();
-    if owner.pid == Some(here) {
+    if owner.process.as_ref() == Some(this) {
         return format!(
             "its space is owned by another loader of {owner}, which is this one; give each loader a directory of its own, such as \
              val=20GB below the one that is named"
@@ -124,10 +163,10 @@ fn taken(owner: &lock::Owner, path: &Path, here: u32) -> String {
     )
 }
 
-/// Each cache is locked when it is found, by whoever follows it.
-fn read_only(path: PathBuf, root: &Path, sets: &[Set]) -> Opened {
-    let shelves = sets.iter().map(|set| Shelf::new(root, set.fingerprint)).collect();
-    let directory = Directory::new(path, Access::ReadOnly, Room::new(0), shelves, Vec::new());
+/// A directory that is not written. The cache of each of `sets` is locked when it is found, by whoever follows it.
+fn unwritten(path: &Path, access: Access, sets: &[Set]) -> Opened {
+    let shelves = sets.iter().map(|set| Shelf::followed(set.fingerprint)).collect();
+    let directory = Directory::new(path.to_owned(), access, Room::new(0), shelves, Vec::new());
     Opened { directory, ledgers: Vec::new(), locks: Vec::new() }
 }
 
@@ -136,24 +175,26 @@ fn own(
     number: u8,
     sets: &[Set],
     datasets: &[DatasetOnDisk],
-    root: &Path,
+    root: &Folder,
     capacity: u64,
     owner: Lock,
 ) -> Result<Opened, TierError> {
-    let path = &config.directories[usize::from(number)].0;
-    let failed = |error: std::io::Error| from_io(&error, path.display());
-    let shelves: Vec<Shelf> = sets.iter().map(|set| Shelf::new(root, set.fingerprint)).collect();
-    let mut locks = vec![owner];
-    for shelf in &shelves {
-        let lock = lock::share(&shelf.path).map_err(|error| from_io(&error, shelf.path.display()))?;
+    let path = &config.directories[usize::from(number)].path;
+    let (mut folders, mut locks) = (Vec::with_capacity(sets.len()), vec![owner]);
+    for set in sets {
+        let name = set.fingerprint.to_string();
+        let shared = lock::share(root, &name);
+        let (folder, lock) = shared.map_err(|error| from_io(&error, root.path_of(name).display()))?;
         lock.touch();
         locks.push(lock);
+        folders.push((set.fingerprint, folder));
     }
     let bounds = bounds(config, capacity, sets, datasets);
     let overhead = overhead(&bounds);
     let need = share_of(config, capacity, datasets).saturating_add(overhead).min(capacity);
-    let own: Vec<&Path> = shelves.iter().map(|shelf| &*shelf.path).collect();
-    let others = manage::make_room(root, &own, capacity.saturating_sub(need)).map_err(failed)?;
+    let own: Vec<(Fingerprint, &Folder)> = folders.iter().map(|(print, folder)| (*print, folder)).collect();
+    let others = manage::make_room(root, &own, capacity.saturating_sub(need))
+        .map_err(|errno| from_errno(errno, path.display()))?;
     let room = Room::new(capacity.saturating_sub(overhead).saturating_sub(others));
     if room.budget().limit() == 0 {
         tracing::warn!(
@@ -161,6 +202,8 @@ fn own(
             "the disk cache has no room: give it more, or clean what else is there (`foreread cache clean`)"
         );
     }
+    let shelves: Vec<Shelf> =
+        folders.into_iter().map(|(fingerprint, folder)| Shelf::owned(fingerprint, folder)).collect();
     let ledgers = shelves
         .iter()
         .zip(sets)
@@ -212,7 +255,7 @@ fn share_of(config: &DiskConfig, capacity: u64, datasets: &[DatasetOnDisk]) -> u
     let most =
         |dataset: &DatasetOnDisk| dataset.bytes.saturating_add(dataset.samples.saturating_mul(rounding));
     let all = datasets.iter().map(most).fold(0, u64::saturating_add);
-    let total: u128 = config.directories.iter().map(|(_, capacity)| u128::from(*capacity)).sum();
+    let total: u128 = config.directories.iter().map(|directory| u128::from(directory.capacity)).sum();
     let share = u128::from(all) * u128::from(capacity) / total.max(1);
     u64::try_from(share).unwrap_or(u64::MAX)
 }
@@ -223,19 +266,24 @@ mod tests {
 
     #[test]
     fn whose_the_space_is_says_what_to_do_about_it() {
-        let owner = |pid| lock::Owner { pid, ..lock::Owner::default() };
-        let said = |pid| taken(&owner(pid), Path::new("/scratch"), 7);
-        let ours = said(Some(7));
+        let this = Process::this();
+        let owner = |process| lock::Owner { process, ..lock::Owner::default() };
+        let said = |process| taken(&owner(process), Path::new("/scratch"), &this);
+        let ours = said(Some(this.clone()));
+        let pid = std::process::id();
         assert!(
-            ours.starts_with("its space is owned by another loader of process 7, which is this one; "),
+            ours.starts_with(&format!(
+                "its space is owned by another loader of process {pid}, which is this one; "
+            )),
             "{ours}"
         );
         assert!(
             ours.ends_with("a directory of its own, such as val=20GB below the one that is named"),
             "{ours}"
         );
-        let theirs = said(Some(8));
-        assert!(theirs.starts_with("its space is owned by process 8; wait for it to end"), "{theirs}");
+        let theirs = said(Some(Process { life: "of another container".to_owned(), ..this.clone() }));
+        let wait = format!("its space is owned by process {pid}; wait for it to end");
+        assert!(theirs.starts_with(&wait), "{theirs}");
         assert!(theirs.contains("one for each rank, as in /scratch/$LOCAL_RANK"), "{theirs}");
         assert!(said(None).starts_with("its space is owned by another process; "));
     }

@@ -8,8 +8,6 @@
 //! of samples and not on their bytes.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use foreread_tier::TierError;
@@ -17,8 +15,9 @@ use foreread_types::{Fingerprint, SampleId};
 use rustix::io::Errno;
 
 use super::aligned::Aligned;
-use super::error::{from_io, lost};
+use super::error::{from_errno, from_io, lost};
 use super::file::DirectFile;
+use super::folder::Folder;
 use super::format::{BLOCK, Entry, MAX_SEGMENTS, MAX_START, Place, SEGMENT_MAGIC, file_header};
 use super::index::{self, Found, Index, Listed};
 use super::layout::{self, INDEX, segment_name};
@@ -37,15 +36,41 @@ const TRIFLE: u64 = 64 << 10;
 /// The segments of one dataset in one directory, as readers see them.
 #[derive(Debug)]
 pub(super) struct Shelf {
-    pub(super) path: PathBuf,
     fingerprint: Fingerprint,
+    /// Whether another process writes here.
+    followed: bool,
+    /// The dataset's directory; none while another process has not made it.
+    folder: RwLock<Option<Arc<Folder>>>,
     segments: RwLock<BTreeMap<u16, Arc<DirectFile>>>,
 }
 
 impl Shelf {
-    pub(super) fn new(root: &Path, fingerprint: Fingerprint) -> Self {
-        let path = root.join(fingerprint.to_string());
-        Self { path, fingerprint, segments: RwLock::default() }
+    /// One that this tier owns.
+    pub(super) fn owned(fingerprint: Fingerprint, folder: Folder) -> Self {
+        let folder = RwLock::new(Some(Arc::new(folder)));
+        Self { fingerprint, followed: false, folder, segments: RwLock::default() }
+    }
+
+    /// One that another process writes, and whose directory is found by whoever follows it.
+    pub(super) fn followed(fingerprint: Fingerprint) -> Self {
+        Self { fingerprint, followed: true, folder: RwLock::default(), segments: RwLock::default() }
+    }
+
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// The dataset's directory.
+    ///
+    /// # Errors
+    /// [`Errno::NOENT`] while another process has not made it.
+    pub(super) fn folder(&self) -> Result<Arc<Folder>, Errno> {
+        let folder = self.folder.read().unwrap_or_else(PoisonError::into_inner);
+        folder.as_ref().map(Arc::clone).ok_or(Errno::NOENT)
+    }
+
+    pub(super) fn set_folder(&self, folder: Option<Arc<Folder>>) {
+        *self.folder.write().unwrap_or_else(PoisonError::into_inner) = folder;
     }
 
     /// The segment `number`; a reader opens those that the owner has begun since.
@@ -53,7 +78,12 @@ impl Shelf {
         if let Some(file) = self.segments.read().unwrap_or_else(PoisonError::into_inner).get(&number) {
             return Ok(Arc::clone(file));
         }
-        let file = Arc::new(DirectFile::open(&self.path.join(segment_name(number)), false, false)?);
+        // The owner has all of its segments open. One that is missing has just been removed, and opening its file while
+        // it is unlinked would keep its blocks allocated.
+        if !self.followed {
+            return Err(Errno::NOENT);
+        }
+        let file = Arc::new(DirectFile::open(&*self.folder()?, &segment_name(number), false, false)?);
         let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
         Ok(Arc::clone(segments.entry(number).or_insert(file)))
     }
@@ -61,8 +91,12 @@ impl Shelf {
     /// Forgets open files whose names mean others, or nothing, by now: an owner that has emptied a segment removes its
     /// file and uses its number again.
     pub(super) fn forget_replaced(&self) {
+        let folder = self.folder();
+        let is_there = |number, file: &DirectFile| {
+            folder.as_ref().is_ok_and(|folder| file.is_at(folder, &segment_name(number)))
+        };
         let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
-        segments.retain(|&number, file| file.is_at(&self.path.join(segment_name(number))));
+        segments.retain(|&number, file| is_there(number, file));
     }
 
     fn insert(&self, number: u16, file: Arc<DirectFile>) {
@@ -86,6 +120,7 @@ struct Segment {
 /// The same dataset in the same directory as its owner sees it: what is written to.
 #[derive(Debug)]
 pub(super) struct Ledger {
+    folder: Arc<Folder>,
     index: Index,
     segments: BTreeMap<u16, Segment>,
     /// The one that is appended to.
@@ -114,9 +149,9 @@ impl Ledger {
         room: &Room,
         bounds: Bounds,
     ) -> Result<Self, TierError> {
-        let failed = |error: std::io::Error| from_io(&error, shelf.path.display());
-        let path = shelf.path.join(INDEX);
-        let listed = match index::read(&path, directory, shelf.fingerprint)
+        let folder = shelf.folder().map_err(|errno| from_errno(errno, shelf.fingerprint))?;
+        let path = folder.path_of(INDEX);
+        let listed = match index::read(&folder, directory, shelf.fingerprint)
             .map_err(|error| from_io(&error, path.display()))?
         {
             Found::Right(listed) => listed,
@@ -125,10 +160,11 @@ impl Ledger {
                 if matches!(other, Found::Wrong) {
                     lost(shelf.fingerprint, "what it held", "the index is damaged or of another version");
                 }
-                for (left, error) in layout::remove_files(&shelf.path).map_err(failed)? {
+                let left = layout::remove_files(&folder);
+                for (left, errno) in left.map_err(|errno| from_errno(errno, folder.path().display()))? {
                     // A segment that stays is counted below; an index that does leaves no place for ours.
-                    if left == path {
-                        return Err(from_io(&error, path.display()));
+                    if left == INDEX {
+                        return Err(from_errno(errno, path.display()));
                     }
                 }
                 Listed::default()
@@ -137,7 +173,7 @@ impl Ledger {
         if listed.damaged > 0 {
             lost(shelf.fingerprint, format_args!("{} entries", listed.damaged), "the index is damaged");
         }
-        let (mut segments, mut unusable) = open_segments(shelf, room)?;
+        let (mut segments, mut unusable) = open_segments(shelf, &folder, room)?;
         let found = listed.living();
         let mut missing = 0;
         let mut kept: BTreeMap<u16, Vec<Place>> = BTreeMap::new();
@@ -165,8 +201,8 @@ impl Ledger {
         let dead = listed.length - living.len() as u64;
         let rewrite = living.len() < total || dead > living.len() as u64 + 1024 || listed.length == 0;
         let index = match rewrite || listed.damaged > 0 {
-            true => Index::rewrite(&shelf.path, shelf.fingerprint, living.iter().copied(), bounds.samples),
-            false => Index::resume(&shelf.path, shelf.fingerprint, listed.length, bounds.samples),
+            true => Index::rewrite(&folder, shelf.fingerprint, living.iter().copied(), bounds.samples),
+            false => Index::resume(&folder, shelf.fingerprint, listed.length, bounds.samples),
         };
         let index = index.map_err(|error| from_io(&error, path.display()))?;
         segments.retain(|number, segment| match kept.get_mut(number) {
@@ -177,7 +213,7 @@ impl Ledger {
                 true
             }
             None => {
-                if !discard(shelf, *number, room) {
+                if !discard(&folder, *number, room) {
                     unusable.push(*number);
                 }
                 false
@@ -188,7 +224,7 @@ impl Ledger {
             .rev()
             .find(|(_, segment)| segment.end < bounds.segment)
             .map(|(&number, _)| number);
-        Ok(Self { index, segments, active, unusable })
+        Ok(Self { folder, index, segments, active, unusable })
     }
 
     /// Writes `bytes`, whole records, and answers where they are.
@@ -228,12 +264,12 @@ impl Ledger {
     fn begin(&mut self, shelf: &Shelf, room: &Room) -> Result<u16, Errno> {
         let is_free = |number: &u16| !self.segments.contains_key(number) && !self.unusable.contains(number);
         let number = (0..MAX_SEGMENTS).find(is_free).ok_or(Errno::NOSPC)?;
-        let path = shelf.path.join(segment_name(number));
-        let file = Arc::new(DirectFile::open(&path, true, true)?);
+        let name = segment_name(number);
+        let file = Arc::new(DirectFile::open(&self.folder, &name, true, true)?);
         let mut header = Aligned::new(BLOCK as usize);
         header.extend(&file_header(SEGMENT_MAGIC, shelf.fingerprint, number, BLOCK as usize));
         if let Err(errno) = file.write(header.as_slice(), 0) {
-            let _ = fs::remove_file(&path); // gives its room back
+            let _ = self.folder.remove(&*name); // gives its room back
             return Err(errno);
         }
         shelf.insert(number, Arc::clone(&file));
@@ -314,54 +350,58 @@ impl Ledger {
     fn remove(&mut self, shelf: &Shelf, room: &Room, number: u16) {
         shelf.forget(number);
         self.segments.remove(&number);
-        if !discard(shelf, number, room) {
+        if !discard(&self.folder, number, room) {
             self.unusable.push(number);
         }
     }
 }
 
 /// Opens the segments that are right and removes the others; the numbers of those for which neither can be done.
-fn open_segments(shelf: &Shelf, room: &Room) -> Result<(BTreeMap<u16, Segment>, Vec<u16>), TierError> {
-    let failed = |error: std::io::Error| from_io(&error, shelf.path.display());
+fn open_segments(
+    shelf: &Shelf,
+    folder: &Folder,
+    room: &Room,
+) -> Result<(BTreeMap<u16, Segment>, Vec<u16>), TierError> {
     let (mut segments, mut unusable) = (BTreeMap::new(), Vec::new());
-    for number in layout::segments(&shelf.path).map_err(failed)? {
-        let path = shelf.path.join(segment_name(number));
+    let found = layout::segments(folder).map_err(|errno| from_errno(errno, folder.path().display()))?;
+    for number in found {
+        let name = segment_name(number);
         let open = || -> Result<_, Errno> {
-            let file = DirectFile::open(&path, true, false)?;
+            let file = DirectFile::open(folder, &name, true, false)?;
             Ok((file.size()?.0, file))
         };
-        match layout::is_segment(&path, shelf.fingerprint, number) {
+        match layout::is_segment(folder, shelf.fingerprint, number) {
             Ok(true) => match open() {
                 Ok((length, file)) => {
                     segments.insert(number, Segment { file: Arc::new(file), end: length, living: 0 });
                     continue;
                 }
-                Err(errno) => lost(shelf.fingerprint, segment_name(number), errno),
+                Err(errno) => lost(shelf.fingerprint, &name, errno),
             },
             Ok(false) => {
-                lost(shelf.fingerprint, segment_name(number), "its header is damaged or of another version");
-                if !discard(shelf, number, room) {
+                lost(shelf.fingerprint, &name, "its header is damaged or of another version");
+                if !discard(folder, number, room) {
                     unusable.push(number);
                 }
                 continue;
             }
-            Err(error) => lost(shelf.fingerprint, segment_name(number), error),
+            Err(error) => lost(shelf.fingerprint, &name, error),
         }
         // Perhaps it can be opened another time, so it stays; but it takes its room.
-        room.waste(layout::allocated(&path));
+        room.waste(folder.allocated(&*name));
         unusable.push(number);
     }
     Ok((segments, unusable))
 }
 
 /// Removes a segment; false if it stays, and then its room is wasted.
-fn discard(shelf: &Shelf, number: u16, room: &Room) -> bool {
-    let path = shelf.path.join(segment_name(number));
-    match layout::remove(&path) {
+fn discard(folder: &Folder, number: u16, room: &Room) -> bool {
+    let name = segment_name(number);
+    match folder.remove(&*name) {
         Ok(()) => true,
-        Err(error) => {
-            room.waste(layout::allocated(&path));
-            tracing::warn!(%error, segment = %path.display(), "not removed");
+        Err(errno) => {
+            room.waste(folder.allocated(&*name));
+            tracing::warn!(%errno, segment = %folder.path_of(name).display(), "not removed");
             false
         }
     }
@@ -391,4 +431,30 @@ fn tidy(segment: &mut Segment, places: &mut [Place], room: &Room) {
     }
     let taken = segment.file.size().map_or(segment.end, |(_, allocated)| allocated);
     room.waste(taken.saturating_sub(living + TRIFLE));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A read that has looked up the place of a record before its segment is removed. If it opened the file again, the
+    /// file would keep its blocks after it was unlinked.
+    #[test]
+    fn removed_segment_is_not_opened_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let fingerprint = Fingerprint(1);
+        let shelf = Shelf::owned(fingerprint, Folder::for_test(directory.path()));
+        let (room, table) = (Room::new(1 << 30), Table::new(10, metrics::gauge!("none")));
+        let bounds = Bounds { segment: 1 << 20, samples: 10, segments: 4 };
+        let mut ledger = Ledger::recover(&shelf, 0, &table, &room, bounds).unwrap();
+        let bytes = Aligned::new(BLOCK as usize);
+        let (number, _) = ledger.write(&shelf, &room, bytes.as_slice(), bounds).unwrap();
+        let file = shelf.segment(number).unwrap();
+        // Between the two halves of a removal.
+        shelf.forget(number);
+        assert!(directory.path().join(segment_name(number)).exists());
+        assert_eq!(shelf.segment(number).unwrap_err(), Errno::NOENT);
+        ledger.remove(&shelf, &room, number);
+        assert_eq!(Arc::strong_count(&file), 1, "nothing keeps the file open");
+    }
 }

@@ -1,7 +1,7 @@
 //! What the tier's threads share.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,6 +12,7 @@ use foreread_types::{DatasetId, Fingerprint, SampleId};
 use super::closing;
 use super::config::Access;
 use super::counters::Counters;
+use super::folder::{Folder, FolderId};
 use super::format::Place;
 use super::layout::LOCK;
 use super::lock::{self, Lock};
@@ -70,32 +71,41 @@ pub(super) struct Locks {
     locks: Vec<Lock>,
     /// Of what others write, by directory and set.
     followed: Mutex<BTreeMap<(usize, usize), Lock>>,
-    roots: Vec<PathBuf>,
+    /// By directory; none where a directory is not used.
+    roots: Vec<Option<Folder>>,
+    closing: Vec<FolderId>,
     /// The tier was dropped.
     let_go: AtomicBool,
 }
 
 impl Locks {
-    /// The locks of the directories whose caches are at `roots`.
-    pub(super) fn new(locks: Vec<Lock>, roots: Vec<PathBuf>) -> Self {
-        Self { locks, followed: Mutex::default(), roots, let_go: AtomicBool::new(false) }
+    /// The locks of the directories whose caches are in `roots`.
+    pub(super) fn new(locks: Vec<Lock>, roots: Vec<Option<Folder>>) -> Self {
+        let closing = roots.iter().flatten().filter_map(|root| root.id().ok()).collect();
+        Self { locks, followed: Mutex::default(), roots, closing, let_go: AtomicBool::new(false) }
     }
 
-    /// Marks a cache that another process writes, at `dataset`, as in use; false if it is not there or being removed.
-    pub(super) fn follow(&self, key: (usize, usize), dataset: &Path) -> bool {
+    /// Marks a cache that another process writes as in use; false if it is not there or being removed.
+    pub(super) fn follow(&self, key: (usize, usize), shelf: &Shelf) -> bool {
         let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
-        if followed.get(&key).is_some_and(|lock| lock.is_at(&dataset.join(LOCK))) {
+        let is_there = |lock: &Lock| shelf.folder().is_ok_and(|folder| lock.is_at(&folder, LOCK));
+        if followed.get(&key).is_some_and(is_there) {
             return true;
         }
         followed.remove(&key);
-        followed.extend(lock::try_share(dataset).ok().flatten().map(|lock| (key, lock)));
+        // Removed, and perhaps made again.
+        let root = self.roots.get(key.0).and_then(Option::as_ref);
+        let folder = root.and_then(|root| root.folder(&shelf.fingerprint().to_string()).ok()).map(Arc::new);
+        let lock = folder.as_ref().and_then(|folder| lock::try_share(folder).ok().flatten());
+        shelf.set_folder(folder);
+        followed.extend(lock.map(|lock| (key, lock)));
         followed.contains_key(&key)
     }
 
     /// Says that they are held only until all is written.
     pub(super) fn let_go(&self) {
         if !self.let_go.swap(true, Ordering::Relaxed) {
-            closing::begin(&self.roots);
+            closing::begin(&self.closing);
         }
     }
 }
@@ -107,7 +117,7 @@ impl Drop for Locks {
             lock.touch();
         }
         if *self.let_go.get_mut() {
-            closing::end(&self.roots);
+            closing::end(&self.closing);
         }
     }
 }

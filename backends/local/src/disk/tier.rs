@@ -81,10 +81,15 @@ impl DiskTier {
     /// A directory that is missing is made, its parent is not. If the directories hold more of the datasets than they
     /// may take now, the rest is dropped; other datasets' caches are removed as the [module](super) says.
     ///
+    /// Some directories cost one warning and not the run. One on a full disk, or for which the user's quota is reached, is
+    /// only read; so is a read-only one that holds a cache of one of the datasets. One is left out ([`Access::Unused`])
+    /// where this user's cache cannot be kept from others: the file system does not keep owners and modes, or all of the
+    /// cache's names are taken by what is not this user's.
+    ///
     /// # Errors
     /// If there is no directory, or more than 32, or one twice, or one with too few bytes for a single sample:
     /// [`ErrorKind::Invalid`]. If one cannot be used: [`ErrorKind::Denied`],
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Full`], or, for one that another process owns and
+    /// [`ErrorKind::NotFound`], or, for one that another process owns and
     /// [`WhenOwned::Refuse`](super::WhenOwned::Refuse), [`ErrorKind::Other`]. The message names it and the remedy.
     pub fn open(
         config: DiskConfig,
@@ -93,10 +98,10 @@ impl DiskTier {
     ) -> Result<Self, TierError> {
         let counters = Counters::new();
         let (sets, numbers) = sets(datasets, &counters);
-        let roots = open::places(&config, &sets, datasets)?;
+        let roots = open::roots(&config, &sets, datasets)?;
         let mut opened = Vec::with_capacity(config.directories.len());
         for (number, root) in (0..).zip(&roots) {
-            opened.push(open::open(&config, number, root, &sets, datasets)?);
+            opened.push(open::open(&config, number, root.as_ref(), &sets, datasets)?);
         }
         let (jobs, queue) = channel();
         let (mut directories, mut ledgers) = (Vec::new(), Vec::new());
@@ -133,7 +138,7 @@ impl DiskTier {
     fn begin(&self, jobs: Receiver<Job>, ledgers: Vec<Vec<Ledger>>) -> Result<(), TierError> {
         let mut outlets = Vec::new();
         for (number, ledgers) in (0..).zip(ledgers) {
-            if self.store.directories[usize::from(number)].access == Access::ReadOnly {
+            if self.store.directories[usize::from(number)].access != Access::Owner {
                 outlets.push(None);
                 continue;
             }
@@ -281,11 +286,11 @@ fn sets(datasets: &[DatasetOnDisk], counters: &Counters) -> (Vec<Set>, Vec<usize
 fn followers(store: &Store) -> Vec<Followed> {
     let mut followers = Vec::new();
     for (number, directory) in store.directories.iter().enumerate() {
-        if directory.access == Access::Owner {
+        if directory.access != Access::ReadOnly {
             continue;
         }
         for (set, shelf) in directory.shelves.iter().enumerate() {
-            let follower = Follower::new(&shelf.path, store.sets[set].fingerprint, number as u8);
+            let follower = Follower::new(shelf.fingerprint(), number as u8);
             followers.push(Followed { directory: number, set, follower });
         }
     }
@@ -297,9 +302,9 @@ fn refresh(store: &Store, locks: &Locks, followers: &Mutex<Vec<Followed>>) {
     for Followed { directory, set, follower } in followers.iter_mut() {
         let shelf = &store.directories[*directory].shelves[*set];
         // Nothing is found where it could be removed while it is read.
-        let news = match locks.follow((*directory, *set), &shelf.path) {
-            true => follower.look(),
-            false => Ok(follower.lose()),
+        let news = match locks.follow((*directory, *set), shelf).then(|| shelf.folder()) {
+            Some(Ok(folder)) => follower.look(&folder),
+            _ => Ok(follower.lose()),
         };
         let news = match news {
             Ok(news) => news,
@@ -395,10 +400,12 @@ impl CacheTier for DiskTier {
                 error(ErrorKind::Unsupported).with_detail("samples of 4 GiB or more are not kept on disk")
             );
         };
+        let closed = || error(ErrorKind::Closed).with_detail("the thread that writes has ended");
         let (done, stored) = oneshot::channel();
-        let job = {
+        {
+            // Jobs are sent under this lock, so that nobody finds a sample on its way whose job comes after their own.
             let mut on_the_way = self.store.on_the_way();
-            if let Some((directory, outcome)) = on_the_way.get(&own) {
+            let job = if let Some((directory, outcome)) = on_the_way.get(&own) {
                 Job::After { directory: *directory, outcome: Arc::clone(outcome), done }
             } else if self.store.place(own).is_some() {
                 return Ok(());
@@ -413,10 +420,15 @@ impl CacheTier for DiskTier {
                 on_the_way.insert(own, (directory, Arc::default()));
                 let pending = Pending { id: key.id, blocks, room, behind, done };
                 Job::Store { key: own, directory, sample, pending }
+            };
+            let sent = self.store.jobs.send(job);
+            if sent.is_err() {
+                on_the_way.remove(&own);
+                // Before what was not sent: ending its charges may call back.
+                drop(on_the_way);
+                return Err(closed());
             }
-        };
-        let closed = || error(ErrorKind::Closed).with_detail("the thread that writes has ended");
-        self.store.jobs.send(job).map_err(|_| closed())?;
+        }
         stored.await.unwrap_or_else(|_| Err(closed()))
     }
 

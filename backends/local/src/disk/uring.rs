@@ -220,6 +220,7 @@ impl<T> Drop for Ring<T> {
 mod tests {
     use foreread_tier::{Buffers, HeapBuffers};
 
+    use super::super::folder::Folder;
     use super::*;
 
     const BLOCKS: usize = 5;
@@ -228,7 +229,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let content: Vec<u8> = (0..BLOCKS * 4096).map(|at| (at / 7 % 251) as u8).collect();
         std::fs::write(directory.path().join("file"), &content).unwrap();
-        let file = DirectFile::open(&directory.path().join("file"), false, false).unwrap();
+        let folder = Folder::for_test(directory.path());
+        let file = DirectFile::open(&folder, "file", false, false).unwrap();
         (directory, Arc::new(file), content)
     }
 

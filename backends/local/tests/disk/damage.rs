@@ -8,7 +8,7 @@ use foreread_tier::ErrorKind;
 use foreread_tier_testing::Known;
 use foreread_types::Fingerprint;
 
-use crate::rig::{config, copy, files, open, read, run, sample, store, verify};
+use crate::rig::{config, copy, files, open, place, read, root, run, sample, store, verify};
 
 const SAMPLES: u64 = 3;
 
@@ -30,7 +30,7 @@ fn cache() -> tempfile::TempDir {
 }
 
 fn file(directory: &Path, name: &str) -> PathBuf {
-    directory.join(format!("foreread-cache/{}/{name}", Fingerprint(1)))
+    place(directory, 1).join(name)
 }
 
 /// What is left of `cache` after `damage`: how many samples can be read; what was lost can be stored again.
@@ -134,7 +134,7 @@ fn records_that_changed_places_are_not_taken_for_each_other() {
         other.key.dataset = foreread_types::DatasetId(1);
         run(store(&tier, &other)).unwrap().unwrap();
         drop(tier);
-        let theirs = copy.join(format!("foreread-cache/{}/00000.segment", Fingerprint(2)));
+        let theirs = place(copy, 2).join("00000.segment");
         fs::copy(theirs, file(copy, "00000.segment")).unwrap();
     });
     assert_eq!(left, 0);
@@ -228,7 +228,7 @@ fn a_directory_in_the_place_of_a_lock_locks_and_is_removed() {
 #[test]
 fn a_directory_in_the_place_of_a_file_is_named() {
     let cache = cache();
-    let owner = cache.path().join("foreread-cache/owner");
+    let owner = root(cache.path()).join("owner");
     for path in [file(cache.path(), "index"), owner] {
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();

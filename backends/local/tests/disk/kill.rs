@@ -16,7 +16,7 @@ const SEED: &str = "FOREREAD_TEST_KILL_SEED";
 fn open(directory: &Path) -> foreread_local::DiskTier {
     let path = directory.join("a");
     let mut config = config(&path, CAPACITY / 2).with_segment(2 << 20);
-    config.directories.push((directory.join("b"), CAPACITY / 2));
+    config.directories.push((directory.join("b"), CAPACITY / 2).into());
     open_as(config).unwrap()
 }
 

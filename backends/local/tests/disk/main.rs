@@ -12,6 +12,7 @@ mod rig;
 mod sharing;
 mod space;
 mod tier;
+mod users;
 
 /// What carries the reads out in this program's tests.
 fn reader() -> foreread_local::disk::DiskReader {

@@ -1,7 +1,7 @@
 //! A directory, the datasets that are kept in it, and what has to come back.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,6 +34,16 @@ pub fn open(directory: &Path, capacity: u64) -> DiskTier {
 
 pub fn open_as(config: DiskConfig) -> Result<DiskTier, TierError> {
     DiskTier::open(config, &datasets(), Arc::new(HeapBuffers))
+}
+
+/// Where this user's cache in a directory is.
+pub fn root(directory: &Path) -> PathBuf {
+    directory.join(format!("foreread-cache-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Where the cache of the dataset `print` in it is.
+pub fn place(directory: &Path, print: u128) -> PathBuf {
+    root(directory).join(Fingerprint(print).to_string())
 }
 
 /// The sample `id` of dataset 0, `size` bytes long; its content depends on both.
@@ -124,7 +134,8 @@ pub fn files(path: &Path) -> Vec<PathBuf> {
 pub fn copy(from: &Path, to: &Path) {
     for file in files(from) {
         let target = to.join(file.strip_prefix(from).unwrap());
-        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        // As a cache's directories are, whatever the umask.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(target.parent().unwrap()).unwrap();
         match fs::copy(&file, &target) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // just removed
             other => drop(other.unwrap()),

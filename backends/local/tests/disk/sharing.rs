@@ -7,7 +7,7 @@ use foreread_local::disk::{self, Access, DiskTier, Rule, WhenOwned};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers};
 use foreread_types::{DatasetId, Fingerprint};
 
-use crate::rig::{config, dataset, is_stored, known, open, open_as, read, run, sample, store, verify};
+use crate::rig::{config, dataset, is_stored, known, open, open_as, place, read, run, sample, store, verify};
 
 #[test]
 fn the_second_is_refused_with_the_owners_name() {
@@ -91,7 +91,7 @@ fn listing_and_cleaning_leave_alone_what_is_in_use() {
     let removed = disk::clean(directory.path(), &Rule::dataset(Fingerprint(1))).unwrap();
     assert_eq!(removed.iter().map(|removed| removed.fingerprint).collect::<Vec<_>>(), [Fingerprint(1)]);
     assert!(removed[0].bytes > 100_000);
-    let lock = directory.path().join(format!("foreread-cache/{}/lock", Fingerprint(2)));
+    let lock = place(directory.path(), 2).join("lock");
     let old = SystemTime::now() - Duration::from_secs(100);
     std::fs::File::options().write(true).open(lock).unwrap().set_modified(old).unwrap();
     assert_eq!(disk::clean(directory.path(), &Rule::older_than(Duration::from_secs(60))).unwrap().len(), 1);
@@ -128,7 +128,7 @@ fn a_reader_follows_an_owner_that_uses_a_segments_number_again() {
     let config = || config(directory.path(), 32 << 20).with_segment(1 << 20);
     let owner = open_as(config()).unwrap();
     let big = |id| sample(id, 300_000);
-    let segment = directory.path().join(format!("foreread-cache/{}/00000.segment", Fingerprint(1)));
+    let segment = place(directory.path(), 1).join("00000.segment");
     run(async {
         for id in 0..6 {
             store(&owner, &big(id)).await.unwrap().unwrap();

@@ -5,13 +5,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use foreread_local::disk::{self, DiskTier, Rule};
+use foreread_local::disk::{self, Access, DiskTier, Rule};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers, Sample};
 use foreread_types::{DatasetId, Fingerprint};
 
 use crate::rig::{
-    Draw, Mount, config, copy, dataset, is_stored, known, listen, open, open_as, read, run, sample, seed,
-    store, taken, verify, warnings,
+    Draw, Mount, config, copy, dataset, is_stored, known, listen, open, open_as, place, read, root, run,
+    sample, seed, store, taken, verify, warnings,
 };
 
 #[test]
@@ -87,7 +87,7 @@ fn old_caches_go_only_when_their_room_is_needed_oldest_first_and_never_in_use() 
     }
     assert_eq!(prints(), [3, 4, 5], "three times 4 MiB fit 16 MiB");
     // Another process reads the oldest.
-    let lock = directory.path().join(format!("foreread-cache/{}/lock", Fingerprint(5)));
+    let lock = place(directory.path(), 5).join("lock");
     let reader = fs::File::open(&lock).unwrap();
     rustix::fs::flock(&reader, rustix::fs::FlockOperation::LockShared).unwrap();
     drop(fill(6, 60));
@@ -198,27 +198,116 @@ fn a_directory_that_cannot_be_used_is_named_with_the_remedy() {
     }
 }
 
-#[test]
-fn a_read_only_file_system_is_refused_by_name() {
-    let Some(mount) = Mount::tmpfs(8 << 20) else {
-        println!("skipped: tmpfs cannot be mounted here");
-        return;
-    };
-    let tier = open(&mount.path(), 4 << 20);
-    run(store(&tier, &known(1))).unwrap().unwrap();
-    drop(tier);
-    let path = mount.path();
-    // The tier's threads close its files after it was dropped.
+/// Remounts a file system read-only. The tier's threads close its files after it was dropped.
+fn make_read_only(path: &std::path::Path) {
     let remount = || crate::rig::command(&["mount", "-o", "remount,ro", path.to_str().unwrap()]);
     let start = std::time::Instant::now();
     while !remount() {
         assert!(start.elapsed() < crate::rig::PATIENCE, "its files stay open");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let error = open_as(config(&path, 4 << 20)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    assert!(error.to_string().contains("read-only"), "{error}");
+}
+
+#[test]
+fn read_only_directory_is_used_if_it_holds_the_dataset() {
+    listen();
+    let (Some(filled), Some(empty)) = (Mount::tmpfs(8 << 20), Mount::tmpfs(8 << 20)) else {
+        println!("skipped: tmpfs cannot be mounted here");
+        return;
+    };
+    let path = filled.path();
+    let tier = open(&path, 4 << 20);
+    run(store(&tier, &known(1))).unwrap().unwrap();
+    drop(tier);
+    make_read_only(&path);
+    let tier = open(&path, 4 << 20);
+    assert_eq!(tier.access(), [Access::ReadOnly]);
+    assert_eq!(run(read(&tier, &known(1))).unwrap(), known(1).content);
+    assert!(tier.capacity() == 0 && tier.reserve(4096).is_none());
     assert_eq!(disk::list(&path).unwrap()[0].samples, 1);
+    let said = warnings(&path);
+    assert!(said.len() == 1 && said[0].contains("is only read"), "{said:?}");
+    drop(tier);
+    // Another dataset has no cache there, and the second directory has none at all.
+    let other = DiskTier::open(config(&path, 4 << 20), &[dataset(9)], Arc::new(HeapBuffers));
+    make_read_only(&empty.path());
+    for refused in [other, open_as(config(&empty.path(), 4 << 20))] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.to_string().contains("read-only"), "{error}");
+    }
+}
+
+/// Takes every byte of a file system that is left.
+fn fill(path: &std::path::Path) {
+    use std::io::Write;
+    let mut file = fs::File::create(path.join("others")).unwrap();
+    for size in [1 << 20, 4096, 1] {
+        while file.write(&vec![1; size]).is_ok_and(|written| written > 0) {}
+    }
+    // What goes by the page cache fails later only.
+    while file.sync_all().is_err() {}
+}
+
+#[test]
+fn full_disk_at_the_start_costs_one_warning() {
+    listen();
+    for (kind, mount) in [("tmpfs", Mount::tmpfs(6 << 20)), ("ext4", Mount::ext4(24 << 20))] {
+        let Some(mount) = mount else {
+            println!("skipped: {kind} cannot be mounted here");
+            continue;
+        };
+        let path = mount.path();
+        fill(&path);
+        let tier = open(&path, 1 << 30);
+        assert!([[Access::ReadOnly], [Access::Unused]].contains(&[tier.access()[0]]), "{:?}", tier.access());
+        assert!(tier.capacity() == 0 && tier.reserve(4096).is_none());
+        drop(tier);
+        let said = warnings(&path);
+        assert!(said.len() == 1 && said[0].contains("the disk is full"), "{kind}: {said:?}");
+    }
+}
+
+#[test]
+fn full_disk_at_the_start_leaves_what_is_kept_there() {
+    listen();
+    for (kind, mount) in [("tmpfs", Mount::tmpfs(6 << 20)), ("ext4", Mount::ext4(24 << 20))] {
+        let Some(mount) = mount else {
+            println!("skipped: {kind} cannot be mounted here");
+            continue;
+        };
+        let path = mount.path();
+        let tier = open(&path, 1 << 30);
+        run(async {
+            for id in 0..20 {
+                store(&tier, &known(id)).await.unwrap().unwrap();
+            }
+        });
+        drop(tier);
+        assert_eq!(disk::list(&path).unwrap().len(), 2); // waits for the last writes
+        fill(&path);
+        // With its index as it is, and with one that has to be rewritten, for which there is no room.
+        for damage in [false, true] {
+            if damage {
+                let index = fs::File::options().write(true).open(place(&path, 1).join("index")).unwrap();
+                std::os::unix::fs::FileExt::write_all_at(&index, &[0xff], 64 + 5 * 32).unwrap();
+                fill(&path);
+            }
+            let before = warnings(&path).len();
+            let tier = open(&path, 1 << 30);
+            run(async {
+                assert_eq!(verify(&tier, known).await, 20 - u64::from(damage), "{kind}");
+                if let Some(stored) = store(&tier, &sample(100, 100_000)).await {
+                    assert_eq!(stored.unwrap_err().kind(), ErrorKind::Full);
+                }
+            });
+            drop(tier);
+            assert_eq!(disk::list(&path).unwrap().len(), 2);
+            let said = warnings(&path).split_off(before);
+            let full = said.iter().filter(|line| line.contains("the disk is full")).count();
+            assert_eq!(full, 1, "{kind}: {said:?}");
+        }
+    }
 }
 
 #[test]
@@ -227,7 +316,7 @@ fn files_that_are_not_ours_are_neither_changed_nor_removed() {
     let tier = open(directory.path(), 8 << 20);
     run(store(&tier, &known(5))).unwrap().unwrap();
     drop(tier);
-    let root = directory.path().join("foreread-cache");
+    let root = root(directory.path());
     let own = root.join(Fingerprint(1).to_string());
     let foreign = [
         directory.path().join("file"),
@@ -265,21 +354,13 @@ fn a_cache_that_was_copied_to_another_directory_works_there() {
 fn a_directory_that_is_named_twice_is_refused_even_if_it_is_not_there_yet() {
     let parent = tempfile::tempdir().unwrap();
     let at = |name: &str| parent.path().join(name);
-    for name in ["there", "linked", "one", "two"] {
+    for name in ["there", "linked"] {
         fs::create_dir(at(name)).unwrap();
     }
-    fs::create_dir(at("cache")).unwrap();
-    for name in ["one", "two"] {
-        std::os::unix::fs::symlink(at("cache"), at(name).join("foreread-cache")).unwrap();
-    }
     std::os::unix::fs::symlink(at("there"), at("link")).unwrap();
-    for (first, second) in [
-        ("there", "there/."),
-        ("new", "new"),
-        ("newer", "there/../newer"),
-        ("there", "link"),
-        ("one", "two"), // their caches lie in one place
-    ] {
+    for (first, second) in
+        [("there", "there/."), ("new", "new"), ("newer", "there/../newer"), ("there", "link")]
+    {
         let twice = [(at(first), 8 << 20), (at(second), 8 << 20)];
         let error = open_as(foreread_local::DiskConfig::new(twice)).unwrap_err();
         let text = error.to_string();
@@ -323,7 +404,7 @@ fn a_segment_that_cannot_be_opened_is_counted() {
     let directory = tempfile::tempdir().unwrap();
     let (capacity, held) = (6 << 20, 2 << 20);
     drop(open(directory.path(), capacity));
-    let segment = directory.path().join(format!("foreread-cache/{}/00000.segment", Fingerprint(1)));
+    let segment = place(directory.path(), 1).join("00000.segment");
     // Reading it fails for root, too.
     fs::create_dir(&segment).unwrap();
     fs::write(segment.join("file"), vec![1; held as usize]).unwrap();
@@ -347,7 +428,7 @@ fn a_segment_that_cannot_be_opened_is_counted() {
 fn a_sample_whose_write_fails_is_stored_for_nobody() {
     let directory = tempfile::tempdir().unwrap();
     let tier = open(directory.path(), 64 << 20);
-    fs::remove_dir_all(directory.path().join("foreread-cache")).unwrap();
+    fs::remove_dir_all(root(directory.path())).unwrap();
     // Copying the first takes long enough for the others to be asked for meanwhile.
     let samples = [sample(0, 16 << 20), sample(1, 1 << 20), sample(1, 1 << 20)];
     let stores: Vec<_> = samples

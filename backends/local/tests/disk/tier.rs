@@ -19,7 +19,7 @@ async fn it_keeps_the_contract() {
 async fn it_keeps_the_contract_on_several_threads_directories_and_small_segments() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(&directory.path().join("a"), 12 << 20).with_segment(1 << 20);
-    config.directories.push((directory.path().join("b"), 20 << 20));
+    config.directories.push((directory.path().join("b"), 20 << 20).into());
     // With 100, a ring has two threads.
     for parallelism in [1, 32, 100] {
         let config = config.clone().with_parallelism(parallelism);
@@ -151,7 +151,7 @@ fn samples_are_spread_over_directories_by_free_room() {
     let directory = tempfile::tempdir().unwrap();
     let paths = ["a", "b", "c"].map(|name| directory.path().join(name));
     let mut config = config(&paths[0], 6 << 20);
-    config.directories.extend([(paths[1].clone(), 12 << 20), (paths[2].clone(), 6 << 20)]);
+    config.directories.extend([(paths[1].clone(), 12 << 20), (paths[2].clone(), 6 << 20)].map(Into::into));
     let tier = open_as(config.clone()).unwrap();
     let mut stored = 0;
     run(async {
@@ -161,7 +161,7 @@ fn samples_are_spread_over_directories_by_free_room() {
         }
     });
     assert!(stored * 102_400 > tier.capacity() - 4 * 102_400, "{stored} samples of {}", tier.capacity());
-    for (path, capacity) in &config.directories {
+    for foreread_local::disk::DiskDirectory { path, capacity, .. } in &config.directories {
         let taken = taken(path);
         assert!(taken <= *capacity && taken > capacity / 2, "{taken} of {capacity} in {}", path.display());
     }
@@ -170,4 +170,31 @@ fn samples_are_spread_over_directories_by_free_room() {
     config.directories.reverse();
     let tier = open_as(config).unwrap();
     assert_eq!(run(verify(&tier, |id| sample(id, 100_000))), stored);
+}
+
+/// Who comes second waits for the first one's write, even between the first one's two steps: to note that the sample is
+/// on its way, and to send it there.
+#[test]
+fn second_store_of_a_sample_waits_for_the_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = open(directory.path(), 64 << 20);
+    const CALLERS: usize = 4;
+    let barrier = std::sync::Barrier::new(CALLERS);
+    let wrong = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..CALLERS {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                for id in 0..4000 {
+                    let known = sample(id, 100);
+                    barrier.wait();
+                    let stored = runtime.block_on(store(&tier, &known)).unwrap();
+                    // A thread that panicked would leave the others waiting.
+                    let right = stored.is_ok() && is_stored(&tier, &known);
+                    wrong.fetch_add(u64::from(!right), std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(wrong.into_inner(), 0, "samples that were reported as stored and were not");
 }

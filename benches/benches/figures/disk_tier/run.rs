@@ -96,7 +96,7 @@ pub fn part(args: &[String]) -> Result<()> {
     (config.epochs, config.memory, config.origin_limit) = (EPOCHS, Memory::Bytes(part), Some(LIMIT));
     config.look_ahead = LOOK_AHEAD;
     if disk != "none" {
-        config.disk.push(Disk { directory: disk.into(), bytes: part });
+        config.disk.push(Disk { directory: disk.into(), bytes: part, shared: false });
     }
     let mut loader = Loader::builder(directory).config(config).start()?;
     for batch in loader.batches() {

@@ -26,9 +26,14 @@ fn list(directory: &Path) -> Result<()> {
     writeln!(out, "{:32}  {:>12}  {:>12}  {:>12}  use", "catalog", "samples", "bytes", "last used")?;
     for entry in entries {
         let in_use = user(&entry).unwrap_or_else(|| "none".to_owned());
+        let old = if entry.is_old {
+            format!(", of an earlier version: {}", entry.path.display())
+        } else {
+            String::new()
+        };
         writeln!(
             out,
-            "{}  {:>12}  {:>12}  {:>7.1} days  {in_use}",
+            "{}  {:>12}  {:>12}  {:>7.1} days  {in_use}{old}",
             entry.fingerprint,
             entry.samples,
             ByteSize(entry.bytes).to_string(),
@@ -75,7 +80,7 @@ fn clean(directory: &Path, older_than: Option<f64>, dataset: Option<&str>) -> Re
     let mut passed_over = disk_cache::list(directory).map_err(Error::from)?;
     passed_over.retain(|entry| {
         rule.fingerprint.is_none_or(|fingerprint| fingerprint == entry.fingerprint)
-            && removed.iter().all(|gone| gone.fingerprint != entry.fingerprint)
+            && removed.iter().all(|gone| gone.path != entry.path)
     });
     for entry in &passed_over {
         let why = match (user(entry), older_than) {

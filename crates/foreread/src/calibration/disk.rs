@@ -1,8 +1,9 @@
 //! How fast a disk tier in a directory is: a small one is made there, filled, read and removed again.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
@@ -26,8 +27,12 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(directory: &Path) -> std::io::Result<Self> {
-        let path = directory.join(format!("foreread-calibrate-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
+        // Another user may have anything there under a name that can be guessed, so it must be new. No dataset has it
+        // among its samples.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
+        let name = format!("foreread-cache-calibrate-{}-{now}", std::process::id());
+        let path = directory.join(name);
+        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
 }

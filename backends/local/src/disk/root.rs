@@ -1,0 +1,310 @@
+//! Where the caches of one user lie in a directory, and whether that is really this user's place.
+//!
+//! All users may be able to write to the directory, as to `/local/scratch`. So the root of the caches is named per
+//! user, is made with mode 0700, and is opened once. It is used only if the effective user owns it and no other user can
+//! write to it. Anything else of its name (another user's directory, a link, a pipe) is left unchanged, and the next of
+//! four names is tried. Another user who takes all four costs this user the cache and nothing else.
+//!
+//! The check needs a file system that keeps owners and modes. CIFS mounts and NFS exports that map users do not. There
+//! the run continues without the directory, unless the user declares it shared. Then one root serves all users, and
+//! owners and modes are not checked.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use foreread_tier::{ErrorKind, TierError};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::config::DiskDirectory;
+use super::error::{NAME, from_errno};
+use super::file::retry;
+use super::folder::{Folder, FolderId, Permissions, make_folder, open_folder};
+use super::layout;
+
+/// What all roots' names begin with. It is the whole name of roots that earlier versions made.
+pub(crate) const PREFIX: &str = "foreread-cache";
+
+/// How many names there are.
+const NAMES: u32 = 4;
+
+/// A root, or why there is none. The run continues without it.
+#[derive(Debug)]
+pub(super) enum Root {
+    Open(Folder),
+    Unusable(TierError),
+}
+
+/// What one name leads to.
+enum Found {
+    Nothing,
+    Own(OwnedFd),
+    /// It is not this user's alone.
+    Foreign(String),
+    /// It is this user's, and others can read it all the same.
+    Exposed(String),
+}
+
+/// The roots' names, in the order in which they are tried.
+fn names(permissions: Permissions) -> impl Iterator<Item = String> {
+    let whose = match permissions {
+        Permissions::Private => rustix::process::geteuid().as_raw().to_string(),
+        Permissions::Shared => "shared".to_owned(),
+    };
+    (0..NAMES).map(move |number| match number {
+        0 => format!("{PREFIX}-{whose}"),
+        number => format!("{PREFIX}-{whose}.{number}"),
+    })
+}
+
+/// Opens the directory that the user named; it may be a link.
+fn open_parent(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::PATH;
+    retry(|| rustix::fs::open(path, flags, Mode::empty()))
+}
+
+/// Why a directory is not this user's alone, if it is not.
+fn foreign(stat: &Stat) -> Option<String> {
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Some(format!("belongs to user {}", stat.st_uid));
+    }
+    let open = stat.st_mode & 0o022 != 0;
+    open.then(|| format!("can be written by others (mode {:04o})", stat.st_mode & 0o7777))
+}
+
+/// Looks at one name without changing what is not this user's.
+fn look(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Found, Errno> {
+    let descriptor = match open_folder(parent.as_fd(), name) {
+        Ok(descriptor) => descriptor,
+        Err(Errno::NOENT) => return Ok(Found::Nothing),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Found::Foreign("is no directory".to_owned())),
+        // Another user's, or one that this user has closed.
+        Err(Errno::ACCESS | Errno::PERM) => {
+            let stat = retry(|| rustix::fs::statat(parent.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW))?;
+            let why = foreign(&stat).unwrap_or_else(|| "cannot be read".to_owned());
+            return Ok(Found::Foreign(why));
+        }
+        Err(errno) => return Err(errno),
+    };
+    if permissions == Permissions::Shared {
+        return Ok(Found::Own(descriptor));
+    }
+    let stat = rustix::fs::fstat(&descriptor)?;
+    if let Some(why) = foreign(&stat) {
+        return Ok(Found::Foreign(why));
+    }
+    if stat.st_mode & 0o077 == 0 {
+        return Ok(Found::Own(descriptor));
+    }
+    let closed = retry(|| rustix::fs::fchmod(&descriptor, Mode::from_raw_mode(stat.st_mode & 0o700)));
+    // Nothing more can be written to a read-only file system, and its files were readable before.
+    if closed == Err(Errno::ROFS) {
+        return Ok(Found::Own(descriptor));
+    }
+    let mode = rustix::fs::fstat(&descriptor)?.st_mode & 0o7777;
+    Ok(match mode & 0o077 {
+        0 => Found::Own(descriptor),
+        _ => {
+            Found::Exposed(format!("it is readable for others (mode {mode:04o}), and that cannot be changed"))
+        }
+    })
+}
+
+/// Makes the root `name`, where there is nothing.
+fn make(parent: impl AsFd, name: &str, permissions: Permissions) -> Result<Found, Errno> {
+    let descriptor = match make_folder(parent.as_fd(), name, permissions) {
+        Ok(descriptor) => descriptor,
+        // Another process was faster: another rank, or a stranger.
+        Err(Errno::EXIST | Errno::NOTDIR | Errno::LOOP) => return look(parent, name, permissions),
+        Err(errno) => return Err(errno),
+    };
+    if permissions == Permissions::Shared {
+        return Ok(Found::Own(descriptor));
+    }
+    let stat = rustix::fs::fstat(&descriptor)?;
+    let mode = stat.st_mode & 0o7777;
+    let why = if stat.st_uid != rustix::process::geteuid().as_raw() {
+        format!("what this user makes there belongs to user {}", stat.st_uid)
+    } else if mode & 0o077 != 0 {
+        format!("what is made there with mode 0700 has mode {mode:04o}")
+    } else {
+        return Ok(Found::Own(descriptor));
+    };
+    // Just made, and of no use. If it is no longer empty it stays.
+    let _ = retry(|| rustix::fs::unlinkat(parent.as_fd(), name, AtFlags::REMOVEDIR));
+    Ok(Found::Exposed(why))
+}
+
+/// Opens this user's root in `directory`, and makes it if there is none.
+///
+/// # Errors
+/// If the directory cannot be opened, or nothing can be made in it, for another reason than a lack of room.
+pub(super) fn open(directory: &DiskDirectory) -> Result<Root, TierError> {
+    let path = &directory.path;
+    let failed = |errno| from_errno(errno, path.display());
+    let unusable = |why: String, remedy: &str| {
+        let error = TierError::new(ErrorKind::Denied, NAME).with_object(path.display().to_string());
+        Root::Unusable(error.with_detail(format!("{why}; {remedy}")))
+    };
+    match std::fs::create_dir(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists && !path.is_dir() => {
+            return full_or(super::error::from_io(&error, path.display()));
+        }
+        _ => {}
+    }
+    let parent = open_parent(path).map_err(failed)?;
+    let permissions = directory.permissions();
+    let mut taken = Vec::new();
+    let mut missing = None;
+    let root = |name: &str, descriptor| Root::Open(Folder::new(descriptor, path.join(name), permissions));
+    let not_kept = |why: String| {
+        let remedy = "a cache there could be read or replaced by other users. If all who can write to it may be trusted, \
+                      give it as --disk DIR=SIZE,shared";
+        unusable(why, remedy)
+    };
+    for name in names(permissions) {
+        match look(&parent, &name, permissions).map_err(failed)? {
+            Found::Own(descriptor) => return Ok(root(&name, descriptor)),
+            Found::Exposed(why) => return Ok(not_kept(why)),
+            Found::Foreign(why) => taken.push((name, why)),
+            Found::Nothing => missing = missing.or(Some(name)),
+        }
+    }
+    while let Some(name) = missing.take() {
+        match make(&parent, &name, permissions) {
+            Ok(Found::Own(descriptor)) => {
+                for (name, why) in &taken {
+                    let path = path.join(name);
+                    tracing::warn!("{}: {why}; it is left alone, another name is used", path.display());
+                }
+                return Ok(root(&name, descriptor));
+            }
+            Ok(Found::Exposed(why)) => return Ok(not_kept(why)),
+            Ok(Found::Foreign(why)) => taken.push((name, why)),
+            Ok(Found::Nothing) => {} // made and removed by others; one more of the names
+            Err(errno) => return full_or(failed(errno)),
+        }
+        let is_free = |name: &String| matches!(look(&parent, name, permissions), Ok(Found::Nothing));
+        missing =
+            names(permissions).filter(|name| taken.iter().all(|(other, _)| other != name)).find(is_free);
+    }
+    let list: Vec<String> = taken.into_iter().map(|(name, why)| format!("{name} {why}")).collect();
+    Ok(unusable(
+        format!("this user's cache has no place there: {}", list.join(", ")),
+        "remove these, or choose another directory",
+    ))
+}
+
+/// A run continues without a disk that is full.
+fn full_or(error: TierError) -> Result<Root, TierError> {
+    match error.kind() {
+        ErrorKind::Full => Ok(Root::Unusable(error)),
+        _ => Err(error),
+    }
+}
+
+/// The folder of one rank's part in a root: the root itself is the first.
+pub(super) fn part(root: Folder, part: u32) -> Result<Root, TierError> {
+    if part == 0 {
+        return Ok(Root::Open(root));
+    }
+    let name = layout::part_name(part);
+    match root.make_folder(&name) {
+        Ok(folder) => Ok(Root::Open(folder)),
+        Err(errno) => full_or(from_errno(errno, root.path_of(name).display())),
+    }
+}
+
+/// Everything in `directory` that is this user's, or shared: roots, and the parts of ranks in them.
+///
+/// # Errors
+/// If the directory cannot be opened.
+pub(super) fn existing(directory: &Path) -> Result<Vec<Folder>, TierError> {
+    let failed = |errno| from_errno(errno, directory.display());
+    let parent = open_parent(directory).map_err(failed)?;
+    let mut folders = Vec::new();
+    for permissions in [Permissions::Private, Permissions::Shared] {
+        for name in names(permissions) {
+            if let Found::Own(root) = look(&parent, &name, permissions).map_err(failed)? {
+                let root = Folder::new(root, directory.join(name), permissions);
+                folders.extend(
+                    layout::parts(&root)
+                        .into_iter()
+                        .filter_map(|part| root.folder(&layout::part_name(part)).ok()),
+                );
+                folders.push(root);
+            }
+        }
+    }
+    folders.extend(old(directory, &parent));
+    Ok(folders)
+}
+
+/// How many parts this user's root in a directory has; 1 where there is no root.
+pub(super) fn count_parts(directory: &DiskDirectory) -> u32 {
+    let permissions = directory.permissions();
+    let Ok(parent) = open_parent(&directory.path) else { return 1 };
+    let own = names(permissions).find_map(|name| match look(&parent, &name, permissions) {
+        Ok(Found::Own(root)) => Some(Folder::new(root, directory.path.join(name), permissions)),
+        _ => None,
+    });
+    own.and_then(|root| layout::parts(&root).into_iter().max()).map_or(1, |most| most + 1)
+}
+
+/// What earlier versions made in `directory`, if it is this user's. They did not look whose it was, so nothing in it is
+/// believed; it is listed and removed only.
+fn old(directory: &Path, parent: &OwnedFd) -> Vec<Folder> {
+    let mut found = Vec::new();
+    let mut add = |parent: &OwnedFd, path: PathBuf| {
+        let Ok(descriptor) = open_folder(parent, PREFIX) else { return };
+        let Ok(stat) = rustix::fs::fstat(&descriptor) else { return };
+        if stat.st_uid == rustix::process::geteuid().as_raw() {
+            found.push(Folder::new(descriptor, path.join(PREFIX), Permissions::Shared));
+        }
+    };
+    add(parent, directory.to_owned());
+    // Ranks had directories of their own next to it.
+    let Ok(whole) = open_folder(parent, ".") else { return found };
+    let whole = Folder::new(whole, directory.to_owned(), Permissions::Shared);
+    for part in layout::parts(&whole) {
+        let name = layout::part_name(part);
+        if let Ok(descriptor) = open_folder(parent, &*name) {
+            add(&descriptor, directory.join(name));
+        }
+    }
+    found
+}
+
+/// Whether a folder is one that earlier versions made.
+pub(super) fn is_old(folder: &Folder) -> bool {
+    folder.path().file_name().is_some_and(|name| name == PREFIX)
+}
+
+/// Names what earlier versions have left in `directory`, once in this process.
+pub(super) fn warn_of_old(directory: &Path) {
+    static NAMED: Mutex<BTreeSet<FolderId>> = Mutex::new(BTreeSet::new());
+    let Ok(parent) = open_parent(directory) else { return };
+    for folder in old(directory, &parent) {
+        let Ok(id) = folder.id() else { continue };
+        if NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(id) {
+            let (path, bytes) = (folder.path().display(), folder.allocated("."));
+            tracing::warn!(
+                "{path}: a cache of an earlier version takes {bytes} bytes and is not used any more; `foreread cache \
+                 clean {}` removes it",
+                directory.display()
+            );
+        }
+    }
+}
+
+/// Whether a directory entry of that name is a cache and no sample.
+pub(crate) fn is_cache_name(name: &[u8]) -> bool {
+    name.starts_with(PREFIX.as_bytes())
+}
+
+/// Only a directory can be a part.
+pub(super) fn is_folder(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}

@@ -28,7 +28,6 @@ mod cluster;
 mod cluster_plan;
 mod cold;
 mod copies;
-mod cost;
 mod curve;
 mod demand;
 mod error;
@@ -55,7 +54,6 @@ pub use cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, MAX_STORES, Network, R
 pub use cluster_plan::{ClusterPlan, PLANNER_VERSION, StorePlan, plan_cluster, plan_cluster_and_copies};
 pub use cold::{MOST_BLOCK, block_bytes};
 pub use copies::SecondCopy;
-pub use cost::Copy;
 pub use curve::Curve;
 pub use demand::{Demand, Epoch, Scope, Uses};
 pub use error::{PlanError, PlanErrorKind};

@@ -132,18 +132,8 @@ fn the_caches_of_several_ranks_are_planned_as_one_too() {
 /// From 2^26 uses on, 61,009 epochs of this dataset, no rank made a second copy.
 #[test]
 fn plan_of_a_long_run_is_local_where_all_fits() {
-    let report = plan(&[
-        "--samples",
-        "1100",
-        "--sample-bytes",
-        "100",
-        "--epochs",
-        "61100",
-        "--world-size",
-        "4",
-        "--memory",
-        "100MB",
-    ]);
+    let described = ["--samples", "1100", "--sample-bytes", "100", "--epochs", "61100", "--memory", "100MB"];
+    let report = plan(&[&described[..], &["--rank", "0", "--world-size", "4"]].concat());
     let together = &report["together"];
     let (local, uses) = (number(together, "/local_uses"), number(together, "/uses"));
     assert_eq!(uses, 1100 * 61_100);

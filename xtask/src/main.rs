@@ -8,6 +8,7 @@ mod bench;
 mod cargo;
 mod ceph;
 mod install;
+mod lines;
 mod needs;
 mod package;
 mod python;
@@ -44,6 +45,8 @@ enum Command {
     Soak(soak::Args),
     /// The benchmarks; arguments go to `cargo bench -p foreread-benches`
     Bench(bench::Args),
+    /// The lines of code of each package, without tests, comments and blanks
+    Lines,
     /// Ceph's S3 gateway for use by hand, until Ctrl-C; prints the variables to export
     Ceph,
 }
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Lines => lines::run(),
         Command::Ceph => ceph::serve(),
     };
     match done {

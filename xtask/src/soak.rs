@@ -260,7 +260,8 @@ mod tests {
 
     #[test]
     fn one_test_is_run_and_what_it_prints_is_shown() {
-        let workspace = Workspace { root: root(), target: PathBuf::from("target"), features: vec![] };
+        let workspace =
+            Workspace { root: root(), target: PathBuf::from("target"), features: vec![], packages: vec![] };
         let long = Long { name: "x", file: "backends/local/tests/disk/kill.rs", test: "it" };
         assert_eq!(
             shown(&long.command(&workspace)),

@@ -180,7 +180,7 @@ mod tests {
 
     fn workspace() -> Workspace {
         let features = vec![("foreread".to_owned(), vec!["local".to_owned(), "s3".to_owned()])];
-        Workspace { root: PathBuf::from("."), target: PathBuf::from("target"), features }
+        Workspace { root: PathBuf::from("."), target: PathBuf::from("target"), features, packages: vec![] }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What Cargo says about this workspace: where it is, its packages, their features.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use cargo_metadata::MetadataCommand;
@@ -12,6 +12,8 @@ pub struct Workspace {
     pub root: PathBuf,
     /// Cargo's target directory; what xtask installs lies under it too, so that removing it removes everything.
     pub target: PathBuf,
+    /// All packages and their folders, sorted by name.
+    pub packages: Vec<(String, PathBuf)>,
     /// Packages that have features, and their features without `default`; both sorted by name.
     pub features: Vec<(String, Vec<String>)>,
 }
@@ -34,7 +36,14 @@ impl Workspace {
             .filter(|(_, features)| !features.is_empty())
             .collect();
         features.sort();
+        let folder = |manifest: &Path| manifest.parent().map(Path::to_owned).unwrap_or_default();
+        let packages = metadata.packages.iter();
+        let mut packages: Vec<_> = packages
+            .map(|package| (package.name.to_string(), folder(package.manifest_path.as_std_path())))
+            .collect();
+        packages.sort();
         Ok(Workspace {
+            packages,
             root: metadata.workspace_root.into_std_path_buf(),
             target: metadata.target_directory.into_std_path_buf(),
             features,

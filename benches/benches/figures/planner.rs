@@ -8,7 +8,7 @@ use foreread_benches::share;
 use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::{Usage, peak};
 use foreread_oracle::{Deal, Feistel, Phase, PhaseKind, Run, Sampler, Schedule, Shuffle};
-use foreread_planner::{Cluster, Level, Ownership, Ranks, Store, plan_cluster};
+use foreread_planner::{Cluster, Level, Ranks, Store, plan_cluster};
 use foreread_simulator::{Policy, Scenario, Simulation};
 use foreread_types::{DatasetId, Footprint, Rank, Sizes, StoreId};
 use serde::{Deserialize, Serialize};
@@ -34,12 +34,11 @@ struct Found {
     local: f64,
 }
 
-/// Plans, cache / dataset in percent, who owns, what is asked for in seconds and GiB.
-const PLANS: [(&str, &str, u64, f64, f64); 5] = [
-    ("14.2 M x 256 ranks, first reader owns", "first", 50, 2.0, 1.5),
-    ("the same with room for all", "first", 100, 2.0, 1.5),
-    ("the same, most frequent reader of 90 epochs", "most", 50, 40.0, 1.5),
-    ("the same with room for all", "most", 100, 40.0, 1.5),
+/// Plans, cache / dataset in percent, what is asked for in seconds and GiB.
+const PLANS: [(&str, &str, u64, f64, f64); 4] = [
+    ("14.2 M x 256 ranks x 90 epochs", "table", 50, 2.0, 1.5),
+    ("the same with room for all", "table", 100, 2.0, 1.5),
+    ("the same with room for ten of each", "table", 1000, 3.0, 1.5),
     ("10^9 x 1,024 ranks, feistel", "huge", 50, 1.0, 1.0 / 16.0),
 ];
 
@@ -86,32 +85,24 @@ pub fn part(args: &[String]) -> Result<()> {
     let [kind, percent] = args else { bail!("what to plan, and for which share of the dataset") };
     let percent: u64 = percent.parse()?;
     let found = match &**kind {
-        "first" | "most" => {
+        "table" => {
             // Sizes as those of photographs, all different.
             let lengths: Vec<u64> =
                 (0..SAMPLES).map(|id| 20_000 + id.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 150_000).collect();
             let sizes = Sizes::table(&lengths);
             drop(lengths);
-            let ownership =
-                if kind == "first" { Ownership::FirstReader } else { Ownership::MostFrequentReader };
-            measure(Shuffle::new(SAMPLES, 22)?, &sizes, RANKS, percent, ownership)?
+            measure(Shuffle::new(SAMPLES, 22)?, &sizes, RANKS, percent)?
         }
         "huge" => {
             let sizes = Sizes::uniform(HUGE, 100_000);
-            measure(Feistel::new(HUGE, 22)?, &sizes, HUGE_RANKS, percent, Ownership::Cheaper)?
+            measure(Feistel::new(HUGE, 22)?, &sizes, HUGE_RANKS, percent)?
         }
         _ => bail!("nothing is called {kind}"),
     };
     share::answer(&found)
 }
 
-fn measure(
-    sampler: impl Sampler + 'static,
-    sizes: &Sizes,
-    ranks: u32,
-    percent: u64,
-    ownership: Ownership,
-) -> Result<Found> {
+fn measure(sampler: impl Sampler + 'static, sizes: &Sizes, ranks: u32, percent: u64) -> Result<Found> {
     let train = Phase {
         kind: PhaseKind::Train,
         dataset: DatasetId(0),
@@ -126,7 +117,7 @@ fn measure(
     let cluster = Cluster { stores, ranks: Ranks::PerStore(1), ..Cluster::default() };
     let start = Instant::now();
     let before = Usage::since(start);
-    let plan = plan_cluster(&run, std::slice::from_ref(sizes), &cluster, ownership)?;
+    let plan = plan_cluster(&run, std::slice::from_ref(sizes), &cluster)?;
     let used = Usage::since(start) - before;
     let local: u64 = plan.stores().iter().map(|store| store.local.samples).sum();
     Ok(Found {

@@ -49,7 +49,6 @@ pub struct Outlook {
 /// All ranks' caches as one.
 #[derive(Clone, Debug, Serialize)]
 struct AsOne {
-    owner: &'static str,
     origin_bytes: u64,
     floor_origin_bytes: u64,
     uses: u64,
@@ -167,7 +166,6 @@ impl AsOne {
     fn of(together: Together, planned: &Planned) -> Self {
         let forecast = together.forecast.as_deref().unwrap_or_default();
         Self {
-            owner: together.owner,
             origin_bytes: together.origin_bytes,
             floor_origin_bytes: together.floor_origin_bytes,
             uses: together.uses.samples,
@@ -278,12 +276,11 @@ impl Outlook {
     fn as_one(&self, out: &mut fmt::Formatter<'_>, together: &AsOne) -> fmt::Result {
         writeln!(
             out,
-            "together     the caches of {} ranks as one (this release's ranks read for themselves): {} from the origin, \
-             of {} at least; the {} keeps a sample, {:.1} % of the uses are its own",
+            "together     the caches of {} ranks as one: {} from the origin, of {} at least; the rank that reads a sample \
+             first keeps it, {:.1} % of all uses are local",
             self.world_size,
             ByteSize(together.origin_bytes),
             ByteSize(together.floor_origin_bytes),
-            together.owner,
             100.0 * together.local_uses as f64 / together.uses.max(1) as f64
         )?;
         if together.forecast.is_empty() {

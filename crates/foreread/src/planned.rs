@@ -15,9 +15,6 @@ use crate::config::{Config, MOST_EPOCHS, Memory, SamplerKind};
 use crate::error::Result;
 use crate::memory;
 
-/// Up to so many uses, both rules of ownership are tried; beyond, the one that costs a single order.
-pub(crate) const COUNTED_USES: u64 = 1 << 26;
-
 /// A run without an end is planned for so many uses of samples and so many epochs at most, and for [`AHEAD_LEAST`] epochs
 /// at least: what they keep, later ones would.
 const AHEAD_USES: u64 = 1 << 24;
@@ -123,13 +120,7 @@ impl Planned {
         let config = config.validated()?;
         let run = run(&config, sizes, start)?;
         let counted = counted(&config, sizes, &run)?;
-        let epochs = counted.schedule().epochs;
-        let uses = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add).saturating_mul(epochs);
-        // Counting who reads what most often costs an order an epoch.
-        use foreread_planner::{Ownership, plan_cluster};
-
-        let ownership = if uses <= COUNTED_USES { Ownership::Cheaper } else { Ownership::FirstReader };
-        let plan = plan_cluster(&counted, sizes, &whole, ownership)?;
+        let plan = foreread_planner::plan_cluster(&counted, sizes, &whole)?;
         let (floor, is_timed) = (plan.floor(), cluster::is_timed(&config, place));
         let plan = LocalPlan::Together { plan: Arc::new(plan), store: config.rank as usize };
         let sizes = sizes.to_vec();

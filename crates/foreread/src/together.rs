@@ -1,27 +1,24 @@
-//! What all ranks' caches would do as one: the plan of a cluster whose ranks have caches like this one's.
-//!
-//! Ranks of this release read for themselves; this says what they leave lying there, before machines are booked.
+//! What all ranks' caches do as one: the plan of a cluster whose ranks have caches like this one's, before machines are
+//! booked.
 
-use foreread_planner::{Amount, Cluster, EpochForecast, Network, Ownership, Ranks, Store, plan_cluster};
+use foreread_planner::{Amount, Cluster, EpochForecast, Network, Ranks, Store, plan_cluster};
 use foreread_types::StoreId;
 
 use crate::error::Result;
-use crate::planned::{COUNTED_USES, Planned};
+use crate::planned::Planned;
 
 /// All ranks' caches as one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Together {
     /// How many ranks.
     pub ranks: u32,
-    /// Who keeps a sample: `first reader` or `most frequent reader`.
-    pub owner: &'static str,
     /// Bytes that all ranks together read from the origin over the run.
     pub origin_bytes: u64,
     /// The fewest that any policy can read.
     pub floor_origin_bytes: u64,
     /// Uses of all samples by all ranks.
     pub uses: Amount,
-    /// Those of them that are served by the rank's own caches.
+    /// Those of them that are expected to be served by the rank's own caches.
     pub local: Amount,
     /// The network between nodes that the times are for: nobody has measured it.
     pub network: Network,
@@ -43,22 +40,14 @@ impl Planned {
             ranks: Ranks::PerStore(1),
             ..self.cluster.clone()
         };
-        let samples = self.sizes.iter().map(|sizes| sizes.len()).fold(0, u64::saturating_add);
-        let uses = samples.saturating_mul(self.counted.schedule().epochs);
-        let ownership = if uses <= COUNTED_USES { Ownership::Cheaper } else { Ownership::FirstReader };
-        let plan = plan_cluster(&self.counted, &self.sizes, &cluster, ownership)?;
+        let plan = plan_cluster(&self.counted, &self.sizes, &cluster)?;
         let forecast = self.is_timed.then(|| plan.predict(&self.counted, &cluster)).transpose()?;
         let local = plan.stores().iter().fold(Amount::default(), |sum, store| Amount {
             samples: sum.samples.saturating_add(store.local.samples),
             bytes: sum.bytes.saturating_add(store.local.bytes),
         });
-        let owner = match plan.ownership() {
-            Ownership::FirstReader => "first reader",
-            _ => "most frequent reader",
-        };
         Ok(Some(Together {
             ranks,
-            owner,
             origin_bytes: plan.origin_bytes(),
             floor_origin_bytes: plan.floor(),
             uses: plan.uses(),

@@ -6,50 +6,45 @@
 //! left then takes second copies. So the origin is read as seldom as one cache of all bytes together allows, which is
 //! the floor.
 //!
-//! Who owns a sample is chosen between two rules, by predicted time. The rank that reads it *first* moves nothing in the
-//! first epoch; the rank that reads it *most often* has more of its later uses in its own store. The second costs an
-//! order for every epoch to find out, so a caller may ask for the first alone.
+//! The rank that reads a sample first owns it. So nothing moves between ranks in the first epoch, and a plan costs one
+//! order however long the run is. The price is at [`readers`](crate::readers).
 //!
 //! Everything follows from the run's orders, the sizes and the cluster's description, in integers, so all ranks compute
 //! the same plan without talking; [`ClusterPlan::fingerprint`] is what they compare when they meet. Of second copies a
 //! rank keeps its own store's.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use foreread_oracle::{Fingerprinter, Run};
 use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Sizes, StoreId};
 
-use crate::assign::{Assigned, Part, assign};
+use crate::assign::{Part, assign};
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
-use crate::copies::{self, Copies, SecondCopy};
+use crate::copies::{Choice, Copies, SecondCopy};
 use crate::demand::{Demand, Epoch, Scope, Uses, check};
 use crate::error::{PlanError, Reason};
 use crate::floor::Floor;
 use crate::forecast::{Amount, EpochForecast, narrow};
-use crate::holding::{Holding, Traffic};
-use crate::knapsack::worth;
-use crate::owners::{NOBODY, Of, Owner, Owners, pack, unpack};
-use crate::placement::Placement;
+use crate::holding::{Holding, Traffic, expect_copies};
+use crate::knapsack::{Filled, worth};
+use crate::owners::{NOBODY, Of, Owner, Owners, Packed, pack, unpack};
+use crate::placement::{Placement, Table};
 use crate::plan::LevelPlan;
-use crate::readers::{Readers, dealing};
+use crate::readers::{dealing, first, repeated};
 use crate::rooms::Rooms;
 use crate::rule::Rule;
 use crate::slower::{self, Slower};
 
-/// Who is to own a sample.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Ownership {
-    /// The rank that reads it first. Costs one order.
-    FirstReader,
-    /// The rank that reads it most often over the run; of several, the one that reads it first. Costs all orders.
-    MostFrequentReader,
-    /// Whichever of the two is predicted to take less time; of equals, the most frequent reader.
-    #[default]
-    Cheaper,
-}
+/// Changes where equal inputs give another plan than before: ranks of different releases compare it before they
+/// compare plans.
+pub const PLANNER_VERSION: u64 = 2;
 
-/// The most samples for which a table is made where a rule would do.
-const TABLE_MOST: u64 = 1 << 26;
+/// Above so many samples a rule takes the place of tables, where one does.
+const TABLE_MOST: u64 = 1 << 20;
+
+/// Above so many samples a rule does so even where caches hold samples at the start, which it does not look at.
+const HELD_MOST: u64 = 1 << 26;
 
 /// The most samples for which tables are made at all: they are numbered through in 32 bits.
 const TABLES: u64 = u32::MAX as u64;
@@ -57,14 +52,13 @@ const TABLES: u64 = u32::MAX as u64;
 /// Where the samples of a run live in a cluster, and what that costs. Equal inputs give equal plans on every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterPlan {
-    ownership: Ownership,
     owners: Owners,
     copies: Placement,
-    copies_print: Option<Fingerprint>,
     floor: Floor,
     origin_bytes: u64,
     stores: Vec<StorePlan>,
     traffic: Traffic,
+    print: Fingerprint,
 }
 
 /// What one store holds, and what of its uses it serves.
@@ -78,10 +72,10 @@ pub struct StorePlan {
     pub levels: Vec<LevelPlan>,
     /// What it owns.
     pub owned: Amount,
-    /// Second copies.
+    /// Second copies: in the store of the rank whose run was planned those that there will be room for, in the others
+    /// as many as their ranks are expected to make.
     pub copies: Amount,
-    /// Uses by its own ranks of what lies in it, over the run: at least these where not every reader was counted, and
-    /// the expected number where none was.
+    /// Uses by its own ranks of what lies in it, over the run: the expected number.
     pub local: Amount,
 }
 
@@ -91,8 +85,8 @@ pub struct StorePlan {
 /// start and nothing else; [`ClusterPlan::predict`] counts them as cold.
 ///
 /// Tables take 4 bytes a sample and two bits for second copies. Where every order is computed (`feistel`,
-/// `sequential`), all samples of a dataset have one size, and either [`Ownership::FirstReader`] is asked for or there are
-/// more than 2^26 samples, a rule takes their place, which needs no memory a sample.
+/// `sequential`), all samples of a dataset have one size and there are more than 2^20 samples, a rule takes their place,
+/// which needs no memory a sample.
 ///
 /// # Errors
 /// A cluster description that makes no sense for the run, sizes that are missing or of another dataset, 2^32 samples
@@ -101,7 +95,7 @@ pub struct StorePlan {
 /// ```
 /// use std::sync::Arc;
 /// use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
-/// use foreread_planner::{Cluster, Level, Ownership, Ranks, Store, plan_cluster};
+/// use foreread_planner::{Cluster, Level, Ranks, Store, plan_cluster};
 /// use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -117,7 +111,7 @@ pub struct StorePlan {
 /// let memory = Level::new("memory", 20_000, Footprint::EXACT);
 /// let stores = (0..4).map(|id| Store::new(StoreId(id), vec![memory.clone()])).collect();
 /// let cluster = Cluster { stores, ranks: Ranks::PerStore(1), ..Cluster::default() };
-/// let plan = plan_cluster(&run, &[Sizes::uniform(1000, 100)], &cluster, Ownership::Cheaper)?;
+/// let plan = plan_cluster(&run, &[Sizes::uniform(1000, 100)], &cluster)?;
 /// assert_eq!(plan.origin_bytes(), 100_000 + 2 * 20_000);
 /// assert_eq!(plan.origin_bytes(), plan.floor());
 /// let owned = (0..1000).filter(|&id| {
@@ -127,17 +121,12 @@ pub struct StorePlan {
 /// # Ok(())
 /// # }
 /// ```
-pub fn plan_cluster(
-    run: &Run,
-    sizes: &[Sizes],
-    cluster: &Cluster,
-    ownership: Ownership,
-) -> Result<ClusterPlan, PlanError> {
-    Ok(planned(run, sizes, cluster, ownership, false)?.0)
+pub fn plan_cluster(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<ClusterPlan, PlanError> {
+    Ok(planned(run, sizes, cluster, false, TABLE_MOST)?.0)
 }
 
-/// The same for whoever looks at all ranks at once, as a simulation does: the plan, and the second copies of every store,
-/// those first that save most. A rank's own plan has its own store's only.
+/// The same for a caller that looks at all ranks at once, as a simulation does: the plan, and the second copies of every
+/// store. A rank's own plan has its own store's only.
 ///
 /// # Errors
 /// As [`plan_cluster`].
@@ -145,17 +134,16 @@ pub fn plan_cluster_and_copies(
     run: &Run,
     sizes: &[Sizes],
     cluster: &Cluster,
-    ownership: Ownership,
 ) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
-    planned(run, sizes, cluster, ownership, true)
+    planned(run, sizes, cluster, true, TABLE_MOST)
 }
 
 fn planned(
     run: &Run,
     sizes: &[Sizes],
     cluster: &Cluster,
-    ownership: Ownership,
     all_copies: bool,
+    table_most: u64,
 ) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
     cluster.check(run.world_size())?;
     check(run, sizes)?;
@@ -166,9 +154,8 @@ fn planned(
     let (described, cluster) = (cluster, used.as_ref().unwrap_or(cluster));
     let slower = slower.unwrap_or_default();
     let planning = Planning { run, sizes, cluster, described, slower, stores, all_copies };
-    let quick = ownership == Ownership::FirstReader && cluster.held.is_nothing();
-    if planning.is_ruled() && (quick || samples > TABLE_MOST) {
-        // Nothing is counted: whole passes are arithmetic, and what others read is estimated.
+    if samples > table_most && planning.is_ruled() && (cluster.held.is_nothing() || samples > HELD_MOST) {
+        // Whole passes are arithmetic, and others are estimated.
         let demand = Demand::within(run, sizes, Scope::Cluster, 0)?;
         return Ok((planning.rule(&demand, Floor::of_demand(&demand, narrow(room)))?, Vec::new()));
     }
@@ -176,35 +163,7 @@ fn planned(
         return Err(Reason::Samples { samples, most: TABLES }.into());
     }
     let demand = Demand::of(run, sizes, Scope::Cluster)?;
-    let floor = Floor::of_demand(&demand, narrow(room));
-    let mut readers = Vec::new();
-    for (dataset, sizes) in sizes.iter().enumerate() {
-        let id = DatasetId(dataset as u32);
-        let first = Readers::first(run, id, sizes.len(), planning.stores)?;
-        readers.push(match ownership {
-            Ownership::FirstReader => first,
-            _ => first.count(run, id, planning.stores, cluster.stores.len())?,
-        });
-    }
-    let most = match ownership {
-        Ownership::FirstReader => None,
-        _ => Some(planning.table(&demand, floor, &readers, Ownership::MostFrequentReader)?),
-    };
-    let first = match ownership {
-        Ownership::MostFrequentReader => None,
-        _ => Some(planning.table(&demand, floor, &readers, Ownership::FirstReader)?),
-    };
-    Ok(match (first, most) {
-        (Some(first), Some(most)) => {
-            if first.0.nanoseconds(run, cluster) < most.0.nanoseconds(run, cluster) {
-                first
-            } else {
-                most
-            }
-        }
-        (Some(plan), None) | (None, Some(plan)) => plan,
-        (None, None) => planning.table(&demand, floor, &readers, Ownership::FirstReader)?,
-    })
+    planning.table(&demand, Floor::of_demand(&demand, narrow(room)))
 }
 
 /// The datasets that a run reads.
@@ -212,6 +171,9 @@ fn used<'a>(run: &'a Run, sizes: &'a [Sizes]) -> impl Iterator<Item = usize> + '
     let phases = &run.schedule().phases;
     (0..sizes.len()).filter(|&dataset| phases.iter().any(|phase| phase.dataset.0 as usize == dataset))
 }
+
+/// The second copies of the rank's own store: a table for each dataset, and what each level holds of them.
+type Own = (Vec<Table>, [Filled; MAX_LEVELS]);
 
 struct Planning<'a> {
     run: &'a Run,
@@ -242,53 +204,55 @@ impl Planning<'_> {
         ranks
     }
 
-    fn table(
-        &self,
-        demand: &Demand,
-        floor: Floor,
-        readers: &[Readers],
-        ownership: Ownership,
-    ) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
-        let first = ownership == Ownership::FirstReader;
-        let parts: Vec<Part<'_>> = (self.sizes.iter().zip(readers).zip(&demand.datasets).enumerate())
-            .map(|(dataset, ((sizes, readers), demand))| {
-                let dataset = DatasetId(dataset as u32);
-                Part { dataset, sizes, uses: &demand.uses, readers, first }
-            })
-            .collect();
+    fn table(&self, demand: &Demand, floor: Floor) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
+        let mut parts = Vec::new();
+        for (dataset, (sizes, demand)) in self.sizes.iter().zip(&demand.datasets).enumerate() {
+            let dataset = DatasetId(dataset as u32);
+            let first = first(self.run, dataset, sizes.len(), self.stores)?;
+            parts.push(Part { dataset, sizes, uses: &demand.uses, first });
+        }
         let mut rooms = Rooms::new(self.cluster);
-        let assigned = assign(self.cluster, &parts, &mut rooms)?;
-        let complete = parts.iter().zip(&assigned).all(|(part, assigned)| {
-            (0..).zip(&assigned.owners).all(|(id, &owner)| owner != NOBODY || part.uses.of(SampleId(id)) <= 1)
+        let owners = assign(self.cluster, &parts, &mut rooms)?;
+        let mut holdings = self.holdings(&parts, &owners)?;
+        let complete = parts.iter().zip(&owners).all(|(part, owners)| {
+            (0..).zip(owners).all(|(id, &owner)| owner != NOBODY || part.uses.of(SampleId(id)) <= 1)
         });
-        let mut copies = if complete {
-            let own = usize::from(self.stores[self.run.rank().0 as usize]);
-            copies::choose(self.cluster, &parts, &assigned, &mut rooms, own, self.all_copies)?
-        } else {
-            None
-        };
-        let all = copies.as_mut().map_or_else(Vec::new, |copies| std::mem::take(&mut copies.all));
-        let holdings = self.holdings(&parts, &assigned);
-        let held = self.held(&parts, &assigned);
-        let owners = assigned.into_iter().map(|assigned| {
-            if assigned.owners.iter().all(|&owner| owner == NOBODY) {
-                Of::Nobody
-            } else {
-                Of::Table(Arc::new(assigned.owners))
+        let (mut own, mut all) = (None, Vec::new());
+        if complete {
+            let left: Vec<_> = (0..self.cluster.stores.len()).map(|store| rooms.left(store)).collect();
+            expect_copies(self.cluster, &self.ranks(), demand.epochs().len(), &mut holdings, &left, false);
+            let own_store = self.own_store();
+            let wanted =
+                left.into_iter().enumerate().filter(|(store, _)| self.all_copies || *store == own_store);
+            let (run, cluster, stores) = (self.run, self.cluster, self.stores);
+            let choice = Choice { run, cluster, parts: &parts, owners: &owners, stores };
+            let chosen = choice.choose(wanted)?;
+            if self.all_copies {
+                all = chosen.iter().flat_map(Copies::list).collect();
             }
+            own = chosen.into_iter().find(|copies| copies.store == own_store);
+        }
+        let held = self.held(&parts, &owners);
+        let owners = owners.into_iter().map(|owners| match owners.iter().all(|&owner| owner == NOBODY) {
+            true => Of::Nobody,
+            false => Of::Table(Arc::new(owners)),
         });
         let floor = Floor { bytes: floor.bytes.saturating_sub(held), ..floor };
-        let plan = self.finish(demand, floor, ownership, Owners::new(owners.collect()), holdings, copies);
-        let origin_bytes = plan.origin_bytes.saturating_sub(held);
-        Ok((ClusterPlan { origin_bytes, ..plan }, all))
+        let own = own.map(|copies| (copies.tables, copies.filled));
+        Ok((self.finish(demand, floor, held, Owners::new(owners.collect()), holdings, own), all))
+    }
+
+    /// The position of the store of the rank whose run is planned.
+    fn own_store(&self) -> usize {
+        usize::from(self.stores[self.run.rank().0 as usize])
     }
 
     /// Bytes of what lies where it was found, which the origin need not send.
-    fn held(&self, parts: &[Part<'_>], assigned: &[Assigned]) -> u64 {
+    fn held(&self, parts: &[Part<'_>], owners: &[Vec<Packed>]) -> u64 {
         let mut bytes = 0u64;
-        for (part, assigned) in parts.iter().zip(assigned) {
+        for (part, owners) in parts.iter().zip(owners) {
             for (id, store, level) in self.cluster.held.of(part.dataset.0 as usize) {
-                if assigned.owners.get(id as usize) == Some(&pack(store, level)) {
+                if owners.get(id as usize) == Some(&pack(store, level)) {
                     bytes = bytes.saturating_add(part.sizes.bytes(SampleId(id)));
                 }
             }
@@ -296,45 +260,41 @@ impl Planning<'_> {
         bytes
     }
 
-    fn holdings(&self, parts: &[Part<'_>], assigned: &[Assigned]) -> Vec<Holding> {
-        let ranks = self.ranks();
-        let world = u64::from(self.run.world_size());
-        let mut holdings = vec![Holding::default(); ranks.len()];
-        for (part, assigned) in parts.iter().zip(assigned) {
-            for (holding, filled) in holdings.iter_mut().zip(&assigned.filled) {
-                holding.hold(filled);
-            }
-            // Where nobody counted, what is used after the first use is used by chance.
-            let mut chance = vec![Amount::default(); ranks.len()];
-            for (id, &packed) in assigned.owners.iter().enumerate() {
-                let Some((store, _)) = unpack(packed) else { continue };
+    fn holdings(&self, parts: &[Part<'_>], owners: &[Vec<Packed>]) -> Result<Vec<Holding>, PlanError> {
+        let stores = self.cluster.stores.len();
+        let mut holdings = vec![Holding::default(); stores];
+        for (part, owners) in parts.iter().zip(owners) {
+            // Uses after the first, by all ranks.
+            let mut later = Amount::default();
+            for (id, &packed) in owners.iter().enumerate() {
+                let Some((store, level)) = unpack(packed) else { continue };
                 let (uses, bytes) =
                     (part.uses.of(SampleId(id as u64)), part.sizes.bytes(SampleId(id as u64)));
                 let times = |uses: u64| Amount { samples: uses, bytes: uses.saturating_mul(bytes) };
                 let holding = &mut holdings[store];
+                let level = usize::from(level.0);
+                let footprint = self.cluster.stores[store].levels[level].footprint.of(bytes);
+                let sample = Filled { samples: 1, bytes: bytes.into(), footprint };
+                holding.levels[level] = holding.levels[level].and(sample);
                 holding.uses = holding.uses.plus(times(uses));
-                let first = usize::from(part.readers.first[id]) == store;
-                if first {
+                if usize::from(part.first[id]) == store {
                     holding.first = holding.first.plus(times(1));
                 }
-                if part.readers.is_counted() {
-                    let near = part.readers.uses_at(id, store).min(uses);
-                    holding.again = holding.again.plus(times(near - u64::from(first && near > 0)));
-                } else {
-                    chance[store] = chance[store].plus(times(uses - 1));
-                }
+                later = later.plus(times(uses.saturating_sub(1)));
             }
-            for ((holding, chance), &ranks) in holdings.iter_mut().zip(chance).zip(&ranks) {
-                holding.again = holding.again.plus(chance.share(ranks.into(), world.into()));
+            let repeated = repeated(self.run, part.dataset, self.stores, owners, stores)?;
+            for (holding, &near) in holdings.iter_mut().zip(&repeated.near) {
+                holding.again = holding.again.plus(later.share(near.into(), repeated.owned.into()));
             }
         }
-        holdings
+        Ok(holdings)
     }
 
     fn rule(&self, demand: &Demand, floor: Floor) -> Result<ClusterPlan, PlanError> {
         let ranks = self.ranks();
         let (stores, world) = (self.cluster.stores.len(), self.run.world_size());
         let mut owners = vec![Of::Nobody; self.sizes.len()];
+        let mut complete = true;
         let mut holdings = vec![Holding::default(); stores];
         let mut left: Vec<[u64; MAX_LEVELS]> = vec![[0; MAX_LEVELS]; stores];
         for (left, store) in left.iter_mut().zip(&self.cluster.stores) {
@@ -356,6 +316,7 @@ impl Planning<'_> {
             let print = Fingerprinter::new("rule 1").part(phase.sampler.fingerprint()).number(pass.epoch);
             let order = phase.sampler.order(pass.epoch)?;
             let rule = Rule::new(&order, dealing(self.run, &pass)?, self.stores, &places, print);
+            let mut kept = 0;
             for (at, held) in rule.held(stores).into_iter().enumerate() {
                 let holding = &mut holdings[at];
                 for (index, level) in self.cluster.stores[at].levels.iter().enumerate() {
@@ -368,15 +329,46 @@ impl Planning<'_> {
                     filled.footprint += footprint;
                 }
                 let owned: u64 = held.levels.iter().sum();
+                kept += owned;
                 let times = |samples: u64| Amount { samples, bytes: samples.saturating_mul(bytes) };
                 holding.uses = holding.uses.plus(times(owned.saturating_mul(uses)));
                 holding.first = holding.first.plus(times(held.first));
                 let again = times(owned.saturating_mul(uses - 1));
                 holding.again = holding.again.plus(again.share(ranks[at].into(), world.into()));
             }
+            complete &= kept == self.sizes[dataset].len();
             owners[dataset] = Of::Rule(rule);
         }
-        Ok(self.finish(demand, floor, Ownership::FirstReader, Owners::new(owners), holdings, None))
+        let mut own = None;
+        if complete {
+            expect_copies(self.cluster, &ranks, demand.epochs().len(), &mut holdings, &left, true);
+            own = Some(self.copies_by_id(demand, left[self.own_store()]));
+        }
+        Ok(self.finish(demand, floor, 0, Owners::new(owners), holdings, own))
+    }
+
+    /// Second copies of the rank's own store under a rule: of the first samples of each dataset, as many as there is
+    /// room for. Those that the store owns count among them, so that nothing is searched for.
+    fn copies_by_id(&self, demand: &Demand, mut left: [u64; MAX_LEVELS]) -> Own {
+        let mut tables = vec![Table::NOTHING; self.sizes.len()];
+        let mut filled = [Filled::default(); MAX_LEVELS];
+        let levels = &self.cluster.stores[self.own_store()].levels;
+        for (dataset, _) in self.by_worth(demand).into_iter().filter(|&(_, uses)| uses > 2) {
+            let (bytes, samples) = (self.sizes[dataset].bytes(SampleId(0)), self.sizes[dataset].len());
+            let (mut ends, mut end) = ([0; MAX_LEVELS], 0);
+            for (at, (ends, left)) in ends.iter_mut().zip(&mut left).enumerate() {
+                if let Some(footprint) = levels.get(at).map(|level| level.footprint.of(bytes)) {
+                    let here = left.checked_div(footprint).unwrap_or(u64::MAX).min(samples - end);
+                    *left -= here * footprint;
+                    end += here;
+                    let bytes = u128::from(here) * u128::from(bytes);
+                    filled[at] = filled[at].and(Filled { samples: here, bytes, footprint: here * footprint });
+                }
+                *ends = end;
+            }
+            tables[dataset] = Table::Ranges(ends);
+        }
+        (tables, filled)
     }
 
     /// The datasets whose samples are worth keeping, and their uses, the best first.
@@ -387,7 +379,7 @@ impl Planning<'_> {
                 Uses::Same(uses) if uses > 1 => {
                     let bytes = self.sizes[dataset].bytes(SampleId(0));
                     let worth = worth(uses, bytes, bytes, &self.cluster.origin);
-                    Some((std::cmp::Reverse(worth), dataset, uses))
+                    Some((Reverse(worth), dataset, uses))
                 }
                 _ => None,
             })
@@ -396,67 +388,67 @@ impl Planning<'_> {
         datasets.into_iter().map(|(_, dataset, uses)| (dataset, uses)).collect()
     }
 
+    /// The plan, where `held` bytes lie where they were found.
     fn finish(
         &self,
         demand: &Demand,
         floor: Floor,
-        ownership: Ownership,
+        held: u64,
         owners: Owners,
         mut holdings: Vec<Holding>,
-        copies: Option<Copies>,
+        own: Option<Own>,
     ) -> ClusterPlan {
         let owned: Vec<Amount> = holdings.iter().map(Holding::owned).collect();
-        if let Some(copies) = &copies {
-            for (at, holding) in holdings.iter_mut().enumerate() {
-                holding.copied = copies.near[at];
-                holding.hold(&copies.filled[at]);
+        let (tables, own) = own.unzip();
+        let (ranks, own_store) = (self.ranks(), self.own_store());
+        let mut stores = Vec::new();
+        let mut print = owners.describe(Fingerprinter::new("cluster plan").number(PLANNER_VERSION));
+        for (at, (store, holding)) in self.described.stores.iter().zip(&mut holdings).enumerate() {
+            print = print.number(store.id.0.into()).number(ranks[at].into());
+            for (level, filled) in store.levels.iter().zip(&holding.levels) {
+                let numbers = [level.capacity, filled.samples, narrow(filled.bytes), filled.footprint];
+                print = print.text(&level.name).numbers(numbers.into_iter());
             }
-        }
-        let ranks = self.ranks();
-        let stores = self.described.stores.iter().zip(&holdings).enumerate().map(|(at, (store, holding))| {
-            let copied = copies.iter().flat_map(|copies| copies.filled[at]);
-            let copied = copied.fold(Amount::default(), |all, filled| {
-                all.plus(Amount { samples: filled.samples, bytes: narrow(filled.bytes) })
+            let expected = holding.copies;
+            let copied = own.filter(|_| at == own_store).unwrap_or(expected);
+            let levels = store.levels.iter().enumerate().map(|(index, level)| {
+                let filled = holding.levels[index].and(copied[index]);
+                LevelPlan {
+                    name: level.name.clone(),
+                    capacity: level.capacity,
+                    samples: filled.samples,
+                    bytes: narrow(filled.bytes),
+                    footprint: filled.footprint,
+                    slower_than_origin: self.slower.get(at).is_some_and(|levels| levels[index]),
+                }
             });
-            let levels = store.levels.iter().zip(&holding.levels).enumerate();
-            let levels = levels.map(|(index, (level, filled))| LevelPlan {
-                name: level.name.clone(),
-                capacity: level.capacity,
-                samples: filled.samples,
-                bytes: narrow(filled.bytes),
-                footprint: filled.footprint,
-                slower_than_origin: self.slower.get(at).is_some_and(|levels| levels[index]),
-            });
-            StorePlan {
+            let copies = copied.iter().fold(Filled::default(), |all, &filled| all.and(filled));
+            stores.push(StorePlan {
                 id: store.id,
                 ranks: ranks[at],
                 levels: levels.collect(),
                 owned: owned[at],
-                copies: copied,
+                copies: Amount { samples: copies.samples, bytes: narrow(copies.bytes) },
                 local: holding.first.plus(holding.again).plus(holding.copied),
-            }
-        });
-        let stores: Vec<StorePlan> = stores.collect();
+            });
+            holding.hold(&expected);
+        }
         let traffic = Traffic::new(demand, &ranks, holdings, owned);
+        let origin_bytes = traffic.origin_bytes().saturating_sub(held);
+        print = print.number(floor.bytes).number(floor.exact.into()).number(origin_bytes);
         ClusterPlan {
-            ownership,
             owners,
-            copies_print: copies.as_ref().map(|copies| copies.print),
-            copies: Placement::new(copies.map_or_else(Vec::new, |copies| copies.own)),
+            copies: Placement::new(tables.unwrap_or_default()),
             floor,
-            origin_bytes: traffic.origin_bytes(),
+            origin_bytes,
             stores,
             traffic,
+            print: print.finish(),
         }
     }
 }
 
 impl ClusterPlan {
-    /// Which of the two rules was taken; never [`Ownership::Cheaper`].
-    pub fn ownership(&self) -> Ownership {
-        self.ownership
-    }
-
     /// Who keeps which sample.
     pub fn owners(&self) -> &Owners {
         &self.owners
@@ -527,33 +519,76 @@ impl ClusterPlan {
         Ok(self.traffic.predict(run, cluster))
     }
 
-    /// Names everything that the plan decides; equal on all ranks with equal inputs.
+    /// Names everything that the plan decides; equal on all ranks with equal inputs. Second copies follow from it and from
+    /// the inputs.
     pub fn fingerprint(&self) -> Fingerprint {
-        let first = self.ownership == Ownership::FirstReader;
-        let mut print = Fingerprinter::new("cluster plan 1").number(first.into());
-        print = self.owners.describe(print);
-        print = match self.copies_print {
-            Some(copies) => print.number(1).part(copies),
-            None => print.number(0),
-        };
-        print = print.number(self.floor.bytes).number(self.floor.exact.into()).number(self.origin_bytes);
-        print = print.number(self.stores.len() as u64);
-        for store in &self.stores {
-            print =
-                print.number(store.id.0.into()).number(store.ranks.into()).number(store.levels.len() as u64);
-            for LevelPlan { name, capacity, samples, bytes, footprint, .. } in &store.levels {
-                print = print.text(name).numbers([*capacity, *samples, *bytes, *footprint].into_iter());
-            }
-        }
-        print.finish()
-    }
-
-    fn nanoseconds(&self, run: &Run, cluster: &Cluster) -> u128 {
-        self.traffic.predict(run, cluster).iter().map(|epoch| u128::from(epoch.nanoseconds)).sum()
+        self.print
     }
 }
 
 /// What an epoch needs, as the cluster's traffic wants it.
 pub(crate) fn new_bytes(epoch: Option<&Epoch>) -> u64 {
     epoch.map_or(0, |epoch| epoch.distinct.saturating_sub(epoch.seen))
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_oracle::{Deal, Feistel, Phase, PhaseKind, Sampler, Schedule, Sequential};
+    use foreread_types::{Footprint, Rank};
+
+    use super::*;
+    use crate::{Level, Ranks, Store};
+
+    fn phase(dataset: u32, sampler: Arc<dyn Sampler>, drop_last: bool) -> Phase {
+        let (kind, dataset) = (PhaseKind::Train, DatasetId(dataset));
+        Phase { kind, dataset, sampler, batch_size: Some(7), drop_last }
+    }
+
+    #[test]
+    fn rule_keeps_as_much_as_the_table() {
+        let (samples, epochs) = (2003, 5);
+        for (rooms, drop_last) in [
+            (vec![vec![300], vec![300], vec![300], vec![300]], false),
+            (vec![vec![100, 50], vec![700], vec![], vec![20, 10]], true),
+            (vec![vec![5000], vec![], vec![3], vec![1]], true),
+            (vec![vec![900, 900], vec![900, 100], vec![300, 2000], vec![600]], false),
+        ] {
+            let train = phase(0, Arc::new(Feistel::new(samples, 1).unwrap()), drop_last);
+            let validation = phase(1, Arc::new(Sequential::new(100).unwrap()), false);
+            let schedule = Schedule::new(epochs, vec![train, validation]).unwrap();
+            let run = Run::new(Arc::new(schedule), Deal::Blocks, 4, Rank(1)).unwrap();
+            let sizes = [Sizes::uniform(samples, 1), Sizes::uniform(100, 1)];
+            let stores = (0..).zip(rooms).map(|(id, levels)| {
+                let level = |room| Level::new("", room, Footprint::EXACT);
+                Store::new(StoreId(id), levels.into_iter().map(level).collect())
+            });
+            let cluster =
+                Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
+            let [rule, table] =
+                [0, u64::MAX].map(|most| planned(&run, &sizes, &cluster, false, most).unwrap().0);
+            assert!(rule.owners().is_rule() && !table.owners().is_rule());
+            let kept = |plan: &ClusterPlan| {
+                let keys = (0..2u32).flat_map(|dataset| {
+                    let key = move |id| SampleKey::new(DatasetId(dataset), SampleId(id));
+                    (0..sizes[dataset as usize].len()).map(key)
+                });
+                keys.filter(|&key| plan.owner(key).is_some()).count()
+            };
+            assert_eq!(kept(&rule), kept(&table));
+            for said in rule.stores().iter().flat_map(|store| &store.levels) {
+                assert!(said.footprint <= said.capacity);
+            }
+            // The rule's figures are estimates where samples are dropped.
+            let (found, expected) = (rule.origin_bytes(), table.origin_bytes());
+            assert!(found.abs_diff(expected) * 100 < expected, "{found}, by the table {expected}");
+            let local =
+                |plan: &ClusterPlan| plan.stores().iter().map(|store| store.local.samples).sum::<u64>();
+            // Its second copies are of low sample numbers, not of what is read first.
+            let (found, expected) = (local(&rule), local(&table));
+            assert!(
+                found * 100 > expected * 85 && found * 100 < expected * 105,
+                "{found}, by the table {expected}"
+            );
+        }
+    }
 }

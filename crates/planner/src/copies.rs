@@ -1,26 +1,32 @@
-//! Second copies, from the room that is left when every sample has one.
+//! Second copies, from the room that is left when every sample has an owner.
 //!
-//! A copy beside the owner's saves the network its store's later uses, and the origin nothing. So they come last, and
-//! go to the stores that use a sample most often, those first that save most for their room, until a store is full. A copy
-//! is made from what the first use there brought, so it costs no read.
+//! A second copy saves the network its store's later uses, and the origin nothing, so it comes last. It is made from
+//! what the first use in its store brought, so it costs no read.
 //!
-//! Every store's copies are chosen on every rank, because what they save is part of the prediction; a rank keeps the
-//! table of its own store (two bits a sample) and of the others only a digest. Only the stores that [`Readers`] has
-//! counted for a sample can get a copy: at least its two most frequent readers, and all where samples are few.
+//! # The decision, and its price
 //!
-//! [`Readers`]: crate::readers::Readers
+//! Copies go by room, and nothing is counted. A store with room for every sample that it does not own gets a copy of
+//! each. Any other store gets copies of the samples that its ranks read first, until it is full: these serve the most
+//! later uses, because a shuffled order favours no sample. Such a store computes orders until it is full. After
+//! [`BUDGET`] positions it fills the rest of its room by sample number, and these copies are made later in the run. The
+//! price is that the store cannot prefer the samples that its ranks happen to read most often.
+//!
+//! A rank chooses the copies of its own store, two bits a sample. Of other stores it needs only how many uses they
+//! serve: [`expected`].
 
-use foreread_oracle::Fingerprinter;
-use foreread_types::{Fingerprint, SampleId, SampleKey};
+use foreread_oracle::Run;
+use foreread_types::{DatasetId, SampleId, SampleKey};
 
-use crate::assign::{Assigned, Part, Prices};
+use crate::assign::Part;
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
-use crate::error::Reason;
-use crate::forecast::Amount;
+use crate::error::{PlanError, Reason};
 use crate::knapsack::Filled;
-use crate::owners::unpack;
+use crate::owners::{Packed, unpack};
 use crate::placement::Table;
-use crate::rooms::Rooms;
+use crate::readers::{cost, list, used, walk};
+
+/// Positions of orders that are computed to fill stores: two thirds of a second where orders are shuffled.
+const BUDGET: u64 = 1 << 26;
 
 /// A store's copy of a sample that another store owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,90 +39,198 @@ pub struct SecondCopy {
     pub level: LevelIndex,
 }
 
-/// Which second copies there are.
+/// The second copies of one store.
+#[derive(Debug)]
 pub(crate) struct Copies {
-    /// Of the rank's own store, by dataset.
-    pub(crate) own: Vec<Table>,
-    /// Of all stores, the best first; empty where nobody asked.
-    pub(crate) all: Vec<SecondCopy>,
-    /// By store, by level.
-    pub(crate) filled: Vec<[Filled; MAX_LEVELS]>,
-    /// By store, the uses that they serve.
-    pub(crate) near: Vec<Amount>,
-    /// Names all copies of all stores.
-    pub(crate) print: Fingerprint,
+    /// The position of the store.
+    pub(crate) store: usize,
+    /// By dataset.
+    pub(crate) tables: Vec<Table>,
+    pub(crate) filled: [Filled; MAX_LEVELS],
+    left: [u64; MAX_LEVELS],
+    /// Whether a sample did not fit.
+    full: bool,
 }
 
-/// Chooses them; `own` is the rank's store, and `all` whether the others' are asked for. None where nobody counted who
-/// uses what.
-pub(crate) fn choose(
-    cluster: &Cluster,
-    parts: &[Part<'_>],
-    assigned: &[Assigned],
-    rooms: &mut Rooms,
-    own: usize,
-    all: bool,
-) -> Result<Option<Copies>, Reason> {
-    let empty =
-        (0..cluster.stores.len()).all(|store| (0..MAX_LEVELS).all(|level| rooms.left(store, level) == 0));
-    if empty || parts.iter().any(|part| !part.readers.is_counted()) {
-        return Ok(None);
+impl Copies {
+    /// Its copies, by dataset and sample number.
+    pub(crate) fn list(&self) -> impl Iterator<Item = SecondCopy> + '_ {
+        let store = self.store;
+        (0..).zip(&self.tables).flat_map(move |(dataset, table)| {
+            let key = move |id| SampleKey::new(DatasetId(dataset), SampleId(id));
+            table.kept().map(move |(id, level)| SecondCopy { key: key(id), store, level })
+        })
     }
-    let prices = Prices::new(cluster);
-    let mut items: Vec<(u32, u32, u32, u16)> = Vec::new();
-    for (at, (part, assigned)) in parts.iter().zip(assigned).enumerate() {
-        for (id, &owner) in assigned.owners.iter().enumerate() {
-            let Some((owner, _)) = unpack(owner) else { continue };
-            let bytes = part.sizes.bytes(SampleId(id as u64));
-            for (store, uses) in part.readers.candidates(id) {
-                if store != owner && uses > 1 {
-                    items.try_reserve(1).map_err(|_| too_large(part))?;
-                    items.push((prices.rank(1, bytes, uses - 1), at as u32, id as u32, store as u16));
+}
+
+/// What second copies are chosen for.
+pub(crate) struct Choice<'a> {
+    pub(crate) run: &'a Run,
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) parts: &'a [Part<'a>],
+    /// By part, by sample.
+    pub(crate) owners: &'a [Vec<Packed>],
+    /// By rank.
+    pub(crate) stores: &'a [u16],
+}
+
+impl Choice<'_> {
+    /// Chooses the second copies of some stores, each with what is left in its levels.
+    pub(crate) fn choose(
+        &self,
+        wanted: impl Iterator<Item = (usize, [u64; MAX_LEVELS])>,
+    ) -> Result<Vec<Copies>, PlanError> {
+        let mut chosen = Vec::new();
+        let mut partial = Vec::new();
+        for (store, left) in wanted {
+            let mut copies = self.empty(store, left)?;
+            self.fill(&mut copies);
+            if copies.full {
+                copies = self.empty(store, left)?;
+                partial.push(chosen.len());
+            }
+            chosen.push(copies);
+        }
+        if !partial.is_empty() && !self.fill_by_use(&mut chosen, &partial)? {
+            partial.iter().for_each(|&at| self.fill(&mut chosen[at]));
+        }
+        Ok(chosen)
+    }
+
+    fn empty(&self, store: usize, left: [u64; MAX_LEVELS]) -> Result<Copies, Reason> {
+        let mut tables = Vec::new();
+        for part in self.parts {
+            tables.push(Table::bits(part.sizes.len()).ok_or(part.too_large())?);
+        }
+        Ok(Copies { store, tables, filled: Default::default(), left, full: left == [0; MAX_LEVELS] })
+    }
+
+    /// Keeps copies in order of sample numbers until the store is full.
+    fn fill(&self, copies: &mut Copies) {
+        for (at, part) in self.parts.iter().enumerate() {
+            for id in 0..part.sizes.len() {
+                if copies.full {
+                    return;
                 }
+                self.keep(copies, at, id);
             }
         }
     }
-    items.sort_unstable();
-    let stores = cluster.stores.len();
-    let mut copies = Copies {
-        own: parts.iter().map(|_| Table::NOTHING).collect(),
-        all: Vec::new(),
-        filled: vec![[Filled::default(); MAX_LEVELS]; stores],
-        near: vec![Amount::default(); stores],
-        print: Fingerprinter::new("copies 1").finish(),
-    };
-    let mut print = Fingerprinter::new("copies 1");
-    for (_, at, id, store) in items {
-        let (part, store) = (&parts[at as usize], usize::from(store));
-        let bytes = part.sizes.bytes(SampleId(id.into()));
-        let Some(level) = rooms.take(store, bytes) else { continue };
-        let filled = &mut copies.filled[store][usize::from(level.0)];
-        filled.samples += 1;
-        filled.bytes += u128::from(bytes);
-        filled.footprint += cluster.stores[store].levels[usize::from(level.0)].footprint.of(bytes);
-        // The first use there brings the copy.
-        let uses = part.readers.uses_at(id as usize, store) - 1;
-        copies.near[store] =
-            copies.near[store].plus(Amount { samples: uses, bytes: uses.saturating_mul(bytes) });
-        print =
-            print.number(u64::from(id) << 32 | (store as u64) << 2 | u64::from(level.0)).number(at.into());
-        if all {
-            copies.all.try_reserve(1).map_err(|_| too_large(part))?;
-            let key = SampleKey::new(part.dataset, SampleId(id.into()));
-            copies.all.push(SecondCopy { key, store, level });
+
+    /// Keeps copies in the order in which the stores' ranks read samples, until all of these stores are full. Reports
+    /// whether they are, or the run has ended; if not, the budget is used up.
+    fn fill_by_use(&self, chosen: &mut [Copies], partial: &[usize]) -> Result<bool, PlanError> {
+        let mut of_rank: Vec<Option<usize>> = vec![None; self.stores.len()];
+        for (place, &store) in of_rank.iter_mut().zip(self.stores) {
+            *place = partial.iter().copied().find(|&at| chosen[at].store == usize::from(store));
         }
-        if store == own {
-            let table = &mut copies.own[at as usize];
-            if matches!(table, Table::Ranges(_)) {
-                *table = Table::bits(part.sizes.len()).ok_or_else(|| too_large(part))?;
+        let mut budget = BUDGET;
+        for pass in self.run.passes() {
+            if partial.iter().all(|&at| chosen[at].full) {
+                return Ok(true);
             }
-            table.keep(id.into(), level);
+            let Some(left) = budget.checked_sub(cost(self.run, &pass)) else { return Ok(false) };
+            budget = left;
+            let list = list(self.run, &pass)?;
+            walk(&list, 0..used(&list), |rank, id| {
+                if let Some(at) = of_rank[rank.0 as usize]
+                    && !chosen[at].full
+                {
+                    self.keep(&mut chosen[at], pass.dataset.0 as usize, id.0);
+                }
+            });
         }
+        Ok(true)
     }
-    copies.print = print.finish();
-    Ok(Some(copies))
+
+    /// Keeps a copy of a sample that another store owns, if it serves a use and fits. With two uses it serves none: the
+    /// first is the owner's, the second brings the copy.
+    fn keep(&self, copies: &mut Copies, part: usize, id: u64) {
+        let (owners, of_part) = (&self.owners[part], &self.parts[part]);
+        let owned_elsewhere = unpack(owners[id as usize]).is_some_and(|(owner, _)| owner != copies.store);
+        if !owned_elsewhere
+            || of_part.uses.of(SampleId(id)) <= 2
+            || copies.tables[part].level(SampleId(id)).is_some()
+        {
+            return;
+        }
+        let bytes = of_part.sizes.bytes(SampleId(id));
+        let levels = self.cluster.stores[copies.store].levels.iter().enumerate();
+        let mut rooms = levels.map(|(at, level)| (at, level.footprint.of(bytes)));
+        let Some((at, footprint)) = rooms.find(|&(at, footprint)| footprint <= copies.left[at]) else {
+            copies.full = true;
+            return;
+        };
+        copies.left[at] -= footprint;
+        copies.tables[part].keep(id, LevelIndex(at as u8));
+        let filled = &mut copies.filled[at];
+        *filled = filled.and(Filled { samples: 1, bytes: bytes.into(), footprint });
+    }
 }
 
-fn too_large(part: &Part<'_>) -> Reason {
-    Reason::Memory { dataset: part.dataset, samples: part.sizes.len() }
+/// What a store's ranks are expected to do with the samples of other stores, in samples.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Foreign {
+    /// How many samples other stores own.
+    pub(crate) samples: u64,
+    /// Of these, how many may get a copy here.
+    pub(crate) eligible: u64,
+    /// How many copies there is room for.
+    pub(crate) places: u64,
+    /// How often the store's ranks use them, after the first epoch.
+    pub(crate) uses: u64,
+    /// Over how many epochs these uses are spread.
+    pub(crate) epochs: u64,
+}
+
+/// How many second copies a store has in the end, and how many uses they serve, where every epoch draws its order anew:
+/// a use is served if it is of a sample with a copy, and makes a copy if it is of another that may get one.
+pub(crate) fn expected(foreign: Foreign) -> (u64, u64) {
+    // In units of 2^-16 samples.
+    let scale = |samples: u64| u128::from(samples) << 16;
+    let (samples, places) = (scale(foreign.samples).max(1), scale(foreign.places.min(foreign.eligible)));
+    let uses = scale(foreign.uses) / u128::from(foreign.epochs.max(1));
+    let (mut copies, mut served) = (0u128, 0u128);
+    for left in (1..=u128::from(foreign.epochs)).rev() {
+        let of_copies = uses.saturating_mul(copies) / samples;
+        let new = uses.saturating_mul(scale(foreign.eligible).saturating_sub(copies)) / samples;
+        let next = (copies + new).min(places);
+        if next == copies {
+            served += of_copies.saturating_mul(left);
+            break;
+        }
+        served += of_copies;
+        copies = next;
+    }
+    ((copies >> 16) as u64, u64::try_from(served >> 16).unwrap_or(u64::MAX).min(foreign.uses))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expected_uses_end_at_the_room_or_the_samples() {
+        let foreign =
+            Foreign { samples: 750, eligible: 750, places: 750, uses: 250 * 89 * 3 / 4, epochs: 89 };
+        let (copies, served) = expected(foreign);
+        // All samples are copied; each one's first use is served by its owner.
+        assert_eq!(copies, 749);
+        assert!(served.abs_diff(foreign.uses - 750) < 10, "{served} of {}", foreign.uses);
+        let (copies, served) = expected(Foreign { places: 100, ..foreign });
+        assert_eq!(copies, 100);
+        assert!(served.abs_diff(foreign.uses * 100 / 750 * 88 / 89) < 20, "{served}");
+        assert_eq!(expected(Foreign { places: 0, ..foreign }), (0, 0));
+        assert_eq!(expected(Foreign { epochs: 0, uses: 0, ..foreign }), (0, 0));
+        assert_eq!(expected(Foreign { samples: 0, eligible: 0, ..foreign }), (0, 0));
+    }
+
+    #[test]
+    fn expected_uses_of_a_million_epochs_do_not_overflow() {
+        let epochs = 1_000_000;
+        let foreign = Foreign { samples: 1 << 40, eligible: 1 << 40, places: 1 << 39, uses: 1 << 62, epochs };
+        let (copies, served) = expected(foreign);
+        assert_eq!(copies, 1 << 39);
+        assert!(served.abs_diff(1 << 61) < 1 << 45, "{served}");
+    }
 }

@@ -10,6 +10,7 @@ use foreread_oracle::Run;
 
 use crate::cluster::{Cluster, MAX_LEVELS};
 use crate::cluster_plan::new_bytes;
+use crate::copies::{Foreign, expected};
 use crate::demand::{Demand, Epoch};
 use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow};
 use crate::knapsack::Filled;
@@ -23,7 +24,8 @@ pub(crate) struct Holding {
     /// First uses of what it owns that its own ranks make, and their other uses of it.
     pub(crate) first: Amount,
     pub(crate) again: Amount,
-    /// Uses of second copies.
+    /// Second copies that it is expected to have in the end, and the uses of them.
+    pub(crate) copies: [Filled; MAX_LEVELS],
     pub(crate) copied: Amount,
 }
 
@@ -55,6 +57,50 @@ pub(crate) struct Traffic {
     ranks: Vec<u32>,
     owned: Vec<Amount>,
     holdings: Vec<Holding>,
+}
+
+/// Adds to each store the second copies that it is expected to have in what is `left` of its levels, in a run of so many
+/// epochs. By sample number only as many samples may get one as there is room for, else every sample that another store
+/// owns.
+pub(crate) fn expect_copies(
+    cluster: &Cluster,
+    ranks: &[u32],
+    epochs: usize,
+    holdings: &mut [Holding],
+    left: &[[u64; MAX_LEVELS]],
+    by_number: bool,
+) {
+    let owned: Vec<Amount> = holdings.iter().map(Holding::owned).collect();
+    let all = sum(owned.iter().copied());
+    let later = sum(holdings.iter().map(|holding| holding.uses)).minus(all).samples;
+    let world: u128 = ranks.iter().map(|&ranks| u128::from(ranks)).sum();
+    for (at, holding) in holdings.iter_mut().enumerate() {
+        let others = all.minus(owned[at]);
+        let Some(mean) = others.bytes.checked_div(others.samples) else { continue };
+        let levels = cluster.stores[at].levels.iter().zip(&left[at]).map(|(level, left)| {
+            let footprint = level.footprint.of(mean);
+            (footprint, left.checked_div(footprint).unwrap_or(others.samples))
+        });
+        let levels: Vec<(u64, u64)> = levels.collect();
+        let places = levels.iter().fold(0, |sum, level| level.1.saturating_add(sum)).min(others.samples);
+        let share = Amount { samples: later, bytes: 0 }.share(ranks[at].into(), world).samples;
+        let part_of_others =
+            Amount { samples: places, bytes: 0 }.share(others.samples.into(), all.samples.into());
+        let (mut copies, served) = expected(Foreign {
+            samples: others.samples,
+            eligible: if by_number { part_of_others.samples } else { others.samples },
+            places,
+            uses: share.saturating_sub(holding.again.samples),
+            epochs: epochs.saturating_sub(1) as u64,
+        });
+        holding.copied = others.share(served.into(), others.samples.into());
+        for (filled, (footprint, places)) in holding.copies.iter_mut().zip(levels) {
+            let samples = copies.min(places);
+            copies -= samples;
+            let bytes = u128::from(samples) * u128::from(mean);
+            *filled = Filled { samples, bytes, footprint: samples * footprint };
+        }
+    }
 }
 
 fn sum(amounts: impl Iterator<Item = Amount>) -> Amount {

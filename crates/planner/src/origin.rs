@@ -80,14 +80,6 @@ impl Origin {
         transfer_ns(bytes.into(), self.bytes_per_second).saturating_add(self.latency_ns)
     }
 
-    /// The same while `clients` ranks read, each of which gets an equal share.
-    pub fn nanoseconds_among(&self, bytes: u64, clients: u32) -> u64 {
-        let clients = clients.max(1);
-        let share = self.clients.at(clients) / u64::from(clients);
-        let rate = share.min(self.client_bytes_per_second).min(self.bytes_per_second);
-        transfer_ns(bytes.into(), rate).saturating_add(self.latency_ns)
-    }
-
     pub(crate) fn check(&self) -> Result<(), Reason> {
         for (field, value) in [
             ("origin.bytes_per_second", self.bytes_per_second),
@@ -132,21 +124,5 @@ mod tests {
         assert_eq!(origin(1, 3).nanoseconds(1), 333_333_334);
         assert_eq!(origin(u64::MAX, 1).nanoseconds(u64::MAX), u64::MAX);
         assert_eq!(Origin::default().nanoseconds(200), 1_001_000);
-    }
-
-    #[test]
-    fn the_narrowest_limit_counts() {
-        // The thesis's file system: t(g) over clients, and at most 40 a client.
-        let clients = Curve::new(vec![(1, 66), (2, 86), (3, 129), (4, 146)]).unwrap();
-        let origin = Origin {
-            latency_ns: 0,
-            bytes_per_second: u64::MAX,
-            client_bytes_per_second: 40,
-            clients,
-            ..Origin::default()
-        };
-        assert_eq!(origin.nanoseconds_among(40, 1), 1_000_000_000);
-        assert_eq!(origin.nanoseconds_among(36, 4), 1_000_000_000);
-        assert_eq!(origin.nanoseconds_among(29, 5), 1_000_000_000);
     }
 }

@@ -137,6 +137,14 @@ impl Table {
         }
     }
 
+    /// What a table of bits keeps, by sample number.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = (u64, LevelIndex)> + '_ {
+        let words = if let Self::Bits(words) = self { &words[..] } else { &[] };
+        let ids = (0..).step_by(PER_WORD as usize).zip(words).filter(|(_, word)| **word > 0);
+        ids.flat_map(|(first, _)| first..first + PER_WORD)
+            .filter_map(|id| self.level(SampleId(id)).map(|level| (id, level)))
+    }
+
     pub(crate) fn level(&self, id: SampleId) -> Option<LevelIndex> {
         match self {
             Self::Ranges(ends) => {
@@ -178,6 +186,8 @@ mod tests {
             assert_eq!(table.level(SampleId(id)), expected, "{id}");
         }
         assert_eq!(table.level(SampleId(u64::MAX)), None);
+        let kept: Vec<_> = table.kept().map(|(id, level)| (id, level.0)).collect();
+        assert_eq!(kept, [(31, 2), (32, 0), (99, 1)]);
     }
 
     #[test]

@@ -7,7 +7,6 @@
 use foreread_types::Footprint;
 
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
-use crate::knapsack::Filled;
 
 pub(crate) struct Rooms {
     /// By store and level.
@@ -65,8 +64,11 @@ impl Rooms {
         rooms
     }
 
-    /// Takes room for a sample in the fastest level of a store that has it.
+    /// Takes room for a sample in the fastest level of a store that has it; none where there is no such store.
     pub(crate) fn take(&mut self, store: usize, bytes: u64) -> Option<LevelIndex> {
+        if store >= self.left.len() {
+            return None;
+        }
         let level = (0..MAX_LEVELS).find(|&level| {
             self.leaves[store][level].is_some()
                 && self.footprints[store][level].of(bytes) <= self.left[store][level]
@@ -99,23 +101,19 @@ impl Rooms {
         Some((store as usize, level))
     }
 
-    /// Whether there is room for a sample anywhere.
-    pub(crate) fn fits(&self, bytes: u64) -> bool {
-        self.kinds.iter().any(|kind| kind.fits(bytes))
+    /// The bytes that are left in all levels of all stores.
+    pub(crate) fn all_left(&self) -> u128 {
+        self.left.iter().flatten().map(|&left| u128::from(left)).sum()
     }
 
-    /// Takes the room of what lies in each level of each store.
-    pub(crate) fn fill(&mut self, filled: &[[Filled; MAX_LEVELS]]) {
-        for (store, levels) in filled.iter().enumerate() {
-            for (level, filled) in levels.iter().enumerate().filter(|(_, filled)| filled.footprint > 0) {
-                self.take_at(store, level, filled.footprint);
-            }
-        }
+    /// The room that a sample takes where it takes the most.
+    pub(crate) fn most(&self, bytes: u64) -> u64 {
+        self.kinds.iter().map(|kind| kind.footprint.of(bytes)).max().unwrap_or(0)
     }
 
-    /// What is left in a level.
-    pub(crate) fn left(&self, store: usize, level: usize) -> u64 {
-        self.left[store][level]
+    /// What is left in the levels of a store.
+    pub(crate) fn left(&self, store: usize) -> [u64; MAX_LEVELS] {
+        self.left[store]
     }
 
     fn take_at(&mut self, store: usize, level: usize, footprint: u64) {
@@ -167,7 +165,6 @@ mod tests {
             taken.push((store, level.0));
         }
         assert_eq!(taken, [(1, 0), (1, 0), (3, 0), (0, 0), (1, 0), (3, 0), (1, 1), (1, 1)]);
-        assert!(!rooms.fits(1) && rooms.fits(0));
-        assert_eq!((rooms.left(1, 1), rooms.left(0, 0)), (0, 0));
+        assert_eq!((rooms.all_left(), rooms.left(1)[1], rooms.take(9, 0)), (0, 0, None));
     }
 }

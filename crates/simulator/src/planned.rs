@@ -7,8 +7,8 @@
 
 use foreread_oracle::Run;
 use foreread_planner::{
-    Cluster, ClusterPlan, Curve, Level, LevelIndex, Locality, Network, Origin, Ownership, PlanError, Ranks,
-    SecondCopy, Store, Trainer, plan_cluster_and_copies,
+    Cluster, ClusterPlan, Curve, Level, LevelIndex, Locality, Network, Origin, PlanError, Ranks, SecondCopy,
+    Store, Trainer, plan_cluster_and_copies,
 };
 use foreread_types::{Footprint, SampleId, SampleKey, StoreId};
 
@@ -28,10 +28,10 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    pub(crate) fn new(setting: &Setting<'_>, ownership: Ownership) -> Result<Self, PlanError> {
+    pub(crate) fn new(setting: &Setting<'_>) -> Result<Self, PlanError> {
         let (run, sizes) = run(setting.workload)?;
         let cluster = cluster(setting.scenario)?;
-        let (plan, second) = plan_cluster_and_copies(&run, &[sizes], &cluster, ownership)?;
+        let (plan, second) = plan_cluster_and_copies(&run, &[sizes], &cluster)?;
         Ok(Self { run, cluster, plan, second })
     }
 

@@ -128,3 +128,15 @@ fn the_caches_of_several_ranks_are_planned_as_one_too() {
     assert_eq!(number(together, "/forecast/1/origin_bytes"), 0);
     assert!(plan(&described).get("together").is_none());
 }
+
+/// From 2^26 uses on, 61,009 epochs of this dataset, no rank made a second copy.
+#[test]
+fn plan_of_a_long_run_is_local_where_all_fits() {
+    let described = ["--samples", "1100", "--sample-bytes", "100", "--epochs", "61100", "--memory", "100MB"];
+    let report = plan(&[&described[..], &["--rank", "0", "--world-size", "4"]].concat());
+    let together = &report["together"];
+    let (local, uses) = (number(together, "/local_uses"), number(together, "/uses"));
+    assert_eq!(uses, 1100 * 61_100);
+    assert!(local * 10_000 > uses * 9_999, "{together}");
+    assert_eq!(number(together, "/origin_bytes"), 110_000);
+}

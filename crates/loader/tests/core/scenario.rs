@@ -6,7 +6,7 @@ use foreread_loader::OnError;
 use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, PhaseKind, Run, Sampler, Schedule, Sequential, Shuffle, Torch, Weighted,
 };
-use foreread_planner::{Cluster, Level, LocalPlan, Ownership, Ranks, Store, plan, plan_cluster};
+use foreread_planner::{Cluster, Level, LocalPlan, Ranks, Store, plan, plan_cluster};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId};
 use proptest::prelude::*;
 
@@ -153,7 +153,7 @@ impl Scenario {
         }
         let stores = (0..self.world_size).map(|id| Store { id: StoreId(id), node: id, ..store.clone() });
         let cluster = Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
-        let plan = plan_cluster(run, &self.sizes(), &cluster, Ownership::Cheaper).unwrap();
+        let plan = plan_cluster(run, &self.sizes(), &cluster).unwrap();
         LocalPlan::Together { plan: Arc::new(plan), store: self.rank as usize }
     }
 

@@ -7,7 +7,7 @@ use foreread_dataset::Catalog;
 use foreread_loader::{BlockTable, Dataset, Loader, LocalDeal, OnError, Others, Parts, Source};
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
-use foreread_planner::{Cluster, Level, LocalPlan, Ownership, Ranks, Store, plan_cluster};
+use foreread_planner::{Cluster, Level, LocalPlan, Ranks, Store, plan_cluster};
 use foreread_tier::{
     Asked, CacheTier, Completion, Completions, ErrorKind, Peers, ReadRequest, Serve, Served, Tier, TierError,
     TierProfile,
@@ -102,16 +102,15 @@ struct Job {
     world_size: u32,
     epochs: u64,
     memory: u64,
-    ownership: Ownership,
     locality: bool,
     board: Arc<Switchboard>,
 }
 
 impl Job {
-    fn new(fake: FakeOrigin, world_size: u32, memory: u64, ownership: Ownership) -> Self {
+    fn new(fake: FakeOrigin, world_size: u32, memory: u64) -> Self {
         let serving = (0..world_size).map(|_| OnceLock::new()).collect();
         let board = Arc::new(Switchboard { serving, ..Switchboard::default() });
-        Self { fake, world_size, epochs: 3, memory, ownership, locality: false, board }
+        Self { fake, world_size, epochs: 3, memory, locality: false, board }
     }
 
     fn run(&self, rank: u32) -> Run {
@@ -134,7 +133,7 @@ impl Job {
         let stores = (0..self.world_size).map(|id| Store::new(StoreId(id), vec![level.clone()]));
         let cluster = Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
         let run = self.run(rank);
-        let plan = plan_cluster(&run, &[catalog.sizes()], &cluster, self.ownership).unwrap();
+        let plan = plan_cluster(&run, &[catalog.sizes()], &cluster).unwrap();
         let owners = plan.owners().clone();
         let others = Others {
             peers: Arc::new(Line { board: Arc::clone(&self.board), rank: Rank(rank) }),
@@ -201,26 +200,24 @@ const EVERYTHING: u64 = 400 * 1400;
 
 #[tokio::test(start_paused = true)]
 async fn the_origin_is_read_once_for_all() {
-    for ownership in [Ownership::FirstReader, Ownership::MostFrequentReader] {
-        let job = Job::new(mixed(400, 10, 1000), 4, EVERYTHING / 3, ownership);
-        let mut loaders = job.all();
-        let ids = job.ids(&mut loaders).await;
-        for (rank, ids) in (0..).zip(&ids) {
-            assert_eq!(*ids, job.expected(rank), "{ownership:?}, rank {rank}");
-        }
-        let bytes: u64 = (0..400).map(|id| job.fake.expected(SampleId(id)).len() as u64).sum();
-        assert_eq!(job.fake.counts().tally().bytes, bytes, "{ownership:?}");
-        assert_eq!(loaders[0].plan().origin_bytes(), bytes);
-        let peer = |loader: &Loader| -> u64 {
-            loader.report().passes.iter().map(|pass| pass.reads.from(Source::Peer).samples).sum()
-        };
-        assert!(loaders.iter().map(peer).sum::<u64>() > 400, "{ownership:?}");
+    let job = Job::new(mixed(400, 10, 1000), 4, EVERYTHING / 3);
+    let mut loaders = job.all();
+    let ids = job.ids(&mut loaders).await;
+    for (rank, ids) in (0..).zip(&ids) {
+        assert_eq!(*ids, job.expected(rank), "rank {rank}");
     }
+    let bytes: u64 = (0..400).map(|id| job.fake.expected(SampleId(id)).len() as u64).sum();
+    assert_eq!(job.fake.counts().tally().bytes, bytes);
+    assert_eq!(loaders[0].plan().origin_bytes(), bytes);
+    let peer = |loader: &Loader| -> u64 {
+        loader.report().passes.iter().map(|pass| pass.reads.from(Source::Peer).samples).sum()
+    };
+    assert!(loaders.iter().map(peer).sum::<u64>() > 400);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_fits_nowhere_is_read_again_and_nothing_else() {
-    let job = Job::new(mixed(400, 10, 1000), 4, EVERYTHING / 8, Ownership::Cheaper);
+    let job = Job::new(mixed(400, 10, 1000), 4, EVERYTHING / 8);
     let mut loaders = job.all();
     job.ids(&mut loaders).await;
     let planned = loaders[0].plan().origin_bytes();
@@ -230,7 +227,7 @@ async fn what_fits_nowhere_is_read_again_and_nothing_else() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
-    let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2, Ownership::MostFrequentReader);
+    let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
     job.board.deaf.lock().unwrap().push(2);
     let mut loaders = job.all();
     let ids = job.ids(&mut loaders).await;
@@ -245,7 +242,7 @@ async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
 async fn others_are_hurried_while_a_trainer_waits_for_them() {
     // One slowness a run: what is asked far ahead goes out at any time in the first epoch.
     let after = async |slow: u64| {
-        let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING, Ownership::FirstReader);
+        let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
         *job.board.slow.lock().unwrap() = Duration::from_millis(slow);
         let mut loaders = job.all();
         // The first epoch reads what it owns; the second asks.
@@ -273,7 +270,7 @@ async fn others_are_hurried_while_a_trainer_waits_for_them() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rank_that_ends_early_stops_nobody() {
-    let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2, Ownership::FirstReader);
+    let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
     let mut loaders = job.all();
     for loader in &mut loaders {
         for _ in 0..20 {
@@ -292,7 +289,7 @@ async fn a_rank_that_ends_early_stops_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn dealt_by_locality_the_global_batches_are_the_same() {
-    let mut job = Job::new(mixed(384, 10, 1000), 4, EVERYTHING, Ownership::FirstReader);
+    let mut job = Job::new(mixed(384, 10, 1000), 4, EVERYTHING);
     job.locality = true;
     let mut loaders = job.all();
     let dealt = job.ids(&mut loaders).await;
@@ -313,7 +310,7 @@ async fn dealt_by_locality_the_global_batches_are_the_same() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sample_that_several_want_at_once_is_read_once() {
-    let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING, Ownership::FirstReader);
+    let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
     let loader = job.start(0);
     // Before this rank's trainer has asked for anything at all.
     let serving = job.board.serving[0].get().and_then(Weak::upgrade).unwrap();

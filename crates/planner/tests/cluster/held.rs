@@ -1,7 +1,7 @@
 //! What caches hold at the start of a run stays where it is, and is not read again.
 
 use foreread_oracle::Shuffle;
-use foreread_planner::{Held, LevelIndex, Ownership, plan_cluster};
+use foreread_planner::{Held, LevelIndex, plan_cluster};
 use foreread_types::Sizes;
 use proptest::prelude::*;
 
@@ -12,7 +12,6 @@ proptest! {
     fn it_stays_and_the_rest_is_placed_around_it(
         (samples, world_size, percent) in (50u64..400, 1u32..6, 0u64..150),
         found in prop::collection::vec((0u64..500, 0usize..8, 0u8..2), 0..200),
-        first in any::<bool>(),
     ) {
         const BYTES: u64 = 100;
         let room = samples * BYTES * percent / 100 / u64::from(world_size) / 2;
@@ -23,9 +22,8 @@ proptest! {
         let mut held = Held::default();
         found.iter().for_each(|&(id, store, level)| held.add(key(0, id), store, LevelIndex(level)));
         cluster.held = held;
-        let ownership = if first { Ownership::FirstReader } else { Ownership::MostFrequentReader };
-        let plan = plan_cluster(&run, &sizes, &cluster, ownership).unwrap();
-        let cold = plan_cluster(&run, &sizes, &cold, ownership).unwrap();
+        let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
+        let cold = plan_cluster(&run, &sizes, &cold).unwrap();
         // Until a level is full, everything is where it was found.
         let (mut seen, mut kept) = (std::collections::BTreeMap::new(), 0);
         found.iter().for_each(|&(id, store, level)| { seen.entry(id).or_insert((store, level)); });

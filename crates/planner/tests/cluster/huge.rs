@@ -1,10 +1,10 @@
 //! Runs without tables: owners by rule.
 
-use foreread_oracle::{Deal, Feistel, Run, Sequential, Shuffle};
-use foreread_planner::{Ownership, PlanErrorKind, plan_cluster};
-use foreread_types::{DatasetId, Rank, Sizes};
+use foreread_oracle::{Feistel, Shuffle};
+use foreread_planner::{PlanErrorKind, plan_cluster};
+use foreread_types::{Rank, Sizes};
 
-use crate::{equal, key, replay, run, stores, train};
+use crate::{equal, key, run, train};
 
 #[test]
 fn a_thousand_million_samples_take_no_memory() {
@@ -14,10 +14,9 @@ fn a_thousand_million_samples_take_no_memory() {
     for percent in [50, 100, 200] {
         let each = samples / u64::from(ranks) * percent / 100 * 100_000;
         let cluster = equal(ranks, each);
-        let plan = plan_cluster(&run, &sizes, &cluster, Ownership::Cheaper).unwrap();
+        let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
         assert!(plan.owners().is_rule());
         assert!(plan.owners().memory() < 1 << 20, "{}", plan.owners().memory());
-        assert_eq!(plan.ownership(), Ownership::FirstReader);
         assert!(plan.origin_bytes() >= plan.floor());
         assert!(plan.origin_bytes() as f64 <= plan.floor() as f64 * 1.01);
         // A sample of the ids, as the first pass reads them.
@@ -36,47 +35,10 @@ fn a_thousand_million_samples_take_no_memory() {
         assert!((kept as f64 / 10_000.0 - expected).abs() < 0.02, "{percent} %: {kept}");
         let epochs = plan.predict(&run, &cluster).unwrap();
         assert_eq!(epochs.len(), 90);
-    }
-}
-
-#[test]
-fn the_rule_keeps_as_much_as_the_table() {
-    for (rooms, drop_last) in [
-        (vec![vec![300], vec![300], vec![300], vec![300]], false),
-        (vec![vec![100, 50], vec![700], vec![], vec![20, 10]], true),
-        (vec![vec![5000], vec![], vec![3], vec![1]], true),
-    ] {
-        let samples = 2003;
-        let phases = |huge: bool| {
-            let mut phase = match huge {
-                true => train(Feistel::new(samples, 1).unwrap(), 7),
-                false => train(Shuffle::new(samples, 1).unwrap(), 7),
-            };
-            phase.drop_last = drop_last;
-            let mut validation = train(Sequential::new(100).unwrap(), 7);
-            validation.dataset = DatasetId(1);
-            vec![phase, validation]
-        };
-        let sizes = [Sizes::uniform(samples, 1), Sizes::uniform(100, 1)];
-        let cluster = stores(rooms);
-        let found = [true, false].map(|huge| {
-            let run = Run::new(run(phases(huge), 5, 4).schedule().clone(), Deal::Blocks, 4, Rank(1)).unwrap();
-            let plan = plan_cluster(&run, &sizes, &cluster, Ownership::FirstReader).unwrap();
-            assert_eq!(plan.owners().is_rule(), huge);
-            let kept = (0..2).flat_map(|dataset| (0..sizes[dataset].len()).map(move |id| key(dataset, id)));
-            let kept = kept.filter(|&key| plan.owner(key).is_some()).count();
-            for (store, said) in cluster.stores.iter().zip(plan.stores()) {
-                for (level, said) in store.levels.iter().zip(&said.levels) {
-                    assert!(said.footprint <= level.capacity);
-                }
-            }
-            let read = replay(&run, &sizes, &cluster, &plan).origin_bytes;
-            // The rule's figure is an estimate where samples are dropped.
-            let off = read.abs_diff(plan.origin_bytes()) as f64 / read as f64;
-            assert!(off < 0.01, "{read}, predicted {}", plan.origin_bytes());
-            kept
-        });
-        assert_eq!(found[0], found[1]);
+        // The room that is left holds the first samples a second time.
+        let last = plan.copies().level(key(0, samples / u64::from(ranks) - 10));
+        assert_eq!((last.is_some(), plan.copies().memory() < 100), (percent == 200, true));
+        assert_eq!(plan.copies().level(key(0, samples / u64::from(ranks) + 1)), None);
     }
 }
 
@@ -87,8 +49,8 @@ fn too_many_samples_for_tables_are_refused() {
     let sizes = [Sizes::uniform(samples, 1)];
     let mut cluster = equal(4, 100);
     cluster.look_ahead = 5;
-    assert!(plan_cluster(&run, &sizes, &cluster, Ownership::Cheaper).unwrap().owners().is_rule());
+    assert!(plan_cluster(&run, &sizes, &cluster).unwrap().owners().is_rule());
     let run = crate::run(vec![train(Shuffle::new(samples, 1).unwrap(), 7)], 2, 4);
-    let error = plan_cluster(&run, &sizes, &cluster, Ownership::Cheaper).unwrap_err();
+    let error = plan_cluster(&run, &sizes, &cluster).unwrap_err();
     assert_eq!(error.kind(), PlanErrorKind::TooLarge);
 }

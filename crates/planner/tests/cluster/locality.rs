@@ -1,7 +1,7 @@
 //! Dealing by ownership: the same global batches, equal shares, nearly all samples at home.
 
 use foreread_oracle::{Deal, Run, Shuffle};
-use foreread_planner::{Cluster, Level, Locality, Ownership, Ranks, Store, plan_cluster};
+use foreread_planner::{Cluster, Level, Locality, Ranks, Store, plan_cluster};
 use foreread_types::{Footprint, Rank, SampleId, Sizes, StoreId};
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn local_hits_are_nearly_all_hits() {
     let sizes = [Sizes::uniform(samples, 1)];
     for (percent, strided, by_owner) in [(50, 0.031, 0.499), (100, 0.063, 0.932)] {
         let cluster = equal(ranks, samples * percent / 100 / u64::from(ranks));
-        let plan = plan_cluster(&run, &sizes, &cluster, Ownership::FirstReader).unwrap();
+        let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
         let (mut dealt, mut usual, mut all) = (0u64, 0u64, 0u64);
         let mut batch = Vec::new();
         for pass in run.passes().skip(1) {
@@ -67,7 +67,7 @@ proptest! {
         let deal = if blocks { Deal::Blocks } else { Deal::Torch };
         let run = Run::new(usual.schedule().clone(), deal, ranks, Rank(0)).unwrap();
         let sizes = [Sizes::uniform(samples, 1)];
-        let plan = plan_cluster(&run, &sizes, &cluster, Ownership::FirstReader).unwrap();
+        let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
         let pass = run.pass(1).unwrap();
         let mut locality = Locality::new(&run, &pass, &cluster, plan.owners()).unwrap();
         prop_assert_eq!(locality.steps(), pass.batches);
@@ -112,7 +112,7 @@ fn a_pass_without_batches_cannot_be_dealt_step_by_step() {
     let run = run(vec![phase], 2, 2);
     let memory = Level::new("memory", 10, Footprint::EXACT);
     let cluster = Cluster::single(Store::new(StoreId(0), vec![memory]));
-    let plan = plan_cluster(&run, &[Sizes::uniform(10, 1)], &cluster, Ownership::FirstReader).unwrap();
+    let plan = plan_cluster(&run, &[Sizes::uniform(10, 1)], &cluster).unwrap();
     let error = Locality::new(&run, &run.pass(0).unwrap(), &cluster, plan.owners()).unwrap_err();
     assert!(error.to_string().starts_with("phase 0 has no batch size"), "{error}");
 }

@@ -1,12 +1,12 @@
 //! Plans for clusters, against the ranks' own streams.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod best;
 mod bounds;
-mod frequency;
 mod held;
 mod huge;
 mod locality;
+mod long;
+mod owners;
 mod shapes;
 mod tables;
 

@@ -1,7 +1,7 @@
 //! What NoPFS's choice reads from the origin, and what one copy a cluster does: the tables of the literature.
 
 use foreread_oracle::{Run, Shuffle};
-use foreread_planner::{Ownership, plan_cluster};
+use foreread_planner::plan_cluster;
 use foreread_types::{Rank, SampleId, Sizes};
 
 use crate::{equal, replay, run, train};
@@ -49,9 +49,9 @@ fn near(found: f64, expected: f64, what: &str) {
 fn one_copy_keeps_what_duplicates_lose() {
     // Ranks, epochs, cache / dataset; NoPFS and one copy: uses that avoid the origin, and of these local ones.
     for (ranks, epochs, percent, duplicates, one) in [
-        (4, 90, 50, (0.476, 0.163), (0.500, 0.163)),
-        (16, 90, 80, (0.612, 0.096), (0.800, 0.094)),
-        (64, 90, 80, (0.581, 0.047), (0.800, 0.045)),
+        (4, 90, 50, (0.476, 0.163), (0.500, 0.129)),
+        (16, 90, 80, (0.612, 0.096), (0.800, 0.058)),
+        (64, 90, 80, (0.581, 0.047), (0.800, 0.021)),
     ] {
         let run = run(vec![train(Shuffle::new(SAMPLES, 9).unwrap(), 10)], epochs, ranks);
         let each = SAMPLES * percent / 100 / u64::from(ranks);
@@ -60,7 +60,7 @@ fn one_copy_keeps_what_duplicates_lose() {
         near(avoids, duplicates.0, &format!("{what}: NoPFS"));
         near(local, duplicates.1, &format!("{what}: NoPFS, local"));
         let (sizes, cluster) = ([Sizes::uniform(SAMPLES, 1)], equal(ranks, each));
-        let plan = plan_cluster(&run, &sizes, &cluster, Ownership::MostFrequentReader).unwrap();
+        let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
         let found = replay(&run, &sizes, &cluster, &plan);
         near(1.0 - found.steady_origin as f64 / found.steady as f64, one.0, &what);
         near(found.local as f64 / found.uses as f64, one.1, &format!("{what}, local"));
@@ -79,7 +79,7 @@ fn duplicates_go_to_the_origin_where_one_copy_does_not() {
         let (avoids, _) = nopfs(&run, each as usize, false);
         assert!(1.0 - avoids > duplicates, "{what}: {:.4}, reported {duplicates}", 1.0 - avoids);
         let (sizes, cluster) = ([Sizes::uniform(SAMPLES, 1)], equal(ranks, each));
-        let plan = plan_cluster(&run, &sizes, &cluster, Ownership::MostFrequentReader).unwrap();
+        let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
         let found = replay(&run, &sizes, &cluster, &plan);
         // Places are whole samples: half a sample a rank may be lost.
         let lost = f64::from(ranks) / SAMPLES as f64;

@@ -1,10 +1,7 @@
 //! foreread: every sample has at most one owner until all have one; its owner reads it from the file system, once.
 //!
-//! Who owns what, and where, is the planner's decision for this scenario ([`Planned`]). It knows two rules: the worker
-//! that reads a sample first owns it, so that nothing moves in the first epoch; or the one that reads it most often, so
-//! that more is local later, and with second copies in what room is left. Both are played through and the faster one
-//! counts. The planner alone would choose by its forecast, which knows no barriers: that comes within 0.01 % in the
-//! thesis's scenarios, and within 1.5 % where they are given 16 workers.
+//! Who owns what, and where, is the planner's decision for this scenario ([`Planned`]): the worker that reads a sample
+//! first owns it, so that nothing moves in the first epoch, and what room is left takes second copies.
 //!
 //! Owners prefetch in the order of first use anywhere, with the threads of all cache classes as one pool, because the
 //! model's time for a read does not depend on the class that it is written to. What an owner is reading for its caches
@@ -20,8 +17,6 @@
 //! is always counted honestly, whatever the scenario says: the thesis's accounting is a fault of its own simulator. A
 //! scenario with more classes than the planner has levels is refused.
 
-use foreread_planner::Ownership;
-
 use crate::copies::Rooms;
 use crate::first_use::{FirstUse, first_uses};
 use crate::plan::{Keeping, Origin, Plan, Setting, Sources, Staging};
@@ -30,24 +25,18 @@ use crate::policies::{Refusal, Threads, nopfs};
 use crate::scenario::Accounting;
 use crate::workload::Streams;
 
-const RULES: [Ownership; 2] = [Ownership::FirstReader, Ownership::MostFrequentReader];
-
 pub(super) fn plans(setting: &Setting<'_>) -> Result<Vec<Plan>, Refusal> {
-    // A single worker owns everything either way.
-    let rules = if setting.workers() > 1 { &RULES[..] } else { &RULES[..1] };
-    let plans = rules.iter().map(|&ownership| {
-        let planned = Planned::new(setting, ownership).map_err(|error| error.to_string())?;
-        Ok(carry_out(setting, &planned, &setting.workload.streams))
-    });
-    let alone = network_is_slower(setting).then(|| {
+    let planned = Planned::new(setting).map_err(|error| error.to_string())?;
+    let mut plans = vec![carry_out(setting, &planned, &setting.workload.streams)];
+    if network_is_slower(setting) {
         let mut plan = nopfs::plan(setting);
         if let Some(staging) = &mut plan.staging {
             staging.accounting = Accounting::Honest;
             staging.single_flight = true;
         }
-        Ok(plan)
-    });
-    plans.chain(alone).collect()
+        plans.push(plan);
+    }
+    Ok(plans)
 }
 
 /// Whether a worker is served sooner by the file system, which all read from, than by another worker.
@@ -57,7 +46,7 @@ fn network_is_slower(setting: &Setting<'_>) -> bool {
 
 /// How many plans are tried.
 pub(crate) fn tries(setting: &Setting<'_>) -> u64 {
-    if setting.workers() > 1 { RULES.len() as u64 + u64::from(network_is_slower(setting)) } else { 1 }
+    1 + u64::from(network_is_slower(setting))
 }
 
 /// A worker and its class.

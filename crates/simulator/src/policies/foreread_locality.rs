@@ -5,15 +5,13 @@
 //! batches are dealt in blocks, is its owner, so that the first epoch stays as it is. Price: the order within a worker's
 //! share is no longer the seed's alone.
 
-use foreread_planner::Ownership;
-
 use crate::plan::{Plan, Setting};
 use crate::planned::Planned;
 use crate::policies::Refusal;
 use crate::policies::foreread::carry_out;
 
 pub(super) fn plan(setting: &Setting<'_>) -> Result<Plan, Refusal> {
-    let planned = Planned::new(setting, Ownership::FirstReader).map_err(|error| error.to_string())?;
+    let planned = Planned::new(setting).map_err(|error| error.to_string())?;
     let streams = planned.deal(setting).map_err(|error| error.to_string())?;
     let plan = carry_out(setting, &planned, &streams);
     Ok(Plan { streams: Some(streams), ..plan })

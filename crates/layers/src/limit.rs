@@ -277,7 +277,7 @@ impl Gate for Origin {
     fn join(&self, waiter: &Arc<Waiter>, requests: &[ReadRequest]) {
         let (mut state, now) = self.limit.lock_now();
         let room = state.places.saturating_sub(state.taken) >= requests.len();
-        if room && state.lines.is_free() {
+        if room && state.lines.is_free(now) {
             state.taken += requests.len(); // the common case
             state.lines.left(now, self.number, requests.len());
             waiter.give_all();

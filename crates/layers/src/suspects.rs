@@ -20,7 +20,7 @@ use crate::rates::Mark;
 /// Suspects at a time.
 const MOST: usize = 16;
 /// How long a suspicion lasts.
-const LASTS: Duration = Duration::from_secs(60);
+pub(crate) const LASTS: Duration = Duration::from_secs(60);
 /// How often a suspect has to be refused beside one that is not, and the part of that in which it may be the other way
 /// round.
 const TELLING: f64 = 8.0;

@@ -19,7 +19,8 @@ fn reads_take_their_footprint() {
     for reader in [DiskReader::Threads, DiskReader::Auto] {
         let directory = tempfile::tempdir().unwrap();
         let config = DiskConfig::new([(directory.path().to_owned(), 64 << 20)]).with_reader(reader);
-        let dataset = |print| DatasetOnDisk { fingerprint: Fingerprint(print), samples: 8000, bytes: 1 << 30 };
+        let dataset =
+            |print| DatasetOnDisk { fingerprint: Fingerprint(print), samples: 8000, bytes: 1 << 30 };
         let tier = DiskTier::open(config, &[dataset(1), dataset(2)], Arc::new(HeapBuffers)).unwrap();
         runtime.block_on(conformance::reads_take_their_footprint(&tier, || ALLOCATOR.live()));
     }

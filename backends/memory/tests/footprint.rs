@@ -1,5 +1,7 @@
 //! What a kept sample really costs, by counting what is allocated.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use foreread_memory::MemoryTier;
 use foreread_tier::{Budget, Buffers, CacheTier, HeapBuffers, Sample};
 use foreread_tier_testing::{CountingAllocator, conformance};

@@ -147,9 +147,7 @@ impl Driver {
         let check = check.map(|crc32c| Check { crc32c, at: range.start });
         let within =
             range.start.checked_sub(extent.bytes.start).zip(range.end.checked_sub(extent.bytes.start));
-        within
-            .map(|(from, to)| Part { range: from as usize..to as usize, check })
-            .ok_or_else(outside)
+        within.map(|(from, to)| Part { range: from as usize..to as usize, check }).ok_or_else(outside)
     }
 }
 

@@ -14,7 +14,8 @@ use foreread_dataset::Catalog;
 use foreread_oracle::{AccessStream, OracleError, Run};
 use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{
-    Budget, Buffers, CacheTier, Charge, ErrorKind, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span, Tier, TierError,
+    Budget, Buffers, CacheTier, Charge, ErrorKind, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span,
+    Tier, TierError,
 };
 use foreread_types::{SampleId, SampleKey, Tick};
 use futures::stream::{ReadyChunks, SelectAll};

@@ -77,7 +77,8 @@ impl StoredCache {
     /// [`Full`](ErrorKind::Full). No write ever ends if it `hangs`.
     #[must_use]
     pub fn with_write_behind(self, bytes: u64, hangs: bool) -> Self {
-        let behind = Behind { room: Budget::new(bytes), hangs, writing: Arc::default(), refused: Arc::default() };
+        let behind =
+            Behind { room: Budget::new(bytes), hangs, writing: Arc::default(), refused: Arc::default() };
         Self { behind: Some(behind), ..self }
     }
 

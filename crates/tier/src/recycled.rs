@@ -82,12 +82,10 @@ impl RecycledBuffers {
 
 impl Buffers for RecycledBuffers {
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
-        let shelves = match align {
-            ..=PAGE if !align.is_power_of_two() => return None,
-            ..=LINE => &self.plain,
-            ..=PAGE => &self.paged,
-            _ => return Buffer::heap(length, align),
-        };
+        if !align.is_power_of_two() || align > PAGE {
+            return Buffer::heap(length, align);
+        }
+        let shelves = if align <= LINE { &self.plain } else { &self.paged };
         // How much longer it may be, and is made.
         let (most, size) = match self.roomy.load(Ordering::Relaxed) {
             false => (usize::MAX, length),

@@ -84,8 +84,7 @@ impl Reader {
             return Err(error(request, ErrorKind::Absent));
         };
         let shelf = &self.0.directories[usize::from(place.directory)].shelves[key.0];
-        let file =
-            shelf.segment(place.segment).map_err(|errno| self.unread(request, key, place, errno))?;
+        let file = shelf.segment(place.segment).map_err(|errno| self.unread(request, key, place, errno))?;
         let buffer = self.0.buffers.allocate(place.bytes() as usize, BLOCK as usize).ok_or_else(|| {
             let detail = format!("there is no memory for its {} bytes", place.bytes());
             error(request, ErrorKind::Other).with_detail(detail)
@@ -122,7 +121,8 @@ impl Reader {
     /// What the kernel would not read. The record stays where it is, because the next read may succeed (a network disk
     /// answers `EIO` for a while, and descriptors run out and come back), unless there is no such file any more.
     fn unread(&self, request: &ReadRequest, key: Key, place: Place, errno: Errno) -> TierError {
-        if let Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP | Errno::NXIO | Errno::STALE = errno {
+        if let Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP | Errno::NXIO | Errno::STALE = errno
+        {
             return self.failed(request, key, place, "its file is gone");
         }
         if self.0.place(key) != Some(place) {

@@ -310,8 +310,7 @@ impl Core {
         let filled = |from: usize| {
             let levels = self.config.levels.iter().enumerate().skip(from);
             let remembers = |source| self.config.warm || source == Source::Disk;
-            let mut filled =
-                levels.filter(|(level, of)| remembers(of.source) && place != Some(*level));
+            let mut filled = levels.filter(|(level, of)| remembers(of.source) && place != Some(*level));
             filled.next().map(|(level, _)| level)
         };
         match after {

@@ -235,11 +235,8 @@ fn reading(datasets: usize) -> impl Strategy<Value = Reading> {
 
 fn caches() -> impl Strategy<Value = Vec<Cache>> {
     let capacity = prop_oneof![1 => Just(0), 4 => 0..40_000u64, 1 => Just(1_000_000)];
-    let footprint = prop_oneof![
-        Just(Footprint::EXACT),
-        Just(Footprint::new(16, 64)),
-        Just(Footprint::new(64, 4096))
-    ];
+    let footprint =
+        prop_oneof![Just(Footprint::EXACT), Just(Footprint::new(16, 64)), Just(Footprint::new(64, 4096))];
     let cache = (any::<bool>(), capacity, footprint).prop_map(|(ready, capacity, footprint)| Cache {
         ready,
         capacity,

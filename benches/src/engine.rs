@@ -2,10 +2,10 @@
 
 use anyhow::{Result, ensure};
 use foreread::{Config, Memory, Planned};
-use foreread_loader::core::{Action, Core, Event};
+use foreread_loader::core::{Action, CacheLevel, Core, Event};
 use foreread_loader::{OnError, Source};
 use foreread_planner::LocalPlan;
-use foreread_types::Sizes;
+use foreread_types::{Footprint, Sizes};
 
 const BYTES: u64 = 100_000;
 const LOOK_AHEAD: u64 = 256 << 20;
@@ -45,7 +45,8 @@ impl Rehearsal {
 
     /// A core that has done nothing yet.
     pub fn core(&self) -> Core {
-        let levels = if self.in_memory { vec![Source::Memory] } else { Vec::new() };
+        let memory = CacheLevel { source: Source::Memory, read: Footprint::EXACT };
+        let levels = if self.in_memory { vec![memory] } else { Vec::new() };
         let config = foreread_loader::core::Config {
             look_ahead: LOOK_AHEAD,
             on_error: OnError::Fail,

@@ -104,6 +104,13 @@ impl Limit {
         self.0.timed.then(Instant::now)
     }
 
+    /// The state, and the time: read under the lock, so that it never goes back from one holder to the next.
+    fn lock_now(&self) -> (MutexGuard<'_, State>, Option<Instant>) {
+        let state = self.lock();
+        let now = self.now();
+        (state, now)
+    }
+
     /// How many places there are now.
     pub fn places(&self) -> usize {
         self.lock().places
@@ -221,14 +228,9 @@ impl Limit {
     }
 
     /// Takes back `places`, after `told` has told who measures about it.
-    fn back(
-        &self,
-        places: usize,
-        now: Option<Instant>,
-        told: impl FnOnce(&mut Adaptive, &mut Rates, Instant),
-    ) {
+    fn back(&self, places: usize, told: impl FnOnce(&mut Adaptive, &mut Rates, Instant)) {
         let mut wakes = Wakes::default();
-        let mut state = self.lock();
+        let (mut state, now) = self.lock_now();
         state.taken -= places;
         if let (Some(now), State { adaptive: Some(adaptive), places, gauges, lines, .. }) = (now, &mut *state)
         {
@@ -273,10 +275,9 @@ struct Origin {
 
 impl Gate for Origin {
     fn join(&self, waiter: &Arc<Waiter>, requests: &[ReadRequest]) {
-        let now = self.limit.now();
-        let mut state = self.limit.lock();
+        let (mut state, now) = self.limit.lock_now();
         let room = state.places.saturating_sub(state.taken) >= requests.len();
-        if room && state.lines.is_free() {
+        if room && state.lines.is_free(now) {
             state.taken += requests.len(); // the common case
             state.lines.left(now, self.number, requests.len());
             waiter.give_all();
@@ -307,7 +308,7 @@ impl Gate for Origin {
             Some(Marked { mark, ticket }) => (Some(mark), ticket),
             None => (named.map(Mark::of_path), None),
         };
-        self.limit.back(1, self.limit.now(), |adaptive, lines, now| {
+        self.limit.back(1, |adaptive, lines, now| {
             let started = started.unwrap_or(now);
             adaptive.answered(now, started, completion);
             if lines.answered(now, started, self.number, (mark, ticket), verdict) {
@@ -317,7 +318,7 @@ impl Gate for Origin {
     }
 
     fn ended(&self, requests: usize) {
-        self.limit.back(requests, self.limit.now(), |_, _, _| {});
+        self.limit.back(requests, |_, _, _| {});
     }
 
     fn leave(&self, waiter: &Arc<Waiter>, requests: usize) {
@@ -332,7 +333,7 @@ pub struct Permit(Limit);
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.back(1, self.0.now(), |_, _, _| {});
+        self.0.back(1, |_, _, _| {});
     }
 }
 

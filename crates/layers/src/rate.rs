@@ -292,7 +292,7 @@ impl Rate {
         let seconds = self
             .slices
             .front()
-            .map_or(0.0, |slice| slice.seconds(now).max((now - slice.begun).as_secs_f64()));
+            .map_or(0.0, |slice| slice.seconds(now).max(now.saturating_sub(slice.begun).as_secs_f64()));
         let answered = f64::from(admitted) / f64::from(admitted + refused);
         let Some(limit) = self.per_second() else {
             // What is under way is taken for admitted, in time to be corrected.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::gate::{Entry, Line, Turn, Waiter};
 use crate::rate::{Rate, Verdict};
-use crate::suspects::{Suspects, Ticket};
+use crate::suspects::{LASTS, Suspects, Ticket};
 
 /// Prefixes with a rate of their own.
 const OWN: usize = 32;
@@ -63,6 +63,13 @@ struct Group {
     line: Line,
 }
 
+impl Group {
+    /// Whether its requests wait for a rate.
+    fn is_slowed(&self) -> bool {
+        self.prefix.is_some() || self.rate.clear().is_some()
+    }
+}
+
 /// All lines of a limit.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
@@ -71,8 +78,8 @@ pub(crate) struct Rates {
     /// By origin.
     suspects: Vec<Suspects>,
     joined: u64,
-    /// Whether any store has ever complained.
-    complained: bool,
+    /// When a store complained last.
+    complained: Option<Duration>,
 }
 
 impl Rates {
@@ -110,9 +117,16 @@ impl Rates {
         base
     }
 
-    /// Whether requests may leave as they come: nobody waits, and no store has ever complained.
-    pub(crate) fn is_free(&self) -> bool {
-        !self.complained && self.waiting() == 0
+    /// Whether requests may leave as they come: nobody waits, no store has complained for as long as a suspicion lasts, and
+    /// none has been given a rate.
+    pub(crate) fn is_free(&mut self, now: Option<Instant>) -> bool {
+        if let (Some(last), Some(now)) = (self.complained, now)
+            && (self.at(now).saturating_sub(last) < LASTS || self.groups.iter().any(Group::is_slowed))
+        {
+            return false;
+        }
+        self.complained = None;
+        self.waiting() == 0
     }
 
     /// So many requests of an origin leave now, which they may while all [is free](Self::is_free); a limit that knows no time counts none.
@@ -168,8 +182,10 @@ impl Rates {
         (mark, ticket): (Option<Mark>, Option<Ticket>),
         verdict: Verdict,
     ) -> bool {
-        self.complained |= verdict == Verdict::Refused;
         let (now, started) = (self.at(now), self.at(started));
+        if verdict == Verdict::Refused {
+            self.complained = Some(now);
+        }
         let at = self.find(origin, mark.unwrap_or_default());
         let group = &mut self.groups[at];
         if let (None, Some(mark)) = (group.prefix, mark) {
@@ -194,5 +210,34 @@ impl Rates {
         tracing::debug!(rate = rate.per_second(), "a prefix has a rate of its own");
         self.groups.push(Group { origin, prefix: Some(mark), rate, line });
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All requests of a run once went the long way after its first refusal.
+    #[test]
+    fn one_refusal_is_forgotten_after_a_while() {
+        let (mut rates, began) = (Rates::default(), Instant::now());
+        let origin = rates.add_origin();
+        assert!(rates.is_free(Some(began)));
+        rates.answered(began, began, origin, (None, None), Verdict::Refused);
+        assert!(!rates.is_free(Some(began)) && !rates.is_free(Some(began + LASTS / 2)));
+        rates.answered(began + LASTS / 2, began, origin, (None, None), Verdict::Admitted);
+        assert!(rates.is_free(Some(began + LASTS)));
+    }
+
+    #[test]
+    fn store_that_keeps_refusing_is_not_forgotten() {
+        let (mut rates, began) = (Rates::default(), Instant::now());
+        let origin = rates.add_origin();
+        let at = |number: u32| began + Duration::from_millis(10) * number;
+        for number in 0..1000 {
+            rates.left(Some(at(number)), origin, 1);
+            rates.answered(at(number), at(number), origin, (None, None), Verdict::Refused);
+        }
+        assert!(!rates.is_free(Some(at(1000) + 2 * LASTS)), "it has been given a rate");
     }
 }

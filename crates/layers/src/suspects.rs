@@ -20,7 +20,7 @@ use crate::rates::Mark;
 /// Suspects at a time.
 const MOST: usize = 16;
 /// How long a suspicion lasts.
-const LASTS: Duration = Duration::from_secs(60);
+pub(crate) const LASTS: Duration = Duration::from_secs(60);
 /// How often a suspect has to be refused beside one that is not, and the part of that in which it may be the other way
 /// round.
 const TELLING: f64 = 8.0;
@@ -145,7 +145,7 @@ impl Suspects {
         let guilty = |one: &Suspect| one.alone >= TELLING && one.spared <= INNOCENT * one.alone;
         let at = self.suspects.iter().position(guilty)?;
         let Suspect { prefix, begun, last, requests, refused, .. } = self.suspects.swap_remove(at);
-        Some(Guilty { prefix, seconds: (last - begun).as_secs_f64(), requests, refused })
+        Some(Guilty { prefix, seconds: last.saturating_sub(begun).as_secs_f64(), requests, refused })
     }
 }
 
@@ -199,6 +199,21 @@ mod tests {
             (prefixes[at / 100], verdict)
         });
         assert_eq!(run(&mut suspects, in_order), [] as [Mark; 0]);
+    }
+
+    /// Several threads once came with times of before they had the lock.
+    #[test]
+    fn suspect_whose_answers_come_in_no_order_is_no_panic() {
+        let (cat, dog) = (mark("a/cat/1"), mark("a/dog/1"));
+        let mut suspects = Suspects::default();
+        for at in (0..20).rev() {
+            let (first, second) = (suspects.left(cat), suspects.left(dog));
+            let now = Duration::from_millis(at);
+            suspects.answered(now, cat, Some(first), Verdict::Refused);
+            suspects.answered(now, dog, Some(second), Verdict::Admitted);
+        }
+        let guilty = suspects.convict().unwrap();
+        assert_eq!((guilty.prefix, guilty.seconds, guilty.refused), (cat, 0.0, 20.0));
     }
 
     #[test]

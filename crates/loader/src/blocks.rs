@@ -8,10 +8,11 @@
 //!
 //! Only blocks whose every sample has a place are read whole, once; after that, or when the read fails, each sample that is
 //! still asked for is read by its extent. What is read is copied out sample by sample, so that a kept sample keeps its own
-//! bytes alone (and what lies between samples is thrown away: at most a fifth of a block); that costs a tenth of what reading it does. Blocks under way have a budget of their own beside the
-//! look-ahead: a block waits its turn, in the order of need, while that is full, and what the caches refuse because too
-//! much is on its way into them holds it until they take it. Whether blocks pay at all is the planner's question
-//! (`foreread_planner::block_bytes`).
+//! bytes alone (and what lies between samples is thrown away: at most a fifth of a block); that costs a tenth of what
+//! reading it does. Blocks under way have a budget of their own beside the look-ahead: a block waits its turn, in the
+//! order of need, while that is full. Copies that are on their way into caches have another, so that a disk that is slow
+//! or hangs holds up no block: what it does not take at once is not kept, and read by its extent at its first use.
+//! Whether blocks pay at all is the planner's question (`foreread_planner::block_bytes`).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

@@ -1,21 +1,19 @@
 //! What the driver does about blocks: it lets uses wait for them, reads them while their budget has room, and shares out
 //! what comes.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{CacheTier, Charge, ErrorKind, Lookup, Object, Sample, Span, TierError};
+use foreread_tier::{Budget, CacheTier, ErrorKind, Lookup, Object, Sample, Span, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 
 use crate::answers::Check;
 use crate::blocks::{BlockId, Extent, Waiting};
 use crate::core::Event;
-use crate::driver::{Driver, Turn, Wanted, in_passing, not_kept, skipped};
-
-/// How long a sample waits for a cache that has too much on its way, and how often it asks: 4 s in all. It holds back the next blocks
-/// meanwhile.
-const PATIENCE: (Duration, u32) = (Duration::from_millis(20), 200);
+use crate::driver::{Driver, Turn, Wanted, in_passing, not_kept, own_copy, skipped};
 
 impl Driver {
     /// Reads a sample from the origin: with its block, or by itself.
@@ -47,15 +45,19 @@ impl Driver {
         }
     }
 
-    /// Reads the next blocks, as long as their budget has room; one is always read.
+    /// Reads the next blocks, as long as their budget has room; one is always read. One that the batch needs which the
+    /// trainer takes next may go beyond the budget, and no second one: a batch of 256 samples may need as many blocks.
     pub(crate) fn begin_blocks(&mut self, turn: &mut Turn) {
+        let needed = self.core.needed();
         while let Some((id, extent, due)) = self.blocks.next() {
             let dataset = id.0;
             let bytes = extent.bytes.end - extent.bytes.start;
             let first = SampleKey::new(dataset, SampleId(extent.samples.start));
+            let (used, limit) = (self.block_budget.used(), self.block_budget.limit());
+            let is_needed = needed.is_some_and(|last| due <= last);
             let charge = match self.block_budget.try_charge(bytes) {
                 Some(charge) => charge,
-                None if self.block_budget.used() == 0 => self.block_budget.charge(bytes),
+                None if used == 0 || is_needed && used < limit => self.block_budget.charge(bytes),
                 None => return,
             };
             let (span, pays) = (Span::Range(extent.bytes.clone()), self.pays(extent, id));
@@ -106,9 +108,11 @@ impl Driver {
             }
         };
         let Some(extent) = self.blocks.extent(id).cloned() else { return };
+        let tier = &self.datasets[id.0.0 as usize].origin;
         let mut waited: Vec<SampleKey> = Vec::with_capacity(waiting.len());
         for Waiting { tick, key, charge } in waiting {
-            match self.cut(&block, &extent, key) {
+            let cut = self.part(&extent, key).and_then(|part| part.cut(block.data(), tier.name()));
+            match cut {
                 Ok(bytes) => {
                     self.held.put(tick, key.id, Sample::new(bytes, charge));
                     events.push(Event::Arrived(tick));
@@ -122,33 +126,53 @@ impl Driver {
             waited.push(key);
         }
         waited.sort_unstable();
+        let mut others = Vec::new();
         for sample in extent.samples.clone() {
             let key = SampleKey::new(id.0, SampleId(sample));
-            if waited.binary_search(&key).is_ok() {
+            let Some(cache) = self.cache_of(key).filter(|_| waited.binary_search(&key).is_err()) else {
                 continue;
-            }
-            let Some(cache) = self.cache_of(key) else { continue };
-            if let Ok(bytes) = self.cut(&block, &extent, key) {
-                let charge = self.block_budget.charge(bytes.len() as u64);
-                keep(Arc::clone(cache), key, bytes, charge);
+            };
+            if let (Lookup::Absent, Ok(part)) = (cache.lookup(key), self.part(&extent, key)) {
+                others.push((key, Arc::clone(cache), part));
             }
         }
+        in_passing(keep(block, others, self.copy_budget.clone()));
     }
 
-    /// A sample's own copy of its bytes, checked where its shard says what they add up to.
-    fn cut(&self, block: &[u8], extent: &Extent, key: SampleKey) -> Result<Bytes, TierError> {
+    /// Which part of its block a sample is.
+    fn part(&self, extent: &Extent, key: SampleKey) -> Result<Part, TierError> {
         let (_, span) = self.locate(key)?;
-        let of_dataset = &self.datasets[key.dataset.0 as usize];
         let Span::Range(range) = span else { return Err(outside()) };
+        let check = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
+        let check = check.map(|crc32c| Check { crc32c, at: range.start });
         let within =
             range.start.checked_sub(extent.bytes.start).zip(range.end.checked_sub(extent.bytes.start));
-        let bytes =
-            within.and_then(|(from, to)| block.get(from as usize..to as usize)).ok_or_else(outside)?;
-        let bytes = Bytes::copy_from_slice(bytes);
-        match of_dataset.catalog.crc32c(key.id) {
-            Some(crc32c) => Check { crc32c, at: range.start }.passed(of_dataset.origin.name(), bytes),
-            None => Ok(bytes),
+        within.map(|(from, to)| Part { range: from as usize..to as usize, check }).ok_or_else(outside)
+    }
+}
+
+/// A sample's part of its block.
+struct Part {
+    range: Range<usize>,
+    /// What its bytes add up to, where its shard says so.
+    check: Option<Check>,
+}
+
+impl Part {
+    /// The sample's own copy of its bytes, checked.
+    fn cut(self, block: &Bytes, tier: &str) -> Result<Bytes, TierError> {
+        let Self { range, check } = self;
+        if range.start > range.end || range.end > block.len() {
+            return Err(outside());
         }
+        let mut bytes = block.slice(range);
+        if let Some(check) = check {
+            bytes = check.passed(tier, bytes)?;
+        }
+        own_copy(&bytes).ok_or_else(|| {
+            let detail = format!("there is no memory for its {} bytes", bytes.len());
+            TierError::new(ErrorKind::Full, tier).with_detail(detail)
+        })
     }
 }
 
@@ -156,19 +180,37 @@ fn outside() -> TierError {
     TierError::new(ErrorKind::Invalid, "engine").with_detail("its extent is not within its block")
 }
 
-/// Gives a sample that nobody waits for to its cache.
-fn keep(cache: Arc<dyn CacheTier>, key: SampleKey, bytes: Bytes, charge: Charge) {
-    let sample = Sample::new(bytes, charge);
-    in_passing(async move {
-        let (nap, tries) = PATIENCE;
-        for _ in 0..tries {
-            let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else { break };
-            match cache.store(room, key, sample.clone()).await {
-                Ok(()) => return,
-                Err(error) if error.kind() == ErrorKind::Full => tokio::time::sleep(nap).await,
-                Err(error) => return not_kept(&*cache, key, &error),
+/// Gives the samples of a block that nobody waits for to their caches, one after another. Nobody waits for a cache: what
+/// it cannot take at once (a disk has too much to write), and what finds too many copies on their way, is not kept, and
+/// its first use reads it.
+async fn keep(block: Sample, others: Vec<(SampleKey, Arc<dyn CacheTier>, Part)>, copies: Budget) {
+    let most = copies.limit().max(block.len() as u64);
+    let mut writing = FuturesUnordered::new();
+    for (key, cache, part) in others {
+        let bytes = part.range.len() as u64;
+        let room = match copies.used().saturating_add(bytes) <= most {
+            true => cache.reserve(cache.footprint().of(bytes)),
+            false => None,
+        };
+        let Some(room) = room else {
+            skipped(&*cache);
+            continue;
+        };
+        // What came is not what was written: its first use reads it.
+        let Ok(bytes) = part.cut(block.data(), cache.name()) else { continue };
+        let charge = copies.charge(bytes.len() as u64);
+        let sample = Sample::new(bytes, charge);
+        let mut store = Box::pin(async move {
+            match cache.store(room, key, sample).await {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Full => skipped(&*cache),
+                Err(error) => not_kept(&*cache, key, &error),
             }
+        });
+        if store.as_mut().now_or_never().is_none() {
+            writing.push(store);
         }
-        skipped(&*cache);
-    });
+    }
+    drop(block);
+    while writing.next().await.is_some() {}
 }

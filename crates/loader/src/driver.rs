@@ -14,7 +14,8 @@ use foreread_dataset::Catalog;
 use foreread_oracle::{AccessStream, OracleError, Run};
 use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{
-    Budget, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, Tier, TierError,
+    Budget, Buffers, CacheTier, Charge, ErrorKind, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span,
+    Tier, TierError,
 };
 use foreread_types::{SampleId, SampleKey, Tick};
 use futures::stream::{ReadyChunks, SelectAll};
@@ -35,6 +36,9 @@ use crate::report::Taking;
 /// of many costs an allocation each time it is asked.
 const GATHER: usize = 256;
 const CHUNK: usize = 64;
+
+/// Errors of earlier batches that are remembered, at most.
+const ERRORS: usize = 1024;
 
 /// The answers of all tiers, those of each in chunks of what is there.
 pub(crate) type Reads = SelectAll<ReadyChunks<Answers>>;
@@ -87,16 +91,17 @@ pub(crate) struct Driver {
     pub(crate) staging: Budget,
     pub(crate) handover: Arc<Handover>,
     pub(crate) held: Held,
-    /// Why samples could not be read, for the error that ends the run; `None` where no sample ends it, or a run that
-    /// skips a million of them would remember each.
-    pub(crate) errors: Option<HashMap<SampleKey, TierError>>,
+    /// Why samples could not be read, and at which use, for the error that ends the run; `None` where no sample ends it.
+    pub(crate) errors: Option<HashMap<SampleKey, (Tick, TierError)>>,
     /// Why the order of a pass could not be computed; said when all before it has been handed out.
     pub(crate) disorder: Option<LoadError>,
     pub(crate) reads: Reads,
     pub(crate) dealing: Option<Dealing>,
-    /// What is read in blocks, what those hold, and uses whose block failed or whose bytes were wrong.
+    /// What is read in blocks, what blocks under way hold, what copies hold that are cut out of them for caches, and uses
+    /// whose block failed or whose bytes were wrong.
     pub(crate) blocks: Blocks,
     pub(crate) block_budget: Budget,
+    pub(crate) copy_budget: Budget,
     pub(crate) singly: Vec<Waiting>,
     /// How long the trainer has been waiting, where other ranks may be the reason.
     pub(crate) patience: Patience,
@@ -269,15 +274,16 @@ impl Driver {
         mut error: TierError,
         events: &mut Vec<Event>,
     ) {
+        let lost = error.kind().is_loss();
         let catalog = &self.datasets[key.dataset.0 as usize].catalog;
         if let (None, Ok(path)) = (error.object(), catalog.path(key.id)) {
             error = error.with_object(path);
         }
         tracing::debug!(%key, %error, "a read failed");
         if let Some(errors) = &mut self.errors {
-            errors.insert(key, error);
+            errors.insert(key, (tick, error));
         }
-        events.push(Event::Failed(tick));
+        events.push(if lost { Event::Lost(tick) } else { Event::Failed(tick) });
     }
 
     fn finish(&mut self, end: Result<(), LoadError>) {
@@ -334,12 +340,15 @@ impl Driver {
                 Lookup::Stored => Event::Kept(tick),
                 Lookup::Absent => Event::Absent(tick),
             }),
-            Action::Fetch { tick, key, level } => match self.locate(key) {
+            Action::Fetch { tick, key, level, takes } => match self.locate(key) {
                 Ok(place) => {
                     let wanted = Wanted { tick, key, block: None, crc32c: None, last: true };
-                    turn.caches[level].push(place, wanted, |bytes| self.staging.charge(bytes));
+                    turn.caches[level].push(place, wanted, |_| self.staging.charge(takes));
                 }
-                Err(error) => self.unread(tick, key, error, events),
+                Err(error) => {
+                    self.handover.release(takes);
+                    self.failed(tick, key, error, events);
+                }
             },
             Action::Ask { tick, key, store } => self.ask(tick, key, store, turn, events),
             Action::Hurry { due } => {
@@ -366,11 +375,18 @@ impl Driver {
                     self.held.put(to, id, sample);
                 }
             }
-            Action::Hand { pass, index, ticks, taking, .. } => self.hand(pass, index, ticks, taking),
+            Action::Hand { pass, index, first, ticks, taking } => {
+                // A run that goes on behind them, with other samples in their place, needs no more than the latest.
+                if let Some(errors) = self.errors.as_mut().filter(|errors| errors.len() > ERRORS) {
+                    errors.retain(|_, (tick, _)| *tick >= first);
+                }
+                self.hand(pass, index, ticks, taking);
+            }
             Action::Fail { tick, key } => {
                 let epoch = self.run.pass_of(tick).map_or(0, |pass| pass.epoch);
                 let error = self.errors.as_mut().and_then(|errors| errors.remove(&key));
-                let error = error.unwrap_or_else(|| TierError::new(ErrorKind::Other, "engine"));
+                let error =
+                    error.map_or_else(|| TierError::new(ErrorKind::Other, "engine"), |(_, error)| error);
                 self.finish(Err(LoadError::sample(key, epoch, error)));
             }
             Action::End => {
@@ -432,11 +448,18 @@ impl Driver {
         if self.plan.owned(key).is_some() {
             return;
         }
-        let Some((_, sample)) = self.held.get(tick).cloned() else { return };
+        let Some((id, mut sample)) = self.held.get(tick).cloned() else { return };
         let cache = Arc::clone(&self.caches[level]);
         let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {
             return skipped(&*cache);
         };
+        // What a disk has read lies in whole blocks, and memory would keep those. One copy in a run.
+        if sample.charged() > sample.len() as u64 {
+            let Some(bytes) = own_copy(&sample) else { return skipped(&*cache) };
+            // The copy is what is handed out, too, so that the blocks are free now.
+            sample = Sample::new(bytes, self.staging.charge(0));
+            self.held.put(tick, id, sample.clone());
+        }
         in_passing(async move {
             match cache.store(room, key, sample).await {
                 Ok(()) => {}
@@ -467,6 +490,13 @@ fn send(reads: &mut Reads, tier: &dyn Tier, outgoing: Outgoing) {
     if !outgoing.requests.is_empty() {
         reads.push(Answers::of(tier, outgoing.requests, outgoing.pending).ready_chunks(CHUNK));
     }
+}
+
+/// The same bytes in memory of just their length; `None` if there is none.
+pub(crate) fn own_copy(bytes: &[u8]) -> Option<Bytes> {
+    let mut own = HeapBuffers.allocate(bytes.len(), 1)?;
+    own.extend(bytes);
+    Some(own.freeze())
 }
 
 /// Notes that a cache had no room, or too much on its way into it.

@@ -52,6 +52,8 @@ struct State {
     queue: VecDeque<Batch>,
     end: Option<Result<(), LoadError>>,
     waiting_since: Option<Duration>,
+    /// Threads that sleep until there is a batch.
+    sleepers: usize,
     asked: bool,
     taken: u64,
     last: Option<(usize, u64)>,
@@ -68,6 +70,7 @@ impl Handover {
             queue: VecDeque::new(),
             end: None,
             waiting_since: None,
+            sleepers: 0,
             asked: false,
             taken: 0,
             last: None,
@@ -145,7 +148,9 @@ impl Handover {
         let now = self.began.elapsed();
         if let Some(batch) = state.queue.pop_front() {
             let asked = state.waiting_since.take().unwrap_or(now);
-            state.asked = false; // what was asked for is this
+            // What was asked for is this, unless another thread waits for the next.
+            state.asked = state.sleepers > 0 && state.queue.is_empty();
+            state.waiting_since = state.asked.then_some(now);
             state.taken += 1;
             state.last = Some((batch.pass, batch.index));
             if let Some(pass) = state.run.pass(batch.pass) {
@@ -193,10 +198,12 @@ impl Handover {
         if let Some(item) = self.take() {
             return Some(item);
         }
-        let state = self.lock();
+        let mut state = self.lock();
+        state.sleepers += 1;
         let empty = |state: &mut State| state.queue.is_empty() && state.end.is_none();
-        let (state, _) =
+        let (mut state, _) =
             self.arrived.wait_timeout_while(state, timeout, empty).unwrap_or_else(PoisonError::into_inner);
+        state.sleepers -= 1;
         drop(state);
         self.take()
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use foreread_oracle::{Position, Run};
 use foreread_planner::LocalPlan;
 use foreread_tier::{Budget, CacheTier, Serve, Tier};
-use foreread_types::Tick;
+use foreread_types::{Footprint, Tick};
 use futures::Stream;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -16,7 +16,7 @@ use tracing::Instrument;
 
 use crate::batch::Batch;
 use crate::blocks::Blocks;
-use crate::core::{Config, Core, OnError, SLOT_BYTES};
+use crate::core::{CacheLevel, Config, Core, OnError, SLOT_BYTES};
 use crate::driver::{Dataset, Driver, Held, Reads};
 use crate::error::LoadError;
 use crate::handover::Handover;
@@ -27,7 +27,8 @@ use crate::patience::Patience;
 use crate::report::{RunReport, Source};
 use crate::serving::Serving;
 
-/// Blocks under way take this part of the look-ahead's bytes beside it.
+/// Blocks under way take this part of the look-ahead's bytes beside it, and as much is taken by what was copied out of them
+/// and is on its way into caches.
 const BLOCKS: u64 = 4;
 
 /// How long a blocking wait sleeps at most before it looks around again.
@@ -100,7 +101,13 @@ impl Loader {
         };
         let blocks =
             Blocks::new(datasets.iter_mut().map(|dataset| std::mem::take(&mut dataset.blocks)).collect());
-        let (levels, caches): (Vec<Source>, Vec<Arc<dyn CacheTier>>) = caches.into_iter().unzip();
+        let levels = caches.iter().map(|(source, cache)| CacheLevel {
+            source: *source,
+            // What memory has is at hand, and nothing is read.
+            read: if *source == Source::Memory { Footprint::EXACT } else { cache.footprint() },
+        });
+        let levels = levels.collect();
+        let caches: Vec<Arc<dyn CacheTier>> = caches.into_iter().map(|(_, cache)| cache).collect();
         let sizes = datasets.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let serving = others.as_ref().map(|others| serve(others, &plan, &mut datasets, &caches, runtime));
         let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
@@ -120,6 +127,7 @@ impl Loader {
             dealing: None,
             blocks,
             block_budget,
+            copy_budget: Budget::new(look_ahead / BLOCKS),
             singly: Vec::new(),
             patience: Patience::default(),
             ended: false,

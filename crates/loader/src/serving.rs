@@ -184,12 +184,12 @@ impl Serve for Serving {
     }
 }
 
-/// Reads a sample from a cache. What the cache cannot give it is told to forget, and the asker reads it: at its next use
+/// Reads a sample from a cache. What the cache has lost it is told to forget, and the asker reads it: at its next use
 /// here it comes from the origin.
 pub(crate) async fn fetch(cache: &dyn CacheTier, request: ReadRequest) -> Landing {
     let key = request.key;
     let came = answer_of(cache, request).await;
-    if came.is_err() {
+    if came.as_ref().is_err_and(|error| error.kind().is_loss()) {
         cache.remove(vec![key]).await;
     }
     came

@@ -5,6 +5,7 @@
 //! * [`FailingTier`]: any tier, with failures on command.
 //! * [`Trainer`]: what an engine and a trainer ask of an origin, in time, and how they fare.
 //! * [`CountingTier`]: any tier, counted and recorded.
+//! * [`CountingAllocator`]: what a test program has in use.
 //! * [`StoredCache`]: a cache that has to be read, as a disk has, but without the disk.
 //! * [`Draw`]: numbers from the seed of a run of the tests.
 //! * `store`, with the feature `http`: an object store that is spoken to over HTTP, with counts and faults.
@@ -14,6 +15,7 @@
 //! two runs are alike. They use no threads, no global state and no randomness beyond a seed. Everything here may
 //! panic: a fake that is used wrongly, or a promise that is not kept, is a failed test.
 
+mod allocator;
 mod ceiling;
 mod cell;
 mod content;
@@ -29,6 +31,7 @@ pub mod conformance;
 #[cfg(feature = "http")]
 pub mod store;
 
+pub use allocator::CountingAllocator;
 pub use cell::Cell;
 pub use content::{Known, content, content_range, request};
 pub use counting::CountingTier;

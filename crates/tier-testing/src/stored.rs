@@ -1,6 +1,7 @@
 //! A cache that has to be read.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use crate::Counts;
 
 /// A cache whose lookup says [`Lookup::Stored`] and which is then read, as a disk is: storing copies, so the sample's
 /// own charge ends with the sample; reading takes time and answers a copy; the room is given back when the sample is
-/// removed and no read of it is under way. Clones share everything.
+/// removed and no read of it is under way. With a [write-behind](Self::with_write_behind), what is stored is copied at
+/// once and written one after another. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct StoredCache {
     name: String,
@@ -28,8 +30,19 @@ pub struct StoredCache {
     read_latency: Duration,
     write_latency: Duration,
     budget: Budget,
+    behind: Option<Behind>,
     kept: Arc<Mutex<HashMap<SampleKey, Arc<Kept>>>>,
     counts: Counts,
+}
+
+/// What is on its way to be kept.
+#[derive(Clone, Debug)]
+struct Behind {
+    room: Budget,
+    /// The one that is being written.
+    writing: Arc<tokio::sync::Mutex<()>>,
+    hangs: bool,
+    refused: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -48,6 +61,7 @@ impl StoredCache {
             read_latency: Duration::ZERO,
             write_latency: Duration::ZERO,
             budget: Budget::new(capacity),
+            behind: None,
             kept: Arc::default(),
             counts: Counts::default(),
         }
@@ -57,6 +71,20 @@ impl StoredCache {
     #[must_use]
     pub fn with_latency(self, read: Duration, write: Duration) -> Self {
         Self { read_latency: read, write_latency: write, ..self }
+    }
+
+    /// The same where at most `bytes` (of samples) wait to be written, one after another; more is
+    /// [`Full`](ErrorKind::Full). No write ever ends if it `hangs`.
+    #[must_use]
+    pub fn with_write_behind(self, bytes: u64, hangs: bool) -> Self {
+        let behind =
+            Behind { room: Budget::new(bytes), hangs, writing: Arc::default(), refused: Arc::default() };
+        Self { behind: Some(behind), ..self }
+    }
+
+    /// How many samples were refused because too much waited to be written.
+    pub fn refused(&self) -> u64 {
+        self.behind.as_ref().map_or(0, |behind| behind.refused.load(Relaxed))
     }
 
     /// The same with another footprint.
@@ -140,10 +168,25 @@ impl CacheTier for StoredCache {
         if !room.is_of(&self.budget) || room.bytes() < self.footprint.of(sample.len() as u64) {
             return Err(error(ErrorKind::Invalid).with_detail("the room was not reserved for this sample"));
         }
-        if !self.write_latency.is_zero() {
-            sleep(self.write_latency).await;
-        }
+        let Some(behind) = &self.behind else {
+            if !self.write_latency.is_zero() {
+                sleep(self.write_latency).await;
+            }
+            let bytes = Bytes::copy_from_slice(&sample);
+            self.kept().entry(key).or_insert_with(|| Arc::new(Kept { bytes, _room: room }));
+            return Ok(());
+        };
+        let Some(_waits) = behind.room.try_charge(sample.len() as u64) else {
+            behind.refused.fetch_add(1, Relaxed);
+            return Err(error(ErrorKind::Full));
+        };
         let bytes = Bytes::copy_from_slice(&sample);
+        drop(sample);
+        let _writing = behind.writing.lock().await;
+        if behind.hangs {
+            std::future::pending::<()>().await;
+        }
+        sleep(self.write_latency).await;
         self.kept().entry(key).or_insert_with(|| Arc::new(Kept { bytes, _room: room }));
         Ok(())
     }
@@ -162,5 +205,11 @@ mod tests {
     async fn conforms() {
         let slow = Duration::from_millis(3);
         crate::conformance::cache(Arc::new(StoredCache::new(8 << 20).with_latency(slow, 2 * slow))).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn conforms_with_a_write_behind() {
+        let slow = StoredCache::new(8 << 20).with_latency(Duration::ZERO, Duration::from_millis(1));
+        crate::conformance::cache(Arc::new(slow.with_write_behind(8 << 20, false))).await;
     }
 }

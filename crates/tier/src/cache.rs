@@ -20,7 +20,8 @@ pub enum Lookup {
 /// placement is the planner's, and a plan that the cache may overrule is no plan.
 #[async_trait]
 pub trait CacheTier: Tier {
-    /// What a sample of n bytes takes of the room that [`reserve`](Self::reserve) hands out.
+    /// What a sample of n bytes takes of the room that [`reserve`](Self::reserve) hands out; also the most that a read of it
+    /// allocates.
     fn footprint(&self) -> Footprint;
 
     /// Whether it keeps a sample. Never blocks.

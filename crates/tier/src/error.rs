@@ -61,6 +61,12 @@ impl ErrorKind {
             Self::Other => "failed",
         }
     }
+
+    /// Whether a cache that fails so has lost the sample: what it keeps is wrong, of another length, or gone. After any other
+    /// failure the next read may succeed, so the cache keeps what it has.
+    pub const fn is_loss(self) -> bool {
+        matches!(self, Self::Corrupt | Self::Changed | Self::Absent)
+    }
 }
 
 impl fmt::Display for ErrorKind {

@@ -9,20 +9,25 @@
 //! Memory is taken from the allocator exactly as long as it is asked for, and reused where it is at most two sixty-fourths
 //! too long: the price is that much, for the samples that get it. Samples of many lengths then find none that fits every
 //! third time. Where none is kept ([`Buffers::none_is_kept`]), memory is taken up to an eighth longer, so that all on a
-//! shelf fits whoever looks there, and a few shelves serve all. What lies on the shelves is bounded; beyond that, memory
-//! goes back to the allocator. So does what was not taken while [`SWEEP`] limits' worth of memory came back: each shelf would
+//! shelf fits whoever looks there, and a few shelves serve all. That is nobody's memory, so all that is too long
+//! together is at most [`SPARE`]; beyond that, only memory of the very length is handed out. What lies on the shelves is
+//! bounded, too; beyond that, memory goes back to the allocator. So does what was not taken while [`SWEEP`] limits' worth of memory came back: each shelf would
 //! else keep the most that it ever held, and samples of many lengths fill it to the limit epoch by epoch. Small buffers are left to the allocator, which is good at them; very large ones too, because
 //! a few of them would fill the shelves. Memory that begins at a page, for direct I/O, lies on shelves of its own, with the
 //! same bound for both together.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Buffers;
-use crate::buffers::{Buffer, Heap};
+use crate::buffers::{Buffer, Heap, LINE};
 
 /// Bytes on the shelves where nobody says otherwise.
 const LIMIT: usize = 32 << 20;
+
+/// Bytes by which all memory that is out together may be longer than what was asked for, where it is made longer.
+const SPARE: usize = 16 << 20;
 
 /// What lies untouched while so many times the limit is put back is given up.
 const SWEEP: usize = 2;
@@ -60,12 +65,13 @@ impl Default for RecycledBuffers {
 impl RecycledBuffers {
     /// Keeps at most `limit` bytes for later use.
     pub fn new(limit: usize) -> Self {
-        let kept = Arc::new(AtomicUsize::new(0));
+        let (kept, spare) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
         let shelves = |align| {
             let shelves = std::array::from_fn(|_| Mutex::default());
-            Arc::new(Shelves { align, limit, kept: Arc::clone(&kept), since: AtomicUsize::new(0), shelves })
+            let (kept, spare) = (Arc::clone(&kept), Arc::clone(&spare));
+            Arc::new(Shelves { align, limit, kept, spare, since: AtomicUsize::new(0), shelves })
         };
-        Self { plain: shelves(1), paged: shelves(PAGE), roomy: Arc::default() }
+        Self { plain: shelves(LINE), paged: shelves(PAGE), roomy: Arc::default() }
     }
 
     /// Bytes that wait for their next use.
@@ -76,14 +82,22 @@ impl RecycledBuffers {
 
 impl Buffers for RecycledBuffers {
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
-        let shelves = match align {
-            0 | 1 => &self.plain,
-            2..=PAGE if align.is_power_of_two() => &self.paged,
-            _ => return Buffer::heap(length, align),
+        if !align.is_power_of_two() || align > PAGE {
+            return Buffer::heap(length, align);
+        }
+        let shelves = if align <= LINE { &self.plain } else { &self.paged };
+        // How much longer it may be, and is made.
+        let (most, size) = match self.roomy.load(Ordering::Relaxed) {
+            false => (usize::MAX, length),
+            true => {
+                let most = SPARE.saturating_sub(shelves.spare.load(Ordering::Relaxed));
+                let size = with_room(length);
+                (most, if size - length <= most { size } else { length })
+            }
         };
-        let size = if self.roomy.load(Ordering::Relaxed) { with_room(length) } else { length };
         let Some(shelf) = shelf_of(size) else { return Buffer::heap(length, align) };
-        let kept = shelves.take(shelf, length).or_else(|| shelves.take(shelf + 1, length));
+        let lengths = length..=length.saturating_add(most);
+        let kept = shelves.take(shelf, &lengths).or_else(|| shelves.take(shelf + 1, &lengths));
         let memory = kept.or_else(|| Heap::new(size, shelves.align))?;
         Some(Buffer::recycled(memory, length, Arc::clone(shelves)))
     }
@@ -100,6 +114,8 @@ pub(crate) struct Shelves {
     limit: usize,
     /// On these shelves and those that share the limit.
     kept: Arc<AtomicUsize>,
+    /// By how much all that is out is longer than what was asked for, or is filled; the same for both.
+    spare: Arc<AtomicUsize>,
     /// Bytes that were put on these since the last sweep.
     since: AtomicUsize,
     shelves: [Mutex<Shelf>; SHELVES],
@@ -119,18 +135,24 @@ impl Shelves {
         self.align
     }
 
-    fn take(&self, shelf: usize, length: usize) -> Option<Heap> {
+    fn take(&self, shelf: usize, lengths: &RangeInclusive<usize>) -> Option<Heap> {
         let mut shelf = self.shelves.get(shelf)?.lock().unwrap_or_else(PoisonError::into_inner);
-        let memory = shelf.free.pop_if(|memory| memory.size() >= length)?;
+        let memory = shelf.free.pop_if(|memory| lengths.contains(&memory.size()))?;
         shelf.least = shelf.least.min(shelf.free.len());
         drop(shelf);
         self.kept.fetch_sub(memory.size(), Ordering::Relaxed);
         Some(memory)
     }
 
-    /// Keeps `memory`, or gives it back to the allocator.
-    pub(crate) fn put(&self, memory: Heap) {
+    /// Notes that so many bytes more are out for nothing.
+    pub(crate) fn lend(&self, spare: usize) {
+        self.spare.fetch_add(spare, Ordering::Relaxed);
+    }
+
+    /// Keeps `memory`, of which so many bytes were of use, or gives it back to the allocator.
+    pub(crate) fn put(&self, used: usize, memory: Heap) {
         let size = memory.size();
+        self.spare.fetch_sub(size - used, Ordering::Relaxed);
         let Some(shelf) = shelf_of(size) else { return };
         let since = self.since.fetch_add(size, Ordering::Relaxed);
         let due = self.limit.saturating_mul(SWEEP);
@@ -182,6 +204,8 @@ fn shelf_of(length: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BufMut;
+
     use super::*;
 
     #[test]
@@ -255,6 +279,37 @@ mod tests {
             assert!(with_room(length) >= length && with_room(length) <= length + length / 8, "{length}");
         }
         assert_eq!(with_room(0), 0);
+    }
+
+    /// Else a look-ahead of 4 GiB took half a gibibyte that nobody counts.
+    #[test]
+    fn spare_bytes_of_longer_buffers_are_bounded_in_all() {
+        let buffers = RecycledBuffers::default();
+        buffers.none_is_kept();
+        let spare = || buffers.plain.spare.load(Ordering::Relaxed);
+        let mut held = Vec::new();
+        for round in 0..3 {
+            for length in (0..6000).map(|number| 90_000 + number * 7919 % 40_000) {
+                let mut buffer = buffers.allocate(length, 1).unwrap();
+                assert!(buffer.size() <= length + length / 8);
+                // As long as the buffer, or not, or never frozen: what is lent comes back.
+                buffer.extend(&[1; 90_000]);
+                if length % 3 > 0 {
+                    buffer.put_bytes(1, length - 90_000);
+                    held.push(Ok(buffer.freeze()));
+                } else {
+                    held.push(Err(buffer));
+                }
+            }
+            assert!((SPARE / 2..=SPARE).contains(&spare()), "{} in round {round}", spare());
+            held.drain(..held.len() / 2);
+        }
+        held.clear();
+        assert_eq!(spare(), 0);
+        let mut short = buffers.allocate(100_000, 1).unwrap();
+        short.extend(&[1; 10]);
+        drop(short.freeze());
+        assert_eq!(spare(), 0);
     }
 
     #[test]

@@ -95,7 +95,9 @@ pub struct Completion {
     /// The request's tag.
     pub tag: u32,
     /// The bytes, exactly as many as were asked for and in an allocation of their own, so that keeping them keeps
-    /// nothing else; or why there are none.
+    /// nothing else; or why there are none. A cache's answer may be a part of an allocation as long as the sample's
+    /// [`footprint`](crate::CacheTier::footprint) there, which is what it is to be charged as; who keeps such a sample for
+    /// longer copies it.
     pub result: Result<Bytes, TierError>,
 }
 

@@ -62,6 +62,12 @@ impl Sample {
         *self.shared.crc32c.get_or_init(|| crc32c::crc32c(&self.data))
     }
 
+    /// The bytes that it is counted as now; more than it has where its allocation is longer.
+    pub fn charged(&self) -> u64 {
+        let charge = self.shared.charge.lock().unwrap_or_else(PoisonError::into_inner);
+        charge.as_ref().map_or(0, Charge::bytes)
+    }
+
     /// Counts the sample under `charge` from now on; what counted it before is given back here.
     ///
     /// On a sample made by [`uncharged`](Self::uncharged) the new charge ends with the last `Sample`, not with the

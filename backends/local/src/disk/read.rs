@@ -11,7 +11,7 @@ use foreread_tier::{Buffer, ErrorKind, ReadRequest, TierError};
 use rustix::io::Errno;
 
 use super::config::Access;
-use super::error::{NAME, about};
+use super::error::{NAME, about, from_errno};
 use super::file::DirectFile;
 use super::format::{BLOCK, HEADER, Place, check_record};
 use super::pack::Job;
@@ -83,15 +83,14 @@ impl Reader {
         let Some((key, place)) = key.and_then(|key| Some((key, self.0.place(key)?))) else {
             return Err(error(request, ErrorKind::Absent));
         };
-        let directory = &self.0.directories[usize::from(place.directory)];
-        let opened = directory.shelves[key.0].segment(place.segment).map_err(|errno| errno.to_string());
-        let started = opened.and_then(|file| {
-            let buffer = self.0.buffers.allocate(place.bytes() as usize, BLOCK as usize);
-            let buffer = buffer.ok_or_else(|| "there is no memory for it".to_owned())?;
-            let record = Record { key, place, _under_way: UnderWay::new(&self.0) };
-            Ok(Started { record, file, buffer, offset: place.offset() })
-        });
-        started.map_err(|why| self.failed(request, key, place, why))
+        let shelf = &self.0.directories[usize::from(place.directory)].shelves[key.0];
+        let file = shelf.segment(place.segment).map_err(|errno| self.unread(request, key, place, errno))?;
+        let buffer = self.0.buffers.allocate(place.bytes() as usize, BLOCK as usize).ok_or_else(|| {
+            let detail = format!("there is no memory for its {} bytes", place.bytes());
+            error(request, ErrorKind::Other).with_detail(detail)
+        })?;
+        let record = Record { key, place, _under_way: UnderWay::new(&self.0) };
+        Ok(Started { record, file, buffer, offset: place.offset() })
     }
 
     /// Checks what was read, as far as it was; the sample in it.
@@ -102,12 +101,11 @@ impl Reader {
         buffer: Buffer,
         read: Result<(), Errno>,
     ) -> Result<Bytes, TierError> {
-        let checked = read.map_err(|errno| errno.to_string()).and_then(|()| {
-            if buffer.filled() < buffer.capacity() {
-                return Err("the file ends before the record does".to_owned());
-            }
-            Ok(check_record(buffer.as_ref(), self.0.sets[key.0].fingerprint, key.1)?)
-        });
+        read.map_err(|errno| self.unread(request, key, place, errno))?;
+        let checked = match buffer.filled() < buffer.capacity() {
+            true => Err("the file ends before the record does"),
+            false => check_record(buffer.as_ref(), self.0.sets[key.0].fingerprint, key.1),
+        };
         match checked {
             Ok(length) if length as u64 == request.len() => {
                 Ok(buffer.freeze().slice(HEADER..HEADER + length))
@@ -120,13 +118,31 @@ impl Reader {
         }
     }
 
-    /// Forgets a record that cannot be read, or is not what it should be.
-    fn failed(&self, request: &ReadRequest, key: Key, place: Place, why: String) -> TierError {
+    /// What the kernel would not read. The record stays where it is, because the next read may succeed (a network disk
+    /// answers `EIO` for a while, and descriptors run out and come back), unless there is no such file any more.
+    fn unread(&self, request: &ReadRequest, key: Key, place: Place, errno: Errno) -> TierError {
+        if let Errno::NOENT | Errno::NOTDIR | Errno::ISDIR | Errno::LOOP | Errno::NXIO | Errno::STALE = errno
+        {
+            return self.failed(request, key, place, "its file is gone");
+        }
+        if self.0.place(key) != Some(place) {
+            return error(request, ErrorKind::Absent);
+        }
+        let failure = from_errno(errno, request.key);
+        if !self.0.unread.swap(true, Ordering::Relaxed) {
+            let directory = self.0.directories[usize::from(place.directory)].path.display();
+            tracing::warn!(%directory, error = %failure, "a cached sample cannot be read now, and stays; more are not logged");
+        }
+        failure
+    }
+
+    /// Forgets a record that is not what it should be.
+    fn failed(&self, request: &ReadRequest, key: Key, place: Place, why: &str) -> TierError {
         if self.0.place(key) != Some(place) {
             // Removed while it was read: what is in its place now means nothing.
             return error(request, ErrorKind::Absent);
         }
-        self.drop_record(key, place, &why);
+        self.drop_record(key, place, why);
         error(request, ErrorKind::Corrupt).with_detail(why)
     }
 

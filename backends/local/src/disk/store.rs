@@ -140,6 +140,8 @@ pub(super) struct Store {
     pub(super) reading: AtomicUsize,
     /// The tier was dropped: what is queued is written without waiting for anything.
     pub(super) closing: AtomicBool,
+    /// A read has failed that may succeed another time, and that was said.
+    pub(super) unread: AtomicBool,
     pub(super) counters: Counters,
     pub(super) jobs: Sender<Job>,
     /// Samples on their way to the disk, to which directory, and what becomes of them.
@@ -164,6 +166,7 @@ impl Store {
             behind: Budget::new(behind),
             reading: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
             counters,
             jobs,
             on_the_way: Mutex::default(),

@@ -345,7 +345,8 @@ impl Tier for DiskTier {
         &self.profile
     }
 
-    /// Reads on the tier's own threads. A record that is not what it should be is [`ErrorKind::Corrupt`] and dropped.
+    /// Reads on the tier's own threads. A record that is not what it should be is [`ErrorKind::Corrupt`] and dropped; one that
+    /// cannot be read now stays, and the error has another kind.
     /// An answer's allocation is the record's: the sample, 64 bytes, and what rounds them up to 4096.
     fn read(&self, batch: Vec<ReadRequest>) -> Completions {
         Box::pin(self.readers.submit(batch))
@@ -462,5 +463,43 @@ impl DiskTier {
         let behind = &self.store.behind;
         let alone = bytes > behind.limit() && behind.used() == 0;
         if alone { Some(behind.charge(bytes)) } else { behind.try_charge(bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_tier::{HeapBuffers, Object, Span};
+    use foreread_types::{Fingerprint, Tick};
+    use rustix::io::Errno;
+
+    use super::super::read::Started;
+    use super::*;
+
+    /// A moment of trouble once emptied the cache for good.
+    #[test]
+    fn record_that_the_kernel_does_not_read_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = DiskConfig::new([(directory.path().to_owned(), 4 << 20)]);
+        let dataset = DatasetOnDisk { fingerprint: Fingerprint(1), samples: 10, bytes: 1 << 20 };
+        let tier = DiskTier::open(config, &[dataset], Arc::new(HeapBuffers)).unwrap();
+        let key = SampleKey::new(DatasetId(0), SampleId(3));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let room = tier.reserve(FOOTPRINT.of(100)).unwrap();
+        runtime.block_on(tier.store(room, key, Sample::uncharged(vec![7; 100].into()))).unwrap();
+        let object = Object { path: "a".into(), size: 100, version: None };
+        let request = ReadRequest { tag: 0, key, object, span: Span::Whole, due: Tick(0) };
+        let reader = Reader(Arc::clone(&tier.store));
+        let read = |errno: Option<Errno>| {
+            let Started { record, file, mut buffer, offset } = reader.start(&request).unwrap();
+            let done = errno.map_or_else(|| file.read(&mut buffer, offset), Err);
+            reader.finish(&request, &record, buffer, done)
+        };
+        for errno in [Errno::IO, Errno::NOMEM, Errno::AGAIN, Errno::TIMEDOUT, Errno::NODEV] {
+            assert!(!read(Some(errno)).unwrap_err().kind().is_loss(), "{errno}");
+            assert!(matches!(tier.lookup(key), Lookup::Stored), "after {errno}");
+        }
+        assert_eq!((read(None).unwrap().len(), tier.counts().corrupt), (100, 0));
+        assert_eq!(read(Some(Errno::STALE)).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert!(matches!(tier.lookup(key), Lookup::Absent));
     }
 }

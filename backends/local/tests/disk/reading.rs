@@ -112,6 +112,29 @@ fn a_panic_in_the_memory_is_the_answer_of_its_read() {
     });
 }
 
+/// A program near its limit of memory once lost its cache so.
+#[test]
+fn record_for_which_there_is_no_memory_is_kept() {
+    #[derive(Debug)]
+    struct Scarce(AtomicUsize);
+    impl Buffers for Scarce {
+        fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
+            let is_there = self.0.fetch_add(1, Ordering::Relaxed) > 0;
+            if is_there { HeapBuffers.allocate(length, align) } else { None }
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let buffers = Arc::new(Scarce(AtomicUsize::new(0)));
+    let tier = DiskTier::open(config(directory.path(), 64 << 20), &datasets(), buffers).unwrap();
+    let known = fill(&tier, 1, 50_000);
+    run(async {
+        let error = read(&tier, &known[0]).await.unwrap_err();
+        assert!(!error.kind().is_loss() && error.to_string().contains("no memory"), "{error}");
+        assert_eq!(read(&tier, &known[0]).await.unwrap(), known[0].content);
+        assert_eq!(tier.counts().corrupt, 0);
+    });
+}
+
 /// What the drop of a tier leaves to its threads is there for the next one, which waits for it.
 #[test]
 fn a_tier_that_is_dropped_while_it_writes_loses_nothing() {

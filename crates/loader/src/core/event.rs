@@ -28,8 +28,10 @@ pub enum Event {
     Absent(Tick),
     /// A read has delivered the sample.
     Arrived(Tick),
-    /// A read has failed for good (its layers have tried again already).
+    /// A read has failed for good (its layers have tried again already). A cache may still have what it did not deliver.
     Failed(Tick),
+    /// The same of a cache's read, and what the cache keeps is of no use: it is wrong, of another length, or gone.
+    Lost(Tick),
     /// Staging memory has been given back: the trainer let go, a cache took the sample over, or a read failed.
     Released {
         /// How many bytes.
@@ -59,7 +61,8 @@ pub enum Action {
         /// The pass's index in the run.
         pass: usize,
     },
-    /// Look the sample up in the cache at `level`; answer with `Found`, `Kept` or `Absent`.
+    /// Look the sample up in the cache at `level`; answer with `Found`, `Kept` or `Absent`. What reading it from there takes
+    /// is counted from now on.
     Find {
         /// The use that it is wanted for.
         tick: Tick,
@@ -68,7 +71,7 @@ pub enum Action {
         /// Which cache, counted from the fastest.
         level: usize,
     },
-    /// Read it from the cache at `level`; answer with `Arrived` or `Failed`.
+    /// Read it from the cache at `level`; answer with `Arrived`, `Failed` or `Lost`.
     Fetch {
         /// The use that it is wanted for.
         tick: Tick,
@@ -76,6 +79,8 @@ pub enum Action {
         key: SampleKey,
         /// Which cache, counted from the fastest.
         level: usize,
+        /// What it is counted as: the bytes that the read allocates.
+        takes: u64,
     },
     /// Ask the rank that owns it; answer with `Arrived` or `Failed`.
     Ask {

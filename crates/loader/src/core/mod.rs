@@ -18,6 +18,7 @@
 //!    a full buffer must never wait for a trainer that waits for it.
 //!
 //! So staging memory stays within max(look-ahead, two largest batches) for a trainer that holds one batch at a time.
+//! A sample that a cache has to read is counted as what that allocates, from its look-up on: a disk reads whole blocks.
 //! The price of the rules is that an over-tight look-ahead stalls the trainer instead of failing. Of the look-ahead that
 //! is allowed, as much is used as [`Event::Reach`] says.
 //!
@@ -42,7 +43,7 @@ use std::collections::VecDeque;
 
 use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
-use foreread_types::{SampleKey, Sizes, Tick};
+use foreread_types::{Footprint, SampleKey, Sizes, Tick};
 
 pub use self::event::{Action, Event};
 use self::upcoming::{Next, Upcoming};
@@ -68,6 +69,15 @@ pub enum OnError {
     Substitute,
 }
 
+/// One of the caches, as the core sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheLevel {
+    /// What it is called in the report.
+    pub source: Source,
+    /// What reading a sample from it takes of the look-ahead.
+    pub read: Footprint,
+}
+
 /// What the core needs to know beside the run.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -75,8 +85,8 @@ pub struct Config {
     pub look_ahead: u64,
     /// What happens when a sample cannot be read.
     pub on_error: OnError,
-    /// What the caches are called in the report, from the fastest.
-    pub levels: Vec<Source>,
+    /// The caches, from the fastest.
+    pub levels: Vec<CacheLevel>,
     /// Whether all caches, not disks alone, may hold what another plan has put there.
     pub warm: bool,
 }
@@ -89,6 +99,8 @@ struct Batch {
     first: Tick,
     ticks: u64,
     bytes: u64,
+    /// The most that is counted for its uses in the look-ahead at once.
+    charged: u64,
     /// Uses that are not settled yet, and uses that are settled without a sample.
     waiting: u64,
     bad: u64,
@@ -116,7 +128,7 @@ pub struct Core {
     charged: u64,
     /// Bytes and slots issued and not taken.
     span: u64,
-    /// Bytes of the batch that the trainer took last.
+    /// What may still be counted for the batch that the trainer took last.
     last_taken: u64,
     asked: bool,
     ended: bool,
@@ -153,6 +165,12 @@ impl Core {
         self.charged
     }
 
+    /// The last use, of those that have been issued, of the batch that the trainer takes next, while that is not complete.
+    pub fn needed(&self) -> Option<Tick> {
+        let batch = self.batches.front().filter(|_| self.handed == 0)?;
+        Some(Tick(batch.first.0 + batch.ticks - 1))
+    }
+
     /// Takes note of `event` and appends what is to be done to `actions`.
     ///
     /// Events that make no sense (late, repeated, about unknown uses) are ignored. Actions are to be carried out in
@@ -168,7 +186,8 @@ impl Core {
             Event::Kept(tick) => self.kept(tick, actions),
             Event::Absent(tick) => self.absent(tick, actions),
             Event::Arrived(tick) => self.arrived(tick, actions),
-            Event::Failed(tick) => self.failed(tick, actions),
+            Event::Failed(tick) => self.failed(tick, false, actions),
+            Event::Lost(tick) => self.failed(tick, true, actions),
             Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
             Event::Reach { bytes } => self.reach = bytes.min(self.config.look_ahead),
             Event::Asked => self.asked = true,
@@ -183,7 +202,7 @@ impl Core {
     fn found(&mut self, tick: Tick, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         if let State::Finding { level } = slot.state {
-            self.charged = self.charged.saturating_sub(slot.bytes);
+            self.recharge(tick, 0);
             self.served(tick, level, actions);
         }
     }
@@ -192,7 +211,9 @@ impl Core {
         let Some(slot) = self.window.get_mut(tick) else { return };
         if let State::Finding { level } = slot.state {
             slot.state = State::Fetching { level };
-            actions.push(Action::Fetch { tick, key: slot.key, level });
+            let (key, takes) = (slot.key, self.config.levels[level].read.of(slot.bytes));
+            self.recharge(tick, takes);
+            actions.push(Action::Fetch { tick, key, level, takes });
         }
     }
 
@@ -213,20 +234,20 @@ impl Core {
         }
     }
 
-    fn failed(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+    fn failed(&mut self, tick: Tick, lost: bool, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         match slot.state {
-            // A cache that cannot deliver what it said it kept costs a read, not the run; it is told to forget it, or it
-            // would fail again at every use. The failed read gave its staging memory back; this one takes it again.
-            State::Fetching { level } => {
-                slot.state = State::Reading;
-                self.charged += slot.bytes;
-                actions.push(Action::Remove { key: slot.key, level });
-                actions.push(Action::Read { tick, key: slot.key });
-            }
-            // An owner that is gone, slow or wrong costs a read of one's own, never the sample.
-            State::Asking => {
-                slot.state = State::Reading;
+            // A cache that cannot deliver what it said it kept costs a read, not the run. An owner that is gone, slow or
+            // wrong costs a read of one's own, never the sample. The failed read gives back its staging memory; this one
+            // takes its own.
+            State::Fetching { .. } | State::Asking => {
+                if let State::Fetching { level } = slot.state
+                    && lost
+                {
+                    // Or it would fail again at every use.
+                    actions.push(Action::Remove { key: slot.key, level });
+                }
+                (slot.state, slot.charged) = (State::Reading, slot.bytes);
                 self.charged += slot.bytes;
                 actions.push(Action::Read { tick, key: slot.key });
             }
@@ -239,7 +260,7 @@ impl Core {
     fn served(&mut self, tick: Tick, level: usize, actions: &mut Vec<Action>) {
         let Some(key) = self.window.get(tick).map(|slot| slot.key) else { return };
         let at_home = self.place(key).is_none_or(|place| place == level);
-        self.settle(tick, State::Ready(self.config.levels[level]), at_home, actions);
+        self.settle(tick, State::Ready(self.config.levels[level].source), at_home, actions);
         if !at_home {
             actions.push(Action::Remove { key, level });
         }
@@ -254,10 +275,32 @@ impl Core {
                 None => (State::Reading, Action::Read { tick, key }),
             },
         };
-        if let Some(slot) = self.window.get_mut(tick) {
-            slot.state = state;
-            actions.push(action);
+        let Some(slot) = self.window.get_mut(tick) else { return };
+        slot.state = state;
+        let bytes = slot.bytes;
+        let takes = match state {
+            State::Finding { .. } => self.takes(key, bytes, after),
+            _ => bytes,
+        };
+        self.recharge(tick, takes);
+        actions.push(action);
+    }
+
+    /// Counts the use as `takes` bytes from now on.
+    fn recharge(&mut self, tick: Tick, takes: u64) {
+        let Some(slot) = self.window.get_mut(tick) else { return };
+        self.charged = (self.charged + takes).saturating_sub(slot.charged);
+        slot.charged = takes;
+    }
+
+    /// The most that reading a sample takes, whichever of the places it is found in that are left after `after`.
+    fn takes(&self, key: SampleKey, bytes: u64, mut after: Option<usize>) -> u64 {
+        let mut most = bytes;
+        while let Some(level) = self.candidate(key, after) {
+            most = most.max(self.config.levels[level].read.of(bytes));
+            after = Some(level);
         }
+        most
     }
 
     /// The caches that may have a sample, one after the other: its place, then those that an earlier run by another plan
@@ -267,7 +310,7 @@ impl Core {
         let filled = |from: usize| {
             let levels = self.config.levels.iter().enumerate().skip(from);
             let remembers = |source| self.config.warm || source == Source::Disk;
-            let mut filled = levels.filter(|&(level, &source)| remembers(source) && place != Some(level));
+            let mut filled = levels.filter(|(level, of)| remembers(of.source) && place != Some(*level));
             filled.next().map(|(level, _)| level)
         };
         match after {
@@ -342,7 +385,7 @@ impl Core {
         let Some(batch) = self.batches.pop_front() else { return };
         self.handed -= 1;
         self.asked = false;
-        self.last_taken = batch.bytes;
+        self.last_taken = batch.charged;
         self.span = self.span.saturating_sub(batch.bytes + batch.ticks * SLOT_BYTES);
     }
 
@@ -432,13 +475,15 @@ impl Core {
         while !self.ended && self.upcoming.covers(self.horizon.unwrap_or(0)) {
             let Some(next) = self.upcoming.peek() else { return };
             let bytes = self.sizes[next.key.dataset.0 as usize].bytes(next.key.id);
-            let fits = self.charged.max(self.span).saturating_add(bytes) <= self.reach;
+            let takes = self.takes(next.key, bytes, None);
+            let fits = self.charged.saturating_add(takes) <= self.reach
+                && self.span.saturating_add(bytes) <= self.reach;
             ahead &= fits;
             if !ahead && !self.must_issue(&next) {
                 return;
             }
             self.upcoming.advance();
-            self.issue_one(&next, bytes, actions);
+            self.issue_one(&next, bytes, takes, actions);
         }
     }
 
@@ -446,18 +491,19 @@ impl Core {
     fn must_issue(&self, next: &Next) -> bool {
         let admitted = match self.batches.front() {
             None => 0,
-            Some(batch) if (batch.pass, batch.index) == (next.pass, next.batch) => batch.bytes,
+            Some(batch) if (batch.pass, batch.index) == (next.pass, next.batch) => batch.charged,
             Some(_) => return false,
         };
         self.asked || self.charged <= self.last_taken + admitted
     }
 
-    fn issue_one(&mut self, next: &Next, bytes: u64, actions: &mut Vec<Action>) {
+    fn issue_one(&mut self, next: &Next, bytes: u64, takes: u64, actions: &mut Vec<Action>) {
         let (tick, key) = (self.window.end(), next.key);
         match self.batches.back_mut() {
             Some(batch) if (batch.pass, batch.index) == (next.pass, next.batch) => {
                 batch.ticks += 1;
                 batch.bytes += bytes;
+                batch.charged += takes;
                 batch.waiting += 1;
                 batch.closed = next.closes;
             }
@@ -467,6 +513,7 @@ impl Core {
                 first: tick,
                 ticks: 1,
                 bytes,
+                charged: takes,
                 waiting: 1,
                 bad: 0,
                 closed: next.closes,
@@ -479,7 +526,6 @@ impl Core {
             self.follow(earlier, tick, actions);
             return;
         }
-        self.charged += bytes;
         self.look(tick, key, None, actions);
     }
 

@@ -37,6 +37,8 @@ impl State {
 pub(super) struct Slot {
     pub(super) key: SampleKey,
     pub(super) bytes: u64,
+    /// What is counted for it in the look-ahead while it is looked up or read.
+    pub(super) charged: u64,
     pub(super) state: State,
     /// Once it is settled: whether a cache keeps the sample, as far as the core knows.
     pub(super) kept: bool,
@@ -82,7 +84,7 @@ impl Window {
     /// Appends a use and returns the nearest earlier use of the same sample that is still in the window.
     pub(super) fn push(&mut self, key: SampleKey, bytes: u64, state: State) -> Option<Tick> {
         let tick = self.end();
-        self.slots.push_back(Slot { key, bytes, state, kept: false, follower: None });
+        self.slots.push_back(Slot { key, bytes, charged: 0, state, kept: false, follower: None });
         self.latest.insert(key, tick)
     }
 

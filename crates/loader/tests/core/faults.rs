@@ -67,6 +67,20 @@ fn a_copy_that_cannot_be_read_is_replaced() {
     assert!(world.read.values().any(|times| (2..5).contains(times)), "{:?}", world.read);
 }
 
+/// A moment without memory, or a disk that does not answer, once emptied the cache for good.
+#[test]
+fn failed_cache_read_keeps_the_copy() {
+    let mut scenario = plain(vec![100; 8], Draw::Sequential, 5);
+    scenario.look_ahead = 0;
+    scenario.caches = vec![cache(false, 1_000)];
+    // No read succeeds, and none says that the copy is of no use: what was stored once stays.
+    scenario.faults.hiccup = 100;
+    let mut world = World::new(&scenario);
+    world.play().unwrap();
+    assert!(world.read.values().all(|&times| times == 5), "{:?}", world.read);
+    assert_eq!(world.removed, 0);
+}
+
 #[test]
 fn nothing_is_asked_for_behind_a_failure() {
     for seed in 0..200 {

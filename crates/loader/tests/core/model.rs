@@ -23,8 +23,8 @@ pub struct Expected {
 }
 
 impl Expected {
-    fn bytes(&self, scenario: &Scenario) -> u64 {
-        self.keys.iter().map(|&key| scenario.bytes(key)).sum()
+    fn takes(&self, scenario: &Scenario) -> u64 {
+        self.keys.iter().map(|&key| scenario.takes_at_most(key)).sum()
     }
 }
 
@@ -38,7 +38,7 @@ pub struct Model {
     pub uses: Vec<SampleKey>,
     /// For each use, how far away the next use of its sample is; none behind what can be dealt.
     pub gaps: Vec<Option<u64>>,
-    /// Bytes of the largest batches, descending.
+    /// What the largest batches take of the look-ahead at most, descending.
     largest: Vec<u64>,
 }
 
@@ -59,8 +59,8 @@ impl Model {
                 model.uses.extend(keys);
                 let batch = deliver(scenario, (pass.index, index as u64, first), keys);
                 model.largest.push(match &batch {
-                    Ok(batch) => batch.bytes(scenario),
-                    Err(_) => keys.iter().map(|&key| scenario.bytes(key)).sum(),
+                    Ok(batch) => batch.takes(scenario),
+                    Err(_) => keys.iter().map(|&key| scenario.takes_at_most(key)).sum(),
                 });
                 match batch {
                     _ if over => {}
@@ -83,7 +83,7 @@ impl Model {
         model
     }
 
-    /// Bytes of the `count` largest batches.
+    /// What the `count` largest batches take of the look-ahead at most.
     pub fn largest(&self, count: usize) -> u64 {
         self.largest.iter().take(count).sum()
     }

@@ -48,6 +48,8 @@ pub struct Faults {
     pub lost: u64,
     /// Samples that a cache cannot deliver, once kept, until they are removed.
     pub broken: u64,
+    /// Reads of what a cache keeps that fail for another reason than the sample.
+    pub hiccup: u64,
     /// Stores that are refused.
     pub refused: u64,
     /// Samples that a cache that has to be read holds from an earlier run, whatever their place in this one.
@@ -65,7 +67,12 @@ pub struct Faults {
 impl Faults {
     /// Whether every sample that a cache was given is there when it is looked up.
     pub fn spare_the_caches(&self) -> bool {
-        self.lost == 0 && self.broken == 0 && self.refused == 0 && self.warm == 0 && !self.slow_writes
+        self.lost == 0
+            && self.broken == 0
+            && self.hiccup == 0
+            && self.refused == 0
+            && self.warm == 0
+            && !self.slow_writes
     }
 }
 
@@ -165,6 +172,18 @@ impl Scenario {
     pub fn bytes(&self, key: SampleKey) -> u64 {
         self.datasets[key.dataset.0 as usize][key.id.0 as usize]
     }
+
+    /// What reading a sample from a cache takes of the look-ahead.
+    pub fn takes(&self, key: SampleKey, level: usize) -> u64 {
+        let cache = self.caches[level];
+        if cache.ready { self.bytes(key) } else { cache.footprint.of(self.bytes(key)) }
+    }
+
+    /// The same from wherever it takes most.
+    pub fn takes_at_most(&self, key: SampleKey) -> u64 {
+        let takes = (0..self.caches.len()).map(|level| self.takes(key, level));
+        takes.max().unwrap_or(0).max(self.bytes(key))
+    }
 }
 
 /// What stands for a sample's bytes: like no other sample's.
@@ -216,7 +235,8 @@ fn reading(datasets: usize) -> impl Strategy<Value = Reading> {
 
 fn caches() -> impl Strategy<Value = Vec<Cache>> {
     let capacity = prop_oneof![1 => Just(0), 4 => 0..40_000u64, 1 => Just(1_000_000)];
-    let footprint = prop_oneof![Just(Footprint::EXACT), Just(Footprint::new(16, 64))];
+    let footprint =
+        prop_oneof![Just(Footprint::EXACT), Just(Footprint::new(16, 64)), Just(Footprint::new(64, 4096))];
     let cache = (any::<bool>(), capacity, footprint).prop_map(|(ready, capacity, footprint)| Cache {
         ready,
         capacity,
@@ -231,15 +251,26 @@ fn faults() -> impl Strategy<Value = Faults> {
     (
         seldom(20),
         seldom(10),
-        seldom(50),
+        (seldom(50), seldom(50)),
         (seldom(50), seldom(100)),
         prop::bool::weighted(0.2),
         0..10u64,
         (undealt, seldom(100)),
     )
-        .prop_map(|(bad, lost, broken, (refused, warm), slow_writes, nonsense, (undealt, deaf))| {
-            Faults { bad, lost, broken, refused, warm, slow_writes, nonsense, undealt, deaf }
-        })
+        .prop_map(
+            |(bad, lost, (broken, hiccup), (refused, warm), slow_writes, nonsense, (undealt, deaf))| Faults {
+                bad,
+                lost,
+                broken,
+                hiccup,
+                refused,
+                warm,
+                slow_writes,
+                nonsense,
+                undealt,
+                deaf,
+            },
+        )
 }
 
 pub fn scenarios() -> impl Strategy<Value = Scenario> {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-use foreread_loader::core::{Action, Config, Core, Event};
+use foreread_loader::core::{Action, CacheLevel, Config, Core, Event};
 use foreread_loader::{Source, Taking};
 use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
-use foreread_types::{SampleKey, Tick};
+use foreread_types::{Footprint, SampleKey, Tick};
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 
@@ -88,14 +88,17 @@ pub struct World<'a> {
     /// By sample: reads from the origin, and copies made in a cache.
     pub read: HashMap<SampleKey, u64>,
     pub stored: HashMap<SampleKey, u64>,
+    /// How often a cache was told to forget a sample.
+    pub removed: u64,
     /// Bytes that an earlier run left in the caches.
     warm: u64,
     /// Uses whose sample's owner was asked and did not deliver.
     refused: HashSet<u64>,
     /// The use up to which the trainer was last said to wait for other ranks.
     hurried: Option<Tick>,
-    /// Samples that a cache had and did not deliver.
+    /// Samples that a cache had and did not deliver, and those of them that it had lost.
     undelivered: HashSet<SampleKey>,
+    lost: HashSet<SampleKey>,
     /// The last use of each sample that something was done for.
     latest: HashMap<SampleKey, u64>,
     state: u64,
@@ -106,8 +109,10 @@ impl<'a> World<'a> {
         let run = scenario.run();
         let plan = scenario.plan(&run);
         let ledger = Rc::new(Ledger::default());
-        let levels =
-            scenario.caches.iter().map(|cache| if cache.ready { Source::Memory } else { Source::Disk });
+        let levels = scenario.caches.iter().map(|cache| match cache.ready {
+            true => CacheLevel { source: Source::Memory, read: Footprint::EXACT },
+            false => CacheLevel { source: Source::Disk, read: cache.footprint },
+        });
         let config = Config {
             look_ahead: scenario.look_ahead,
             on_error: scenario.on_error,
@@ -138,10 +143,12 @@ impl<'a> World<'a> {
             end: None,
             read: HashMap::new(),
             stored: HashMap::new(),
+            removed: 0,
             warm: 0,
             refused: HashSet::new(),
             hurried: None,
             undelivered: HashSet::new(),
+            lost: HashSet::new(),
             latest: HashMap::new(),
             state: scenario.seed,
         }
@@ -288,7 +295,7 @@ impl<'a> World<'a> {
                 self.tell(Event::Dealt { pass, stream })
             }
             Question::Find { tick, key, level } => {
-                self.finding -= self.scenario.bytes(key);
+                self.finding -= self.looking(key, level);
                 match self.stores[level].lookup(key) {
                     Found::Ready(sample) => {
                         self.put(tick, sample, level)?;
@@ -299,13 +306,18 @@ impl<'a> World<'a> {
                 }
             }
             Question::Fetch { tick, key, level, charge } => {
-                if self.stores[level].is_readable(key) {
+                let hiccup = self.chance(self.scenario.faults.hiccup);
+                if self.stores[level].is_readable(key) && !hiccup {
                     self.put(tick, Sample::read(key, charge), level)?;
                     return self.tell(Event::Arrived(tick));
                 }
                 drop(charge);
                 self.undelivered.insert(key);
-                self.tell(Event::Failed(tick))
+                if hiccup {
+                    return self.tell(Event::Failed(tick));
+                }
+                self.lost.insert(key);
+                self.tell(Event::Lost(tick))
             }
             Question::Ask { tick, charge, key } => {
                 // What the origin does not deliver, nobody has.
@@ -342,7 +354,7 @@ impl<'a> World<'a> {
     /// Tells the core what makes no sense; it must neither act nor count.
     fn nonsense(&mut self) -> Checked {
         let end = self.model.uses.len() as u64 + 3;
-        let (tick, kind) = (Tick(self.draw(end)), self.draw(9));
+        let (tick, kind) = (Tick(self.draw(end)), self.draw(10));
         let open = |lookup| self.questions.iter().any(|question| question.about() == Some((tick, lookup)));
         let dealing = self.questions.iter().any(|question| matches!(question, Question::Deal { .. }));
         let event = match kind {
@@ -351,6 +363,7 @@ impl<'a> World<'a> {
             2 if !open(true) => Event::Absent(tick),
             3 if !open(false) => Event::Arrived(tick),
             4 if !open(false) => Event::Failed(tick),
+            9 if !open(false) => Event::Lost(tick),
             5 if self.queue.is_empty() && self.untold.taken == 0 => Event::Taken,
             6 if !dealing => Event::NotDealt { pass: self.dealt },
             7 => Event::NotDealt { pass: self.dealt + 1 },
@@ -421,17 +434,18 @@ impl<'a> World<'a> {
             Action::Find { tick, key, level } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
                 prop_assert!(self.may_have(key, level), "{key} is looked up at {level}");
-                self.finding += self.scenario.bytes(key);
+                self.finding += self.looking(key, level);
                 self.latest.insert(key, tick.0);
                 self.questions.push(Question::Find { tick, key, level });
             }
-            Action::Fetch { tick, key, level } => {
+            Action::Fetch { tick, key, level, takes } => {
+                prop_assert_eq!(takes, self.scenario.takes(key, level));
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);
                 prop_assert!(
                     self.stores[level].holds(key) || !faults.spare_the_caches(),
                     "{key} is not at {level}"
                 );
-                let charge = Charge::staging(&self.ledger, self.scenario.bytes(key));
+                let charge = Charge::staging(&self.ledger, takes);
                 self.questions.push(Question::Fetch { tick, key, level, charge });
             }
             Action::Ask { tick, key, store } => {
@@ -475,10 +489,11 @@ impl<'a> World<'a> {
                 prop_assert!(self.may_have(key, level), "{key} is removed from {level}");
                 prop_assert!(
                     self.place(key) != Some(level)
-                        || self.undelivered.contains(&key)
+                        || self.lost.contains(&key)
                         || !self.stays(self.latest[&key]),
                     "{key} is removed, and its next use is near"
                 );
+                self.removed += 1;
                 self.stores[level].remove(key);
             }
             Action::Share { from, to } => {
@@ -505,6 +520,16 @@ impl<'a> World<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What a sample is counted as that is looked up at a level: the most that reading it takes from there or from where it
+    /// is looked up next.
+    fn looking(&self, key: SampleKey, level: usize) -> u64 {
+        let place = self.place(key);
+        let others = (0..self.stores.len()).filter(|&other| Some(other) != place);
+        let order = place.into_iter().chain(others.filter(|&other| self.may_have(key, other)));
+        let left = order.skip_while(|&other| other != level);
+        left.map(|level| self.scenario.takes(key, level)).max().unwrap_or(0)
     }
 
     /// Whether a sample may be in a cache: its own, or one that remembers earlier runs.

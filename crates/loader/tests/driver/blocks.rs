@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::{Catalog, IndexOptions};
-use foreread_loader::{BlockTable, Dataset, Loader, OnError, Parts, Source};
+use foreread_loader::{Batch, BlockTable, Dataset, Loader, OnError, Parts, Source};
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{Cluster, Level, LocalPlan, Plan, Store, plan};
@@ -21,6 +21,7 @@ use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::rig::next;
 
@@ -30,8 +31,12 @@ struct Objects {
     held: BTreeMap<Arc<str>, Bytes>,
     requests: Arc<AtomicU64>,
     bytes: Arc<AtomicU64>,
+    /// What it was asked for, answered or not.
+    asked: Arc<AtomicU64>,
     /// Whether reads of more than a record fail.
     no_blocks: Arc<AtomicBool>,
+    /// Whether it answers nothing.
+    silent: Arc<AtomicBool>,
 }
 
 impl Tier for Objects {
@@ -46,6 +51,10 @@ impl Tier for Objects {
 
     fn read(&self, batch: Vec<ReadRequest>) -> Completions {
         let this = self.clone();
+        self.asked.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        if self.silent.load(Ordering::Relaxed) {
+            return stream::pending().boxed();
+        }
         let answers = stream::iter(batch).then(move |request| {
             let this = this.clone();
             async move {
@@ -151,8 +160,7 @@ impl Rig {
         BlockTable::of(&self.catalog, DatasetId(0), &self.plan, BLOCK).unwrap()
     }
 
-    /// Runs to the end, checks every byte in order, and returns requests and bytes of the origin.
-    async fn check(&self, look_ahead: u64) -> (u64, u64) {
+    fn start(&self, look_ahead: u64) -> Loader {
         let parts = Parts {
             run: self.run.clone(),
             plan: LocalPlan::Alone(Arc::clone(&self.plan)),
@@ -167,14 +175,15 @@ impl Rig {
             look_ahead,
             on_error: OnError::Fail,
         };
-        let mut loader = Loader::start(parts, &Handle::current());
+        Loader::start(parts, &Handle::current())
+    }
+
+    /// Runs to the end, checks every byte in order, and returns requests and bytes of the origin.
+    async fn check(&self, look_ahead: u64) -> (u64, u64) {
+        let mut loader = self.start(look_ahead);
         let mut ids = Vec::new();
         while let Some(batch) = next(&mut loader).await {
-            for (id, bytes) in batch.unwrap().iter() {
-                let id = id.0 as usize;
-                assert_eq!(bytes[..], record(id / RECORDS, id % RECORDS), "{id}");
-                ids.push(SampleId(id as u64));
-            }
+            ids.extend(checked(&batch.unwrap()));
         }
         let expected: Vec<SampleId> = (self.run.passes())
             .flat_map(|pass| {
@@ -185,6 +194,15 @@ impl Rig {
         assert_eq!(ids, expected);
         (self.origin.requests.load(Ordering::Relaxed), self.origin.bytes.load(Ordering::Relaxed))
     }
+}
+
+/// A batch's ids, after its bytes were compared.
+fn checked(batch: &Batch) -> Vec<SampleId> {
+    let check = |(id, bytes): (SampleId, &Bytes)| {
+        assert_eq!(bytes[..], record(id.0 as usize / RECORDS, id.0 as usize % RECORDS), "{id}");
+        id
+    };
+    batch.iter().map(check).collect()
 }
 
 fn memory(room: u64) -> (Source, Arc<dyn CacheTier>, u64) {
@@ -249,4 +267,73 @@ async fn what_an_earlier_run_left_is_not_read_again_with_its_block() {
     }
     let (requests, bytes) = rig.check(100_000).await;
     assert_eq!((requests, bytes), (40, 40 * LENGTH as u64));
+}
+
+/// A disk that writes one sample a second, or none, under an origin that takes 2 ms for each request.
+fn disk(hangs: bool) -> StoredCache {
+    let slow = StoredCache::new(1 << 20).with_latency(Duration::ZERO, Duration::from_secs(1));
+    slow.with_write_behind(20 * LENGTH as u64, hangs)
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_disk_under_blocks_slows_no_epoch() {
+    for look_ahead in [0, 5_000, 50_000, 1 << 20] {
+        let slow = disk(false);
+        let rig = Rig::new(vec![(Source::Disk, Arc::new(slow.clone()), 1 << 20)]).await;
+        let (mut loader, began) = (rig.start(look_ahead), Instant::now());
+        for _ in 0..SHARDS * RECORDS / 8 {
+            checked(&next(&mut loader).await.unwrap().unwrap());
+        }
+        // As long as all requests take one after another, and not one write.
+        let (requests, took) = (rig.origin.requests.load(Ordering::Relaxed), began.elapsed());
+        assert!(took <= Duration::from_millis(2) * requests as u32, "{took:?} for {requests} requests");
+        assert!(requests <= (SHARDS * RECORDS) as u64 + 20, "{requests} requests, {look_ahead} ahead");
+        assert_eq!(slow.len(), 0, "not even one is written by then");
+        assert!(slow.refused() > 0, "what does not wait to be written is not kept");
+        // Nobody tries again: there is nothing more until these are written, and all that were taken are.
+        let refused = slow.refused();
+        drop(loader);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!((slow.len(), slow.refused()), (20, refused));
+    }
+}
+
+/// A look-ahead of 128 MiB or less once hung for ever.
+#[tokio::test(start_paused = true)]
+async fn stuck_disk_under_blocks_hangs_nobody() {
+    for look_ahead in [0, 5_000, 50_000, 1 << 20] {
+        let stuck = disk(true);
+        let rig = Rig::new(vec![(Source::Disk, Arc::new(stuck.clone()), 1 << 20)]).await;
+        let (requests, _) = rig.check(look_ahead).await;
+        assert!(stuck.is_empty() && stuck.refused() > 0);
+        assert!(requests <= 20 + 3 * (SHARDS * RECORDS) as u64, "{requests}");
+        // The same of one that takes all that it gets, and holds on to it.
+        let stuck = StoredCache::new(1 << 20).with_latency(Duration::ZERO, Duration::from_secs(1 << 30));
+        let rig = Rig::new(vec![(Source::Disk, Arc::new(stuck.clone()), 1 << 20)]).await;
+        let (requests, _) = rig.check(look_ahead).await;
+        assert!(stuck.is_empty() && requests <= 20 + 3 * (SHARDS * RECORDS) as u64, "{requests}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn needed_block_goes_beyond_the_budget_alone() {
+    // A quarter of it is less than one block, so that one is read at a time, and a second one for the batch that is due.
+    let rig = Rig::new(vec![memory(1 << 20)]).await;
+    rig.origin.asked.store(0, Ordering::Relaxed);
+    rig.origin.silent.store(true, Ordering::Relaxed);
+    let mut loader = rig.start(44_000);
+    assert!(tokio::time::timeout(Duration::from_secs(1), loader.next()).await.is_err());
+    assert_eq!(rig.origin.asked.load(Ordering::Relaxed), 2);
+}
+
+/// Where copies of page-cached memory are slow: at a page and 16 bytes, as an allocator gives it out.
+#[tokio::test(start_paused = true)]
+async fn samples_out_of_blocks_begin_at_a_cache_line() {
+    let rig = Rig::new(vec![memory(1 << 20)]).await;
+    let mut loader = rig.start(100_000);
+    while let Some(batch) = next(&mut loader).await {
+        for (id, bytes) in batch.unwrap().iter() {
+            assert!((bytes.as_ptr() as usize).is_multiple_of(64), "{id} at {:p}", bytes.as_ptr());
+        }
+    }
 }

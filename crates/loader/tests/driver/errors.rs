@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use foreread_loader::LoadErrorKind;
-use foreread_tier::ErrorKind;
+use foreread_loader::{LoadErrorKind, OnError};
+use foreread_oracle::Sequential;
+use foreread_tier::{Completion, ErrorKind, ReadRequest, Tier, TierError};
 use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
 use foreread_types::{SampleId, SampleKey};
+use futures::StreamExt;
 
-use crate::rig::{Rig, next};
+use crate::rig::{Custom, Rig, next};
 
 async fn failure(rig: &Rig) -> foreread_loader::LoadError {
     let mut loader = rig.start();
@@ -40,6 +42,28 @@ async fn an_error_names_sample_path_tier_and_remedy() {
         }
         assert!(!text.contains('\n'));
     }
+}
+
+/// Of the errors that a run has got over, only the latest are kept.
+#[tokio::test(start_paused = true)]
+async fn error_that_ends_a_run_is_its_own_after_many() {
+    const SAMPLES: u64 = 20_000;
+    let fake = FakeOrigin::uniform(SAMPLES, 10).with_name("store");
+    let inner = fake.clone();
+    // All fail but one of each batch, and of the last batch all.
+    let is_bad = |id: SampleId| id.0 % 8 != 7 || id.0 + 8 >= SAMPLES;
+    let failing = Custom(move |batch: Vec<ReadRequest>| {
+        let bad: Vec<u32> = batch.iter().filter(|one| is_bad(one.key.id)).map(|one| one.tag).collect();
+        inner.read(batch).map(move |Completion { tag, result }| {
+            let error = || TierError::new(ErrorKind::Denied, "store");
+            Completion { tag, result: if bad.contains(&tag) { Err(error()) } else { result } }
+        })
+    });
+    let sampler = Arc::new(Sequential::new(SAMPLES).unwrap());
+    let rig = Rig { sampler, on_error: OnError::Substitute, look_ahead: 10_000, ..Rig::new(fake) };
+    let error = failure(&rig.origin(failing)).await;
+    assert_eq!(error.kind(), LoadErrorKind::Sample(ErrorKind::Denied));
+    assert_eq!(error.key().map(|key| key.id), Some(SampleId(SAMPLES - 8)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -101,6 +101,31 @@ fn threads_that_hand_over_thousands_of_times_lose_no_wake_up() {
     }
 }
 
+/// When one of two took the batch that both waited for, the other's wait was forgotten.
+#[test]
+fn second_thread_that_waits_is_served_whatever_is_held() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let rig = Rig { look_ahead: 0, batch_size: 1, ..Rig::new(FakeOrigin::uniform(40, 1_000)) };
+    let loader = rig.start_on(runtime.handle());
+    let take = || {
+        let began = std::time::Instant::now();
+        // It may come back early, but not because nobody remembers it.
+        let mut waits = std::iter::repeat_with(|| loader.next_timeout(Duration::from_secs(30)));
+        let batch = waits.find_map(|batch| {
+            assert!(batch.is_some() || began.elapsed() < Duration::from_secs(20), "it hangs");
+            batch
+        });
+        batch.flatten().unwrap().unwrap()
+    };
+    // All of them are held, so that one is read only if it is asked for.
+    let mut held = Vec::new();
+    for _ in 0..20 {
+        let both = std::thread::scope(|scope| [scope.spawn(take), scope.spawn(take)].map(|one| one.join()));
+        held.extend(both.map(|batch| batch.unwrap()));
+    }
+    assert_eq!(held.len(), 40);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_batch_larger_than_all_memory_is_delivered() {
     let rig = Rig { look_ahead: 10_000, batch_size: 16, ..Rig::new(FakeOrigin::uniform(64, 50_000)) };
@@ -150,7 +175,7 @@ async fn a_threshold_hits_as_often_as_was_planned() {
     let weights: Vec<f64> = (0..samples).map(|id| 1.0 / f64::from(1 + id % 100)).collect();
     let sampler = Arc::new(Weighted::new(&weights, u64::from(samples), 5).unwrap());
     let fake = FakeOrigin::uniform(u64::from(samples), 2_000);
-    let room = u64::from(samples) * 2_336 / 4;
+    let room = u64::from(samples) * 2_368 / 4;
     let rig = Rig { sampler, epochs: 6, batch_size: 32, look_ahead: 100_000, ..Rig::new(fake) };
     let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(room)), room);
     let mut loader = rig.start();

@@ -38,6 +38,36 @@ pub async fn cache(cache: Arc<dyn CacheTier>) {
     assert_eq!(free(&*cache), all, "everything was given back");
 }
 
+/// Checks that what is read from a cache takes at most the samples' footprints there, which is what readers count it as;
+/// what is at hand takes nothing. `live`: the bytes that this program has in use, which does nothing else meanwhile.
+///
+/// # Panics
+/// If it takes more.
+pub async fn reads_take_their_footprint(cache: &dyn CacheTier, live: impl Fn() -> u64) {
+    /// What hands an answer over, and its stream: not the sample's.
+    const BESIDE: u64 = 400;
+    for size in [1_000, 10_000, 110_000] {
+        let known: Vec<Known> = (0..(300_000 / size).max(16)).map(|id| sample(5000 + id, size)).collect();
+        for known in &known {
+            store(cache, known).await;
+        }
+        let requests = known.iter().zip(0..).map(|(known, tag)| known.whole(tag)).collect();
+        // Once, so that whatever is made at the first read is there.
+        read("a first time", cache, vec![known[0].whole(0)]).await;
+        let before = live();
+        let is_at_hand = matches!(cache.lookup(known[0].key), Lookup::Ready(_));
+        let answers = read("samples of one length", cache, requests).await;
+        for (known, answer) in known.iter().zip(answers.values()) {
+            assert_bytes("of one length", answer, &known.content);
+        }
+        let taken = live().saturating_sub(before) / known.len() as u64;
+        let most = BESIDE + if is_at_hand { 0 } else { cache.footprint().of(size) };
+        assert!(taken <= most, "{taken} bytes for each sample of {size}, which is counted as {most}");
+        drop(answers);
+        cache.remove(known.iter().map(|known| known.key).collect()).await;
+    }
+}
+
 /// How many bytes can be reserved now.
 fn free(cache: &dyn CacheTier) -> u64 {
     let mut held: Vec<Charge> = Vec::new();

@@ -3,6 +3,7 @@
 //! * [`origin`] for an origin that holds the objects of [`samples`] (and beside them those of [`HIDDEN`], which it
 //!   must not list) and nothing else.
 //! * [`cache`] for an empty cache; it stores and removes by itself.
+//! * [`reads_take_their_footprint`] for an empty cache, in a program that counts what is allocated.
 //! * [`tier`] for whatever answers reads of known samples: a peer, a layer around any of the above. The other two
 //!   call it.
 //!
@@ -20,7 +21,7 @@ use bytes::Bytes;
 use foreread_tier::{Completions, ErrorKind, ReadRequest, Tier, TierError};
 use futures::StreamExt;
 
-pub use self::cache::cache;
+pub use self::cache::{cache, reads_take_their_footprint};
 pub use self::origin::origin;
 pub use self::tier::tier;
 

@@ -1,0 +1,27 @@
+//! What reads of the disk tier really take, by counting what is allocated.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::sync::Arc;
+
+use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskReader, DiskTier};
+use foreread_tier::HeapBuffers;
+use foreread_tier_testing::{CountingAllocator, conformance};
+use foreread_types::Fingerprint;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
+/// One test, because all that this program does is counted.
+#[test]
+fn reads_take_their_footprint() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for reader in [DiskReader::Threads, DiskReader::Auto] {
+        let directory = tempfile::tempdir().unwrap();
+        let config = DiskConfig::new([(directory.path().to_owned(), 64 << 20)]).with_reader(reader);
+        let dataset =
+            |print| DatasetOnDisk { fingerprint: Fingerprint(print), samples: 8000, bytes: 1 << 30 };
+        let tier = DiskTier::open(config, &[dataset(1), dataset(2)], Arc::new(HeapBuffers)).unwrap();
+        runtime.block_on(conformance::reads_take_their_footprint(&tier, || ALLOCATOR.live()));
+    }
+}

@@ -23,9 +23,13 @@ use foreread_types::DatasetId;
 use foreread_types::SampleId;
 
 use crate::config::Config;
-use crate::error::{Error, ErrorKind, Result};
+#[cfg(not(feature = "local"))]
+use crate::error::ErrorKind;
+use crate::error::{Error, Result};
 use crate::on_node::OnNode;
 use crate::report::DiskReport;
+#[cfg(feature = "local")]
+use crate::runtime::ended;
 
 /// How long the end of a run waits for what is on its way to the disk.
 #[cfg(feature = "local")]
@@ -174,8 +178,8 @@ pub(crate) async fn open(
     });
     let opened: Result<Disk, TierError> = opening
         .await
-        .map_err(|error| Error::new(ErrorKind::System, format!("the disk tier was not opened: {error}")))?;
-    Ok(Some(opened?))
+        .map_err(ended)?;
+    opened.map(Some).map_err(Error::disk)
 }
 
 /// A part's directory is the tier's to make, and what it lies in ours: only the user's own parent has to be there.

@@ -62,7 +62,8 @@ impl Asked {
     ///
     /// A sample that cannot be read is an error that names it; the others come all the same.
     pub fn wait(&mut self, timeout: Duration) -> Option<Came> {
-        let until = Instant::now() + timeout;
+        // A time beyond the clock's end is waited for without a bound.
+        let until = Instant::now().checked_add(timeout);
         loop {
             if let Some(came) = self.here.pop_front() {
                 return Some(came);
@@ -71,7 +72,8 @@ impl Asked {
                 self.reading -= 1;
                 return Some(came);
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left =
+                until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() || self.remaining() == 0 {
                 return None;
             }

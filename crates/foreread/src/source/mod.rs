@@ -231,6 +231,7 @@ impl Source {
     }
 
     /// Asks for samples: what is announced when it is due, the rest by reads of their own that begin at once.
+    /// On a thread of the given [runtime](crate::Builder::runtime), each answer is an error.
     pub fn ask(&self, ids: &[u64]) -> Asked {
         Asked::new(Arc::clone(&self.inner), ids)
     }

@@ -1,7 +1,7 @@
 //! The node that a process runs on, as far as a run depends on it: free memory, the launcher's environment, and what
 //! this process's loaders have taken already.
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
@@ -11,38 +11,29 @@ use crate::on_node::OnNode;
 /// All loaders of a process share one account.
 static ACCOUNT: LazyLock<Account> = LazyLock::new(Account::default);
 
-/// A variable of the environment, by its name.
-type Variable = dyn Fn(&str) -> Option<String> + Send + Sync;
-
 /// Where a run takes place. [`Default`] is this process on this machine; tests have others.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Machine {
     /// Stands for `/`.
     root: PathBuf,
-    variable: Arc<Variable>,
+    /// The environment; none: the process's own, as it is when it is asked for.
+    variables: Option<Arc<BTreeMap<String, String>>>,
     account: Account,
 }
 
 impl Default for Machine {
     fn default() -> Self {
-        Self {
-            root: PathBuf::from("/"),
-            variable: Arc::new(|name| std::env::var(name).ok()),
-            account: ACCOUNT.clone(),
-        }
-    }
-}
-
-impl fmt::Debug for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Machine").field("root", &self.root).field("account", &self.account).finish_non_exhaustive()
+        Self { root: PathBuf::from("/"), variables: None, account: ACCOUNT.clone() }
     }
 }
 
 impl Machine {
     /// What the launcher says of this process.
     pub(crate) fn on_node(&self) -> OnNode {
-        OnNode::launched(&*self.variable)
+        OnNode::launched(&|name| match &self.variables {
+            Some(variables) => variables.get(name).cloned(),
+            None => std::env::var(name).ok(),
+        })
     }
 
     /// Grants a loader its memory, on one of so many `ranks`.
@@ -61,10 +52,12 @@ impl Machine {
             std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {} kB\n", free / 1024)).unwrap();
         };
         write();
-        let variables: std::collections::HashMap<_, _> =
-            variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        let variable = move |name: &str| variables.get(name).cloned();
-        Self { root: root.to_owned(), variable: Arc::new(variable), account: Account::default() }
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+        Self {
+            root: root.to_owned(),
+            variables: Some(Arc::new(variables.collect())),
+            account: Account::default(),
+        }
     }
 }
 

@@ -51,8 +51,9 @@ impl FromStr for SamplerKind {
 /// How much memory the memory tier gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
-    /// As much as is safe within the machine's and the container's limits; none where the kernel caches the origin
-    /// already (DESIGN: two copies gain nothing).
+    /// As much as is safe within the machine's and the container's limits, where all automatic loaders and ranks of the
+    /// node together take half of what is free; none where the kernel caches the origin already (DESIGN: two copies gain
+    /// nothing).
     #[default]
     Auto,
     /// This many bytes.

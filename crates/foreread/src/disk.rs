@@ -176,9 +176,7 @@ pub(crate) async fn open(
         let (capacity, warm) = (tier.capacity(), held(&tier, count));
         Ok(Disk { capacity, warm, tier: Arc::new(tier), datasets: count })
     });
-    let opened: Result<Disk, TierError> = opening
-        .await
-        .map_err(ended)?;
+    let opened: Result<Disk, TierError> = opening.await.map_err(ended)?;
     opened.map(Some).map_err(Error::disk)
 }
 

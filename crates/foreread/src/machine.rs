@@ -46,12 +46,8 @@ impl Machine {
 impl Machine {
     /// A machine with so much free memory, whose launcher has set these variables; its process has granted nothing.
     pub(crate) fn imagined(root: &std::path::Path, free: u64, variables: &[(&str, String)]) -> Self {
-        #[expect(clippy::unwrap_used, reason = "a test's helper fails by panicking")]
-        let write = || {
-            std::fs::create_dir_all(root.join("proc")).unwrap();
-            std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {} kB\n", free / 1024)).unwrap();
-        };
-        write();
+        std::fs::create_dir_all(root.join("proc")).unwrap();
+        std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {} kB\n", free / 1024)).unwrap();
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
         Self {
             root: root.to_owned(),
@@ -61,12 +57,15 @@ impl Machine {
     }
 }
 
-#[cfg(all(test, feature = "local"))]
+#[cfg(feature = "local")]
+#[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
     use crate::{Config, Deal, Loader, Memory};
+
+    type Variables = Vec<(&'static str, String)>;
 
     const FREE: u64 = 4 << 20;
     const LOOK_AHEAD: u64 = 16 << 10;
@@ -143,8 +142,9 @@ mod tests {
             let node = [one("SLURM_NODEID", 0), ("SLURM_STEP_TASKS_PER_NODE", "8".to_owned())];
             [&ranks[..], &node].concat()
         };
-        let launchers: [(&str, &dyn Fn(u32) -> Vec<(&'static str, String)>); 3] =
-            [("torchrun", &torchrun), ("slurm", &slurm), ("none", &|_| Vec::new())];
+        let none = |_| Vec::new();
+        let launchers: [(&str, &dyn Fn(u32) -> Variables); 3] =
+            [("torchrun", &torchrun), ("slurm", &slurm), ("none", &none)];
         for (launcher, variables) in launchers {
             let cache = root.path().join(launcher);
             let ready: Vec<_> = (0..8)

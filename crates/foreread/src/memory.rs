@@ -7,7 +7,8 @@
 //! * A rank's *share* is that half, divided by the node's ranks. It is measured when the rank's first automatic loader
 //!   starts, and holds as long as one of its automatic loaders lives: what other ranks have filled since is theirs.
 //! * A *grant* covers a loader's memory tier and its look-ahead. It is counted for the whole process, never more than the
-//!   loader's datasets can fill, and returned when the loader is dropped.
+//!   loader's datasets can fill, and returned when the loader is dropped. The look-ahead is the user's setting and never
+//!   cut: a loader whose part is smaller gets no memory tier.
 //! * A loader leaves an eighth of the share to later ones, as long as it gets an eighth itself. So the first of two
 //!   loaders with large datasets gets seven eighths, the second one eighth, and together they use the whole share.
 //! * No loader gets more than half of what is free now and not promised to a loader that has yet to fill it. A trainer

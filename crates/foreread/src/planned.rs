@@ -134,7 +134,18 @@ impl Planned {
         let (floor, is_timed) = (plan.floor(), cluster::is_timed(&config, place));
         let plan = LocalPlan::Together { plan: Arc::new(plan), store: config.rank as usize };
         let (sizes, memory) = (sizes.to_vec(), Some(memory));
-        Ok(Self { config, run, counted, sizes, cluster: whole, memory, is_timed, plan, floor, block_bytes: None })
+        Ok(Self {
+            config,
+            run,
+            counted,
+            sizes,
+            cluster: whole,
+            memory,
+            is_timed,
+            plan,
+            floor,
+            block_bytes: None,
+        })
     }
 
     /// What the run was asked to do.

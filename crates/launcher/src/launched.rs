@@ -194,7 +194,11 @@ impl Launched {
     /// # Errors
     ///
     /// The rank is not below the world size, or `FOREREAD_MEET` cannot be read.
-    pub fn explicit(rank: Rank, world_size: u32, surroundings: &Surroundings<'_>) -> Result<Self, LaunchError> {
+    pub fn explicit(
+        rank: Rank,
+        world_size: u32,
+        surroundings: &Surroundings<'_>,
+    ) -> Result<Self, LaunchError> {
         if rank.0 >= world_size {
             return Err(setting(format!("rank {rank} of {world_size}: ranks count from 0")));
         }

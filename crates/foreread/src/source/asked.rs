@@ -47,7 +47,16 @@ impl Asked {
         if inner.workers.may_block().is_err() {
             // Waiting would block the runtime that reads them.
             let here = ids.map(|(at, id)| (at, Err(blocking(id)))).collect();
-            return Self { _waits: inner.waits.begin(), inner, waiting: Vec::new(), here, reads, reading: 0, tell, told };
+            return Self {
+                _waits: inner.waits.begin(),
+                inner,
+                waiting: Vec::new(),
+                here,
+                reads,
+                reading: 0,
+                tell,
+                told,
+            };
         }
         let waiting = ids.collect();
         let mut asked = Self {
@@ -85,8 +94,7 @@ impl Asked {
                 self.reading -= 1;
                 return Some(came);
             }
-            let left =
-                until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() || self.remaining() == 0 {
                 return None;
             }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use foreread::tier::{Backend, Context, OpenOptions, OriginTier, TierError};
-use foreread::{Batch, Builder, Error, ErrorKind, IndexOptions, LoadErrorKind, Loader, Memory, Registry, Source};
+use foreread::{
+    Batch, Builder, Error, ErrorKind, IndexOptions, LoadErrorKind, Loader, Memory, Registry, Source,
+};
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::runtime::{Builder as Tokio, Handle, Runtime};
@@ -263,7 +265,7 @@ fn panic_of_the_callers_code_is_reported_as_one() {
 
 #[test]
 #[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
-fn disk_directory_that_cannot_be_used_is_no_fault_of_the_dataset() {
+fn disk_directory_that_cannot_be_used_is_not_the_datasets_fault() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     std::fs::write(&file, "no directory").unwrap();

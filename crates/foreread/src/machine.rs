@@ -42,21 +42,6 @@ impl Machine {
     }
 }
 
-#[cfg(test)]
-impl Machine {
-    /// A machine with so much free memory, whose launcher has set these variables; its process has granted nothing.
-    pub(crate) fn imagined(root: &std::path::Path, free: u64, variables: &[(&str, String)]) -> Self {
-        std::fs::create_dir_all(root.join("proc")).unwrap();
-        std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {} kB\n", free / 1024)).unwrap();
-        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
-        Self {
-            root: root.to_owned(),
-            variables: Some(Arc::new(variables.collect())),
-            account: Account::default(),
-        }
-    }
-}
-
 #[cfg(feature = "local")]
 #[cfg(test)]
 mod tests {
@@ -69,6 +54,20 @@ mod tests {
 
     const FREE: u64 = 4 << 20;
     const LOOK_AHEAD: u64 = 16 << 10;
+
+    impl Machine {
+        /// A machine with so much free memory, whose launcher has set these variables; its process has granted nothing.
+        fn imagined(root: &Path, free: u64, variables: &[(&str, String)]) -> Self {
+            std::fs::create_dir_all(root.join("proc")).unwrap();
+            std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {} kB\n", free / 1024)).unwrap();
+            let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+            Self {
+                root: root.to_owned(),
+                variables: Some(Arc::new(variables.collect())),
+                account: Account::default(),
+            }
+        }
+    }
 
     /// Samples of 16 KiB.
     fn dataset(directory: &Path, samples: u64) -> String {

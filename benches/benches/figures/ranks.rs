@@ -164,7 +164,7 @@ fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
         drop(batch?);
     }
     let used = Usage::since(began) - before;
-    loader.leave(Duration::from_secs(60));
+    loader.leave(Duration::from_secs(60))?;
     let report = loader.report();
     let last = report.epochs.last().context("no epoch")?;
     let later = || report.epochs.iter().skip(1);

@@ -111,6 +111,15 @@ impl Builder {
         self
     }
 
+    /// How many processes of this node share its memory, and which of them this is, from 0: automatic memory is half of
+    /// what is free for all of them, and each has a part of the disk tier's directories. Unset: what the launcher says
+    /// in the environment; a process without a launcher has the node for itself.
+    #[must_use]
+    pub fn on_node(mut self, rank: u32, ranks: u32) -> Self {
+        (self.config.node_rank, self.config.node_ranks) = (Some(rank), Some(ranks));
+        self
+    }
+
     /// A second dataset, read in order after every epoch.
     #[must_use]
     pub fn validate(mut self, target: impl Into<String>) -> Self {
@@ -161,7 +170,11 @@ impl Builder {
         self
     }
 
-    /// The tokio runtime to work on; without this, a run makes one of its own. It needs time and I/O enabled.
+    /// The tokio runtime to work on; without this, a run has an engine thread of its own. It needs time and I/O enabled.
+    ///
+    /// Calls that block ([`prepare`](Self::prepare), [`Loader::batches`], [`Loader::close`] ...) are refused on this
+    /// runtime's own threads, `spawn_blocking`'s among them, and everywhere if it is a current-thread one: there the call
+    /// would block what it waits for. A trainer that computes in this runtime's tasks holds up reads.
     #[must_use]
     pub fn runtime(mut self, handle: Handle) -> Self {
         self.runtime = Some(handle);
@@ -193,10 +206,11 @@ impl Builder {
     }
 
     /// Opens the datasets, draws the order and plans, without reading any sample; `progress` is told how far listing
-    /// has come. Blocks the thread; not for async code.
+    /// has come. Blocks the thread.
     ///
     /// # Errors
-    /// If the settings make no sense, a dataset cannot be opened, or the run cannot be planned.
+    /// If the settings make no sense, a dataset cannot be opened, the run cannot be planned, `progress` or a backend
+    /// panics, or the thread belongs to the given [runtime](Self::runtime).
     pub fn prepare_with(self, progress: impl FnMut(Progress) + Send + 'static) -> Result<Ready> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
@@ -212,7 +226,8 @@ impl Builder {
         self.prepare_with(|_| ())
     }
 
-    /// Prepares and starts the run. Blocks the thread until reading has begun; not for async code.
+    /// Prepares and starts the run. Blocks the thread until reading has begun; async code
+    /// has [`start_async`](Self::start_async).
     ///
     /// # Errors
     /// As [`prepare_with`](Self::prepare_with).
@@ -221,7 +236,7 @@ impl Builder {
     }
 
     /// Prepares to serve samples by their ids. Epochs, sampler and batch size are the business of whoever asks. Blocks
-    /// the thread; not for async code.
+    /// the thread.
     ///
     /// # Errors
     /// As [`prepare_with`](Self::prepare_with) and [`Ready::source`].
@@ -229,7 +244,7 @@ impl Builder {
         self.prepare()?.source()
     }
 
-    /// Prepares and starts the run, for async code, on its runtime.
+    /// Prepares and starts the run, for async code under any executor.
     ///
     /// # Errors
     /// As [`prepare_with`](Self::prepare_with).
@@ -237,10 +252,9 @@ impl Builder {
     /// # Cancel safety
     /// Dropping the future starts nothing.
     pub async fn start_async(self) -> Result<Loader> {
-        let runtime = self.runtime.clone().or_else(|| Handle::try_current().ok());
-        let workers = Workers::new(runtime)?;
+        let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
-        let prepared = self.prepared(&context, |_| ()).await?;
+        let prepared = workers.run(async move { self.prepared(&context, |_| ()).await }).await?;
         Ok(Ready::new(prepared, workers).start())
     }
 
@@ -258,10 +272,12 @@ impl Builder {
         Context { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
     }
 
-    /// Lists the dataset into a catalog, without planning, and reading no more than shards' heads. Blocks the thread; not for async code.
+    /// Lists the dataset into a catalog, without planning, and reading no more than shards' heads. Blocks the
+    /// thread.
     ///
     /// # Errors
-    /// If it cannot be opened or listed, or nothing in it is a sample.
+    /// If it cannot be opened or listed, nothing in it is a sample, `progress` or a backend panics, or the thread belongs
+    /// to the given [runtime](Self::runtime).
     pub fn index(
         self,
         options: IndexOptions,

@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::calibration::Calibration;
 use crate::error::{Error, Result};
 use crate::knobs::Knobs;
+use crate::machine::Machine;
+use crate::on_node::OnNode;
 use crate::size::{ByteRate, ByteSize};
 
 /// How an epoch's order is drawn.
@@ -49,8 +51,9 @@ impl FromStr for SamplerKind {
 /// How much memory the memory tier gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
-    /// As much as is safe within the machine's and the container's limits; none where the kernel caches the origin
-    /// already (DESIGN: two copies gain nothing).
+    /// As much as is safe within the machine's and the container's limits, where all automatic loaders and ranks of the
+    /// node together take half of what is free; none where the kernel caches the origin already (DESIGN: two copies gain
+    /// nothing).
     #[default]
     Auto,
     /// This many bytes.
@@ -184,10 +187,11 @@ pub struct Config {
     pub rank: u32,
     /// How many ranks there are.
     pub world_size: u32,
-    /// How many ranks share this node's memory, whether they work together or not: [`Memory::Auto`] is half of it for all.
-    pub node_ranks: u32,
-    /// Which of these this one is: each has a part of the disk tier's directories for itself.
-    pub node_rank: u32,
+    /// How many processes of this node share its memory, whether they work together or not: [`Memory::Auto`] is half
+    /// of it for all. None: what the launcher says in the environment.
+    pub node_ranks: Option<u32>,
+    /// Which of these this one is, from 0: each has a part of the disk tier's directories. None: what the launcher says.
+    pub node_rank: Option<u32>,
     /// The most bytes a second that are read from the origin.
     pub origin_limit: Option<u64>,
     /// The most reads from the origin at once.
@@ -203,6 +207,8 @@ pub struct Config {
     pub validate: Option<String>,
     /// How samples lie in the datasets' objects; told from names where nobody says, and known of a catalog.
     pub format: Option<Format>,
+    /// Where the run takes place.
+    pub(crate) machine: Machine,
 }
 
 impl Default for Config {
@@ -220,8 +226,8 @@ impl Default for Config {
             look_ahead: 256 << 20,
             rank: 0,
             world_size: 1,
-            node_ranks: 1,
-            node_rank: 0,
+            node_ranks: None,
+            node_rank: None,
             origin_limit: None,
             origin_parallelism: None,
             calibration: None,
@@ -229,6 +235,7 @@ impl Default for Config {
             on_error: OnError::Fail,
             validate: None,
             format: None,
+            machine: Machine::default(),
         }
     }
 }
@@ -258,8 +265,8 @@ impl Config {
             look_ahead: knobs.parse::<ByteSize>("look-ahead")?.map_or(default.look_ahead, |size| size.0),
             rank: knobs.parse("rank")?.unwrap_or(default.rank),
             world_size: knobs.parse("world-size")?.unwrap_or(default.world_size),
-            node_ranks: knobs.on_node().ranks,
-            node_rank: knobs.on_node().rank,
+            node_ranks: Some(knobs.on_node().ranks),
+            node_rank: Some(knobs.on_node().rank),
             origin_limit: knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0),
             origin_parallelism: knobs.parse("origin-parallelism")?,
             calibration: calibration(knobs)?,
@@ -268,6 +275,7 @@ impl Config {
             validate: knobs.get("validate").map(|(value, _)| value.to_owned()),
             // The command's: the word means something else to `simulate`.
             format: default.format,
+            machine: default.machine,
         };
         if knobs.get("rank").is_none() && config.world_size > 1 {
             return Err(
@@ -294,11 +302,29 @@ impl Config {
             let why = format!("ranks run from 0 to {}, one below the world size", self.world_size - 1);
             return Err(("rank", why));
         }
+        if let Some(ranks) = self.node_ranks {
+            least("node-ranks", u64::from(ranks))?;
+        }
+        if let (Some(rank), Some(ranks)) = (self.node_rank, self.node_ranks)
+            && rank >= ranks
+        {
+            let why = format!("ranks of a node run from 0 to {}, one below their number", ranks - 1);
+            return Err(("node-rank", why));
+        }
         if self.disk.iter().any(|disk| disk.bytes == 0) {
             return Err(("disk", "a directory of the disk tier has at least 1 byte".to_owned()));
         }
         least("origin-limit", self.origin_limit.unwrap_or(1))?;
         least("origin-parallelism", self.origin_parallelism.unwrap_or(1) as u64)
+    }
+
+    /// Which of its node's ranks this is: as set, or else as the launcher says.
+    pub(crate) fn on_node(&self) -> OnNode {
+        if let (Some(_), Some(_)) = (self.node_rank, self.node_ranks) {
+            return OnNode::of(self.node_rank, self.node_ranks);
+        }
+        let launched = self.machine.on_node();
+        OnNode::of(self.node_rank.or(Some(launched.rank)), self.node_ranks.or(Some(launched.ranks)))
     }
 
     /// The same check for a configuration that was filled in by hand.

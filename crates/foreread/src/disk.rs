@@ -22,10 +22,14 @@ use foreread_types::{DatasetId, Fingerprint};
 use foreread_types::SampleId;
 
 use crate::config::Config;
-use crate::error::{Error, ErrorKind, Result};
+#[cfg(not(feature = "local"))]
+use crate::error::ErrorKind;
+use crate::error::{Error, Result};
 use crate::on_node::OnNode;
 use crate::origin::Opened;
 use crate::report::DiskReport;
+#[cfg(feature = "local")]
+use crate::runtime::ended;
 
 /// How long the end of a run waits for what is on its way to the disk.
 #[cfg(feature = "local")]
@@ -157,10 +161,8 @@ pub(crate) async fn open(
         let (capacity, warm) = (tier.capacity(), held(&tier, count));
         Ok(Disk { capacity, warm, tier: Arc::new(tier), datasets: count })
     });
-    let opened: Result<Disk, TierError> = opening
-        .await
-        .map_err(|error| Error::new(ErrorKind::System, format!("the disk tier was not opened: {error}")))?;
-    Ok(Some(opened?))
+    let opened: Result<Disk, TierError> = opening.await.map_err(ended)?;
+    opened.map(Some).map_err(Error::disk)
 }
 
 /// Without the `local` feature there is no disk tier to be opened.

@@ -24,6 +24,10 @@ pub enum ErrorKind {
     Load,
     /// Ranks did not find each other, or are not about to do the same. Nothing was started.
     Ranks,
+    /// A directory of the disk tier cannot be used.
+    Disk,
+    /// Code that the run calls has panicked: a callback, a backend, or the library itself.
+    Panic,
     /// The machine refused something (threads, memory).
     System,
 }
@@ -59,6 +63,18 @@ impl Error {
     fn caused(kind: ErrorKind, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         let message = source.to_string();
         Self { kind, message, tier: None, dataset: None, source: Some(Box::new(source)) }
+    }
+
+    /// A directory of the disk tier cannot be used.
+    #[cfg(feature = "local")]
+    pub(crate) fn disk(error: TierError) -> Self {
+        Self { kind: ErrorKind::Disk, ..Self::from(error) }
+    }
+
+    /// A task has panicked.
+    pub(crate) fn panicked(error: tokio::task::JoinError) -> Self {
+        let message = format!("code that the run calls has panicked (a callback or a backend): {error}");
+        Self { message, ..Self::caused(ErrorKind::Panic, error) }
     }
 
     /// What kind of failure it is.

@@ -205,7 +205,7 @@ impl Knobs {
                 }
             }
         }
-        self.on_node = crate::ranks::on_node(&environment);
+        self.on_node = OnNode::launched(&environment);
         for (name, ..) in self.tables.clone().into_iter().flatten() {
             let variable = format!("FOREREAD_{}", name.to_uppercase().replace('-', "_"));
             if let Some(value) = environment(&variable) {
@@ -300,7 +300,7 @@ mod tests {
         let torchrun = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")];
         let alone = gather(&[("rank", "0"), ("world-size", "1")], &torchrun, "").unwrap();
         let config = crate::Config::from_knobs(&alone).unwrap();
-        assert_eq!((config.world_size, config.node_ranks), (1, 4));
+        assert_eq!((config.world_size, config.node_ranks), (1, Some(4)));
         assert_eq!(gather(&[], &[], "").unwrap().on_node(), OnNode::ALONE);
     }
 

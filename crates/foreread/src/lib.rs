@@ -20,6 +20,7 @@ mod disk;
 mod error;
 mod knobs;
 mod loader;
+mod machine;
 mod memory;
 mod merged;
 mod on_node;
@@ -57,7 +58,7 @@ pub use foreread_tier as tier;
 pub use foreread_types as types;
 
 pub use foreread_dataset::{Catalog, Format, IndexOptions, Progress, forget_listing};
-pub use foreread_loader::{Batch, BatchSample, Batches, BlockTable, LoadError, LoadErrorKind, OnError};
+pub use foreread_loader::{Batch, BatchSample, BlockTable, LoadError, LoadErrorKind, OnError};
 pub use foreread_oracle::{Deal, Position};
 
 pub use crate::builder::Builder;
@@ -68,7 +69,7 @@ pub use crate::calibration::{
 pub use crate::config::{Config, Disk, MOST_EPOCHS, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::knobs::{COMMAND_KNOBS, KNOBS, Knob, Knobs, Provenance};
-pub use crate::loader::{Jump, Loader, Ready};
+pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::merged::{Merged, MergedEpoch};
 pub use crate::outlook::{Outlook, keeps};
 pub use crate::planned::{Planned, Worth, sampler};

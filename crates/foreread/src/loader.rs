@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter};
-use foreread_loader::{Batch, Batches, LoadError, RunReport};
+use foreread_loader::{Batch, LoadError, LoadErrorKind, RunReport};
 use foreread_oracle::{Position, Run};
 use foreread_planner::LocalPlan;
 use futures::Stream;
-use tokio::task::JoinSet;
 
 use crate::assembly::Assembly;
 use crate::builder::Builder;
 use crate::config::Config;
 use crate::error::Result;
+use crate::memory::Grant;
 use crate::merged::Merged;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
@@ -28,6 +28,9 @@ use crate::state::State;
 
 /// How often a rank that leaves looks whether it is interrupted.
 const GLANCE: Duration = Duration::from_millis(100);
+
+/// How long a wait for the next batch lasts before it looks around again.
+const NAP: Duration = Duration::from_millis(100);
 
 /// A run that is ready to start.
 #[derive(Debug)]
@@ -54,7 +57,7 @@ impl Ready {
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
         let Prepared { planned, opened, caches, disk, shared, blocks, joint } = prepared;
-        let Planned { config, run, plan, floor, .. } = planned;
+        let Planned { config, run, plan, floor, memory, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // Training's; validation's is the same one, or waits for the same store.
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
@@ -91,6 +94,7 @@ impl Ready {
             joint,
             jumped: false,
             left: AtomicBool::new(false),
+            _memory: memory,
             workers,
         }
     }
@@ -143,6 +147,8 @@ pub struct Loader {
     jumped: bool,
     /// Whether others have been told that this rank is done.
     left: AtomicBool,
+    /// Counted until the loader is dropped.
+    _memory: Option<Grant>,
     /// Last: the engine's task goes before the threads that it runs on.
     workers: Workers,
 }
@@ -158,15 +164,19 @@ impl Loader {
         Builder::new(target.into())
     }
 
-    /// Batches in order, by waiting for each. Not from async code: it blocks the thread.
+    /// Batches in order, by waiting for each. Blocks the thread; async code uses the loader as a [`Stream`].
     pub fn batches(&mut self) -> Batches<'_> {
-        self.inner.batches()
+        Batches { loader: self, refused: false }
     }
 
     /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over.
-    /// Threads that wait at the same time get different batches.
+    /// Threads that wait at the same time get different batches. On a thread of the given
+    /// [runtime](Builder::runtime) it is an error at once, and the run is not over.
     pub fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
-        self.inner.next_timeout(timeout)
+        match self.workers.may_block() {
+            Ok(()) => self.inner.next_timeout(timeout),
+            Err(_) => Some(Some(Err(LoadError::blocking()))),
+        }
     }
 
     /// What has been delivered and read so far.
@@ -213,7 +223,7 @@ impl Loader {
     }
 
     /// Ends the run in order: waits until the disk tier has written what it was given, for five seconds at most, and
-    /// says what has been delivered and read in all. Blocks the thread; not for async code, which has
+    /// reports what has been delivered and read in all. Blocks the thread; async code has
     /// [`close_async`](Self::close_async).
     ///
     /// A rank that works together with others goes on answering them until they are done, for ten minutes at most,
@@ -221,18 +231,21 @@ impl Loader {
     ///
     /// Dropping a loader does not wait. If the process ends right after that, up to 32 MiB of the last samples are not
     /// on the disk, and the next run reads them from the origin; nothing else is lost.
-    pub fn close(self) -> Report {
+    ///
+    /// # Errors
+    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut down. The run has ended
+    /// all the same, as if the loader had been dropped.
+    pub fn close(self) -> Result<Report> {
         if !self.left.load(Ordering::Relaxed) {
-            self.leave(Self::FAREWELL);
+            self.leave(Self::FAREWELL)?;
         }
         if let Some(disk) = self.disk.clone() {
-            // Fails only if the caller's runtime was shut down, and then nothing is written either.
-            let _ = self.workers.wait(async move {
+            self.workers.wait(async move {
                 disk.flush().await;
                 Ok(())
-            });
+            })?;
         }
-        self.report()
+        Ok(self.report())
     }
 
     /// [`close`](Self::close) for async code.
@@ -243,8 +256,13 @@ impl Loader {
         if !self.left.load(Ordering::Relaxed) {
             self.leave_async(Self::FAREWELL).await;
         }
-        if let Some(disk) = &self.disk {
-            disk.flush().await;
+        if let Some(disk) = self.disk.clone() {
+            let flush = async move {
+                disk.flush().await;
+                Ok(())
+            };
+            // It fails only if the given runtime was shut down, and then nothing is written either.
+            let _ = self.workers.run(flush).await;
         }
         self.report()
     }
@@ -291,21 +309,35 @@ impl Loader {
     /// Says that this rank is done, and goes on answering the others until they are too, or for `at_most`; on rank 0,
     /// returns all their reports as one. Others do not wait: their run is over when rank 0 has what they report, which
     /// [`close`](Self::close) sees to. None where ranks do not work together, and on other ranks than 0. Blocks the
-    /// thread; not for async code.
-    pub fn leave(&self, at_most: Duration) -> Option<Merged> {
-        let leaving = self.leaving(at_most)?;
-        // Fails only if the caller's runtime was shut down, and then nobody answers any longer either.
-        self.workers.wait(async move { Ok(leaving.await) }).ok().flatten()
+    /// thread; async code has [`leave_async`](Self::leave_async).
+    ///
+    /// # Errors
+    /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut down.
+    pub fn leave(&self, at_most: Duration) -> Result<Option<Merged>> {
+        if self.joint.is_some() {
+            // Before the others are told anything.
+            self.workers.may_block()?;
+        }
+        let Some(leaving) = self.leaving(at_most) else { return Ok(None) };
+        self.workers.wait(async move { Ok(leaving.await) })
     }
 
     /// The same for a program that may be interrupted: as soon as `interrupted` says so, it takes `haste` at most.
+    ///
+    /// # Errors
+    /// As [`leave`](Self::leave), and if `interrupted` panics.
     pub fn leave_unless(
         &self,
         at_most: Duration,
         haste: Duration,
         interrupted: impl Fn() -> bool + Send + 'static,
-    ) -> Option<Merged> {
-        let (leaving, hurrying) = (self.leaving(at_most)?, self.leaving(haste)?);
+    ) -> Result<Option<Merged>> {
+        if self.joint.is_some() {
+            self.workers.may_block()?;
+        }
+        let (Some(leaving), Some(hurrying)) = (self.leaving(at_most), self.leaving(haste)) else {
+            return Ok(None);
+        };
         let interrupt = async move {
             while !interrupted() {
                 tokio::time::sleep(GLANCE).await;
@@ -317,7 +349,7 @@ impl Loader {
                 () = interrupt => hurrying.await,
             }
         };
-        self.workers.wait(async move { Ok(either.await) }).ok().flatten()
+        self.workers.wait(async move { Ok(either.await) })
     }
 
     /// [`leave`](Self::leave) for async code.
@@ -326,10 +358,8 @@ impl Loader {
     /// That this rank is done may have been said although nobody waits; it goes on answering as long as the loader lives.
     pub async fn leave_async(&self, at_most: Duration) -> Option<Merged> {
         let leaving = self.leaving(at_most)?;
-        // On the run's own runtime, whatever drives the caller; ends with the caller.
-        let mut task = JoinSet::new();
-        task.spawn_on(leaving, self.workers.handle());
-        task.join_next().await?.ok().flatten()
+        // It fails only if the given runtime was shut down, and then no rank is answered any longer either.
+        self.workers.run(async move { Ok(leaving.await) }).await.ok().flatten()
     }
 
     fn leaving(
@@ -360,6 +390,30 @@ impl Loader {
     /// Staging memory in use now, in bytes: read ahead, or with the trainer and in no cache.
     pub fn staged_bytes(&self) -> u64 {
         self.inner.staged_bytes()
+    }
+}
+
+/// A run's batches for plain threads. See [`Loader::batches`].
+///
+/// Ends after the error that refuses a thread of the given [runtime](Builder::runtime); the run goes on.
+#[derive(Debug)]
+pub struct Batches<'a> {
+    loader: &'a mut Loader,
+    refused: bool,
+}
+
+impl Iterator for Batches<'_> {
+    type Item = Result<Batch, LoadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.refused {
+            return None;
+        }
+        loop {
+            let Some(item) = self.loader.next_timeout(NAP) else { continue };
+            self.refused = matches!(&item, Some(Err(error)) if error.kind() == LoadErrorKind::Blocking);
+            return item;
+        }
     }
 }
 

@@ -1,23 +1,152 @@
-//! How much memory a run may take when nobody said: `--memory auto`.
+//! How much memory a run takes without a setting: `--memory auto`.
 //!
-//! Half of what is free within the machine and the control group (a container's or a job's limit), shared by the ranks of
-//! the node, less the look-ahead of each. Half, because the trainer's own growth is unknown and being killed costs more than a
-//! smaller cache; the rest of the machine's free memory still serves as page cache.
+//! All loaders of all ranks of a node take at most half of what is free within the machine and the control group (a
+//! container's or a job's limit). Half, because the trainer's own growth is unknown and being killed costs more than a
+//! smaller cache. The rest of the free memory still serves as page cache.
+//!
+//! * A rank's *share* is that half, divided by the node's ranks. It is measured when the rank's first automatic loader
+//!   starts, and holds as long as one of its automatic loaders lives: what other ranks have filled since is theirs.
+//! * A *grant* covers a loader's memory tier and its look-ahead. It is counted for the whole process, never more than the
+//!   loader's datasets can fill, and returned when the loader is dropped. The look-ahead is the user's setting and never
+//!   cut: a loader whose part is smaller gets no memory tier.
+//! * A loader leaves an eighth of the share to later ones, as long as it gets an eighth itself. So the first of two
+//!   loaders with large datasets gets seven eighths, the second one eighth, and together they use the whole share.
+//! * No loader gets more than half of what is free now and not promised to a loader that has yet to fill it. A trainer
+//!   that has grown since the first loader started is not pushed out.
+//!
+//! The decision against shrinking earlier grants: a plan is made for its capacity, and its floor would no longer hold.
+//! The price is an eighth of the share that a process with a single loader does not use, and that a third loader may find
+//! nothing where two have large datasets. `--memory SIZE` gives it what it needs.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes that the memory tier of each of a node's `ranks` may take.
-pub(crate) fn automatic(look_ahead: u64, ranks: u32) -> u64 {
-    free(Path::new("/")).map_or(0, |free| share(free, look_ahead, ranks))
+use foreread_tier::Budget;
+
+/// A loader leaves this part of the share to later ones.
+const LEFT: u64 = 8;
+
+/// What a loader asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// The memory tier's bytes, where the user has set them.
+    pub(crate) fixed: Option<u64>,
+    /// The most bytes that the memory tier can fill.
+    pub(crate) data: u64,
+    /// Bytes that are read ahead.
+    pub(crate) look_ahead: u64,
 }
 
-fn share(free: u64, look_ahead: u64, ranks: u32) -> u64 {
-    (free / 2 / u64::from(ranks.max(1))).saturating_sub(look_ahead)
+/// What the loaders of a process were granted. Clones are the same account.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Account(Arc<Mutex<Grants>>);
+
+#[derive(Debug, Default)]
+struct Grants {
+    /// This rank's share, as long as an automatic loader lives.
+    share: u64,
+    /// The ranks of the node that the share was computed for.
+    ranks: u32,
+    live: BTreeMap<u64, Granted>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Granted {
+    bytes: u64,
+    automatic: bool,
+    /// What its memory tier charges, from when there is one.
+    tier: Option<Budget>,
+}
+
+/// A loader's part of the memory, returned when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Grant {
+    account: Account,
+    number: u64,
+    tier: u64,
+}
+
+impl Account {
+    /// Grants a loader what `free` bytes of the node allow, on one of so many `ranks`.
+    pub(crate) fn grant(&self, free: u64, ranks: u32, need: Need) -> Grant {
+        let mut grants = self.lock();
+        let (tier, automatic) = match need.fixed {
+            Some(bytes) => (bytes, false),
+            None => {
+                let most = grants.allowed(free, ranks.max(1));
+                (most.saturating_sub(need.look_ahead).min(need.data), true)
+            }
+        };
+        // A loader without a memory tier has its look-ahead alone, which the user has set.
+        let bytes = if tier > 0 { tier.saturating_add(need.look_ahead) } else { 0 };
+        let number = grants.next;
+        grants.next += 1;
+        grants.live.insert(number, Granted { bytes, automatic, tier: None });
+        drop(grants);
+        Grant { account: self.clone(), number, tier }
+    }
+
+    /// Each change is a few assignments, so no panic leaves one half done.
+    fn lock(&self) -> MutexGuard<'_, Grants> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Grants {
+    /// The most bytes that one more automatic loader may take.
+    fn allowed(&mut self, free: u64, ranks: u32) -> u64 {
+        let unfilled = self.live.values().map(Granted::unfilled).fold(0, u64::saturating_add);
+        let half = (free / u64::from(ranks)).saturating_sub(unfilled) / 2;
+        if !self.live.values().any(|granted| granted.automatic && granted.bytes > 0) {
+            (self.share, self.ranks) = (half, ranks);
+        }
+        if ranks > self.ranks {
+            // The ranks of the node have become known only now.
+            self.share = self.share / u64::from(ranks) * u64::from(self.ranks);
+            self.ranks = ranks;
+        }
+        let automatic = self.live.values().filter(|granted| granted.automatic);
+        let granted = automatic.map(|granted| granted.bytes).fold(0, u64::saturating_add);
+        let left = self.share.saturating_sub(granted);
+        let kept = self.share / LEFT;
+        left.min(left.saturating_sub(kept).max(kept)).min(half)
+    }
+}
+
+impl Granted {
+    /// Bytes that are still free on the machine and will not stay so.
+    fn unfilled(&self) -> u64 {
+        self.bytes.saturating_sub(self.tier.as_ref().map_or(0, Budget::used))
+    }
+}
+
+impl Grant {
+    /// The bytes of the loader's memory tier.
+    pub(crate) fn tier(&self) -> u64 {
+        self.tier
+    }
+
+    /// Counts what `tier` charges as filled.
+    pub(crate) fn fills(&self, tier: &Budget) {
+        if let Some(granted) = self.account.lock().live.get_mut(&self.number) {
+            granted.tier = Some(tier.clone());
+        }
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        let granted = self.account.lock().live.remove(&self.number);
+        // Outside of the lock: it may be the last handle on a tier's budget.
+        drop(granted);
+    }
 }
 
 /// Bytes that are free within the machine and every control group that this process is in. `root` stands for `/`.
-fn free(root: &Path) -> Option<u64> {
+pub(crate) fn free(root: &Path) -> Option<u64> {
     let machine = available(&fs::read_to_string(root.join("proc/meminfo")).ok()?)?;
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| {
@@ -88,13 +217,6 @@ mod tests {
     }
 
     #[test]
-    fn the_ranks_of_a_node_take_half_of_it_together_and_not_each() {
-        assert_eq!(share(1000, 20, 1), 480);
-        assert_eq!(share(1000, 20, 4), 105);
-        assert_eq!((share(1000, 20, 50), share(1000, 20, 0)), (0, 480));
-    }
-
-    #[test]
     fn version_one_and_none_at_all() {
         let root = tree(&[
             MEMINFO,
@@ -105,5 +227,142 @@ mod tests {
         assert_eq!(free(root.path()), Some(0));
         assert_eq!(free(tree(&[MEMINFO]).path()), Some(2_048_000));
         assert_eq!(free(tree(&[]).path()), None);
+    }
+
+    /// A loader whose datasets are larger than any memory.
+    const LARGE: Need = Need { fixed: None, data: u64::MAX, look_ahead: 100 };
+
+    fn small(data: u64) -> Need {
+        Need { data, ..LARGE }
+    }
+
+    /// With its look-ahead.
+    fn taken(grants: &[&Grant]) -> u64 {
+        grants.iter().map(|grant| grant.tier() + 100).sum()
+    }
+
+    #[test]
+    fn second_loader_gets_what_the_first_left() {
+        let account = Account::default();
+        let first = account.grant(160_000, 1, LARGE);
+        assert_eq!(taken(&[&first]), 70_000, "seven eighths of half");
+        let second = account.grant(160_000, 1, LARGE);
+        assert_eq!(taken(&[&second]), 10_000, "an eighth of half");
+        assert_eq!(account.grant(160_000, 1, LARGE).tier(), 0);
+        // The first one has filled its tier meanwhile, which is free no longer.
+        let budget = Budget::new(first.tier());
+        first.fills(&budget);
+        let _filled = budget.charge(first.tier());
+        drop(second);
+        let second = account.grant(160_000 - first.tier(), 1, LARGE);
+        assert_eq!(taken(&[&first, &second]), 80_000);
+    }
+
+    #[test]
+    fn grant_is_returned_when_the_loader_ends() {
+        let account = Account::default();
+        let first = account.grant(160_000, 1, LARGE).tier();
+        assert_eq!(account.grant(160_000, 1, LARGE).tier(), first);
+        let (one, two) = (account.grant(160_000, 1, LARGE), account.grant(160_000, 1, LARGE));
+        drop(one);
+        assert_eq!(account.grant(160_000, 1, LARGE).tier(), 60_000 - 100, "an eighth is left again");
+        drop(two);
+        assert!(account.lock().live.is_empty());
+    }
+
+    #[test]
+    fn eight_ranks_take_half_together_not_each() {
+        for first in [true, false] {
+            // A process each. What one has filled is free no longer when the next starts its second loader.
+            let ranks: Vec<Account> = (0..8).map(|_| Account::default()).collect();
+            let (mut free, mut grants, mut held) = (1_600_000, Vec::new(), Vec::new());
+            for account in &ranks {
+                grants.push(account.grant(free, 8, LARGE));
+            }
+            for grant in &grants {
+                let budget = Budget::new(grant.tier());
+                grant.fills(&budget);
+                if first {
+                    held.push(budget.charge(grant.tier()));
+                    free -= grant.tier();
+                }
+            }
+            for account in &ranks {
+                grants.push(account.grant(free, 8, LARGE));
+            }
+            assert!(grants.iter().all(|grant| taken(&[grant]) >= 1_600_000 / 2 / 8 / 8));
+            assert_eq!(taken(&grants.iter().collect::<Vec<_>>()), 800_000, "filled: {first}");
+        }
+    }
+
+    #[test]
+    fn loader_gets_no_more_than_its_data_fill() {
+        let account = Account::default();
+        let first = account.grant(160_000, 1, small(5000));
+        assert_eq!(first.tier(), 5000);
+        let second = account.grant(160_000, 1, LARGE);
+        assert_eq!(taken(&[&first, &second]), 70_000, "an eighth is left for a third");
+        assert_eq!(taken(&[&account.grant(160_000, 1, LARGE)]), 10_000);
+    }
+
+    #[test]
+    fn fixed_memory_that_is_yet_to_be_filled_is_not_free() {
+        let account = Account::default();
+        let fixed = account.grant(160_000, 1, Need { fixed: Some(79_900), ..LARGE });
+        assert_eq!(fixed.tier(), 79_900);
+        let first = account.grant(160_000, 1, LARGE);
+        assert_eq!(taken(&[&first]), 35_000, "seven eighths of half of what is not promised");
+    }
+
+    #[test]
+    fn memory_that_the_trainer_took_is_not_granted() {
+        let account = Account::default();
+        let first = account.grant(160_000, 1, small(40_000));
+        let second = account.grant(60_100, 1, LARGE);
+        assert_eq!(taken(&[&second]), 10_000, "half of what is free and not promised to the first");
+        drop(first);
+    }
+
+    #[test]
+    fn ranks_that_become_known_later_count_from_then_on() {
+        let account = Account::default();
+        let first = account.grant(160_000, 1, small(9900));
+        let second = account.grant(160_000, 2, LARGE);
+        assert_eq!(taken(&[&first, &second]), 35_000);
+    }
+
+    #[test]
+    fn look_ahead_larger_than_the_share_leaves_no_tier() {
+        let account = Account::default();
+        let none = account.grant(160_000, 1, Need { look_ahead: 80_000, ..LARGE });
+        assert_eq!(none.tier(), 0);
+        assert_eq!(account.grant(160_000, 0, LARGE).tier(), 69_900, "nothing was taken from it");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_loaders_of_any_ranks_stay_within_half(
+            ranks in 1_u32..5,
+            steps in proptest::collection::vec((0_usize..4, 0_u64..200_000, proptest::bool::ANY), 1..60),
+        ) {
+            const WHOLE: u64 = 1_000_000;
+            let accounts: Vec<Account> = (0..ranks).map(|_| Account::default()).collect();
+            let mut live: Vec<(Grant, Option<foreread_tier::Charge>)> = Vec::new();
+            for (rank, data, ends) in steps {
+                if ends && !live.is_empty() {
+                    live.remove(data as usize % live.len());
+                    continue;
+                }
+                let filled = live.iter().map(|(_, held)| held.as_ref().map_or(0, |held| held.bytes()));
+                let free = WHOLE - filled.sum::<u64>();
+                let grant = accounts[rank % accounts.len()].grant(free, ranks, Need { look_ahead: 0, ..small(data) });
+                let budget = Budget::new(grant.tier());
+                grant.fills(&budget);
+                let held = data.is_multiple_of(2).then(|| budget.charge(grant.tier()));
+                live.push((grant, held));
+                let all: u64 = live.iter().map(|(grant, _)| grant.tier()).sum();
+                proptest::prop_assert!(all <= WHOLE / 2, "{} of {}", all, WHOLE);
+            }
+        }
     }
 }

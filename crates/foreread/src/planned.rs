@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
+use foreread_memory::MemoryTier;
 use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
 };
 use foreread_planner::{
     Cluster, EpochForecast, Floor, Level, LocalPlan, Plan, Scope, block_bytes, plan, predict,
 };
+use foreread_tier::CacheTier;
 use foreread_types::{DatasetId, Rank, Sizes};
 
 use crate::cluster;
 use crate::config::{Config, MOST_EPOCHS, Memory, SamplerKind};
 use crate::error::Result;
-use crate::memory;
+use crate::memory::{Grant, Need};
 
 /// A run without an end is planned for so many uses of samples and so many epochs at most, and for [`AHEAD_LEAST`] epochs
 /// at least: what they keep, later ones would.
@@ -59,6 +61,8 @@ pub struct Planned {
     /// By dataset.
     pub(crate) sizes: Vec<Sizes>,
     pub(crate) cluster: Cluster,
+    /// The memory that the run was granted; none where it is only imagined.
+    pub(crate) memory: Option<Grant>,
     /// Whether the origin's speed is known.
     pub(crate) is_timed: bool,
     pub(crate) plan: LocalPlan,
@@ -77,12 +81,9 @@ impl Planned {
     /// If the settings make no sense or contradict each other.
     pub fn new(config: Config, sizes: &[Sizes]) -> Result<Self> {
         let room = config.disk.iter().fold(0u64, |sum, disk| sum.saturating_add(disk.bytes));
-        Self::resumed(
-            config,
-            sizes,
-            Place { kernel_cached: false, disk: room, warm: 0, url: None, packed: false },
-            |_| Ok(None),
-        )
+        let place = Place { kernel_cached: false, disk: room, warm: 0, url: None, packed: false };
+        let planned = Self::resumed(config, sizes, place, |_| Ok(None))?;
+        Ok(Self { memory: None, ..planned })
     }
 
     /// The same for what is left of a run from the position that `start` finds in its schedule.
@@ -95,26 +96,26 @@ impl Planned {
         let config = config.validated()?;
         let run = run(&config, sizes, start)?;
         let counted = counted(&config, sizes, &run)?;
-        let memory = memory_of(&config, &place, config.node_ranks);
-        let cluster = cluster::describe(&config, memory, &place, sizes.first());
+        let memory = memory_of(&config, sizes, &place, config.on_node().ranks);
+        let cluster = cluster::describe(&config, memory.tier(), &place, sizes.first());
         let is_timed = cluster::is_timed(&config, &place);
         let plan = plan(&counted, sizes, &cluster)?;
         let floor = floor(&counted, sizes, &cluster, &plan)?.saturating_sub(place.warm);
         // What the kernel has cached costs no request.
         let train = sizes.first().filter(|_| place.packed && !place.kernel_cached);
         let block_bytes = train.and_then(|train| block_bytes(&counted, train, &cluster, is_timed));
-        let (sizes, plan) = (sizes.to_vec(), LocalPlan::Alone(Arc::new(plan)));
-        Ok(Self { config, run, counted, sizes, cluster, is_timed, plan, floor, block_bytes })
+        let (sizes, plan, memory) = (sizes.to_vec(), LocalPlan::Alone(Arc::new(plan)), Some(memory));
+        Ok(Self { config, run, counted, sizes, cluster, memory, is_timed, plan, floor, block_bytes })
     }
 
     /// The same for a rank that works together with the others: `whole` is the cluster of all, whose store at the
-    /// position of the rank is its own.
+    /// position of the rank is its own, with the memory that this rank was granted.
     #[cfg(feature = "peer")]
     pub(crate) fn joint(
         config: Config,
         sizes: &[Sizes],
         place: &Place,
-        whole: Cluster,
+        (whole, memory): (Cluster, Grant),
         start: impl FnOnce(&Schedule) -> Result<Option<Position>>,
     ) -> Result<Self> {
         let config = config.validated()?;
@@ -123,8 +124,19 @@ impl Planned {
         let plan = foreread_planner::plan_cluster(&counted, sizes, &whole)?;
         let (floor, is_timed) = (plan.floor(), cluster::is_timed(&config, place));
         let plan = LocalPlan::Together { plan: Arc::new(plan), store: config.rank as usize };
-        let sizes = sizes.to_vec();
-        Ok(Self { config, run, counted, sizes, cluster: whole, is_timed, plan, floor, block_bytes: None })
+        let (sizes, memory) = (sizes.to_vec(), Some(memory));
+        Ok(Self {
+            config,
+            run,
+            counted,
+            sizes,
+            cluster: whole,
+            memory,
+            is_timed,
+            plan,
+            floor,
+            block_bytes: None,
+        })
     }
 
     /// What the run was asked to do.
@@ -255,14 +267,19 @@ fn counted(config: &Config, sizes: &[Sizes], run: &Run) -> Result<Run> {
     self::run(&until, sizes, |_| Ok(Some(start)))
 }
 
-/// Bytes of this rank's memory tier, on a node of so many `ranks`.
-pub(crate) fn memory_of(config: &Config, place: &Place, ranks: u32) -> u64 {
-    match config.memory {
-        Memory::Bytes(bytes) => bytes,
+/// The memory of a run over datasets of these sizes, on a node of so many `ranks`.
+pub(crate) fn memory_of(config: &Config, sizes: &[Sizes], place: &Place, ranks: u32) -> Grant {
+    let fixed = match config.memory {
+        Memory::Bytes(bytes) => Some(bytes),
         // The kernel's cache is no help against a limit that the user has put on the origin.
-        Memory::Auto if place.kernel_cached && config.origin_limit.is_none() => 0,
-        Memory::Auto => memory::automatic(config.look_ahead, ranks),
-    }
+        Memory::Auto if place.kernel_cached && config.origin_limit.is_none() => Some(0),
+        Memory::Auto => None,
+    };
+    let footprint = MemoryTier::new(0).footprint();
+    let data = sizes.iter().map(|sizes| footprint.most(sizes.len(), sizes.total()));
+    let data = data.fold(0, u64::saturating_add);
+    // No run reads further ahead than its data are long.
+    config.machine.grant(ranks, Need { fixed, data, look_ahead: config.look_ahead.min(data) })
 }
 
 pub(crate) fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {

@@ -13,12 +13,12 @@ use foreread_types::{DatasetId, Sizes};
 
 use crate::config::Config;
 use crate::disk::{self, Disk};
-use crate::error::{Error, ErrorKind, Result};
-use crate::on_node::OnNode;
+use crate::error::Result;
 use crate::origin::{Opened, Shared, open};
 use crate::planned::{Place, Planned};
 use crate::ranks::Joint;
 use crate::registry::Registry;
+use crate::runtime::ended;
 use crate::state::State;
 use crate::target::Named;
 
@@ -56,9 +56,8 @@ impl Prepared {
         let sizes: Vec<Sizes> = opened.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        let on_node = OnNode { rank: config.node_rank, ranks: config.node_ranks };
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(&config));
-        let disk = disk::open(&config, on_node, &opened, context).await?;
+        let disk = disk::open(&config, config.on_node(), &opened, context).await?;
         let place = Place {
             kernel_cached,
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
@@ -76,9 +75,7 @@ impl Prepared {
                 Planned::resumed(config, &sizes, place, start)
             }
         });
-        let planned = planning
-            .await
-            .map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
+        let planned = planning.await.map_err(ended)??;
         let blocks = blocks(&planned, &opened, context).await?;
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
         Ok(Self { blocks, caches, disk, planned, opened, shared, joint: None })
@@ -112,8 +109,7 @@ async fn blocks(planned: &Planned, opened: &[Opened], context: &Context) -> Resu
     let (catalog, plan) = (train.catalog.clone(), Arc::clone(plan));
     // Looks at every entry.
     let making = context.runtime.spawn_blocking(move || BlockTable::of(&catalog, DatasetId(0), &plan, bytes));
-    let made = making.await;
-    Ok(made.map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??)
+    Ok(making.await.map_err(ended)??)
 }
 
 /// The caches that the plan's levels stand for, in the same order. `buffers` are told where none keeps samples in
@@ -132,7 +128,13 @@ pub(crate) fn caches(
     for level in planned.cluster.stores.get(own).iter().flat_map(|store| &store.levels) {
         match &disk {
             Some((tier, _)) if level.name == tier.name() => caches.push((Source::Disk, Arc::clone(tier))),
-            _ => caches.push((Source::Memory, Arc::new(MemoryTier::new(level.capacity)))),
+            _ => {
+                let tier = MemoryTier::new(level.capacity);
+                if let Some(memory) = &planned.memory {
+                    memory.fills(tier.budget());
+                }
+                caches.push((Source::Memory, Arc::new(tier)));
+            }
         }
     }
     // A disk that another process owns has no room, and so no level; what it holds can be read all the same.

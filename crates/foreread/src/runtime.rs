@@ -1,12 +1,18 @@
-//! The runtime that a run works on: the caller's, or one of its own.
+//! The runtime that a run works on: an engine thread of its own, or the one that the caller has given.
 //!
-//! An own runtime is made when a run is prepared, never at load time, and is let go without waiting when the run ends:
-//! its tasks own what they use, and a read that hangs in the kernel must not hang the program's exit.
+//! The own runtime is the default for every caller, async ones too. A trainer that computes in a task then never starves
+//! the reads, and any executor may drive the loader's futures. The price is one thread per loader, and a hop between
+//! threads for each call that waits. The runtime is made when a run is prepared, and shut down without waiting when the
+//! run ends: its tasks own what they use, and a read that hangs in the kernel must not hang the program's exit.
+//!
+//! A given runtime may run on the very thread that calls. Blocking that thread would keep it from the work that the call
+//! waits for, so such calls are refused at once ([`Workers::may_block`]).
 
 use std::future::Future;
 use std::sync::mpsc;
 
-use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
+use tokio::task::{JoinError, JoinSet};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -17,7 +23,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// `given`, or else a runtime of our own.
+    /// `given`, or else a runtime of the run's own.
     pub(crate) fn new(given: Option<Handle>) -> Result<Self> {
         if let Some(handle) = given {
             return Ok(Self { handle, own: None });
@@ -36,18 +42,56 @@ impl Workers {
         &self.handle
     }
 
-    /// Runs `work` on the runtime and waits for it on a channel, never by `block_on`, which would panic inside another
-    /// runtime.
+    /// Whether the calling thread may block until the runtime has done something.
+    ///
+    /// # Errors
+    /// If the thread belongs to the runtime, or the runtime has no thread but its callers'.
+    pub(crate) fn may_block(&self) -> Result<()> {
+        // A multi-thread runtime has other threads, but not for a task that was woken from this one: none may steal it.
+        let is_here = Handle::try_current().is_ok_and(|here| here.id() == self.handle.id());
+        let is_callers = self.own.is_none() && self.handle.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        if is_here || is_callers {
+            return Err(Error::usage(
+                "this call would block the runtime that it waits for: leave out `runtime(..)`, so that the run has a \
+                 thread of its own, or use the async method",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Runs `work` on the runtime and blocks until it is done. It waits on a channel and not by `block_on`, which would
+    /// panic inside of another runtime.
+    ///
+    /// # Errors
+    /// As `work`, and if this thread may not block, `work` panics, or the runtime is shut down.
     pub(crate) fn wait<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let (tell, told) = mpsc::sync_channel(1);
+        self.may_block()?;
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let work = self.handle.spawn(work);
         self.handle.spawn(async move {
-            // Nobody listens any more: the caller has given up.
-            let _ = tell.send(work.await);
+            // The receiver waits for as long as this task lives.
+            let _ = sender.send(work.await);
         });
-        told.recv().map_err(|_| Error::new(ErrorKind::System, "the runtime was shut down"))?
+        receiver.recv().map_err(|_| shut_down())?.map_err(ended)?
+    }
+
+    /// Runs `work` on the runtime, whatever executor drives the caller.
+    ///
+    /// # Errors
+    /// As `work`, and if `work` panics or the runtime is shut down.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels `work`.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let mut tasks = JoinSet::new();
+        tasks.spawn_on(work, &self.handle);
+        tasks.join_next().await.ok_or_else(shut_down)?.map_err(ended)?
     }
 }
 
@@ -56,5 +100,69 @@ impl Drop for Workers {
         if let Some(runtime) = self.own.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+fn shut_down() -> Error {
+    Error::new(ErrorKind::System, "the runtime was shut down")
+}
+
+/// Why a task did not return.
+pub(crate) fn ended(error: JoinError) -> Error {
+    if error.is_panic() { Error::panicked(error) } else { shut_down() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn seven() -> Result<u32> {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        Ok(7)
+    }
+
+    #[test]
+    fn own_runtime_may_be_waited_for_anywhere() {
+        let workers = Workers::new(None).unwrap();
+        assert_eq!(workers.wait(seven()).unwrap(), 7);
+        for runtime in [Builder::new_current_thread().build(), Builder::new_multi_thread().build()] {
+            let runtime = runtime.unwrap();
+            runtime.block_on(async { assert_eq!(workers.wait(seven()).unwrap(), 7) });
+            let workers = Workers::new(None).unwrap();
+            let task = runtime.spawn(async move { workers.wait(seven()).unwrap() });
+            assert_eq!(runtime.block_on(task).unwrap(), 7);
+        }
+    }
+
+    #[test]
+    fn given_runtime_is_never_waited_for_on_its_own_thread() {
+        for runtime in [Builder::new_current_thread().build(), Builder::new_multi_thread().build()] {
+            let runtime = runtime.unwrap();
+            let workers = Workers::new(Some(runtime.handle().clone())).unwrap();
+            let task = runtime.spawn(async move { workers.wait(seven()).unwrap_err() });
+            let error = runtime.block_on(task).unwrap();
+            assert_eq!(error.kind(), ErrorKind::Usage);
+            assert!(error.to_string().contains("leave out `runtime(..)`"), "{error}");
+        }
+        let undriven = Builder::new_current_thread().build().unwrap();
+        assert!(Workers::new(Some(undriven.handle().clone())).unwrap().wait(seven()).is_err());
+        let driven = Builder::new_multi_thread().enable_all().build().unwrap();
+        assert_eq!(Workers::new(Some(driven.handle().clone())).unwrap().wait(seven()).unwrap(), 7);
+    }
+
+    #[test]
+    fn runtime_that_was_shut_down_is_an_error() {
+        let gone = Builder::new_multi_thread().build().unwrap();
+        let workers = Workers::new(Some(gone.handle().clone())).unwrap();
+        gone.shutdown_background();
+        assert_eq!(workers.wait(seven()).unwrap_err().to_string(), "the runtime was shut down");
+    }
+
+    #[test]
+    fn panic_is_reported_as_a_panic() {
+        let workers = Workers::new(None).unwrap();
+        let error = workers.wait(async { panic!("of a callback") as Result<()> }).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Panic);
+        assert!(error.to_string().contains("of a callback"), "{error}");
     }
 }

@@ -16,6 +16,8 @@ pub enum LoadErrorKind {
     Order,
     /// The engine has stopped without finishing, which is a bug or a runtime that was shut down under it.
     Stopped,
+    /// The call would have blocked the runtime that the engine works on. The run is not over.
+    Blocking,
 }
 
 /// Why a run ended early. Opaque; cheap to clone.
@@ -27,6 +29,7 @@ enum Cause {
     Sample { key: SampleKey, epoch: u64, source: TierError },
     Order(std::sync::Arc<OracleError>),
     Stopped,
+    Blocking,
 }
 
 impl LoadError {
@@ -42,12 +45,18 @@ impl LoadError {
         Self(Cause::Stopped)
     }
 
+    /// A call that is refused because its thread is the engine's runtime's.
+    pub fn blocking() -> Self {
+        Self(Cause::Blocking)
+    }
+
     /// What kind of failure it is.
     pub fn kind(&self) -> LoadErrorKind {
         match &self.0 {
             Cause::Sample { source, .. } => LoadErrorKind::Sample(source.kind()),
             Cause::Order(_) => LoadErrorKind::Order,
             Cause::Stopped => LoadErrorKind::Stopped,
+            Cause::Blocking => LoadErrorKind::Blocking,
         }
     }
 
@@ -79,6 +88,9 @@ impl fmt::Display for LoadError {
             Cause::Order(error) => write!(f, "the order of an epoch cannot be computed: {error}"),
             Cause::Stopped => f.write_str(
                 "the engine stopped before the run was over; was its runtime shut down, or did a tier panic?",
+            ),
+            Cause::Blocking => f.write_str(
+                "waiting for a batch would block the runtime that reads it: take batches as a stream, or leave out `runtime(..)`",
             ),
         }
     }

@@ -84,9 +84,19 @@ impl Live for Engine {
         let said = |report| *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
         let taken = self.loader.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(loader) = taken else { return };
-        said(loader.report());
-        let all_ranks = loader.leave_unless(at_most, HASTE, move || interrupted.is_set());
-        said(Report { all_ranks, ..loader.close() });
+        let before = loader.report();
+        said(before.clone());
+        // The engine has a thread of its own: neither call is refused, and either fails only after a panic.
+        let left = loader.leave_unless(at_most, HASTE, move || interrupted.is_set());
+        let all_ranks = left.unwrap_or_else(|error| {
+            tracing::warn!(target: "foreread", %error, "the other ranks were left without a report");
+            None
+        });
+        let report = loader.close().unwrap_or_else(|error| {
+            tracing::warn!(target: "foreread", %error, "the run was not closed in order");
+            before
+        });
+        said(Report { all_ranks, ..report });
     }
 }
 

@@ -85,12 +85,14 @@ impl Class {
             ErrorKind::Usage | ErrorKind::Plan => Self::Config,
             ErrorKind::State => Self::State,
             ErrorKind::Ranks => Self::Meeting,
-            ErrorKind::Dataset | ErrorKind::Load => match (error.tier_kind(), error.dataset_kind()) {
-                (Some(kind), _) => Self::of_tier(kind),
-                (None, Some(kind)) => Self::of_dataset(kind),
-                (None, None) if error.kind() == ErrorKind::Dataset => Self::Config,
-                (None, None) => Self::Error,
-            },
+            ErrorKind::Dataset | ErrorKind::Load | ErrorKind::Disk => {
+                match (error.tier_kind(), error.dataset_kind()) {
+                    (Some(kind), _) => Self::of_tier(kind),
+                    (None, Some(kind)) => Self::of_dataset(kind),
+                    (None, None) if error.kind() == ErrorKind::Dataset => Self::Config,
+                    (None, None) => Self::Error,
+                }
+            }
             _ => Self::Error,
         }
     }

@@ -284,7 +284,8 @@ impl Loader {
         let all = waiting::apart(py, HASTE, move |interrupted| {
             engine.share(|run| run.leave_unless(at_most, HASTE, move || interrupted.is_set()))
         })?;
-        all.ok_or_else(closed)?.map(|all| json::python(py, &all)).transpose()
+        let all = all.ok_or_else(closed)?.map_err(|error| errors::raised(&error))?;
+        all.map(|all| json::python(py, &all)).transpose()
     }
 
     /// Ends the run: answers ranks that are not done for `seconds` at most, and waits until the disk tier has written

@@ -48,7 +48,9 @@ impl Live for Slot {
         let server = self.server().take();
         drop(server);
         if let Some(samples) = taken {
-            samples.flush();
+            if let Err(error) = samples.flush() {
+                tracing::warn!(target: "foreread", %error, "the disk tier was not flushed");
+            }
         }
     }
 }

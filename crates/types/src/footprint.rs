@@ -18,6 +18,16 @@ impl Footprint {
         Self { overhead, align: if align == 0 { 1 } else { align } }
     }
 
+    /// The most bytes that `samples` samples take whose lengths add up to `bytes`; saturates at `u64::MAX`.
+    ///
+    /// ```
+    /// use foreread_types::Footprint;
+    /// assert_eq!(Footprint::new(16, 4096).most(2, 4081), 2 * 16 + 4081 + 2 * 4095);
+    /// ```
+    pub const fn most(self, samples: u64, bytes: u64) -> u64 {
+        samples.saturating_mul(self.overhead.saturating_add(self.align - 1)).saturating_add(bytes)
+    }
+
     /// The bytes that a sample of `length` bytes takes; saturates at `u64::MAX`.
     ///
     /// ```

@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-planner", &["foreread-types", "foreread-oracle"]),
     ("foreread-simulator", &["foreread-types", "foreread-oracle", "foreread-planner"]),
     ("foreread-tier", &["foreread-types"]),
+    ("foreread-launcher", &["foreread-types"]),
     ("foreread-layers", &["foreread-types", "foreread-tier"]),
     ("foreread-share", &["foreread-types", "foreread-tier"]),
     ("foreread-tier-testing", &["foreread-types", "foreread-tier"]),
@@ -32,18 +33,19 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-dataset",
         ],
     ),
-    // Backends: types and tier alone, so that none sees the loader or another backend.
+    // Backends: types and tier alone (and what a launcher says), so that none sees the loader or another backend.
     ("foreread-memory", &["foreread-types", "foreread-tier"]),
     ("foreread-local", &["foreread-types", "foreread-tier"]),
     ("foreread-s3", &["foreread-types", "foreread-tier"]),
     ("foreread-opendal", &["foreread-types", "foreread-tier"]),
-    ("foreread-peer", &["foreread-types", "foreread-tier"]),
+    ("foreread-peer", &["foreread-types", "foreread-launcher", "foreread-tier"]),
     (
         "foreread",
         &[
             "foreread-types",
             "foreread-oracle",
             "foreread-planner",
+            "foreread-launcher",
             "foreread-tier",
             "foreread-layers",
             "foreread-dataset",

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use foreread_launcher::LaunchError;
 use foreread_tier::BoxError;
 
 /// The kinds of failure that callers can tell apart.
@@ -53,6 +54,12 @@ impl MeetError {
     /// What kind of failure it is.
     pub fn kind(&self) -> MeetErrorKind {
         self.0.kind
+    }
+}
+
+impl From<LaunchError> for MeetError {
+    fn from(error: LaunchError) -> Self {
+        Self::new(MeetErrorKind::Setting, error.to_string())
     }
 }
 

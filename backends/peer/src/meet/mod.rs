@@ -8,7 +8,7 @@
 //!
 //! | module | what it is about |
 //! |---|---|
-//! | `launcher`, `nodelist` | who this rank is and where ranks meet, from the environment |
+//! | the crate `foreread-launcher` | who this rank is and where ranks meet, from the environment |
 //! | `secret`, `listen`, `dial`, `node` | the token, where a rank listens, how it finds rank 0 |
 //! | `messages`, `link` | what is said, on one connection |
 //! | `joining` | the steps until the start, the same on all ranks: [`Joining`] |
@@ -27,12 +27,10 @@ mod first;
 mod group;
 mod hub;
 mod joining;
-mod launcher;
 mod link;
 mod listen;
 mod messages;
 mod node;
-mod nodelist;
 mod other;
 mod roster;
 mod run;
@@ -40,10 +38,11 @@ mod seats;
 mod secret;
 mod waiting;
 
+use foreread_launcher as launcher;
+
 pub use error::{MeetError, MeetErrorKind};
 pub use group::{Group, Left};
 pub use joining::{Joining, Settings};
-pub use launcher::{Launched, MEET, Rendezvous, Surroundings};
-pub use nodelist::expand as expand_nodes;
-pub use secret::{TOKEN, given_token};
+pub use launcher::{Launched, MEET, Rendezvous, Surroundings, TOKEN};
+pub use secret::given_token;
 pub use waiting::{Progress, Waiting};

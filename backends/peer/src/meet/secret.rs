@@ -19,12 +19,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::launcher::Surroundings;
+use super::launcher::{Surroundings, TOKEN};
 use super::{MeetError, MeetErrorKind};
 use crate::Token;
-
-/// The job's secret, where the user gives it: the same text on all ranks.
-pub const TOKEN: &str = "FOREREAD_TOKEN";
 
 /// The file's name in its directory, at a process's first meeting.
 const NOTICE: &str = "rank0";

@@ -102,7 +102,7 @@ pub fn part(args: &[String]) -> Result<()> {
     for batch in loader.batches() {
         drop(batch?);
     }
-    let report = loader.close();
+    let report = loader.close()?;
     let first = report.epochs.first().context("an epoch")?;
     share::answer(&Found {
         bytes: bytes as f64,

@@ -82,7 +82,7 @@ pub struct Progress {
     pub point: Option<Point>,
 }
 
-/// Measures memory, and the origin and the directories that are named. Blocks the thread; not for async code.
+/// Measures memory, and the origin and the directories that are named. Blocks the thread.
 ///
 /// Samples are read in a random order, each at most once as long as there are others, so that no cache answers.
 ///

@@ -32,6 +32,9 @@ const QUIET: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 /// How long a rank that is done waits for others without a word about it: who has closed where others have not should know.
 const UNTOLD: Duration = Duration::from_secs(10);
 
+/// No rank waits longer than this for others: a year.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// How often is looked whether anything was asked.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -106,6 +109,8 @@ impl Joint {
         own: Merged,
         at_most: Duration,
     ) -> impl Future<Output = Option<Merged>> + Send + 'static + use<> {
+        // A caller's `Duration::MAX` means no bound; no clock can be asked for a time beyond its end.
+        let at_most = at_most.min(LONGEST);
         let group = Arc::clone(&self.group);
         let silence = self.steps.lock().unwrap_or_else(PoisonError::into_inner).quiet();
         let others = Arc::clone(&self.group);

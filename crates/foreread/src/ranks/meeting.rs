@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use foreread_launcher::LaunchError;
 use foreread_peer::meet::{Launched, MeetError, Surroundings, Waiting, given_token};
 use foreread_peer::{Network, System, Token};
 use foreread_types::Rank;
@@ -24,6 +25,12 @@ const DEADLINE: Duration = Duration::from_secs(300);
 impl From<MeetError> for Error {
     fn from(error: MeetError) -> Self {
         Self::new(ErrorKind::Ranks, error.to_string())
+    }
+}
+
+impl From<LaunchError> for Error {
+    fn from(error: LaunchError) -> Self {
+        MeetError::from(error).into()
     }
 }
 

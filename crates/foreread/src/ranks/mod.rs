@@ -8,7 +8,6 @@
 mod encryption;
 mod guarded;
 mod joint;
-mod local;
 mod meeting;
 mod offer;
 mod told;
@@ -27,19 +26,19 @@ use foreread_types::{Fingerprint, Sizes, StoreId};
 
 use self::guarded::Guarded;
 pub(crate) use self::joint::{FAREWELL, Joint};
-pub(crate) use self::local::on_node;
 pub use self::meeting::{Meeting, Meetings};
 use self::offer::{Offer, OfferedLevel, bundle, unbundle};
 use self::told::{Told, unreadable};
 use crate::cluster;
 use crate::config::Config;
 use crate::disk;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::on_node::OnNode;
 use crate::origin::{Opened, Shared, open, open_known, seek};
 use crate::planned::{Place, Planned, memory_of, schedule};
 use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
+use crate::runtime::ended;
 use crate::state::State;
 use crate::target::Named;
 
@@ -134,13 +133,13 @@ impl Run<'_> {
             packed: false,
         };
         // What each keeps, and then what all keep.
-        let sharing = config.node_ranks.max(on_node.ranks);
-        let memory = memory_of(config, &place, sharing);
-        let described = cluster::describe(&figures, memory, &place, sizes.first());
+        let sharing = config.on_node().ranks.max(on_node.ranks);
+        let memory = memory_of(config, &sizes, &place, sharing);
+        let described = cluster::describe(&figures, memory.tier(), &place, sizes.first());
         // Of its own directories this rank's calibration knows more than rank 0's.
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
         let own_figures = Config { calibration, ..figures.clone() };
-        let own_levels = cluster::describe(&own_figures, memory, &place, None).stores.remove(0).levels;
+        let own_levels = cluster::describe(&own_figures, memory.tier(), &place, None).stores.remove(0).levels;
         let levels = own_levels.iter().map(OfferedLevel::new);
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
         let offer = Offer::new(own.to_string(), levels.collect(), held).encode();
@@ -157,11 +156,9 @@ impl Run<'_> {
             let start = |schedule: &Schedule| {
                 told.state.map(|state| state.position(&of_run, &of_state, schedule)).transpose()
             };
-            Planned::joint(planning_config, &sizes, &place, whole, start)
+            Planned::joint(planning_config, &sizes, &place, (whole, memory), start)
         });
-        let planned = working(joining, "plans", planning)
-            .await
-            .map_err(|error| Error::new(ErrorKind::System, format!("planning stopped: {error}")))??;
+        let planned = working(joining, "plans", planning).await.map_err(ended)??;
         if let LocalPlan::Together { plan, .. } = planned.plan() {
             joining.compare(vec![("plan".to_owned(), plan.fingerprint().to_string())]).await?;
         }

@@ -9,7 +9,6 @@ use foreread_tier::Context;
 use crate::config::Config;
 use crate::error::Result;
 use crate::merged::Merged;
-use crate::on_node::OnNode;
 use crate::prepared::Prepared;
 use crate::registry::Registry;
 use crate::report::PeersReport;
@@ -17,15 +16,6 @@ use crate::state::State;
 use crate::target::Named;
 
 pub(crate) const FAREWELL: Duration = Duration::ZERO;
-
-/// Which of its node's ranks this is, where the launcher says just that; what has to be worked out takes the feature.
-pub(crate) fn on_node(environment: &dyn Fn(&str) -> Option<String>) -> OnNode {
-    let said = |names: &[&str]| names.iter().find_map(|name| environment(name)?.trim().parse::<u32>().ok());
-    let rank = said(&["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK"]);
-    let ranks =
-        said(&["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"]);
-    OnNode::told(rank, ranks)
-}
 
 #[derive(Debug)]
 pub(crate) enum Meeting {}

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use foreread_tier::TierError;
+use foreread_tier::{ErrorKind, TierError};
 use foreread_types::{SampleId, SampleKey};
 use tokio::task::JoinSet;
 
@@ -17,6 +17,12 @@ use super::{DATASET, Due, Inner, State};
 const GLANCE: Duration = Duration::from_millis(2);
 
 type Came = (usize, Result<Bytes, TierError>);
+
+fn blocking(id: u64) -> TierError {
+    TierError::new(ErrorKind::Unsupported, "source").with_object(format!("sample {id}")).with_detail(
+        "waiting for it would block the runtime that reads it: ask on another thread, or leave out `runtime(..)`",
+    )
+}
 
 /// Samples that were [asked for](super::Source::ask): they come in any order. Dropping it gives up those that have not come.
 #[derive(Debug)]
@@ -36,13 +42,29 @@ pub struct Asked {
 impl Asked {
     pub(super) fn new(inner: Arc<Inner>, ids: &[u64]) -> Self {
         let (tell, told) = channel();
-        let waiting = ids.iter().copied().enumerate().collect();
+        let reads = JoinSet::new();
+        let ids = ids.iter().copied().enumerate();
+        if inner.workers.may_block().is_err() {
+            // Waiting would block the runtime that reads them.
+            let here = ids.map(|(at, id)| (at, Err(blocking(id)))).collect();
+            return Self {
+                _waits: inner.waits.begin(),
+                inner,
+                waiting: Vec::new(),
+                here,
+                reads,
+                reading: 0,
+                tell,
+                told,
+            };
+        }
+        let waiting = ids.collect();
         let mut asked = Self {
             _waits: inner.waits.begin(),
             inner,
             waiting,
             here: VecDeque::new(),
-            reads: JoinSet::new(),
+            reads,
             reading: 0,
             tell,
             told,
@@ -62,7 +84,8 @@ impl Asked {
     ///
     /// A sample that cannot be read is an error that names it; the others come all the same.
     pub fn wait(&mut self, timeout: Duration) -> Option<Came> {
-        let until = Instant::now() + timeout;
+        // A time beyond the clock's end is waited for without a bound.
+        let until = Instant::now().checked_add(timeout);
         loop {
             if let Some(came) = self.here.pop_front() {
                 return Some(came);
@@ -71,7 +94,7 @@ impl Asked {
                 self.reading -= 1;
                 return Some(came);
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() || self.remaining() == 0 {
                 return None;
             }

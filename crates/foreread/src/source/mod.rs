@@ -31,6 +31,7 @@ use self::waits::Waits;
 use crate::assembly::Assembly;
 use crate::error::{Error, Result};
 use crate::loader::Ready;
+use crate::memory::Grant;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
 use crate::report::{Adapted, AskedReport, ReadsReport, Report, Whole};
@@ -91,6 +92,8 @@ struct Inner {
     state: Mutex<State>,
     /// Samples have come, or the engine is free to be waited for.
     arrived: Condvar,
+    /// Counted until the source is dropped.
+    _granted: Option<Grant>,
     /// Last: what works on its threads goes first.
     workers: Workers,
 }
@@ -140,7 +143,7 @@ impl Ready {
     pub fn source(self) -> Result<Source> {
         let (prepared, workers) = self.parts();
         let Prepared { planned, opened, caches, disk, shared, joint, .. } = prepared;
-        let Planned { config, cluster, .. } = planned;
+        let Planned { config, cluster, memory: granted, .. } = planned;
         if opened.len() > 1 || joint.is_some() {
             return Err(Error::usage(
                 "samples are served by id from one dataset, and to one rank: leave out the validation set and the meeting",
@@ -180,6 +183,7 @@ impl Ready {
                 direct: ReadsReport::default(),
             }),
             arrived: Condvar::new(),
+            _granted: granted,
             workers,
         };
         Ok(Source { inner: Arc::new(inner) })
@@ -195,8 +199,10 @@ impl Source {
     /// are read ahead as if they were one.
     ///
     /// # Errors
-    /// Ids that the dataset does not have; settings that cannot be planned.
+    /// Ids that the dataset does not have; settings that cannot be planned; a thread of the given
+    /// [runtime](crate::Builder::runtime).
     pub fn announce(&self, mut orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
+        self.inner.workers.may_block()?;
         self.pause();
         orders.retain(|order| !order.is_empty());
         if orders.iter().any(|order| order.len() != orders[0].len()) {
@@ -209,7 +215,7 @@ impl Source {
         };
         let sizes = [self.inner.catalog.sizes()];
         let all: Vec<Vec<u64>> = orders.iter().cloned().chain(goes_on.then_some(last)).collect();
-        self.make_way(&all);
+        self.make_way(&all)?;
         let planned = plan_to_keep(&self.run(all)?, &sizes, &self.inner.cluster)?;
         let run = self.run(orders)?;
         let runtime = self.inner.workers.handle();
@@ -225,6 +231,7 @@ impl Source {
     }
 
     /// Asks for samples: what is announced when it is due, the rest by reads of their own that begin at once.
+    /// On a thread of the given [runtime](crate::Builder::runtime), each answer is an error.
     pub fn ask(&self, ids: &[u64]) -> Asked {
         Asked::new(Arc::clone(&self.inner), ids)
     }
@@ -274,14 +281,15 @@ impl Source {
     }
 
     /// Waits until the disk tier has written what it was given, for five seconds at most. Blocks the thread.
-    pub fn flush(&self) {
-        if let Some(disk) = self.inner.disk.clone() {
-            // Fails only if the caller's runtime was shut down, and then nothing is written either.
-            let _ = self.inner.workers.wait(async move {
-                disk.flush().await;
-                Ok(())
-            });
-        }
+    ///
+    /// # Errors
+    /// If the thread belongs to the given [runtime](crate::Builder::runtime), or that runtime was shut down.
+    pub fn flush(&self) -> Result<()> {
+        let Some(disk) = self.inner.disk.clone() else { return Ok(()) };
+        self.inner.workers.wait(async move {
+            disk.flush().await;
+            Ok(())
+        })
     }
 
     fn run(&self, orders: Vec<Vec<u64>>) -> Result<Run> {
@@ -298,9 +306,9 @@ impl Source {
     }
 
     /// Has memory forget what has not been announced for a while: it would hold it for good.
-    fn make_way(&self, orders: &[Vec<u64>]) {
+    fn make_way(&self, orders: &[Vec<u64>]) -> Result<()> {
         if self.inner.memory.is_empty() {
-            return;
+            return Ok(());
         }
         let mut state = self.inner.lock();
         let now = state.announced + 1;
@@ -315,16 +323,15 @@ impl Source {
         let forgotten: Vec<_> = forgotten.map(|(id, _)| SampleKey::new(DATASET, SampleId(id))).collect();
         drop(state);
         if forgotten.is_empty() {
-            return;
+            return Ok(());
         }
         let memory = self.inner.memory.clone();
-        // Fails only if the runtime was shut down.
-        let _ = self.inner.workers.wait(async move {
+        self.inner.workers.wait(async move {
             for cache in memory {
                 cache.remove(forgotten.clone()).await;
             }
             Ok(())
-        });
+        })
     }
 }
 

@@ -9,6 +9,7 @@ use foreread::types::{DatasetId, SampleId, SampleKey};
 use foreread::{Config, LoadError, Loader, Memory, OnError};
 use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
 use futures::StreamExt;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::rig::Fakes;
@@ -47,6 +48,8 @@ async fn train(rules: &[(When, Fault)], compute: Duration, on_error: OnError) ->
     let failing = Arc::new(failing);
     let registry = Fakes::default().with("fake://train", Arc::clone(&failing) as Arc<_>).registry();
     let builder = Loader::builder("fake://train").config(config(on_error)).registry(registry);
+    // The clock is this runtime's.
+    let builder = builder.runtime(Handle::current());
     let mut loader = builder.start_async().await.unwrap();
     let (began, mut ids, mut error) = (Instant::now(), Vec::new(), None);
     while let Some(batch) = timeout(Duration::from_secs(3600), loader.next()).await.expect("it hangs") {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use foreread::peer::Simulated;
-use foreread::{Config, Loader};
+use foreread::{Config, ErrorKind, Loader};
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::{Instant, sleep};
@@ -60,5 +60,23 @@ fn a_rank_that_has_reported_does_not_wait_ten_minutes_for_a_rank_0_that_died() {
         let began = Instant::now();
         assert!(leaving.await.unwrap().is_none());
         assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn leave_without_a_bound_ends_when_all_are_done() {
+    runtime().block_on(async {
+        let mut leaving = Vec::new();
+        for loader in job(3).start(None).await {
+            // The clock is this thread's, so it may not be blocked.
+            let refused = loader.leave(Duration::MAX).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Usage, "{refused}");
+            let refused = loader.leave_unless(Duration::MAX, Duration::MAX, || false).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Usage, "{refused}");
+            leaving.push(tokio::spawn(async move { loader.leave_async(Duration::MAX).await }));
+        }
+        for (rank, leaving) in leaving.into_iter().enumerate() {
+            assert_eq!(leaving.await.unwrap().map(|all| all.ranks), (rank == 0).then_some(3), "rank {rank}");
+        }
     });
 }

@@ -87,11 +87,12 @@ pub fn run(options: &Load) -> Result<ExitCode> {
             break;
         }
     }
-    let all = ranks::leave(&session.loader, session.keeper.signals.as_ref());
+    let left = ranks::leave(&session.loader, session.keeper.signals.as_ref());
     // Once more: by now all ranks have said how far they have come.
     session.keeper.keep(&session.loader)?;
+    let all = left?;
     let ended = ended.or_else(|| session.keeper.signalled().filter(|_| together));
-    let report = Report { all_ranks: all, ..session.end() };
+    let report = Report { all_ranks: all, ..session.end()? };
     if let Some((path, _)) = knobs.get("report-file") {
         write_report(&path.replace("%r", &rank.to_string()), &report)?;
     } else if json {
@@ -184,8 +185,8 @@ impl Session {
     }
 
     /// Ends the run in order; the last report of it.
-    fn end(self) -> Report {
-        finish(self.loader.close(), &self.seen)
+    fn end(self) -> Result<Report> {
+        Ok(finish(self.loader.close()?, &self.seen))
     }
 }
 

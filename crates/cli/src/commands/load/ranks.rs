@@ -81,7 +81,7 @@ pub(super) fn gather(builder: Builder, _: &Config, _: &Knobs) -> Result<(Builder
 }
 
 /// Waits until others are done; in haste once a signal has come.
-pub(super) fn leave(loader: &Loader, signals: Option<&Signals>) -> Option<Merged> {
+pub(super) fn leave(loader: &Loader, signals: Option<&Signals>) -> foreread::Result<Option<Merged>> {
     match signals {
         Some(signals) => loader.leave_unless(Loader::FAREWELL, HASTE, signals.flag()),
         None => loader.leave(Loader::FAREWELL),

@@ -27,8 +27,7 @@ use std::path::PathBuf;
 use foreread_types::Rank;
 
 use super::nodelist::expand;
-use super::secret::TOKEN;
-use super::{MeetError, MeetErrorKind};
+use super::{LaunchError, TOKEN};
 
 /// Where ranks meet, if the launcher does not say it or says it wrongly: `host:port` of rank 0, a directory that all ranks
 /// see, or each rank's `host:port`, separated by commas.
@@ -67,11 +66,12 @@ impl<'a> Surroundings<'a> {
         Self::new(variable, rustix::process::geteuid().as_raw(), parent)
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<String> {
+    /// The value of a variable; an empty one counts as none.
+    pub fn get(&self, name: &str) -> Option<String> {
         (self.variable)(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
-    fn number(&self, name: &str) -> Result<Option<u32>, MeetError> {
+    fn number(&self, name: &str) -> Result<Option<u32>, LaunchError> {
         let Some(text) = self.get(name) else { return Ok(None) };
         let number = text.parse();
         number.map(Some).map_err(|_| setting(format!("{name} is {text:?}, which is no number of a rank")))
@@ -88,8 +88,8 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-fn setting(line: String) -> MeetError {
-    MeetError::new(MeetErrorKind::Setting, line)
+fn setting(line: String) -> LaunchError {
+    LaunchError::new(line)
 }
 
 /// Where ranks meet.
@@ -159,9 +159,9 @@ impl Launched {
     ///
     /// # Errors
     ///
-    /// [`MeetErrorKind::Setting`]: half of a pair is missing, a number is none, the rank is not below the world size,
+    /// Half of a pair is missing, a number is none, the rank is not below the world size,
     /// `FOREREAD_MEET` cannot be read.
-    pub fn by(surroundings: &Surroundings<'_>) -> Result<Option<Self>, MeetError> {
+    pub fn by(surroundings: &Surroundings<'_>) -> Result<Option<Self>, LaunchError> {
         for launcher in LAUNCHERS {
             let (rank, size) = (surroundings.number(launcher.rank)?, surroundings.number(launcher.size)?);
             let (rank, size) = match (rank, size) {
@@ -193,8 +193,12 @@ impl Launched {
     ///
     /// # Errors
     ///
-    /// [`MeetErrorKind::Setting`]: the rank is not below the world size, or `FOREREAD_MEET` cannot be read.
-    pub fn explicit(rank: Rank, world_size: u32, surroundings: &Surroundings<'_>) -> Result<Self, MeetError> {
+    /// The rank is not below the world size, or `FOREREAD_MEET` cannot be read.
+    pub fn explicit(
+        rank: Rank,
+        world_size: u32,
+        surroundings: &Surroundings<'_>,
+    ) -> Result<Self, LaunchError> {
         if rank.0 >= world_size {
             return Err(setting(format!("rank {rank} of {world_size}: ranks count from 0")));
         }
@@ -224,8 +228,8 @@ impl Launched {
     ///
     /// # Errors
     ///
-    /// [`MeetErrorKind::Setting`] where nobody says so, with the remedy.
-    pub fn meet(&self) -> Result<&Rendezvous, MeetError> {
+    /// Where nobody says so, with the remedy.
+    pub fn meet(&self) -> Result<&Rendezvous, LaunchError> {
         self.rendezvous.as_ref().ok_or_else(|| {
             setting(format!(
                 "{} started {} ranks and does not say where they can meet: set {MEET} on all of them, to host:port of \
@@ -312,7 +316,7 @@ const PMI: Launcher = Launcher {
 };
 
 impl Launcher {
-    fn describe(&self, around: &Surroundings<'_>, rank: u32, size: u32) -> Result<Launched, MeetError> {
+    fn describe(&self, around: &Surroundings<'_>, rank: u32, size: u32) -> Result<Launched, LaunchError> {
         let by_hand = self.rank == "RANK";
         let launcher = match by_hand {
             true if around.get("TORCHELASTIC_RUN_ID").is_some() => self.name,
@@ -378,7 +382,7 @@ struct Nodes {
     first: Option<String>,
 }
 
-fn nodes(around: &Surroundings<'_>) -> Result<Option<Nodes>, MeetError> {
+fn nodes(around: &Surroundings<'_>) -> Result<Option<Nodes>, LaunchError> {
     let first_of = |names: &[&str]| names.iter().find_map(|name| around.get(name));
     let list = first_of(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
     let count = first_of(&["SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"]);
@@ -418,7 +422,7 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// What `FOREREAD_MEET` says.
-fn given(around: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rendezvous>, MeetError> {
+fn given(around: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rendezvous>, LaunchError> {
     let Some(text) = around.get(MEET) else { return Ok(None) };
     let wrong = |why: &str| {
         let may = "it is host:port of rank 0, a directory with its full path, or each rank's host:port";
@@ -490,7 +494,7 @@ fn name(start: &str, job: &str) -> String {
 
 impl Launched {
     /// The job as a number: no secret, it tells a mix-up from an attack.
-    pub(crate) fn job_number(&self) -> u64 {
+    pub fn job_number(&self) -> u64 {
         hash(&self.job)
     }
 }

@@ -3,7 +3,7 @@
 //! An own parser, because asking `scontrol show hostnames` needs SLURM's tools in the container that the job runs in. What
 //! comes from the environment is bounded: no list has more than [`MOST`] hosts.
 
-use super::{MeetError, MeetErrorKind};
+use super::LaunchError;
 
 /// More hosts than any machine has; a longer list is a mistake.
 const MOST: usize = 100_000;
@@ -13,10 +13,10 @@ const MOST: usize = 100_000;
 /// # Errors
 ///
 /// A bracket that does not close, a range that runs backwards, an empty name, more than 100,000 hosts.
-pub fn expand(list: &str) -> Result<Vec<String>, MeetError> {
+pub(crate) fn expand(list: &str) -> Result<Vec<String>, LaunchError> {
     let wrong = |why: &str| {
         let text: String = list.chars().take(80).collect();
-        MeetError::new(MeetErrorKind::Setting, format!("{text:?} is not a list of nodes: {why}"))
+        LaunchError::new(format!("{text:?} is not a list of nodes: {why}"))
     };
     let mut hosts = Vec::new();
     for entry in entries(list) {

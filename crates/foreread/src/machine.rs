@@ -1,0 +1,176 @@
+//! The node that a process runs on, as far as a run depends on it: free memory, the launcher's environment, and what
+//! this process's loaders have taken already.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use crate::memory::{self, Account, Grant, Need};
+use crate::on_node::OnNode;
+
+/// All loaders of a process share one account.
+static ACCOUNT: LazyLock<Account> = LazyLock::new(Account::default);
+
+/// Where a run takes place. [`Default`] is this process on this machine; tests have others.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    /// Stands for `/`.
+    root: PathBuf,
+    /// The environment; none: the process's own, as it is when it is asked for.
+    variables: Option<Arc<BTreeMap<String, String>>>,
+    account: Account,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self { root: PathBuf::from("/"), variables: None, account: ACCOUNT.clone() }
+    }
+}
+
+impl Machine {
+    /// What the launcher says of this process.
+    pub(crate) fn on_node(&self) -> OnNode {
+        OnNode::launched(&|name| match &self.variables {
+            Some(variables) => variables.get(name).cloned(),
+            None => std::env::var(name).ok(),
+        })
+    }
+
+    /// Grants a loader its memory, on one of so many `ranks`.
+    pub(crate) fn grant(&self, ranks: u32, need: Need) -> Grant {
+        self.account.grant(memory::free(&self.root).unwrap_or(0), ranks, need)
+    }
+}
+
+#[cfg(feature = "local")]
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{Config, Deal, Loader, Memory};
+
+    type Variables = Vec<(&'static str, String)>;
+
+    const FREE: u64 = 4 << 20;
+    const LOOK_AHEAD: u64 = 16 << 10;
+
+    impl Machine {
+        /// A machine with so much free memory, whose launcher has set these variables; its process has granted nothing.
+        fn imagined(root: &Path, free: u64, variables: &[(&str, String)]) -> Self {
+            std::fs::create_dir_all(root.join("proc")).unwrap();
+            std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {} kB\n", free / 1024)).unwrap();
+            let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+            Self {
+                root: root.to_owned(),
+                variables: Some(Arc::new(variables.collect())),
+                account: Account::default(),
+            }
+        }
+    }
+
+    /// Samples of 16 KiB.
+    fn dataset(directory: &Path, samples: u64) -> String {
+        std::fs::create_dir_all(directory).unwrap();
+        for sample in 0..samples {
+            std::fs::write(directory.join(format!("{sample:04}")), vec![sample as u8; 16 << 10]).unwrap();
+        }
+        directory.to_str().unwrap().to_owned()
+    }
+
+    fn config(machine: &Machine) -> Config {
+        Config {
+            machine: machine.clone(),
+            look_ahead: LOOK_AHEAD,
+            batch_size: 8,
+            epochs: 1,
+            // Or the kernel's cache would be enough.
+            origin_limit: Some(u64::MAX),
+            ..Config::default()
+        }
+    }
+
+    /// What a loader's memory tier may hold.
+    fn memory(loader: &crate::Ready) -> u64 {
+        let levels = loader.prepared().cluster().stores[0].levels.iter();
+        levels.filter(|level| level.name == "memory").map(|level| level.capacity).sum()
+    }
+
+    #[test]
+    fn loaders_of_a_process_share_half_of_what_is_free() {
+        let root = tempfile::tempdir().unwrap();
+        let machine = Machine::imagined(root.path(), FREE, &[]);
+        let (train, small) = (dataset(&root.path().join("a"), 300), dataset(&root.path().join("b"), 3));
+        let prepare = |url: &str| Loader::builder(url).config(config(&machine)).prepare().unwrap();
+        // What is only planned holds nothing.
+        let first = prepare(&train);
+        let most = memory(&first);
+        drop(first);
+        crate::Planned::new(config(&machine), &[foreread_types::Sizes::uniform(1000, 16 << 10)]).unwrap();
+        let mut first = prepare(&train).start();
+        assert_eq!(first.plan().origin_bytes(), 300 * (16 << 10));
+        assert_eq!(first.batches().map(Result::unwrap).count(), 38);
+        let second = prepare(&train);
+        let both = most + memory(&second) + 2 * LOOK_AHEAD;
+        assert!(most > 0 && memory(&second) + LOOK_AHEAD >= FREE / 16, "{most}, {}", memory(&second));
+        assert!((FREE * 45 / 100..=FREE / 2).contains(&both), "{both} of {FREE}");
+        // A source counts like a loader.
+        drop(first);
+        let source = second.source().unwrap();
+        let third = prepare(&train);
+        assert!(memory(&third) < most && memory(&third) > most / 2, "{} of {most}", memory(&third));
+        drop((source, third));
+        assert_eq!(memory(&prepare(&train)), most, "all was returned");
+        let little = memory(&prepare(&small));
+        assert!((3 * (16 << 10)..4 * (16 << 10)).contains(&little), "{little}");
+    }
+
+    /// Of eight ranks that nobody but the launcher has told that they share a node.
+    #[test]
+    fn eight_ranks_of_a_node_share_memory_and_disk() {
+        let root = tempfile::tempdir().unwrap();
+        let url = dataset(&root.path().join("data"), 300);
+        let torchrun = |rank: u32| {
+            let one = |name, value: u32| (name, value.to_string());
+            let ranks = [one("RANK", rank), one("WORLD_SIZE", 8)];
+            [&ranks[..], &[one("LOCAL_RANK", rank), one("LOCAL_WORLD_SIZE", 8)]].concat()
+        };
+        let slurm = |rank: u32| {
+            let one = |name, value: u32| (name, value.to_string());
+            let ranks = [one("SLURM_PROCID", rank), one("SLURM_NTASKS", 8), one("SLURM_LOCALID", rank)];
+            let node = [one("SLURM_NODEID", 0), ("SLURM_STEP_TASKS_PER_NODE", "8".to_owned())];
+            [&ranks[..], &node].concat()
+        };
+        let none = |_| Vec::new();
+        let launchers: [(&str, &dyn Fn(u32) -> Variables); 3] =
+            [("torchrun", &torchrun), ("slurm", &slurm), ("none", &none)];
+        for (launcher, variables) in launchers {
+            let cache = root.path().join(launcher);
+            let ready: Vec<_> = (0..8)
+                .map(|rank| {
+                    let machine = Machine::imagined(root.path(), 4 * FREE, &variables(rank));
+                    let builder = Loader::builder(&url).config(config(&machine)).disk(&cache, 8 << 20);
+                    let builder = builder.rank(rank, 8, Deal::Torch);
+                    let builder = if launcher == "none" { builder.on_node(rank, 8) } else { builder };
+                    builder.prepare().unwrap()
+                })
+                .collect();
+            let all: u64 = ready.iter().map(|ready| memory(ready) + LOOK_AHEAD).sum();
+            assert!((4 * FREE * 43 / 100..=4 * FREE / 2).contains(&all), "{launcher}: {all}");
+            let disks: Vec<u64> =
+                ready.iter().map(|ready| ready.prepared().disk.as_ref().unwrap().capacity).collect();
+            assert!(disks.iter().all(|room| *room > 0), "{launcher}: {disks:?}");
+            assert!(disks.iter().sum::<u64>() <= 8 << 20, "{launcher}: {disks:?}");
+            assert!(cache.join("rank-7").is_dir(), "{launcher}");
+        }
+    }
+
+    #[test]
+    fn places_on_a_node_that_make_no_sense_are_refused() {
+        let builder = || Loader::builder("/nowhere").memory(Memory::Bytes(0));
+        for (rank, ranks) in [(0, 0), (8, 8)] {
+            let error = builder().on_node(rank, ranks).prepare().unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Usage, "{error}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The caller's executor: blocking calls and async ones end on every kind of thread, or are refused at once.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use foreread::tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+use foreread::{
+    Batch, Builder, Error, ErrorKind, IndexOptions, LoadErrorKind, Loader, Memory, Registry, Source,
+};
+use foreread_tier_testing::FakeOrigin;
+use futures::StreamExt;
+use tokio::runtime::{Builder as Tokio, Handle, Runtime};
+
+/// Longer than anything here takes; a test that gets there hangs.
+const FOREVER: Duration = Duration::from_secs(120);
+
+const SAMPLES: u64 = 60;
+const BATCHES: usize = 10;
+
+/// Runs on a thread of its own, so that a call which never returns fails the test instead of stopping it.
+#[track_caller]
+fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        // Without a receiver the test has failed already.
+        let _ = sender.send(work());
+    });
+    match receiver.recv_timeout(FOREVER) {
+        Ok(done) => done,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it never ends"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => panic!("it panicked"),
+    }
+}
+
+/// The kinds of tokio runtime; the first with as few threads as it may have.
+fn runtimes() -> [Runtime; 3] {
+    let several = |threads| Tokio::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
+    [several(1), several(4), Tokio::new_current_thread().enable_all().build().unwrap()]
+}
+
+/// A run over a store that needs tokio's clock for every answer.
+fn builder() -> Builder {
+    let origin = FakeOrigin::uniform(SAMPLES, 500).with_latency(Duration::from_micros(100));
+    let fakes = crate::rig::Fakes::default().with("fake://train", Arc::new(origin));
+    let builder = Loader::builder("fake://train").registry(fakes.registry());
+    builder.batch_size(SAMPLES / BATCHES as u64).epochs(1).memory(Memory::Bytes(1 << 20))
+}
+
+/// The same with a disk tier below `directory`, which is flushed at the end.
+fn cached(directory: &tempfile::TempDir) -> Builder {
+    builder().memory(Memory::Bytes(0)).epochs(2).disk(directory.path().join("cache"), 1 << 20)
+}
+
+/// Takes all batches as a stream.
+async fn train(loader: &mut Loader) -> usize {
+    let mut batches = 0;
+    while let Some(batch) = loader.next().await {
+        let _: Batch = batch.unwrap();
+        batches += 1;
+    }
+    batches
+}
+
+#[test]
+#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
+fn close_in_a_spawned_task_ends() {
+    for runtime in runtimes() {
+        let written = ends(move || {
+            let work = runtime.spawn(async {
+                let directory = tempfile::tempdir().unwrap();
+                let mut loader = cached(&directory).start_async().await.unwrap();
+                assert_eq!(train(&mut loader).await, 2 * BATCHES);
+                loader.close().unwrap().disk.unwrap().written
+            });
+            runtime.block_on(work).unwrap()
+        });
+        assert_eq!(written, SAMPLES);
+    }
+}
+
+#[test]
+fn start_on_a_runtimes_thread_ends() {
+    for runtime in runtimes() {
+        let batches = ends(move || {
+            let work = runtime.spawn(async {
+                assert_eq!(builder().index(IndexOptions::default(), |_| ()).unwrap().len(), SAMPLES);
+                let mut loader = builder().start().unwrap();
+                let batches = loader.batches().map(Result::unwrap).count();
+                loader.leave(Duration::MAX).unwrap();
+                loader.close().unwrap();
+                batches
+            });
+            runtime.block_on(work).unwrap()
+        });
+        assert_eq!(batches, BATCHES);
+    }
+}
+
+#[test]
+fn source_on_a_runtimes_thread_ends() {
+    for runtime in runtimes() {
+        ends(move || {
+            runtime.block_on(async {
+                let source = builder().source().unwrap();
+                for _ in 0..12 {
+                    source.announce(vec![(0..10).collect()], false).unwrap();
+                    take(&source, 10);
+                }
+                source.flush().unwrap();
+            });
+        });
+    }
+}
+
+/// Asks for the first samples and waits for them without a bound.
+fn take(source: &Source, samples: u64) {
+    let mut asked = source.ask(&(0..samples).collect::<Vec<_>>());
+    for _ in 0..samples {
+        let (_, sample) = asked.wait(Duration::MAX).unwrap();
+        assert_eq!(sample.unwrap().len(), 500);
+    }
+    assert!(asked.wait(Duration::MAX).is_none());
+}
+
+#[test]
+#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
+fn async_calls_need_no_tokio_of_the_caller() {
+    for asynchronous in [true, false] {
+        let written = ends(move || {
+            let directory = tempfile::tempdir().unwrap();
+            smol::block_on(async {
+                let work = smol::spawn({
+                    let builder = cached(&directory);
+                    async move {
+                        let mut loader = builder.start_async().await.unwrap();
+                        assert_eq!(train(&mut loader).await, 2 * BATCHES);
+                        assert!(loader.leave_async(Duration::MAX).await.is_none());
+                        let report =
+                            if asynchronous { loader.close_async().await } else { loader.close().unwrap() };
+                        report.disk.unwrap().written
+                    }
+                });
+                work.await
+            })
+        });
+        assert_eq!(written, SAMPLES);
+    }
+}
+
+#[test]
+fn batches_are_taken_under_any_executor() {
+    let batches = ends(|| {
+        smol::block_on(async {
+            let mut loader = builder().start_async().await.unwrap();
+            loader.batches().map(Result::unwrap).count()
+        })
+    });
+    assert_eq!(batches, BATCHES);
+}
+
+#[track_caller]
+fn refused<T>(result: Result<T, Error>) {
+    let error = result.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    assert!(error.to_string().contains("would block the runtime"), "{error}");
+}
+
+#[test]
+fn given_runtime_refuses_to_be_blocked_by_its_own_thread() {
+    for runtime in runtimes() {
+        ends(move || {
+            let work = runtime.spawn(async {
+                let given = || builder().runtime(Handle::current());
+                refused(given().prepare());
+                refused(given().start());
+                refused(given().source());
+                refused(given().index(IndexOptions::default(), |_| ()));
+                let mut loader = given().start_async().await.unwrap();
+                let blocking = |error: foreread::LoadError| assert_eq!(error.kind(), LoadErrorKind::Blocking);
+                blocking(loader.next_timeout(Duration::MAX).unwrap().unwrap().unwrap_err());
+                let mut batches = loader.batches();
+                blocking(batches.next().unwrap().unwrap_err());
+                assert!(batches.next().is_none());
+                // The run goes on for those who do not block.
+                assert_eq!(train(&mut loader).await, BATCHES);
+                loader.close_async().await;
+            });
+            runtime.block_on(work).unwrap();
+        });
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
+fn given_runtime_refuses_a_close_that_waits_for_the_disk() {
+    for runtime in runtimes() {
+        ends(move || {
+            let work = runtime.spawn(async {
+                let directory = tempfile::tempdir().unwrap();
+                let given = || cached(&directory).runtime(Handle::current());
+                let mut loader = given().start_async().await.unwrap();
+                assert_eq!(train(&mut loader).await, 2 * BATCHES);
+                refused(loader.close());
+            });
+            runtime.block_on(work).unwrap();
+        });
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
+fn given_runtime_refuses_a_source_that_waits() {
+    ends(|| {
+        let [_, runtime, _] = runtimes();
+        let directory = tempfile::tempdir().unwrap();
+        let source = cached(&directory).runtime(runtime.handle().clone()).source().unwrap();
+        take(&source, 10);
+        let there = source.clone();
+        let work = runtime.spawn(async move {
+            refused(there.announce(vec![vec![0]], false));
+            refused(there.flush());
+            let mut asked = there.ask(&[3, 5]);
+            for at in 0..2 {
+                let (found, error) = asked.wait(Duration::MAX).unwrap();
+                let error = error.unwrap_err().to_string();
+                assert!(found == at && error.contains("leave out `runtime(..)`"), "{error}");
+            }
+            assert!(asked.wait(Duration::MAX).is_none());
+        });
+        runtime.block_on(work).unwrap();
+        source.flush().unwrap();
+    });
+}
+
+/// A backend with a fault.
+#[derive(Debug)]
+struct Broken;
+
+#[async_trait]
+impl Backend for Broken {
+    fn schemes(&self) -> &[&str] {
+        &["broken"]
+    }
+
+    async fn open(&self, url: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+        panic!("{url} was not thought of")
+    }
+}
+
+#[test]
+fn panic_of_the_callers_code_is_reported_as_one() {
+    let broken = || Loader::builder("broken://x").registry(Registry::empty().register(Broken));
+    let open = broken().start().unwrap_err();
+    let opened = smol::block_on(broken().start_async()).unwrap_err();
+    let progress = builder().prepare_with(|_| panic!("no place to show it")).unwrap_err();
+    for (error, words) in
+        [(open, "broken://x was not"), (opened, "broken://x was not"), (progress, "no place to show it")]
+    {
+        assert_eq!(error.kind(), ErrorKind::Panic);
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
+fn disk_directory_that_cannot_be_used_is_not_the_datasets_fault() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "no directory").unwrap();
+    let error = builder().disk(file.join("cache"), 1 << 20).start().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Disk, "{error}");
+}

@@ -121,6 +121,7 @@ impl<S: PaginatedListStore> Pages for OtherPages<S> {
         let options = PaginatedListOptions {
             offset: begins.then(|| ask.after.to_owned()),
             page_token: ask.token.map(str::to_owned),
+            max_keys: ask.limit,
             ..PaginatedListOptions::default()
         };
         let prefix = (!ask.prefix.is_empty()).then_some(ask.prefix);

@@ -50,7 +50,7 @@ impl FromStr for SamplerKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
     /// As much as is safe within the machine's and the container's limits; none where the kernel caches the origin
-    /// already (DESIGN: two copies gain nothing).
+    /// already, because a second copy gains nothing.
     #[default]
     Auto,
     /// This many bytes.

@@ -278,8 +278,7 @@ impl Outlook {
     fn as_one(&self, out: &mut fmt::Formatter<'_>, together: &AsOne) -> fmt::Result {
         writeln!(
             out,
-            "together     the caches of {} ranks as one (this release's ranks read for themselves): {} from the origin, \
-             of {} at least; the {} keeps a sample, {:.1} % of the uses are its own",
+            "together     the caches of {} ranks as one: {} from the origin, of {} at least; the {} keeps a sample, {:.1} % of the uses are its own",
             self.world_size,
             ByteSize(together.origin_bytes),
             ByteSize(together.floor_origin_bytes),

@@ -1,6 +1,5 @@
-//! What all ranks' caches would do as one: the plan of a cluster whose ranks have caches like this one's.
-//!
-//! Ranks of this release read for themselves; this says what they leave lying there, before machines are booked.
+//! What all ranks' caches do as one: the plan of a cluster whose ranks have caches like this one's, before machines are
+//! booked. Ranks that meet work by such a plan, made of the caches that each of them has.
 
 use foreread_planner::{Amount, Cluster, EpochForecast, Network, Ownership, Ranks, Store, plan_cluster};
 use foreread_types::StoreId;

@@ -37,7 +37,7 @@ impl DirectFile {
             flags |= OFlags::CREATE | OFlags::EXCL;
         }
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-        // Without `O_CREAT` first, because a file system that refuses `O_DIRECT` may have made the file by then.
+        // Without `O_DIRECT` first, because a file system that refuses `O_DIRECT` may have made the file by then.
         if create {
             return Self::settle(retry(|| rustix::fs::open(path, flags, mode))?);
         }

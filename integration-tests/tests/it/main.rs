@@ -31,3 +31,4 @@ mod simulate;
 mod state;
 mod stop;
 mod support;
+mod terminal;

@@ -5,8 +5,10 @@ leaves behind changes nothing for the next, and nobody waits a hundred times for
 """
 
 import importlib
+import importlib.metadata
 import json
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -38,6 +40,16 @@ def answer(module, job):
         shutil.rmtree(job["scratch"], ignore_errors=True)
 
 
+def versions(modules):
+    """The versions of the packages that these modules came from, by the packages' names, and Python's."""
+    found = {"Python": platform.python_version()}
+    packages = importlib.metadata.packages_distributions()
+    for module in modules:
+        for package in packages.get(module.split(".")[0], []):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
 def main():
     # Answers have the standard output for themselves: libraries print to it.
     replies = os.fdopen(os.dup(1), "w")
@@ -50,7 +62,7 @@ def main():
     except ImportError as error:
         print(json.dumps({"error": str(error)}), file=replies, flush=True)
         return
-    print("{}", file=replies, flush=True)
+    print(json.dumps({"versions": versions(IMPORTS[name])}), file=replies, flush=True)
     for line in sys.stdin:
         job = json.loads(line)
         child = os.fork()

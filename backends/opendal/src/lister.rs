@@ -125,14 +125,10 @@ impl Of {
         }
     }
 
-    /// Page by page, in the store's order.
+    /// Page by page, in the store's order. No store promises which that is, so none is told where to start: keys could
+    /// be lost.
     async fn flat(&self, wanted: &Wanted, out: &Sender<Found>) -> Result<(), Enough> {
-        let start_after = self.operator.info().capability().list_with_start_after;
-        let options = ListOptions {
-            recursive: true,
-            start_after: wanted.after.clone().filter(|after| start_after && !after.is_empty()),
-            ..ListOptions::default()
-        };
+        let options = ListOptions { recursive: true, ..ListOptions::default() };
         let mut lister = match self.operator.lister_options(&wanted.prefix, options).await {
             Ok(lister) => lister,
             Err(error) => return send(out, Err(self.failed(&wanted.prefix, &error))).await,

@@ -74,8 +74,10 @@ impl OriginTier for ObjectOrigin {
         let (listing, reader, path_of) = (self.listing.clone(), Arc::clone(&self.reader), Arc::from(path));
         let found = stream::once(async move {
             match listing.stat(Arc::clone(&path_of)).await {
-                // Who may not list may read all the same.
-                Err(error) if error.kind() == ErrorKind::Denied => reader.stat(&path_of).await.ok_or(error),
+                // Who may not list may read; and where a listing has no order, a read is the shorter way.
+                Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unordered) => {
+                    reader.stat(&path_of).await.ok_or(error)
+                }
                 found => found,
             }
         })

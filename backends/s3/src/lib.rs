@@ -43,7 +43,9 @@ mod pages;
 mod profile;
 mod proxy;
 mod reader;
+mod sequence;
 mod transport;
+mod walk;
 mod words;
 
 pub use backend::S3Backend;

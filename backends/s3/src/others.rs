@@ -106,6 +106,21 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     Arc::new(ObjectOrigin::new(reader, listing, options.parallelism, context.runtime.clone(), canonical))
 }
 
+/// Gives place-holders their `/` back where without it they are out of order: `a-b`, `a/` came as `a-b`, `a`. Each key is
+/// greater than the one before it, the first than `before`.
+fn name_holders(before: &str, entries: &mut [Entry]) {
+    let mut before = before;
+    for entry in entries {
+        if entry.size == 0 && entry.key.as_str() <= before {
+            let named = format!("{}/", entry.key);
+            if named.as_str() > before {
+                entry.key = named;
+            }
+        }
+        before = &entry.key;
+    }
+}
+
 /// Pages of a client that has them. Place-holders lose their `/` there, and look like empty objects.
 struct OtherPages<S> {
     store: Arc<S>,
@@ -126,6 +141,7 @@ impl<S: PaginatedListStore> Pages for OtherPages<S> {
         let options = PaginatedListOptions {
             offset: begins.then(|| ask.after.to_owned()),
             page_token: ask.token.map(str::to_owned),
+            max_keys: ask.limit,
             ..PaginatedListOptions::default()
         };
         let prefix = (!ask.prefix.is_empty()).then_some(ask.prefix);
@@ -136,10 +152,31 @@ impl<S: PaginatedListStore> Pages for OtherPages<S> {
             size: meta.size,
             tag: meta.e_tag,
         };
-        Ok(Page { entries: page.result.objects.into_iter().map(entry).collect(), token: page.page_token })
+        let mut entries: Vec<Entry> = page.result.objects.into_iter().map(entry).collect();
+        name_holders(if ask.token.is_some() || begins { ask.after } else { "" }, &mut entries);
+        Ok(Page { entries, token: page.page_token })
     }
 
     fn begins_anywhere(&self) -> bool {
         self.begins_anywhere
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn place_holder_out_of_order_has_its_slash_again() {
+        let entry = |key: &str, size| Entry { key: key.into(), size, tag: None };
+        let mut entries =
+            [entry("a", 0), entry("a/1", 1), entry("b-c", 1), entry("b", 0), entry("b/x", 0), entry("a", 1)];
+        name_holders("a-z", &mut entries);
+        let keys: Vec<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
+        // What is no place-holder and out of order stays, and shows that the store has another order.
+        assert_eq!(keys, ["a/", "a/1", "b-c", "b/", "b/x", "a"]);
+        let mut empty = [entry("a", 0), entry("b", 0)];
+        name_holders("", &mut empty);
+        assert_eq!((empty[0].key.as_str(), empty[1].key.as_str()), ("a", "b"));
     }
 }

@@ -37,15 +37,31 @@ pub(crate) struct Ask<'a> {
     pub(crate) after: &'a str,
     /// Where the page before this one has ended.
     pub(crate) token: Option<&'a str>,
+    /// The most keys that the page may have; the store's own limit if `None`.
+    pub(crate) limit: Option<usize>,
+}
+
+impl<'a> Ask<'a> {
+    /// The first page of all keys that begin with `prefix`.
+    pub(crate) fn first(prefix: &'a str) -> Self {
+        Self { prefix, after: "", token: None, limit: None }
+    }
 }
 
 /// What came.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Page {
-    /// In the order of their bytes.
+    /// In the order of the store, which should be that of their bytes.
     pub(crate) entries: Vec<Entry>,
     /// Where the next page begins, if there is one.
     pub(crate) token: Option<String>,
+}
+
+impl Page {
+    /// Whether each key is greater than the one before it.
+    pub(crate) fn is_ascending(&self) -> bool {
+        self.entries.is_sorted_by(|a, b| a.key < b.key)
+    }
 }
 
 /// Who can be asked for pages.
@@ -100,8 +116,11 @@ impl S3Pages {
     }
 
     async fn attempt(&self, ask: &Ask<'_>, credential: Option<&AwsCredential>) -> Result<Page, TierError> {
-        let Ask { prefix, after, token } = ask;
+        let Ask { prefix, after, token, limit } = ask;
         let mut query = String::from("list-type=2");
+        if let Some(limit) = limit {
+            query.push_str(&format!("&max-keys={limit}"));
+        }
         let after = if token.is_some() { "" } else { after };
         for (name, value) in
             [("continuation-token", token.unwrap_or_default()), ("prefix", prefix), ("start-after", after)]

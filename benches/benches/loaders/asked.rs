@@ -2,12 +2,9 @@
 
 use foreread_benches::table::{Asked, Figure};
 
-use crate::contenders::Kind;
+use crate::contenders::{Form, Kind};
 use crate::outcome::{Of, Outcome, Row};
 use crate::place::Group;
-
-/// What is compared from a bucket: samples as they are, or in shards, which the fastest of the others may read as well.
-const COLD: &[Kind] = &[Kind::Loader, Kind::Shards];
 
 /// A group's figures, as far as their rows were measured.
 pub fn figures(group: Group, rows: &[Row]) -> Vec<Figure> {
@@ -15,6 +12,28 @@ pub fn figures(group: Group, rows: &[Row]) -> Vec<Figure> {
     let fastest = |kinds: &[Kind], rate: Of| {
         let rows = rows.iter().filter(|row| kinds.contains(&row.contender.kind));
         rows.max_by(|one, other| one.mid(rate).total_cmp(&other.mid(rate)))
+    };
+    // Objects as they are with such, and shards with shards. A peer counts with the best that any of its settings has shown:
+    // trials leave the start out, which is to its favour.
+    let cold = |kind: Kind, what: &str, asked| {
+        let ours = of(kind)?;
+        let raw = |row: &&Row| (row.contender.form == Form::Raw) == (ours.contender.form == Form::Raw);
+        let peers = rows.iter().filter(|row| row.is(Kind::Peer)).filter(raw);
+        let (peer, best) = peers
+            .map(|row| (row, row.best_cold()))
+            .max_by(|(_, one), (_, other)| one.1.total_cmp(&other.1))?;
+        let (ratio, trial) = match best.0 {
+            None => (ours.ratio(peer, Outcome::cold), ""),
+            Some(_) => (ours.mid(Outcome::cold) / best.1, " in its trial"),
+        };
+        let name = format!("{}, {what}: cold epoch, samples/s / the fastest peer's", group.name());
+        Some(Figure::new(name, Asked::AtLeast(asked), ratio, "x").note(format!(
+            "{}: {:.0} samples/s; {}: {:.0}{trial}",
+            ours.label(),
+            ours.mid(Outcome::cold),
+            peer.label_of(best.0.unwrap_or(peer.settings.best)),
+            best.1
+        )))
     };
     let beside = |kinds: &[Kind], rate: Of, what: &str, asked| {
         let (ours, peer) = (fastest(kinds, rate)?, fastest(&[Kind::Peer], rate)?);
@@ -42,8 +61,11 @@ pub fn figures(group: Group, rows: &[Row]) -> Vec<Figure> {
                 figures.push(Figure::new(name, Asked::AtMost(2.0), 1e6 / ours.mid(Outcome::warm), "us"));
             }
         }
-        Group::Store(_) => figures.extend(beside(COLD, Outcome::cold, "cold epoch, samples/s", 1.2)),
-        Group::Ceph => figures.extend(beside(COLD, Outcome::cold, "cold epoch, samples/s", 1.0)),
+        Group::Store(_) | Group::Ceph => {
+            let asked = if group == Group::Ceph { 1.0 } else { 1.2 };
+            figures.extend(cold(Kind::Loader, "objects as they are", asked));
+            figures.extend(cold(Kind::Shards, "shards", asked));
+        }
     }
     figures.extend(beside(&[Kind::Memory], Outcome::warm, "warm epochs from memory, samples/s", 3.0));
     if let (Group::Store(_), Some(ours)) = (group, of(Kind::Loader)) {

@@ -128,6 +128,8 @@ pub struct Libraries {
     python: PathBuf,
     package: PathBuf,
     running: BTreeMap<&'static str, Option<Library>>,
+    /// The packages that have been imported, and Python itself.
+    versions: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -139,7 +141,12 @@ struct Library {
 
 impl Libraries {
     pub fn new(python: PathBuf, package: PathBuf) -> Self {
-        Self { python, package, running: BTreeMap::new() }
+        Self { python, package, running: BTreeMap::new(), versions: BTreeMap::new() }
+    }
+
+    /// The versions of all packages that were imported so far, by name, and Python's.
+    pub fn versions(&self) -> &BTreeMap<String, String> {
+        &self.versions
     }
 
     /// Whether a module's libraries can be imported. Says so where they cannot.
@@ -155,7 +162,7 @@ impl Libraries {
         self.running.get_mut(module).context("a library is as it was left")
     }
 
-    fn begin(&self, module: &str) -> Result<Option<Library>> {
+    fn begin(&mut self, module: &str) -> Result<Option<Library>> {
         let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
         let mut command = Command::new(&self.python);
         command.arg(peers.join("contend.py")).arg(module);
@@ -172,7 +179,13 @@ impl Libraries {
         };
         let mut library = Library { process, say, hear: BufReader::new(hear) };
         let said = library.hear()?.with_context(|| format!("{command:?} has ended"))?;
-        let Some(why) = said.get("error").and_then(Value::as_str) else { return Ok(Some(library)) };
+        let Some(why) = said.get("error").and_then(Value::as_str) else {
+            let versions = said.get("versions").and_then(Value::as_object).into_iter().flatten();
+            self.versions.extend(
+                versions.filter_map(|(name, version)| Some((name.clone(), version.as_str()?.to_owned()))),
+            );
+            return Ok(Some(library));
+        };
         eprintln!("{module}: none, as it cannot be imported: {why}");
         Ok(None)
     }

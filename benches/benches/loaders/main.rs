@@ -66,6 +66,7 @@ fn main() -> Result<()> {
     if found.iter().all(|(_, rows)| rows.is_empty()) {
         bail!("nothing was measured: no contender is called {words:?}");
     }
+    table::versions(libraries.versions());
     foreread_benches::table::print(
         &found.iter().flat_map(|(group, rows)| asked::figures(*group, rows)).collect::<Vec<_>>(),
     );

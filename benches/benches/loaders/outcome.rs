@@ -121,18 +121,35 @@ impl Row {
         median(self.outcomes.iter().zip(&other.outcomes).map(|(ours, theirs)| of(ours) / of(theirs)))
     }
 
+    /// The best cold rate that was seen, and the setting whose trial it was, if it was none of the rounds'.
+    pub fn best_cold(&self) -> (Option<u32>, f64) {
+        let rounds = (None, self.mid(Outcome::cold));
+        let trials = self.settings.tried.iter().map(|(setting, rate)| (Some(*setting), *rate));
+        trials
+            .filter(|(setting, _)| *setting != Some(self.settings.best))
+            .fold(rounds, |best, other| if other.1 > best.1 { other } else { best })
+    }
+
+    /// Whether the warm figures are of a steady state. A cut epoch that is slower than a whole one with its start is not.
+    pub fn has_warm(&self) -> bool {
+        !(self.outcomes.iter().any(Outcome::is_cut) && self.mid(Outcome::warm) < self.mid(Outcome::cold))
+    }
+
     pub fn is(&self, kind: Kind) -> bool {
         self.contender.kind == kind
     }
 
     /// Its name with its best setting.
     pub fn label(&self) -> String {
+        self.label_of(self.settings.best)
+    }
+
+    /// Its name with this setting.
+    pub fn label_of(&self, setting: u32) -> String {
         match self.contender.unit {
             "" => self.contender.name.to_owned(),
-            unit if self.settings.best == 1 => {
-                format!("{}, 1 {}", self.contender.name, unit.trim_end_matches('s'))
-            }
-            unit => format!("{}, {} {unit}", self.contender.name, self.settings.best),
+            unit if setting == 1 => format!("{}, 1 {}", self.contender.name, unit.trim_end_matches('s')),
+            unit => format!("{}, {setting} {unit}", self.contender.name),
         }
     }
 }

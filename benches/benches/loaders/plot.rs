@@ -1,4 +1,7 @@
-//! The plot: a row of panels a group; bars of samples a second, cold and warm, and of CPU a sample, on scales of powers of ten.
+//! The plot: a row of panels a group; samples a second, cold and warm, and CPU a sample.
+//!
+//! The values differ by more than a thousand, so the axes are logarithmic; there a bar's length says nothing, so values are
+//! dots. Each axis begins at the power of ten below its least value: no dot is cut off.
 
 use std::error::Error;
 use std::ops::Range;
@@ -21,24 +24,39 @@ const ROW: i32 = 30;
 const HEAD: i32 = 62;
 const FOOT: i32 = 20;
 
-/// Cold and warm bars, of foreread and of others.
+/// Cold and warm dots, of foreread and of others.
 const OURS: [RGBColor; 2] = [RGBColor(0x8f, 0xbb, 0xd9), RGBColor(0x1b, 0x6c, 0xa8)];
 const OTHERS: [RGBColor; 2] = [RGBColor(0xc8, 0xc8, 0xc8), RGBColor(0x88, 0x88, 0x88)];
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// One panel: what its bars are, and the powers of ten that it goes from and to.
+/// One panel: what its dots are.
 struct Panel {
     title: &'static str,
     cold: Of,
     warm: Of,
-    scale: Range<f64>,
 }
 
 const PANELS: [Panel; 2] = [
-    Panel { title: "samples/s", cold: Outcome::cold, warm: Outcome::warm, scale: 2.0..6.7 },
-    Panel { title: "us CPU a sample", cold: Outcome::cold_cpu, warm: Outcome::warm_cpu, scale: -1.0..4.0 },
+    Panel { title: "samples/s", cold: Outcome::cold, warm: Outcome::warm },
+    Panel { title: "us CPU a sample", cold: Outcome::cold_cpu, warm: Outcome::warm_cpu },
 ];
+
+impl Panel {
+    /// A row's values, cold and warm, as far as there are any.
+    fn values(&self, row: &Row) -> [Option<f64>; 2] {
+        let positive = |value: f64| Some(value).filter(|value| *value > 0.0);
+        [positive(row.mid(self.cold)), row.has_warm().then(|| row.mid(self.warm)).and_then(positive)]
+    }
+
+    /// The powers of ten that the axis goes from and to, over all groups.
+    fn scale(&self, groups: &[(Group, Vec<Row>)]) -> Range<f64> {
+        let rows = groups.iter().flat_map(|(_, rows)| rows);
+        let powers = || rows.clone().flat_map(|row| self.values(row)).flatten().map(f64::log10);
+        let (least, most) = (powers().fold(f64::MAX, f64::min), powers().fold(f64::MIN, f64::max));
+        if least > most { 0.0..1.0 } else { least.floor()..most.ceil().max(least.floor() + 1.0) }
+    }
+}
 
 /// Draws all groups into one file.
 pub fn draw(path: &Path, groups: &[(Group, Vec<Row>)]) -> Result<()> {
@@ -57,7 +75,7 @@ fn panels(path: &Path, groups: &[(Group, Vec<Row>)]) -> Result<(), Box<dyn Error
             write(&root, &row.label(), (NAMES - 8, top + HEAD + ROW * at + ROW / 2 - 2), HPos::Right, 13)?;
         }
         for (panel, number) in PANELS.iter().zip(0..) {
-            bars(&root, panel, rows, (NAMES + number * (PANEL + GAP), top))?;
+            dots(&root, panel, &panel.scale(groups), rows, (NAMES + number * (PANEL + GAP), top))?;
         }
         top += height(rows);
     }
@@ -65,29 +83,35 @@ fn panels(path: &Path, groups: &[(Group, Vec<Row>)]) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-fn bars(root: &Area<'_>, panel: &Panel, rows: &[Row], (left, top): (i32, i32)) -> Result<(), Box<dyn Error>> {
-    // Room for the number behind the longest bar.
-    let length = |value: f64| {
-        let share = (value.log10() - panel.scale.start) / (panel.scale.end - panel.scale.start);
-        (share.clamp(0.0, 1.0) * f64::from(PANEL - 60)) as i32
+fn dots(
+    root: &Area<'_>,
+    panel: &Panel,
+    scale: &Range<f64>,
+    rows: &[Row],
+    (left, top): (i32, i32),
+) -> Result<(), Box<dyn Error>> {
+    // Room for the number after the last dot.
+    let place = |value: f64| {
+        let share = (value.log10() - scale.start) / (scale.end - scale.start);
+        left + (share * f64::from(PANEL - 60)) as i32
     };
     let bottom = top + HEAD + ROW * rows.len() as i32;
     write(root, &format!("{}: light cold, dark warm", panel.title), (left, top + 34), HPos::Left, 13)?;
-    for power in panel.scale.start.ceil() as i32..=panel.scale.end.floor() as i32 {
-        let at = left + length(10f64.powi(power));
+    for power in scale.start as i32..=scale.end as i32 {
+        let at = place(10f64.powi(power));
         let line = PathElement::new([(at, top + HEAD - 6), (at, bottom)], BLACK.mix(0.12));
         root.draw(&line)?;
         write(root, &number(10f64.powi(power)), (at, top + HEAD - 12), HPos::Center, 11)?;
     }
     for (row, at) in rows.iter().zip(0..) {
         let ours = !(row.is(Kind::Peer) || row.is(Kind::Floor));
-        for ((of, color), line) in
-            [panel.cold, panel.warm].into_iter().zip(if ours { OURS } else { OTHERS }).zip(0..)
+        for ((value, color), line) in
+            panel.values(row).into_iter().zip(if ours { OURS } else { OTHERS }).zip(0..)
         {
-            let value = row.mid(of);
-            let (from, end) = (top + HEAD + ROW * at + 13 * line, left + length(value));
-            root.draw(&Rectangle::new([(left, from), (end, from + 12)], color.filled()))?;
-            write(root, &number(value), (end + 4, from + 6), HPos::Left, 11)?;
+            let Some(value) = value else { continue };
+            let (x, y) = (place(value), top + HEAD + ROW * at + 13 * line + 6);
+            root.draw(&Circle::new((x, y), 5, color.filled()))?;
+            write(root, &number(value), (x + 8, y), HPos::Left, 11)?;
         }
     }
     Ok(())

@@ -3,6 +3,12 @@
 use crate::outcome::{Outcome, Row};
 use crate::place::Group;
 
+/// The caption: what was compared.
+pub fn versions(of: &std::collections::BTreeMap<String, String>) {
+    let versions: Vec<String> = of.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    println!("\nVersions: {}.", versions.join(", "));
+}
+
 pub fn print(group: Group, rows: &[Row]) {
     println!("\n### {}\n", group.title());
     let widths = [42, 15, 11, 15, 11, 13];
@@ -18,13 +24,14 @@ pub fn print(group: Group, rows: &[Row]) {
     println!("|---|--:|--:|--:|--:|--:|---|");
     for row in rows {
         let of = |figure: crate::outcome::Of| row.mid(figure);
+        let warm = |text: String| if row.has_warm() { text } else { String::new() };
         line(
             [
                 row.label(),
                 format!("{:.0}", of(Outcome::cold)),
                 format!("{:.1}", of(Outcome::cold_cpu)),
-                format!("{:.0}", of(Outcome::warm)),
-                format!("{:.1}", of(Outcome::warm_cpu)),
+                warm(format!("{:.0}", of(Outcome::warm))),
+                warm(format!("{:.1}", of(Outcome::warm_cpu))),
                 format!("{:.3}", of(|outcome| outcome.first)),
             ],
             &note(row),
@@ -48,6 +55,9 @@ fn note(row: &Row) -> String {
     }
     if row.outcomes.iter().any(Outcome::is_cut) {
         notes.push("epochs cut short".to_owned());
+    }
+    if !row.has_warm() {
+        notes.push("no warm figure".to_owned());
     }
     notes.join("; ")
 }

@@ -16,7 +16,8 @@ pub struct Arguments {
 const AFTER_HELP: &str = "Every option can also come from the environment (--look-ahead: FOREREAD_LOOK_AHEAD) or from \
 foreread.toml in the working directory (look-ahead = \"1GiB\"); arguments win over the environment, and it over the file. \
 Sizes are bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB. Logs: RUST_LOG=debug. \
-Exit codes: 0 done, 1 failed, 2 wrong usage.";
+Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + n ended by signal n after the state was saved, 141 nobody read the \
+output to its end. NO_COLOR=1 turns colours off.";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -87,6 +88,10 @@ pub struct Calibrate {
     /// text or json [default: text]
     #[arg(long)]
     pub report: Option<String>,
+    /// How far long work has come, on standard error: auto (rank 0 only; few lines where that is no terminal) or off
+    /// [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub progress: Option<String>,
     /// Print every setting and where it came from, and stop
     #[arg(long)]
     pub explain: bool,
@@ -101,8 +106,8 @@ impl Calibrate {
             ("origin-bytes", self.origin_bytes.clone()),
             ("origin-limit", self.origin_limit.clone()),
             ("origin-parallelism", self.origin_parallelism.clone()),
-            ("output", self.output.clone()),
             ("report", self.report.clone()),
+            ("progress", self.progress.clone()),
         ]
     }
 }
@@ -135,6 +140,10 @@ pub struct Index {
     /// endpoints. You vouch that all places with this name hold the same data
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// How far long work has come, on standard error: auto (rank 0 only; few lines where that is no terminal) or off
+    /// [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub progress: Option<String>,
     /// Print every setting and where it came from, and stop
     #[arg(long)]
     pub explain: bool,
@@ -160,7 +169,7 @@ pub struct Drawing {
     /// Drop what does not divide evenly among ranks and batches, instead of padding
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub drop_last: Option<String>,
-    /// How ranks share an epoch: torch (strided) or blocks [default: torch]
+    /// How ranks share an epoch: torch (strided), blocks, or locality (by who has what) [default: torch]
     #[arg(long)]
     pub deal: Option<String>,
     /// This process among the ranks [default: the launcher's, or 0]
@@ -223,11 +232,11 @@ pub struct Running {
     /// How samples lie in objects: auto, files, tar (WebDataset), tfrecord or zip [default: auto]
     #[arg(long)]
     pub format: Option<String>,
-    /// The memory tier of this rank: a size, or auto [default: auto]
+    /// The memory tier of each rank: a size, or auto (ranks of a node share what is free) [default: auto]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
-    /// A directory of the disk tier and the bytes that it may take there (may be repeated); with `,shared` after the size
-    /// its cache serves all users, and all who can write there are trusted
+    /// A directory of the disk tier and the bytes that all ranks of a node may take there (may be repeated); with
+    /// `,shared` after the size its cache serves all users, and all who can write there are trusted
     #[arg(long, value_name = "DIR=SIZE")]
     pub disk: Vec<String>,
     /// How far reads run ahead of the trainer [default: 256MiB]
@@ -251,6 +260,10 @@ pub struct Running {
     /// text or json [default: text]
     #[arg(long)]
     pub report: Option<String>,
+    /// How far long work has come, on standard error: auto (rank 0 only; few lines where that is no terminal) or off
+    /// [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub progress: Option<String>,
     /// Print every setting and where it came from, and stop
     #[arg(long)]
     pub explain: bool,
@@ -272,6 +285,7 @@ impl Running {
             ("compute-ms", self.compute_ms.clone()),
             ("on-error", self.on_error.clone()),
             ("report", self.report.clone()),
+            ("progress", self.progress.clone()),
         ]);
         given
     }
@@ -349,9 +363,9 @@ pub struct Simulate {
     /// A policy's name, or all [default: all]
     #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
-    /// table, json or csv [default: table]
+    /// text, json or csv [default: text]
     #[arg(long)]
-    pub format: Option<String>,
+    pub report: Option<String>,
     /// Draw one bar a policy into this SVG, and time against cache size into another beside it (FILE-cache.svg)
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<String>,
@@ -361,6 +375,10 @@ pub struct Simulate {
     /// Average over so many seeds, from the scenario's own on [default: 1]
     #[arg(long, value_name = "N")]
     pub seeds: Option<String>,
+    /// How far long work has come, on standard error: auto (rank 0 only; few lines where that is no terminal) or off
+    /// [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    pub progress: Option<String>,
     /// Print every setting and where it came from, and stop
     #[arg(long)]
     pub explain: bool,
@@ -371,10 +389,11 @@ impl Simulate {
     pub fn given(&self) -> Vec<(&'static str, Option<String>)> {
         vec![
             ("policy", self.policy.clone()),
-            ("format", self.format.clone()),
+            ("report", self.report.clone()),
             ("plot", self.plot.clone()),
             ("calibration", self.calibration.clone()),
             ("seeds", self.seeds.clone()),
+            ("progress", self.progress.clone()),
         ]
     }
 }
@@ -386,7 +405,7 @@ impl Index {
             ("format", self.format.clone()),
             ("include", list(&self.include)),
             ("exclude", list(&self.exclude)),
-            ("output", self.output.clone()),
+            ("progress", self.progress.clone()),
         ]
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Standard output carries the result alone; progress, logs and errors go to standard error. Exit codes: 0 done,
 //! 1 failed, 2 wrong usage, 128 + n ended by signal n after its state was saved (`load --state`), 141 (that is, SIGPIPE's)
-//! when whoever reads standard output has gone away before the work was done.
+//! when whoever reads standard output has gone away before the work was done. `--help` and the README list the same.
 
 mod allocator;
 mod arguments;
@@ -25,7 +25,9 @@ use crate::arguments::{Arguments, Command};
 pub fn run() -> ExitCode {
     allocator::set_up();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    let colours = std::io::stderr().is_terminal();
+    // The variable's convention: any value but an empty one (no-color.org).
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colours = std::io::stderr().is_terminal() && !plain;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -58,10 +60,78 @@ fn usage(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
     }
-    let text = error.render().to_string();
-    let mut lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
-    let first = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-    let rest: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
-    output::complain(format!("{first} {}", rest.join("; ")).trim_end());
+    output::complain(&one_line(&error.render().to_string()));
     ExitCode::from(2)
+}
+
+/// The parser's message and its tips in one line, with the command whose `--help` says more.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let mut said: Vec<&str> = Vec::new();
+    let mut help = String::from("foreread --help");
+    for line in lines {
+        if let Some(usage) = line.strip_prefix("Usage: ") {
+            // The words before the first argument are the command.
+            let words =
+                usage.split(' ').take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
+            help = words.chain(["--help"]).collect::<Vec<_>>().join(" ");
+            break;
+        }
+        said.push(line.strip_prefix("error: ").unwrap_or(line));
+    }
+    // A list follows its heading, and anything else begins anew.
+    let mut message = String::new();
+    for line in said {
+        let separator = if message.is_empty() {
+            ""
+        } else if message.ends_with(':') {
+            " "
+        } else {
+            "; "
+        };
+        message = message + separator + line;
+    }
+    format!("{message} (see {help})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_error_is_one_line_with_tip_and_help() {
+        let line = |words: &[&str]| {
+            let error = Arguments::try_parse_from(words).unwrap_err();
+            one_line(&error.render().to_string())
+        };
+        assert_eq!(
+            line(&["foreread", "load", "x", "--batchsize", "3"]),
+            "unexpected argument '--batchsize' found; tip: a similar argument exists: '--batch-size' (see foreread \
+             load --help)"
+        );
+        assert_eq!(
+            line(&["foreread", "index"]),
+            "the following required arguments were not provided: <URL>... (see foreread index --help)"
+        );
+        assert_eq!(
+            line(&["foreread", "lod"]),
+            "unrecognized subcommand 'lod'; tip: a similar subcommand exists: 'load' (see foreread --help)"
+        );
+    }
+
+    #[test]
+    fn help_names_every_way_to_share_an_epoch_and_every_exit_code() {
+        use clap::CommandFactory;
+        let mut command = Arguments::command();
+        let whole = command.render_long_help().to_string();
+        for code in ["0 done", "1 failed", "2 wrong usage", "128 + n", "141"] {
+            assert!(whole.contains(code), "{code}: {whole}");
+        }
+        for name in ["load", "plan", "order"] {
+            let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            for deal in ["torch", "blocks", "locality"] {
+                assert!(help.contains(deal), "{name}: {deal}");
+            }
+        }
+    }
 }

@@ -36,6 +36,15 @@ pub fn is_json(knobs: &Knobs) -> Result<bool> {
     }
 }
 
+/// Whether a setting that is `auto` or `off` is on.
+pub fn is_on(knobs: &Knobs, name: &str) -> Result<bool> {
+    match knobs.get(name).map_or("auto", |(value, _)| value) {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(knobs.refuse(name, "it is auto or off").into()),
+    }
+}
+
 /// How samples lie in objects; `None` where names are to tell.
 pub fn format(knobs: &Knobs) -> Result<Option<Format>> {
     match knobs.get("format") {

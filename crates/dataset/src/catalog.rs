@@ -8,8 +8,8 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::encode::{Head, Sample, encode, hash_text, write};
 use crate::image::{
     BASE_URL_KEY, FINGERPRINT_KEY, FORMAT_KEY, Fault, FieldRow, Image, LISTING_KEY, MAGIC, MapError, NAME_KEY,
-    Place, Row,
+    Place, Row, VERSION_KEY,
 };
 use crate::listing::Listing;
 use crate::names::{Cut, MAX_TEXT, compare, refuse};
@@ -65,6 +65,25 @@ struct Inner {
     listing: Listing,
     format: Format,
     fingerprint: Fingerprint,
+}
+
+/// Whether an Arrow file's footer has a catalog's key in it.
+fn is_catalog(file: &File) -> std::io::Result<bool> {
+    /// The footer's length and the magic, at the end.
+    const TAIL: u64 = 4 + MAGIC.len() as u64;
+    let mut start = [0; MAGIC.len()];
+    file.read_exact_at(&mut start, 0)?;
+    let Some(end) = file.metadata()?.len().checked_sub(TAIL) else { return Ok(false) };
+    let mut tail = [0; TAIL as usize];
+    file.read_exact_at(&mut tail, end)?;
+    let Some((length, magic)) = tail.split_first_chunk::<4>() else { return Ok(false) };
+    let length = u64::from(u32::from_le_bytes(*length));
+    if start != *MAGIC || magic != MAGIC || length > end {
+        return Ok(false);
+    }
+    let mut footer = vec![0; length as usize];
+    file.read_exact_at(&mut footer, end - length)?;
+    Ok(footer.windows(VERSION_KEY.len()).any(|key| key == VERSION_KEY.as_bytes()))
 }
 
 impl Catalog {
@@ -217,14 +236,12 @@ impl Catalog {
         })
     }
 
-    /// Whether there is a file that begins as a catalog does (as any Arrow IPC file does); `false` too if it cannot be
-    /// read. For telling a catalog from a dataset's directory.
+    /// Whether there is a file that a catalog was saved to, of any version, whole or damaged in its rows; `false` too if
+    /// it cannot be read. Arrow files of other programs are none. For telling what may be opened, and replaced.
     pub fn is_catalog_file(path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
-        let mut start = [0; MAGIC.len()];
-        path.is_file()
-            && File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok()
-            && start == *MAGIC
+        // A pipe would be waited for.
+        path.is_file() && File::open(path).is_ok_and(|file| is_catalog(&file).unwrap_or(false))
     }
 
     /// How many samples there are; at least one.

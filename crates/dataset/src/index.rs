@@ -11,7 +11,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use crate::format::Told;
 use crate::names::refuse;
 use crate::packed::Before;
-use crate::partial::Partial;
+use crate::partial::{self, Partial};
 use crate::partial_shards::{self, PartialShards};
 use crate::placeholders::PlaceHolders;
 use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind, Format, format, packed};
@@ -41,8 +41,9 @@ pub struct IndexOptions {
     pub objects: Vec<String>,
     /// Where a listing is kept while it goes on, to be gone on with the next time, and beside it (`-shards` at its end) what was
     /// found in shards; nowhere if `None`. Whoever has saved the catalog removes them
-    /// ([`forget_listing`](crate::forget_listing)). Only origins that list in the order of paths (object stores do) can go on
-    /// with a listing, and only shards that have a version are kept.
+    /// ([`forget_listing`](crate::forget_listing)). Only origins that list in the order of paths (most object stores do) can
+    /// go on with a listing; of a store that turns out not to, the file is removed, one warning says so, and the listing
+    /// starts again. Only shards that have a version are kept.
     pub partial: Option<PathBuf>,
     /// A name that stands for the place of the data: what caches hold is kept when the data are moved, or reached by other
     /// endpoints. Whoever sets it vouches that all places that it is given to hold the same data.
@@ -245,8 +246,8 @@ async fn list(
     if !options.objects.is_empty() {
         return named(origin, base_url, options, &filter, progress).await;
     }
-    let (mut found, mut holders) = (Found::default(), PlaceHolders::default());
-    let (mut first, mut errors) = (None, 0u64);
+    let (mut found, mut holders, mut first, mut errors) =
+        (Found::default(), PlaceHolders::default(), None, 0u64);
     let mut partial = None;
     let path = options.partial.as_deref().filter(|_| origin.profile().lists_in_order);
     if let Some((unfinished, before)) = path.and_then(|path| Partial::open(path, base_url, options))
@@ -266,6 +267,14 @@ async fn list(
         }
         match object {
             Ok(object) => found.choose(object, &filter, progress),
+            // All that was found counts for nothing, and all of it comes again.
+            Err(error) if error.kind() == ErrorKind::Unordered => {
+                tracing::warn!("{base_url}: {error}");
+                (found, holders, first, errors) = Default::default();
+                partial = None;
+                path.into_iter().for_each(partial::forget);
+                progress(found.progress);
+            }
             Err(error) if filter.excludes(&error) => {
                 tracing::debug!(%error, "not listed, and excluded");
             }

@@ -4,7 +4,8 @@
 //! found is written down as it comes, a line of JSON for each object, and from time to time a line that says how far the
 //! listing has come; what stands behind the last such line may be torn and is left out. The file belongs to one place and one choice of
 //! objects, which its first line names; for any other it is begun anew. The price is a hundred bytes an object on disk for as long as
-//! the listing takes, and nothing for origins that hand out objects in another order: the file is given up at the first.
+//! the listing takes, and nothing for origins that hand out objects in another order: the file is given up at the first,
+//! or where the origin says that its store has another order.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -146,8 +147,13 @@ impl Partial {
 /// Removes the file of [`IndexOptions::partial`], and the one of shards beside it, when what they say is in a catalog that has
 /// been saved. Anything else that lies there is left alone.
 pub fn forget_listing(path: &Path) {
-    remove_if_begins_with(path, BEGINNING);
+    forget(path);
     crate::partial_shards::forget(&crate::partial_shards::beside(path));
+}
+
+/// Removes the file of a listing that cannot be resumed.
+pub(crate) fn forget(path: &Path) {
+    remove_if_begins_with(path, BEGINNING);
 }
 
 /// Removes a file of ours.

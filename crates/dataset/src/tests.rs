@@ -180,7 +180,7 @@ fn what_is_no_catalog_says_so() {
     let mut writer = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &schema).unwrap();
     writer.finish().unwrap();
     fs::write(&path, writer.into_inner().unwrap()).unwrap();
-    assert!(Catalog::is_catalog_file(&path));
+    assert!(!Catalog::is_catalog_file(&path));
     let error = Catalog::open(&path).unwrap_err();
     assert_eq!(error.kind(), DatasetErrorKind::NotACatalog);
     assert!(error.to_string().contains("foreread index"), "{error}");

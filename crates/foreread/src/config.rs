@@ -52,8 +52,8 @@ impl FromStr for SamplerKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Memory {
     /// As much as is safe within the machine's and the container's limits, where all automatic loaders and ranks of the
-    /// node together take half of what is free; none where the kernel caches the origin already (DESIGN: two copies gain
-    /// nothing).
+    /// node together take half of what is free; none where the kernel caches the origin already, because a second copy
+    /// gains nothing.
     #[default]
     Auto,
     /// This many bytes.

@@ -27,7 +27,7 @@ pub const KNOBS: &[Knob] = &[
         "how ranks share an epoch: torch (strided), blocks, or locality (by who has what)",
     ),
     ("validate", None, "a second dataset, read in order after every epoch"),
-    ("memory", Some("auto"), "the memory tier of this rank"),
+    ("memory", Some("auto"), "the memory tier of each rank"),
     ("disk", None, "the disk tier of this node: DIR=SIZE or DIR=SIZE,shared, one a line"),
     ("look-ahead", Some("256MiB"), "how far reads run ahead of the trainer"),
     ("rank", None, "this process among the ranks"),
@@ -41,7 +41,8 @@ pub const KNOBS: &[Knob] = &[
 
 /// The command's own knobs, beside those of a run. Whoever reads the same `foreread.toml` passes over them.
 pub const COMMAND_KNOBS: &[Knob] = &[
-    ("report", Some("text"), "text or json"),
+    ("report", Some("text"), "text or json; simulate: csv, too"),
+    ("progress", Some("auto"), "whether long work shows how far it has come: auto (rank 0 only) or off"),
     ("digest", Some("false"), "add each epoch's SHA-256 to the report"),
     ("ids", Some("false"), "add each epoch's delivered ids to the report"),
     ("state", None, "where the run's state is kept"),
@@ -50,10 +51,9 @@ pub const COMMAND_KNOBS: &[Knob] = &[
     ("samples", None, "how many samples there are, where there is no dataset"),
     ("sample-bytes", None, "how long each is"),
     ("epoch", Some("0"), "which epoch's order to print"),
-    ("format", None, "how samples lie in objects (index, load, plan), or how figures are printed (simulate)"),
+    ("format", None, "how samples lie in objects: auto, files, tar, tfrecord or zip"),
     ("include", None, "globs of what to index"),
     ("exclude", None, "globs of what to leave out"),
-    ("output", None, "where to write the catalog, or the calibration"),
     ("seconds", Some("30"), "how long a calibration may take"),
     ("origin-bytes", Some("1GiB"), "how much a calibration may read from the origin"),
     ("policy", Some("all"), "which policy is simulated"),

@@ -5,9 +5,24 @@
 //!
 //! * [`Loader`] is the whole thing: `Loader::builder(url)`, a few settings, `start()`, batches.
 //! * [`Config`] and [`Knobs`] hold the settings, with where each came from (argument, environment, file, default).
-//! * [`Registry`] says which backend opens which URL. The built-in ones are this crate's features (`local`); your own is
+//! * [`Registry`] says which backend opens which URL. The built-in ones are features of this crate; your own is
 //!   registered at run time.
 //! * [`Ready::prepared`] tells what a run would do without doing it: order, placement, floor.
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `local` (default) | directories: plain paths and `file://` |
+//! | `s3` | buckets: `s3://` |
+//! | `gcs`, `azure` | `gs://`; `az://` and its other names |
+//! | `peer` | ranks that work together and share their caches |
+//! | `tls` | encryption between ranks, by certificates |
+//! | `share` | one source for several processes of a machine |
+//! | `hpc` | `local` and `peer` |
+//! | `cloud` | `local`, `s3` and `peer` |
+//! | `opendal` | WebDAV, WebHDFS, web servers, OSS, COS and others |
+//! | `opendal-huggingface`, `opendal-hdfs`, `opendal-sftp` | `hf://`; `hdfs://`; `sftp://` |
 //!
 //! The crates behind it are re-exported under their names ([`oracle`], [`planner`], [`dataset`], [`tier`], [`layers`]).
 

@@ -233,16 +233,18 @@ fn is_shard(file: &Path, format: Option<Format>) -> bool {
 }
 
 async fn open_catalog(path: &Path, context: &Context) -> Result<Catalog> {
-    if !Catalog::is_catalog_file(path) {
-        let message =
-            format!("{} is neither a directory nor a catalog made by `foreread index`", path.display());
-        return Err(Error::dataset(DatasetErrorKind::NotACatalog, message));
-    }
-    let path = path.to_owned();
-    let opened = context.runtime.spawn_blocking(move || Catalog::open(path)).await;
-    opened
-        .map_err(|error| Error::new(ErrorKind::System, format!("the catalog was not opened: {error}")))?
-        .map_err(Error::from)
+    let owned = path.to_owned();
+    let opened = context.runtime.spawn_blocking(move || Catalog::open(owned)).await;
+    let opened = opened
+        .map_err(|error| Error::new(ErrorKind::System, format!("the catalog was not opened: {error}")))?;
+    opened.map_err(|error| match error.kind() {
+        DatasetErrorKind::NotACatalog => {
+            let message =
+                format!("{} is neither a directory nor a catalog made by `foreread index`", path.display());
+            Error::dataset(DatasetErrorKind::NotACatalog, message)
+        }
+        _ => Error::from(error),
+    })
 }
 
 /// A relative path made absolute, so that a catalog means the same wherever it is used; anything else as it is. The

@@ -1,5 +1,5 @@
 //! What all ranks' caches do as one: the plan of a cluster whose ranks have caches like this one's, before machines are
-//! booked.
+//! booked. Ranks that meet work by such a plan, made of the caches that each of them has.
 
 use foreread_planner::{Amount, Cluster, EpochForecast, Network, Ranks, Store, plan_cluster};
 use foreread_types::StoreId;

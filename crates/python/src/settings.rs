@@ -126,9 +126,13 @@ impl Settings {
             knobs.set("epochs", MOST_EPOCHS.to_string()).map_err(|error| errors::raised(&error))?;
         }
         let mut config = Config::from_knobs(&knobs).map_err(|error| errors::raised(&error))?;
-        config.format = match format {
-            Some(format) => Some(format),
-            None => knobs.get("format").and_then(|(name, _)| Format::from_name(name)),
+        config.format = match (format, knobs.get("format")) {
+            (Some(format), _) => Some(format),
+            (None, None | Some(("auto", _))) => None,
+            (None, Some((name, _))) => Some(Format::from_name(name).ok_or_else(|| {
+                let why = "it is auto, files, tar, tfrecord or zip";
+                errors::raised(&knobs.refuse("format", why))
+            })?),
         };
         let apart = knobs.get("peers").is_some_and(|(peers, _)| peers == "off");
         Ok(Self { config, resume, together: together.unwrap_or(!apart), progress })

@@ -101,6 +101,10 @@ def test_a_setting_of_the_environment_is_blamed_on_it(directory: Path, monkeypat
     with pytest.raises(foreread.ConfigError, match=r"batch_size many \(environment FOREREAD_BATCH_SIZE\)"):
         foreread.Loader(directory)
     monkeypatch.setenv("FOREREAD_BATCH_SIZE", "7")
+    monkeypatch.setenv("FOREREAD_FORMAT", "json")
+    with pytest.raises(foreread.ConfigError, match=r"format json \(environment FOREREAD_FORMAT\): it is auto, files"):
+        foreread.Loader(directory)
+    monkeypatch.setenv("FOREREAD_FORMAT", "auto")
     with foreread.Loader(directory) as loader:
         assert len(next(loader)) == 7
     with foreread.Loader(directory, batch_size=9) as loader:

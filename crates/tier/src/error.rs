@@ -36,6 +36,9 @@ pub enum ErrorKind {
     Invalid,
     /// This tier cannot do what was asked.
     Unsupported,
+    /// An origin that lists in order found that its store does not (see
+    /// [`OriginTier::list`](crate::OriginTier::list)).
+    Unordered,
     /// The tier was closed while the request waited.
     Closed,
     /// Anything else; trying again is not known to help.
@@ -57,6 +60,7 @@ impl ErrorKind {
             Self::Full => "no room",
             Self::Invalid => "invalid",
             Self::Unsupported => "unsupported",
+            Self::Unordered => "not listed in order",
             Self::Closed => "closed",
             Self::Other => "failed",
         }

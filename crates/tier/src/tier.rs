@@ -19,8 +19,8 @@ pub struct TierProfile {
     pub alignment: u64,
     /// Whether the kernel of this machine caches what is read from it, so that keeping a second copy gains nothing.
     pub kernel_cached: bool,
-    /// Whether a listing hands out objects in the order of their paths, as bytes: then one that was broken off can go on
-    /// behind the last of them.
+    /// Whether a listing hands out objects in the order of their paths, as bytes, or says that it cannot: then an
+    /// interrupted one can resume after the last of them.
     pub lists_in_order: bool,
 }
 
@@ -80,6 +80,11 @@ pub trait OriginTier: Tier {
     /// Hidden files are left out: those with a part of the path below the prefix that begins with a dot; so are
     /// things that are no objects (directories, their zero-length place-holders, devices, sockets). After an error
     /// the stream goes on where it can and ends where it cannot.
+    ///
+    /// An origin whose profile says [`lists_in_order`](TierProfile::lists_in_order) checks that. If its store lists in
+    /// another order, the stream holds one error of kind [`Unordered`](crate::ErrorKind::Unordered). The caller drops
+    /// all that it has of this prefix, from this listing and from earlier ones that it resumes. Every object below
+    /// `prefix` follows, whatever `after`. Such a listing cannot be resumed.
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>>;
 
     /// One object by its path, without listing: its size and version. Hidden ones can be asked for too.

@@ -232,6 +232,65 @@ fn a_pipe_in_place_of_the_settings_or_the_state_is_not_waited_for() {
 }
 
 #[test]
+fn index_replaces_no_arrow_file_of_another_program() {
+    let samples = Samples::awkward(20, 100);
+    let catalog = index(&samples);
+    // The same file with a foreign key in the place of ours: what other programs write begins and ends so, too.
+    let foreign = String::from_utf8_lossy(b"foreread.catalog").replace("foreread", "somebody");
+    let mut bytes = fs::read(&catalog).unwrap();
+    let at: Vec<usize> = bytes
+        .windows(16)
+        .enumerate()
+        .filter(|(_, key)| *key == b"foreread.catalog")
+        .map(|(at, _)| at)
+        .collect();
+    at.iter().for_each(|at| bytes[*at..at + 16].copy_from_slice(foreign.as_bytes()));
+    let other = samples.path().join("results.feather");
+    fs::write(&other, &bytes).unwrap();
+    let (data, path) = (samples.path().to_str().unwrap(), other.to_str().unwrap());
+    let line = run(&mut foreread(["index", data, "-o", path])).fails(2);
+    assert_says(&line, &[path, "is there and is no catalog"]);
+    assert_eq!(fs::read(&other).unwrap(), bytes);
+    // A catalog that is damaged in its rows is one all the same.
+    let mut damaged = fs::read(&catalog).unwrap();
+    damaged[1000] ^= 1;
+    fs::write(&catalog, &damaged).unwrap();
+    run(&mut foreread(["index", data, "-o", &catalog, "--exclude", "*.feather"])).ok();
+    assert_ne!(fs::read(&catalog).unwrap(), damaged);
+}
+
+#[test]
+fn calibration_replaces_no_catalog_and_output_is_no_setting() {
+    let samples = Samples::awkward(20, 100);
+    let catalog = index(&samples);
+    let before = fs::read(&catalog).unwrap();
+    let data = samples.path().to_str().unwrap();
+    let line = run(&mut foreread(["calibrate", data, "--seconds", "1", "-o", &catalog])).fails(2);
+    assert_says(&line, &[&catalog, "is there and is no calibration"]);
+    assert_eq!(fs::read(&catalog).unwrap(), before);
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("foreread.toml"), format!("output = {catalog:?}")).unwrap();
+    for command in ["index", "calibrate"] {
+        let line = run(foreread([command, data]).current_dir(directory.path())).fails(2);
+        assert_says(&line, &["foreread.toml: there is no setting 'output'"]);
+    }
+    fs::remove_file(directory.path().join("foreread.toml")).unwrap();
+    let mut command = foreread(["calibrate", data, "--seconds", "1"]);
+    // Twice: a calibration replaces one.
+    for _ in 0..2 {
+        run(command.current_dir(directory.path()).env("FOREREAD_OUTPUT", &catalog)).ok();
+    }
+    assert!(directory.path().join("foreread-calibration.toml").is_file());
+    assert_eq!(fs::read(&catalog).unwrap(), before);
+}
+
+#[test]
+fn mistyped_option_is_one_line_with_a_tip_and_the_help() {
+    let line = run(&mut foreread(["load", "/data", "--batchsize", "3"])).fails(2);
+    assert_says(&line, &["'--batchsize' found; tip: ", "'--batch-size' (see foreread", " load --help)"]);
+}
+
+#[test]
 fn a_catalog_never_replaces_what_is_none() {
     let samples = Samples::awkward(8, 100);
     let victim = samples.path().join("a/2");

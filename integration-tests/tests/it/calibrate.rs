@@ -127,6 +127,11 @@ fn the_caches_of_several_ranks_are_planned_as_one_too() {
     assert!((2.4..2.7).contains(&first), "{together}");
     assert_eq!(number(together, "/forecast/1/origin_bytes"), 0);
     assert!(plan(&described).get("together").is_none());
+    let said = run(foreread(["plan"]).args(described).args(ranks)).ok();
+    assert!(
+        said.contains("the caches of 4 ranks as one: ") && !said.contains("read for themselves"),
+        "{said}"
+    );
 }
 
 /// From 2^26 uses on, 61,009 epochs of this dataset, no rank made a second copy.

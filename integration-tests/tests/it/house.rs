@@ -93,6 +93,19 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
     ARROWS.iter().find(|(name, _)| *name == package).map(|(_, allowed)| *allowed)
 }
 
+#[test]
+fn root_commands_mean_all_packages_and_cargo_run_the_command() {
+    let metadata = metadata();
+    let mut default = metadata.workspace_default_members.to_vec();
+    let mut all = metadata.workspace_members.clone();
+    default.sort();
+    all.sort();
+    assert_eq!(default, all, "`cargo test` at the root would leave packages out");
+    let run: Vec<_> =
+        metadata.workspace_packages().into_iter().filter_map(|it| it.default_run.as_deref()).collect();
+    assert_eq!(run, ["foreread"], "`cargo run -- demo` at the root needs one default-run");
+}
+
 /// The names of all dependencies of a package that end up in what it builds: normal ones, and those of build scripts.
 fn built_with(package: &Package) -> impl Iterator<Item = &str> {
     let built =

@@ -35,4 +35,5 @@ mod simulate;
 mod state;
 mod stop;
 mod support;
+mod terminal;
 mod two_runs;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
+use foreread_tier_testing::store::{Fault, Kind, Numbered, Order, Store, When};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -247,9 +247,88 @@ fn a_listing_that_is_killed_goes_on_where_it_was() {
     // Ranges that are divided are listed again in part, how much depends on the machine: two thirds less leave room for that.
     let listed = store.requests().listed;
     assert!(before > 50_000 && listed < all * 9 / 10, "{listed} of {all} after {before}");
-    let print = |said: &str| said.split("fingerprint ").nth(1).unwrap().lines().next().unwrap().to_owned();
-    assert_eq!(print(&rest), print(&whole));
+    assert_eq!(fingerprint(&rest), fingerprint(&whole));
     assert!(!partial.exists() && !directory.path().join("whole.partial").exists());
+}
+
+/// What `index` says of a catalog's content.
+fn fingerprint(said: &str) -> String {
+    said.split("fingerprint ").nth(1).unwrap().lines().next().unwrap().to_owned()
+}
+
+/// From the request of this number on.
+fn from(first: u64) -> When {
+    When::Burst { length: 1_000_000 - first, of: 1_000_000 }
+}
+
+/// A bucket whose keys have another place in each order.
+fn unordered(count: u64) -> Store {
+    let store = Store::start();
+    store.bucket("train");
+    for id in 0..count {
+        let directory = ["cat", "cat-big", "cat.old", "Dog", "eel"][(id % 5) as usize];
+        store.put("train", &format!("{directory}/{id:05}.jpg"), "x");
+    }
+    store
+}
+
+#[test]
+fn bucket_in_any_order_is_listed_whole_in_40_requests() {
+    for count in [20_000, 20_001] {
+        let store = unordered(count);
+        let directory = tempfile::tempdir().unwrap();
+        let mut prints = std::collections::BTreeSet::new();
+        for order in [Order::Bytes, Order::CaseInsensitive, Order::Directories, Order::Ascending(1_000)] {
+            store.set_order("train", order);
+            let file = directory.path().join(format!("{order:?}"));
+            let mut index = at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]);
+            // Killed in the midst of its pages, and run again.
+            store.on(Kind::List, from(9), Fault::StallHeaders(Duration::from_secs(600)));
+            store.reset();
+            let killed = watch(&mut index, Duration::from_secs(120), |process| {
+                if store.requests().list > 9 {
+                    kill(process);
+                }
+            });
+            assert_eq!(killed.code, None, "{}", killed.stderr);
+            store.mend();
+            store.reset();
+            let finished = run(&mut index);
+            let requests = store.requests().list;
+            let warnings = finished.stderr.matches("does not list keys in the order of their bytes").count();
+            assert_eq!(warnings, usize::from(order != Order::Bytes), "{order:?}: {}", finished.stderr);
+            let said = finished.ok();
+            assert!(said.contains(&format!("{count} samples")), "{order:?}: {said}");
+            assert!(!said.contains("listed before"), "{order:?}: {said}");
+            assert!(requests <= 40, "{order:?}: {requests} requests");
+            prints.insert(fingerprint(&said));
+        }
+        assert_eq!(prints.len(), 1, "{prints:?}");
+    }
+}
+
+#[test]
+fn unfinished_listing_of_an_unordered_store_starts_again() {
+    let store = Store::start();
+    store.numbered("train", Numbered::new(30_000, 1_000));
+    store.set_order("train", Order::Ascending(26_000));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("c.foreread");
+    let mut index = at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]);
+    // What was listed until then looks as if it were in order, and is kept.
+    store.on(Kind::List, from(24), Fault::Expired);
+    run(&mut index).fails(1);
+    let partial = directory.path().join("c.foreread.partial");
+    assert!(fs::metadata(&partial).unwrap().len() > 1 << 20);
+    store.mend();
+    store.reset();
+    let finished = run(&mut index);
+    assert_eq!(finished.stderr.matches("the listing starts again").count(), 1, "{}", finished.stderr);
+    let said = finished.ok();
+    assert!(said.contains("30000 samples") && !said.contains("listed before"), "{said}");
+    // Two pages until it was seen, and one object that was looked at.
+    assert!(store.requests().list <= 30 + 6, "{:?}", store.requests());
+    assert!(!partial.exists());
 }
 
 #[test]

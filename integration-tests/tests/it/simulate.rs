@@ -32,7 +32,7 @@ fn changed(from: &str, to: &str) -> tempfile::NamedTempFile {
 
 #[test]
 fn csv_has_the_header_of_the_contract_and_a_row_a_policy() {
-    let finished = simulate(&thesis(3), &["--format", "csv"]);
+    let finished = simulate(&thesis(3), &["--report", "csv"]);
     let refusals: Vec<_> = finished.stderr.lines().filter(|line| line.contains(" refuses ")).collect();
     assert_eq!(refusals.len(), 2, "{}", finished.stderr);
     assert!(refusals[0].starts_with("foreread: lbann-dynamic refuses thesis-s3-tenth: the dataset's"));
@@ -58,7 +58,7 @@ fn csv_has_the_header_of_the_contract_and_a_row_a_policy() {
 
 #[test]
 fn json_is_one_object_and_equal_runs_are_equal() {
-    let arguments = ["--format", "json", "--policy", "foreread", "--seeds", "2"];
+    let arguments = ["--report", "json", "--policy", "foreread", "--seeds", "2"];
     let first: Value = simulate(&thesis(1), &arguments).json();
     assert_eq!(first, simulate(&thesis(1), &arguments).json());
     assert_eq!(first["seeds"], 2);
@@ -67,7 +67,7 @@ fn json_is_one_object_and_equal_runs_are_equal() {
     assert_eq!(foreread["policy"], "foreread");
     let seconds = foreread["seconds"].as_f64().unwrap();
     assert!((7.0..7.5).contains(&seconds), "{foreread}");
-    let refused = simulate(&thesis(3), &["--format", "json", "--policy", "lbann-preload"]).json();
+    let refused = simulate(&thesis(3), &["--report", "json", "--policy", "lbann-preload"]).json();
     assert!(refused["policies"][0].get("seconds").is_none());
     assert!(refused["policies"][0]["refused"].as_str().unwrap().contains("do not fit"), "{refused}");
 }
@@ -130,8 +130,8 @@ fn a_bad_scenario_is_one_line_that_names_the_field() {
 fn wrong_usage_is_one_line_too() {
     let line = simulate(&thesis(1), &["--policy", "lru"]).fails(2);
     assert!(line.contains("lru") && line.contains("nopfs") && line.contains("foreread-locality"), "{line}");
-    let line = simulate(&thesis(1), &["--format", "xml"]).fails(2);
-    assert!(line.contains("table, json or csv"), "{line}");
+    let line = simulate(&thesis(1), &["--report", "xml"]).fails(2);
+    assert!(line.contains("text, json or csv"), "{line}");
     let line = simulate(&thesis(1), &["--seeds", "0"]).fails(2);
     assert!(line.contains("seeds"), "{line}");
     let line = simulate(&thesis(1), &["--plot", "/nowhere/at/all.svg"]).fails(2);
@@ -142,7 +142,7 @@ fn wrong_usage_is_one_line_too() {
 
 #[test]
 fn settings_may_come_from_the_environment() {
-    let mut command = foreread(["simulate", thesis(1).to_str().unwrap(), "--format", "csv"]);
+    let mut command = foreread(["simulate", thesis(1).to_str().unwrap(), "--report", "csv"]);
     let output = run(command.env("FOREREAD_POLICY", "naive")).ok();
     assert_eq!(output.lines().count(), 2, "{output}");
     assert!(output.lines().nth(1).unwrap().starts_with("naive,"), "{output}");
@@ -156,11 +156,19 @@ fn measured_speeds_take_the_place_of_the_scenarios() {
         samples = 1\n";
     fs::write(file.path(), measured).unwrap();
     let file = file.path().to_str().unwrap();
-    let arguments = ["--format", "csv", "--policy", "naive", "--calibration"];
+    let arguments = ["--report", "csv", "--policy", "naive", "--calibration"];
     let slow = simulate(&thesis(1), &[&arguments[..], &[file]].concat()).ok();
     let seconds: f64 = slow.lines().nth(1).unwrap().split(',').nth(1).unwrap().parse().unwrap();
     // 10,000 samples of 27 kB, ten times, at 1 MB/s for each of four workers, who wait for the slowest in each batch.
     assert!((675.0..760.0).contains(&seconds), "{seconds}");
     let refused = simulate(&thesis(1), &["--calibration", "/nowhere"]).fails(2);
     assert!(refused.contains("/nowhere"), "{refused}");
+}
+
+#[test]
+fn format_of_a_dataset_is_nothing_to_a_simulation() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("foreread.toml"), "format = \"tar\"").unwrap();
+    let mut command = foreread(["simulate", thesis(1).to_str().unwrap(), "--policy", "naive"]);
+    assert!(run(command.current_dir(directory.path())).ok().contains("naive"));
 }

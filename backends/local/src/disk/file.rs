@@ -33,7 +33,7 @@ impl DirectFile {
     /// Opens `name` in `folder` to read, and to write as well if `write`; `create` makes it, and fails if it is there.
     pub(super) fn open(folder: &Folder, name: &str, write: bool, create: bool) -> Result<Self, Errno> {
         let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
-        // Without `O_DIRECT` first, because a file system that refuses it may have made the file by then.
+        // Without `O_DIRECT` first, because a file system that refuses `O_DIRECT` may have made the file by then.
         if create {
             return Self::settle(folder.open(name, flags | OFlags::CREATE | OFlags::EXCL)?);
         }

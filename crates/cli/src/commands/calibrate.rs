@@ -10,7 +10,7 @@ use foreread::{
 };
 
 use crate::arguments::Calibrate;
-use crate::progress::Work;
+use crate::progress::{Show, Work};
 use crate::{output, settings};
 
 /// Where the result goes where nobody says otherwise.
@@ -30,9 +30,11 @@ pub fn run(options: &Calibrate) -> Result<()> {
         )
         .into());
     }
-    let path = PathBuf::from(knobs.get("output").map_or(FILE, |(path, _)| path));
+    // Never from the environment or a file: what it names is replaced.
+    let path = PathBuf::from(options.output.as_deref().unwrap_or(FILE));
+    Calibration::check_replaceable(&path)?;
     writable(&path)?;
-    let measured = calibrate(wanted, Registry::with_defaults(), say())?;
+    let measured = calibrate(wanted, Registry::with_defaults(), say(Show::of(&knobs, 0)?))?;
     measured.write(&path)?;
     let mut out = output::stdout();
     if json {
@@ -74,8 +76,8 @@ fn writable(path: &Path) -> Result<()> {
 }
 
 /// How far listing has come, and then each figure as it is found: a few lines a minute.
-fn say() -> impl FnMut(Calibrating) + Send + 'static {
-    let mut listing = Some(Work::new("listing", 0, "samples"));
+fn say(show: Show) -> impl FnMut(Calibrating) + Send + 'static {
+    let mut listing = Some(Work::new(show, "listing", 0, "samples"));
     move |progress| {
         let what = match progress.stage {
             Stage::Listing(samples) => {

@@ -20,10 +20,11 @@ use foreread::{ByteSize, Config, IndexOptions, Loader, Memory, Registry, Sampler
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
+use tokio::sync::Semaphore;
 
 use crate::arguments::Demo;
 use crate::output;
-use crate::progress::Work;
+use crate::progress::{Show, Work};
 use crate::signals::Signals;
 
 const SAMPLES: u64 = 600;
@@ -34,6 +35,10 @@ const COMPUTE: Duration = Duration::from_millis(25);
 const LATENCY: Duration = Duration::from_millis(8);
 const RATE: NonZeroU64 = NonZeroU64::new(40 << 20).unwrap();
 const LOOK_AHEAD: u64 = 8 << 20;
+/// Readers as worker processes of a usual loader: each reads a whole batch, sample after sample, and two batches of each
+/// may be under way or wait for the trainer.
+const READERS: usize = 8;
+const PREFETCH: usize = 2 * READERS;
 const SEED: u64 = 42;
 
 pub fn run(options: &Demo) -> Result<()> {
@@ -59,11 +64,13 @@ pub fn run(options: &Demo) -> Result<()> {
     let url = format!("slow://{}", directory.path().display());
     let mut rows = vec![
         ("plain loop, reads on demand", plain(&url, &signals)?),
+        ("8 readers, no plan", readers(&url, &signals)?),
         ("foreread, no memory tier", ahead(&url, 0, &signals)?),
         ("foreread, memory for half", ahead(&url, bytes / 2, &signals)?),
         ("foreread, memory for all", ahead(&url, 2 * bytes, &signals)?),
     ];
-    rows[0].1.floor = rows[1].1.floor;
+    let floor = rows[2].1.floor;
+    rows[..2].iter_mut().for_each(|(_, run)| run.floor = floor);
     write!(out, "{:30}", "seconds an epoch")?;
     (0..EPOCHS).try_for_each(|epoch| write!(out, "{epoch:>8}"))?;
     writeln!(out, "{:>9}{:>10}{:>12}{:>12}", "total", "waiting", "origin", "floor")?;
@@ -103,35 +110,90 @@ fn registry() -> Registry {
     Registry::with_defaults().register(SlowBackend)
 }
 
+/// The data without foreread's engine: the origin, and each epoch's requests, batch by batch.
+struct Direct {
+    runtime: tokio::runtime::Runtime,
+    origin: Arc<Throttled<dyn OriginTier>>,
+    epochs: Vec<Vec<Vec<ReadRequest>>>,
+}
+
+impl Direct {
+    fn open(url: &str) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let buffers = Arc::new(foreread::tier::HeapBuffers);
+        let context = Context { buffers, runtime: runtime.handle().clone(), seed: SEED };
+        let registry = registry();
+        let origin = runtime.block_on(registry.find(url)?.open(url, &OpenOptions::default(), &context))?;
+        let origin = Arc::new(Throttled::new(origin, RATE));
+        let catalog = Loader::builder(url).registry(registry).index(IndexOptions::default(), |_| ())?;
+        let order = sampler(SamplerKind::Shuffle, catalog.len(), SEED)?;
+        let request = |id: &SampleId| -> Result<ReadRequest> {
+            let (entry, key) = (catalog.entry(*id)?, SampleKey::new(DatasetId(0), *id));
+            Ok(ReadRequest { tag: 0, key, object: entry.object, span: entry.span, due: Tick(0) })
+        };
+        let epoch = |epoch| -> Result<Vec<Vec<ReadRequest>>> {
+            let order = order.order(epoch)?;
+            let mut ids = vec![SampleId(0); order.len() as usize];
+            order.fill(0, 1, &mut ids);
+            ids.chunks(BATCH as usize).map(|batch| batch.iter().map(request).collect()).collect()
+        };
+        let epochs = (0..EPOCHS).map(epoch).collect::<Result<_>>()?;
+        Ok(Self { runtime, origin, epochs })
+    }
+}
+
+/// Reads samples one after the other; returns their bytes.
+async fn one_by_one(origin: &dyn Tier, requests: Vec<ReadRequest>) -> Result<u64> {
+    let mut bytes = 0;
+    for request in requests {
+        let answer = origin.read(vec![request]).next().await.context("no answer from the origin")?;
+        bytes += answer.result?.len() as u64;
+    }
+    Ok(bytes)
+}
+
 /// What a plain training loop does: it reads the next batch's samples when it needs them, one after the other.
 fn plain(url: &str, signals: &Signals) -> Result<Outcome> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let buffers = Arc::new(foreread::tier::HeapBuffers);
-    let context = Context { buffers, runtime: runtime.handle().clone(), seed: SEED };
-    let registry = registry();
-    let origin = runtime.block_on(registry.find(url)?.open(url, &OpenOptions::default(), &context))?;
-    let origin = Throttled::new(origin, RATE);
-    let catalog = Loader::builder(url).registry(registry).index(IndexOptions::default(), |_| ())?;
-    let order = sampler(SamplerKind::Shuffle, catalog.len(), SEED)?;
-    let mut work = Work::new("without foreread", EPOCHS * SAMPLES, "samples");
+    let Direct { runtime, origin, epochs } = Direct::open(url)?;
+    let mut work = Work::new(Show::auto(), "without foreread", EPOCHS * SAMPLES, "samples");
     let mut outcome = Outcome::default();
-    for epoch in 0..EPOCHS {
-        let order = order.order(epoch)?;
-        let mut ids = vec![SampleId(0); order.len() as usize];
-        order.fill(0, 1, &mut ids);
-        for batch in ids.chunks(BATCH as usize) {
+    for (batches, epoch) in epochs.into_iter().zip(0..) {
+        for batch in batches {
             let asked = Instant::now();
-            for &id in batch {
-                let entry = catalog.entry(id)?;
-                let key = SampleKey::new(DatasetId(0), id);
-                let request =
-                    ReadRequest { tag: 0, key, object: entry.object, span: entry.span, due: Tick(0) };
-                let answer = runtime.block_on(origin.read(vec![request]).next());
-                outcome.origin_bytes += answer.context("no answer from the origin")?.result?.len() as u64;
+            for request in batch {
+                outcome.origin_bytes += runtime.block_on(one_by_one(&*origin, vec![request]))?;
                 signals.check()?;
                 work.step();
             }
             outcome.step(epoch, asked, Instant::now());
+        }
+    }
+    Ok(outcome)
+}
+
+/// What a usual loader does: some readers, each with a batch of its own, ahead of the trainer and epoch by epoch.
+fn readers(url: &str, signals: &Signals) -> Result<Outcome> {
+    let Direct { runtime, origin, epochs } = Direct::open(url)?;
+    let mut work = Work::new(Show::auto(), "with 8 readers", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
+    let mut outcome = Outcome::default();
+    for (batches, epoch) in epochs.into_iter().zip(0..) {
+        let free = Arc::new(Semaphore::new(READERS));
+        let mut batches = stream::iter(batches)
+            .map(|batch| {
+                let (free, origin) = (Arc::clone(&free), Arc::clone(&origin));
+                runtime.spawn(async move {
+                    let _reader = free.acquire_owned().await?;
+                    one_by_one(&*origin, batch).await
+                })
+            })
+            .buffered(PREFETCH);
+        loop {
+            let asked = Instant::now();
+            let Some(bytes) = runtime.block_on(batches.next()) else { break };
+            outcome.origin_bytes += bytes??;
+            outcome.step(epoch, asked, Instant::now());
+            signals.check()?;
+            work.step();
         }
     }
     Ok(outcome)
@@ -144,7 +206,7 @@ fn ahead(url: &str, memory: u64, signals: &Signals) -> Result<Outcome> {
     (config.memory, config.look_ahead) = (Memory::Bytes(memory), LOOK_AHEAD);
     config.origin_limit = Some(RATE.get());
     let mut loader = Loader::builder(url).config(config).registry(registry()).start()?;
-    let mut work = Work::new("with foreread", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
+    let mut work = Work::new(Show::auto(), "with foreread", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
     let mut outcome = Outcome::default();
     loop {
         let asked = Instant::now();
@@ -160,7 +222,7 @@ fn ahead(url: &str, memory: u64, signals: &Signals) -> Result<Outcome> {
 
 /// Writes samples of different lengths in ten classes; returns their bytes.
 fn generate(directory: &Path, signals: &Signals) -> Result<u64> {
-    let mut work = Work::new("making data", SAMPLES, "samples");
+    let mut work = Work::new(Show::auto(), "making data", SAMPLES, "samples");
     let mut state = SEED;
     let mut sum = 0;
     for id in 0..SAMPLES {

@@ -9,6 +9,7 @@ use anyhow::Result;
 use foreread::{ByteSize, Catalog, Error, ErrorKind, Format, IndexOptions, Loader, Progress, forget_listing};
 
 use crate::arguments::Index;
+use crate::progress::Show;
 use crate::{output, progress, settings};
 
 pub fn run(options: &Index) -> Result<()> {
@@ -21,10 +22,8 @@ pub fn run(options: &Index) -> Result<()> {
     index.exclude = settings::list(&knobs, "exclude");
     index.format = settings::format(&knobs)?;
     index.name = options.name.clone();
-    let path = match knobs.get("output") {
-        Some((path, _)) => path.to_owned(),
-        None => default_name(&options.targets),
-    };
+    // Never from the environment or a file: what it names is replaced.
+    let path = options.output.clone().unwrap_or_else(|| default_name(&options.targets));
     refuse_to_replace(Path::new(&path))?;
     refuse_where_nothing_can_be_written(Path::new(&path))?;
     let partial = format!("{path}.partial");
@@ -33,7 +32,7 @@ pub fn run(options: &Index) -> Result<()> {
         options.targets.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
     let builder = more.iter().fold(Loader::builder(first), |builder, shard| builder.shard(shard));
     let last = Arc::new(Mutex::new(Progress::default()));
-    let mut shown = progress::listing(first);
+    let mut shown = progress::listing(Show::of(&knobs, 0)?, first);
     let tell = {
         let last = Arc::clone(&last);
         move |progress| {

@@ -8,6 +8,7 @@ use foreread::types::Sizes;
 use foreread::{ByteSize, Config, Knobs, Loader, Outlook, Planned};
 
 use crate::arguments::Plan;
+use crate::progress::Show;
 use crate::{output, progress, settings};
 
 pub fn run(options: &Plan) -> Result<()> {
@@ -20,7 +21,8 @@ pub fn run(options: &Plan) -> Result<()> {
     config.format = settings::format(&knobs)?;
     let outlook = match &options.target {
         Some(target) => {
-            let ready = Loader::builder(target).config(config).prepare_with(progress::listing(target))?;
+            let listing = progress::listing(Show::of(&knobs, 0)?, target);
+            let ready = Loader::builder(target).config(config).prepare_with(listing)?;
             // This command meets no other ranks.
             Outlook::of(ready.prepared(), ready.prepared().blocks())?
         }

@@ -11,13 +11,13 @@ use foreread::{Calibration, Error, ErrorKind, Knobs};
 use foreread_simulator::{Comparison, Curve as Rates, Outcome, Policy, Scenario};
 
 use crate::arguments::Simulate;
-use crate::progress::Work;
+use crate::progress::{Show, Work};
 use crate::{output, settings};
 
 /// How figures are printed.
 #[derive(Clone, Copy)]
-enum Format {
-    Table,
+enum Figures {
+    Text,
     Json,
     Csv,
 }
@@ -27,7 +27,7 @@ pub fn run(options: &Simulate) -> Result<()> {
     if options.explain {
         return settings::explain(&knobs);
     }
-    let format = format(&knobs)?;
+    let (figures, show) = (figures(&knobs)?, Show::of(&knobs, 0)?);
     let policies = policies(&knobs)?;
     let seeds: u64 = knobs.parse("seeds")?.unwrap_or(1);
     if !(1..=Comparison::MOST_SEEDS).contains(&seeds) {
@@ -44,21 +44,22 @@ pub fn run(options: &Simulate) -> Result<()> {
     }
 
     let name = scenario.name.clone();
-    let compared =
-        watched(format!("simulating {name}"), |tell| Comparison::run(scenario, &policies, seeds, tell))?;
+    let compared = watched(show, format!("simulating {name}"), |tell| {
+        Comparison::run(scenario, &policies, seeds, tell)
+    })?;
     for outcome in compared.outcomes() {
         if let Some(why) = &outcome.refused {
             output::complain(&format!("{} refuses {name}: {why}", outcome.policy));
         }
     }
     let mut out = output::stdout();
-    match format {
-        Format::Table => write!(out, "{compared}")?,
-        Format::Json => {
+    match figures {
+        Figures::Text => write!(out, "{compared}")?,
+        Figures::Json => {
             serde_json::to_writer(&mut out, &compared.report())?;
             writeln!(out)?;
         }
-        Format::Csv => {
+        Figures::Csv => {
             writeln!(out, "{}", Outcome::CSV_HEADER)?;
             for outcome in compared.outcomes() {
                 writeln!(out, "{}", outcome.csv())?;
@@ -67,25 +68,25 @@ pub fn run(options: &Simulate) -> Result<()> {
     }
     out.flush()?;
     if let Some(path) = plot {
-        draw(&path, &compared)?;
+        draw(show, &path, &compared)?;
     }
     Ok(())
 }
 
 /// Shows how far long work has come.
-fn watched<T>(label: String, work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
+fn watched<T>(show: Show, label: String, work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
     let mut shown: Option<Work> = None;
     work(&mut |done, total| {
-        shown.get_or_insert_with(|| Work::new(label.clone(), total, "batches")).at(done);
+        shown.get_or_insert_with(|| Work::new(show, label.clone(), total, "batches")).at(done);
     })
 }
 
-fn format(knobs: &Knobs) -> Result<Format> {
-    match knobs.get("format").map_or("table", |(value, _)| value) {
-        "table" => Ok(Format::Table),
-        "json" => Ok(Format::Json),
-        "csv" => Ok(Format::Csv),
-        _ => Err(knobs.refuse("format", "it is table, json or csv").into()),
+fn figures(knobs: &Knobs) -> Result<Figures> {
+    match knobs.get("report").map_or("text", |(value, _)| value) {
+        "text" => Ok(Figures::Text),
+        "json" => Ok(Figures::Json),
+        "csv" => Ok(Figures::Csv),
+        _ => Err(knobs.refuse("report", "it is text, json or csv").into()),
     }
 }
 
@@ -150,11 +151,11 @@ fn cache_plot(path: &Path) -> PathBuf {
     path.with_file_name(format!("{stem}-cache{extension}"))
 }
 
-fn draw(path: &Path, compared: &Comparison) -> Result<()> {
+fn draw(show: Show, path: &Path, compared: &Comparison) -> Result<()> {
     std::fs::write(path, compared.bars()?)
         .with_context(|| format!("{} cannot be written", path.display()))?;
     let label = format!("cache sizes of {}", compared.scenario().name);
-    let Some((bound, sweeps)) = watched(label, |tell| compared.sweep(tell))? else {
+    let Some((bound, sweeps)) = watched(show, label, |tell| compared.sweep(tell))? else {
         output::complain("the scenario has no cache class, so there is no plot of time against cache size");
         return Ok(());
     };

@@ -122,11 +122,28 @@ impl Calibration {
         Ok(read)
     }
 
-    /// Writes the file, whole or not at all.
+    /// Finds out whether [`write`](Self::write) would replace what is no calibration. One of another version is one.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If so: the message names the file.
+    pub fn check_replaceable(path: &Path) -> Result<()> {
+        if std::fs::symlink_metadata(path).is_err() {
+            return Ok(()); // nothing is there
+        }
+        let table = crate::text::read(path).ok().and_then(|text| text.parse::<toml::Table>().ok());
+        if table.is_some_and(|table| table.contains_key("version") && table.contains_key("made")) {
+            return Ok(());
+        }
+        let why = format!("{} is there and is no calibration; name another file", path.display());
+        Err(Error::usage(why))
+    }
+
+    /// Writes the file, whole or not at all. Only a calibration is replaced.
+    ///
+    /// # Errors
+    /// If it cannot be written, or another file is there.
     pub fn write(&self, path: &Path) -> Result<()> {
+        Self::check_replaceable(path)?;
         let failed = |error: &dyn std::fmt::Display| {
             Error::new(ErrorKind::System, format!("{} cannot be written: {error}", path.display()))
         };

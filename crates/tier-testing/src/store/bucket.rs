@@ -5,6 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::content::{Content, Numbered};
+use super::order::Order;
 
 /// One object as it is now.
 #[derive(Clone)]
@@ -23,6 +24,8 @@ pub(super) enum Keys {
 /// A bucket, and who may do what with it.
 pub(super) struct Bucket {
     pub(super) keys: Keys,
+    /// The order of its listings.
+    pub(super) order: Order,
     pub(super) list_denied: bool,
     pub(super) read_denied: bool,
     /// The only region that it answers in.
@@ -39,6 +42,8 @@ pub(super) struct Query {
     pub(super) delimiter: String,
     /// Names up to and including this one are left out; and if it is a common prefix, what is below it.
     pub(super) after: String,
+    /// Whether `after` is a token's, and not the client's own name.
+    pub(super) goes_on: bool,
     pub(super) max_keys: usize,
 }
 
@@ -66,7 +71,7 @@ pub(super) struct Page {
 
 impl Bucket {
     pub(super) fn new(keys: Keys) -> Self {
-        Self { keys, list_denied: false, read_denied: false, region: None }
+        Self { keys, order: Order::Bytes, list_denied: false, read_denied: false, region: None }
     }
 
     pub(super) fn find(&self, key: &str) -> Option<Stored> {
@@ -105,9 +110,37 @@ impl Bucket {
         }
     }
 
-    /// A page costs what is on it, and not what is in the bucket.
+    /// A page, in the bucket's order.
     pub(super) fn list(&self, query: &Query) -> Page {
-        let Query { prefix, delimiter, after, max_keys } = query;
+        match self.order {
+            Order::Bytes => self.list_in_byte_order(query),
+            other => self.list_in(other, query),
+        }
+    }
+
+    /// A page costs what is in the bucket. Common prefixes are not made.
+    fn list_in(&self, order: Order, query: &Query) -> Page {
+        let Query { prefix, after, goes_on, max_keys, .. } = query;
+        let mut keys = Vec::new();
+        let mut from = Bound::Unbounded;
+        while let Some(line) = self.next(from.as_ref().map(String::as_str)) {
+            from = Bound::Excluded(line.name().to_owned());
+            keys.push(line);
+        }
+        order.sort(&mut keys, Line::name);
+        let at = keys.iter().position(|line| line.name() == after);
+        let rest = keys.split_off(at.map_or(0, |at| at + 1)).into_iter();
+        let mut rest = rest
+            .filter(|line| at.is_some() || *goes_on || order.is_after(line.name(), after))
+            .filter(|line| line.name().starts_with(&**prefix));
+        let lines: Vec<Line> = rest.by_ref().take(*max_keys).collect();
+        let next = rest.next().and(lines.last()).map(|line| line.name().to_owned());
+        Page { lines, next }
+    }
+
+    /// A page costs what is on it, and not what is in the bucket.
+    fn list_in_byte_order(&self, query: &Query) -> Page {
+        let Query { prefix, delimiter, after, max_keys, .. } = query;
         let mut page = Page { lines: Vec::new(), next: None };
         let below = after.strip_prefix(&**prefix).is_some_and(|rest| !rest.is_empty());
         let mut from = if !delimiter.is_empty() && below && after.ends_with(&**delimiter) {
@@ -173,7 +206,7 @@ mod tests {
 
     fn all(bucket: &Bucket, prefix: &str, delimiter: &str, max_keys: usize) -> Vec<String> {
         let mut query =
-            Query { prefix: prefix.into(), delimiter: delimiter.into(), after: String::new(), max_keys };
+            Query { prefix: prefix.into(), delimiter: delimiter.into(), max_keys, ..Query::default() };
         let mut found = Vec::new();
         loop {
             let page = bucket.list(&query);
@@ -200,6 +233,29 @@ mod tests {
         let page = bucket.list(&query);
         assert_eq!(page.lines.iter().map(Line::name).collect::<Vec<_>>(), ["a/b/3", "a0"]);
         assert_eq!(page.next.as_deref(), Some("a0"));
+    }
+
+    #[test]
+    fn other_orders_are_listed_page_by_page() {
+        let mut bucket = bucket(&["B", "a", "b", "c-d/1", "c/1", "c/2"]);
+        for (order, expected) in [
+            (Order::CaseInsensitive, ["a", "B", "b", "c-d/1", "c/1", "c/2"]),
+            (Order::Directories, ["B", "a", "b", "c/1", "c/2", "c-d/1"]),
+            (Order::Ascending(2), ["B", "a", "c/2", "c/1", "c-d/1", "b"]),
+        ] {
+            bucket.order = order;
+            for max_keys in 1..9 {
+                assert_eq!(all(&bucket, "", "", max_keys), expected);
+            }
+            let query = Query { after: expected[3].into(), max_keys: 9, ..Query::default() };
+            let rest = bucket.list(&query).lines;
+            assert_eq!(rest.iter().map(Line::name).collect::<Vec<_>>(), expected[4..]);
+        }
+        // A name that is no key is compared with each.
+        bucket.order = Order::Directories;
+        let query = Query { after: "c.".into(), max_keys: 9, ..Query::default() };
+        let rest = bucket.list(&query).lines;
+        assert_eq!(rest.iter().map(Line::name).collect::<Vec<_>>(), ["c/1", "c/2"]);
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod body;
 mod bucket;
 mod content;
 mod faults;
+mod order;
 mod serve;
 mod tally;
 mod xml;
@@ -47,6 +48,7 @@ pub use archive::Archive;
 pub use body::PART;
 pub use content::{Content, Numbered, made};
 pub use faults::{Fault, When};
+pub use order::Order;
 pub use tally::{Kind, Requests};
 
 use access::Access;
@@ -164,6 +166,11 @@ impl Store {
     /// Denies listings of a bucket, or its objects, to everybody.
     pub fn deny(&self, bucket: &str, list: bool, read: bool) {
         self.with_bucket(bucket, |bucket| (bucket.list_denied, bucket.read_denied) = (list, read));
+    }
+
+    /// Lists a bucket in another order than that of S3.
+    pub fn set_order(&self, bucket: &str, order: Order) {
+        self.with_bucket(bucket, |bucket| bucket.order = order);
     }
 
     /// Redirects requests for a bucket that are signed for another region.

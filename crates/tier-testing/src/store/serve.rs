@@ -247,6 +247,7 @@ impl Shared {
             prefix: asked.param("prefix").to_owned(),
             delimiter: asked.param("delimiter").to_owned(),
             after,
+            goes_on: !token.is_empty(),
             max_keys: max_keys.min(1000),
         };
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);

@@ -13,7 +13,7 @@ use foreread::{Batch, Config, Error, Loader, Prepared, Report, State};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::Load;
-use crate::progress::Work;
+use crate::progress::{Show, Work};
 use crate::signals::Signals;
 use crate::{output, progress, settings};
 
@@ -31,7 +31,8 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     let wanted =
         Wanted { digest: knobs.parse("digest")?.unwrap_or(false), ids: knobs.parse("ids")?.unwrap_or(false) };
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
-    let (compute, rank, world_size) = (config.compute, config.rank, config.world_size);
+    let (compute, rank, world_size, node_ranks) =
+        (config.compute, config.rank, config.world_size, config.node_ranks);
     let (mut builder, company) = ranks::gather(Loader::builder(&options.target), &config, &knobs)?;
     let together = company.is_together();
     if state.is_some() && world_size > 1 && !together {
@@ -48,14 +49,15 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     if let Some(state) = state.as_deref().map(State::read).transpose()?.flatten() {
         builder = builder.resume(state);
     }
-    let ready = builder.prepare_with(progress::listing(&options.target))?;
+    let show = Show::of(&knobs, rank)?;
+    let ready = builder.prepare_with(progress::listing(show, &options.target))?;
     if let Some(path) = &state {
         keep_out(path, ready.prepared()).map_err(|why| knobs.refuse("state", why))?;
     }
     let passes: Vec<u64> = ready.prepared().run().passes().map(|pass| pass.batches).collect();
     let mut out = output::stdout();
     if !json && first {
-        text::heading(&mut out, ready.prepared())?;
+        text::heading(&mut out, ready.prepared(), node_ranks)?;
         if passes.iter().all(|&batches| batches == 0) {
             writeln!(out, "nothing is left of this run; --epochs prolongs it")?;
         }
@@ -66,7 +68,8 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     // found out before hours of work.
     let keeper = Keeper::new(state, keeps)?;
     keeper.keep(&loader)?;
-    let mut session = Session { loader, keeper, compute, wanted, seen: Vec::new() };
+    let work = Work::new(show, "starting", 0, "batches");
+    let mut session = Session { loader, keeper, compute, wanted, work, seen: Vec::new() };
     let mut shown = 0;
     let mut ended = None;
     for batches in passes.into_iter().filter(|&batches| batches > 0) {
@@ -146,15 +149,15 @@ struct Session {
     keeper: Keeper,
     compute: Duration,
     wanted: Wanted,
+    work: Work,
     seen: Vec<Seen>,
 }
 
 impl Session {
     /// Takes one pass's batches; ends early, with the exit code, when a signal has come.
     fn pass(&mut self, batches: u64) -> Result<Option<ExitCode>> {
-        let mut work: Option<Work> = None;
         self.seen.push(Seen::new(self.wanted));
-        for _ in 0..batches {
+        for number in 0..batches {
             // Here the step before is complete: what has been taken has been computed on.
             let batch = loop {
                 if let Some(code) = self.keeper.signalled() {
@@ -166,8 +169,10 @@ impl Session {
             };
             let Some(batch) = batch else { break };
             let batch = batch.map_err(Error::from)?;
-            let label = || format!("epoch {} {}", batch.epoch(), batch.phase());
-            work.get_or_insert_with(|| Work::new(label(), batches, "batches")).step();
+            if number == 0 {
+                self.work.next(format!("epoch {} {}", batch.epoch(), batch.phase()), batches, "batches");
+            }
+            self.work.step();
             if let Some(seen) = self.seen.last_mut() {
                 seen.see(&batch);
             }

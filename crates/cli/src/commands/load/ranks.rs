@@ -10,6 +10,8 @@ use anyhow::Result;
 use foreread::Meeting;
 use foreread::{Builder, Config, Knobs, Loader, Merged};
 
+#[cfg(feature = "peer")]
+use crate::settings;
 use crate::signals::Signals;
 
 /// How long a rank that is done answers others that are not, after a signal: who sent it waits.
@@ -52,10 +54,8 @@ impl Company {
 /// Has the run meet other ranks, if there are any and they can.
 #[cfg(feature = "peer")]
 pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result<(Builder, Company)> {
-    match knobs.get("peers").map_or("auto", |(value, _)| value) {
-        "off" => return Ok((builder, Company::Alone)),
-        "auto" => {}
-        _ => return Err(knobs.refuse("peers", "it is auto or off").into()),
+    if !settings::is_on(knobs, "peers")? {
+        return Ok((builder, Company::Alone));
     }
     let environment = |name: &str| std::env::var(name).ok();
     let meeting = Meeting::of(config, &environment)

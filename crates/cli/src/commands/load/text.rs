@@ -6,7 +6,9 @@ use anyhow::Result;
 use foreread::{ByteSize, EpochReport, Prepared, Report};
 
 /// The datasets, and where their samples are kept.
-pub(super) fn heading(out: &mut impl Write, prepared: &Prepared) -> Result<()> {
+///
+/// `on_node` is how many ranks share this node: memory is each rank's own, and room on disks is theirs together.
+pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, on_node: u32) -> Result<()> {
     for (catalog, name) in prepared.catalogs().zip(["dataset", "validation"]) {
         writeln!(
             out,
@@ -18,6 +20,18 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared) -> Result<()> {
     }
     for level in prepared.plan().levels() {
         writeln!(out, "{:12} {}", level.name, foreread::keeps(level, prepared.plan().retention()))?;
+    }
+    if on_node > 1 {
+        for level in prepared.plan().levels() {
+            let (all, size) = (level.capacity.saturating_mul(on_node.into()), ByteSize(level.capacity));
+            writeln!(
+                out,
+                "{:12} {} {size} x {on_node} ranks on this node: {}",
+                "",
+                level.name,
+                ByteSize(all)
+            )?;
+        }
     }
     if prepared.plan().levels().is_empty() {
         writeln!(out, "{:12} none", "memory")?;

@@ -1,0 +1,65 @@
+//! What is shown while work goes on: bars on a terminal (that of `script`, which is wherever Linux is), next to nothing in a
+//! log.
+
+use std::process::Command;
+
+use crate::support::{Samples, binary, clean, foreread, run};
+
+/// What a command writes to a terminal.
+fn on_a_terminal(arguments: &str, variables: &[(&str, &str)]) -> String {
+    let mut command = Command::new("script");
+    command.args(["-qec", &format!("{} {arguments}", binary().display()), "/dev/null"]);
+    clean(&mut command);
+    command.env("TERM", "xterm").env_remove("NO_COLOR").envs(variables.iter().copied());
+    run(&mut command).ok()
+}
+
+#[test]
+fn progress_is_shown_by_rank_0_unless_it_is_off() {
+    let samples = Samples::awkward(200, 100);
+    let load =
+        format!("load {} --batch-size 1 --compute-ms 5 --epochs 1 --peers off", samples.path().display());
+    assert!(on_a_terminal(&load, &[]).contains("/200 batches"));
+    assert!(!on_a_terminal(&format!("{load} --progress off"), &[]).contains(" batches"));
+    for (rank, shown) in [("0", true), ("1", false)] {
+        let said = on_a_terminal(&load, &[("RANK", rank), ("WORLD_SIZE", "2")]);
+        assert_eq!(said.contains("/100 batches"), shown, "rank {rank}: {said}");
+    }
+    // A log has no bar, and no line before a minute.
+    let log = run(&mut foreread(load.split(' ')));
+    assert_eq!(log.stderr, "");
+    let line = run(&mut foreread(load.split(' ').chain(["--progress", "some"]))).fails(2);
+    assert!(line.contains("--progress some (argument): it is auto or off"), "{line}");
+}
+
+#[test]
+fn colours_are_off_where_no_color_is_set() {
+    let samples = Samples::awkward(20, 100);
+    let load = format!("load {} --epochs 1 --progress off", samples.path().display());
+    for (value, coloured) in [("1", false), ("", true)] {
+        let said = on_a_terminal(&load, &[("NO_COLOR", value), ("RUST_LOG", "debug")]);
+        assert!(said.contains("DEBUG"), "{said}");
+        assert_eq!(said.contains('\u{1b}'), coloured, "NO_COLOR={value}: {said}");
+    }
+}
+
+#[test]
+fn memory_of_ranks_on_one_node_is_printed_in_all() {
+    let samples = Samples::awkward(20, 100);
+    let mut command =
+        foreread(["load", samples.path().to_str().unwrap(), "--memory", "1MiB", "--peers", "off"]);
+    command.envs([("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "4"), ("LOCAL_RANK", "0")]);
+    let said = run(&mut command).ok();
+    assert!(said.contains("memory 1.0 MiB x 4 ranks on this node: 4.0 MiB"), "{said}");
+}
+
+#[test]
+fn demo_compares_with_eight_readers_too() {
+    let said = run(&mut foreread(["demo"])).ok();
+    let total = |row: &str| -> f64 {
+        let line = said.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("{row}: {said}"));
+        line[30..].split_whitespace().nth(3).unwrap().parse().unwrap()
+    };
+    assert!(total("8 readers, no plan") < total("plain loop, reads on demand"), "{said}");
+    assert!(total("foreread, memory for all") < total("8 readers, no plan"), "{said}");
+}

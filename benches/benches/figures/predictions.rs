@@ -60,7 +60,7 @@ pub fn figures() -> Result<Vec<Figure>> {
         options.disks = vec![directory.path().to_owned()];
         let calibration = Arc::new(calibrate(options, registry.clone(), |_| ())?);
         let (all, half) = (2 * samples * LENGTH, samples * LENGTH / 2);
-        let disk = |bytes| Some(Disk { directory: directory.path().to_owned(), bytes });
+        let disk = |bytes| Some(Disk { directory: directory.path().to_owned(), bytes, shared: false });
         for (tiers, memory, disk) in [
             ("memory for all", all, None),
             ("memory for half", half, None),

@@ -318,6 +318,11 @@ impl Config {
         least("origin-parallelism", self.origin_parallelism.unwrap_or(1) as u64)
     }
 
+    /// How many ranks share this node's memory and disks: as set, or else as the launcher says; at least 1.
+    pub fn ranks_on_node(&self) -> u32 {
+        self.on_node().ranks
+    }
+
     /// Which of its node's ranks this is: as set, or else as the launcher says.
     pub(crate) fn on_node(&self) -> OnNode {
         if let (Some(_), Some(_)) = (self.node_rank, self.node_ranks) {

@@ -23,10 +23,6 @@
 //! [`Locality`] deals global batches to the ranks that have their samples. Where private caches are planned for (a rank
 //! that may not use its peers), [`plan`] is the one to call, because retention is its business.
 
-/// Which decisions this planner takes, as a number: ranks plan together only where it is equal on all of them. Whatever
-/// changes a plan that was made before for equal inputs raises it.
-pub const PLANNER_VERSION: u32 = 1;
-
 mod assign;
 mod cluster;
 mod cluster_plan;

@@ -32,7 +32,7 @@ pub fn run(options: &Load) -> Result<ExitCode> {
         Wanted { digest: knobs.parse("digest")?.unwrap_or(false), ids: knobs.parse("ids")?.unwrap_or(false) };
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
     let (compute, rank, world_size, node_ranks) =
-        (config.compute, config.rank, config.world_size, config.node_ranks);
+        (config.compute, config.rank, config.world_size, config.ranks_on_node());
     let (mut builder, company) = ranks::gather(Loader::builder(&options.target), &config, &knobs)?;
     let together = company.is_together();
     if state.is_some() && world_size > 1 && !together {

@@ -195,6 +195,7 @@ mod tests {
                 std::fs::DirBuilder::new().recursive(true).mode(0o700).create(part).unwrap();
             });
             if before > 0 {
+                std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&own).unwrap();
                 std::fs::write(own.join("rank-77"), "no directory").unwrap();
                 std::fs::create_dir_all(own.join("rank-007")).unwrap();
             }

@@ -77,7 +77,8 @@ fn against(workspace: &Workspace, commit: &str) -> Result<bool> {
     }
     let mut built = Vec::new();
     for (root, target) in [(&workspace.root, &workspace.target), (&tree, &home.join("target"))] {
-        let mut build = cargo::cargo(workspace, ["build", "--release", "-p", "foreread-cli", "--bin", "foreread"]);
+        let mut build =
+            cargo::cargo(workspace, ["build", "--release", "-p", "foreread-cli", "--bin", "foreread"]);
         if !cargo::run(build.current_dir(root).env("CARGO_TARGET_DIR", target))? {
             bail!("the command cannot be built in {}", root.display());
         }

@@ -137,7 +137,7 @@ impl OriginTier for LocalOrigin {
             Ok(root) => {
                 let times = self.lies.times;
                 crate::lister::list(root, prefix, after, self.config.parallelism, times).boxed()
-            },
+            }
             Err(error) => {
                 let error = from_errno(Errno::from_io_error(&error).unwrap_or(Errno::IO), prefix);
                 futures::stream::iter([Err(error)]).boxed()
@@ -154,8 +154,9 @@ impl OriginTier for LocalOrigin {
         let started = std::thread::Builder::new().name("foreread-stat".to_owned()).spawn(move || {
             let root = root.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
             // Whoever asked may not wait any more.
-            let _ =
-                done.send(root.map_err(|errno| from_errno(errno, &asked)).and_then(|root| stat(root, asked, times)));
+            let _ = done.send(
+                root.map_err(|errno| from_errno(errno, &asked)).and_then(|root| stat(root, asked, times)),
+            );
         });
         let closed = |path: &str| {
             TierError::new(ErrorKind::Transient, NAME)

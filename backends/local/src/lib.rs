@@ -35,5 +35,5 @@ mod reader;
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};
 pub use core::LocalOrigin;
-pub use place::ChangeTimes;
 pub use disk::{DiskConfig, DiskTier};
+pub use place::ChangeTimes;

@@ -201,7 +201,8 @@ fn word(mount: &Mount, inside: &Path, depth: u32) -> String {
         return format!("{kind} {image} {}", shown(inside));
     }
     if kind == "overlay"
-        && let Some(layers) = mount.options.split(|&byte| byte == b',').find(|it| it.starts_with(b"lowerdir="))
+        && let Some(layers) =
+            mount.options.split(|&byte| byte == b',').find(|it| it.starts_with(b"lowerdir="))
     {
         return format!("{kind} {} {}", layers.escape_ascii(), shown(inside));
     }
@@ -220,7 +221,8 @@ fn word(mount: &Mount, inside: &Path, depth: u32) -> String {
 
 /// Whether a mount's source says nothing of what is mounted.
 fn is_anonymous(mount: &Mount) -> bool {
-    let names_something = mount.source.iter().any(|byte| b"/:".contains(byte)) && mount.source != b"/dev/fuse";
+    let names_something =
+        mount.source.iter().any(|byte| b"/:".contains(byte)) && mount.source != b"/dev/fuse";
     match mount.kind.as_str() {
         "tmpfs" | "ramfs" | "overlay" => true,
         kind if kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse.") => !names_something,

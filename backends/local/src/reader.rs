@@ -213,7 +213,9 @@ fn compare(request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
         {
             Ok(())
         }
-        Some(Version::Modified(_) | Version::Written { .. }) => Err(changed(&object.path, "another modification time; index it again")),
+        Some(Version::Modified(_) | Version::Written { .. }) => {
+            Err(changed(&object.path, "another modification time; index it again"))
+        }
         Some(_) => Err(invalid(&object.path, "it was indexed where objects have ETags; files have none")),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskReader, DiskTier};
 use foreread_tier::HeapBuffers;
 use foreread_tier_testing::{CountingAllocator, conformance};
-use foreread_types::Fingerprint;
+use foreread_types::DatasetIdentity;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -20,7 +20,7 @@ fn reads_take_their_footprint() {
         let directory = tempfile::tempdir().unwrap();
         let config = DiskConfig::new([(directory.path().to_owned(), 64 << 20)]).with_reader(reader);
         let dataset =
-            |print| DatasetOnDisk { fingerprint: Fingerprint(print), samples: 8000, bytes: 1 << 30 };
+            |print| DatasetOnDisk { identity: DatasetIdentity(print), samples: 8000, bytes: 1 << 30 };
         let tier = DiskTier::open(config, &[dataset(1), dataset(2)], Arc::new(HeapBuffers)).unwrap();
         runtime.block_on(conformance::reads_take_their_footprint(&tier, || ALLOCATOR.live()));
     }

@@ -92,7 +92,8 @@ impl Target {
     pub(crate) fn canonical_place(&self) -> String {
         let mut word = self.service.name.to_owned();
         for name in WHERE {
-            let value = self.options.get(name).map(|value| value.trim_matches('/')).filter(|value| !value.is_empty());
+            let value =
+                self.options.get(name).map(|value| value.trim_matches('/')).filter(|value| !value.is_empty());
             if let Some(value) = value {
                 word.push_str(&format!(" {name}={value}"));
             }
@@ -102,8 +103,17 @@ impl Target {
 }
 
 /// The options that say where something lies; all others say how it is reached, by whom, or are secret.
-const WHERE: [&str; 9] =
-    ["endpoint", "account_name", "bucket", "container", "name_node", "repo_type", "repo_id", "revision", "root"];
+const WHERE: [&str; 9] = [
+    "endpoint",
+    "account_name",
+    "bucket",
+    "container",
+    "name_node",
+    "repo_type",
+    "repo_id",
+    "revision",
+    "root",
+];
 
 /// The settings of `service` that were given, the caller's before the environment's.
 fn settings_of(
@@ -265,8 +275,7 @@ mod tests {
     #[test]
     #[cfg(feature = "webdav")]
     fn place_has_no_secret_and_no_trailing_slash() {
-        let environment =
-            |name: &str| (name == "FOREREAD_WEBDAV_PASSWORD").then(|| "hunter2".to_owned());
+        let environment = |name: &str| (name == "FOREREAD_WEBDAV_PASSWORD").then(|| "hunter2".to_owned());
         let place = |url: &str| Target::new(url, &BTreeMap::new(), environment).unwrap().canonical_place();
         assert_eq!(place("webdav://host/a/"), "webdav endpoint=http://host root=a");
         assert_eq!(place("webdav://host/a"), place("webdav://host/a/"));

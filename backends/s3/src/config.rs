@@ -212,10 +212,13 @@ impl S3Config {
     pub(crate) fn canonical_place(&self) -> String {
         let address = self.address();
         let (scheme, rest) = address.split_once("://").unwrap_or(("https", &address));
-        let (authority, path) = rest.split_once('/').map_or((rest, String::new()), |(host, path)| (host, format!("/{path}")));
+        let (authority, path) =
+            rest.split_once('/').map_or((rest, String::new()), |(host, path)| (host, format!("/{path}")));
         let authority = authority.to_ascii_lowercase();
         let default = if scheme == "http" { ":80" } else { ":443" };
-        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let has_port = authority
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
         let store = match partition(&authority, &self.region).filter(|_| path.is_empty()) {
             Some(partition) => partition.to_owned(),
             None => format!("{scheme}://{authority}{}{path}", if has_port { "" } else { default }),
@@ -242,10 +245,16 @@ fn partition(host: &str, region: &str) -> Option<&'static str> {
     };
     let is_service = |label: &str| match label.strip_prefix("s3-") {
         None => label == "s3",
-        Some(rest) => matches!(rest, "fips" | "accelerate" | "external-1") || is_region(rest) && !rest.starts_with("outposts"),
+        Some(rest) => {
+            matches!(rest, "fips" | "accelerate" | "external-1")
+                || is_region(rest) && !rest.starts_with("outposts")
+        }
     };
     labels.split('.').find(|label| is_service(label))?;
-    let named = labels.split('.').map(|label| label.strip_prefix("s3-").unwrap_or(label)).find(|label| is_region(label));
+    let named = labels
+        .split('.')
+        .map(|label| label.strip_prefix("s3-").unwrap_or(label))
+        .find(|label| is_region(label));
     match named.unwrap_or(region) {
         _ if china => Some("aws-cn"),
         region if region.starts_with("us-gov-") => Some("aws-us-gov"),

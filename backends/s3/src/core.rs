@@ -38,7 +38,13 @@ impl fmt::Debug for ObjectOrigin {
 }
 
 impl ObjectOrigin {
-    pub(crate) fn new(reader: Reader, listing: Listing, parallelism: Option<usize>, runtime: Handle, place: String) -> Self {
+    pub(crate) fn new(
+        reader: Reader,
+        listing: Listing,
+        parallelism: Option<usize>,
+        runtime: Handle,
+        place: String,
+    ) -> Self {
         let profile = TierProfile::new(parallelism.unwrap_or(PARALLELISM))
             .with_preferred_block(PREFERRED_BLOCK)
             .with_listing_in_order(true);

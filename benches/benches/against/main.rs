@@ -34,7 +34,9 @@ const BYTES: u64 = 100_000;
 /// A build of the command.
 fn build(variable: &str) -> Result<PathBuf> {
     let path = std::env::var_os(variable);
-    Ok(path.with_context(|| format!("{variable} names no build; run `cargo xtask bench --against COMMIT`"))?.into())
+    Ok(path
+        .with_context(|| format!("{variable} names no build; run `cargo xtask bench --against COMMIT`"))?
+        .into())
 }
 
 fn main() -> Result<()> {

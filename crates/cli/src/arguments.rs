@@ -56,8 +56,8 @@ pub enum Cache {
         /// Only those that were not used for so many days
         #[arg(long, value_name = "DAYS")]
         older_than: Option<f64>,
-        /// Only the one of this catalog fingerprint
-        #[arg(long, value_name = "FINGERPRINT")]
+        /// Only the one of this identity, as `cache list` prints it
+        #[arg(long, value_name = "IDENTITY")]
         dataset: Option<String>,
     },
 }

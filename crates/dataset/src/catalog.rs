@@ -19,8 +19,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::encode::{Head, Sample, encode, hash_text, write};
 use crate::image::{
-    BASE_URL_KEY, FINGERPRINT_KEY, FORMAT_KEY, Fault, FieldRow, Image, LISTING_KEY, MAGIC, MapError, NAME_KEY,
-    Place, Row, VERSION_KEY,
+    BASE_URL_KEY, FINGERPRINT_KEY, FORMAT_KEY, Fault, FieldRow, Image, LISTING_KEY, MAGIC, MapError,
+    NAME_KEY, Place, Row, VERSION_KEY,
 };
 use crate::listing::Listing;
 use crate::names::{Cut, MAX_TEXT, compare, refuse};
@@ -488,7 +488,8 @@ impl Inner {
 }
 
 fn no_randomness(base_url: &str, error: std::io::Error) -> DatasetError {
-    let message = format!("{base_url}: the catalog cannot be made: the system has no random numbers: {error}");
+    let message =
+        format!("{base_url}: the catalog cannot be made: the system has no random numbers: {error}");
     DatasetError::new(DatasetErrorKind::Io, message).with_source(error)
 }
 

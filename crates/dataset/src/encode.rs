@@ -159,7 +159,8 @@ pub(crate) fn begin(
         (LISTING_KEY, head.listing.text()),
     ];
     let name = head.name.map(|name| (NAME_KEY, name.to_owned()));
-    let metadata: HashMap<_, _> = metadata.into_iter().chain(name).map(|(key, value)| (key.to_owned(), value)).collect();
+    let metadata: HashMap<_, _> =
+        metadata.into_iter().chain(name).map(|(key, value)| (key.to_owned(), value)).collect();
     let schema = Arc::new(Schema::new(fields).with_metadata(metadata));
     let mut writer = FileWriter::try_new(Vec::new(), &schema)?;
     let blank = String::from_utf8_lossy(&CHECKSUM_BLANK);

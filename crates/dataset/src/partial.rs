@@ -107,7 +107,9 @@ impl Partial {
     fn write(&mut self, object: &Object, wanted: bool) -> std::io::Result<()> {
         if wanted {
             let (modified, tag) = match &object.version {
-                Some(version @ (Version::Modified(_) | Version::Written { .. })) => (version.modified(), None),
+                Some(version @ (Version::Modified(_) | Version::Written { .. })) => {
+                    (version.modified(), None)
+                }
                 Some(Version::ETag(tag)) => (None, Some(tag.to_string())),
                 _ => (None, None),
             };

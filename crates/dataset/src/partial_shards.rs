@@ -81,7 +81,8 @@ fn samples<S: Serializer>(rows: &&Rows, out: S) -> Result<S::Ok, S::Error> {
 impl Found {
     /// What it says, if it makes sense.
     fn shard(self) -> Option<Shard> {
-        let Self { path, size, modified, changed, etag, skipped, columns: [keys, sums, fields], samples } = self;
+        let Self { path, size, modified, changed, etag, skipped, columns: [keys, sums, fields], samples } =
+            self;
         let version = match (modified, changed, etag) {
             (Some(modified), Some(changed), _) => Version::Written { modified, changed },
             (Some(modified), None, _) => Version::Modified(modified),

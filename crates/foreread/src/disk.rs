@@ -16,10 +16,10 @@ use foreread_local::disk::DiskDirectory;
 #[cfg(feature = "local")]
 use foreread_tier::TierError;
 use foreread_tier::{CacheTier, Context};
-#[cfg(feature = "local")]
-use foreread_types::{DatasetId, Fingerprint};
 #[cfg(feature = "peer")]
 use foreread_types::SampleId;
+#[cfg(feature = "local")]
+use foreread_types::{DatasetId, DatasetIdentity};
 
 use crate::config::Config;
 #[cfg(not(feature = "local"))]
@@ -144,7 +144,7 @@ pub(crate) async fn open(
     let datasets: Vec<DatasetOnDisk> = opened
         .iter()
         .map(|dataset| DatasetOnDisk {
-            fingerprint: Fingerprint(dataset.identity.0),
+            identity: dataset.identity,
             samples: dataset.catalog.len(),
             bytes: dataset.catalog.total_bytes(),
         })

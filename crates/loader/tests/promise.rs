@@ -69,8 +69,8 @@ impl World {
     fn disk(&self) -> (Arc<DiskTier>, u64) {
         let path = self.directory.path().join("cache");
         std::fs::create_dir(&path).unwrap();
-        let (fingerprint, samples) = (self.catalog.fingerprint(), self.catalog.len());
-        let dataset = DatasetOnDisk { fingerprint, samples, bytes: self.catalog.total_bytes() };
+        let (identity, samples) = (self.catalog.identity("fake"), self.catalog.len());
+        let dataset = DatasetOnDisk { identity, samples, bytes: self.catalog.total_bytes() };
         let config = DiskConfig::new([(path, 1 << 30)]);
         let tier = DiskTier::open(config, &[dataset], Arc::new(HeapBuffers)).unwrap();
         let room = tier.capacity();

@@ -155,7 +155,8 @@ fn stores_whose_objects_look_alike_share_no_cache() {
     }
     for round in 0..2 {
         for (store, samples) in stores.iter().zip(&samples) {
-            let arguments = ["load", "s3://data/train", "--report=json", "--epochs=2", "--memory=0", "--digest", &disk];
+            let arguments =
+                ["load", "s3://data/train", "--report=json", "--epochs=2", "--memory=0", "--digest", &disk];
             let report = run(&mut at(store, &arguments)).json();
             assert_eq!(from_disk(&report), round * COUNT, "each finds its own cache again");
             assert_digests(samples, &report);
@@ -173,7 +174,10 @@ fn store_without_versions_keeps_a_cache_for_a_saved_catalog_alone() {
     let directory = tempfile::tempdir().unwrap();
     let disk = disk(directory.path(), 20_000_000);
     let load = |target: &str| {
-        run(&mut at(&store, &["load", target, "--report=json", "--epochs=2", "--memory=0", "--digest", &disk]))
+        run(&mut at(
+            &store,
+            &["load", target, "--report=json", "--epochs=2", "--memory=0", "--digest", &disk],
+        ))
     };
     for (target, samples) in [("s3://data/one", &one), ("s3://data/two", &two), ("s3://data/one", &one)] {
         let finished = load(target);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use foreread_types::Fingerprint;
+use foreread_types::DatasetIdentity;
 
 use super::folder::Permissions;
 use super::root;
@@ -174,8 +174,8 @@ pub enum Access {
 /// A dataset of the run, in the order of its [`DatasetId`](foreread_types::DatasetId)s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatasetOnDisk {
-    /// The catalog's fingerprint: what the samples are kept under.
-    pub fingerprint: Fingerprint,
+    /// The dataset's identity: what the samples are kept under.
+    pub identity: DatasetIdentity,
     /// How many samples there are; others are refused.
     pub samples: u64,
     /// The sum of their lengths in bytes. Only as much of other datasets' old caches is removed as this needs.

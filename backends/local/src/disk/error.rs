@@ -1,7 +1,7 @@
 //! The tier's errors.
 
 use foreread_tier::{ErrorKind, TierError};
-use foreread_types::{Fingerprint, SampleId};
+use foreread_types::{DatasetIdentity, SampleId};
 use rustix::io::Errno;
 
 use super::folder::NO_FILE;
@@ -53,6 +53,6 @@ pub(super) fn about(kind: ErrorKind, id: SampleId, detail: impl Into<String>) ->
 }
 
 /// One line for what was lost and why; the run goes on without it.
-pub(super) fn lost(fingerprint: Fingerprint, what: impl std::fmt::Display, why: impl std::fmt::Display) {
-    tracing::warn!(%fingerprint, "the disk cache goes on without {what}: {why}");
+pub(super) fn lost(identity: DatasetIdentity, what: impl std::fmt::Display, why: impl std::fmt::Display) {
+    tracing::warn!(%identity, "the disk cache goes on without {what}: {why}");
 }

@@ -1,7 +1,7 @@
 //! The bytes of a cache on disk, and the one word that says where a sample is.
 //!
 //! Everything is little endian, begins with a magic number and a version, and ends with a crc32c of itself. A record
-//! says whose it is: the dataset's fingerprint and the sample's id. So a file that was mixed up, a stale index, a hole
+//! says whose it is: the dataset's identity and the sample's id. So a file that was mixed up, a stale index, a hole
 //! or a block that was written over cannot deliver another sample; the worst is a miss.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //! index     64 bytes of header, then entries of 32 bytes: a record was written, a record is dead
 //! ```
 
-use foreread_types::{Fingerprint, Footprint, SampleId};
+use foreread_types::{DatasetIdentity, Footprint, SampleId};
 
 /// What offsets, lengths and memory of direct I/O are multiples of; the logical block of any device in use.
 pub(super) const BLOCK: u64 = 4096;
@@ -112,11 +112,11 @@ fn is_sealed(bytes: &[u8]) -> bool {
 }
 
 /// The header of the record of `data`.
-pub(super) fn record_header(fingerprint: Fingerprint, id: SampleId, data: &[u8]) -> [u8; HEADER] {
+pub(super) fn record_header(identity: DatasetIdentity, id: SampleId, data: &[u8]) -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
     bytes[..4].copy_from_slice(&RECORD_MAGIC);
     bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
-    bytes[8..24].copy_from_slice(&fingerprint.0.to_le_bytes());
+    bytes[8..24].copy_from_slice(&identity.0.to_le_bytes());
     bytes[24..32].copy_from_slice(&id.0.to_le_bytes());
     bytes[32..40].copy_from_slice(&(data.len() as u64).to_le_bytes());
     bytes[40..44].copy_from_slice(&crc32c::crc32c(data).to_le_bytes());
@@ -128,7 +128,7 @@ pub(super) fn record_header(fingerprint: Fingerprint, id: SampleId, data: &[u8])
 /// what is wrong with them.
 pub(super) fn check_record(
     record: &[u8],
-    fingerprint: Fingerprint,
+    identity: DatasetIdentity,
     id: SampleId,
 ) -> Result<usize, &'static str> {
     let Some((header, data)) = record.split_at_checked(HEADER) else { return Err("the file ends there") };
@@ -138,7 +138,7 @@ pub(super) fn check_record(
     if word32(header, 4) != VERSION {
         return Err("the record is of another version");
     }
-    if word128(header, 8) != fingerprint.0 || word64(header, 24) != id.0 {
+    if word128(header, 8) != identity.0 || word64(header, 24) != id.0 {
         return Err("the record is another sample's");
     }
     let length = word64(header, 32);
@@ -152,11 +152,11 @@ pub(super) fn check_record(
 }
 
 /// The header of a segment or index, `length` bytes.
-pub(super) fn file_header(magic: [u8; 8], fingerprint: Fingerprint, number: u16, length: usize) -> Vec<u8> {
+pub(super) fn file_header(magic: [u8; 8], identity: DatasetIdentity, number: u16, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     bytes[..8].copy_from_slice(&magic);
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    bytes[12..28].copy_from_slice(&fingerprint.0.to_le_bytes());
+    bytes[12..28].copy_from_slice(&identity.0.to_le_bytes());
     bytes[28..30].copy_from_slice(&number.to_le_bytes());
     seal(&mut bytes);
     bytes
@@ -164,11 +164,11 @@ pub(super) fn file_header(magic: [u8; 8], fingerprint: Fingerprint, number: u16,
 
 /// Whether `bytes`, as many as its header has or all that the file has, begin the right file: neither damaged, nor of
 /// another version, dataset or number.
-pub(super) fn is_right(bytes: &[u8], magic: [u8; 8], fingerprint: Fingerprint, number: u16) -> bool {
+pub(super) fn is_right(bytes: &[u8], magic: [u8; 8], identity: DatasetIdentity, number: u16) -> bool {
     bytes.starts_with(&magic)
         && is_sealed(bytes)
         && word32(bytes, 8) == VERSION
-        && word128(bytes, 12) == fingerprint.0
+        && word128(bytes, 12) == identity.0
         && word32(bytes, 28) == u32::from(number)
 }
 
@@ -181,22 +181,22 @@ pub(super) struct Entry {
     pub(super) dead: bool,
 }
 
-/// Appends the entry as the `position`-th of the index of `fingerprint`. Both are in its checksum, so that an entry
+/// Appends the entry as the `position`-th of the index of `identity`. Both are in its checksum, so that an entry
 /// counts nowhere else.
-pub(super) fn push_entry(out: &mut Vec<u8>, entry: Entry, fingerprint: Fingerprint, position: u64) {
+pub(super) fn push_entry(out: &mut Vec<u8>, entry: Entry, identity: DatasetIdentity, position: u64) {
     let mut bytes = [0; ENTRY];
     bytes[..8].copy_from_slice(&entry.id.0.to_le_bytes());
     bytes[8..12].copy_from_slice(&u32::from(entry.place.segment).to_le_bytes());
     bytes[12..16].copy_from_slice(&entry.place.start.to_le_bytes());
     bytes[16..20].copy_from_slice(&entry.place.blocks.to_le_bytes());
     bytes[20..24].copy_from_slice(&u32::from(entry.dead).to_le_bytes());
-    let sum = entry_sum(&bytes[..28], fingerprint, position);
+    let sum = entry_sum(&bytes[..28], identity, position);
     bytes[28..].copy_from_slice(&sum.to_le_bytes());
     out.extend_from_slice(&bytes);
 }
 
-fn entry_sum(bytes: &[u8], fingerprint: Fingerprint, position: u64) -> u32 {
-    let sum = crc32c::crc32c(&fingerprint.0.to_le_bytes());
+fn entry_sum(bytes: &[u8], identity: DatasetIdentity, position: u64) -> u32 {
+    let sum = crc32c::crc32c(&identity.0.to_le_bytes());
     crc32c::crc32c_append(crc32c::crc32c_append(sum, &position.to_le_bytes()), bytes)
 }
 
@@ -204,11 +204,11 @@ fn entry_sum(bytes: &[u8], fingerprint: Fingerprint, position: u64) -> u32 {
 pub(super) fn read_entry(
     bytes: &[u8],
     directory: u8,
-    fingerprint: Fingerprint,
+    identity: DatasetIdentity,
     position: u64,
 ) -> Option<Entry> {
     let text = bytes.get(..28)?;
-    if bytes.len() != ENTRY || entry_sum(text, fingerprint, position) != word32(bytes, 28) {
+    if bytes.len() != ENTRY || entry_sum(text, identity, position) != word32(bytes, 28) {
         return None;
     }
     let segment = u16::try_from(word32(bytes, 8)).ok()?;
@@ -225,7 +225,7 @@ pub(super) fn read_entry(
 mod tests {
     use super::*;
 
-    const PRINT: Fingerprint = Fingerprint(0x1234_5678_9abc_def0_1122_3344_5566_7788);
+    const PRINT: DatasetIdentity = DatasetIdentity(0x1234_5678_9abc_def0_1122_3344_5566_7788);
 
     fn record(id: u64, data: &[u8]) -> Vec<u8> {
         let mut record = record_header(PRINT, SampleId(id), data).to_vec();
@@ -254,7 +254,7 @@ mod tests {
         let whole = record(7, b"some bytes of a sample");
         assert_eq!(check_record(&whole, PRINT, SampleId(7)), Ok(22));
         assert!(check_record(&whole, PRINT, SampleId(8)).is_err());
-        assert!(check_record(&whole, Fingerprint(1), SampleId(7)).is_err());
+        assert!(check_record(&whole, DatasetIdentity(1), SampleId(7)).is_err());
         for bit in 0..(HEADER + 22) * 8 {
             let mut bad = whole.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -273,7 +273,7 @@ mod tests {
         push_entry(&mut bytes, entry, PRINT, 3);
         assert_eq!(read_entry(&bytes, 2, PRINT, 3), Some(entry));
         assert_eq!(read_entry(&bytes, 2, PRINT, 4), None);
-        assert_eq!(read_entry(&bytes, 2, Fingerprint(9), 3), None);
+        assert_eq!(read_entry(&bytes, 2, DatasetIdentity(9), 3), None);
         for bit in 0..ENTRY * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(read_entry(&bytes, 2, PRINT, 3), None, "bit {bit}");
@@ -287,7 +287,7 @@ mod tests {
         let check = |bytes: &[u8]| is_right(bytes, SEGMENT_MAGIC, PRINT, 3);
         assert!(check(&header));
         assert!(!is_right(&header, SEGMENT_MAGIC, PRINT, 4));
-        assert!(!is_right(&header, SEGMENT_MAGIC, Fingerprint(0), 3));
+        assert!(!is_right(&header, SEGMENT_MAGIC, DatasetIdentity(0), 3));
         assert!(!is_right(&header, INDEX_MAGIC, PRINT, 3));
         assert!(!check(&[]) && !check(b"hello world") && !check(&[0; 4096]));
         for byte in 0..4096 {

@@ -13,7 +13,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-use foreread_types::{Fingerprint, SampleId};
+use foreread_types::{DatasetIdentity, SampleId};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -69,7 +69,7 @@ impl Listed {
 fn scan(
     file: &fs::File,
     directory: u8,
-    fingerprint: Fingerprint,
+    identity: DatasetIdentity,
     from: u64,
 ) -> std::io::Result<Option<Listed>> {
     if !file.metadata()?.is_file() {
@@ -79,7 +79,7 @@ fn scan(
     let mut start = file;
     std::io::Seek::rewind(&mut start)?;
     start.take(INDEX_HEADER as u64).read_to_end(&mut header)?;
-    if !is_right(&header, INDEX_MAGIC, fingerprint, 0) {
+    if !is_right(&header, INDEX_MAGIC, identity, 0) {
         return Ok(None);
     }
     let mut listed = Listed { length: from, ..Listed::default() };
@@ -98,7 +98,7 @@ fn scan(
             }
         }
         for entry in bytes[..filled].chunks_exact(ENTRY) {
-            match read_entry(entry, directory, fingerprint, position) {
+            match read_entry(entry, directory, identity, position) {
                 Some(entry) => {
                     listed.entries.push(entry);
                     listed.length = position + 1;
@@ -124,9 +124,9 @@ pub(super) enum Found {
 }
 
 /// Everything in the index of a dataset's cache.
-pub(super) fn read(dataset: &Folder, directory: u8, fingerprint: Fingerprint) -> std::io::Result<Found> {
+pub(super) fn read(dataset: &Folder, directory: u8, identity: DatasetIdentity) -> std::io::Result<Found> {
     match dataset.open(INDEX, OFlags::RDONLY) {
-        Ok(file) => Ok(scan(&file.into(), directory, fingerprint, 0)?.map_or(Found::Wrong, Found::Right)),
+        Ok(file) => Ok(scan(&file.into(), directory, identity, 0)?.map_or(Found::Wrong, Found::Right)),
         Err(Errno::NOENT) => Ok(Found::Nothing),
         Err(Errno::LOOP) => Ok(Found::Wrong), // a link
         Err(errno) => Err(errno.into()),
@@ -137,7 +137,7 @@ pub(super) fn read(dataset: &Folder, directory: u8, fingerprint: Fingerprint) ->
 #[derive(Debug)]
 pub(super) struct Index {
     dataset: Arc<Folder>,
-    fingerprint: Fingerprint,
+    identity: DatasetIdentity,
     file: fs::File,
     entries: u64,
     /// The most entries that it may have.
@@ -148,26 +148,26 @@ impl Index {
     /// Goes on with the index of `dataset` after its first `entries`; what comes after them is cut off.
     pub(super) fn resume(
         dataset: &Arc<Folder>,
-        fingerprint: Fingerprint,
+        identity: DatasetIdentity,
         entries: u64,
         most: u64,
     ) -> std::io::Result<Self> {
         let file = fs::File::from(dataset.open(INDEX, OFlags::RDWR)?);
         file.set_len(INDEX_HEADER as u64 + entries * ENTRY as u64)?;
-        Ok(Self { dataset: Arc::clone(dataset), fingerprint, file, entries, bound: bound(most) })
+        Ok(Self { dataset: Arc::clone(dataset), identity, file, entries, bound: bound(most) })
     }
 
     /// Writes an index of `living` in the place of the one of `dataset`.
     pub(super) fn rewrite(
         dataset: &Arc<Folder>,
-        fingerprint: Fingerprint,
+        identity: DatasetIdentity,
         living: impl Iterator<Item = (SampleId, Place)>,
         most: u64,
     ) -> std::io::Result<Self> {
-        let mut bytes = file_header(INDEX_MAGIC, fingerprint, 0, INDEX_HEADER);
+        let mut bytes = file_header(INDEX_MAGIC, identity, 0, INDEX_HEADER);
         let mut entries = 0;
         for (id, place) in living {
-            push_entry(&mut bytes, Entry { id, place, dead: false }, fingerprint, entries);
+            push_entry(&mut bytes, Entry { id, place, dead: false }, identity, entries);
             entries += 1;
         }
         dataset.remove(NEXT_INDEX)?; // whatever has that name
@@ -182,7 +182,7 @@ impl Index {
         });
         match written {
             Ok(file) => {
-                Ok(Self { dataset: Arc::clone(dataset), fingerprint, file, entries, bound: bound(most) })
+                Ok(Self { dataset: Arc::clone(dataset), identity, file, entries, bound: bound(most) })
             }
             Err(error) => {
                 let _ = dataset.remove(NEXT_INDEX); // gives its room back; it counts for nothing
@@ -198,7 +198,7 @@ impl Index {
 
     /// Replaces itself with an index of `living`.
     pub(super) fn compact(&mut self, living: impl Iterator<Item = (SampleId, Place)>) -> std::io::Result<()> {
-        let next = Self::rewrite(&self.dataset, self.fingerprint, living, 0)?;
+        let next = Self::rewrite(&self.dataset, self.identity, living, 0)?;
         *self = Self { bound: self.bound, ..next };
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Index {
         let mut bytes = Vec::new();
         let mut length = self.entries;
         for entry in entries {
-            push_entry(&mut bytes, entry, self.fingerprint, length);
+            push_entry(&mut bytes, entry, self.identity, length);
             length += 1;
         }
         let end = INDEX_HEADER as u64 + self.entries * ENTRY as u64;
@@ -229,7 +229,7 @@ impl Index {
 /// An index as a reader follows it while its owner appends to it.
 #[derive(Debug)]
 pub(super) struct Follower {
-    fingerprint: Fingerprint,
+    identity: DatasetIdentity,
     directory: u8,
     open: Option<(fs::File, u64)>,
 }
@@ -243,8 +243,8 @@ pub(super) struct News {
 }
 
 impl Follower {
-    pub(super) fn new(fingerprint: Fingerprint, directory: u8) -> Self {
-        Self { fingerprint, directory, open: None }
+    pub(super) fn new(identity: DatasetIdentity, directory: u8) -> Self {
+        Self { identity, directory, open: None }
     }
 
     /// Forgets what it follows.
@@ -271,7 +271,7 @@ impl Follower {
             self.open = Some((dataset.open(INDEX, OFlags::RDONLY)?.into(), 0));
         }
         let Some((file, seen)) = &mut self.open else { return Ok(none) };
-        let Some(listed) = scan(file, self.directory, self.fingerprint, *seen)? else {
+        let Some(listed) = scan(file, self.directory, self.identity, *seen)? else {
             self.open = None;
             return Ok(none);
         };

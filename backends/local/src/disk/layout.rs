@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! DIRECTORY/foreread-cache-<uid>/owner                     locked by the process that owns the space
-//! DIRECTORY/foreread-cache-<uid>/<fingerprint>/lock        locked, shared, by every process that uses the dataset's cache
-//! DIRECTORY/foreread-cache-<uid>/<fingerprint>/index
-//! DIRECTORY/foreread-cache-<uid>/<fingerprint>/00000.segment ...
+//! DIRECTORY/foreread-cache-<uid>/<identity>/lock        locked, shared, by every process that uses the dataset's cache
+//! DIRECTORY/foreread-cache-<uid>/<identity>/index
+//! DIRECTORY/foreread-cache-<uid>/<identity>/00000.segment ...
 //! DIRECTORY/foreread-cache-<uid>/rank-1/...                the same for each further rank on the node
 //! ```
 //!
@@ -15,7 +15,7 @@
 use std::io::{ErrorKind, Read};
 use std::time::{Duration, SystemTime};
 
-use foreread_types::Fingerprint;
+use foreread_types::DatasetIdentity;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -67,14 +67,14 @@ pub(super) fn segments(dataset: &Folder) -> Result<Vec<u16>, Errno> {
 }
 
 /// Whether the file of the segment `number` is the right one, by its header.
-pub(super) fn is_segment(dataset: &Folder, fingerprint: Fingerprint, number: u16) -> std::io::Result<bool> {
+pub(super) fn is_segment(dataset: &Folder, identity: DatasetIdentity, number: u16) -> std::io::Result<bool> {
     let file = std::fs::File::from(dataset.open(&segment_name(number), OFlags::RDONLY)?);
     let mut bytes = Vec::with_capacity(BLOCK as usize);
     match file.take(BLOCK).read_to_end(&mut bytes) {
         Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error), // a pipe blocks
         _ => {}
     }
-    Ok(format::is_right(&bytes, SEGMENT_MAGIC, fingerprint, number))
+    Ok(format::is_right(&bytes, SEGMENT_MAGIC, identity, number))
 }
 
 /// Removes all files of a dataset's cache but its lock; those that could not be removed, and why.
@@ -85,12 +85,12 @@ pub(super) fn remove_files(dataset: &Folder) -> Result<Vec<(String, Errno)>, Err
     Ok(names.filter_map(|name| dataset.remove(&*name).err().map(|errno| (name, errno))).collect())
 }
 
-/// The datasets' caches in `root`, by fingerprint.
-pub(super) fn datasets(root: &Folder) -> Result<Vec<(Fingerprint, Folder)>, Errno> {
+/// The datasets' caches in `root`, by identity.
+pub(super) fn datasets(root: &Folder) -> Result<Vec<(DatasetIdentity, Folder)>, Errno> {
     let mut found = Vec::new();
     for name in root.names()? {
         let Some(name) = name.to_str() else { continue };
-        let Some(fingerprint) = name.parse::<Fingerprint>().ok().filter(|print| print.to_string() == name)
+        let Some(identity) = name.parse::<DatasetIdentity>().ok().filter(|print| print.to_string() == name)
         else {
             continue;
         };
@@ -99,10 +99,10 @@ pub(super) fn datasets(root: &Folder) -> Result<Vec<(Fingerprint, Folder)>, Errn
         if [LOCK, INDEX, NEXT_INDEX].iter().any(|name| dataset.has(name))
             || segments(&dataset).is_ok_and(|found| !found.is_empty())
         {
-            found.push((fingerprint, dataset));
+            found.push((identity, dataset));
         }
     }
-    found.sort_unstable_by_key(|(fingerprint, _)| *fingerprint);
+    found.sort_unstable_by_key(|(identity, _)| *identity);
     Ok(found)
 }
 

@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
-use foreread_types::Fingerprint;
+use foreread_types::DatasetIdentity;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
@@ -90,7 +90,7 @@ impl Process {
 pub(super) struct Owner {
     pub(super) process: Option<Process>,
     pub(super) since: Option<SystemTime>,
-    pub(super) datasets: Vec<Fingerprint>,
+    pub(super) datasets: Vec<DatasetIdentity>,
 }
 
 impl Owner {
@@ -116,7 +116,7 @@ impl Owner {
                         .ok()
                         .and_then(|seconds| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)));
                 }
-                Some(("dataset", fingerprint)) => owner.datasets.extend(fingerprint.parse::<Fingerprint>()),
+                Some(("dataset", identity)) => owner.datasets.extend(identity.parse::<DatasetIdentity>()),
                 _ => {}
             }
         }
@@ -148,7 +148,7 @@ pub(super) fn owner(root: &Folder) -> Owner {
 }
 
 /// Becomes the owner of the space at `root`, unless there is one.
-pub(super) fn own(root: &Folder, datasets: &[Fingerprint]) -> std::io::Result<Option<Lock>> {
+pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Result<Option<Lock>> {
     let mut taken = None;
     for again in 0..10 {
         if again > 0 {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use foreread_tier::TierError;
-use foreread_types::Fingerprint;
+use foreread_types::DatasetIdentity;
 use rustix::io::Errno;
 
 use super::closing;
@@ -18,8 +18,8 @@ use super::{lock, root};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheEntry {
-    /// The fingerprint of the dataset's catalog.
-    pub fingerprint: Fingerprint,
+    /// The dataset's identity.
+    pub identity: DatasetIdentity,
     /// Where its files are.
     pub path: PathBuf,
     /// Whether an earlier version made it. Such a cache is not used any more.
@@ -43,7 +43,7 @@ pub struct Rule {
     /// Not used for so long.
     pub older_than: Option<Duration>,
     /// This dataset's.
-    pub fingerprint: Option<Fingerprint>,
+    pub identity: Option<DatasetIdentity>,
     /// All of them.
     pub all: bool,
 }
@@ -60,15 +60,15 @@ impl Rule {
     }
 
     /// The cache of one dataset.
-    pub fn dataset(fingerprint: Fingerprint) -> Self {
-        Self { fingerprint: Some(fingerprint), ..Self::default() }
+    pub fn dataset(identity: DatasetIdentity) -> Self {
+        Self { identity: Some(identity), ..Self::default() }
     }
 
     fn names(&self, entry: &CacheEntry) -> bool {
         let old =
             self.older_than.is_none_or(|age| entry.last_used.elapsed().is_ok_and(|unused| unused >= age));
-        let same = self.fingerprint.is_none_or(|fingerprint| fingerprint == entry.fingerprint);
-        (self.all || self.older_than.is_some() || self.fingerprint.is_some()) && old && same
+        let same = self.identity.is_none_or(|identity| identity == entry.identity);
+        (self.all || self.older_than.is_some() || self.identity.is_some()) && old && same
     }
 }
 
@@ -76,8 +76,8 @@ impl Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Removed {
-    /// The fingerprint of the dataset's catalog.
-    pub fingerprint: Fingerprint,
+    /// The dataset's identity.
+    pub identity: DatasetIdentity,
     /// Where its files were.
     pub path: PathBuf,
     /// The bytes that are free again.
@@ -87,7 +87,7 @@ pub struct Removed {
     pub left: Vec<PathBuf>,
 }
 
-/// The caches in `directory`, as a tier was given it, by fingerprint: this user's, those of the directory's shared cache,
+/// The caches in `directory`, as a tier was given it, by identity: this user's, those of the directory's shared cache,
 /// and those of earlier versions that are this user's. A directory without any has none.
 ///
 /// Reads the indexes, not the samples; takes some microseconds a thousand samples. A tier that this process has dropped
@@ -100,7 +100,7 @@ pub fn list(directory: &Path) -> Result<Vec<CacheEntry>, TierError> {
     for root in root::existing(directory)? {
         entries.extend(entries_of(&root)?.into_iter().map(|(entry, _)| entry));
     }
-    entries.sort_by(|one, other| (one.fingerprint, &one.path).cmp(&(other.fingerprint, &other.path)));
+    entries.sort_by(|one, other| (one.identity, &one.path).cmp(&(other.identity, &other.path)));
     Ok(entries)
 }
 
@@ -109,14 +109,14 @@ fn entries_of(root: &Folder) -> Result<Vec<(CacheEntry, Folder)>, TierError> {
     let failed = |errno| from_errno(errno, root.path().display());
     closing::wait(root.id().map_err(failed)?);
     let owner = lock::is_owned(root).then(|| lock::owner(root));
-    let describe = |(fingerprint, folder): (Fingerprint, Folder)| {
-        let samples = match index::read(&folder, 0, fingerprint) {
+    let describe = |(identity, folder): (DatasetIdentity, Folder)| {
+        let samples = match index::read(&folder, 0, identity) {
             Ok(Found::Right(listed)) => listed.living().len() as u64,
             _ => 0,
         };
-        let owner = owner.as_ref().filter(|owner| owner.datasets.contains(&fingerprint));
+        let owner = owner.as_ref().filter(|owner| owner.datasets.contains(&identity));
         let entry = CacheEntry {
-            fingerprint,
+            identity,
             path: folder.path().to_owned(),
             is_old: root::is_old(root),
             samples,
@@ -143,7 +143,7 @@ pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
             if !rule.names(&entry) || entry.in_use {
                 continue;
             }
-            let gone = remove(&root, &folder, entry.fingerprint);
+            let gone = remove(&root, &folder, entry.identity);
             removed.extend(gone.map_err(|errno| from_errno(errno, entry.path.display()))?);
         }
         if (removed.len() > before || rule.all) && root.names().is_ok_and(|names| names == [OWNER]) {
@@ -155,12 +155,12 @@ pub fn clean(directory: &Path, rule: &Rule) -> Result<Vec<Removed>, TierError> {
             let _ = std::fs::remove_dir(root.path());
         }
     }
-    removed.sort_by(|one, other| (one.fingerprint, &one.path).cmp(&(other.fingerprint, &other.path)));
+    removed.sort_by(|one, other| (one.identity, &one.path).cmp(&(other.identity, &other.path)));
     Ok(removed)
 }
 
 /// Removes one dataset's cache in `root`, or `None` if it is in use.
-fn remove(root: &Folder, dataset: &Folder, fingerprint: Fingerprint) -> Result<Option<Removed>, Errno> {
+fn remove(root: &Folder, dataset: &Folder, identity: DatasetIdentity) -> Result<Option<Removed>, Errno> {
     let before = dataset.allocated(".");
     let Some(_held) = lock::hold(dataset)? else { return Ok(None) };
     let mut stays = layout::remove_files(dataset)?;
@@ -172,7 +172,7 @@ fn remove(root: &Folder, dataset: &Folder, fingerprint: Fingerprint) -> Result<O
     for (file, errno) in &stays {
         tracing::warn!(file = %dataset.path_of(file).display(), %errno, "not removed");
     }
-    let name = fingerprint.to_string();
+    let name = identity.to_string();
     let (mut left, mut after) = (Vec::new(), 0);
     // Stays if there is something in it.
     if root.remove_folder(&name).is_err() {
@@ -181,12 +181,12 @@ fn remove(root: &Folder, dataset: &Folder, fingerprint: Fingerprint) -> Result<O
         after = dataset.allocated(".");
     }
     let (path, bytes) = (dataset.path().to_owned(), before.saturating_sub(after));
-    Ok(Some(Removed { fingerprint, path, bytes, left }))
+    Ok(Some(Removed { identity, path, bytes, left }))
 }
 
 /// Removes caches that nobody uses, the least recently used first, until what is in `root` beside the caches in `own`
 /// takes at most `most` bytes, as far as that goes; what it takes then.
-pub(super) fn make_room(root: &Folder, own: &[(Fingerprint, &Folder)], most: u64) -> Result<u64, Errno> {
+pub(super) fn make_room(root: &Folder, own: &[(DatasetIdentity, &Folder)], most: u64) -> Result<u64, Errno> {
     let mut others =
         layout::allocated(root).saturating_sub(own.iter().map(|(_, folder)| counted(folder)).sum());
     if others <= most {
@@ -194,21 +194,21 @@ pub(super) fn make_room(root: &Folder, own: &[(Fingerprint, &Folder)], most: u64
     }
     let mut unused: Vec<_> = layout::datasets(root)?
         .into_iter()
-        .filter(|(fingerprint, _)| own.iter().all(|(other, _)| other != fingerprint))
-        .map(|(fingerprint, folder)| (layout::last_used(&folder), fingerprint, folder))
+        .filter(|(identity, _)| own.iter().all(|(other, _)| other != identity))
+        .map(|(identity, folder)| (layout::last_used(&folder), identity, folder))
         .collect();
-    unused.sort_unstable_by_key(|(used, fingerprint, _)| (*used, *fingerprint));
-    for (_, fingerprint, folder) in unused {
+    unused.sort_unstable_by_key(|(used, identity, _)| (*used, *identity));
+    for (_, identity, folder) in unused {
         if others <= most {
             break;
         }
-        match remove(root, &folder, fingerprint) {
+        match remove(root, &folder, identity) {
             Ok(Some(Removed { bytes, .. })) => {
-                tracing::info!(%fingerprint, bytes, "an old disk cache was removed to make room");
+                tracing::info!(%identity, bytes, "an old disk cache was removed to make room");
                 others = others.saturating_sub(bytes);
             }
             Ok(None) => {}
-            Err(errno) => tracing::warn!(%fingerprint, %errno, "an old disk cache could not be removed"),
+            Err(errno) => tracing::warn!(%identity, %errno, "an old disk cache could not be removed"),
         }
     }
     Ok(others)

@@ -2,14 +2,14 @@
 //!
 //! # What lies where
 //!
-//! Each directory holds, in `foreread-cache-<uid>/<fingerprint of the catalog>`, append-only *segment* files of records (a
+//! Each directory holds, in `foreread-cache-<uid>/<identity of the catalog>`, append-only *segment* files of records (a
 //! header, the sample, zeros up to a multiple of 4096) and one *index* of 32 bytes a record, appended after the data.
 //! A file a sample would cost an open and an inode each; a database would bring its own cache and write twice.
 //! In memory there are eight bytes a sample of the dataset, so a lookup is one load.
 //!
 //! # What may happen to it
 //!
-//! Every record carries its dataset's fingerprint, its sample's id and a crc32c, all checked on every read. So whatever
+//! Every record carries its dataset's identity, its sample's id and a crc32c, all checked on every read. So whatever
 //! has happened to the files, the worst is a miss: the read fails as [`Corrupt`](foreread_tier::ErrorKind::Corrupt) or
 //! [`Absent`](foreread_tier::ErrorKind::Absent), the engine reads the origin, and the sample is stored again.
 //!

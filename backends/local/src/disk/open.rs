@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use foreread_tier::{ErrorKind, TierError};
-use foreread_types::Fingerprint;
+use foreread_types::DatasetIdentity;
 
 use super::closing;
 use super::config::{Access, DatasetOnDisk, DiskConfig, DiskDirectory, WhenOwned};
@@ -102,9 +102,8 @@ pub(super) fn open(
         return Ok(unwritten(path, Access::Unused, &[]));
     };
     closing::wait(root.id().map_err(|errno| from_errno(errno, path.display()))?);
-    let fingerprints: Vec<Fingerprint> = sets.iter().map(|set| set.fingerprint).collect();
-    let owner =
-        lock::own(root, &fingerprints).map_err(|error| from_io(&error, root.path_of(OWNER).display()));
+    let identities: Vec<DatasetIdentity> = sets.iter().map(|set| set.identity).collect();
+    let owner = lock::own(root, &identities).map_err(|error| from_io(&error, root.path_of(OWNER).display()));
     let opened = match owner {
         Ok(Some(owner)) => own(config, number, sets, datasets, root, *capacity, owner),
         Ok(None) => {
@@ -142,9 +141,8 @@ pub(super) fn open(
 /// Whether there is an index of one of the run's datasets.
 fn holds_any(root: &Folder, number: u8, sets: &[Set]) -> bool {
     sets.iter().any(|set| {
-        let folder = root.folder(&set.fingerprint.to_string());
-        folder
-            .is_ok_and(|folder| matches!(index::read(&folder, number, set.fingerprint), Ok(Found::Right(_))))
+        let folder = root.folder(&set.identity.to_string());
+        folder.is_ok_and(|folder| matches!(index::read(&folder, number, set.identity), Ok(Found::Right(_))))
     })
 }
 
@@ -165,7 +163,7 @@ fn taken(owner: &lock::Owner, path: &Path, this: &Process) -> String {
 
 /// A directory that is not written. The cache of each of `sets` is locked when it is found, by whoever follows it.
 fn unwritten(path: &Path, access: Access, sets: &[Set]) -> Opened {
-    let shelves = sets.iter().map(|set| Shelf::followed(set.fingerprint)).collect();
+    let shelves = sets.iter().map(|set| Shelf::followed(set.identity)).collect();
     let directory = Directory::new(path.to_owned(), access, Room::new(0), shelves, Vec::new());
     Opened { directory, ledgers: Vec::new(), locks: Vec::new() }
 }
@@ -182,17 +180,18 @@ fn own(
     let path = &config.directories[usize::from(number)].path;
     let (mut folders, mut locks) = (Vec::with_capacity(sets.len()), vec![owner]);
     for set in sets {
-        let name = set.fingerprint.to_string();
+        let name = set.identity.to_string();
         let shared = lock::share(root, &name);
         let (folder, lock) = shared.map_err(|error| from_io(&error, root.path_of(name).display()))?;
         lock.touch();
         locks.push(lock);
-        folders.push((set.fingerprint, folder));
+        folders.push((set.identity, folder));
     }
     let bounds = bounds(config, capacity, sets, datasets);
     let overhead = overhead(&bounds);
     let need = share_of(config, capacity, datasets).saturating_add(overhead).min(capacity);
-    let own: Vec<(Fingerprint, &Folder)> = folders.iter().map(|(print, folder)| (*print, folder)).collect();
+    let own: Vec<(DatasetIdentity, &Folder)> =
+        folders.iter().map(|(print, folder)| (*print, folder)).collect();
     let others = manage::make_room(root, &own, capacity.saturating_sub(need))
         .map_err(|errno| from_errno(errno, path.display()))?;
     let room = Room::new(capacity.saturating_sub(overhead).saturating_sub(others));
@@ -203,7 +202,7 @@ fn own(
         );
     }
     let shelves: Vec<Shelf> =
-        folders.into_iter().map(|(fingerprint, folder)| Shelf::owned(fingerprint, folder)).collect();
+        folders.into_iter().map(|(identity, folder)| Shelf::owned(identity, folder)).collect();
     let ledgers = shelves
         .iter()
         .zip(sets)
@@ -219,7 +218,7 @@ fn bounds(config: &DiskConfig, capacity: u64, sets: &[Set], datasets: &[DatasetO
     let segment = config.segment.unwrap_or_else(|| SEGMENT_BYTES.max(capacity / SEGMENTS));
     let segment = segment.clamp(1 << 20, u64::from(MAX_START) * BLOCK);
     let segments = (capacity / segment) as usize + 2;
-    let samples = |set: &Set| samples_of(datasets, set.fingerprint).min(capacity / BLOCK);
+    let samples = |set: &Set| samples_of(datasets, set.identity).min(capacity / BLOCK);
     sets.iter().map(|set| Bounds { segment, samples: samples(set), segments }).collect()
 }
 
@@ -244,8 +243,8 @@ fn least(config: &DiskConfig, sets: &[Set], datasets: &[DatasetOnDisk]) -> u64 {
     }
 }
 
-fn samples_of(datasets: &[DatasetOnDisk], fingerprint: Fingerprint) -> u64 {
-    let same = datasets.iter().filter(|dataset| dataset.fingerprint == fingerprint);
+fn samples_of(datasets: &[DatasetOnDisk], identity: DatasetIdentity) -> u64 {
+    let same = datasets.iter().filter(|dataset| dataset.identity == identity);
     same.map(|dataset| dataset.samples).max().unwrap_or(0)
 }
 

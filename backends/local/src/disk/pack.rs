@@ -165,7 +165,7 @@ impl Packer {
             bytes: outlet.memory(bytes),
             records: Vec::new(),
         });
-        block.bytes.extend(&record_header(self.store.sets[set].fingerprint, id, sample));
+        block.bytes.extend(&record_header(self.store.sets[set].identity, id, sample));
         block.bytes.extend(sample);
         block.bytes.pad();
         block.records.push(pending);

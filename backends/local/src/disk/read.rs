@@ -104,7 +104,7 @@ impl Reader {
         read.map_err(|errno| self.unread(request, key, place, errno))?;
         let checked = match buffer.filled() < buffer.capacity() {
             true => Err("the file ends before the record does"),
-            false => check_record(buffer.as_ref(), self.0.sets[key.0].fingerprint, key.1),
+            false => check_record(buffer.as_ref(), self.0.sets[key.0].identity, key.1),
         };
         match checked {
             Ok(length) if length as u64 == request.len() => {

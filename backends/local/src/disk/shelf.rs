@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use foreread_tier::TierError;
-use foreread_types::{Fingerprint, SampleId};
+use foreread_types::{DatasetIdentity, SampleId};
 use rustix::io::Errno;
 
 use super::aligned::Aligned;
@@ -36,7 +36,7 @@ const TRIFLE: u64 = 64 << 10;
 /// The segments of one dataset in one directory, as readers see them.
 #[derive(Debug)]
 pub(super) struct Shelf {
-    fingerprint: Fingerprint,
+    identity: DatasetIdentity,
     /// Whether another process writes here.
     followed: bool,
     /// The dataset's directory; none while another process has not made it.
@@ -46,18 +46,18 @@ pub(super) struct Shelf {
 
 impl Shelf {
     /// One that this tier owns.
-    pub(super) fn owned(fingerprint: Fingerprint, folder: Folder) -> Self {
+    pub(super) fn owned(identity: DatasetIdentity, folder: Folder) -> Self {
         let folder = RwLock::new(Some(Arc::new(folder)));
-        Self { fingerprint, followed: false, folder, segments: RwLock::default() }
+        Self { identity, followed: false, folder, segments: RwLock::default() }
     }
 
     /// One that another process writes, and whose directory is found by whoever follows it.
-    pub(super) fn followed(fingerprint: Fingerprint) -> Self {
-        Self { fingerprint, followed: true, folder: RwLock::default(), segments: RwLock::default() }
+    pub(super) fn followed(identity: DatasetIdentity) -> Self {
+        Self { identity, followed: true, folder: RwLock::default(), segments: RwLock::default() }
     }
 
-    pub(super) fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint
+    pub(super) fn identity(&self) -> DatasetIdentity {
+        self.identity
     }
 
     /// The dataset's directory.
@@ -149,16 +149,16 @@ impl Ledger {
         room: &Room,
         bounds: Bounds,
     ) -> Result<Self, TierError> {
-        let folder = shelf.folder().map_err(|errno| from_errno(errno, shelf.fingerprint))?;
+        let folder = shelf.folder().map_err(|errno| from_errno(errno, shelf.identity))?;
         let path = folder.path_of(INDEX);
-        let listed = match index::read(&folder, directory, shelf.fingerprint)
+        let listed = match index::read(&folder, directory, shelf.identity)
             .map_err(|error| from_io(&error, path.display()))?
         {
             Found::Right(listed) => listed,
             // Segments without an index are of no use.
             other => {
                 if matches!(other, Found::Wrong) {
-                    lost(shelf.fingerprint, "what it held", "the index is damaged or of another version");
+                    lost(shelf.identity, "what it held", "the index is damaged or of another version");
                 }
                 let left = layout::remove_files(&folder);
                 for (left, errno) in left.map_err(|errno| from_errno(errno, folder.path().display()))? {
@@ -171,7 +171,7 @@ impl Ledger {
             }
         };
         if listed.damaged > 0 {
-            lost(shelf.fingerprint, format_args!("{} entries", listed.damaged), "the index is damaged");
+            lost(shelf.identity, format_args!("{} entries", listed.damaged), "the index is damaged");
         }
         let (mut segments, mut unusable) = open_segments(shelf, &folder, room)?;
         let found = listed.living();
@@ -192,7 +192,7 @@ impl Ledger {
         }
         if missing > 0 {
             lost(
-                shelf.fingerprint,
+                shelf.identity,
                 format_args!("{missing} samples"),
                 "their segments are gone, cut off or damaged",
             );
@@ -201,8 +201,8 @@ impl Ledger {
         let dead = listed.length - living.len() as u64;
         let rewrite = living.len() < total || dead > living.len() as u64 + 1024 || listed.length == 0;
         let index = match rewrite || listed.damaged > 0 {
-            true => Index::rewrite(&folder, shelf.fingerprint, living.iter().copied(), bounds.samples),
-            false => Index::resume(&folder, shelf.fingerprint, listed.length, bounds.samples),
+            true => Index::rewrite(&folder, shelf.identity, living.iter().copied(), bounds.samples),
+            false => Index::resume(&folder, shelf.identity, listed.length, bounds.samples),
         };
         let index = index.map_err(|error| from_io(&error, path.display()))?;
         segments.retain(|number, segment| match kept.get_mut(number) {
@@ -267,7 +267,7 @@ impl Ledger {
         let name = segment_name(number);
         let file = Arc::new(DirectFile::open(&self.folder, &name, true, true)?);
         let mut header = Aligned::new(BLOCK as usize);
-        header.extend(&file_header(SEGMENT_MAGIC, shelf.fingerprint, number, BLOCK as usize));
+        header.extend(&file_header(SEGMENT_MAGIC, shelf.identity, number, BLOCK as usize));
         if let Err(errno) = file.write(header.as_slice(), 0) {
             let _ = self.folder.remove(&*name); // gives its room back
             return Err(errno);
@@ -370,22 +370,22 @@ fn open_segments(
             let file = DirectFile::open(folder, &name, true, false)?;
             Ok((file.size()?.0, file))
         };
-        match layout::is_segment(folder, shelf.fingerprint, number) {
+        match layout::is_segment(folder, shelf.identity, number) {
             Ok(true) => match open() {
                 Ok((length, file)) => {
                     segments.insert(number, Segment { file: Arc::new(file), end: length, living: 0 });
                     continue;
                 }
-                Err(errno) => lost(shelf.fingerprint, &name, errno),
+                Err(errno) => lost(shelf.identity, &name, errno),
             },
             Ok(false) => {
-                lost(shelf.fingerprint, &name, "its header is damaged or of another version");
+                lost(shelf.identity, &name, "its header is damaged or of another version");
                 if !discard(folder, number, room) {
                     unusable.push(number);
                 }
                 continue;
             }
-            Err(error) => lost(shelf.fingerprint, &name, error),
+            Err(error) => lost(shelf.identity, &name, error),
         }
         // Perhaps it can be opened another time, so it stays; but it takes its room.
         room.waste(folder.allocated(&*name));
@@ -442,8 +442,8 @@ mod tests {
     #[test]
     fn removed_segment_is_not_opened_again() {
         let directory = tempfile::tempdir().unwrap();
-        let fingerprint = Fingerprint(1);
-        let shelf = Shelf::owned(fingerprint, Folder::for_test(directory.path()));
+        let identity = DatasetIdentity(1);
+        let shelf = Shelf::owned(identity, Folder::for_test(directory.path()));
         let (room, table) = (Room::new(1 << 30), Table::new(10, metrics::gauge!("none")));
         let bounds = Bounds { segment: 1 << 20, samples: 10, segments: 4 };
         let mut ledger = Ledger::recover(&shelf, 0, &table, &room, bounds).unwrap();

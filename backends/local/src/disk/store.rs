@@ -7,7 +7,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use foreread_tier::{Budget, Buffers, TierError};
-use foreread_types::{DatasetId, Fingerprint, SampleId};
+use foreread_types::{DatasetId, DatasetIdentity, SampleId};
 
 use super::closing;
 use super::config::Access;
@@ -21,10 +21,10 @@ use super::room::Room;
 use super::shelf::{Bounds, Shelf};
 use super::table::Table;
 
-/// One dataset of the run; datasets with one fingerprint are one.
+/// One dataset of the run; datasets with one identity are one.
 #[derive(Debug)]
 pub(super) struct Set {
-    pub(super) fingerprint: Fingerprint,
+    pub(super) identity: DatasetIdentity,
     pub(super) table: Table,
 }
 
@@ -95,7 +95,7 @@ impl Locks {
         followed.remove(&key);
         // Removed, and perhaps made again.
         let root = self.roots.get(key.0).and_then(Option::as_ref);
-        let folder = root.and_then(|root| root.folder(&shelf.fingerprint().to_string()).ok()).map(Arc::new);
+        let folder = root.and_then(|root| root.folder(&shelf.identity().to_string()).ok()).map(Arc::new);
         let lock = folder.as_ref().and_then(|folder| lock::try_share(folder).ok().flatten());
         shelf.set_folder(folder);
         followed.extend(lock.map(|lock| (key, lock)));

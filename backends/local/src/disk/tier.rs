@@ -269,15 +269,12 @@ fn sets(datasets: &[DatasetOnDisk], counters: &Counters) -> (Vec<Set>, Vec<usize
     let mut sets: Vec<Set> = Vec::new();
     let mut numbers = Vec::with_capacity(datasets.len());
     for dataset in datasets {
-        let same = sets.iter().position(|set| set.fingerprint == dataset.fingerprint);
+        let same = sets.iter().position(|set| set.identity == dataset.identity);
         numbers.push(same.unwrap_or(sets.len()));
         if same.is_none() {
-            let all = datasets.iter().filter(|other| other.fingerprint == dataset.fingerprint);
+            let all = datasets.iter().filter(|other| other.identity == dataset.identity);
             let samples = all.map(|dataset| dataset.samples).max().unwrap_or(0);
-            sets.push(Set {
-                fingerprint: dataset.fingerprint,
-                table: Table::new(samples, counters.held.clone()),
-            });
+            sets.push(Set { identity: dataset.identity, table: Table::new(samples, counters.held.clone()) });
         }
     }
     (sets, numbers)
@@ -290,7 +287,7 @@ fn followers(store: &Store) -> Vec<Followed> {
             continue;
         }
         for (set, shelf) in directory.shelves.iter().enumerate() {
-            let follower = Follower::new(shelf.fingerprint(), number as u8);
+            let follower = Follower::new(shelf.identity(), number as u8);
             followers.push(Followed { directory: number, set, follower });
         }
     }
@@ -469,7 +466,7 @@ impl DiskTier {
 #[cfg(test)]
 mod tests {
     use foreread_tier::{HeapBuffers, Object, Span};
-    use foreread_types::{Fingerprint, Tick};
+    use foreread_types::{DatasetIdentity, Tick};
     use rustix::io::Errno;
 
     use super::super::read::Started;
@@ -480,7 +477,7 @@ mod tests {
     fn record_that_the_kernel_does_not_read_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let config = DiskConfig::new([(directory.path().to_owned(), 4 << 20)]);
-        let dataset = DatasetOnDisk { fingerprint: Fingerprint(1), samples: 10, bytes: 1 << 20 };
+        let dataset = DatasetOnDisk { identity: DatasetIdentity(1), samples: 10, bytes: 1 << 20 };
         let tier = DiskTier::open(config, &[dataset], Arc::new(HeapBuffers)).unwrap();
         let key = SampleKey::new(DatasetId(0), SampleId(3));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use foreread_local::disk::{self, DiskTier, Rule};
 use foreread_tier::ErrorKind;
 use foreread_tier_testing::Known;
-use foreread_types::Fingerprint;
+use foreread_types::DatasetIdentity;
 
 use crate::rig::{config, copy, files, open, place, read, root, run, sample, store, verify};
 
@@ -199,15 +199,15 @@ fn what_cannot_be_removed_is_named_and_stays_listed() {
     fs::remove_file(file(cache.path(), "00000.segment")).unwrap();
     fs::create_dir(file(cache.path(), "00000.segment")).unwrap();
     fs::write(file(cache.path(), "00000.segment").join("file"), "x").unwrap();
-    let removed = disk::clean(cache.path(), &Rule::dataset(Fingerprint(1))).unwrap();
+    let removed = disk::clean(cache.path(), &Rule::dataset(DatasetIdentity(1))).unwrap();
     assert_eq!(removed[0].left, [file(cache.path(), "00000.segment")]);
-    assert!(disk::list(cache.path()).unwrap().iter().any(|entry| entry.fingerprint == Fingerprint(1)));
+    assert!(disk::list(cache.path()).unwrap().iter().any(|entry| entry.identity == DatasetIdentity(1)));
     // A cache that has lost its lock is listed and removed, too.
     fs::remove_file(file(cache.path(), "lock")).unwrap();
     fs::remove_dir_all(file(cache.path(), "00000.segment")).unwrap();
     fs::write(file(cache.path(), "00003.segment"), "x").unwrap();
     assert!(disk::list(cache.path()).unwrap().iter().all(|entry| !entry.in_use));
-    let removed = disk::clean(cache.path(), &Rule::dataset(Fingerprint(1))).unwrap();
+    let removed = disk::clean(cache.path(), &Rule::dataset(DatasetIdentity(1))).unwrap();
     assert_eq!(removed[0].left, [] as [PathBuf; 0]);
     assert!(!file(cache.path(), "lock").parent().unwrap().exists());
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
 use foreread_tier::{CacheTier, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span, Tier, TierError};
 use foreread_tier_testing::{Known, content};
-use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ pub fn datasets() -> [DatasetOnDisk; 2] {
 }
 
 pub fn dataset(print: u128) -> DatasetOnDisk {
-    DatasetOnDisk { fingerprint: Fingerprint(print), samples: 4000, bytes: 1 << 30 }
+    DatasetOnDisk { identity: DatasetIdentity(print), samples: 4000, bytes: 1 << 30 }
 }
 
 pub fn config(directory: &Path, capacity: u64) -> DiskConfig {
@@ -43,7 +43,7 @@ pub fn root(directory: &Path) -> PathBuf {
 
 /// Where the cache of the dataset `print` in it is.
 pub fn place(directory: &Path, print: u128) -> PathBuf {
-    root(directory).join(Fingerprint(print).to_string())
+    root(directory).join(DatasetIdentity(print).to_string())
 }
 
 /// The sample `id` of dataset 0, `size` bytes long; its content depends on both.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use foreread_local::disk::{self, Access, DiskTier, Rule, WhenOwned};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers};
-use foreread_types::{DatasetId, Fingerprint};
+use foreread_types::{DatasetId, DatasetIdentity};
 
 use crate::rig::{config, dataset, is_stored, known, open, open_as, place, read, run, sample, store, verify};
 
@@ -88,8 +88,8 @@ fn listing_and_cleaning_leave_alone_what_is_in_use() {
     drop(reader);
     assert!(disk::clean(directory.path(), &Rule::default()).unwrap().is_empty());
     assert!(disk::clean(directory.path(), &Rule::older_than(Duration::from_secs(60))).unwrap().is_empty());
-    let removed = disk::clean(directory.path(), &Rule::dataset(Fingerprint(1))).unwrap();
-    assert_eq!(removed.iter().map(|removed| removed.fingerprint).collect::<Vec<_>>(), [Fingerprint(1)]);
+    let removed = disk::clean(directory.path(), &Rule::dataset(DatasetIdentity(1))).unwrap();
+    assert_eq!(removed.iter().map(|removed| removed.identity).collect::<Vec<_>>(), [DatasetIdentity(1)]);
     assert!(removed[0].bytes > 100_000);
     let lock = place(directory.path(), 2).join("lock");
     let old = SystemTime::now() - Duration::from_secs(100);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use foreread_local::disk::{self, Access, DiskTier, Rule};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers, Sample};
-use foreread_types::{DatasetId, Fingerprint};
+use foreread_types::{DatasetId, DatasetIdentity};
 
 use crate::rig::{
     Draw, Mount, config, copy, dataset, is_stored, known, listen, open, open_as, place, read, root, run,
@@ -79,7 +79,7 @@ fn old_caches_go_only_when_their_room_is_needed_oldest_first_and_never_in_use() 
     };
     let prints = || {
         let entries = disk::list(directory.path()).unwrap();
-        entries.iter().map(|entry| entry.fingerprint.0).collect::<Vec<_>>()
+        entries.iter().map(|entry| entry.identity.0).collect::<Vec<_>>()
     };
     for print in [5, 4, 3] {
         drop(fill(print, 40));
@@ -317,7 +317,7 @@ fn files_that_are_not_ours_are_neither_changed_nor_removed() {
     run(store(&tier, &known(5))).unwrap().unwrap();
     drop(tier);
     let root = root(directory.path());
-    let own = root.join(Fingerprint(1).to_string());
+    let own = root.join(DatasetIdentity(1).to_string());
     let foreign = [
         directory.path().join("file"),
         root.join("notes.txt"),
@@ -332,7 +332,7 @@ fn files_that_are_not_ours_are_neither_changed_nor_removed() {
     run(tier.remove(vec![known(5).key]));
     assert!(!is_stored(&tier, &known(5)));
     drop(tier);
-    let removed = disk::clean(directory.path(), &Rule::dataset(Fingerprint(1))).unwrap();
+    let removed = disk::clean(directory.path(), &Rule::dataset(DatasetIdentity(1))).unwrap();
     assert_eq!(removed[0].left, [own.join("123.segment"), own.join("notes.txt")], "what is left is named");
     for path in &foreign {
         assert!(path.exists(), "{}", path.display());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foreread_local::disk::{DatasetOnDisk, DiskTier};
 use foreread_tier::{Budget, CacheTier, ErrorKind, HeapBuffers, Sample};
 use foreread_tier_testing::conformance;
-use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey};
+use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey};
 
 use crate::rig::{config, is_stored, known, open, open_as, read, run, sample, store, taken, verify};
 
@@ -69,7 +69,7 @@ fn what_was_removed_stays_removed_after_a_warm_start() {
 #[test]
 fn datasets_with_one_fingerprint_are_one() {
     let directory = tempfile::tempdir().unwrap();
-    let dataset = DatasetOnDisk { fingerprint: Fingerprint(7), samples: 10, bytes: 1000 };
+    let dataset = DatasetOnDisk { identity: DatasetIdentity(7), samples: 10, bytes: 1000 };
     let datasets = [dataset, dataset];
     let tier = DiskTier::open(config(directory.path(), 8 << 20), &datasets, Arc::new(HeapBuffers)).unwrap();
     let mut known = sample(3, 333);

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use foreread::types::{DatasetId, Fingerprint, SampleId, SampleKey, Tick};
+use foreread::types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::{Usage, cached};
 use foreread_benches::{median, share};
@@ -170,7 +170,7 @@ pub fn part(args: &[String]) -> Result<()> {
 fn open(directory: &Path, length: u64, reader: DiskReader, buffers: Arc<dyn Buffers>) -> Result<DiskTier> {
     let capacity = SAMPLES * (length + 8192) + (64 << 20);
     let config = DiskConfig::new([(directory.to_owned(), capacity)]).with_reader(reader);
-    let dataset = DatasetOnDisk { fingerprint: Fingerprint(1), samples: SAMPLES, bytes: SAMPLES * length };
+    let dataset = DatasetOnDisk { identity: DatasetIdentity(1), samples: SAMPLES, bytes: SAMPLES * length };
     Ok(DiskTier::open(config, &[dataset], buffers)?)
 }
 

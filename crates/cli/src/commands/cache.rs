@@ -34,7 +34,7 @@ fn list(directory: &Path) -> Result<()> {
         writeln!(
             out,
             "{}  {:>12}  {:>12}  {:>7.1} days  {in_use}{old}",
-            entry.fingerprint,
+            entry.identity,
             entry.samples,
             ByteSize(entry.bytes).to_string(),
             unused_days(&entry),
@@ -65,21 +65,21 @@ fn clean(directory: &Path, older_than: Option<f64>, dataset: Option<&str>) -> Re
             Some(age.map_err(|_| usage(format!("--older-than {days}: it is a number of days, at least 0")))?);
     }
     if let Some(text) = dataset {
-        let fingerprint = text.parse();
-        rule.fingerprint = Some(fingerprint.map_err(|error| usage(format!("--dataset {text}: {error}")))?);
+        let identity = text.parse();
+        rule.identity = Some(identity.map_err(|error| usage(format!("--dataset {text}: {error}")))?);
     }
     rule.all = older_than.is_none() && dataset.is_none();
     let mut out = output::stdout();
     let removed = disk_cache::clean(directory, &rule).map_err(Error::from)?;
     for gone in &removed {
-        writeln!(out, "removed {}, {}", gone.fingerprint, ByteSize(gone.bytes))?;
+        writeln!(out, "removed {}, {}", gone.identity, ByteSize(gone.bytes))?;
         for left in &gone.left {
             writeln!(out, "left {}: it is not the cache's, or cannot be removed", left.display())?;
         }
     }
     let mut passed_over = disk_cache::list(directory).map_err(Error::from)?;
     passed_over.retain(|entry| {
-        rule.fingerprint.is_none_or(|fingerprint| fingerprint == entry.fingerprint)
+        rule.identity.is_none_or(|identity| identity == entry.identity)
             && removed.iter().all(|gone| gone.path != entry.path)
     });
     for entry in &passed_over {
@@ -88,7 +88,7 @@ fn clean(directory: &Path, older_than: Option<f64>, dataset: Option<&str>) -> Re
             (None, Some(days)) => format!("used {:.1} days ago, not {days}", unused_days(entry)),
             (None, None) => "it was in use until just now".to_owned(),
         };
-        writeln!(out, "passed over {}: {why}", entry.fingerprint)?;
+        writeln!(out, "passed over {}: {why}", entry.identity)?;
     }
     if removed.is_empty() && passed_over.is_empty() {
         writeln!(out, "nothing to be removed: there is no such cache")?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
 use foreread_tier::{Buffers, CacheTier, ErrorKind as Kind, Object, ReadRequest, Sample, Span, TierError};
-use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 
 use super::probe::{self, Budget};
@@ -61,7 +61,7 @@ pub(super) async fn measure(
     })?;
     let samples = (BYTES / length.max(1)).clamp(64, 100_000);
     let room = samples * (length + 8192) + (32 << 20);
-    let dataset = DatasetOnDisk { fingerprint: Fingerprint(1), samples, bytes: samples * length };
+    let dataset = DatasetOnDisk { identity: DatasetIdentity(1), samples, bytes: samples * length };
     let config = DiskConfig::new([(scratch.0.clone(), room)]).with_parallelism(MOST as usize);
     // Some milliseconds of small files on a disk that nobody uses yet.
     let tier = Arc::new(DiskTier::open(config, &[dataset], buffers)?);

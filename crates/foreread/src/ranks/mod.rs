@@ -268,7 +268,7 @@ fn inputs(whole: &Cluster, schedule: &Schedule) -> Vec<(String, String)> {
 
 /// What a run is bound to: what it reads, and how all of its ranks have planned it.
 fn bound(prepared: &Prepared) -> Vec<Fingerprint> {
-    let datasets = prepared.opened.iter().map(|dataset| dataset.catalog.fingerprint());
+    let datasets = prepared.opened.iter().map(|dataset| Fingerprint(dataset.identity.0));
     let plan = match prepared.planned.plan() {
         LocalPlan::Together { plan, .. } => Some(plan.fingerprint()),
         LocalPlan::Alone(_) => None,

@@ -19,7 +19,7 @@ use foreread_tier::{CacheTier, Context};
 #[cfg(feature = "peer")]
 use foreread_types::SampleId;
 #[cfg(feature = "local")]
-use foreread_types::{DatasetId, DatasetIdentity};
+use foreread_types::DatasetId;
 
 use crate::config::Config;
 #[cfg(not(feature = "local"))]

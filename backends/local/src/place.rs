@@ -4,8 +4,8 @@
 //! `/proc/self/mountinfo` has them. So containers and hosts that see the same data by different paths agree. Three kinds
 //! of sources name nothing by themselves:
 //! * a loop device is whatever image it was set up with, so its image stands in its place;
-//! * file systems without a source of their own (tmpfs, most of FUSE) are told apart by the kernel's number for them and
-//!   the boot, because another one may have the same path later;
+//! * file systems without a source of their own (tmpfs, most of FUSE) and devices that anything may be attached to are told
+//!   apart by what the kernel numbers once since its start, because another one may have the same path later;
 //! * an overlay is what it is made of.
 //!
 //! The price is a cache that is not found again where such a file system is mounted anew; a name in the catalog
@@ -21,7 +21,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use foreread_tier::Version;
+use foreread_tier::{Change, Version};
 use rustix::fs::{AtFlags, Statx, StatxFlags};
 
 use crate::reader::nanoseconds;
@@ -38,39 +38,62 @@ pub(crate) struct DirectoryPlace {
     pub(crate) times: ChangeTimes,
 }
 
-/// The device whose files have change times that can be believed, if any: of what is mounted below it nothing is known.
+/// What is known of the changes of files below a directory: of those on its own device as much as its file system tells,
+/// of what is mounted below it or linked to nothing.
 ///
 /// Made for a directory; the versions of the files below it come from here, as a listing of the directory has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChangeTimes(Option<(u32, u32)>);
+pub struct ChangeTimes {
+    device: (u32, u32),
+    belief: Belief,
+}
+
+/// What change times of a file system are worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Belief {
+    Kept,
+    Claimed,
+    #[default]
+    None,
+}
 
 /// What has to be asked of a file for [`ChangeTimes::version`].
 pub(crate) const WANTED: StatxFlags =
     StatxFlags::TYPE.union(StatxFlags::SIZE).union(StatxFlags::MTIME).union(StatxFlags::CTIME);
 
 impl ChangeTimes {
-    /// Those of the file system that `directory` is in; none where it cannot be opened.
+    /// Those below `directory`; nothing where it cannot be opened.
     pub fn below(directory: &Path) -> Self {
         fs::File::open(directory).map_or_else(|_| Self::default(), |directory| times_of(directory.as_fd()))
     }
 
     /// The version of a file below the directory.
     pub fn version_of(self, file: &fs::Metadata) -> Version {
+        let device = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
         let modified = nanoseconds(file.mtime(), file.mtime_nsec() as u32);
-        if self.0 != Some((rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()))) {
-            return Version::Modified(modified);
-        }
-        Version::Written { modified, changed: nanoseconds(file.ctime(), file.ctime_nsec() as u32) }
+        self.made(device, modified, nanoseconds(file.ctime(), file.ctime_nsec() as u32), file.ino())
     }
 
-    /// A file's version.
+    /// The same of what `statx` says, asked for [`WANTED`].
     pub(crate) fn version(self, stat: &Statx) -> Version {
         let modified = nanoseconds(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec);
-        let believed = self.0 == Some((stat.stx_dev_major, stat.stx_dev_minor));
-        if !believed || stat.stx_mask & StatxFlags::CTIME.bits() == 0 {
+        if stat.stx_mask & StatxFlags::CTIME.bits() == 0 {
             return Version::Modified(modified);
         }
-        Version::Written { modified, changed: nanoseconds(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec) }
+        let changed = nanoseconds(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec);
+        self.made((stat.stx_dev_major, stat.stx_dev_minor), modified, changed, stat.stx_ino)
+    }
+
+    fn made(self, device: (u32, u32), modified: i64, changed: i64, inode: u64) -> Version {
+        // Files that change places keep their times, so the number is the file's, too.
+        let number = (changed as u64).rotate_left(32) ^ inode.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let changed = match self.belief {
+            _ if device != self.device => Change::Elsewhere,
+            Belief::Kept => Change::Kept(number),
+            Belief::Claimed => Change::Claimed(number),
+            Belief::None => return Version::Modified(modified),
+        };
+        Version::Written { modified, changed }
     }
 }
 
@@ -82,16 +105,26 @@ impl DirectoryPlace {
 }
 
 fn times_of(directory: BorrowedFd<'_>) -> ChangeTimes {
-    let keeps = rustix::fs::fstatfs(directory).is_ok_and(|stat| keeps_change_times(stat.f_type as u64));
+    let belief = match rustix::fs::fstatfs(directory).map(|stat| stat.f_type as u64 & 0xFFFF_FFFF) {
+        Ok(OVERLAY) => Belief::Claimed,
+        Ok(magic) if keeps_change_times(magic) => Belief::Kept,
+        _ => Belief::None,
+    };
     let stat = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
-    ChangeTimes(stat.ok().filter(|_| keeps).map(|stat| (stat.stx_dev_major, stat.stx_dev_minor)))
+    stat.map_or_else(
+        |_| ChangeTimes::default(),
+        |stat| ChangeTimes { device: (stat.stx_dev_major, stat.stx_dev_minor), belief },
+    )
 }
+
+/// Overlays show the times of what they are made of.
+const OVERLAY: u64 = 0x794C_7630;
 
 /// Whether a file system of this magic number sets the change time itself, at every write, and keeps it. Not here: file
 /// systems that are made at once and read only (squashfs, EROFS, ISO 9660), those that have no such time (FAT) and those
 /// whose servers may make it up (FUSE, SMB, 9p).
 fn keeps_change_times(magic: u64) -> bool {
-    const KEEPING: [u64; 15] = [
+    const KEEPING: [u64; 14] = [
         0xEF53,      // ext2, ext3, ext4
         0x5846_5342, // XFS
         0x9123_683E, // Btrfs
@@ -100,7 +133,6 @@ fn keeps_change_times(magic: u64) -> bool {
         0xF2F5_2010, // F2FS
         0x0102_1994, // tmpfs
         0x8584_58F6, // ramfs
-        0x794C_7630, // overlayfs
         0x3153_464A, // JFS
         0x6969,      // NFS
         0x0BD0_0BD0, // Lustre
@@ -108,7 +140,7 @@ fn keeps_change_times(magic: u64) -> bool {
         0x00C3_6400, // CephFS
         0x1983_0326, // BeeGFS
     ];
-    KEEPING.contains(&(magic & 0xFFFF_FFFF))
+    KEEPING.contains(&magic)
 }
 
 /// One mount.
@@ -124,6 +156,8 @@ struct Mount {
     kind: String,
     source: Vec<u8>,
     options: Vec<u8>,
+    /// The kernel's number of it that is never used again until the next start; newer kernels have it.
+    unique: Option<u64>,
 }
 
 impl Mount {
@@ -139,7 +173,7 @@ impl Mount {
         while next()? != b"-" {} // the mount's own options, and what comes and goes
         let kind = String::from_utf8(next()?.to_vec()).ok()?;
         let (source, options) = (unescape(next()?), next().map(unescape).unwrap_or_default());
-        Some(Self { id, device, root, at, kind, source, options })
+        Some(Self { id, device, root, at, kind, source, options, unique: None })
     }
 }
 
@@ -168,18 +202,24 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 /// The mount that `directory`, whose path is `path`, lies in.
 fn mount_of(directory: BorrowedFd<'_>, path: &Path) -> Option<Mount> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
-    let mounts = table.split(|&byte| byte == b'\n').filter_map(Mount::parse);
-    let stat = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok();
-    let id = stat.filter(|stat| stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).map(|stat| stat.stx_mnt_id);
-    match id {
-        Some(id) => mounts.into_iter().find(|mount| mount.id == id),
+    let mut mounts = table.split(|&byte| byte == b'\n').filter_map(Mount::parse);
+    let id_of = |kind: StatxFlags| {
+        let stat = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, kind).ok()?;
+        (stat.stx_mask & kind.bits() != 0).then_some(stat.stx_mnt_id)
+    };
+    let found = match id_of(StatxFlags::MNT_ID) {
+        Some(id) => mounts.find(|mount| mount.id == id),
         // An old kernel: the longest mount point, and of those at one place the last.
         None => {
             let above = mounts.filter(|mount| path.starts_with(&mount.at));
             above.max_by_key(|mount| mount.at.as_os_str().len())
         }
-    }
+    };
+    found.map(|mount| Mount { unique: id_of(UNIQUE), ..mount })
 }
+
+/// `STATX_MNT_ID_UNIQUE`.
+const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 fn place_of(directory: BorrowedFd<'_>, path: &Path, depth: u32) -> String {
     let link = fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd()));
@@ -197,26 +237,53 @@ fn shown(path: &Path) -> String {
 
 fn word(mount: &Mount, inside: &Path, depth: u32) -> String {
     let (kind, source) = (mount.kind.as_str(), mount.source.escape_ascii().to_string());
+    let inside = shown(inside);
     if let Some(image) = image_of(mount, depth) {
-        return format!("{kind} {image} {}", shown(inside));
+        return format!("{kind} {image} {inside}");
     }
-    if kind == "overlay"
-        && let Some(layers) =
-            mount.options.split(|&byte| byte == b',').find(|it| it.starts_with(b"lowerdir="))
-    {
-        return format!("{kind} {} {}", layers.escape_ascii(), shown(inside));
+    if kind == "overlay" {
+        let layers = layers_of(mount, depth).unwrap_or_else(|| mount.once());
+        return format!("{kind} {layers} {inside}");
     }
-    if is_anonymous(mount) {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        return format!("{kind} {source} {} {} {}", boot.trim(), mount.device, shown(inside));
+    if matches!(kind, "tmpfs" | "ramfs") {
+        // What lies there has change times, by which a later one of the same number is told apart.
+        return format!("{kind} {} {} {inside}", boot(), mount.device);
+    }
+    if is_anonymous(mount) || is_attached(mount) {
+        return format!("{kind} {source} {} {inside}", mount.once());
     }
     // A server's directory may be mounted itself, or one above it.
     if source.contains(':') {
         let kind = if kind.starts_with("nfs") { "nfs" } else { kind };
-        let place = format!("{kind} {}{}", source.trim_end_matches('/'), shown(inside));
+        let place = format!("{kind} {}{inside}", source.trim_end_matches('/'));
         return place.trim_end_matches('/').to_owned();
     }
-    format!("{kind} {source} {}", shown(inside))
+    format!("{kind} {source} {inside}")
+}
+
+/// What tells this start of the machine from others.
+fn boot() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    boot.trim().to_owned()
+}
+
+/// The places of all that an overlay is made of, where they can be seen.
+fn layers_of(mount: &Mount, depth: u32) -> Option<String> {
+    let depth = depth.checked_sub(1)?;
+    let mut layers = Vec::new();
+    for option in mount.options.split(|&byte| byte == b',') {
+        let Some(paths) =
+            [&b"lowerdir="[..], b"upperdir="].iter().find_map(|name| option.strip_prefix(*name))
+        else {
+            continue;
+        };
+        for path in paths.split(|&byte| byte == b':').filter(|path| !path.is_empty()) {
+            let path = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
+            let directory = path.is_absolute().then(|| fs::File::open(&path).ok()).flatten()?;
+            layers.push(place_of(directory.as_fd(), &path, depth));
+        }
+    }
+    (!layers.is_empty()).then(|| format!("[{}]", layers.join("; ")))
 }
 
 /// Whether a mount's source says nothing of what is mounted.
@@ -224,10 +291,47 @@ fn is_anonymous(mount: &Mount) -> bool {
     let names_something =
         mount.source.iter().any(|byte| b"/:".contains(byte)) && mount.source != b"/dev/fuse";
     match mount.kind.as_str() {
-        "tmpfs" | "ramfs" | "overlay" => true,
         kind if kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse.") => !names_something,
         _ => mount.source == b"none" || mount.source.is_empty(),
     }
+}
+
+/// Whether the device is one that anything may be attached to, one after another: a loop device whose image cannot be seen,
+/// a network block device.
+fn is_attached(mount: &Mount) -> bool {
+    const LOOP: &str = "7:";
+    const NBD: &str = "43:";
+    mount.device.starts_with(LOOP) || mount.device.starts_with(NBD)
+}
+
+impl Mount {
+    /// What this mount, or the device below it, has alone since the machine's start; where that cannot be seen, something
+    /// that nothing has ever.
+    fn once(&self) -> String {
+        let sequence = fs::read_to_string(format!("/sys/dev/block/{}/diskseq", self.device)).ok();
+        let own = sequence.map(|sequence| format!("disk {}", sequence.trim()));
+        match own.or_else(|| self.unique.map(|id| format!("mount {id}"))) {
+            Some(own) => format!("{} {own}", boot()),
+            None => format!("unknown {:032x}", random()),
+        }
+    }
+}
+
+/// A number like no other.
+fn random() -> u128 {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(more) => filled += more,
+            // Where there are none, a time that passes only once does.
+            Err(_) => {
+                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+                return now.map_or(0, |now| now.as_nanos()) ^ (u128::from(std::process::id()) << 96);
+            }
+        }
+    }
+    u128::from_le_bytes(bytes)
 }
 
 /// The file that the mount is an image in, where that can be seen: its own place, and which file there and in which state.
@@ -240,6 +344,12 @@ fn image_of(mount: &Mount, depth: u32) -> Option<String> {
         return None;
     }
     let file = fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+    // In a container another file may have the image's name.
+    let sectors = fs::read_to_string(format!("/sys/dev/block/{}/size", mount.device)).ok();
+    let sectors = sectors.and_then(|sectors| sectors.trim().parse::<u64>().ok());
+    if sectors.is_some_and(|sectors| sectors != file.len() / 512) {
+        return None;
+    }
     let real = path.canonicalize().ok()?;
     let above = real.parent()?;
     let directory = fs::File::open(above).ok()?;
@@ -300,14 +410,24 @@ mod tests {
         assert_ne!(one, place("2 0 0:41 / /b rw - tmpfs tmpfs rw", "/b/x"));
         assert_eq!(one, place("3 0 0:40 / /c rw - tmpfs tmpfs rw", "/c/x"));
         let fuse = place("1 0 0:50 / /a rw - fuse.squashfuse squashfuse rw", "/a");
-        assert_ne!(fuse, place("1 0 0:51 / /a rw - fuse.squashfuse squashfuse rw", "/a"));
+        assert_ne!(
+            fuse,
+            place("1 0 0:50 / /a rw - fuse.squashfuse squashfuse rw", "/a"),
+            "numbers come again"
+        );
         let named = place("1 0 0:50 / /a rw - fuse.sshfs me@host:/data rw", "/a");
         assert_eq!(named, place("9 0 0:77 / /b rw - fuse.sshfs me@host:/data rw", "/b"));
+        let made = tempfile::tempdir().unwrap();
+        ["one", "two", "up"].iter().for_each(|name| fs::create_dir(made.path().join(name)).unwrap());
         let layers = |dev: &str, lower: &str| {
-            place(&format!("1 0 {dev} / / rw - overlay overlay rw,lowerdir={lower},upperdir=/u"), "/data")
+            let at = made.path().display();
+            let line =
+                format!("1 0 {dev} / / rw - overlay overlay rw,lowerdir={at}/{lower},upperdir={at}/up");
+            word(&mount(&line), Path::new("/data"), 2)
         };
-        assert_eq!(layers("0:60", "/l/1"), layers("0:61", "/l/1"));
-        assert_ne!(layers("0:60", "/l/1"), layers("0:60", "/l/2"));
+        assert_eq!(layers("0:60", "one"), layers("0:61", "one"));
+        assert_ne!(layers("0:60", "one"), layers("0:60", "two"));
+        assert_ne!(layers("0:60", "gone"), layers("0:60", "gone"), "layers that cannot be seen");
     }
 
     #[test]

@@ -48,8 +48,8 @@ fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
         let key = GoogleConfigKey::from_str(name).map_err(|error| invalid(name, root(&error)))?;
         builder = builder.with_config(key, value);
     }
+    let at = format!("gcs {}", builder.get_config_value(&GoogleConfigKey::BaseUrl).unwrap_or_default());
     let store = builder.build().map_err(|error| invalid(url, root(&error)))?;
-    let at = options.settings.get("base_url").map_or("gcs", String::as_str).to_owned();
     Ok(assemble("gcs", "gs", at, store, true, location, options, context))
 }
 

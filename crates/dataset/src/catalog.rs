@@ -283,7 +283,7 @@ impl Catalog {
             None => hash_text(&mut hash, 2, place),
         }
         match self.0.listing {
-            Listing::Random(_) => hash_text(&mut hash, 3, &self.0.listing.text()),
+            Listing::Random(_) | Listing::Unversioned(_) => hash_text(&mut hash, 3, &self.0.listing.text()),
             // The user vouches for what has a name: times of a copy are others.
             Listing::Changed(_) if self.0.place_name.is_none() => {
                 hash_text(&mut hash, 3, &self.0.listing.text());

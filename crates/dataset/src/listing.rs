@@ -3,18 +3,21 @@
 //! Bytes that were read once are kept under a dataset's identity, and names, sizes and modification times do not prove
 //! that bytes are the same: data can be made anew in their place with the old times put back, and images of file
 //! systems often have one time for all files. So a catalog has a number of its listing wherever versions do not do:
-//! * where the file system keeps change times, which nobody can set, a digest of these: the same for every listing until
-//!   something is written;
+//! * where the file system keeps change times, which nobody can set, a digest of these and the files' inodes: the same for
+//!   every listing until something is written;
 //! * where there are no versions, or ones that prove nothing, a random number: a saved catalog keeps it, and with it what
 //!   caches hold; a new listing has another one, and reads everything again;
 //! * none where versions say enough (ETags, times that differ).
+//!
+//! Of files on other file systems than the directory that is listed (what is mounted below it, what links lead to) nothing
+//! is known: a listing with one of them is random.
 //!
 //! The price of the first is that a change of owner or mode loses a cache, of the second that a cache lives no longer than
 //! its catalog.
 
 use std::io;
 
-use foreread_tier::{Object, Version};
+use foreread_tier::{Change, Object, Version};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Modification times before this are made up: 1 January 1980, where the FAT file system's begin, in nanoseconds.
@@ -25,8 +28,10 @@ const NINETEEN_EIGHTY: i64 = 315_532_800_000_000_000;
 pub(crate) enum Listing {
     /// Versions say enough.
     Versioned,
-    /// A digest of change times.
+    /// Versions say enough, and there is a digest of changes: data that were made anew with the old times are others.
     Changed(u128),
+    /// Versions prove nothing, and there is a digest of changes that does.
+    Unversioned(u128),
     /// A random number.
     Random(u128),
 }
@@ -37,10 +42,17 @@ impl Listing {
     /// # Errors
     /// If a random number is needed and the system has none.
     pub(crate) fn of<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> io::Result<Self> {
-        if let Some(digest) = change_digest(objects.clone()) {
-            return Ok(Self::Changed(digest));
+        let digest = match changes(objects.clone()) {
+            Changes::Elsewhere => return random().map(Self::Random),
+            Changes::None => None,
+            Changes::Some { digest, kept } => Some((digest, kept)),
+        };
+        match (tell_apart(objects), digest) {
+            (true, Some((digest, _))) => Ok(Self::Changed(digest)),
+            (true, None) => Ok(Self::Versioned),
+            (false, Some((digest, true))) => Ok(Self::Unversioned(digest)),
+            (false, _) => random().map(Self::Random),
         }
-        if tell_apart(objects) { Ok(Self::Versioned) } else { random().map(Self::Random) }
     }
 
     /// As a value of a catalog's metadata.
@@ -48,6 +60,7 @@ impl Listing {
         match self {
             Self::Versioned => "versioned".to_owned(),
             Self::Changed(digest) => format!("changed:{digest:032x}"),
+            Self::Unversioned(digest) => format!("unversioned:{digest:032x}"),
             Self::Random(number) => format!("random:{number:032x}"),
         }
     }
@@ -66,20 +79,41 @@ impl Listing {
         let number = u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32)?;
         match kind {
             "changed" => Some(Self::Changed(number)),
+            "unversioned" => Some(Self::Unversioned(number)),
             "random" => Some(Self::Random(number)),
             _ => None,
         }
     }
 }
 
-/// A digest of the change times, if all objects have one.
-fn change_digest<'a>(objects: impl Iterator<Item = &'a Object>) -> Option<u128> {
-    let mut hash = Xxh3::new();
+/// What is known of the changes of all objects.
+enum Changes {
+    /// Of some nothing, because they lie elsewhere.
+    Elsewhere,
+    /// Nothing: this is no file system that has them.
+    None,
+    /// A digest, and whether all file systems keep what is in it themselves.
+    Some { digest: u128, kept: bool },
+}
+
+fn changes<'a>(objects: impl Iterator<Item = &'a Object>) -> Changes {
+    let (mut hash, mut kept, mut without) = (Xxh3::new(), true, false);
     for object in objects {
-        let Some(Version::Written { changed, .. }) = object.version else { return None };
-        hash.update(&changed.to_le_bytes());
+        let number = match object.version {
+            Some(Version::Written { changed: Change::Elsewhere, .. }) => return Changes::Elsewhere,
+            Some(Version::Written { changed: Change::Kept(number), .. }) => number,
+            Some(Version::Written { changed: Change::Claimed(number), .. }) => {
+                kept = false;
+                number
+            }
+            _ => {
+                without = true;
+                continue;
+            }
+        };
+        hash.update(&number.to_le_bytes());
     }
-    Some(hash.digest128())
+    if without { Changes::None } else { Changes::Some { digest: hash.digest128(), kept } }
 }
 
 /// Whether the versions can tell the objects from others that were put in their place. Times that were made up cannot: one
@@ -156,17 +190,42 @@ mod tests {
 
     #[test]
     fn change_times_tell_listings_apart_where_all_have_one() {
-        let written = |changed| Some(Version::Written { modified: 0, changed });
-        let one = listing(&[written(5), written(6)]);
-        assert!(matches!(one, Listing::Changed(_)));
-        assert_eq!(one, listing(&[written(5), written(6)]));
-        assert_ne!(one, listing(&[written(5), written(7)]));
-        assert!(matches!(listing(&[written(5), Some(Version::Modified(0))]), Listing::Random(_)));
+        let written = |modified, changed| Some(Version::Written { modified, changed });
+        let kept = |changed| written(0, Change::Kept(changed));
+        let one = listing(&[kept(5), kept(6)]);
+        assert!(matches!(one, Listing::Unversioned(_)));
+        assert_eq!(one, listing(&[kept(5), kept(6)]));
+        assert_ne!(one, listing(&[kept(5), kept(7)]));
+        assert!(matches!(listing(&[kept(5), Some(Version::Modified(0))]), Listing::Random(_)));
+        let versioned = listing(&[written(NOW, Change::Kept(5)), written(NOW + 1, Change::Kept(5))]);
+        assert!(matches!(versioned, Listing::Changed(_)));
+    }
+
+    #[test]
+    fn changes_that_another_file_system_claims_prove_nothing_alone() {
+        let claimed =
+            |modified, changed| Some(Version::Written { modified, changed: Change::Claimed(changed) });
+        assert!(matches!(listing(&[claimed(0, 5), claimed(0, 6)]), Listing::Random(_)));
+        let versioned = listing(&[claimed(NOW, 5), claimed(NOW + 1, 6)]);
+        assert!(matches!(versioned, Listing::Changed(_)));
+        assert_ne!(versioned, listing(&[claimed(NOW, 5), claimed(NOW + 1, 7)]));
+    }
+
+    #[test]
+    fn listing_with_a_file_elsewhere_is_like_no_other() {
+        let with = |changed| {
+            let here = Version::Written { modified: NOW, changed: Change::Kept(1) };
+            listing(&[Some(here), Some(Version::Written { modified: NOW + 1, changed })])
+        };
+        assert!(matches!(with(Change::Kept(2)), Listing::Changed(_)));
+        assert!(matches!(with(Change::Elsewhere), Listing::Random(_)));
     }
 
     #[test]
     fn listing_is_text_and_back() {
-        for listing in [Listing::Versioned, Listing::Changed(7), Listing::Random(u128::MAX)] {
+        for listing in
+            [Listing::Versioned, Listing::Changed(7), Listing::Unversioned(8), Listing::Random(u128::MAX)]
+        {
             assert_eq!(Listing::parse(&listing.text()), Some(listing));
         }
         for text in ["", "random:", "random:7", "other:00000000000000000000000000000007"] {

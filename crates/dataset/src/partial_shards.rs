@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use foreread_tier::{Object, Version};
+use foreread_tier::{Change, Object, Version};
 use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     modified: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    changed: Option<i64>,
+    changed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     etag: Option<&'a str>,
     skipped: u64,
@@ -60,7 +60,7 @@ struct Found {
     path: String,
     size: u64,
     modified: Option<i64>,
-    changed: Option<i64>,
+    changed: Option<u64>,
     etag: Option<String>,
     skipped: u64,
     columns: [bool; 3],
@@ -84,7 +84,9 @@ impl Found {
         let Self { path, size, modified, changed, etag, skipped, columns: [keys, sums, fields], samples } =
             self;
         let version = match (modified, changed, etag) {
-            (Some(modified), Some(changed), _) => Version::Written { modified, changed },
+            (Some(modified), Some(changed), _) => {
+                Version::Written { modified, changed: Change::Kept(changed) }
+            }
             (Some(modified), None, _) => Version::Modified(modified),
             (None, _, Some(tag)) => Version::ETag(tag.into()),
             (None, _, None) => return None,
@@ -165,7 +167,10 @@ fn write(out: &mut BufWriter<File>, shard: &Shard) -> std::io::Result<()> {
     let Object { path, size, version } = &shard.object;
     let (modified, changed, etag) = match version {
         Some(Version::Modified(time)) => (Some(*time), None, None),
-        Some(Version::Written { modified, changed }) => (Some(*modified), Some(*changed), None),
+        // Where nothing proves that it is the same, it is looked into again.
+        Some(Version::Written { modified, changed: Change::Kept(changed) }) => {
+            (Some(*modified), Some(*changed), None)
+        }
         Some(Version::ETag(tag)) => (None, None, Some(&**tag)),
         _ => return Ok(()),
     };

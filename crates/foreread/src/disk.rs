@@ -16,10 +16,10 @@ use foreread_local::disk::DiskDirectory;
 #[cfg(feature = "local")]
 use foreread_tier::TierError;
 use foreread_tier::{CacheTier, Context};
-#[cfg(feature = "peer")]
-use foreread_types::SampleId;
 #[cfg(feature = "local")]
 use foreread_types::DatasetId;
+#[cfg(feature = "peer")]
+use foreread_types::SampleId;
 
 use crate::config::Config;
 #[cfg(not(feature = "local"))]

@@ -98,9 +98,9 @@ impl Opened {
         }
         let url = self.catalog.base_url();
         tracing::warn!(
-            "{url}: its files have no versions, or times that prove nothing (one for most of them, or before 1980): what \
-             the disk keeps of them is not used by the next run; save a catalog with `foreread index {url} -o FILE` and \
-             load that, and it is"
+            "{url}: nothing proves that its files are the same the next time (they have no versions, one time for most of \
+             them, one before 1980, or lie on several file systems): what the disk keeps of them is not used by the next \
+             run; save a catalog with `foreread index {url} -o FILE` and load that, and it is"
         );
     }
 }

@@ -11,9 +11,11 @@ use foreread_planner::LocalPlan;
 use foreread_tier::{Buffers, CacheTier, Context};
 use foreread_types::{DatasetId, Sizes};
 
+use crate::cluster;
 use crate::config::Config;
 use crate::disk::{self, Disk};
 use crate::error::Result;
+use crate::memory::Grant;
 use crate::origin::{Opened, Shared, open};
 use crate::planned::{Place, Planned};
 use crate::ranks::Joint;
@@ -114,6 +116,9 @@ async fn blocks(planned: &Planned, opened: &[Opened], context: &Context) -> Resu
 
 /// The caches that the plan's levels stand for, in the same order. `buffers` are told where none keeps samples in
 /// memory.
+///
+/// A rank that was started again has the levels that its predecessor offered: memory beyond what this process was granted,
+/// and a disk that it does not have, are caches without room, so that what they would keep is read from the origin.
 pub(crate) fn caches(
     planned: &Planned,
     disk: Option<&Disk>,
@@ -128,8 +133,10 @@ pub(crate) fn caches(
     for level in planned.cluster.stores.get(own).iter().flat_map(|store| &store.levels) {
         match &disk {
             Some((tier, _)) if level.name == tier.name() => caches.push((Source::Disk, Arc::clone(tier))),
+            _ if level.name == cluster::DISK => caches.push((Source::Disk, Arc::new(MemoryTier::new(0)))),
             _ => {
-                let tier = MemoryTier::new(level.capacity);
+                let granted = planned.memory.as_ref().map_or(level.capacity, Grant::tier);
+                let tier = MemoryTier::new(level.capacity.min(granted));
                 if let Some(memory) = &planned.memory {
                     memory.fills(tier.budget());
                 }
@@ -138,7 +145,8 @@ pub(crate) fn caches(
         }
     }
     // A disk that another process owns has no room, and so no level; what it holds can be read all the same.
-    if let Some((tier, 0)) = disk {
+    let is_there = caches.iter().any(|(source, _)| *source == Source::Disk);
+    if let Some((tier, 0)) = disk.filter(|_| !is_there) {
         caches.push((Source::Disk, tier));
     }
     if caches.iter().all(|(source, _)| *source != Source::Memory) {

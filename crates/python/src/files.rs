@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use foreread::ChangeTimes;
 use foreread::dataset::CATALOG_NAME;
-use foreread::tier::{Object, Version};
+use foreread::tier::Object;
 use foreread::types::SampleId;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

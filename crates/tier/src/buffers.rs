@@ -216,10 +216,22 @@ impl AsRef<[u8]> for Buffer {
 }
 
 /// An allocation that is neither initialised nor grown.
+///
+/// What is to begin at a cache line is not asked of the allocator so: glibc before 2.38 does not use aligned memory again
+/// that was let go, and a process grows without end. It is a plain allocation, [`LINE`] bytes longer, of which the first
+/// line at least 16 bytes in is used; the byte before it says how far in that is.
 #[derive(Debug)]
 pub(crate) struct Heap {
     pointer: NonNull<u8>,
     layout: Layout,
+}
+
+/// What plain allocations are multiples of.
+const GRAIN: usize = 16;
+
+/// The plain allocation that memory of this layout lies in.
+fn around(layout: Layout) -> Option<Layout> {
+    Layout::from_size_align(layout.size().checked_add(LINE)?, GRAIN).ok()
 }
 
 // SAFETY: the allocation is owned by this value alone and is plain bytes.
@@ -238,9 +250,22 @@ impl Heap {
         if length == 0 {
             return Some(Self { pointer: layout.dangling_ptr(), layout });
         }
+        if align > LINE {
+            // SAFETY: the layout's size is not zero.
+            let pointer = unsafe { std::alloc::alloc(layout) };
+            return NonNull::new(pointer).map(|pointer| Self { pointer, layout });
+        }
         // SAFETY: the layout's size is not zero.
-        let pointer = unsafe { std::alloc::alloc(layout) };
-        NonNull::new(pointer).map(|pointer| Self { pointer, layout })
+        let base = NonNull::new(unsafe { std::alloc::alloc(around(layout)?) })?;
+        let inside = LINE - base.as_ptr() as usize % LINE;
+        // SAFETY: `inside` is 16 to 64, because the base is a multiple of 16, and the allocation is 64 bytes longer than what
+        // follows; so the byte before is the allocation's, too.
+        let pointer = unsafe {
+            let pointer = base.add(inside);
+            pointer.sub(1).write(inside as u8);
+            pointer
+        };
+        Some(Self { pointer, layout })
     }
 
     /// How many bytes it has.
@@ -257,9 +282,20 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        if self.layout.size() > 0 {
+        if self.layout.size() == 0 {
+            return;
+        }
+        if self.layout.align() > LINE {
             // SAFETY: allocated in `new` with this very layout, and not yet freed.
-            unsafe { std::alloc::dealloc(self.pointer.as_ptr(), self.layout) }
+            return unsafe { std::alloc::dealloc(self.pointer.as_ptr(), self.layout) };
+        }
+        // It was a layout in `new`, so it is one here.
+        let Some(around) = around(self.layout) else { return };
+        // SAFETY: `new` wrote into the byte before how far into its allocation this memory begins; the allocation had this
+        // layout and is not yet freed.
+        unsafe {
+            let inside = usize::from(self.pointer.sub(1).read());
+            std::alloc::dealloc(self.pointer.sub(inside).as_ptr(), around);
         }
     }
 }

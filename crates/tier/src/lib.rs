@@ -39,6 +39,6 @@ pub use cache::{CacheTier, Lookup};
 pub use error::{BoxError, ErrorKind, TierError};
 pub use peers::{Asked, Peers, Serve, Served, Serving};
 pub use recycled::RecycledBuffers;
-pub use request::{Completion, Completions, Object, ReadRequest, Span, Version};
+pub use request::{Change, Completion, Completions, Object, ReadRequest, Span, Version};
 pub use sample::Sample;
 pub use tier::{OriginTier, Tier, TierProfile};

@@ -15,17 +15,28 @@ use crate::TierError;
 pub enum Version {
     /// Time of the last modification, in nanoseconds since 1970 (negative before).
     Modified(i64),
-    /// A file's time of the last modification, and the time at which its file system saw it change. The first can be set to
+    /// A file's time of the last modification, and what its file system knows of its last change. The first can be set to
     /// anything, the second cannot: a listing that has it tells data from others that were put in their place. Reads
     /// compare the first alone, because a change of owner or mode changes the second, too, and catalogs keep the first.
     Written {
         /// As in [`Modified`](Self::Modified).
         modified: i64,
-        /// Time of the last change, in nanoseconds since 1970.
-        changed: i64,
+        /// What is known of the last change.
+        changed: Change,
     },
     /// The store's own tag.
     ETag(Arc<str>),
+}
+
+/// What is known of a file's last change. Numbers stand for the file (its inode) and the time of the change together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Change {
+    /// The file system sets the time itself, at every write.
+    Kept(u64),
+    /// The file system passes on the time of another one below it, which may be an image: equal numbers prove nothing.
+    Claimed(u64),
+    /// The file lies on another file system than the directory that was listed: nothing is known.
+    Elsewhere,
 }
 
 impl Version {

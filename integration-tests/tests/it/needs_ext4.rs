@@ -72,3 +72,54 @@ fn images_mounted_at_one_path_share_no_cache() {
     }
     assert_ne!(reports[0]["epochs"][0]["digest"], reports[2]["epochs"][0]["digest"], "the images differ");
 }
+
+/// An image that is mounted below the directory that is listed, over another one that looks the same; and an image that
+/// nobody can see any more because its file was removed.
+#[test]
+fn what_is_mounted_below_the_data_is_not_believed() {
+    let Ok(words) = std::env::var("FOREREAD_TEST_EXT4") else {
+        println!("skipped: FOREREAD_TEST_EXT4 names no way to mount an image");
+        return;
+    };
+    let place = Place::within(words);
+    let said = place
+        .run(
+            r#"mkdir disk all all/a all/b data
+         for kind in 1 2; do
+             for number in 1 2 3 4 5 6 7 8; do
+                 yes "$kind $number" 2>/dev/null | head -c 40000 >data/$number
+                 touch -d "2020-01-01 00:00:0$number.5" data/$number
+             done
+             mkfs.ext4 -q -F -m 0 -O ^has_journal -d data image$kind 16M >/dev/null
+         done
+         cp -p data/* all/a
+         look() {
+             "$0" load "$1" --digest --report=json --epochs=2 --disk=disk=100MB
+             "$0" load "$1" --digest --report=json --epochs=2
+         }
+         for kind in 1 2; do
+             mount -o loop,ro image$kind all/b
+             look all
+             umount all/b
+         done
+         for kind in 1 2; do
+             mount -o loop,ro image$kind mounted
+             rm image$kind
+             look mounted
+             umount mounted
+         done"#,
+        )
+        .ok();
+    let reports: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), 8);
+    for (round, pair) in reports.chunks(2).enumerate() {
+        for epoch in 0..2 {
+            assert_eq!(
+                pair[0]["epochs"][epoch]["digest"], pair[1]["epochs"][epoch]["digest"],
+                "round {round}"
+            );
+        }
+    }
+    assert_ne!(reports[0]["epochs"][0]["digest"], reports[2]["epochs"][0]["digest"], "the images differ");
+}

@@ -36,14 +36,10 @@ impl Rank {
         assert!(sent.success());
     }
 
-    /// Waits until it is in the midst of its run: it says so every two seconds.
+    /// Waits until it has its first batch, which it logs.
     #[track_caller]
-    pub fn wait_for_progress(&self) {
-        let began = Instant::now();
-        while !fs::read_to_string(self.err.path()).unwrap().contains("epoch ") {
-            assert!(began.elapsed() < DEADLINE, "a rank does not begin");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+    pub fn wait_for_first_batch(&self) {
+        self.wait_until_it_says("first batch");
     }
 
     /// Waits until it has written this to standard error.
@@ -96,6 +92,7 @@ impl Job {
         let mut command = foreread(&self.arguments);
         command
             .env("FOREREAD_MEET", self.meeting.path())
+            .env("RUST_LOG", "warn,foreread_cli=debug")
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", self.world_size.to_string());
         command
@@ -324,7 +321,7 @@ fn a_rank_that_is_killed_costs_the_others_reads_and_nothing_else() {
         ["--epochs", "3", "--batch-size", "8", "--memory", "100MB", "--digest", "--compute-ms", "40"];
     let job = Job::new(3, &samples, &arguments);
     let mut ranks = job.all();
-    ranks[2].wait_for_progress();
+    ranks[2].wait_for_first_batch();
     std::thread::sleep(Duration::from_millis(draw.below(1000)));
     ranks[2].process.kill().unwrap();
     ranks[2].process.wait().unwrap();
@@ -349,7 +346,7 @@ fn a_rank_that_stands_still_holds_nobody_up() {
     let arguments = ["--epochs", "3", "--batch-size", "8", "--memory", "100MB", "--compute-ms", "40"];
     let job = Job::new(3, &samples, &arguments);
     let mut ranks = job.all();
-    ranks[1].wait_for_progress();
+    ranks[1].wait_for_first_batch();
     ranks[1].signal("-STOP");
     let (first, last) = (ranks.remove(0), ranks.remove(1));
     // Its own end, and that it is there again, are waited for by nobody else's trainer.

@@ -78,7 +78,7 @@ fn long_run_is_local_where_all_fits() {
     let text = text.replacen("samples = 10000", "samples = 20", 1).replacen("batch = 100", "batch = 20", 1);
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), text.replacen("epochs = 10", "epochs = 61100", 1)).unwrap();
-    let report: Value = simulate(file.path(), &["--format", "json", "--policy", "foreread"]).json();
+    let report: Value = simulate(file.path(), &["--report", "json", "--policy", "foreread"]).json();
     let served = |from: &str| report["policies"][0][from].as_f64().unwrap();
     let uses = 20.0 * 61_100.0;
     assert_eq!(served("served_pfs") + served("served_local") + served("served_remote"), uses);

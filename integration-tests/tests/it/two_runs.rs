@@ -49,7 +49,7 @@ fn after_a_kill(
     let port = port();
     let (old, new) = (Job::new(2, one, arguments), Job::new(2, other, arguments));
     let mut ranks: Vec<Rank> = (0..2).map(|rank| start(&old, rank, port, &more("old", rank))).collect();
-    ranks[0].wait_for_progress();
+    ranks[0].wait_for_first_batch();
     ranks[0].process.kill().unwrap();
     ranks[0].process.wait().unwrap();
     let left_over = ranks.remove(1);

@@ -170,6 +170,7 @@ impl Session {
             let Some(batch) = batch else { break };
             let batch = batch.map_err(Error::from)?;
             if number == 0 {
+                tracing::debug!(epoch = batch.epoch(), phase = %batch.phase(), "first batch");
                 self.work.next(format!("epoch {} {}", batch.epoch(), batch.phase()), batches, "batches");
             }
             self.work.step();

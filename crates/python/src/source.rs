@@ -47,10 +47,10 @@ impl Live for Slot {
         // Workers hear of the end first.
         let server = self.server().take();
         drop(server);
-        if let Some(samples) = taken {
-            if let Err(error) = samples.flush() {
-                tracing::warn!(target: "foreread", %error, "the disk tier was not flushed");
-            }
+        if let Some(samples) = taken
+            && let Err(error) = samples.flush()
+        {
+            tracing::warn!(target: "foreread", %error, "the disk tier was not flushed");
         }
     }
 }

@@ -340,6 +340,29 @@ fn a_rank_that_is_killed_costs_the_others_reads_and_nothing_else() {
     assert!(read <= bytes + 3 * bytes / 3, "{read} of {bytes}");
 }
 
+/// Its predecessor offered memory that this process was not given.
+#[test]
+fn restarted_rank_keeps_no_more_than_its_own_memory() {
+    let samples = Samples::awkward(800, 20_000);
+    let arguments = ["--epochs", "5", "--batch-size", "8", "--compute-ms", "20", "--digest", "--memory"];
+    let job = Job::new(2, &samples, &[&arguments[..], &["60MB"]].concat());
+    let less = Job::new(2, &samples, &[&arguments[..], &["0"]].concat());
+    let mut ranks = job.all();
+    ranks[1].wait_for_first_batch();
+    ranks[1].process.kill().unwrap();
+    ranks[1].process.wait().unwrap();
+    drop(ranks.pop());
+    let mut again = less.command(1);
+    again.env("FOREREAD_MEET", job.meeting.path());
+    let report = job.start_as(&mut again).wait().json();
+    for epoch in report["epochs"].as_array().unwrap() {
+        assert_eq!(epoch["reads"]["memory"]["samples"].as_u64().unwrap_or(0), 0, "{epoch}");
+        let of = epoch["epoch"].as_u64().unwrap();
+        assert_eq!(epoch["digest"], samples.digest(&ids(800, of, 2, 1)));
+    }
+    ranks.remove(0).wait().ok();
+}
+
 #[test]
 fn a_rank_that_stands_still_holds_nobody_up() {
     let samples = Samples::awkward(2000, 20_000);

@@ -8,8 +8,17 @@ use std::sync::{Arc, LazyLock};
 use crate::memory::{self, Account, Grant, Need};
 use crate::on_node::OnNode;
 
-/// All loaders of a process share one account.
-static ACCOUNT: LazyLock<Account> = LazyLock::new(Account::default);
+/// All loaders of a process share one account. A forked child has a copy of its parent's, whose lock another thread may
+/// have held and whose grants never return there, so the account goes with the process that made it.
+static ACCOUNT: LazyLock<(u32, Account)> = LazyLock::new(|| (std::process::id(), Account::default()));
+
+/// The account of children that were forked from a process with loaders, each for itself.
+static IN_CHILD: LazyLock<Account> = LazyLock::new(Account::of_a_forked_child);
+
+fn account() -> Account {
+    let (process, account) = &*ACCOUNT;
+    if *process == std::process::id() { account.clone() } else { IN_CHILD.clone() }
+}
 
 /// Where a run takes place. [`Default`] is this process on this machine; tests have others.
 #[derive(Clone, Debug)]
@@ -23,7 +32,7 @@ pub(crate) struct Machine {
 
 impl Default for Machine {
     fn default() -> Self {
-        Self { root: PathBuf::from("/"), variables: None, account: ACCOUNT.clone() }
+        Self { root: PathBuf::from("/"), variables: None, account: account() }
     }
 }
 

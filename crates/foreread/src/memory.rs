@@ -14,6 +14,8 @@
 //! * No loader gets more than half of what is free now and not promised to a loader that has yet to fill it. A trainer
 //!   that has grown since the first loader started is not pushed out.
 //!
+//! * A child that was forked from a process with loaders gets none: it cannot see what its parent and siblings take.
+//!
 //! The decision against shrinking earlier grants: a plan is made for its capacity, and its floor would no longer hold.
 //! The price is an eighth of the share that a process with a single loader does not use, and that a third loader may find
 //! nothing where two have large datasets. `--memory SIZE` gives it what it needs.
@@ -51,6 +53,8 @@ struct Grants {
     ranks: u32,
     live: BTreeMap<u64, Granted>,
     next: u64,
+    /// Whether this process was forked from one that has loaders.
+    forked: bool,
 }
 
 #[derive(Debug)]
@@ -70,6 +74,11 @@ pub(crate) struct Grant {
 }
 
 impl Account {
+    /// The account of a forked child, which grants nothing by itself.
+    pub(crate) fn of_a_forked_child() -> Self {
+        Self(Arc::new(Mutex::new(Grants { forked: true, ..Grants::default() })))
+    }
+
     /// Grants a loader what `free` bytes of the node allow, on one of so many `ranks`.
     pub(crate) fn grant(&self, free: u64, ranks: u32, need: Need) -> Grant {
         let mut grants = self.lock();
@@ -98,6 +107,13 @@ impl Account {
 impl Grants {
     /// The most bytes that one more automatic loader may take.
     fn allowed(&mut self, free: u64, ranks: u32) -> u64 {
+        if self.forked {
+            tracing::warn!(
+                "this process was forked from one that has loaders, and cannot see what they take: automatic memory is none; \
+                 give the memory tier a size, or start processes by `spawn`"
+            );
+            return 0;
+        }
         let unfilled = self.live.values().map(Granted::unfilled).fold(0, u64::saturating_add);
         let half = (free / u64::from(ranks)).saturating_sub(unfilled) / 2;
         if !self.live.values().any(|granted| granted.automatic && granted.bytes > 0) {
@@ -203,6 +219,14 @@ mod tests {
     }
 
     const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal: 100 kB\nMemAvailable:   2000 kB\n");
+
+    #[test]
+    fn forked_child_gets_what_is_set_and_nothing_else() {
+        let account = Account::of_a_forked_child();
+        let need = |fixed| Need { fixed, data: 1 << 40, look_ahead: 1 << 10 };
+        assert_eq!(account.grant(1 << 40, 1, need(None)).tier(), 0);
+        assert_eq!(account.grant(1 << 40, 1, need(Some(5000))).tier(), 5000);
+    }
 
     #[test]
     fn a_limit_above_the_own_group_counts() {

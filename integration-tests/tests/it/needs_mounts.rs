@@ -144,6 +144,26 @@ fn read_only_directory_is_used_if_it_holds_the_dataset() {
 }
 
 #[test]
+fn read_only_cache_of_one_rank_serves_a_run_of_two() {
+    let Some(place) = place() else { return };
+    let finished = place.run(
+        "mount -t tmpfs -o size=40m tmpfs mounted
+         load --epochs=2 --compute-ms=3 >/dev/null
+         mount -o remount,ro mounted
+         mkdir meet
+         export FOREREAD_MEET=$PWD/meet WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
+         RANK=1 LOCAL_RANK=1 load --epochs=1 >second &
+         RANK=0 LOCAL_RANK=0 load --epochs=1 >first
+         wait $!
+         cat first second",
+    );
+    assert!(finished.stderr.contains("continues without this disk cache"), "{}", finished.stderr);
+    let reports: Vec<Value> = finished.ok().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(number(&reports[0], "/epochs/0/reads/disk/samples") > 0, "rank 0 reads what is there");
+    assert_eq!(reports[0]["epochs"][0]["digest"].as_str().map(str::len), Some(64));
+}
+
+#[test]
 fn second_mount_point_keeps_the_cache() {
     let Some(place) = place() else { return };
     let reports = place.reports(

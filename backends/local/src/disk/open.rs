@@ -62,7 +62,13 @@ pub(super) fn roots(
     for directory in &config.directories {
         let path = &directory.path;
         let opened = match root::open(directory)? {
-            Root::Open(root) => root::part(root, directory.part)?,
+            Root::Open(root) => match root::part(root, directory.part) {
+                // Made by fewer ranks, and read-only by now.
+                Err(error) if error.kind() == ErrorKind::Denied && holds_any_part(path, sets) => {
+                    Root::Unusable(error)
+                }
+                part => part?,
+            },
             unusable @ Root::Unusable(_) => unusable,
         };
         if directory.part == 0 {
@@ -134,8 +140,17 @@ pub(super) fn open(
             tracing::warn!(directory = %path.display(), "the disk cache is only read: {error}");
             Ok(unwritten(path, Access::ReadOnly, sets))
         }
+        Err(error) if error.kind() == ErrorKind::Denied && holds_any_part(path, sets) => {
+            tracing::warn!(directory = %path.display(), "the run continues without this disk cache: {error}");
+            Ok(unwritten(path, Access::Unused, &[]))
+        }
         opened => opened,
     }
+}
+
+/// Whether another rank's part of a directory has what this rank's part lacks.
+fn holds_any_part(directory: &Path, sets: &[Set]) -> bool {
+    root::existing(directory).is_ok_and(|parts| parts.iter().any(|part| holds_any(part, 0, sets)))
 }
 
 /// Whether there is an index of one of the run's datasets.

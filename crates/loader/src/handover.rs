@@ -144,7 +144,15 @@ impl Handover {
 
     /// The next batch, the end (`Some(None)`), or `None`: not yet.
     fn take(&self) -> Option<Option<Result<Batch, LoadError>>> {
-        let mut state = self.lock();
+        let (item, is_news) = self.take_from(&mut self.lock());
+        if is_news {
+            self.driver.notify_one();
+        }
+        item
+    }
+
+    /// The same of a state that is locked, and whether the driver is to be notified of it.
+    fn take_from(&self, state: &mut State) -> (Option<Option<Result<Batch, LoadError>>>, bool) {
         let now = self.began.elapsed();
         if let Some(batch) = state.queue.pop_front() {
             let asked = state.waiting_since.take().unwrap_or(now);
@@ -161,25 +169,22 @@ impl Handover {
                 state.instruments.look_ahead(reach);
                 state.reach = Some(reach);
             }
-            drop(state);
-            self.driver.notify_one();
-            return Some(Some(Ok(batch)));
+            return (Some(Some(Ok(batch))), true);
         }
         match &mut state.end {
-            Some(Ok(())) => Some(None),
+            Some(Ok(())) => (Some(None), false),
             Some(end) => {
                 // Said once; after that the run is over.
                 let error = std::mem::replace(end, Ok(()));
-                Some(error.err().map(Err))
+                (Some(error.err().map(Err)), false)
             }
             None => {
-                if state.waiting_since.is_none() {
+                let is_first = state.waiting_since.is_none();
+                if is_first {
                     state.waiting_since = Some(now);
                     state.asked = true;
-                    drop(state);
-                    self.driver.notify_one();
                 }
-                None
+                (None, is_first)
             }
         }
     }
@@ -195,17 +200,36 @@ impl Handover {
 
     /// Waits at most `timeout` for the next batch or the end; `None` when neither came.
     pub(crate) fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
-        if let Some(item) = self.take() {
-            return Some(item);
-        }
+        // None: for ever.
+        let until = Instant::now().checked_add(timeout);
+        let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
         let mut state = self.lock();
-        state.sleepers += 1;
-        let empty = |state: &mut State| state.queue.is_empty() && state.end.is_none();
-        let (mut state, _) =
-            self.arrived.wait_timeout_while(state, timeout, empty).unwrap_or_else(PoisonError::into_inner);
-        state.sleepers -= 1;
-        drop(state);
-        self.take()
+        loop {
+            let (item, is_news) = self.take_from(&mut state);
+            if item.is_some() || left() == Some(Duration::ZERO) {
+                drop(state);
+                if is_news {
+                    self.driver.notify_one();
+                }
+                return item;
+            }
+            // Counted before the lock is let go: another thread that takes what comes meanwhile must know of this wait.
+            state.sleepers += 1;
+            if is_news {
+                drop(state);
+                self.driver.notify_one();
+                state = self.lock();
+            }
+            if state.queue.is_empty() && state.end.is_none() {
+                state = match left() {
+                    None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
+                    Some(left) => {
+                        self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                    }
+                };
+            }
+            state.sleepers -= 1;
+        }
     }
 
     pub(crate) fn report(&self) -> RunReport {

@@ -75,7 +75,8 @@ fn a_bucket_is_read_once_and_is_what_the_same_files_are_on_disk() {
     assert_eq!(number(&report, "/epochs/2/reads/memory/samples"), 600);
     assert_digests(&samples, &report);
     // One GET a sample, nothing before it, and nothing at all once all of it is here.
-    assert_eq!(requests.get, 600 + hedged, "{requests:?}");
+    // A second read that was given up before it left is none.
+    assert!((600..=600 + hedged).contains(&requests.get), "{requests:?}, {hedged} hedged");
     assert_eq!((requests.head, requests.list, requests.put, requests.other), (0, 0, 0, 0));
     // Straight from the bucket it is the same.
     let again = load(&store, "s3://train/images/", &["--memory", "1GiB", "--epochs", "1", "--digest"]);

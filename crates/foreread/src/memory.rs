@@ -13,7 +13,6 @@
 //!   loaders with large datasets gets seven eighths, the second one eighth, and together they use the whole share.
 //! * No loader gets more than half of what is free now and not promised to a loader that has yet to fill it. A trainer
 //!   that has grown since the first loader started is not pushed out.
-//!
 //! * A child that was forked from a process with loaders gets none: it cannot see what its parent and siblings take.
 //!
 //! The decision against shrinking earlier grants: a plan is made for its capacity, and its floor would no longer hold.

@@ -6,13 +6,33 @@
 use crate::needs_mounts::Place;
 use crate::support::number;
 
+fn place() -> Option<Place> {
+    let words = std::env::var("FOREREAD_TEST_EXT4").ok();
+    if words.is_none() {
+        println!("skipped: FOREREAD_TEST_EXT4 names no way to mount an image");
+    }
+    words.map(Place::within)
+}
+
+/// What the runs of a script report. Its function `images` makes two images of data that look alike, `image1` and
+/// `image2`, whose eight files have the modification times that its argument says of each `$number`.
+fn reports(place: &Place, script: &str) -> Vec<serde_json::Value> {
+    let images = r#"images() {
+             for kind in 1 2; do
+                 for number in 1 2 3 4 5 6 7 8; do
+                     yes "$kind $number" 2>/dev/null | head -c 40000 >data/$number
+                     touch -d "$(eval "echo $1")" data/$number
+                 done
+                 mkfs.ext4 -q -F -m 0 -O ^has_journal -d data image$kind 16M >/dev/null
+             done
+         }"#;
+    let said = place.run(&format!("{images}\n{script}")).ok();
+    said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 #[test]
 fn a_file_system_that_turns_read_only_under_a_run_costs_reads_only() {
-    let Ok(words) = std::env::var("FOREREAD_TEST_EXT4") else {
-        println!("skipped: FOREREAD_TEST_EXT4 names no way to mount an image");
-        return;
-    };
-    let place = Place::within(words);
+    let Some(place) = place() else { return };
     let reports = place.reports(
         "truncate -s 64M image
          mkfs.ext4 -q -F -m 0 image
@@ -33,21 +53,11 @@ fn a_file_system_that_turns_read_only_under_a_run_costs_reads_only() {
 /// device.
 #[test]
 fn images_mounted_at_one_path_share_no_cache() {
-    let Ok(words) = std::env::var("FOREREAD_TEST_EXT4") else {
-        println!("skipped: FOREREAD_TEST_EXT4 names no way to mount an image");
-        return;
-    };
-    let place = Place::within(words);
-    let said = place
-        .run(
-            r#"mkdir disk data
-         for kind in 1 2; do
-             for number in 1 2 3 4 5 6 7 8; do
-                 yes "$kind $number" 2>/dev/null | head -c 40000 >data/$number
-                 touch -d @0 data/$number
-             done
-             mkfs.ext4 -q -F -m 0 -O ^has_journal -d data image$kind 16M >/dev/null
-         done
+    let Some(place) = place() else { return };
+    let reports = reports(
+        &place,
+        r#"mkdir disk data
+         images @0
          look() { "$0" load mounted --digest --report=json --epochs=2 --disk=disk=100MB; }
          truth() { "$0" load mounted --digest --report=json --epochs=2; }
          for kind in 1 2 1 2; do
@@ -56,10 +66,7 @@ fn images_mounted_at_one_path_share_no_cache() {
              truth
              umount mounted
          done"#,
-        )
-        .ok();
-    let reports: Vec<serde_json::Value> =
-        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    );
     assert_eq!(reports.len(), 8);
     for (round, pair) in reports.chunks(2).enumerate() {
         let [cached, truth] = pair else { unreachable!() };
@@ -77,21 +84,11 @@ fn images_mounted_at_one_path_share_no_cache() {
 /// nobody can see any more because its file was removed.
 #[test]
 fn what_is_mounted_below_the_data_is_not_believed() {
-    let Ok(words) = std::env::var("FOREREAD_TEST_EXT4") else {
-        println!("skipped: FOREREAD_TEST_EXT4 names no way to mount an image");
-        return;
-    };
-    let place = Place::within(words);
-    let said = place
-        .run(
-            r#"mkdir disk all all/a all/b data
-         for kind in 1 2; do
-             for number in 1 2 3 4 5 6 7 8; do
-                 yes "$kind $number" 2>/dev/null | head -c 40000 >data/$number
-                 touch -d "2020-01-01 00:00:0$number.5" data/$number
-             done
-             mkfs.ext4 -q -F -m 0 -O ^has_journal -d data image$kind 16M >/dev/null
-         done
+    let Some(place) = place() else { return };
+    let reports = reports(
+        &place,
+        r#"mkdir disk all all/a all/b data
+         images '2020-01-01 00:00:0$number.5'
          cp -p data/* all/a
          look() {
              "$0" load "$1" --digest --report=json --epochs=2 --disk=disk=100MB
@@ -108,10 +105,7 @@ fn what_is_mounted_below_the_data_is_not_believed() {
              look mounted
              umount mounted
          done"#,
-        )
-        .ok();
-    let reports: Vec<serde_json::Value> =
-        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    );
     assert_eq!(reports.len(), 8);
     let digests = |report: &serde_json::Value| -> Vec<String> {
         report["epochs"].as_array().unwrap().iter().map(|epoch| epoch["digest"].to_string()).collect()

@@ -1,17 +1,16 @@
 //! Where a rank listens.
 //!
-//! An address is a line of text that one rank tells another, so it has one spelling: `host:port`, or `unix:/path` for a
-//! socket that only processes of the same node and user reach.
+//! An address is a line of text that one rank tells another, so it has one spelling: `host:port`, or `unix:@name` for an
+//! abstract socket, which only processes of the same node reach and which goes with its process.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Where a rank listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
-    /// A socket in the file system. First, because where both ends see it, it is the cheaper way.
-    Unix(PathBuf),
+    /// An abstract Unix socket. First, because where both ends see it, it is the cheaper way.
+    Local(String),
     /// A host, by name or number, and a port; 0 listens on any that is free.
     Tcp(String, u16),
 }
@@ -22,16 +21,16 @@ impl Address {
         Self::Tcp(host.into(), port)
     }
 
-    /// A socket in the file system.
-    pub fn unix(path: impl Into<PathBuf>) -> Self {
-        Self::Unix(path.into())
+    /// An abstract Unix socket, of at most 107 bytes.
+    pub fn local(name: impl Into<String>) -> Self {
+        Self::Local(name.into())
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Local(name) => write!(f, "unix:@{name}"),
             Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Tcp(host, port) => write!(f, "{host}:{port}"),
         }
@@ -44,7 +43,7 @@ pub struct ParseAddressError(String);
 
 impl fmt::Display for ParseAddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is no address: write host:port or unix:/path", self.0)
+        write!(f, "{:?} is no address: write host:port or unix:@name", self.0)
     }
 }
 
@@ -55,8 +54,9 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wrong = || ParseAddressError(text.to_owned());
-        if let Some(path) = text.strip_prefix("unix:") {
-            return if path.starts_with('/') { Ok(Self::unix(path)) } else { Err(wrong()) };
+        if let Some(name) = text.strip_prefix("unix:") {
+            let name = name.strip_prefix('@').filter(|name| !name.is_empty()).ok_or_else(wrong)?;
+            return Ok(Self::local(name));
         }
         let (host, port) = text.strip_prefix("tcp://").unwrap_or(text).rsplit_once(':').ok_or_else(wrong)?;
         let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn text_and_back() {
-        for text in ["node-3:7001", "10.0.0.1:0", "[fe80::1]:65535", "unix:/run/user/1/rank 3"] {
+        for text in ["node-3:7001", "10.0.0.1:0", "[fe80::1]:65535", "unix:@foreread rank 3"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
         assert_eq!("tcp://a:1".parse(), Ok(Address::tcp("a", 1)));
@@ -88,9 +88,18 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_named() {
-        for text in
-            ["", "host", "host:", ":1", "host:65536", "host:+1", "fe80::1:80", "unix:relative", "a b:1"]
-        {
+        for text in [
+            "",
+            "host",
+            "host:",
+            ":1",
+            "host:65536",
+            "host:+1",
+            "fe80::1:80",
+            "unix:/run/x",
+            "unix:@",
+            "a b:1",
+        ] {
             let error = text.parse::<Address>().unwrap_err();
             assert!(error.to_string().starts_with(&format!("{text:?} is no address")), "{error}");
         }

@@ -330,8 +330,8 @@ struct Host {
 fn tcp(address: &Address) -> io::Result<(&str, u16)> {
     match address {
         Address::Tcp(host, port) => Ok((host, *port)),
-        Address::Unix(_) => {
-            Err(io::Error::new(io::ErrorKind::Unsupported, "no files in a simulated network"))
+        Address::Local(_) => {
+            Err(io::Error::new(io::ErrorKind::Unsupported, "no sockets of a node in a simulated network"))
         }
     }
 }

@@ -106,7 +106,7 @@ impl Network for Encrypted {
     async fn listen(&self, address: &Address) -> io::Result<Box<dyn Listener>> {
         let listener = self.inner.listen(address).await?;
         Ok(match address {
-            Address::Unix(_) => listener,
+            Address::Local(_) => listener,
             Address::Tcp(..) => Box::new(Listening { listener, acceptor: self.acceptor.clone() }),
         })
     }

@@ -14,7 +14,7 @@
 //! `SLURM_PROCID=0`. How many ranks are on this node, who share its memory ([`Launched::on_node`]), comes from the same variables;
 //! of SLURM's, from `SLURM_STEP_TASKS_PER_NODE`.
 //!
-//! Where ranks meet ([`Rendezvous`]), the first that there is: `FOREREAD_MEET`; on one node, a private directory;
+//! Where ranks meet ([`Rendezvous`]), the first that there is: `FOREREAD_MEET`; on one node, a socket of the node;
 //! `MASTER_ADDR`; the first host of SLURM's step. `MASTER_PORT` is torch's own and never used: the port is computed from
 //! what tells the job from others (`SLURM_JOB_ID`, `TORCHELASTIC_RUN_ID`, `MASTER_PORT` ...), between 20000 and 28000.
 //! Another program may have it: rank 0 takes the next of four then, and the others try these four in turn, because only
@@ -95,8 +95,13 @@ fn setting(line: String) -> LaunchError {
 /// Where ranks meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rendezvous {
-    /// All are on one node: in the first of these directories that this user alone can read, by Unix sockets.
-    Node(Vec<PathBuf>),
+    /// All are on one node: at a Unix socket whose name follows from the user and what tells the job from others.
+    Node {
+        /// What tells the job from others, on all ranks alike.
+        words: String,
+        /// Where else to look, where processes of one machine do not see each other's sockets: a host and ports.
+        or: Option<(String, Vec<u16>)>,
+    },
     /// A directory below one that all ranks see; rank 0 writes there where it is.
     Directory(PathBuf),
     /// Rank 0 listens on the first of these ports that it gets; the others try them in turn.
@@ -113,10 +118,7 @@ pub enum Rendezvous {
 impl fmt::Display for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Node(paths) => match paths.first() {
-                Some(path) => path.display().fmt(f),
-                None => f.write_str("nowhere"),
-            },
+            Self::Node { .. } => f.write_str("a socket of this node"),
             Self::Directory(path) => path.display().fmt(f),
             Self::Host { host, ports } => match &ports[..] {
                 [one] => write!(f, "{host}:{one}"),
@@ -146,8 +148,6 @@ pub struct Launched {
     pub node: Option<u32>,
     /// Where ranks meet, where anybody says so.
     pub rendezvous: Option<Rendezvous>,
-    /// Directories of this node for this job's Unix sockets, best first.
-    pub sockets: Vec<PathBuf>,
     /// What tells this job from others at the same time, the same on all ranks; may be empty.
     pub job: String,
     /// Who started this process, for messages.
@@ -212,7 +212,6 @@ impl Launched {
             local_size,
             node,
             rendezvous,
-            sockets: private(surroundings, "", &job),
             job,
             launcher: "the command line",
         })
@@ -220,7 +219,7 @@ impl Launched {
 
     /// How many of the ranks are on this node, where anybody says so.
     pub fn on_node(&self) -> Option<u32> {
-        let all = matches!(self.rendezvous, Some(Rendezvous::Node(_))).then_some(self.world_size);
+        let all = matches!(self.rendezvous, Some(Rendezvous::Node { .. })).then_some(self.world_size);
         self.local_size.or(all)
     }
 
@@ -341,7 +340,6 @@ impl Launcher {
             local_size,
             node: around.hint(self.node),
             rendezvous: given(around, &job, size)?,
-            sockets: private(around, self.name, &job),
             job,
             launcher,
         };
@@ -363,14 +361,13 @@ impl Launcher {
                     && around.get("KUBERNETES_SERVICE_HOST").is_none()
             }
         };
-        launched.rendezvous = if one_node {
-            Some(Rendezvous::Node(launched.sockets.clone()))
-        } else if let Some(host) = master {
-            let avoid = around.get("MASTER_PORT").and_then(|port| port.parse().ok());
-            Some(Rendezvous::Host { host, ports: ports(&launched.job, avoid) })
-        } else {
-            let first = nodes.and_then(|nodes| nodes.first);
-            first.map(|host| Rendezvous::Host { host, ports: ports(&launched.job, None) })
+        let first = nodes.and_then(|nodes| nodes.first);
+        let avoid = around.get("MASTER_PORT").and_then(|port| port.parse().ok()).filter(|_| master.is_some());
+        let host = master.or(first).map(|host| (host, ports(&launched.job, avoid)));
+        launched.rendezvous = match host {
+            or if one_node => Some(Rendezvous::Node { words: format!("{launcher} {}", launched.job), or }),
+            Some((host, ports)) => Some(Rendezvous::Host { host, ports }),
+            None => None,
         };
         Ok(launched)
     }
@@ -454,7 +451,7 @@ fn given(around: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rende
     match all.len() {
         // Nobody on another node can mean this one by that name, so the token need not come from outside.
         1 if is_loopback(&all[0].0) && around.get(TOKEN).is_none() => {
-            Ok(Some(Rendezvous::Node(private(around, "", &text))))
+            Ok(Some(Rendezvous::Node { words: format!("{MEET} {text}"), or: None }))
         }
         1 => Ok(all.pop().map(|(host, port)| Rendezvous::Host { host, ports: vec![port] })),
         n if n as u64 == u64::from(size) => Ok(Some(Rendezvous::List(all))),
@@ -462,32 +459,7 @@ fn given(around: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rende
     }
 }
 
-/// Directories for one node's ranks, best first: the launcher's own, which it removes with the job; the user's; one below
-/// `/tmp`.
-fn private(around: &Surroundings<'_>, launcher: &str, job: &str) -> Vec<PathBuf> {
-    let mut paths = Vec::new();
-    let mut push = |base: Option<String>| {
-        let base = base.map(PathBuf::from).filter(|base| base.is_absolute());
-        paths.extend(base.map(|base| base.join(name("foreread", job))));
-    };
-    if launcher == "Open MPI" {
-        // Open MPI 5 and 4; 4 alone; versions before PMIx.
-        push(around.get("PMIX_SERVER_TMPDIR"));
-        push(around.get("OMPI_MCA_orte_jobfam_session_dir"));
-        push(around.get("OMPI_FILE_LOCATION").and_then(|path| {
-            // The rank's own directory, below the job's, below the session's.
-            let session = PathBuf::from(path).parent()?.parent()?.to_owned();
-            session.to_str().map(str::to_owned)
-        }));
-    }
-    push(around.get("XDG_RUNTIME_DIR"));
-    let ours = format!("foreread-{}", around.uid);
-    paths.push(PathBuf::from("/tmp").join(name(&ours, job)));
-    paths.dedup();
-    paths
-}
-
-/// A short name for a directory, because a Unix socket's path has room for 107 bytes only.
+/// A short name for a directory.
 fn name(start: &str, job: &str) -> String {
     format!("{start}-{:012x}", hash(job) & 0xffff_ffff_ffff)
 }

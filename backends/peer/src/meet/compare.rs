@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use foreread_types::Rank;
 
-use super::hub::Item;
 use super::messages::{Words, ranks};
 use super::waiting::NAMED;
 
@@ -24,12 +24,13 @@ pub(super) fn difference(theirs: &Words, ours: &Words) -> Option<String> {
 }
 
 /// Who differs from rank 0, in one line, the most frequent difference first.
-pub(super) fn differences(items: &[Option<Item>]) -> Option<String> {
-    let Some(Some(Item::Words(ours))) = items.first() else { return None };
+pub(super) fn differences(parts: &[Option<Bytes>]) -> Option<String> {
+    let words = |part: &Option<Bytes>| -> Option<Words> { serde_json::from_slice(part.as_ref()?).ok() };
+    let ours = words(parts.first()?)?;
     let mut found: Vec<(String, Vec<Rank>)> = Vec::new();
-    for (rank, item) in items.iter().enumerate() {
-        let Some(Item::Words(theirs)) = item else { continue };
-        let Some(what) = difference(theirs, ours) else { continue };
+    for (rank, part) in parts.iter().enumerate().filter(|(_, part)| part.is_some()) {
+        // What cannot be read is another release's, which has other words.
+        let Some(what) = difference(&words(part).unwrap_or_default(), &ours) else { continue };
         match found.iter_mut().find(|(known, _)| *known == what) {
             Some((_, who)) => who.push(Rank(rank as u32)),
             None => found.push((what, vec![Rank(rank as u32)])),
@@ -57,7 +58,9 @@ mod tests {
 
     #[test]
     fn differences_name_who_and_what() {
-        let item = |seed: &str| Some(Item::Words(words(&[("seed", seed), ("plan", "a")])));
+        let item = |seed: &str| {
+            Some(Bytes::from(serde_json::to_vec(&words(&[("seed", seed), ("plan", "a")])).unwrap()))
+        };
         assert_eq!(differences(&[item("5"), item("5"), None]), None);
         assert_eq!(
             differences(&[item("5"), item("5"), item("7")]).unwrap(),

@@ -1,21 +1,36 @@
 //! How another rank finds rank 0 and proves itself to it.
 //!
 //! Each attempt begins from what is true now: a notice is read again, because the one that is there may be an earlier
-//! run's; of several ports each is tried, because another program may have one of them, or another meeting of this job.
+//! run's; of several addresses each is tried, because another program may have one of them, or nobody is there any more.
 //! What an end says that has not proved itself (another token, another version) is shown and passed over: anybody can say it.
 
+use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_types::Rank;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::time::{Instant, timeout};
 
 use super::MeetError;
+use super::ground::is_anywhere;
 use super::node::node_id;
-use super::secret::PrivateDirectory;
+use super::notice::{Notice, PrivateDirectory};
 use crate::{Address, Connection, Identity, Network, Token, WireError, WireErrorKind};
 
 /// How long rank 0 may take to answer at one address: it may be answering a thousand others.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long one address has before the next is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// How often a notice is read again while its addresses are tried.
+const REREAD: Duration = Duration::from_secs(1);
+
+/// How long rank 0 is looked for on this node alone, where ranks are said to be on one.
+const NODE_ONLY: Duration = Duration::from_secs(5);
 
 /// Waits between attempts: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -45,13 +60,18 @@ impl std::fmt::Display for Place {
 /// Finds rank 0.
 #[derive(Clone, Debug)]
 pub(super) struct Dial {
-    pub network: Arc<dyn Network>,
+    network: Arc<dyn Network>,
     pub place: Place,
+    /// Tried, too, where it is not found for [`NODE_ONLY`].
+    fallback: Vec<Address>,
     pub rank: Rank,
-    pub job: u64,
-    pub meeting: u16,
-    /// What the user gave.
-    pub token: Option<Token>,
+    job: u64,
+    loader: u16,
+    /// What the user gave, or what all ranks know.
+    token: Option<Token>,
+    began: Instant,
+    /// Where rank 0's process said that this loader is.
+    redirected: Vec<Address>,
 }
 
 /// Rank 0, found.
@@ -83,36 +103,106 @@ fn telling(why: &WireError) -> u8 {
 }
 
 impl Dial {
+    pub(super) fn new(
+        network: Arc<dyn Network>,
+        place: Place,
+        rank: Rank,
+        job: u64,
+        loader: u16,
+        token: Option<Token>,
+    ) -> Self {
+        let (fallback, redirected, began) = (Vec::new(), Vec::new(), Instant::now());
+        Self { network, place, fallback, rank, job, loader, token, began, redirected }
+    }
+
+    /// The same, and after a while these addresses are tried, too.
+    pub(super) fn with_fallback(self, fallback: Vec<Address>) -> Self {
+        Self { fallback, ..self }
+    }
+
+    /// Rank 0's process, reached at `at`, has this loader at these addresses.
+    pub(super) fn redirected(&mut self, at: &Address, addresses: Vec<Address>) {
+        let reached = |address: Address| match (address, at) {
+            (Address::Tcp(host, port), Address::Tcp(known, _)) if is_anywhere(&host) => {
+                Address::tcp(known.clone(), port)
+            }
+            (Address::Tcp(host, port), Address::Local(_)) if is_anywhere(&host) => {
+                Address::tcp("localhost", port)
+            }
+            (address, _) => address,
+        };
+        self.redirected = addresses.into_iter().map(reached).collect();
+    }
+
+    /// What rank 0 wrote for the others, if it did.
+    async fn notice(&self) -> Result<Option<Notice>, Miss> {
+        let Place::Notice(directory) = &self.place else { return Ok(None) };
+        let (directory, loader) = (directory.clone(), self.loader);
+        match tokio::task::spawn_blocking(move || directory.notice(loader)).await {
+            Ok(notice) => notice.map_err(Miss::Never),
+            Err(_) => Err(Miss::NotYet(None)),
+        }
+    }
+
     /// One attempt.
     pub(super) async fn attempt(&self) -> Result<Found, Miss> {
-        let (addresses, token) = match &self.place {
-            Place::Addresses(all) => (all.clone(), self.token.clone()),
-            Place::Notice(directory) => {
-                let (directory, meeting) = (directory.clone(), self.meeting);
-                let read = tokio::task::spawn_blocking(move || directory.notice(meeting)).await;
-                let Ok(notice) = read else { return Err(Miss::NotYet(None)) };
-                let Some(notice) = notice.map_err(Miss::Never)? else { return Err(Miss::NotYet(None)) };
-                let near = notice.node == node_id();
-                let parsed = notice.addresses.iter().filter_map(|address| address.parse().ok());
-                let parsed = parsed.filter(|at| near || matches!(at, Address::Tcp(..))).collect();
-                let made = notice.token.and_then(|token| Token::new(token).ok());
-                (parsed, self.token.clone().or(made))
-            }
-        };
-        let Some(token) = token else {
+        let Place::Addresses(all) = &self.place else { return self.by_notice().await };
+        let Some(token) = self.token.clone() else { return Err(Miss::NotYet(None)) };
+        let mut addresses: Vec<_> = self.redirected.iter().chain(all).cloned().collect();
+        if self.began.elapsed() >= NODE_ONLY {
+            addresses.extend(self.fallback.iter().cloned());
+        }
+        self.race(addresses, token).await
+    }
+
+    /// One attempt at the addresses of the notice, for as long as that stays: one that an earlier run left names hosts that
+    /// do not answer, and its successor must not wait for them.
+    async fn by_notice(&self) -> Result<Found, Miss> {
+        let Some(notice) = self.notice().await? else { return Err(Miss::NotYet(None)) };
+        let near = notice.node == node_id();
+        let parsed = notice.addresses.iter().filter_map(|address| address.parse().ok());
+        let addresses = parsed.filter(|at| near || matches!(at, Address::Tcp(..))).collect();
+        let made = notice.token.as_ref().and_then(|token| Token::new(token).ok());
+        let Some(token) = self.token.clone().or(made) else {
             let why = "rank 0 was given a token (FOREREAD_TOKEN), and this rank was not";
             return Err(Miss::NotYet(Some(why.to_owned())));
         };
-        let identity = Identity { rank: self.rank, job: self.job, meeting: self.meeting, token };
+        let mut found = pin!(self.race(addresses, token));
+        loop {
+            if let Ok(found) = timeout(REREAD, &mut found).await {
+                return found;
+            }
+            if self.notice().await?.is_none_or(|now| now.instance != notice.instance) {
+                return Err(Miss::NotYet(None));
+            }
+        }
+    }
+
+    /// The first of some addresses at which rank 0 answers. Each gets a head start before the next, and the slowest holds up
+    /// no other.
+    async fn race(&self, addresses: Vec<Address>, token: Token) -> Result<Found, Miss> {
+        let identity = &Identity { rank: self.rank, job: self.job, meeting: 0, token };
+        let open = |at: Address| async move {
+            let opened = Connection::open(&*self.network, &at, identity, Some(Rank(0)), ANSWER).await;
+            (at, opened)
+        };
+        let (mut waiting, mut tried) = (VecDeque::from(addresses), FuturesUnordered::new());
         let (mut why, mut other_token): (Option<WireError>, _) = (None, None);
-        for at in addresses {
-            match Connection::open(&*self.network, &at, &identity, Some(Rank(0)), ANSWER).await {
-                Ok((connection, _)) => {
-                    return Ok(Found { connection, at, identity });
+        loop {
+            if let Some(next) = waiting.pop_front() {
+                tried.push(open(next));
+            }
+            // The last ones are waited for until they fail.
+            let head_start = if waiting.is_empty() { ANSWER * 2 } else { HEAD_START };
+            let Ok(answered) = timeout(head_start, tried.next()).await else { continue };
+            match answered {
+                None => break,
+                Some((at, Ok((connection, _)))) => {
+                    return Ok(Found { connection, at, identity: identity.clone() });
                 }
                 // Another job's rank 0 may be there, and this one's at the next.
-                Err(error) if error.kind() == WireErrorKind::OtherToken => other_token = Some(at),
-                Err(error) => {
+                Some((at, Err(error))) if error.kind() == WireErrorKind::OtherToken => other_token = Some(at),
+                Some((_, Err(error))) => {
                     if why.as_ref().is_none_or(|why| telling(why) < telling(&error)) {
                         why = Some(error);
                     }

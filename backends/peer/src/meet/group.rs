@@ -12,20 +12,25 @@ use bytes::Bytes;
 use foreread_tier::{Context, Peers, Serve, Tier};
 use foreread_types::{Rank, StoreId, Tick};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::hub::{AGAIN, Hub};
-use super::joining::Admitting;
+use super::board::Board;
+use super::ground::Ground;
+use super::joining::Task;
 use super::launcher::Launched;
-use super::listen::Ground;
-use super::other::Other;
+use super::leader::Leader;
+use super::member::Member;
+use super::members::RECONNECT;
+use super::messages::key;
 use super::roster::Roster;
 use super::run::{Heard, Outbox, run};
 use crate::{Asker, Counters, Identity, Network, PeerTier, RunId, Server};
 
 /// How long the last words may take.
 const LAST: Duration = Duration::from_secs(2);
+
+/// How long an ended loader may stay at the place where ranks look for another one.
+const SETTLE: Duration = Duration::from_secs(30);
 
 /// How ranks have left each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,33 +47,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A task that ends with whoever started it.
-#[derive(Debug)]
-struct Task(JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 #[derive(Debug)]
 pub(super) enum Side {
-    First { hub: Arc<Hub>, admitting: Option<Admitting> },
-    Other(Box<Other>),
+    First { leader: Arc<Leader>, serving: Option<Task> },
+    Member(Box<Member>),
 }
 
 #[derive(Debug)]
 enum Running {
     First {
-        hub: Arc<Hub>,
-        _admitting: Option<Admitting>,
+        leader: Arc<Leader>,
+        _serving: Option<Task>,
         _following: Task,
     },
-    Other {
+    Member {
         outbox: watch::Sender<Outbox>,
         reported: watch::Receiver<bool>,
         lost: watch::Receiver<bool>,
+        over: watch::Receiver<Option<Vec<Rank>>>,
         task: Mutex<Option<Task>>,
     },
 }
@@ -84,7 +80,9 @@ pub struct Group {
     running: Running,
     asker: Option<Asker>,
     tiers: Mutex<BTreeMap<StoreId, Arc<PeerTier>>>,
-    ground: Option<Ground>,
+    ground: Option<Arc<Ground>>,
+    loader: u16,
+    board: Arc<Board>,
     counters: Arc<Counters>,
     /// Answers until all have left.
     server: Mutex<Option<Server>>,
@@ -100,24 +98,29 @@ pub(super) struct Parts<'a> {
     pub server: Option<Server>,
     pub identity: Option<Identity>,
     pub network: Arc<dyn Network>,
-    pub ground: Option<Ground>,
+    pub ground: Option<Arc<Ground>>,
+    pub loader: u16,
+    pub board: Arc<Board>,
 }
 
 impl Group {
     pub(super) fn new(parts: Parts<'_>, context: &Context) -> Self {
         let roster = Arc::clone(&parts.roster);
         let running = match parts.side {
-            Side::First { hub, admitting } => {
-                let following = Task(context.runtime.spawn(follow(Arc::clone(&hub), Arc::clone(&roster))));
-                Running::First { hub, _admitting: admitting, _following: following }
+            Side::First { leader, serving } => {
+                let following = follow(Arc::clone(&leader), Arc::clone(&roster));
+                let following = Task(context.runtime.spawn(following));
+                Running::First { leader, _serving: serving, _following: following }
             }
-            Side::Other(other) => {
+            Side::Member(member) => {
                 let (outbox, told) = watch::channel(Outbox::default());
                 let (reported, has_report) = watch::channel(false);
                 let (lost, is_lost) = watch::channel(false);
-                let heard = Heard { reported, lost };
-                let task = Task(context.runtime.spawn(run(*other, Arc::clone(&roster), told, heard)));
-                Running::Other { outbox, reported: has_report, lost: is_lost, task: Mutex::new(Some(task)) }
+                let (over, is_over) = watch::channel(None);
+                let heard = Heard { reported, lost, over };
+                let task = Task(context.runtime.spawn(run(*member, Arc::clone(&roster), told, heard)));
+                let task = Mutex::new(Some(task));
+                Running::Member { outbox, reported: has_report, lost: is_lost, over: is_over, task }
             }
         };
         let counters = parts.server.as_ref().map(|server| Arc::clone(server.counters())).unwrap_or_default();
@@ -134,6 +137,8 @@ impl Group {
             asker,
             tiers: Mutex::default(),
             ground: parts.ground,
+            loader: parts.loader,
+            board: parts.board,
             counters,
             server: Mutex::new(parts.server),
         }
@@ -147,8 +152,8 @@ impl Group {
     /// Says how far this rank has come: a count that only grows. Returns at once; rank 0 hears the latest, not each.
     pub fn progress(&self, at: u64) {
         match &self.running {
-            Running::First { hub, .. } => hub.progress(0, at),
-            Running::Other { outbox, .. } => {
+            Running::First { leader, .. } => leader.progress(0, at),
+            Running::Member { outbox, .. } => {
                 outbox.send_modify(|outbox| outbox.progress = Some(at));
             }
         }
@@ -158,8 +163,8 @@ impl Group {
     /// other ranks. The receiver can be waited on for changes.
     pub fn lowest(&self) -> Option<watch::Receiver<u64>> {
         match &self.running {
-            Running::First { hub, .. } => Some(hub.lowest()),
-            Running::Other { .. } => None,
+            Running::First { leader, .. } => Some(leader.lowest()),
+            Running::Member { .. } => None,
         }
     }
 
@@ -169,11 +174,12 @@ impl Group {
     /// The report is sent although nobody waits for it.
     pub async fn report(&self, report: Bytes, deadline: Duration) -> bool {
         match &self.running {
-            Running::First { hub, .. } => {
-                hub.report(0, report);
+            Running::First { leader, .. } => {
+                // Rank 0 names no other steps than it does.
+                drop(leader.part(0, key::REPORT, report));
                 true
             }
-            Running::Other { outbox, reported, .. } => {
+            Running::Member { outbox, reported, .. } => {
                 outbox.send_modify(|outbox| outbox.report = Some(report));
                 let mut reported = reported.clone();
                 timeout(deadline, reported.wait_for(|reported| *reported)).await.is_ok_and(|got| got.is_ok())
@@ -184,13 +190,14 @@ impl Group {
     /// The reports of all ranks, on rank 0, its own with them; of those that are gone, or do not report before the deadline,
     /// there is none. Empty on the other ranks.
     pub async fn reports(&self, deadline: Duration) -> Vec<Option<Bytes>> {
-        let Running::First { hub, .. } = &self.running else { return Vec::new() };
+        let Running::First { leader, .. } = &self.running else { return Vec::new() };
         let until = Instant::now() + deadline;
-        let mut arrivals = hub.arrivals();
+        let mut arrivals = leader.arrivals();
         loop {
             arrivals.mark_unchanged();
-            let (reports, more) = hub.reports();
-            if !more || Instant::now() >= until {
+            let (coming, _) = leader.unfinished(key::REPORT);
+            let reports = leader.parts(key::REPORT);
+            if coming == 0 || Instant::now() >= until {
                 return reports;
             }
             look(&mut arrivals, until).await;
@@ -202,7 +209,7 @@ impl Group {
     /// # Cancel safety
     /// Nothing is lost but the time.
     pub async fn lost_first(&self, this_long: Duration) {
-        let Running::Other { lost, .. } = &self.running else { return std::future::pending().await };
+        let Running::Member { lost, .. } = &self.running else { return std::future::pending().await };
         let mut lost = lost.clone();
         loop {
             if lost.wait_for(|lost| *lost).await.is_err() {
@@ -228,35 +235,40 @@ impl Group {
     /// That this rank is done is said although nobody waits.
     pub async fn leave(&self, deadline: Duration) -> Left {
         let left = self.part(Instant::now() + deadline).await;
+        if self.rank.0 == 0 {
+            self.board.remove(self.loader);
+            // Ranks of another loader look for it where this one listens.
+            drop(timeout(SETTLE, self.board.settled(self.loader)).await);
+        }
         let server = lock(&self.server).take();
         if let Some(server) = server {
             server.close().await;
         }
         if let Some(ground) = &self.ground {
-            ground.withdraw();
+            ground.withdraw(&self.board);
         }
         left
     }
 
     async fn part(&self, until: Instant) -> Left {
         match &self.running {
-            Running::First { hub, .. } => {
-                hub.done(0);
-                let mut arrivals = hub.arrivals();
+            Running::First { leader, .. } => {
+                drop(leader.part(0, key::DONE, Bytes::new()));
+                let mut arrivals = leader.arrivals();
                 let missing = loop {
                     arrivals.mark_unchanged();
-                    let (working, missing) = hub.unfinished();
+                    let (working, missing) = leader.unfinished(key::DONE);
                     if working == 0 || Instant::now() >= until {
                         break missing;
                     }
                     look(&mut arrivals, until).await;
                 };
-                hub.end(&missing);
+                leader.end(&missing);
                 // They close their connections when they have heard it.
                 let last = async {
                     loop {
                         arrivals.mark_unchanged();
-                        if hub.all_heard() || arrivals.changed().await.is_err() {
+                        if leader.all_heard() || arrivals.changed().await.is_err() {
                             return;
                         }
                     }
@@ -264,9 +276,9 @@ impl Group {
                 drop(timeout(LAST, last).await);
                 if missing.is_empty() { Left::Together } else { Left::Without(missing) }
             }
-            Running::Other { outbox, task, .. } => {
+            Running::Member { outbox, task, over, .. } => {
                 outbox.send_modify(|outbox| outbox.done = true);
-                let mut over = self.roster.over();
+                let mut over = over.clone();
                 let heard = timeout_at(until, over.wait_for(Option::is_some)).await;
                 let missing = heard.ok().and_then(|heard| heard.ok().and_then(|missing| missing.clone()));
                 outbox.send_modify(|outbox| outbox.end = true);
@@ -283,11 +295,13 @@ impl Group {
         }
     }
 
-    /// Ranks that rank 0 hears nothing of, as far as this rank knows. For tests: whoever asks a rank finds out sooner by
-    /// itself.
+    /// Ranks of which rank 0 hears nothing, on rank 0. For tests: whoever asks a rank finds out sooner by itself.
     #[cfg(feature = "testing")]
     pub fn gone(&self) -> Vec<Rank> {
-        self.roster.gone()
+        match &self.running {
+            Running::First { leader, .. } => leader.lost(),
+            Running::Member { .. } => Vec::new(),
+        }
     }
 
     /// What was asked and served.
@@ -299,7 +313,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(ground) = &self.ground {
-            ground.withdraw();
+            ground.withdraw(&self.board);
         }
     }
 }
@@ -348,19 +362,21 @@ impl Peers for Group {
 
 /// Waits until something has come, or it is time to see who is gone for good.
 async fn look(arrivals: &mut watch::Receiver<()>, until: Instant) {
-    let next = until.min(Instant::now() + AGAIN / 4);
+    let next = until.min(Instant::now() + RECONNECT / 4);
     // Whatever it was, the caller looks.
     drop(timeout_at(next, arrivals.changed()).await);
 }
 
-/// Rank 0 hears what it tells the others.
-async fn follow(hub: Arc<Hub>, roster: Arc<Roster>) {
-    let mut news = hub.news();
-    let mut known = 0;
+/// Rank 0 learns, as the others do, which ranks were started again.
+async fn follow(leader: Arc<Leader>, roster: Arc<Roster>) {
+    let mut news = leader.news();
+    let mut moves = 0;
     loop {
-        for (number, event) in hub.events(known) {
-            roster.hear(&event);
-            known = number;
+        while let Some(person) = leader.value(&key::moved(moves)) {
+            if let Ok(person) = serde_json::from_slice(&person) {
+                roster.place(&person);
+            }
+            moves += 1;
         }
         if news.changed().await.is_err() {
             return;

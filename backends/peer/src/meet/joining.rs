@@ -8,20 +8,22 @@ use foreread_tier::Context;
 use foreread_types::{Fingerprint, Rank, StoreId};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::attend::admit;
+use super::board::Board;
+use super::compare::difference;
 use super::dial::{Dial, Miss};
 use super::first::First;
+use super::ground::Ground;
 use super::group::{Group, Parts, Side as Started};
-use super::hub::Hub;
 use super::launcher::Launched;
+use super::leader::Leader;
 use super::link::{Incoming, Link};
-use super::listen::Ground;
-use super::messages::{Hello, Message, Person, Step, Words, refusal};
+use super::member::Member;
+use super::messages::{Hello, Message, Person, Words, key, refusal};
 use super::node::{host_name, node_id};
-use super::other::{Other, Take};
 use super::roster::Roster;
+use super::sessions::serve_all;
 use super::waiting::{Patience, Progress};
 use super::{MeetError, MeetErrorKind};
 use crate::run_id::Nonce;
@@ -30,12 +32,16 @@ use crate::{Address, Counters, Identity, Network, RunId, Server, Settings as Ser
 /// How long another rank 0 may take to say that it is there.
 const ANOTHER: Duration = Duration::from_secs(2);
 
+/// How often rank 0 sees to it that its notice is there.
+const REPUBLISH: Duration = Duration::from_secs(1);
+
 /// How ranks meet.
 #[allow(missing_debug_implementations, reason = "it holds a closure")]
 pub struct Settings {
     launched: Launched,
     version: String,
-    meeting: u16,
+    loader: u16,
+    board: Arc<Board>,
     network: Arc<dyn Network>,
     token: Option<Token>,
     listen: Vec<Address>,
@@ -52,7 +58,8 @@ impl Settings {
         Self {
             launched,
             version: version.into(),
-            meeting: 0,
+            loader: 0,
+            board: Arc::default(),
             network: Arc::new(System),
             token: None,
             listen: Vec::new(),
@@ -63,11 +70,11 @@ impl Settings {
         }
     }
 
-    /// The same for the process's meeting of this number, counted from 0 on every rank: the n-th of one rank meets the n-th of
-    /// the others, beside earlier ones that still last.
+    /// The same for the process's loader of this number, counted from 0 on every rank: the n-th of one rank meets the n-th of
+    /// the others, beside earlier ones that still last. All of a process's loaders at one place share `board`.
     #[must_use]
-    pub fn with_meeting(self, meeting: u16) -> Self {
-        Self { meeting, ..self }
+    pub fn with_loader(self, loader: u16, board: Arc<Board>) -> Self {
+        Self { loader, board, ..self }
     }
 
     /// The same with the user's token ([`given_token`](super::given_token)).
@@ -118,27 +125,33 @@ pub struct Joining {
     network: Arc<dyn Network>,
     identity: Option<Identity>,
     server: Option<Server>,
-    ground: Option<Ground>,
+    ground: Option<Arc<Ground>>,
+    loader: u16,
+    board: Arc<Board>,
     node: String,
     nodes: Vec<u32>,
+    /// Steps that this rank has made.
+    steps: u32,
 }
 
 #[derive(Debug)]
 enum Side {
     First {
         first: First,
-        admitting: Option<Admitting>,
+        serving: Option<Task>,
+        /// Keeps the notice there until the start.
+        _publishing: Option<Task>,
     },
-    Other(Box<Other>),
+    Member(Box<Member>),
     /// It has started.
     Left,
 }
 
-/// The task that serves the other ranks; ends when dropped.
+/// A task that ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Admitting(JoinHandle<()>);
+pub(super) struct Task(pub JoinHandle<()>);
 
-impl Drop for Admitting {
+impl Drop for Task {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -152,12 +165,12 @@ impl Joining {
     /// [`MeetError`], one line on every rank: somebody did not come in time, is of another version or world size, or is
     /// there twice; there is no place to meet or no token.
     pub async fn join(settings: Settings) -> Result<Self, MeetError> {
-        let Settings { launched, version, meeting, network, token, listen, deadline, .. } = settings;
+        let Settings { launched, version, loader, board, network, token, listen, deadline, .. } = settings;
         let Settings { progress, serving, counters, .. } = settings;
         let random = token::random().map_err(|error| {
             MeetError::caused(MeetErrorKind::Broken, "the operating system has no random bytes", error)
         })?;
-        let instance = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
+        let process = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
         let nonce = Nonce::new(*random.last_chunk().unwrap_or(&[0; 16]));
         let node = node_id();
         let person = |addresses: &[Address]| Person {
@@ -168,55 +181,71 @@ impl Joining {
             addresses: addresses.iter().map(ToString::to_string).collect(),
         };
         let patience = Patience::new(deadline, progress);
+        let world = launched.world_size as usize;
         let hello = |person| {
             let (world_size, version) = (launched.world_size, version.clone());
-            Hello { person, world_size, version, instance, met: None, started: false }
+            Hello { person, world_size, version, loader, process, met: None, started: false }
         };
-        if launched.world_size == 1 {
-            let hub = Arc::new(Hub::new(person(&[]), 1, version, instance, nonce));
-            let first = First { hub, patience, round: 0, place: String::new(), counters };
-            let side = Side::First { first, admitting: None };
-            let (identity, server, ground) = (None, None, None);
-            return Ok(Self { side, launched, network, identity, server, ground, node, nodes: vec![0] });
+        let mut joining = Self {
+            side: Side::Left,
+            network: Arc::clone(&network),
+            identity: None,
+            server: None,
+            ground: None,
+            loader,
+            board: Arc::clone(&board),
+            node: node.clone(),
+            nodes: vec![0],
+            steps: 0,
+            launched: launched.clone(),
+        };
+        if world == 1 {
+            let leader = Arc::new(Leader::new(person(&[]), 1, version, process, nonce));
+            let first = First { leader, patience, place: String::new(), counters };
+            joining.side = Side::First { first, serving: None, _publishing: None };
+            return Ok(joining);
         }
-        let (net, has_token) = (Arc::clone(&network), token.is_some());
-        let ground = Ground::new(net, launched.clone(), meeting, instance, listen, has_token).await?;
-        let place = ground.place();
+        let has_token = token.is_some();
+        let net = Arc::clone(&network);
+        let ground = Ground::new(net, launched.clone(), loader, process, listen, has_token).await?;
+        let made = if has_token { None } else { ground.made_token()? };
+        let ground = Arc::new(ground);
+        let token = token.or_else(|| made.clone());
         let (rank, job) = (launched.rank, launched.job_number());
-        let dial = Dial { network: Arc::clone(&network), place, rank, job, meeting, token: token.clone() };
+        let dial = ground.dial(token.clone());
         let handle = Handle::current();
-        let mut joining = if rank.0 == 0 {
+        if rank.0 == 0 {
             another_first(&dial, &hello(person(&[]))).await?;
-            let made = match &token {
-                Some(_) => None,
-                None => Some(Token::random().map_err(|error| {
-                    MeetError::caused(
-                        MeetErrorKind::Secret,
-                        "the operating system has no random bytes",
-                        error,
-                    )
-                })?),
-            };
-            let Some(token) = token.or_else(|| made.clone()) else {
+            let Some(token) = token else {
                 return Err(MeetError::new(MeetErrorKind::Secret, "there is no token"));
             };
-            let identity = Identity { rank, job, meeting, token };
+            let identity = Identity { rank, job, meeting: 0, token };
             let listeners = ground.listen().await?;
             let server = Server::start(&handle, identity.clone(), listeners, serving, Arc::clone(&counters));
-            let world = launched.world_size as usize;
-            let hub = Arc::new(Hub::new(person(server.addresses()), world, version, instance, nonce));
-            let admitting =
-                server.meetings().map(|meetings| Admitting(handle.spawn(admit(Arc::clone(&hub), meetings))));
-            ground.publish(server.addresses(), made.as_ref()).await?;
+            let listens = ground.told(server.addresses());
+            let leader = Leader::new(person(&listens), world, version, process, nonce);
+            let leader = Arc::new(leader.of_loader(loader, Arc::clone(&board)));
+            let serving = server
+                .meetings()
+                .map(|meetings| Task(handle.spawn(serve_all(Arc::clone(&leader), meetings))));
+            board.put(loader, listens.clone());
+            ground.publish(&listens, made.as_ref()).await?;
+            let publishing = Arc::clone(&ground);
+            let publishing = handle.spawn(async move {
+                loop {
+                    sleep(REPUBLISH).await;
+                    publishing.keep_published(&listens, made.as_ref()).await;
+                }
+            });
             let place = dial.place.to_string();
-            let side = Side::First { first: First { hub, patience, round: 0, place, counters }, admitting };
-            let (identity, server, ground) = (Some(identity), Some(server), Some(ground));
-            Self { side, launched, network, identity, server, ground, node, nodes: Vec::new() }
+            let first = First { leader, patience, place, counters };
+            joining.side = Side::First { first, serving, _publishing: Some(Task(publishing)) };
+            (joining.identity, joining.server) = (Some(identity), Some(server));
         } else {
-            let mut other = Other::new(dial, hello(person(&[])), patience);
+            let mut member = Member::new(dial, hello(person(&[])), patience);
             let mut served: Option<(Server, Identity)> = None;
             let (server, identity) = loop {
-                let found = other.find().await?;
+                let found = member.find().await?;
                 let same =
                     served.take().filter(|(_, known)| known.token.expose() == found.identity.token.expose());
                 let (server, identity) = match same {
@@ -224,29 +253,24 @@ impl Joining {
                     None => {
                         let identity = found.identity.clone();
                         let listeners = ground.listen().await?;
-                        let server = Server::start(
-                            &handle,
-                            identity.clone(),
-                            listeners,
-                            serving,
-                            Arc::clone(&counters),
-                        );
+                        let counters = Arc::clone(&counters);
+                        let server = Server::start(&handle, identity.clone(), listeners, serving, counters);
                         // Nobody meets here.
                         drop(server.meetings());
                         (server, identity)
                     }
                 };
-                other.hello.person = person(server.addresses());
-                if other.introduce(found).await? {
+                member.hello.person = person(&ground.told(server.addresses()));
+                if member.introduce(found).await? {
                     break (server, identity);
                 }
-                other.pause().await?;
+                member.pause().await?;
                 served = Some((server, identity));
             };
-            let side = Side::Other(Box::new(other));
-            let (identity, server, ground) = (Some(identity), Some(server), Some(ground));
-            Self { side, launched, network, identity, server, ground, node, nodes: Vec::new() }
-        };
+            joining.side = Side::Member(Box::new(member));
+            (joining.identity, joining.server) = (Some(identity), Some(server));
+        }
+        joining.ground = Some(ground);
         joining.count_nodes().await?;
         Ok(joining)
     }
@@ -264,7 +288,7 @@ impl Joining {
                     known.len() as u32 - 1
                 }
             };
-            let all: Vec<u32> = first.hub.people().into_iter().map(number).collect();
+            let all: Vec<u32> = first.leader.people().into_iter().map(number).collect();
             numbers = Some(serde_json::to_vec(&all).unwrap_or_default().into());
         }
         let numbers = self.share(numbers).await?;
@@ -293,7 +317,7 @@ impl Joining {
     pub async fn working(&mut self, on: &str) {
         match &mut self.side {
             Side::First { first, .. } => first.working(on),
-            Side::Other(other) => other.say(&Message::Working { on: on.to_owned() }).await,
+            Side::Member(member) => member.say(&Message::Working { on: on.to_owned() }).await,
             Side::Left => {}
         }
     }
@@ -304,50 +328,19 @@ impl Joining {
     ///
     /// As [`join`](Self::join).
     pub async fn share(&mut self, blob: Option<Bytes>) -> Result<Bytes, MeetError> {
-        let own = blob.clone();
-        let mut all = Vec::new();
-        let mut take = |at: u64, _: u64, piece: Bytes| {
-            all.truncate(at as usize);
-            all.extend_from_slice(&piece);
-        };
-        self.share_with(blob, &mut take).await?;
-        match &self.side {
-            Side::First { .. } => Ok(own.unwrap_or_default()),
-            _ => Ok(all.into()),
-        }
-    }
-
-    /// As [`share`](Self::share), for what is not to be held in memory: `take` gets each piece, with where it belongs and how
-    /// many bytes all have. It begins again at 0 where a connection broke. On rank 0 it gets nothing.
-    ///
-    /// # Errors
-    ///
-    /// As [`join`](Self::join).
-    pub async fn share_with(&mut self, blob: Option<Bytes>, take: Take<'_>) -> Result<(), MeetError> {
+        let key = self.step("share");
         match &mut self.side {
-            Side::First { first, .. } => first.share(blob.unwrap_or_default()).await,
-            Side::Other(_) => self.step(Step::Share, Words::new(), None, take).await,
-            Side::Left => Ok(()),
-        }
-    }
-
-    /// What each rank brings, on rank 0; nothing on the others. At most 256 MiB a rank.
-    ///
-    /// # Errors
-    ///
-    /// As [`join`](Self::join).
-    pub async fn gather(&mut self, own: Bytes) -> Result<Option<Vec<Bytes>>, MeetError> {
-        match &mut self.side {
-            Side::First { first, .. } => first.gather(own).await.map(Some),
-            Side::Other(_) => {
-                self.step(Step::Gather, Words::new(), Some(own), &mut |_, _, _| ()).await?;
-                Ok(None)
+            Side::First { first, .. } => {
+                let blob = blob.unwrap_or_default();
+                first.share(&key, blob.clone()).await?;
+                Ok(blob)
             }
-            Side::Left => Ok(None),
+            Side::Member(_) => self.value(&key, None).await,
+            Side::Left => Ok(Bytes::new()),
         }
     }
 
-    /// What `digest` makes, on rank 0, of what all ranks bring, on all ranks.
+    /// What `digest` makes, on rank 0, of what all ranks bring, on all ranks. At most 256 MiB a rank.
     ///
     /// # Errors
     ///
@@ -357,8 +350,16 @@ impl Joining {
         own: Bytes,
         digest: impl FnOnce(Vec<Bytes>) -> Bytes + Send,
     ) -> Result<Bytes, MeetError> {
-        let all = self.gather(own).await?;
-        self.share(all.map(digest)).await
+        let key = self.step("exchange");
+        match &mut self.side {
+            Side::First { first, .. } => {
+                let value = digest(first.gather(&key, own).await?);
+                first.leader.put(&key, value.clone());
+                Ok(value)
+            }
+            Side::Member(_) => self.value(&key, Some(own)).await,
+            Side::Left => Ok(Bytes::new()),
+        }
     }
 
     /// Makes sure that all ranks have the same names and values (seed, fingerprints of schedule, catalog, plan ...).
@@ -368,23 +369,39 @@ impl Joining {
     /// As [`join`](Self::join); [`MeetErrorKind::Differs`] on every rank where they do not, in a line that says which ranks
     /// differ in what.
     pub async fn compare(&mut self, words: Vec<(String, String)>) -> Result<(), MeetError> {
+        let key = self.step("compare");
         match &mut self.side {
-            Side::First { first, .. } => first.compare(words).await,
-            Side::Other(_) => self.step(Step::Compare, words, None, &mut |_, _, _| ()).await,
+            Side::First { first, .. } => first.compare(&key, &words).await,
+            Side::Member(member) => {
+                let rank = member.dial.rank;
+                // Texts alone: it cannot fail.
+                let own = serde_json::to_vec(&words).unwrap_or_default();
+                let ours = self.value(&key, Some(own.into())).await?;
+                // A rank that was started again comes when all others have agreed.
+                let ours: Words = serde_json::from_slice(&ours).unwrap_or_default();
+                match difference(&words, &ours) {
+                    None => Ok(()),
+                    Some(what) => {
+                        let line = format!("rank {rank} differs from rank 0: {what}");
+                        Err(MeetError::new(MeetErrorKind::Differs, line))
+                    }
+                }
+            }
             Side::Left => Ok(()),
         }
     }
 
-    async fn step(
-        &mut self,
-        step: Step,
-        words: Words,
-        bring: Option<Bytes>,
-        take: Take<'_>,
-    ) -> Result<(), MeetError> {
+    /// The key of the next step.
+    fn step(&mut self, name: &str) -> String {
+        self.steps += 1;
+        key::step(self.steps, name)
+    }
+
+    /// The value of a key, to which this rank brings `part`.
+    async fn value(&mut self, key: &str, part: Option<Bytes>) -> Result<Bytes, MeetError> {
         match (&mut self.side, &self.identity) {
-            (Side::Other(other), Some(identity)) => other.step(identity, step, words, bring, take).await,
-            _ => Ok(()),
+            (Side::Member(member), Some(identity)) => member.request(identity, key, part).await,
+            _ => Ok(Bytes::new()),
         }
     }
 
@@ -402,8 +419,8 @@ impl Joining {
         context: &Context,
     ) -> Result<Group, MeetError> {
         let nonce = match &self.side {
-            Side::First { first, .. } => Some(first.hub.nonce),
-            Side::Other(other) => other.nonce,
+            Side::First { first, .. } => Some(first.leader.nonce),
+            Side::Member(member) => member.nonce,
             Side::Left => None,
         };
         let nonce = nonce.ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "rank 0 named no run"))?;
@@ -412,29 +429,26 @@ impl Joining {
         if let Some(server) = &self.server {
             server.enter(run);
         }
-        let mut roster = Vec::new();
-        match &mut self.side {
-            Side::First { first, .. } => roster = first.start().await?.to_vec(),
-            Side::Other(_) => {
-                let mut take = |at: u64, _: u64, piece: Bytes| {
-                    roster.truncate(at as usize);
-                    roster.extend_from_slice(&piece);
-                };
-                self.step(Step::Start, Words::new(), None, &mut take).await?;
-            }
-            Side::Left => {}
-        }
+        let key = self.step("start");
+        let roster = match &mut self.side {
+            Side::First { first, .. } => first.start(&key).await?,
+            Side::Member(_) => self.value(&key, Some(Bytes::new())).await?,
+            Side::Left => Bytes::new(),
+        };
         let people: Vec<Person> = serde_json::from_slice(&roster).map_err(|error| {
             MeetError::caused(MeetErrorKind::Broken, "rank 0 sent a list of ranks that cannot be read", error)
         })?;
         let (side, at) = match std::mem::replace(&mut self.side, Side::Left) {
-            Side::First { first, admitting } => (Started::First { hub: first.hub, admitting }, None),
-            Side::Other(other) => {
-                let at = other.at.clone();
-                (Started::Other(other), at)
+            Side::First { first, serving, .. } => (Started::First { leader: first.leader, serving }, None),
+            Side::Member(member) => {
+                let at = member.at.clone();
+                (Started::Member(member), at)
             }
             Side::Left => return Err(MeetError::new(MeetErrorKind::Broken, "the ranks have started before")),
         };
+        if self.launched.rank.0 == 0 {
+            self.board.started(self.loader);
+        }
         let parts = Parts {
             launched: &self.launched,
             stores,
@@ -445,6 +459,8 @@ impl Joining {
             identity: self.identity.take(),
             network: Arc::clone(&self.network),
             ground: self.ground.take(),
+            loader: self.loader,
+            board: Arc::clone(&self.board),
         };
         Ok(Group::new(parts, context))
     }
@@ -452,14 +468,14 @@ impl Joining {
     /// Ends before the start; every rank ends with a line that says `why`.
     pub async fn give_up(mut self, why: &str) {
         match std::mem::replace(&mut self.side, Side::Left) {
-            Side::First { mut first, admitting } => {
+            Side::First { mut first, serving, .. } => {
                 let line = format!("rank 0 ({}) gave up: {why}", host_name());
                 first.fail(MeetError::new(MeetErrorKind::Refused, line)).await;
-                drop(admitting);
+                drop(serving);
             }
-            Side::Other(mut other) => {
-                other.say(&Message::GiveUp { why: why.to_owned() }).await;
-                if let Some(link) = other.link.take() {
+            Side::Member(mut member) => {
+                member.say(&Message::GiveUp { why: why.to_owned() }).await;
+                if let Some(link) = member.link.take() {
                     link.close().await;
                 }
             }
@@ -472,25 +488,25 @@ impl Drop for Joining {
     fn drop(&mut self) {
         const WHY: &str = "it ended before the start";
         match &mut self.side {
-            Side::First { first, admitting } => {
-                first.hub.fail(MeetError::new(MeetErrorKind::Refused, format!("rank 0 gave up: {WHY}")));
-                if let (Some(admitting), Ok(runtime)) = (admitting.take(), Handle::try_current()) {
+            Side::First { first, serving, .. } => {
+                first.leader.fail(MeetError::new(MeetErrorKind::Refused, format!("rank 0 gave up: {WHY}")));
+                if let (Some(serving), Ok(runtime)) = (serving.take(), Handle::try_current()) {
                     // Time for the others to hear it.
                     runtime.spawn(async move {
-                        tokio::time::sleep(Duration::from_secs(2)).await;
-                        drop(admitting);
+                        sleep(Duration::from_secs(2)).await;
+                        drop(serving);
                     });
                 }
             }
-            Side::Other(other) => {
-                if let Some(link) = &other.link {
+            Side::Member(member) => {
+                if let Some(link) = &member.link {
                     link.try_say(&Message::GiveUp { why: WHY.to_owned() });
                 }
             }
             Side::Left => return,
         }
         if let Some(ground) = &self.ground {
-            ground.withdraw();
+            ground.withdraw(&self.board);
         }
     }
 }

@@ -96,35 +96,22 @@ impl Link {
         self.come.recv().await
     }
 
-    /// The bulk that comes next, of at most `most` bytes; `None` if the link is broken, or something else comes. `each` is
-    /// called for each piece, with where it belongs and how many bytes all have.
-    pub(super) async fn bulk(
-        &mut self,
-        most: u64,
-        mut each: impl FnMut(u64, u64, Bytes) + Send,
-    ) -> Option<()> {
+    /// The bulk that comes next, of at most `most` bytes; `None` if the link is broken, or something else comes.
+    pub(super) async fn whole(&mut self, most: u64) -> Option<Bytes> {
         let Incoming::Message(Message::Bulk { length }) = self.next().await? else { return None };
         if length > most {
             tracing::warn!("a rank sends {length} bytes, where at most {most} are expected");
             return None;
         }
-        let mut at = 0;
-        while at < length {
+        // Memory is taken as bytes come: a length alone costs nothing.
+        let mut all = Vec::new();
+        while (all.len() as u64) < length {
             let Incoming::Piece(piece) = self.next().await? else { return None };
-            let next = at + piece.len() as u64;
-            if next > length {
+            if piece.is_empty() || all.len() as u64 + piece.len() as u64 > length {
                 return None;
             }
-            each(at, length, piece);
-            at = next;
+            all.extend_from_slice(&piece);
         }
-        Some(())
-    }
-
-    /// The bulk that comes next as one.
-    pub(super) async fn whole(&mut self, most: u64) -> Option<Bytes> {
-        let mut all = Vec::new();
-        self.bulk(most, |_, _, piece| all.extend_from_slice(&piece)).await?;
         Some(all.into())
     }
 

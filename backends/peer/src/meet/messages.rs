@@ -1,7 +1,7 @@
 //! What ranks say to rank 0, and it to them.
 //!
-//! Messages are JSON: there are few, and a rank of another version must at least understand why it is refused. Bulk (the
-//! catalog, what caches hold, the list of ranks) follows a message as pieces of bounded length, so that nobody takes a
+//! Messages are JSON: there are few, and a rank of another version must at least understand why it is refused. Values (the
+//! catalog, what caches hold, the list of ranks) follow a message as pieces of bounded length, so that nobody takes a
 //! gigabyte of memory because a header says so. Each end says something at least every [`ALIVE`]; one that is silent for
 //! [`SILENCE`] counts as gone.
 
@@ -60,54 +60,54 @@ pub(super) struct Hello {
     pub person: Person,
     pub world_size: u32,
     pub version: String,
-    /// Which run of the rank it is: another number after a restart.
-    pub instance: u64,
-    /// Which run of rank 0 it has met before.
+    /// Which of its process's loaders it meets for, counted from 0.
+    pub loader: u16,
+    /// A random number of the process and loader: another one after a restart.
+    pub process: u64,
+    /// Which rank 0 it has met before: its number of this kind.
     pub met: Option<u64>,
     /// Whether it has started and comes back.
     pub started: bool,
 }
 
-/// What all ranks do together, one after another. Each is counted as a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Step {
-    /// Rank 0 has something for all.
-    Share,
-    /// All have something for rank 0.
-    Gather,
-    /// All have to have the same.
-    Compare,
-    /// All begin.
-    Start,
-}
-
-impl Step {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Share => "what rank 0 shares",
-            Self::Gather => "what it holds",
-            Self::Compare => "what it computed",
-            Self::Start => "to be ready",
-        }
-    }
-}
-
 /// Names and values that have to be equal on all ranks.
 pub(super) type Words = Vec<(String, String)>;
+
+/// Keys of the store that live as long as the run.
+pub(super) mod key {
+    /// What each rank reports at its end. Has a value from the start, so that a part is acknowledged at once.
+    pub(crate) const REPORT: &str = "report";
+    /// A part says that the rank needs nothing more of the others. The value, when all have said so or rank 0 waits no
+    /// longer: the ranks that have not, as JSON.
+    pub(crate) const DONE: &str = "done";
+
+    /// The n-th change of a rank's addresses since the start: a [`Person`](super::Person) as JSON.
+    pub(crate) fn moved(number: u64) -> String {
+        format!("moved/{number}")
+    }
+
+    /// The n-th step of all ranks. All have to make the same ones in the same order.
+    pub(crate) fn step(number: u32, name: &str) -> String {
+        format!("step/{number}/{name}")
+    }
+}
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(super) enum Message {
     Hello(Box<Hello>),
-    /// The answer to a hello: which run of rank 0 it is.
+    /// The answer to a hello: which rank 0 it is.
     Welcome {
-        instance: u64,
+        process: u64,
         /// What the run's id begins with: 32 hexadecimal digits.
         nonce: String,
         /// Where it runs, in words.
         #[serde(default)]
         place: String,
+    },
+    /// The answer to a hello for another loader of rank 0's process: where that one listens.
+    Elsewhere {
+        addresses: Vec<String>,
     },
     /// The end, and why; or not yet, where `again`.
     Refuse {
@@ -131,15 +131,17 @@ pub(super) enum Message {
         /// Grows when somebody works.
         works: u64,
     },
-    /// A rank has come to this round. Bulk follows for [`Step::Gather`].
-    Step {
-        round: u32,
-        step: Step,
-        words: Words,
+    /// The value of a key is wanted, now or when there is one.
+    Wait {
+        key: String,
     },
-    /// The round is over for this rank. Bulk follows for [`Step::Share`] and [`Step::Start`].
-    Over {
-        round: u32,
+    /// This rank's part of a key, as the bulk that follows; its value is wanted. May be repeated.
+    Exchange {
+        key: String,
+    },
+    /// The value of a key, as the bulk that follows.
+    Value {
+        key: String,
     },
     /// As many bytes follow in pieces.
     Bulk {
@@ -149,22 +151,6 @@ pub(super) enum Message {
     Progress {
         at: u64,
     },
-    /// Bulk follows: what this rank reports.
-    Report,
-    /// The report is there.
-    Reported,
-    /// This rank needs nothing more from others.
-    Done,
-    /// Nobody does, or these took too long.
-    AllDone {
-        missing: Vec<u32>,
-    },
-    /// A rank does not answer.
-    Gone {
-        rank: u32,
-    },
-    /// A rank is there (again).
-    Back(Person),
 }
 
 impl Message {
@@ -247,10 +233,9 @@ mod tests {
 
     #[test]
     fn messages_and_back() {
-        let message =
-            Message::Step { round: 3, step: Step::Compare, words: vec![("seed".into(), "7".into())] };
+        let message = Message::Exchange { key: key::step(3, "compare") };
         let text = message.encode();
-        assert_eq!(text, r#"{"is":"step","round":3,"step":"compare","words":[["seed","7"]]}"#);
+        assert_eq!(text, r#"{"is":"exchange","key":"step/3/compare"}"#);
         assert_eq!(Message::decode(&text).unwrap().encode(), text);
         assert!(Message::decode(b"{\"is\":\"of a later version\"}").is_none());
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use foreread_types::Rank;
 use tokio::time::Instant;
 
-use super::hub::AGAIN;
+use super::members::RECONNECT;
 use super::messages::ranks;
 
 /// How many ranks are named before the others are counted.
@@ -38,7 +38,7 @@ impl Doubt {
             self.0 = None;
             return false;
         }
-        self.0.get_or_insert_with(Instant::now).elapsed() >= AGAIN
+        self.0.get_or_insert_with(Instant::now).elapsed() >= RECONNECT
     }
 }
 

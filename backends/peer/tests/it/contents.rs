@@ -30,7 +30,7 @@ async fn a_peer_over_tcp_is_a_tier() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_over_a_unix_socket_is_a_tier() {
     let directory = tempfile::tempdir().unwrap();
-    conforms(Arc::new(System), Address::unix(directory.path().join("rank/0"))).await;
+    conforms(Arc::new(System), Address::local(directory.path().join("rank/0").to_string_lossy())).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -43,17 +43,18 @@ async fn sockets_of_the_node_are_preferred_and_others_reached_where_there_is_non
     let directory = tempfile::tempdir().unwrap();
     let network: Arc<dyn Network> = Arc::new(System);
     let known = samples(3, 1000);
-    let unix = Address::unix(directory.path().join("rank/0"));
+    let unix = Address::local(directory.path().join("rank/0").to_string_lossy());
     let listen = [Address::tcp("127.0.0.1", 0), unix.clone()];
     let owner =
         Node::new(&network, 0, &listen, Settings::default(), Shelf::new(&known, |_, _| How::Now)).await;
     let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
     let addresses = owner.server.addresses().to_vec();
     let remote = asker.asker.remote(foreread_types::Rank(0), addresses.clone());
-    assert!(format!("{remote:?}").contains("[Unix("), "{remote:?}");
+    assert!(format!("{remote:?}").contains("[Local("), "{remote:?}");
     read_all(&foreread_peer::PeerTier::new(vec![remote]), &known).await;
     // A path of another node: nobody is there.
-    let elsewhere = vec![Address::unix(directory.path().join("other/0")), addresses[0].clone()];
+    let elsewhere =
+        vec![Address::local(directory.path().join("other/0").to_string_lossy()), addresses[0].clone()];
     let remote = asker.asker.remote(foreread_types::Rank(0), elsewhere);
     read_all(&foreread_peer::PeerTier::new(vec![remote]), &known).await;
 }

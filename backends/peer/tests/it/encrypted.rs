@@ -43,7 +43,8 @@ async fn a_peer_over_tls_is_a_tier() {
     let network = encrypted(&files(directory.path(), &["127.0.0.1"], None));
     let known = conformance::samples(11);
     let shelf = Shelf::new(&known, |_, _| How::Now);
-    let listen = [Address::tcp("127.0.0.1", 0), Address::unix(directory.path().join("rank/0"))];
+    let listen =
+        [Address::tcp("127.0.0.1", 0), Address::local(directory.path().join("rank/0").to_string_lossy())];
     let owner = Node::new(&network, 0, &listen, Settings::default(), shelf).await;
     let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
     for address in owner.server.addresses() {

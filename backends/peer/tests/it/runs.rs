@@ -29,9 +29,9 @@ fn networks(directory: &Path) -> Vec<(&'static str, Arc<dyn Network>, Address)> 
     let tcp = || Address::tcp("127.0.0.1", 0);
     vec![
         ("tcp", Arc::new(System), tcp()),
-        ("unix", Arc::new(System), Address::unix(directory.join("plain/0"))),
+        ("unix", Arc::new(System), Address::local(directory.join("plain/0").to_string_lossy())),
         ("tls", Arc::clone(&tls), tcp()),
-        ("unix beside tls", tls, Address::unix(directory.join("beside/0"))),
+        ("unix beside tls", tls, Address::local(directory.join("beside/0").to_string_lossy())),
     ]
 }
 

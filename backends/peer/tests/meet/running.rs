@@ -110,9 +110,7 @@ async fn a_rank_that_is_cut_off_is_gone_for_the_others_and_waited_for_no_longer(
         assert_eq!(left, Left::Without(vec![Rank(3)]));
     }
     assert!(began.elapsed() < SECOND * 15, "{:?}", began.elapsed());
-    for group in &groups {
-        assert_eq!(group.gone(), [Rank(3)]);
-    }
+    assert_eq!(groups[0].gone(), [Rank(3)]);
     assert_eq!(cut_off.leave(SECOND * 2).await, Left::Unheard);
 }
 
@@ -122,11 +120,11 @@ async fn a_cable_that_is_mended_brings_the_rank_back() {
     let groups = job.start().await;
     job.network.cut("r0", "r2");
     sleep(SECOND * 15).await;
-    assert_eq!((groups[0].gone(), groups[1].gone()), (vec![Rank(2)], vec![Rank(2)]));
+    assert_eq!(groups[0].gone(), [Rank(2)]);
     groups[2].progress(7);
     job.network.mend("r0", "r2");
     sleep(SECOND * 15).await;
-    assert_eq!((groups[0].gone(), groups[1].gone()), (vec![], vec![]));
+    assert_eq!(groups[0].gone(), []);
     (0..2).for_each(|rank| groups[rank].progress(9));
     sleep(SECOND).await;
     assert_eq!(*groups[0].lowest().unwrap().borrow(), 7);
@@ -141,7 +139,7 @@ async fn a_rank_0_that_stood_still_does_not_call_the_others_gone() {
     (1..3).for_each(|rank| job.network.sever("r0", &format!("r{rank}")));
     for _ in 0..500 {
         sleep(Duration::from_millis(20)).await;
-        assert_eq!((groups[0].gone(), groups[1].gone()), (vec![], vec![]));
+        assert_eq!(groups[0].gone(), []);
     }
     assert_eq!(leave(&groups, DEADLINE).await, [Left::Together, Left::Together, Left::Together]);
 }
@@ -219,7 +217,7 @@ async fn a_rank_that_is_started_again_takes_its_place() {
     drop(groups.pop());
     sleep(SECOND * 4).await;
     assert!(ask(&groups[1], 2).await.is_err());
-    assert_eq!((groups[0].gone(), groups[1].gone()), (vec![Rank(2)], vec![Rank(2)]));
+    assert_eq!(groups[0].gone(), [Rank(2)]);
 
     // The same process again: it gets what was shared, and is told where it differs.
     let settings = job.settings(2);
@@ -241,7 +239,7 @@ async fn a_rank_that_is_started_again_takes_its_place() {
     again.serve(Arc::downgrade(&holds[2]));
     groups.push(again);
     sleep(SECOND).await;
-    assert_eq!((groups[0].gone(), groups[1].gone()), (vec![], vec![]));
+    assert_eq!(groups[0].gone(), []);
     assert_eq!(ask(&groups[1], 2).await.unwrap(), "2:00042");
     assert_eq!(ask(&groups[2], 1).await.unwrap(), "1:00042");
     for group in &groups {

@@ -3,20 +3,42 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use foreread_peer::meet::{Group, Joining, Left, MeetErrorKind, Rendezvous, Settings};
+use foreread_peer::meet::{Board, Group, Joining, Left, MeetErrorKind, Rendezvous, Settings};
 use tokio::time::sleep;
 
 use crate::support::{DEADLINE, Job, all, begin, launched};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A rank at its meeting of this number, held where `place` says.
-fn settings(job: &Job, rank: u32, meeting: u16, place: &Rendezvous) -> Settings {
-    job.settings_of(launched(rank, job.size, place.clone())).with_meeting(meeting)
+/// A job whose ranks make several loaders: rank 0's process has one board for them.
+#[derive(Clone)]
+struct Several {
+    job: Job,
+    board: Arc<Board>,
 }
 
-/// All ranks at their meeting of this number.
-async fn start(job: &Job, meeting: u16, place: &Rendezvous) -> Vec<Group> {
+impl Several {
+    fn new(size: u32) -> Self {
+        Self { job: Job::new(size), board: Arc::default() }
+    }
+}
+
+impl std::ops::Deref for Several {
+    type Target = Job;
+
+    fn deref(&self) -> &Job {
+        &self.job
+    }
+}
+
+/// A rank with its loader of this number, met where `place` says.
+fn settings(job: &Several, rank: u32, loader: u16, place: &Rendezvous) -> Settings {
+    let settings = job.settings_of(launched(rank, job.size, place.clone()));
+    settings.with_loader(loader, Arc::clone(&job.board))
+}
+
+/// All ranks with their loader of this number.
+async fn start(job: &Several, meeting: u16, place: &Rendezvous) -> Vec<Group> {
     let ranks: Vec<_> = (0..job.size)
         .map(|rank| {
             let (settings, stores) = (settings(job, rank, meeting, place), job.stores());
@@ -33,7 +55,7 @@ async fn leave(groups: Vec<Group>) {
 }
 
 /// Places that name ports: one, some, and one for each rank.
-fn places(job: &Job) -> [Rendezvous; 3] {
+fn places(job: &Several) -> [Rendezvous; 3] {
     let host = || "r0".to_owned();
     [
         Rendezvous::Host { host: host(), ports: vec![7000] },
@@ -46,7 +68,7 @@ fn places(job: &Job) -> [Rendezvous; 3] {
 #[tokio::test(start_paused = true)]
 async fn a_second_meeting_of_the_same_processes_is_held_beside_the_first() {
     for number in 0..3 {
-        let job = Job::new(3);
+        let job = Several::new(3);
         let place = &places(&job)[number];
         let training = start(&job, 0, place).await;
         let validation = start(&job, 1, place).await;
@@ -65,7 +87,7 @@ async fn a_second_meeting_of_the_same_processes_is_held_beside_the_first() {
 #[tokio::test(start_paused = true)]
 async fn a_loader_that_is_made_again_meets_nobodys_old_one() {
     for number in 0..3 {
-        let job = Job::new(3);
+        let job = Several::new(3);
         let place = places(&job)[number].clone();
         let ranks = (0..job.size).map(|rank| {
             let (job, place) = (job.clone(), place.clone());
@@ -92,7 +114,7 @@ async fn a_loader_that_is_made_again_meets_nobodys_old_one() {
 #[tokio::test(start_paused = true)]
 async fn a_rank_that_is_a_meeting_ahead_waits_for_the_others() {
     for late in 0..3 {
-        let job = Job::new(3);
+        let job = Several::new(3);
         let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
         let shown = Arc::new(Mutex::new(Vec::new()));
         let ranks: Vec<_> = (0..job.size)
@@ -124,7 +146,7 @@ async fn a_rank_that_is_a_meeting_ahead_waits_for_the_others() {
 /// Evaluation on rank 0 alone: it waits for nobody who will come, and is told what to do instead.
 #[tokio::test(start_paused = true)]
 async fn a_loader_that_only_rank_0_makes_is_told_the_remedy() {
-    let job = Job::new(2);
+    let job = Several::new(2);
     let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
     let training = start(&job, 0, &place).await;
     let shown = Arc::new(Mutex::new(Vec::new()));
@@ -144,11 +166,11 @@ async fn a_loader_that_only_rank_0_makes_is_told_the_remedy() {
 /// Another run of the same job's name may have a port behind this one's, and another token.
 #[tokio::test(start_paused = true)]
 async fn another_runs_port_behind_the_places_own_ends_no_later_meeting() {
-    let job = Job::new(2);
+    let job = Several::new(2);
     let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
     let first = start(&job, 0, &place).await;
     let strange = launched(0, 2, Rendezvous::Host { host: "r0".to_owned(), ports: vec![7001] });
-    let token = foreread_peer::Token::new("the token of another").unwrap();
+    let token = foreread_peer::Token::new(crate::support::OTHER_TOKEN).unwrap();
     let strange = job.settings_of(strange).with_token(Some(token));
     let strange = tokio::spawn(async move { Joining::join(strange).await.err() });
     let early = {

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::Token;
-use foreread_peer::meet::{Group, Joining, Launched, Left, MeetErrorKind, Rendezvous, Settings};
+use foreread_peer::meet::{Board, Group, Joining, Launched, Left, MeetErrorKind, Rendezvous, Settings};
 
 use crate::support::{TOKEN, all, begin, launched};
 
@@ -15,30 +15,29 @@ fn settings(launched: Launched, token: Option<&str>) -> Settings {
     Settings::new(launched, "1.0").with_token(token).with_deadline(Duration::from_secs(20))
 }
 
-async fn meet(
-    size: u32,
-    token: Option<&'static str>,
-    rendezvous: impl Fn() -> Rendezvous,
-    sockets: Option<&Path>,
-) -> Vec<Group> {
-    meet_again(0, size, token, rendezvous, sockets).await
+/// Where all are on one node, and what tells this job from others.
+fn node(words: &str) -> Rendezvous {
+    Rendezvous::Node { words: format!("{words} {}", std::process::id()), or: None }
 }
 
-/// The processes' meeting of this number.
+async fn meet(size: u32, token: Option<&'static str>, rendezvous: impl Fn() -> Rendezvous) -> Vec<Group> {
+    meet_again(0, &Arc::default(), size, token, rendezvous).await
+}
+
+/// The processes' loader of this number.
 async fn meet_again(
-    meeting: u16,
+    loader: u16,
+    board: &Arc<Board>,
     size: u32,
     token: Option<&'static str>,
     rendezvous: impl Fn() -> Rendezvous,
-    sockets: Option<&Path>,
 ) -> Vec<Group> {
     let ranks: Vec<_> = (0..size)
         .rev()
         .map(|rank| {
-            let mut launched = launched(rank, size, rendezvous());
-            launched.sockets = sockets.map(|path| path.join("sockets")).into_iter().collect();
+            let launched = launched(rank, size, rendezvous());
             let stores: Vec<_> = (0..size).map(foreread_types::StoreId).collect();
-            let settings = settings(launched, token).with_meeting(meeting);
+            let settings = settings(launched, token).with_loader(loader, Arc::clone(board));
             tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
         })
         .collect();
@@ -56,46 +55,102 @@ async fn leave(groups: Vec<Group>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ranks_of_one_node_meet_in_a_private_directory_and_leave_nothing_behind() {
-    let base = tempfile::tempdir().unwrap();
-    let path = base.path().join("meet");
-    let groups = meet(4, None, || Rendezvous::Node(vec![path.clone()]), None).await;
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(&path), mode(&path.join("rank0"))), (0o700, 0o600));
-    leave(groups).await;
-    let left: Vec<_> =
-        fs::read_dir(&path).map(|all| all.flatten().map(|e| e.file_name()).collect()).unwrap_or_default();
-    assert!(left.is_empty(), "{left:?}");
+async fn ranks_of_one_node_meet_without_a_token_or_a_file() {
+    let (one, other) = (meet(4, None, || node("one")).await, meet(2, None, || node("other")).await);
+    assert_ne!(one[0].run(), other[0].run(), "two jobs of a user");
+    leave(one).await;
+    leave(other).await;
+}
+
+/// A token that is set is required on a node, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rank_without_the_nodes_token_is_not_let_in() {
+    let place = || node("token");
+    leave(meet(2, Some(TOKEN), place).await).await;
+    let first = tokio::spawn(Joining::join(settings(launched(0, 2, place()), Some(TOKEN))));
+    let without = settings(launched(1, 2, place()), None).with_deadline(Duration::from_secs(3));
+    let error = Joining::join(without).await.unwrap_err();
+    assert_eq!(error.kind(), MeetErrorKind::Secret, "{error}");
+    first.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranks_that_share_a_directory_meet_by_what_rank_0_wrote_there() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("job");
-    leave(meet(3, None, || Rendezvous::Directory(path.clone()), Some(base.path())).await).await;
+    leave(meet(3, None, || Rendezvous::Directory(path.clone())).await).await;
     // Where another run died, its notice is replaced.
     fs::create_dir_all(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-    let stale =
-        r#"{"instance":1,"addresses":["127.0.0.1:1","unix:/nowhere"],"token":"the token of a dead run"}"#;
-    fs::write(path.join("rank0"), stale).unwrap();
+    fs::write(path.join("rank0"), stale(&["127.0.0.1:1", "unix:@nowhere"])).unwrap();
     fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
-    leave(meet(3, None, || Rendezvous::Directory(path.clone()), None).await).await;
+    leave(meet(3, None, || Rendezvous::Directory(path.clone())).await).await;
+}
+
+/// A notice that a dead run left.
+fn stale(addresses: &[&str]) -> String {
+    let addresses: Vec<_> = addresses.iter().map(|address| format!("{address:?}")).collect();
+    format!(
+        r#"{{"instance":1,"addresses":[{}],"token":"{}"}}"#,
+        addresses.join(","),
+        crate::support::OTHER_TOKEN
+    )
+}
+
+/// The hosts of a dead node's notice take no connection and refuse none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stale_notice_holds_up_no_rank_when_it_is_replaced() {
+    let base = tempfile::tempdir().unwrap();
+    let path = base.path().join("job");
+    fs::create_dir_all(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    let silent: Vec<_> = (0..8).map(|_| std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
+    let addresses: Vec<_> = silent.iter().map(|one| one.local_addr().unwrap().to_string()).collect();
+    let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
+    fs::write(path.join("rank0"), stale(&addresses)).unwrap();
+    fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
+    let early = settings(launched(1, 2, Rendezvous::Directory(path.clone())), None);
+    let early = tokio::spawn(async move { Joining::join(early).await });
+    // It has begun to try them.
+    let (mut accepted, _) = silent[0].accept().unwrap();
+    let first = Joining::join(settings(launched(0, 2, Rendezvous::Directory(path.clone())), None));
+    let began = std::time::Instant::now();
+    let (first, early) = (first.await.unwrap(), early.await.unwrap().unwrap());
+    // Less than one of the eight addresses may take to answer.
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    drop((first, early));
+    std::io::Read::read(&mut accepted, &mut [0; 1]).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn meetings_side_by_side_in_one_directory_have_each_its_notice_and_leave_nothing_behind() {
+async fn rank_0_writes_its_notice_again_if_it_was_removed() {
     let base = tempfile::tempdir().unwrap();
-    let path = base.path().join("meet");
-    for rendezvous in [Rendezvous::Node(vec![path.clone()]), Rendezvous::Directory(path.clone())] {
+    let path = base.path().join("job");
+    let place = || Rendezvous::Directory(path.clone());
+    let first = tokio::spawn(Joining::join(settings(launched(0, 2, place()), None)));
+    while !path.join("rank0").exists() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    fs::remove_file(path.join("rank0")).unwrap();
+    let other = Joining::join(settings(launched(1, 2, place()), None)).await;
+    assert!(other.is_ok() && first.await.unwrap().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loaders_side_by_side_in_one_directory_have_each_its_notice_and_leave_nothing_behind() {
+    let base = tempfile::tempdir().unwrap();
+    let (path, board) = (base.path().join("meet"), Arc::default());
+    for rendezvous in [node("side by side"), Rendezvous::Directory(path.clone())] {
         let mut all = Vec::new();
-        for meeting in 0..3 {
-            all.push(meet_again(meeting, 3, None, || rendezvous.clone(), None).await);
+        for loader in 0..3 {
+            all.push(meet_again(loader, &board, 3, None, || rendezvous.clone()).await);
         }
-        assert!(["rank0", "rank0-1", "rank0-2"].iter().all(|name| path.join(name).exists()));
-        // The first ends while the others go on, and another is held after it.
+        if matches!(rendezvous, Rendezvous::Directory(_)) {
+            assert!(["rank0", "rank0-1", "rank0-2"].iter().all(|name| path.join(name).exists()));
+        }
+        // The first ends while the others go on, and another is made after it.
         leave(all.remove(0)).await;
-        all.push(meet_again(3, 3, None, || rendezvous.clone(), None).await);
+        all.push(meet_again(3, &board, 3, None, || rendezvous.clone()).await);
         for groups in all {
             leave(groups).await;
         }
@@ -104,13 +159,13 @@ async fn meetings_side_by_side_in_one_directory_have_each_its_notice_and_leave_n
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn meetings_side_by_side_share_one_port_that_the_user_named() {
-    let named = port();
+async fn loaders_side_by_side_share_one_port_that_the_user_named() {
+    let (named, board) = (port(), Arc::default());
     let rendezvous = || Rendezvous::Host { host: "127.0.0.1".to_owned(), ports: vec![named] };
-    let first = meet_again(0, 2, Some(TOKEN), rendezvous, None).await;
-    let second = meet_again(1, 2, Some(TOKEN), rendezvous, None).await;
+    let first = meet_again(0, &board, 2, Some(TOKEN), rendezvous).await;
+    let second = meet_again(1, &board, 2, Some(TOKEN), rendezvous).await;
     leave(first).await;
-    leave(meet_again(2, 2, Some(TOKEN), rendezvous, None).await).await;
+    leave(meet_again(2, &board, 2, Some(TOKEN), rendezvous).await).await;
     leave(second).await;
 }
 
@@ -121,21 +176,37 @@ fn port() -> u16 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranks_meet_at_a_port_and_talk_by_sockets_where_they_share_a_node() {
-    let base = tempfile::tempdir().unwrap();
     let ports = [port(), port(), port()];
     let rendezvous = || Rendezvous::Host { host: "127.0.0.1".to_owned(), ports: ports.to_vec() };
-    let groups = meet(3, Some(TOKEN), rendezvous, Some(base.path())).await;
-    assert_eq!(fs::read_dir(base.path().join("sockets")).unwrap().count(), 3);
+    let groups = meet(3, Some(TOKEN), rendezvous).await;
     let tier = foreread_tier::Peers::tier(&groups[1], foreread_types::StoreId(2)).unwrap();
     let shown = format!("{tier:?}");
-    assert!(shown.contains("Unix(") && shown.contains("Tcp("), "{shown}");
+    assert!(shown.contains("Local(") && shown.contains("Tcp("), "{shown}");
     leave(groups).await;
+}
+
+/// Where processes of one machine do not see each other's sockets, and the job has a token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranks_of_a_node_that_do_not_see_its_sockets_meet_at_the_host() {
+    let ports = vec![port()];
+    let at = |words: &str| {
+        let Rendezvous::Node { words, .. } = node(words) else { panic!("no node") };
+        Rendezvous::Node { words, or: Some(("127.0.0.1".to_owned(), ports.clone())) }
+    };
+    let stores = [0, 1].map(foreread_types::StoreId);
+    // Other names stand for other views of the names.
+    let ranks = ["here", "there"].iter().zip(0..).map(|(words, rank)| {
+        let settings = settings(launched(rank, 2, at(words)), Some(TOKEN));
+        tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
+    });
+    let ranks: Vec<_> = ranks.collect();
+    leave(all(ranks).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_rank_of_a_list_listens_at_its_entry() {
     let list: Vec<_> = (0..3).map(|_| ("127.0.0.1".to_owned(), port())).collect();
-    let groups = meet(3, Some(TOKEN), || Rendezvous::List(list.clone()), None).await;
+    let groups = meet(3, Some(TOKEN), || Rendezvous::List(list.clone())).await;
     for (_, port) in &list {
         std::net::TcpStream::connect(("127.0.0.1", *port)).unwrap();
     }
@@ -148,7 +219,7 @@ async fn without_a_token_nobody_listens_for_other_nodes() {
     for rank in 0..2 {
         let error = Joining::join(settings(launched(rank, 2, rendezvous.clone()), None)).await.unwrap_err();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
-        assert!(error.to_string().contains("export FOREREAD_TOKEN=$(openssl rand -hex 16)"), "{error}");
+        assert!(error.to_string().contains("export FOREREAD_TOKEN=$(foreread token)"), "{error}");
     }
 }
 
@@ -159,7 +230,7 @@ async fn a_directory_that_others_can_use_is_no_place_to_meet() {
     fs::create_dir(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     for rank in 0..2 {
-        let rendezvous = Rendezvous::Node(vec![path.clone()]);
+        let rendezvous = Rendezvous::Directory(path.clone());
         let error = Joining::join(settings(launched(rank, 2, rendezvous), None)).await.unwrap_err();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
         assert!(error.to_string().contains("chmod 700"), "{error}");
@@ -176,7 +247,7 @@ async fn two_runs_one_after_another_in_one_directory_do_not_meet_each_other() {
             let stores = [0, 1, 2].map(foreread_types::StoreId);
             let mut all = Vec::new();
             for _ in 0..20 {
-                let launched = launched(rank, 3, Rendezvous::Node(vec![path.clone()]));
+                let launched = launched(rank, 3, Rendezvous::Directory(path.clone()));
                 let group =
                     begin(Joining::join(settings(launched, None)).await.unwrap(), &stores).await.unwrap();
                 all.push(group.leave(Duration::from_secs(20)).await);
@@ -189,32 +260,6 @@ async fn two_runs_one_after_another_in_one_directory_do_not_meet_each_other() {
     assert!(!path.exists());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sockets_of_ranks_that_were_killed_do_not_pile_up() {
-    let base = tempfile::tempdir().unwrap();
-    let path = base.path().join("meet");
-    fs::create_dir(&path).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-    // No process has these numbers. Dropping a listener leaves its file.
-    let socket = |name: &str, age: u64| {
-        let file = path.join(name);
-        let listener = std::os::unix::net::UnixListener::bind(&file).unwrap();
-        let long_ago = std::time::SystemTime::now() - Duration::from_secs(age);
-        let opened =
-            rustix::fs::Timestamps { last_access: timespec(long_ago), last_modification: timespec(long_ago) };
-        rustix::fs::utimensat(rustix::fs::CWD, &file, &opened, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
-            .unwrap();
-        (file, listener)
-    };
-    let (dead, listener) = socket("3.4194305.00000001.0", 1000);
-    drop(listener);
-    let (young, listener) = socket("3.4194306.00000001.0", 1);
-    drop(listener);
-    let (elsewhere, _lives) = socket("3.4194307.00000001.0", 1000);
-    leave(meet(2, None, || Rendezvous::Node(vec![path.clone()]), None).await).await;
-    assert!(!dead.exists() && young.exists() && elsewhere.exists());
-}
-
 /// What an earlier attempt met is no reason when the later ones meet nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_stood_in_the_way_once_is_not_said_when_it_is_gone() {
@@ -222,8 +267,7 @@ async fn what_stood_in_the_way_once_is_not_said_when_it_is_gone() {
     let path = base.path().join("meet");
     fs::create_dir_all(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-    let stale = r#"{"instance":1,"node":"","addresses":["127.0.0.1:1"],"token":"the token of a dead run"}"#;
-    fs::write(path.join("rank0"), stale).unwrap();
+    fs::write(path.join("rank0"), stale(&["127.0.0.1:1"])).unwrap();
     fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let progress = move |waiting: &_| drop(tell.send(format!("{waiting}")));
@@ -244,11 +288,9 @@ async fn what_stood_in_the_way_once_is_not_said_when_it_is_gone() {
 /// Rank 0 speaks to rank 1 at the very moment at which that one says why it gives up and closes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn why_a_rank_gives_up_is_heard_although_rank_0_is_just_speaking_to_it() {
-    let base = tempfile::tempdir().unwrap();
     for run in 0..100 {
-        let path = base.path().join(format!("meet{run}"));
         let ranks = (0..2).map(|rank| {
-            let launched = launched(rank, 2, Rendezvous::Node(vec![path.clone()]));
+            let launched = launched(rank, 2, node(&format!("gives up {run}")));
             tokio::spawn(async move {
                 let mut joining = Joining::join(settings(launched, None)).await.unwrap();
                 if rank == 1 {
@@ -268,9 +310,4 @@ async fn why_a_rank_gives_up_is_heard_although_rank_0_is_just_speaking_to_it() {
         assert_eq!(error.kind(), MeetErrorKind::Refused, "run {run}, after {:?}: {error}", began.elapsed());
         assert!(error.to_string().ends_with("gave up: its disk is full"), "run {run}: {error}");
     }
-}
-
-fn timespec(time: std::time::SystemTime) -> rustix::fs::Timespec {
-    let since = time.duration_since(std::time::UNIX_EPOCH).unwrap();
-    rustix::fs::Timespec { tv_sec: since.as_secs() as i64, tv_nsec: 0 }
 }

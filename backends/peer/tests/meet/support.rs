@@ -10,7 +10,10 @@ use foreread_tier::{Context, HeapBuffers};
 use foreread_types::{Fingerprint, Rank, StoreId};
 use tokio::task::JoinHandle;
 
-pub const TOKEN: &str = "the token of this job";
+pub const TOKEN: &str = "c5d0f1a98b7e46320c5d0f1a98b7e463";
+
+/// Of another job.
+pub const OTHER_TOKEN: &str = "0f1e2d3c4b5a69788796a5b4c3d2e1f0";
 
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -26,7 +29,6 @@ pub fn launched(rank: u32, world_size: u32, rendezvous: Rendezvous) -> Launched 
         local_size: None,
         node: None,
         rendezvous: Some(rendezvous),
-        sockets: Vec::new(),
         job: "test".to_owned(),
         launcher: "the test",
     }

@@ -1,6 +1,6 @@
 //! A meeting as every rank but 0 sees it.
 //!
-//! Each step is a question to rank 0 and its answer. A connection that breaks is made again and the step is asked again;
+//! Each step is a request to rank 0 and its answer. A connection that breaks is made again and the request is repeated;
 //! rank 0 keeps what was brought. The step's deadline passes while nothing comes, as at rank 0 ([`super::first`]).
 
 use std::pin::pin;
@@ -12,9 +12,9 @@ use foreread_types::Rank;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::dial::{Dial, Found, Miss};
-use super::hub::AGAIN;
 use super::link::{Incoming, Link};
-use super::messages::{Hello, Message, Step, Words, ranks, refusal};
+use super::members::RECONNECT;
+use super::messages::{Hello, Message, ranks, refusal};
 use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
 use super::{MeetError, MeetErrorKind};
 use crate::run_id::Nonce;
@@ -24,16 +24,12 @@ use crate::{Address, Identity};
 /// proves it: it may be an earlier run that is about to end, or anybody, where rank 0 is not there yet.
 const SURE: Duration = Duration::from_secs(60);
 
-/// A place for pieces of bulk: where it belongs, how many bytes all have, the piece. Begins again at 0 where a connection broke.
-pub(super) type Take<'a> = &'a mut (dyn FnMut(u64, u64, Bytes) + Send);
-
 /// A rank while ranks meet.
 #[derive(Debug)]
-pub(super) struct Other {
+pub(super) struct Member {
     pub dial: Dial,
     pub hello: Hello,
     pub patience: Patience,
-    pub round: u32,
     pub link: Option<Link>,
     /// Where rank 0 was reached.
     pub at: Option<Address>,
@@ -54,20 +50,13 @@ pub(super) struct Other {
     pub nonce: Option<Nonce>,
 }
 
-/// What one exchange with rank 0 came to.
-enum Answer {
-    Over,
-    Broken,
-}
-
-impl Other {
+impl Member {
     pub(super) fn new(dial: Dial, hello: Hello, patience: Patience) -> Self {
         let missing = (vec![Rank(0)], 0, None);
         Self {
             dial,
             hello,
             patience,
-            round: 0,
             link: None,
             at: None,
             missing,
@@ -131,7 +120,7 @@ impl Other {
             let why = self.why.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
             // During the run it is looked for as long as the run lasts.
             let lost = self.lost.filter(|_| !self.hello.started).map(|lost| lost.elapsed());
-            let gone = lost.filter(|lost| *lost >= AGAIN);
+            let gone = lost.filter(|lost| *lost >= RECONNECT);
             let gone = gone.map(|_| format!("rank 0 ({}) was here and is gone", self.first));
             let on = format!(
                 "at {}{}{why}",
@@ -146,7 +135,7 @@ impl Other {
                 Some(_) => self.patience.show(&[Rank(0)], 0, Some(on)),
             }
             // Once they have met, at this meeting or an earlier one, it is somebody else.
-            let met = self.hello.met.is_some() || self.dial.meeting > 0;
+            let met = self.hello.met.is_some() || self.hello.loader > 0;
             if let Some((since, at)) = self.other_token.as_ref().filter(|_| !met)
                 && (since.elapsed() >= SURE || self.patience.over())
             {
@@ -197,14 +186,19 @@ impl Other {
         link.say(&Message::Hello(Box::new(self.hello.clone()))).await;
         loop {
             match timeout_at(self.patience.next(), link.next()).await {
-                Ok(Some(Incoming::Message(Message::Welcome { instance, nonce, place }))) => {
-                    self.hello.met = Some(instance);
+                Ok(Some(Incoming::Message(Message::Welcome { process, nonce, place }))) => {
+                    self.hello.met = Some(process);
                     self.nonce = Nonce::parse(&nonce);
                     (self.first, self.lost, self.why) = (place, None, None);
                     self.attempts = 0;
                     self.link = Some(link);
                     self.at = Some(found.at);
                     return Ok(true);
+                }
+                Ok(Some(Incoming::Message(Message::Elsewhere { addresses }))) => {
+                    let addresses = addresses.iter().filter_map(|address| address.parse().ok());
+                    self.dial.redirected(&found.at, addresses.collect());
+                    return Ok(false);
                 }
                 Ok(Some(Incoming::Message(Message::Refuse { why, again: true, .. }))) => {
                     // It is there.
@@ -239,54 +233,43 @@ impl Other {
         self.link.as_mut().ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "no connection to rank 0"))
     }
 
-    /// Goes through the next round.
-    pub(super) async fn step(
+    /// What rank 0 answers to a request for the value of `key`, with this rank's part of it where it has one.
+    pub(super) async fn request(
         &mut self,
         identity: &Identity,
-        step: Step,
-        words: Words,
-        bring: Option<Bytes>,
-        take: Take<'_>,
-    ) -> Result<(), MeetError> {
+        key: &str,
+        part: Option<Bytes>,
+    ) -> Result<Bytes, MeetError> {
         self.patience.begin();
         // Until rank 0 says otherwise.
         self.missing = (vec![Rank(0)], 0, None);
         loop {
-            let round = self.round;
             let link = self.link(identity).await?;
-            let message = Message::Step { round, step, words: words.clone() };
-            match bring.clone() {
-                Some(bulk) => link.say_with(&message, bulk).await,
-                None => link.say(&message).await,
+            match part.clone() {
+                Some(part) => link.say_with(&Message::Exchange { key: key.to_owned() }, part).await,
+                None => link.say(&Message::Wait { key: key.to_owned() }).await,
             };
             // Where it could not be said, what came before the link broke may say why.
-            let answer = self.answer(round, step, take).await?;
-            match answer {
-                Answer::Over => {
-                    self.round += 1;
-                    return Ok(());
-                }
-                Answer::Broken => {
-                    self.link = None;
-                    self.lost.get_or_insert_with(Instant::now);
-                }
+            if let Some(value) = self.answer(key).await? {
+                return Ok(value);
             }
+            self.link = None;
+            self.lost.get_or_insert_with(Instant::now);
         }
     }
 
-    async fn answer(&mut self, round: u32, step: Step, take: Take<'_>) -> Result<Answer, MeetError> {
+    /// The value of a key; nothing where the connection breaks.
+    async fn answer(&mut self, key: &str) -> Result<Option<Bytes>, MeetError> {
         loop {
-            let Some(link) = self.link.as_mut() else { return Ok(Answer::Broken) };
+            let Some(link) = self.link.as_mut() else { return Ok(None) };
             match timeout_at(self.patience.next(), link.next()).await {
                 Err(_) => self.look()?,
-                Ok(None) => return Ok(Answer::Broken),
-                Ok(Some(Incoming::Message(Message::Over { round: over }))) if over == round => {
-                    let bulk = matches!(step, Step::Share | Step::Start);
-                    return Ok(if !bulk || self.take(take).await?.is_some() {
-                        Answer::Over
-                    } else {
-                        Answer::Broken
-                    });
+                Ok(None) => return Ok(None),
+                Ok(Some(Incoming::Message(Message::Value { key: of }))) if of == key => {
+                    // A link on which nothing comes breaks by itself, so there is no deadline here.
+                    let value = link.whole(u64::MAX).await;
+                    self.patience.begin();
+                    return Ok(value);
                 }
                 Ok(Some(Incoming::Message(Message::Refuse { kind, why, .. }))) => {
                     return Err(refusal(&kind, why));
@@ -301,14 +284,6 @@ impl Other {
                 Ok(Some(_)) => {}
             }
         }
-    }
-
-    /// Takes the bulk that follows. A link on which nothing comes breaks by itself, so there is no deadline here.
-    async fn take(&mut self, take: Take<'_>) -> Result<Option<()>, MeetError> {
-        let Some(link) = self.link.as_mut() else { return Ok(None) };
-        let taken = link.bulk(u64::MAX, take).await;
-        self.patience.begin();
-        Ok(taken)
     }
 
     /// Says something that is not answered, if there is a connection.

@@ -1,15 +1,10 @@
-//! The job's token: from the user, or made by rank 0 and passed where nobody but the job's user can read it.
+//! What rank 0 writes for the others into a directory that all ranks see: where it listens, and the job's token where the
+//! user gave none.
 //!
-//! `FOREREAD_TOKEN` counts where it is set. Else rank 0 makes one and writes it into a [`Notice`]: a file that only its
-//! owner can read, in a directory that only its owner can enter, on the node that all ranks are on or on the file system
-//! that they share. Whoever reads it checks whose it is, because `/tmp` is everybody's: a directory that was put there by
-//! another user is refused, not used. Where ranks meet at `host:port` on several nodes there is no such place, and the token
-//! has to come from the user's job script, which is one line. The price is that line; the alternative is a port on which
-//! anybody on the cluster's network can ask for samples.
-//!
-//! The notice also says where rank 0 listens. It is replaced as a whole, so a reader sees the last run's or this one's, never
-//! half of either; a reader whom rank 0 does not know reads it again. Each meeting of a process has a notice and a token of its
-//! own, beside those of the others that go on.
+//! The notice is a file that only its owner can read, in a directory that only its owner can enter. Whoever reads it checks
+//! whose it is: a directory that was put there by another user is refused, not used. It is replaced as a whole, so a reader
+//! sees the last run's or this one's, never half of either; a reader whom rank 0 does not know reads it again. Each of a
+//! process's loaders has a notice and a token of its own.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -23,12 +18,12 @@ use super::launcher::{Surroundings, TOKEN};
 use super::{MeetError, MeetErrorKind};
 use crate::Token;
 
-/// The file's name in its directory, at a process's first meeting.
+/// The file's name in its directory, of a process's first loader.
 const NOTICE: &str = "rank0";
 
 /// The same at any.
-fn notice_name(meeting: u16) -> String {
-    match meeting {
+fn notice_name(loader: u16) -> String {
+    match loader {
         0 => NOTICE.to_owned(),
         later => format!("{NOTICE}-{later}"),
     }
@@ -38,7 +33,7 @@ fn notice_name(meeting: u16) -> String {
 const LONGEST: u64 = 64 * 1024;
 
 /// How often something is tried that an earlier run's end can spoil.
-pub(super) const AGAIN: u32 = 10;
+const AGAIN: u32 = 10;
 
 fn secret(line: String) -> MeetError {
     MeetError::new(MeetErrorKind::Secret, line)
@@ -57,8 +52,8 @@ pub fn given_token(surroundings: &Surroundings<'_>) -> Result<Option<Token>, Mee
 /// That there is no token and no place to pass one.
 pub(super) fn no_token(meet: &impl std::fmt::Display) -> MeetError {
     secret(format!(
-        "ranks meet at {meet}, where no secret can be passed to the job's user alone: put `export {TOKEN}=$(openssl rand \
-         -hex 16)` into the job script, before what starts the ranks, or let {} be a directory that all ranks see",
+        "ranks meet at {meet}, where no secret can be passed to the job's user alone: put `export {TOKEN}=$(foreread token)` \
+         into the job script, before what starts the ranks, or let {} be a directory that all ranks see",
         super::launcher::MEET
     ))
 }
@@ -83,28 +78,19 @@ pub(super) struct Notice {
 pub(super) struct PrivateDirectory(PathBuf);
 
 impl PrivateDirectory {
-    /// The first of `paths` that can be one. All ranks of a node find the same: those whose parent is not there, or in
-    /// which nothing may be made, are passed over.
-    pub(super) fn first(paths: &[PathBuf]) -> Result<Self, MeetError> {
-        let mut last = None;
-        for path in paths {
-            match Self::at(path, rustix::process::geteuid().as_raw()) {
-                Ok(directory) => return Ok(directory),
-                Err(Unusable::Refused(error)) => return Err(error),
-                Err(Unusable::NotThere(error)) => last = Some(error),
-            }
-        }
-        Err(last.unwrap_or_else(|| secret("there is no directory for ranks to meet in".to_owned())))
+    /// `path`, made if it is not there.
+    pub(super) fn open(path: &Path) -> Result<Self, MeetError> {
+        Self::at(path, rustix::process::geteuid().as_raw())
     }
 
     /// `path`, made if it is not there, if it is `uid`'s alone.
-    fn at(path: &Path, uid: u32) -> Result<Self, Unusable> {
+    fn at(path: &Path, uid: u32) -> Result<Self, MeetError> {
         let shown = path.display();
         let cannot = |what: &str, error: io::Error| {
             let line = format!("ranks cannot meet in {shown}: {what}: {error}");
-            Unusable::NotThere(MeetError::caused(MeetErrorKind::Secret, line, error))
+            MeetError::caused(MeetErrorKind::Secret, line, error)
         };
-        let refused = |why: String| Unusable::Refused(secret(format!("ranks do not meet in {shown}: {why}")));
+        let refused = |why: String| secret(format!("ranks do not meet in {shown}: {why}"));
         let parent = path.parent().unwrap_or(path);
         let above = fs::metadata(parent).map_err(|error| cannot("its parent cannot be looked at", error))?;
         // Whoever may write to the parent could put another directory in this one's place, unless it is sticky.
@@ -148,9 +134,9 @@ impl PrivateDirectory {
         &self.0
     }
 
-    /// Puts `notice` in the place of what is there of this meeting.
-    pub(super) fn publish(&self, meeting: u16, notice: &Notice) -> Result<(), MeetError> {
-        let path = self.0.join(notice_name(meeting));
+    /// Puts `notice` in the place of what is there of this loader.
+    pub(super) fn publish(&self, loader: u16, notice: &Notice) -> Result<(), MeetError> {
+        let path = self.0.join(notice_name(loader));
         let new = self.0.join(format!("{NOTICE}.{:016x}", notice.instance));
         let write = || -> io::Result<()> {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -177,18 +163,21 @@ impl PrivateDirectory {
         })
     }
 
-    /// What rank 0 wrote for this meeting, if it did.
-    pub(super) fn notice(&self, meeting: u16) -> Result<Option<Notice>, MeetError> {
-        self.notice_of(meeting, rustix::process::geteuid().as_raw())
+    /// What rank 0 wrote for this loader, if it did.
+    pub(super) fn notice(&self, loader: u16) -> Result<Option<Notice>, MeetError> {
+        self.notice_of(loader, rustix::process::geteuid().as_raw())
     }
 
-    fn notice_of(&self, meeting: u16, uid: u32) -> Result<Option<Notice>, MeetError> {
-        let name = notice_name(meeting);
-        let path = self.0.join(&name);
+    fn notice_of(&self, loader: u16, uid: u32) -> Result<Option<Notice>, MeetError> {
+        self.notice_at(&notice_name(loader), uid)
+    }
+
+    fn notice_at(&self, name: &str, uid: u32) -> Result<Option<Notice>, MeetError> {
+        let path = self.0.join(name);
         let shown = path.display();
         // A network file system asks the server again what is there when a directory is listed, not when a name in it that
         // was not there before is opened.
-        let listed = fs::read_dir(&self.0).map(|entries| entries.flatten().any(|e| e.file_name() == *name));
+        let listed = fs::read_dir(&self.0).map(|entries| entries.flatten().any(|e| e.file_name() == name));
         if !listed.unwrap_or(true) {
             return Ok(None);
         }
@@ -220,22 +209,26 @@ impl PrivateDirectory {
         Ok(serde_json::from_slice(&text).ok())
     }
 
-    /// Removes the meeting's notice if it is still the one of `instance`, and the directory if nothing else is in it.
-    pub(super) fn withdraw(&self, meeting: u16, instance: u64) {
-        let ours = self.notice(meeting).ok().flatten().is_some_and(|notice| notice.instance == instance);
-        if ours {
-            drop(fs::remove_file(self.0.join(notice_name(meeting))));
+    /// Removes the loader's notice if it is still the one of `instance`, and the directory if nothing else is in it.
+    ///
+    /// Under another name it is looked at before it is removed: a new rank 0 may replace it at any moment.
+    pub(super) fn withdraw(&self, loader: u16, instance: u64) {
+        let (name, aside) = (notice_name(loader), format!("{NOTICE}.{instance:016x}.old"));
+        let (path, aside_path) = (self.0.join(&name), self.0.join(&aside));
+        let uid = rustix::process::geteuid().as_raw();
+        let is_ours = |name: &str| {
+            self.notice_at(name, uid).ok().flatten().is_some_and(|notice| notice.instance == instance)
+        };
+        if is_ours(&name) && fs::rename(&path, &aside_path).is_ok() {
+            if !is_ours(&aside) {
+                // Another's, which came in between: back, unless there is a newer one still.
+                drop(fs::hard_link(&aside_path, &path));
+            }
+            drop(fs::remove_file(&aside_path));
         }
         // Fails where others are still in it, which is right.
         drop(fs::remove_dir(&self.0));
     }
-}
-
-enum Unusable {
-    /// Not here; another directory may do.
-    NotThere(MeetError),
-    /// Here, and somebody else's.
-    Refused(MeetError),
 }
 
 #[cfg(test)]
@@ -250,8 +243,7 @@ mod tests {
 
     fn refusal(path: &Path, uid: u32) -> String {
         match PrivateDirectory::at(path, uid) {
-            Err(Unusable::Refused(error)) => error.to_string(),
-            Err(Unusable::NotThere(error)) => panic!("passed over: {error}"),
+            Err(error) => error.to_string(),
             Ok(_) => panic!("{} was taken", path.display()),
         }
     }
@@ -268,7 +260,7 @@ mod tests {
     #[test]
     fn only_the_owner_can_read_the_token() {
         let base = tempfile::tempdir().unwrap();
-        let directory = PrivateDirectory::first(&[base.path().join("meet")]).unwrap();
+        let directory = PrivateDirectory::open(&base.path().join("meet")).unwrap();
         assert!(directory.notice(0).unwrap().is_none());
         directory.publish(0, &notice(1)).unwrap();
         assert_eq!(mode(directory.path()), 0o700);
@@ -283,13 +275,13 @@ mod tests {
     }
 
     #[test]
-    fn a_later_meetings_notice_lies_beside_that_of_one_that_goes_on() {
+    fn a_later_loaders_notice_lies_beside_that_of_one_that_goes_on() {
         let base = tempfile::tempdir().unwrap();
-        let directory = PrivateDirectory::first(&[base.path().join("meet")]).unwrap();
+        let directory = PrivateDirectory::open(&base.path().join("meet")).unwrap();
         directory.publish(0, &notice(1)).unwrap();
         assert!(directory.notice(1).unwrap().is_none());
         directory.publish(1, &notice(2)).unwrap();
-        let instance = |meeting| directory.notice(meeting).unwrap().map(|notice| notice.instance);
+        let instance = |loader| directory.notice(loader).unwrap().map(|notice| notice.instance);
         assert_eq!((instance(0), instance(1)), (Some(1), Some(2)));
         directory.withdraw(1, 2);
         assert_eq!((instance(0), instance(1)), (Some(1), None));
@@ -325,7 +317,7 @@ mod tests {
     #[test]
     fn a_notice_that_is_not_ours_alone_is_refused() {
         let base = tempfile::tempdir().unwrap();
-        let directory = PrivateDirectory::first(&[base.path().join("meet")]).unwrap();
+        let directory = PrivateDirectory::open(&base.path().join("meet")).unwrap();
         directory.publish(0, &notice(1)).unwrap();
         let error = directory.notice_of(0, uid() + 1).err().unwrap();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
@@ -339,18 +331,26 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_are_not_there_are_passed_over() {
+    fn directory_without_a_parent_is_named() {
         let base = tempfile::tempdir().unwrap();
-        let paths = [base.path().join("gone/meet"), base.path().join("meet")];
-        assert_eq!(PrivateDirectory::first(&paths).unwrap().path(), paths[1]);
-        let error = PrivateDirectory::first(&paths[..1]).unwrap_err().to_string();
+        let error = PrivateDirectory::open(&base.path().join("gone/meet")).unwrap_err().to_string();
         assert!(error.contains("its parent cannot be looked at"), "{error}");
+    }
+
+    #[test]
+    fn notice_of_another_rank_0_is_put_back() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = PrivateDirectory::open(&base.path().join("meet")).unwrap();
+        directory.publish(0, &notice(2)).unwrap();
+        directory.withdraw(0, 1);
+        assert_eq!(directory.notice(0).unwrap().unwrap().instance, 2);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]
     fn half_a_notice_is_none() {
         let base = tempfile::tempdir().unwrap();
-        let directory = PrivateDirectory::first(&[base.path().join("meet")]).unwrap();
+        let directory = PrivateDirectory::open(&base.path().join("meet")).unwrap();
         directory.publish(0, &notice(1)).unwrap();
         let path = directory.path().join(NOTICE);
         let text = fs::read(&path).unwrap();

@@ -1,0 +1,342 @@
+//! Where a rank listens, and where rank 0 is to be found.
+//!
+//! | ranks are | rank 0 listens | others find it |
+//! |---|---|---|
+//! | on one node | at an abstract Unix socket whose name follows from user and launcher | by that name, of eight; after 5 s at the launcher's host, where there is a token |
+//! | at a host that is named | at the port, or at one of four that follow from the launcher's variables | there |
+//! | sharing a directory | at any port | by the notice that it writes there |
+//!
+//! Every rank listens at an abstract Unix socket as well, for the ranks of its node, and on several nodes at a port on every
+//! address of its host, because nobody can tell from inside which of them the others reach. What is reached under which name
+//! is found out by who sees whom ([`super::messages::Person::addresses`]).
+//!
+//! A process's later loaders meet beside its first, which keeps the place's port: they listen at any port, and the first tells
+//! who comes where that is ([`super::board`]).
+
+use std::io;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::board::Board;
+use super::dial::{Dial, Place};
+use super::launcher::{Launched, Rendezvous};
+use super::node::{self, host_name, node_id};
+use super::notice::{Notice, PrivateDirectory, no_token};
+use super::{MeetError, MeetErrorKind};
+use crate::{Address, Listener, Network, Token, token};
+
+/// All addresses of this host, of both families and of the older one.
+const ANYWHERE: [&str; 2] = ["::", "0.0.0.0"];
+
+/// Names that rank 0 may have on one node: another user's process may have the first.
+const NAMES: u32 = 8;
+
+/// Whether a host stands for all addresses of one.
+pub(super) fn is_anywhere(host: &str) -> bool {
+    ANYWHERE.contains(&host)
+}
+
+/// What a rank knows before it has said a word.
+#[derive(Debug)]
+pub(super) struct Ground {
+    network: Arc<dyn Network>,
+    launched: Launched,
+    rendezvous: Rendezvous,
+    /// Which of its process's loaders it is, from 0.
+    loader: u16,
+    process: u64,
+    /// What the user says about where this rank listens.
+    given: Vec<Address>,
+    /// Where rank 0 says where it is.
+    directory: Option<PrivateDirectory>,
+    /// Whether ranks of other nodes could prove themselves.
+    has_token: bool,
+}
+
+impl Ground {
+    /// Looks for the place to meet.
+    pub(super) async fn new(
+        network: Arc<dyn Network>,
+        launched: Launched,
+        loader: u16,
+        process: u64,
+        given: Vec<Address>,
+        has_token: bool,
+    ) -> Result<Self, MeetError> {
+        let rendezvous = launched.meet()?.clone();
+        let directory = match &rendezvous {
+            Rendezvous::Directory(path) => {
+                let path = path.clone();
+                Some(blocking(move || PrivateDirectory::open(&path)).await??)
+            }
+            Rendezvous::Host { .. } | Rendezvous::List(_) if !has_token => return Err(no_token(&rendezvous)),
+            Rendezvous::Node { .. } | Rendezvous::Host { .. } | Rendezvous::List(_) => None,
+        };
+        Ok(Self { network, launched, rendezvous, loader, process, given, directory, has_token })
+    }
+
+    /// The token of a job whose user gave none: on one node a text that all ranks know, because the kernel says whose a
+    /// socket is; in a directory that only the user can read, rank 0's random one.
+    pub(super) fn made_token(&self) -> Result<Option<Token>, MeetError> {
+        match &self.rendezvous {
+            Rendezvous::Node { words, .. } => Ok(Some(Token::known(&self.name(words, 0)))),
+            Rendezvous::Directory(_) if self.launched.rank.0 == 0 => {
+                let made = Token::random().map_err(|error| {
+                    let line = "the operating system has no random bytes";
+                    MeetError::caused(MeetErrorKind::Secret, line, error)
+                })?;
+                Ok(Some(made))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// How rank 0 is found.
+    pub(super) fn dial(&self, token: Option<Token>) -> Dial {
+        let at = |host: &str, ports: &[u16]| ports.iter().map(|port| Address::tcp(host, *port)).collect();
+        let mut fallback = Vec::new();
+        let place = match (&self.directory, &self.rendezvous) {
+            (Some(directory), _) => Place::Notice(directory.clone()),
+            (None, Rendezvous::Host { host, ports }) => Place::Addresses(at(host, ports)),
+            (None, Rendezvous::List(all)) => Place::Addresses(
+                all.first().map(|(host, port)| Address::tcp(host, *port)).into_iter().collect(),
+            ),
+            (None, Rendezvous::Node { words, or }) => {
+                if let Some((host, ports)) = or.as_ref().filter(|_| self.has_token) {
+                    fallback = at(host, ports);
+                }
+                Place::Addresses(self.names(words))
+            }
+            (None, Rendezvous::Directory(_)) => Place::Addresses(Vec::new()),
+        };
+        let (rank, job) = (self.launched.rank, self.launched.job_number());
+        Dial::new(Arc::clone(&self.network), place, rank, job, self.loader, token).with_fallback(fallback)
+    }
+
+    /// A name of rank 0's socket on this node.
+    fn name(&self, words: &str, attempt: u32) -> String {
+        let uid = rustix::process::geteuid().as_raw();
+        let digest = Sha256::digest(format!("foreread {uid} {attempt} {} {words}", self.loader));
+        format!("foreread-{}", hexadecimal(&digest[..16]))
+    }
+
+    fn names(&self, words: &str) -> Vec<Address> {
+        (0..NAMES).map(|attempt| Address::local(self.name(words, attempt))).collect()
+    }
+
+    /// Listens where this rank should.
+    pub(super) async fn listen(&self) -> Result<Vec<Box<dyn Listener>>, MeetError> {
+        let mut all = Vec::new();
+        if !self.given.is_empty() {
+            for address in &self.given {
+                all.push(self.network.listen(address).await.map_err(|error| cannot(address, error))?);
+            }
+            return Ok(all);
+        }
+        let is_first = self.launched.rank.0 == 0;
+        let ports = match &self.rendezvous {
+            Rendezvous::Node { words, or } => {
+                if is_first {
+                    all.push(self.first_of(self.names(words)).await?);
+                } else {
+                    let address = anonymous()?;
+                    all.push(self.network.listen(&address).await.map_err(|error| cannot(&address, error))?);
+                }
+                match or.as_ref().filter(|_| self.has_token) {
+                    Some((_, ports)) if is_first => ports.clone(),
+                    Some(_) => vec![0],
+                    None => return Ok(all),
+                }
+            }
+            Rendezvous::Host { ports, .. } if is_first => ports.clone(),
+            Rendezvous::List(list) => match list.get(self.launched.rank.0 as usize) {
+                Some((_, port)) => vec![*port],
+                None => vec![0],
+            },
+            Rendezvous::Host { .. } | Rendezvous::Directory(_) => vec![0],
+        };
+        if all.is_empty() {
+            let address = anonymous()?;
+            match self.network.listen(&address).await {
+                Ok(listener) => all.push(listener),
+                // The ranks of this node use the network.
+                Err(error) => tracing::debug!(%address, %error, "no socket for this node's ranks"),
+            }
+        }
+        // A later loader takes the place's port only where an earlier one does not have it.
+        let any = if self.loader > 0 { vec![0] } else { Vec::new() };
+        let ports = ports.into_iter().chain(any);
+        match self
+            .first_of(ports.flat_map(|port| ANYWHERE.map(|host| Address::tcp(host, port))).collect())
+            .await
+        {
+            Ok(listener) => all.push(listener),
+            Err(error) if matches!(self.rendezvous, Rendezvous::Node { .. }) => {
+                tracing::debug!(%error, "ranks meet by a socket of this node alone");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(all)
+    }
+
+    /// The first of some addresses that is free. A port that another program has in one family is its own in both.
+    async fn first_of(&self, addresses: Vec<Address>) -> Result<Box<dyn Listener>, MeetError> {
+        let (mut last, mut taken) = (None, None);
+        for address in addresses {
+            let port = match &address {
+                Address::Tcp(_, port) => Some(*port),
+                Address::Local(_) => None,
+            };
+            if port.is_some() && port == taken {
+                continue;
+            }
+            match self.network.listen(&address).await {
+                Ok(listener) => return Ok(listener),
+                Err(error) => {
+                    if error.kind() == io::ErrorKind::AddrInUse {
+                        taken = port;
+                    }
+                    last = Some(cannot(&address, error));
+                }
+            }
+        }
+        Err(last
+            .unwrap_or_else(|| MeetError::new(MeetErrorKind::Network, "there is no address to listen at")))
+    }
+
+    /// Under which names this rank's addresses are told to the others.
+    pub(super) fn told(&self, listens: &[Address]) -> Vec<Address> {
+        let listed = match &self.rendezvous {
+            Rendezvous::List(list) => list.get(self.launched.rank.0 as usize).map(|(host, _)| host.clone()),
+            _ => None,
+        };
+        let named = |address: &Address| match (address, &listed) {
+            (Address::Tcp(host, port), Some(listed)) if is_anywhere(host) => {
+                Address::tcp(listed.clone(), *port)
+            }
+            _ => address.clone(),
+        };
+        listens.iter().map(named).collect()
+    }
+
+    /// Lets the others know where rank 0 listens, and the token that it made.
+    pub(super) async fn publish(&self, listens: &[Address], made: Option<&Token>) -> Result<(), MeetError> {
+        let Some(directory) = self.directory.clone() else { return Ok(()) };
+        let (notice, loader) = (self.notice(listens, made), self.loader);
+        blocking(move || directory.publish(loader, &notice)).await?
+    }
+
+    /// Writes the notice again if somebody has removed it.
+    pub(super) async fn keep_published(&self, listens: &[Address], made: Option<&Token>) {
+        let Some(directory) = self.directory.clone() else { return };
+        let (notice, loader) = (self.notice(listens, made), self.loader);
+        let again = move || match directory.notice(loader) {
+            Ok(None) => directory.publish(loader, &notice),
+            _ => Ok(()),
+        };
+        if let Ok(Err(error)) = blocking(again).await {
+            tracing::debug!(%error, "cannot write the notice again");
+        }
+    }
+
+    fn notice(&self, listens: &[Address], made: Option<&Token>) -> Notice {
+        let addresses = listens.iter().flat_map(names).map(|address| address.to_string()).collect();
+        let token = made.map(|token| String::from_utf8_lossy(token.expose()).into_owned());
+        Notice { instance: self.process, node: node_id(), addresses, token }
+    }
+
+    /// Takes the notice back.
+    pub(super) fn withdraw(&self, board: &Board) {
+        if self.launched.rank.0 == 0 {
+            board.remove(self.loader);
+        }
+        if let Some(directory) = &self.directory {
+            directory.withdraw(self.loader, self.process);
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, MeetError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| MeetError::caused(MeetErrorKind::Broken, "the program is ending", error))
+}
+
+/// A socket of this node under a name that nobody guesses.
+fn anonymous() -> Result<Address, MeetError> {
+    let random = token::random().map_err(|error| {
+        MeetError::caused(MeetErrorKind::Broken, "the operating system has no random bytes", error)
+    })?;
+    Ok(Address::local(format!("foreread-{}", hexadecimal(&random[..16]))))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn cannot(address: &Address, error: io::Error) -> MeetError {
+    let remedy = match error.kind() {
+        io::ErrorKind::AddrInUse => "; another program has it: choose another by FOREREAD_MEET",
+        _ => "",
+    };
+    MeetError::caused(MeetErrorKind::Network, format!("cannot listen at {address}: {error}{remedy}"), error)
+}
+
+/// The names under which rank 0's address may be reached from other hosts.
+fn names(address: &Address) -> Vec<Address> {
+    let Address::Tcp(host, port) = address else { return vec![address.clone()] };
+    if !is_anywhere(host) {
+        return vec![address.clone()];
+    }
+    let all = std::iter::once(host_name()).chain(node::addresses().into_iter().map(|ip| ip.to_string()));
+    all.map(|host| Address::tcp(host, *port)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_on_all_addresses_is_told_by_name() {
+        let all = names(&Address::tcp("::", 7));
+        assert_eq!(all[0], Address::tcp(host_name(), 7));
+        assert!(
+            all.iter()
+                .all(|address| matches!(address, Address::Tcp(host, 7) if !ANYWHERE.contains(&&host[..])))
+        );
+        assert_eq!(names(&Address::local("x")), [Address::local("x")]);
+        assert_eq!(names(&Address::tcp("node1", 7)), [Address::tcp("node1", 7)]);
+    }
+
+    fn ground(rank: u32, words: &str) -> Ground {
+        let rendezvous = Rendezvous::Node { words: format!("{words} {}", std::process::id()), or: None };
+        let launched = Launched {
+            rank: foreread_types::Rank(rank),
+            world_size: 2,
+            local_rank: None,
+            local_size: None,
+            node: None,
+            rendezvous: Some(rendezvous.clone()),
+            job: String::new(),
+            launcher: "a test",
+        };
+        let (network, given, directory) = (Arc::new(crate::System), Vec::new(), None);
+        Ground { network, launched, rendezvous, loader: 0, process: 1, given, directory, has_token: false }
+    }
+
+    /// Names of sockets are everybody's: another program may have the first.
+    #[tokio::test]
+    async fn taken_name_of_a_socket_is_passed_over() {
+        let first = ground(0, "taken");
+        let before = first.listen().await.unwrap();
+        let own = first.listen().await.unwrap();
+        assert_ne!(before[0].address(), own[0].address());
+        let Place::Addresses(looked_for) = ground(1, "taken").dial(None).place else {
+            panic!("no addresses")
+        };
+        assert_eq!([&looked_for[0], &looked_for[1]], [before[0].address(), own[0].address()]);
+        // Another job's names, another loader's and another user's are others.
+        let Place::Addresses(other) = ground(1, "other").dial(None).place else { panic!("no addresses") };
+        assert!(other.iter().all(|name| !looked_for.contains(name)));
+    }
+}

@@ -1,0 +1,359 @@
+//! Who the ranks are, as rank 0 knows them: which process has which rank, whether it is connected, how far it has come.
+//!
+//! A rank belongs to the process that took it first. A process that lost its connection takes its rank again, as often as
+//! need be. Another process gets the rank only when its owner is gone: before the start that ends the meeting, because what
+//! the ranks have agreed on includes the process that is gone; during the run it takes its place. Plain values: what the
+//! time is, callers say.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::messages::{Hello, Message, Person, SILENCE};
+use super::{MeetError, MeetErrorKind};
+
+/// How long a connection may take to be made again before its rank counts as gone for who waits.
+pub(super) const RECONNECT: Duration = Duration::from_secs(3);
+
+/// How long after its last try a process counts as one that claims a taken rank: one that is waited for tries every second.
+const CLAIMS: Duration = SILENCE.saturating_add(Duration::from_secs(2));
+
+/// A rank.
+#[derive(Debug, Default)]
+pub(super) struct Member {
+    pub(super) person: Option<Person>,
+    pub(super) process: u64,
+    /// Grows with each connection of the rank: only the last one counts.
+    pub(super) session: u64,
+    pub(super) connected: bool,
+    pub(super) progress: Option<u64>,
+    /// When its connection broke.
+    pub(super) lost: Option<Instant>,
+    /// Since when another process claims the rank, and when it did so last.
+    claimed: Option<(Instant, Instant)>,
+}
+
+impl Member {
+    /// Whether something may still be heard of it: a connection that broke a moment ago is being made again.
+    pub(super) fn is_there(&self) -> bool {
+        self.connected || self.lost.is_some_and(|lost| lost.elapsed() < RECONNECT)
+    }
+}
+
+/// One connection of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Session {
+    pub(super) rank: usize,
+    pub(super) number: u64,
+}
+
+/// What a hello comes to.
+#[derive(Debug)]
+pub(super) enum Seated {
+    /// The rank is this connection's.
+    Here { session: Session, news: News },
+    /// This connection is told so and closed; the meeting goes on.
+    Refused(Message),
+    /// A process was replaced before the start: the meeting ends.
+    Replaced(MeetError),
+}
+
+/// What is new of a rank that has its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// Nothing: it was connected before, from the same addresses.
+    Nothing,
+    /// It is another process, or has other addresses.
+    Moved,
+}
+
+/// Missing ranks that are claimed by processes that were refused.
+#[derive(Debug)]
+pub(super) struct Strays {
+    /// Why the first of them was.
+    pub(super) error: MeetError,
+    /// Whether every missing rank is claimed by such a process.
+    pub(super) are_all: bool,
+}
+
+/// All ranks.
+#[derive(Debug)]
+pub(super) struct Members {
+    version: String,
+    pub(super) all: Vec<Member>,
+    /// By the rank that it claims: why a process was refused that is of an earlier run, or of another world size or version.
+    strays: BTreeMap<usize, MeetError>,
+}
+
+pub(super) fn not_yet(why: String) -> Message {
+    Message::Refuse { kind: "refused".to_owned(), why, again: true }
+}
+
+impl Members {
+    pub(super) fn new(first: Person, world: usize, version: String, process: u64) -> Self {
+        let mut all: Vec<Member> = (0..world).map(|_| Member::default()).collect();
+        if let Some(member) = all.first_mut() {
+            *member = Member { person: Some(first), process, connected: true, ..Member::default() };
+        }
+        Self { version, all, strays: BTreeMap::new() }
+    }
+
+    /// Which process rank 0 is.
+    pub(super) fn first(&self) -> u64 {
+        self.all.first().map_or(0, |member| member.process)
+    }
+
+    pub(super) fn connected(&self) -> usize {
+        self.all.iter().filter(|member| member.connected).count()
+    }
+
+    /// Whether a hello comes from the process that has the rank, or the rank is free.
+    pub(super) fn may_be(&self, hello: &Hello) -> bool {
+        let member = self.all.get(hello.person.rank as usize);
+        member.is_some_and(|member| member.person.is_none() || member.process == hello.process)
+    }
+
+    /// Why a process can have no place in this meeting, whatever the others do, if that is so.
+    pub(super) fn stray(&self, hello: &Hello) -> Option<MeetError> {
+        let (rank, place) = (hello.person.rank, hello.person.place());
+        let differs = |what: &str, theirs: &dyn std::fmt::Display, ours: &dyn std::fmt::Display| {
+            let line =
+                format!("rank {rank} ({place}) differs from rank 0: {what} is {theirs}, rank 0's is {ours}");
+            Some(MeetError::new(MeetErrorKind::Differs, line))
+        };
+        if hello.world_size as usize != self.all.len() {
+            return differs("world size", &hello.world_size, &self.all.len());
+        }
+        if hello.version != self.version {
+            return differs("version", &hello.version, &self.version);
+        }
+        hello.met.filter(|met| *met != self.first()).map(|_| {
+            let line = format!(
+                "rank 0 was started again while rank {rank} ({place}) of an earlier run is alive: end that process, \
+                 and start all ranks again"
+            );
+            MeetError::new(MeetErrorKind::Broken, line)
+        })
+    }
+
+    /// A stray was refused: the rank that is meant may still come.
+    pub(super) fn note_stray(&mut self, rank: usize, error: &MeetError) {
+        if rank < self.all.len() {
+            self.strays.insert(rank, error.clone());
+        }
+    }
+
+    /// Gives a rank to a connection that comes from `seen`, or says why not.
+    pub(super) fn seat(
+        &mut self,
+        hello: &Hello,
+        seen: &str,
+        started: bool,
+        done: bool,
+        now: Instant,
+    ) -> Seated {
+        let (person, rank) = (&hello.person, hello.person.rank);
+        let world = self.all.len();
+        let refuse = |error: &MeetError| Seated::Refused(Message::refuse(error));
+        let Some(member) = self.all.get_mut(rank as usize) else {
+            let line = format!("rank {rank} of {world} ranks: ranks count from 0");
+            return refuse(&MeetError::new(MeetErrorKind::Setting, line));
+        };
+        let is_other = member.person.is_some() && member.process != hello.process;
+        // A process that died on a machine that died is noticed a little later.
+        let silent = member.lost.is_some_and(|lost| now.duration_since(lost) >= RECONNECT);
+        if is_other && (member.connected || (!started && !silent)) {
+            let line = twice(member.person.as_ref(), person);
+            let claimed = member.claimed.filter(|(_, last)| now.duration_since(*last) < CLAIMS);
+            let (since, _) = *member.claimed.insert((claimed.map_or(now, |(since, _)| since), now));
+            if rank != 0 && now.duration_since(since) < CLAIMS {
+                return Seated::Refused(not_yet(line));
+            }
+            return refuse(&MeetError::new(MeetErrorKind::Setting, line));
+        }
+        if is_other && started && done {
+            return Seated::Refused(not_yet(format!("rank {rank} is done here and the others are not yet")));
+        }
+        if is_other && !started {
+            let before = member.person.as_ref().map(Person::place).unwrap_or_default();
+            let line = format!(
+                "rank {rank} was started again ({}, before {before}) while the ranks met: start all ranks again",
+                person.place()
+            );
+            return Seated::Replaced(MeetError::new(MeetErrorKind::Broken, line));
+        }
+        let mut person = person.clone();
+        person.addresses.iter_mut().for_each(|address| *address = as_seen(address, seen));
+        let same = member.process == hello.process && member.person.as_ref() == Some(&person);
+        (member.person, member.process) = (Some(person), hello.process);
+        (member.connected, member.claimed) = (true, None);
+        member.session += 1;
+        let session = Session { rank: rank as usize, number: member.session };
+        self.strays.remove(&session.rank);
+        Seated::Here { session, news: if same { News::Nothing } else { News::Moved } }
+    }
+
+    pub(super) fn is_current(&self, session: Session) -> bool {
+        self.all.get(session.rank).is_some_and(|member| member.session == session.number)
+    }
+
+    /// A connection is gone; `false` where the rank has another already.
+    pub(super) fn disconnect(&mut self, session: Session, now: Instant) -> bool {
+        if !self.is_current(session) {
+            return false;
+        }
+        if let Some(member) = self.all.get_mut(session.rank) {
+            (member.connected, member.lost) = (false, Some(now));
+        }
+        true
+    }
+
+    /// Processes that claim ranks which are not here, and were refused.
+    pub(super) fn strays(&self) -> Option<Strays> {
+        let is_here = |rank: usize| self.all.get(rank).is_some_and(|member| member.connected);
+        let mut claimed = self.strays.iter().filter(|(rank, _)| !is_here(**rank));
+        let (_, error) = claimed.next()?;
+        let more = claimed.count();
+        let are_all = self.connected() + more + 1 == self.all.len();
+        let error = match more {
+            0 => error.clone(),
+            1 => MeetError::new(error.kind(), format!("{error} (another rank is refused, too)")),
+            more => MeetError::new(error.kind(), format!("{error} ({more} more ranks are refused, too)")),
+        };
+        Some(Strays { error, are_all })
+    }
+
+    /// The least that any rank has come to.
+    pub(super) fn lowest(&self) -> u64 {
+        self.all.iter().map(|member| member.progress.unwrap_or(0)).min().unwrap_or(0)
+    }
+
+    /// Where a rank is, for messages.
+    pub(super) fn place(&self, rank: usize) -> String {
+        let person = self.all.get(rank).and_then(|member| member.person.as_ref());
+        person.map(Person::place).unwrap_or_default()
+    }
+}
+
+/// That a rank is taken by `sitting`, for `coming`.
+fn twice(sitting: Option<&Person>, coming: &Person) -> String {
+    let (rank, place) = (coming.rank, coming.place());
+    if sitting.is_some_and(|sitting| (sitting.pid, &sitting.node) == (coming.pid, &coming.node)) {
+        return format!(
+            "{place} is rank {rank} twice: another of its loaders meets there already; give each meeting of a process its \
+             number, or close the earlier loader first"
+        );
+    }
+    let sitting = sitting.map(Person::place).unwrap_or_default();
+    format!(
+        "two processes are rank {rank}: {sitting}, and {place}: check what sets their ranks, or whether another run meets \
+         there: each needs a place of its own"
+    )
+}
+
+/// An address as others reach it, of a rank that is seen to come from `seen`.
+fn as_seen(address: &str, seen: &str) -> String {
+    let anywhere = ["0.0.0.0:", "[::]:"].iter().find_map(|start| address.strip_prefix(start));
+    let Some(port) = anywhere else { return address.to_owned() };
+    let from: Option<std::net::SocketAddr> = seen.parse().ok();
+    match from.map(|from| from.ip().to_canonical()) {
+        Some(ip) if !ip.is_loopback() => std::net::SocketAddr::new(ip, port.parse().unwrap_or(0)).to_string(),
+        // On rank 0's own host, which everybody has a name for.
+        _ => address.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn person(rank: u32, pid: u32) -> Person {
+        Person { rank, node: "a".into(), host: "h".into(), pid, addresses: Vec::new() }
+    }
+
+    fn hello(rank: u32, process: u64) -> Hello {
+        let (person, version) = (person(rank, process as u32), "1".to_owned());
+        Hello { person, world_size: 3, version, loader: 0, process, met: None, started: false }
+    }
+
+    fn members() -> Members {
+        Members::new(person(0, 1), 3, "1".into(), 1)
+    }
+
+    fn here(seated: Seated) -> (Session, News) {
+        match seated {
+            Seated::Here { session, news } => (session, news),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn process_takes_its_rank_again_and_its_earlier_connection_counts_no_more() {
+        let (mut members, now) = (members(), Instant::now());
+        let (first, news) = here(members.seat(&hello(1, 7), "", false, false, now));
+        assert_eq!(news, News::Moved);
+        let (second, news) = here(members.seat(&hello(1, 7), "", false, false, now));
+        assert_eq!(news, News::Nothing);
+        assert!(!members.disconnect(first, now) && members.disconnect(second, now));
+        here(members.seat(&hello(1, 7), "", false, false, now + RECONNECT * 10));
+    }
+
+    #[test]
+    fn replaced_process_ends_the_meeting_and_not_the_run() {
+        let (mut members, now) = (members(), Instant::now());
+        let (session, _) = here(members.seat(&hello(1, 7), "", false, false, now));
+        members.disconnect(session, now);
+        let early = members.seat(&hello(1, 8), "", false, false, now);
+        assert!(matches!(early, Seated::Refused(Message::Refuse { again: true, .. })), "{early:?}");
+        match members.seat(&hello(1, 8), "", false, false, now + RECONNECT) {
+            Seated::Replaced(error) => assert!(error.to_string().contains("rank 1 was started again")),
+            other => panic!("{other:?}"),
+        }
+        let (_, news) = here(members.seat(&hello(1, 8), "", true, false, now + RECONNECT));
+        assert_eq!(news, News::Moved);
+    }
+
+    #[test]
+    fn second_process_is_refused_when_it_goes_on_claiming() {
+        let (mut members, now) = (members(), Instant::now());
+        here(members.seat(&hello(1, 7), "", false, false, now));
+        let mut at = |seconds| match members.seat(
+            &hello(1, 8),
+            "",
+            false,
+            false,
+            now + Duration::from_secs(seconds),
+        ) {
+            Seated::Refused(Message::Refuse { again, .. }) => again,
+            other => panic!("{other:?}"),
+        };
+        assert!(at(0) && at(6) && !at(12));
+        // An old claim is forgotten.
+        assert!(at(60));
+    }
+
+    #[test]
+    fn a_rank_that_is_taken_is_told_by_whom() {
+        let two = twice(Some(&person(1, 7)), &person(1, 8));
+        assert!(two.starts_with("two processes are rank 1: process 7 on h, and process 8 on h: "), "{two}");
+        assert!(two.contains("another run meets there"), "{two}");
+        let one = twice(Some(&person(1, 7)), &person(1, 7));
+        assert!(one.starts_with("process 7 on h is rank 1 twice: another of its loaders"), "{one}");
+    }
+
+    #[test]
+    fn addresses_are_told_as_they_are_reached() {
+        for (address, seen, told) in [
+            ("0.0.0.0:7", "10.0.0.3:4000", "10.0.0.3:7"),
+            ("[::]:7", "[::ffff:10.0.0.3]:4000", "10.0.0.3:7"),
+            ("[::]:7", "[fd00::3]:4000", "[fd00::3]:7"),
+            ("[::]:7", "127.0.0.1:4000", "[::]:7"),
+            ("[::]:7", "process 31", "[::]:7"),
+            ("node3:7", "10.0.0.3:4000", "node3:7"),
+            ("unix:@x", "10.0.0.3:4000", "unix:@x"),
+        ] {
+            assert_eq!(as_seen(address, seen), told);
+        }
+    }
+}

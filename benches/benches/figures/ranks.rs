@@ -3,9 +3,7 @@
 //!
 //! NoPFS's figures are of its released code on the same set, in another run on a machine of two cores; it is not run here.
 
-use std::fs::Permissions;
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Weak};
@@ -233,9 +231,8 @@ fn plain(kind: &str) -> Result<()> {
 fn wire(kind: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let directory = tempfile::tempdir()?;
-    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o700))?;
     let address = match kind {
-        "unix" => Address::Unix(directory.path().join("socket")),
+        "unix" => Address::local(directory.path().to_string_lossy()),
         _ => Address::Tcp("127.0.0.1".to_owned(), 0),
     };
     let identity = |rank| -> Result<Identity> {

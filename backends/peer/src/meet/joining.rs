@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::board::Board;
 use super::compare::difference;
+use super::descriptors;
 use super::dial::{Dial, Miss};
 use super::first::First;
 use super::ground::Ground;
@@ -205,6 +206,7 @@ impl Joining {
             joining.side = Side::First { first, serving: None, _publishing: None };
             return Ok(joining);
         }
+        descriptors::allow(launched.world_size)?;
         let has_token = token.is_some();
         let net = Arc::clone(&network);
         let ground = Ground::new(net, launched.clone(), loader, process, listen, has_token).await?;

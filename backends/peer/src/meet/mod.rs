@@ -10,7 +10,7 @@
 //! | module | what it is about |
 //! |---|---|
 //! | the crate `foreread-launcher` | who this rank is and where ranks meet, from the environment |
-//! | `ground`, `notice`, `board`, `dial`, `node` | where a rank listens, how it finds rank 0 |
+//! | `ground`, `notice`, `board`, `dial`, `node`, `descriptors` | where a rank listens, how it finds rank 0, what it may open |
 //! | `messages`, `link` | what is said, on one connection |
 //! | `joining` | the steps until the start, the same on all ranks: [`Joining`] |
 //! | `store`, `members`, `leader`, `sessions`, `first`, `compare` | rank 0's side |
@@ -22,6 +22,7 @@
 
 mod board;
 mod compare;
+mod descriptors;
 mod dial;
 mod error;
 mod first;

@@ -3,7 +3,7 @@
 //! Nothing is connected here, so that what contradicts itself is said before anything is opened.
 //!
 //! A process that makes several loaders comes to several meetings at one place, some of them side by side. They are told apart by
-//! their number: the n-th of one rank is the n-th of all, as it is with collectives of `torch.distributed`. The price is that all
+//! their loader's number: the n-th of one rank is the n-th of all, as it is with collectives of `torch.distributed`. The price is that all
 //! ranks make their loaders in the same order; where they do not, what they compare when they meet says so.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_launcher::LaunchError;
-use foreread_peer::meet::{Launched, MeetError, Surroundings, Waiting, given_token};
+use foreread_peer::meet::{Board, Launched, MeetError, Surroundings, Waiting, given_token};
 use foreread_peer::{Network, System, Token};
 use foreread_types::Rank;
 
@@ -38,6 +38,8 @@ impl From<LaunchError> for Error {
 pub struct Meeting {
     pub(super) launched: Launched,
     pub(super) number: u16,
+    /// Where the process's loaders are met, which all of them share.
+    pub(super) board: Arc<Board>,
     pub(super) token: Option<Token>,
     pub(super) network: Arc<dyn Network>,
     pub(super) deadline: Duration,
@@ -83,13 +85,8 @@ impl Meeting {
         }
         let token = given_token(&surroundings)?;
         let network = encryption::encrypted(Arc::new(System), environment)?;
-        Ok(Some(Self { launched, number: 0, token, network, deadline: DEADLINE, progress: Box::new(|_| ()) }))
-    }
-
-    /// The same as the process's meeting of this number, counted from 0 alike on all ranks ([`Meetings`] counts them).
-    #[must_use]
-    pub fn number(self, number: u16) -> Self {
-        Self { number, ..self }
+        let (number, board, progress) = (0, Arc::default(), Box::new(|_: &Waiting| ()));
+        Ok(Some(Self { launched, number, board, token, network, deadline: DEADLINE, progress }))
     }
 
     /// The same with another deadline for the ranks to come.
@@ -114,7 +111,7 @@ impl Meeting {
 /// How many meetings this process has come to, as each rank and at each place. A program that makes loaders one after another
 /// keeps one of these for as long as it runs.
 #[derive(Debug, Default)]
-pub struct Meetings(Mutex<BTreeMap<(u32, String), u16>>);
+pub struct Meetings(Mutex<BTreeMap<(u32, String), (u16, Arc<Board>)>>);
 
 impl Meetings {
     /// None so far.
@@ -126,14 +123,14 @@ impl Meetings {
     #[must_use]
     pub fn numbered(&self, meeting: Meeting) -> Meeting {
         let launched = &meeting.launched;
-        let place = launched.rendezvous.as_ref().map(ToString::to_string).unwrap_or_default();
+        let place = format!("{:?}", launched.rendezvous);
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = counts.entry((launched.rank.0, place)).or_default();
-        let number = *next;
+        let (next, board) = counts.entry((launched.rank.0, place)).or_default();
+        let (number, board) = (*next, Arc::clone(board));
         // Those of 65,536 loaders ago have ended.
         *next = next.wrapping_add(1);
         drop(counts);
-        meeting.number(number)
+        Meeting { number, board, ..meeting }
     }
 }
 

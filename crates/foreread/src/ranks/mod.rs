@@ -56,9 +56,9 @@ pub(crate) async fn prepare(
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
-    let Meeting { launched, number, token, network, deadline, progress: show } = meeting;
+    let Meeting { launched, number, board, token, network, deadline, progress: show } = meeting;
     let settings = Settings::new(launched, env!("CARGO_PKG_VERSION"))
-        .with_meeting(number)
+        .with_loader(number, board)
         .with_token(token)
         .with_network(network)
         .with_deadline(deadline)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foreread::oracle::{Phase, PhaseKind, Run, Schedule};
 use foreread::peer::Simulated;
 use foreread::types::{DatasetId, Rank, SampleId};
-use foreread::{Builder, Config, Loader, Meeting, Memory, State};
+use foreread::{Builder, Config, Loader, Meeting, Meetings, Memory, State};
 use foreread_tier_testing::FakeOrigin;
 use tokio::runtime::{Handle, Runtime};
 
@@ -46,18 +46,18 @@ impl Job {
 
     /// One rank, as its launcher would start it.
     pub fn builder(&self, rank: u32) -> Builder {
-        self.builder_at(0, rank)
+        self.builder_in(&Meetings::new(), rank)
     }
 
-    /// The same for the process's meeting of this number.
-    pub fn builder_at(&self, number: u16, rank: u32) -> Builder {
+    /// The same for the next of the loaders that its process has made.
+    pub fn builder_in(&self, meetings: &Meetings, rank: u32) -> Builder {
         let (config, ranks) = (self.of_rank(rank), self.ranks());
         let environment = |name: &str| match name {
             "RANK" => Some(rank.to_string()),
             "WORLD_SIZE" => Some(ranks.to_string()),
             "TORCHELASTIC_RUN_ID" => Some(format!("test-{}", std::process::id())),
             "FOREREAD_MEET" => Some(format!("{}:29000", host(0))),
-            "FOREREAD_TOKEN" => Some("the token of these ranks".to_owned()),
+            "FOREREAD_TOKEN" => Some("9a1c3e5f70b2d4866a8c0e1f3b5d7092".to_owned()),
             _ => None,
         };
         let meeting = Meeting::of(&config, &environment).unwrap();
@@ -66,7 +66,7 @@ impl Job {
             Loader::builder(URL).config(config).registry(fakes.registry()).runtime(Handle::current());
         match meeting {
             Some(meeting) => {
-                let meeting = meeting.number(number);
+                let meeting = meetings.numbered(meeting);
                 builder.together(meeting.network(self.network.host(host(rank))))
             }
             // A rank alone meets nobody.
@@ -76,14 +76,14 @@ impl Job {
 
     /// All ranks, from where `state` says.
     pub async fn start(&self, state: Option<&State>) -> Vec<Loader> {
-        self.start_at(0, state).await
+        self.start_in(&Meetings::new(), state).await
     }
 
-    /// The same for the processes' meeting of this number.
-    pub async fn start_at(&self, number: u16, state: Option<&State>) -> Vec<Loader> {
+    /// The same for the next of the loaders that the processes have made.
+    pub async fn start_in(&self, meetings: &Meetings, state: Option<&State>) -> Vec<Loader> {
         let starting: Vec<_> = (0..self.ranks())
             .map(|rank| {
-                let mut builder = self.builder_at(number, rank);
+                let mut builder = self.builder_in(meetings, rank);
                 if let Some(state) = state.filter(|_| rank == 0) {
                     builder = builder.resume(state.clone());
                 }

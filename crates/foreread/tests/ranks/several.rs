@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use foreread::peer::Simulated;
-use foreread::{Config, Loader};
+use foreread::{Config, Loader, Meetings};
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 
@@ -50,10 +50,10 @@ async fn close(loaders: Vec<Loader>) {
 #[test]
 fn loaders_for_training_and_validation_live_side_by_side_on_every_rank() {
     runtime().block_on(async {
-        let network = Simulated::new(1);
+        let (network, meetings) = (Simulated::new(1), Meetings::new());
         let (training, validation) = (job(&network, 5), job(&network, 7));
-        let mut loaders = training.start_at(0, None).await;
-        loaders.extend(validation.start_at(1, None).await);
+        let mut loaders = training.start_in(&meetings, None).await;
+        loaders.extend(validation.start_in(&meetings, None).await);
         let taken = take_all(&mut loaders).await;
         for rank in 0..2 {
             assert_eq!(taken[rank], training.expected(rank as u32), "training on rank {rank}");
@@ -69,17 +69,17 @@ fn loaders_for_training_and_validation_live_side_by_side_on_every_rank() {
 #[test]
 fn a_loader_is_made_again_while_the_old_one_lives() {
     runtime().block_on(async {
-        let job = job(&Simulated::new(1), 5);
-        let mut old = job.start_at(0, None).await;
+        let (job, meetings) = (job(&Simulated::new(1), 5), Meetings::new());
+        let mut old = job.start_in(&meetings, None).await;
         for loader in &mut old {
             take(loader).await.unwrap();
         }
-        let mut new = job.start_at(1, None).await;
+        let mut new = job.start_in(&meetings, None).await;
         let taken = take_all(&mut new).await;
         assert_eq!(taken, [job.expected(0), job.expected(1)]);
         close(old).await;
         // After the first has given its place free, with the second alive.
-        let mut last = job.start_at(2, None).await;
+        let mut last = job.start_in(&meetings, None).await;
         assert_eq!(take_all(&mut last).await, taken);
         close(new).await;
         close(last).await;
@@ -89,10 +89,10 @@ fn a_loader_is_made_again_while_the_old_one_lives() {
 #[test]
 fn ranks_that_make_their_loaders_in_another_order_are_told_what_differs() {
     runtime().block_on(async {
-        let network = Simulated::new(1);
+        let (network, meetings) = (Simulated::new(1), Meetings::new());
         let (training, validation) = (job(&network, 5), job(&network, 7));
-        let first = tokio::spawn(training.builder_at(0, 0).start_async());
-        let second = tokio::spawn(validation.builder_at(0, 1).start_async());
+        let first = tokio::spawn(training.builder_in(&meetings, 0).start_async());
+        let second = tokio::spawn(validation.builder_in(&meetings, 1).start_async());
         for rank in [first, second] {
             let error = rank.await.unwrap().err().unwrap().to_string();
             let line = "rank 1 differs from rank 0: batch size is 7, rank 0's is 5";

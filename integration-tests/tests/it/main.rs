@@ -26,6 +26,7 @@ mod needs_network;
 mod needs_strace;
 mod needs_tar;
 mod needs_torch;
+mod node_sockets;
 mod order;
 mod packed;
 mod ranks;

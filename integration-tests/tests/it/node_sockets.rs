@@ -1,0 +1,99 @@
+//! Ranks of one node meet at a socket whose name everybody can compute: what other processes put there changes nothing.
+
+use std::io::Read;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::ranks::{Job, assert_digests};
+use crate::support::{Samples, cache_root, number};
+
+/// Another user.
+const OTHER: u32 = 64_123;
+
+/// The words that the launcher's variables make of this port.
+fn words(port: &str) -> String {
+    format!("RANK and WORLD_SIZE {port}")
+}
+
+/// The name that rank 0 of user `uid` tries at this attempt.
+fn name(uid: u32, attempt: u32, port: &str) -> String {
+    let digest = Sha256::digest(format!("foreread {uid} {attempt} 0 {}", words(port)));
+    let hex: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("foreread-{hex}")
+}
+
+/// A socket with this name, which belongs to `user`: only the calling thread becomes that user.
+fn listen(name: &str, user: Option<u32>) -> UnixListener {
+    let name = name.to_owned();
+    let listen = move || {
+        if let Some(user) = user {
+            let uid = rustix::process::Uid::from_raw(user);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        }
+        UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
+    };
+    std::thread::spawn(listen).join().unwrap()
+}
+
+/// Two ranks that a user started by hand on this machine, with no token and no directory.
+fn two(port: &str, samples: &Samples) -> Vec<Value> {
+    let job = Job::new(2, samples, &["--epochs", "2", "--memory", "20MiB", "--digest"]);
+    let command = |rank| -> Command {
+        let mut command = job.command(rank);
+        command.env_remove("FOREREAD_MEET").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);
+        command
+    };
+    let ranks: Vec<_> = (0..2).map(|rank| job.start_as(&mut command(rank))).collect();
+    ranks.into_iter().map(|rank| rank.wait().json()).collect()
+}
+
+/// A port as a word: nobody listens there.
+fn port(number: u32) -> String {
+    (30_000 + (std::process::id() * 8 + number) % 30_000).to_string()
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[test]
+fn names_of_rank_0s_socket_are_those_that_this_test_computes() {
+    let (samples, port) = (Samples::awkward(60, 2_000), port(0));
+    // Of this user's own: what listens there takes connections and says nothing.
+    let silent: Vec<_> = (0..2).map(|attempt| listen(&name(own_uid(), attempt, &port), None)).collect();
+    let reports = two(&port, &samples);
+    assert_digests(&samples, &reports);
+    for one in &silent {
+        one.set_nonblocking(true).unwrap();
+        assert!(one.accept().is_ok(), "a rank looked there");
+    }
+}
+
+#[test]
+fn another_users_sockets_keep_no_rank_out_and_hear_nothing() {
+    if cache_root(Path::new("")) != Path::new("foreread-cache-0") {
+        println!("skipped: only root can become other users");
+        return;
+    }
+    let (samples, port) = (Samples::awkward(60, 2_000), port(1));
+    let foreign: Vec<_> = (0..7).map(|attempt| listen(&name(0, attempt, &port), Some(OTHER))).collect();
+    let reports = two(&port, &samples);
+    assert_digests(&samples, &reports);
+    let peer = |rank: usize| number(&reports[rank], "/epochs/1/reads/peer/samples");
+    assert!(peer(0) + peer(1) > 0, "they work together");
+    for one in &foreign {
+        one.set_nonblocking(true).unwrap();
+        while let Ok((mut stream, _)) = one.accept() {
+            stream.set_nonblocking(false).unwrap();
+            let mut heard = Vec::new();
+            // It was closed, or reset, without a word.
+            let _ = stream.read_to_end(&mut heard);
+            assert!(heard.is_empty(), "{heard:?}");
+        }
+    }
+}

@@ -160,7 +160,8 @@ async fn other_token_is_shown_at_once_and_ends_its_rank_after_a_minute() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let lines = Arc::clone(&told);
         let progress = move |waiting: &_| lines.lock().unwrap().push((began.elapsed(), format!("{waiting}")));
-        let settings = job.settings(2).with_token(Some(Token::new("the token of another").unwrap()));
+        let settings =
+            job.settings(2).with_token(Some(Token::new("4c0d92f7ba8e4167a35e19d2c680fb73").unwrap()));
         let settings = settings.with_deadline(deadline).with_progress(Box::new(progress));
         let joined = async move { (Joining::join(settings).await.err(), began.elapsed()) };
         strange.push((deadline, told, tokio::spawn(joined)));
@@ -279,7 +280,7 @@ async fn restarted_rank_is_let_in_though_another_claimed_its_place() {
 #[tokio::test(start_paused = true)]
 async fn a_port_where_another_token_is_wanted_is_passed_over() {
     let job = Job::new(3);
-    let other = job.settings(0).with_token(Some(Token::new("the token of another").unwrap()));
+    let other = job.settings(0).with_token(Some(Token::new("4c0d92f7ba8e4167a35e19d2c680fb73").unwrap()));
     let other = tokio::spawn(async move { Joining::join(other).await.err() });
     tokio::time::sleep(SECOND / 2).await;
     let groups = job.start().await;

@@ -148,7 +148,7 @@ async fn another_runs_port_behind_the_places_own_ends_no_later_meeting() {
     let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
     let first = start(&job, 0, &place).await;
     let strange = launched(0, 2, Rendezvous::Host { host: "r0".to_owned(), ports: vec![7001] });
-    let token = foreread_peer::Token::new("the token of another").unwrap();
+    let token = foreread_peer::Token::new("4c0d92f7ba8e4167a35e19d2c680fb73").unwrap();
     let strange = job.settings_of(strange).with_token(Some(token));
     let strange = tokio::spawn(async move { Joining::join(strange).await.err() });
     let early = {

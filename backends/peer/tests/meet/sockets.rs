@@ -76,8 +76,7 @@ async fn ranks_that_share_a_directory_meet_by_what_rank_0_wrote_there() {
     // Where another run died, its notice is replaced.
     fs::create_dir_all(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-    let stale =
-        r#"{"instance":1,"addresses":["127.0.0.1:1","unix:/nowhere"],"token":"the token of a dead run"}"#;
+    let stale = r#"{"instance":1,"addresses":["127.0.0.1:1","unix:/nowhere"],"token":"4c0d92f7ba8e4167a35e19d2c680fb73"}"#;
     fs::write(path.join("rank0"), stale).unwrap();
     fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
     leave(meet(3, None, || Rendezvous::Directory(path.clone()), None).await).await;
@@ -148,7 +147,7 @@ async fn without_a_token_nobody_listens_for_other_nodes() {
     for rank in 0..2 {
         let error = Joining::join(settings(launched(rank, 2, rendezvous.clone()), None)).await.unwrap_err();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
-        assert!(error.to_string().contains("export FOREREAD_TOKEN=$(openssl rand -hex 16)"), "{error}");
+        assert!(error.to_string().contains("export FOREREAD_TOKEN=$(foreread token)"), "{error}");
     }
 }
 
@@ -222,7 +221,8 @@ async fn what_stood_in_the_way_once_is_not_said_when_it_is_gone() {
     let path = base.path().join("meet");
     fs::create_dir_all(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-    let stale = r#"{"instance":1,"node":"","addresses":["127.0.0.1:1"],"token":"the token of a dead run"}"#;
+    let stale =
+        r#"{"instance":1,"node":"","addresses":["127.0.0.1:1"],"token":"4c0d92f7ba8e4167a35e19d2c680fb73"}"#;
     fs::write(path.join("rank0"), stale).unwrap();
     fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();

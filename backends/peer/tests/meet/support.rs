@@ -10,7 +10,7 @@ use foreread_tier::{Context, HeapBuffers};
 use foreread_types::{Fingerprint, Rank, StoreId};
 use tokio::task::JoinHandle;
 
-pub const TOKEN: &str = "the token of this job";
+pub const TOKEN: &str = "b7e1c95a03f64d2893ab5c17e0d68f42";
 
 pub const DEADLINE: Duration = Duration::from_secs(30);
 

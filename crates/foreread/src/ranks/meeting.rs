@@ -169,7 +169,7 @@ mod tests {
             let config = Config { rank, world_size: 2, ..Config::default() };
             let get = |name: &str| match name {
                 "FOREREAD_MEET" => Some(format!("{host}:7000")),
-                "FOREREAD_TOKEN" => Some("0123456789abcdef".to_owned()),
+                "FOREREAD_TOKEN" => Some("b7e1c95a03f64d2893ab5c17e0d68f42".to_owned()),
                 _ => None,
             };
             Meeting::of(&config, &get).unwrap().unwrap()

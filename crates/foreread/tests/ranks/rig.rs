@@ -57,7 +57,7 @@ impl Job {
             "WORLD_SIZE" => Some(ranks.to_string()),
             "TORCHELASTIC_RUN_ID" => Some(format!("test-{}", std::process::id())),
             "FOREREAD_MEET" => Some(format!("{}:29000", host(0))),
-            "FOREREAD_TOKEN" => Some("the token of these ranks".to_owned()),
+            "FOREREAD_TOKEN" => Some("b7e1c95a03f64d2893ab5c17e0d68f42".to_owned()),
             _ => None,
         };
         let meeting = Meeting::of(&config, &environment).unwrap();

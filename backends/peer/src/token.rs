@@ -1,16 +1,16 @@
 //! The job's token: its strength, and new ones.
 //!
-//! Who listens at the network can try tokens against a recorded handshake, as many a second as there are machines for it. So a
-//! token must be random, and one that cannot have 128 random bits is refused. The check is an upper bound by length and
-//! alphabet: it finds what is too short, and cannot find out that long words were chosen by a person. The price is that
-//! `hunter2` is refused on a private network, too.
+//! A listener on the network can try tokens against a recorded handshake, offline and on many machines. So a token must be
+//! random, and a text that cannot have 128 random bits is refused. The check is an upper bound by length and alphabet: it
+//! detects what is too short, and not that a person chose long words. The price is that `hunter2` is refused on a private
+//! network, too.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// What the ranks of a job have in common and nobody else has. It is never sent and never printed.
+/// The secret that the ranks of one job share. It is never sent and never printed.
 #[derive(Clone)]
 pub struct Token(Arc<[u8]>);
 
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn token_that_is_refused_is_told_its_bits_and_the_remedy_and_not_shown() {
+    fn error_of_a_weak_token_names_its_bits_and_no_token() {
         let line = refusal(" hunter2\n");
         let expected =
             "a token needs 128 random bits and this one has at most 36: `foreread token` prints a new one";

@@ -9,9 +9,10 @@
 //!  4 greet   magic u32, version u16, secret      20 failed  tag u32, kind u8, retry u64, tier, object, detail
 //! ```
 //!
-//! The worker's first message is its greeting, alone, and the server's answer to it its own. A record begins with its number. A tag is the worker's own name for what it asked; a slot is the server's for a sample
-//! that the worker holds. What the server sends and is longer than a message goes in parts. Words are a u16 of length and UTF-8; absent words
-//! have the length `u16::MAX`.
+//! The worker's first message is its greeting alone, and the server answers it by *hello* or *refused*. A record begins
+//! with its number. A tag is the worker's own name for what it asked; a slot is the server's for a sample that the worker
+//! holds. What the server sends and is longer than a message goes in parts. Words are a u16 of length and UTF-8; absent
+//! words have the length `u16::MAX`.
 //!
 //! Nothing that comes is believed: a record that is cut short or unknown is [`Malformed`], and the connection ends. The
 //! price of having no version of each record is that both ends are of one version, as processes of one program are.

@@ -381,7 +381,7 @@ mod tests {
         tokio::join!(ask, answer)
     }
 
-    const TOKEN: &str = "a token of this job";
+    const TOKEN: &str = "b7e1c95a03f64d2893ab5c17e0d68f42";
 
     #[tokio::test]
     async fn two_ranks_of_a_job_know_each_other() {
@@ -395,7 +395,7 @@ mod tests {
     #[tokio::test]
     async fn another_token_proves_nothing_to_either() {
         let (asked, answered) = meet(
-            identity(3, 7, "the token of another"),
+            identity(3, 7, "4c0d92f7ba8e4167a35e19d2c680fb73"),
             None,
             identity(5, 7, TOKEN),
             Purpose::Samples(run(1)),
@@ -438,8 +438,11 @@ mod tests {
             assert_eq!((error.kind(), told), (WireErrorKind::Stranger, Vec::new()), "{job} {purpose:?}");
         }
         let (one, other) = duplex(64);
-        let (spoke, asker, answerer) =
-            (AtomicBool::new(false), identity(3, 7, "the token of another"), identity(5, 7, TOKEN));
+        let (spoke, asker, answerer) = (
+            AtomicBool::new(false),
+            identity(3, 7, "4c0d92f7ba8e4167a35e19d2c680fb73"),
+            identity(5, 7, TOKEN),
+        );
         let ask = ask(Box::new(one), &asker, Purpose::Meeting, None);
         let answer = answer(Box::new(other), "there".into(), &answerer, |_| true, &spoke);
         let (asked, _) = tokio::join!(ask, answer);

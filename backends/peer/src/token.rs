@@ -1,48 +1,82 @@
-//! The job's secret.
+//! The job's token: its strength, and new ones.
+//!
+//! A listener on the network can try tokens against a recorded handshake, offline and on many machines. So a token must be
+//! random, and a text that cannot have 128 random bits is refused. The check is an upper bound by length and alphabet: it
+//! detects what is too short, and not that a person chose long words. The price is that `hunter2` is refused on a private
+//! network, too.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// What the ranks of a job have in common and nobody else has. It is never sent and never printed.
+/// The secret that the ranks of one job share. It is never sent and never printed.
 #[derive(Clone)]
 pub struct Token(Arc<[u8]>);
 
-/// The text is too short to be a secret.
+/// The text cannot be a random token: it is too short for its characters, or has too few different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WeakTokenError;
+pub struct WeakTokenError {
+    bits: u32,
+    different: usize,
+}
+
+impl WeakTokenError {
+    /// How many random bits the text can have at most.
+    pub fn bits(&self) -> u32 {
+        self.bits
+    }
+}
 
 impl fmt::Display for WeakTokenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let least = Token::LEAST;
-        write!(
-            f,
-            "a token has at least {least} characters that nobody can guess: `openssl rand -hex 16` makes one"
-        )
+        let (bits, least) = (self.bits, Token::LEAST_BITS);
+        if bits < least {
+            write!(f, "a token needs {least} random bits and this one has at most {bits}")?;
+        } else {
+            let least = Token::LEAST_DIFFERENT;
+            write!(
+                f,
+                "a random token has at least {least} different characters and this one has {}",
+                self.different
+            )?;
+        }
+        f.write_str(": `foreread token` prints a new one")
     }
 }
 
 impl std::error::Error for WeakTokenError {}
 
 impl Token {
-    /// The fewest bytes that a token may have.
-    pub const LEAST: usize = 16;
+    /// The fewest random bits that a token may have.
+    pub const LEAST_BITS: u32 = 128;
 
-    /// The token that `text` is: blanks around it do not count, and hexadecimal digits are taken as any other text.
+    /// The fewest different characters. A random token of hexadecimal digits has fewer once in 10^12, one of decimal digits
+    /// once in 10^9.
+    pub const LEAST_DIFFERENT: usize = 6;
+
+    /// The token that `text` is; blanks around it are removed.
+    ///
+    /// Its bits are its length times those of a character of the smallest alphabet that has all of them: digits, hexadecimal
+    /// digits, letters of one case, letters and digits, base64, printable characters, bytes. A text that repeats itself
+    /// counts once.
     ///
     /// # Errors
-    /// If it has fewer than [`LEAST`](Self::LEAST) bytes.
+    /// If it has fewer than [`LEAST_BITS`](Self::LEAST_BITS), or fewer different characters than
+    /// [`LEAST_DIFFERENT`](Self::LEAST_DIFFERENT).
     pub fn new(text: impl AsRef<[u8]>) -> Result<Self, WeakTokenError> {
         let text = text.as_ref().trim_ascii();
-        if text.len() < Self::LEAST { Err(WeakTokenError) } else { Ok(Self(text.into())) }
+        let weak = WeakTokenError { bits: most_bits(text), different: different(text) };
+        let enough = weak.bits >= Self::LEAST_BITS && weak.different >= Self::LEAST_DIFFERENT;
+        if enough { Ok(Self(text.into())) } else { Err(weak) }
     }
 
-    /// A new one: 32 random bytes of the operating system, as 64 hexadecimal digits.
+    /// A new one: 16 random bytes of the operating system, as 32 hexadecimal digits.
     ///
     /// # Errors
     /// If the operating system has none.
     pub fn random() -> io::Result<Self> {
-        let text: String = random()?.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text: String = random()?[..16].iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Self(text.into_bytes().into()))
     }
 
@@ -63,6 +97,49 @@ impl fmt::Debug for Token {
     }
 }
 
+/// The alphabets that tokens are made of, the smallest first, and thousandths of a bit of one character, rounded down.
+const ALPHABETS: [(fn(&u8) -> bool, usize); 9] = [
+    (u8::is_ascii_digit, 3_321),
+    (u8::is_ascii_hexdigit, 4_000),
+    (u8::is_ascii_lowercase, 4_700),
+    (u8::is_ascii_uppercase, 4_700),
+    (|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit(), 5_169),
+    (|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit(), 5_169),
+    (u8::is_ascii_alphabetic, 5_700),
+    (u8::is_ascii_alphanumeric, 5_954),
+    // Both forms of base64.
+    (|byte| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte), 6_000),
+];
+/// One of the 94 printable characters. One beyond ASCII counts as such: it was typed by a person.
+const PRINTABLE: usize = 6_554;
+/// A byte of what is no text.
+const BYTE: usize = 8_000;
+
+/// How many random bits `text` has at most.
+fn most_bits(text: &[u8]) -> u32 {
+    // The padding of base64 is not random.
+    let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
+    let text = &text[..period(&text[..end])];
+    let alphabet = ALPHABETS.iter().find(|(holds, _)| text.iter().all(holds));
+    let (length, each) = match (alphabet, std::str::from_utf8(text)) {
+        (Some((_, each)), _) => (text.len(), *each),
+        (None, Ok(text)) => (text.chars().count(), PRINTABLE),
+        (None, Err(_)) => (text.len(), BYTE),
+    };
+    u32::try_from(length.saturating_mul(each) / 1000).unwrap_or(u32::MAX)
+}
+
+/// The length of the part that `text` is a repetition of; all of it where there is none.
+fn period(text: &[u8]) -> usize {
+    let repeats = |length: &usize| text[*length..] == text[..text.len() - length];
+    (1..=text.len() / 2).find(repeats).unwrap_or(text.len())
+}
+
+/// How many different bytes there are.
+fn different(text: &[u8]) -> usize {
+    text.iter().collect::<BTreeSet<_>>().len()
+}
+
 /// 32 random bytes of the operating system.
 pub(crate) fn random() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
@@ -81,25 +158,84 @@ pub(crate) fn random() -> io::Result<[u8; 32]> {
 mod tests {
     use super::*;
 
+    const STRONG: &str = "b7e1c95a03f64d2893ab5c17e0d68f42";
+
+    /// Why it is refused.
+    fn refusal(text: impl AsRef<[u8]>) -> String {
+        Token::new(text).unwrap_err().to_string()
+    }
+
     #[test]
-    fn a_token_says_nothing_of_itself() {
-        let token = Token::new("0123456789abcdef-secret").unwrap();
+    fn token_is_never_printed() {
+        let token = Token::new(STRONG).unwrap();
         assert_eq!(format!("{token:?} {token:#?}"), "Token(..) Token(..)");
     }
 
     #[test]
-    fn what_can_be_guessed_is_refused() {
-        for weak in ["", "secret", "0123456789abcde", "   0123456789abcde   \n"] {
-            assert_eq!(Token::new(weak).unwrap_err(), WeakTokenError);
+    fn token_of_fewer_than_128_bits_is_refused_by_its_alphabet() {
+        // Of each alphabet the longest that is refused; one more character is enough.
+        let texts = [
+            ("314159265358979323846264338327950288419", 38, 126),
+            ("b7e1c95a03f64d2893ab5c17e0d68f42", 31, 124),
+            ("B7e1c95A03f64d2893Ab5c17E0d68f42", 31, 124),
+            ("qwmzkvtbnxclpjhgfdsayuioerqz", 27, 126),
+            ("QWMZKVTBNXCLPJHGFDSAYUIOERQZ", 27, 126),
+            ("qwmz0vtbn1clpj2gfdsa3uioe", 24, 124),
+            ("qWmZkVtBnXcLpJhGfDsAyUi", 22, 125),
+            ("qWm0kVtB1XcLp2hGfDsAyU", 21, 125),
+            ("qWm0kVtB-XcLp2hGfDsAy_", 21, 126),
+            ("qWm0kVtB!XcLp2hG{DsAy", 19, 124),
+        ];
+        for (text, most, bits) in texts {
+            let weak = Token::new(&text[..most]).unwrap_err();
+            assert_eq!(weak.bits(), bits, "{text}");
+            assert!(Token::new(&text[..=most]).is_ok(), "{text}");
         }
-        assert_eq!(Token::new(" 0123456789abcdef\n").unwrap().expose(), b"0123456789abcdef");
+        let bytes: Vec<u8> = (0..16).map(|number| 255 - number * 7).collect();
+        assert_eq!(Token::new(&bytes[..15]).unwrap_err().bits(), 120);
+        assert!(Token::new(&bytes).is_ok());
+        // Padding and what is typed in two bytes do not count more.
+        assert_eq!(Token::new("qWm0kVtB-XcLp2hGfDsAy====").unwrap_err().bits(), 126);
+        assert_eq!(Token::new("ä".repeat(3) + "äöüßéèñø").unwrap_err().bits(), 72);
+        assert_eq!(Token::new("").unwrap_err().bits(), 0);
     }
 
     #[test]
-    fn random_tokens_differ() {
+    fn token_that_repeats_itself_counts_once() {
+        assert_eq!(Token::new("0123456789abcdef".repeat(2)).unwrap_err().bits(), 64);
+        assert_eq!(Token::new("hunter2-".repeat(8)).unwrap_err().bits(), 48);
+        assert_eq!(Token::new("a".repeat(100)).unwrap_err().bits(), 4);
+        assert_eq!(Token::new(format!("{STRONG}{STRONG}")).unwrap().expose().len(), 64);
+    }
+
+    #[test]
+    fn token_of_few_different_characters_is_refused() {
+        let text = format!("{}bcde", "a".repeat(60));
+        assert!(
+            refusal(text).contains("at least 6 different characters and this one has 5: `foreread token`")
+        );
+        assert!(Token::new(format!("{}bcdef", "a".repeat(60))).is_ok());
+    }
+
+    #[test]
+    fn error_of_a_weak_token_names_its_bits_and_no_token() {
+        let line = refusal(" hunter2\n");
+        let expected =
+            "a token needs 128 random bits and this one has at most 36: `foreread token` prints a new one";
+        assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn blanks_around_a_token_are_removed() {
+        assert_eq!(Token::new(format!(" {STRONG}\n")).unwrap().expose(), STRONG.as_bytes());
+        assert!(Token::new(format!("{}{}", " ".repeat(40), &STRONG[..31])).is_err());
+    }
+
+    #[test]
+    fn random_tokens_differ_and_are_strong() {
         let (one, other) = (Token::random().unwrap(), Token::random().unwrap());
         assert_ne!(one.expose(), other.expose());
-        assert_eq!(one.expose().len(), 64);
+        assert_eq!(one.expose().len(), 32);
         assert!(Token::new(one.expose()).is_ok());
     }
 }

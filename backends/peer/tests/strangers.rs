@@ -21,7 +21,12 @@ use tokio::runtime::Handle;
 use self::common::{Has, resident};
 
 fn identity(rank: u32) -> Identity {
-    Identity { rank: Rank(rank), job: 1, meeting: 0, token: Token::new("the token of these tests").unwrap() }
+    Identity {
+        rank: Rank(rank),
+        job: 1,
+        meeting: 0,
+        token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").unwrap(),
+    }
 }
 
 struct Rig {

@@ -27,7 +27,7 @@ ip netns exec n0 iperf3 --server --one-off > /dev/null &
 sleep 0.5
 ip netns exec n1 iperf3 --client 10.8.0.1 --time 5 --json > iperf.json
 for n in 0 1; do
-    RANK=$n WORLD_SIZE=2 FOREREAD_MEET=10.8.0.1:29100 FOREREAD_TOKEN=a-token-for-this-bench \
+    RANK=$n WORLD_SIZE=2 FOREREAD_MEET=10.8.0.1:29100 FOREREAD_TOKEN=b7e1c95a03f64d2893ab5c17e0d68f42 \
         ip netns exec n$n "$PROGRAM" --part ranks run "$DATASET" 1073741824 0 > rank-$n.json &
 done
 wait

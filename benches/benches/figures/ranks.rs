@@ -236,7 +236,12 @@ fn wire(kind: &str) -> Result<()> {
         _ => Address::Tcp("127.0.0.1".to_owned(), 0),
     };
     let identity = |rank| -> Result<Identity> {
-        Ok(Identity { rank: Rank(rank), job: 1, meeting: 0, token: Token::new("sixteen bytes or more")? })
+        Ok(Identity {
+            rank: Rank(rank),
+            job: 1,
+            meeting: 0,
+            token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42")?,
+        })
     };
     let source: Arc<dyn Serve> =
         Arc::new(InMemory((0..KEPT).map(|id| Sample::uncharged(vec![id as u8; LENGTH].into())).collect()));

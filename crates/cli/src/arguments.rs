@@ -35,6 +35,12 @@ pub enum Command {
     Calibrate(Calibrate),
     /// Play a run through on machines that are only described, under one policy or all
     Simulate(Simulate),
+    /// Print a new random token, the secret that the ranks of one job share
+    ///
+    /// In the job script, before the ranks are started: export FOREREAD_TOKEN=$(foreread token). Each job has a token of
+    /// its own: one that several jobs share lets each read what the others read.
+    #[cfg(feature = "peer")]
+    Token,
     /// Show what disk tiers hold, or remove what is not in use
     #[command(subcommand)]
     Cache(Cache),

@@ -44,6 +44,8 @@ pub fn run() -> ExitCode {
         Command::Plan(options) => commands::plan::run(&options),
         Command::Calibrate(options) => commands::calibrate::run(&options),
         Command::Simulate(options) => commands::simulate::run(&options),
+        #[cfg(feature = "peer")]
+        Command::Token => commands::token::run(),
         Command::Cache(options) => commands::cache::run(&options),
     };
     match done {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use foreread::peer::Token;
 use foreread::types::SampleId;
-use foreread::{Builder, Catalog, Error, Jump, Loader as Run, Meeting, Meetings, State};
+use foreread::{Builder, Catalog, Config, Error, Jump, Loader as Run, Meeting, Meetings, State};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -119,6 +120,21 @@ pub(crate) fn targets(target: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     }
 }
 
+/// The meeting with a token by torch's own store, where it needs one and the process has such a store. Rank 0's own counts.
+fn with_token(py: Python<'_>, meeting: Meeting, config: &Config) -> PyResult<Meeting> {
+    if !meeting.needs_token() {
+        return Ok(meeting);
+    }
+    let own = Token::random().map_err(|error| Class::Error.with(format!("no random token: {error}")))?;
+    let own = String::from_utf8_lossy(own.expose());
+    let arguments = (config.rank, config.world_size, own);
+    let given: Option<String> =
+        py.import("foreread._token")?.call_method1("of_torch", arguments)?.extract()?;
+    let token = given.map(Token::new).transpose();
+    let token = token.map_err(|error| Class::Meeting.with(format!("torch's store: {error}")))?;
+    Ok(meeting.token(token))
+}
+
 /// A builder for what `target` names, with everything that was asked for.
 pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult<Builder> {
     let mut builder = match target.cast::<Listed>() {
@@ -138,6 +154,7 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult
         let meeting = Meeting::of(&settings.config, &environment);
         match meeting.map_err(|error| errors::raised(&error))? {
             Some(meeting) => {
+                let meeting = with_token(target.py(), meeting, &settings.config)?;
                 let said = |waiting: &_| tracing::info!(target: "foreread", "{waiting}");
                 builder = builder.together(MEETINGS.numbered(meeting).progress(said));
             }

@@ -175,7 +175,7 @@ impl ShareClient {
         drop(client);
     }
 
-    /// Where the source is.
+    /// Where the source is, with the secret that lets its user in.
     #[getter]
     fn address(&self) -> &str {
         &self.address
@@ -187,7 +187,9 @@ impl ShareClient {
     }
 
     fn __repr__(&self) -> String {
-        format!("<foreread.ShareClient of {}>", self.address)
+        // What follows the name is a secret.
+        let (name, _) = self.address.split_once(':').unwrap_or((&self.address, ""));
+        format!("<foreread.ShareClient of {name}>")
     }
 }
 

@@ -216,7 +216,7 @@ def test_a_bucket_that_may_not_be_read_is_named(store: str) -> None:
 def test_ranks_that_cannot_meet_are_told_why(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("FOREREAD_MEET", f"127.0.0.1:{taken.getsockname()[1]}")
-        monkeypatch.setenv("FOREREAD_TOKEN", "secret" * 8)
+        monkeypatch.setenv("FOREREAD_TOKEN", "b7e1c95a03f64d2893ab5c17e0d68f42")
         with pytest.raises(foreread.MeetingError, match=os.strerror(errno.EADDRINUSE)):
             foreread.Loader(directory, rank=0, world_size=2)
 

@@ -27,7 +27,7 @@ SCRIPT = """
 
 def launch(directory: Path, rank: int, **environment: str) -> subprocess.Popen[str]:
     """One rank of two."""
-    settings = {"RANK": str(rank), "WORLD_SIZE": "2", "FOREREAD_TOKEN": "a secret that is long enough", **environment}
+    settings = {"RANK": str(rank), "WORLD_SIZE": "2", "FOREREAD_TOKEN": "b7e1c95a03f64d2893ab5c17e0d68f42", **environment}
     return subprocess.Popen(
         [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(SCRIPT), str(directory)],
         stdout=subprocess.PIPE,
@@ -86,6 +86,6 @@ def test_a_rank_that_is_interrupted_while_it_waits_for_others_ends(directory: Pa
         text=True,
         timeout=180,
         check=False,
-        env=os.environ | {"FOREREAD_MEET": str(meet), "FOREREAD_TOKEN": "a secret that is long enough"},
+        env=os.environ | {"FOREREAD_MEET": str(meet), "FOREREAD_TOKEN": "b7e1c95a03f64d2893ab5c17e0d68f42"},
     )
     assert (ran.returncode, ran.stdout) == (0, "interrupted\n"), ran.stderr

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use foreread_types::SampleId;
 
+use crate::address::Address;
 use crate::held::Held;
 use crate::line::{Caller, Line, Patience, Place, Sent};
 use crate::wire::{MOST_CALL, MOST_NAME};
-use crate::{ShareError, ShareErrorKind, address};
+use crate::{ShareError, ShareErrorKind};
 
 /// A worker's end: asks the main process's engine for samples.
 ///
@@ -24,7 +25,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ShareErrorKind::Gone`] where nobody serves there any more, at once; [`ShareErrorKind::Refused`] where the server
-    /// is another user's; [`ShareErrorKind::Invalid`] where the address is none.
+    /// is another user's or the secret in the address is not its own; [`ShareErrorKind::Invalid`] where the address is none.
     pub fn connect(address: &str) -> Result<Self, ShareError> {
         Self::connect_with(address, &mut || false)
     }
@@ -34,7 +35,7 @@ impl Client {
     /// # Errors
     /// As [`connect`](Self::connect), and [`ShareErrorKind::Interrupted`].
     pub fn connect_with(address: &str, stop: &mut dyn FnMut() -> bool) -> Result<Self, ShareError> {
-        let line = Line::connect(&address::parse(address)?, &mut Patience::new(stop))?;
+        let line = Line::connect(&Address::parse(address)?, &mut Patience::new(stop))?;
         Ok(Self { line: Arc::new(line) })
     }
 

@@ -7,7 +7,8 @@
 //! # How it works
 //!
 //! * The server listens on a socket whose name lies in Linux's abstract namespace: nothing is left on any disk, however
-//!   the process ends. The name is 128 random bits, and only processes of the same user are let in.
+//!   the process ends. Only processes of the same user are let in, and only those whose first message has the 128 random
+//!   bits that the main process's [address](Server::address) gives its workers.
 //! * Each client gets a descriptor of the server's memory (sealed: neither end can shrink it, and only the server
 //!   writes) and maps it for reading. A sample is copied into that memory once; the answer says where.
 //! * Which parts of the memory are taken is known in the server's own memory alone. A client can read what is not meant
@@ -26,7 +27,8 @@
 //!   wait reads the socket for all. The price is that what a client lets go is told with its next request, or when
 //!   enough has come together.
 //! * *Either end notices the other's death by its process* and not by the socket alone: processes that were forked at the
-//!   wrong time hold copies of sockets and keep them open.
+//!   wrong time hold copies of sockets and keep them open. Where the kernel gives no descriptor of the process, the server
+//!   looks once a second.
 //! * *Messages, not a stream* (`SOCK_SEQPACKET`): no frame is ever half there, and threads need not take turns to write.
 //!   The price is that this works on Linux alone; elsewhere the crate is empty.
 //!
@@ -61,6 +63,7 @@
 #![cfg(target_os = "linux")]
 
 mod address;
+mod admission;
 mod asks;
 mod client;
 mod connection;
@@ -69,6 +72,7 @@ mod extents;
 mod held;
 mod life;
 mod line;
+mod log_limit;
 mod memory;
 mod queue;
 mod server;

@@ -1,14 +1,17 @@
 //! Whether the process at the other end lives.
 //!
 //! A socket alone does not say: processes that were forked meanwhile hold copies of it and keep it open after its owner
-//! was killed. A descriptor of the process says so at once. The price is one more descriptor a connection, and Linux 5.3;
-//! on older kernels the process is asked after by its number, where the caller looks in now and then.
+//! was killed. A descriptor of the process says so at once: the socket's own (Linux 6.5), else by the process's number
+//! (Linux 5.3), which another process may have by then. The price is one more descriptor a connection. Where the kernel
+//! or a sandbox gives none, the process is polled by its number.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
+
+use crate::socket;
 
 #[derive(Debug)]
 pub(crate) enum Life {
@@ -23,8 +26,13 @@ pub(crate) enum Life {
 }
 
 impl Life {
+    /// The life of the process at the other end of `socket`, whose number is `number`.
+    pub(crate) fn of_other(socket: &OwnedFd, number: i32) -> Self {
+        socket::other_process(socket).map_or_else(|_| Self::of(number), Self::Descriptor)
+    }
+
     /// The life of process `number`, 0 where it cannot be seen from here.
-    pub(crate) fn of(number: i32) -> Self {
+    fn of(number: i32) -> Self {
         let Some(process) = Pid::from_raw(number) else { return Self::Unseen };
         match pidfd_open(process, PidfdFlags::empty()) {
             Ok(descriptor) => Self::Descriptor(descriptor),
@@ -40,6 +48,11 @@ impl Life {
             Self::Descriptor(descriptor) => Some(descriptor.as_fd()),
             Self::Number(_) | Self::Over | Self::Unseen => None,
         }
+    }
+
+    /// Whether only polling [`is_over`](Self::is_over) shows the process's end.
+    pub(crate) fn is_polled(&self) -> bool {
+        matches!(self, Self::Number(_) | Self::Over)
     }
 
     /// Whether the process is known to have ended.

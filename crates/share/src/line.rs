@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use foreread_types::SampleId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::SocketAddrUnix;
 
+use crate::address::Address;
 use crate::connection::MOST_CALLS;
 use crate::life::Life;
 use crate::window::Window;
@@ -120,16 +120,18 @@ fn timeout(left: Duration) -> Timespec {
 
 impl Line {
     /// Connects to the server at `address`.
-    pub(crate) fn connect(address: &SocketAddrUnix, patience: &mut Patience<'_>) -> Result<Self, ShareError> {
+    pub(crate) fn connect(address: &Address, patience: &mut Patience<'_>) -> Result<Self, ShareError> {
+        let wrong = |error| ShareError::system("no connection to the main process", error);
         let begun = Instant::now();
+        let to = address.socket().map_err(wrong)?;
         let late = || ShareError::new(ShareErrorKind::Gone, "the main process does not answer");
         let socket = loop {
-            match socket::connect(address) {
+            match socket::connect(&to) {
                 Ok(socket) => break socket,
                 Err(Errno::CONNREFUSED) => return Err(ShareError::gone()),
                 Err(Errno::AGAIN | Errno::INTR) if begun.elapsed() < GREETING => std::thread::sleep(KNOCK),
                 Err(Errno::AGAIN | Errno::INTR) => return Err(late()),
-                Err(error) => return Err(ShareError::system("no connection to the main process", error)),
+                Err(error) => return Err(wrong(error)),
             }
             patience.look_up()?;
         };
@@ -140,11 +142,22 @@ impl Line {
             let detail = format!("the data source is of user {}, this process of user {own}", other.user);
             return Err(ShareError::new(ShareErrorKind::Refused, detail));
         }
-        let life = Life::of(other.process);
+        let life = Life::of_other(&socket, other.process);
+        match socket::tell(&socket, &wire::greeting(&address.secret)) {
+            // Where the server has ended the connection already, its reason can still be read.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(error) => return Err(wrong(error)),
+        }
         let mut buffer = vec![0; MOST];
+        let mut reset = false;
         let (length, descriptor) = loop {
             match socket::hear_with(&socket, &mut buffer) {
                 Ok(heard) => break heard,
+                // Closed before our greeting was read: the reason is still to be read.
+                Err(Errno::CONNRESET) if !reset => {
+                    reset = true;
+                    continue;
+                }
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(_) => return Err(ShareError::gone()),
             }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
+use crate::address::Address;
 use crate::asks::Samples;
 use crate::memory::Memory;
 use crate::queue::Queue;
 use crate::service::Service;
-use crate::{ShareError, address, socket};
+use crate::{ShareError, socket};
 
 /// What a server may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub struct Status {
 /// drop it too; that does nothing.
 #[derive(Debug)]
 pub struct Server {
-    address: String,
+    address: Address,
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
     process: u32,
@@ -69,9 +70,9 @@ impl Server {
     pub fn start(samples: Arc<dyn Samples>, settings: Settings) -> Result<Self, ShareError> {
         let wrong = |error| ShareError::system("no socket to serve workers from", error);
         let queue = Arc::new(Queue::new(Memory::new(settings.shared_bytes)?)?);
-        let address = address::new().map_err(wrong)?;
-        let listener = socket::listen(&address::parse(&address)?).map_err(wrong)?;
-        let mut service = Service::new(samples, Arc::clone(&queue), listener)?;
+        let address = Address::new().map_err(wrong)?;
+        let listener = socket::listen(&address.socket().map_err(wrong)?).map_err(wrong)?;
+        let mut service = Service::new(samples, Arc::clone(&queue), listener, address.secret)?;
         let thread = std::thread::Builder::new()
             .name("foreread-share".to_owned())
             .spawn(move || service.run())
@@ -79,9 +80,10 @@ impl Server {
         Ok(Self { address, queue, thread: Some(thread), process: std::process::id() })
     }
 
-    /// Where workers find it ([`Client::connect`](crate::Client::connect)).
+    /// Where workers find it ([`Client::connect`](crate::Client::connect)), with the secret that lets them in: pass it by the
+    /// environment or a pipe, because every user can read a process's arguments.
     pub fn address(&self) -> String {
-        self.address.clone()
+        self.address.text()
     }
 
     /// How it does.

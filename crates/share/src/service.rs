@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
+use crate::address::Secret;
+use crate::admission::Admission;
 use crate::asks::{Ask, Call, Samples};
 use crate::connection::{Connection, Heard, MOST_UNDER_WAY, Outrageous, Waiting};
 use crate::extents::rounded;
@@ -34,6 +36,10 @@ const PATIENCE: Duration = Duration::from_millis(250);
 const MOST_CLIENTS: usize = 1024;
 /// The part of the memory that a worker may keep for a while after it let go of it.
 const LET_GO_PART: usize = 256;
+/// Connections that are accepted in one turn, so that those who only connect delay nobody for long.
+const ACCEPTED: usize = 64;
+/// How often workers are polled of whose process there is no descriptor.
+const POLL: Duration = Duration::from_secs(1);
 /// How long no connection is taken when there are no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -54,7 +60,9 @@ pub(crate) struct Service {
     last_freed: Instant,
     deaf_until: Option<Instant>,
     buffer: Vec<u8>,
-    user: u32,
+    admission: Admission,
+    /// When the workers were last polled that only polling shows the end of.
+    polled: Instant,
 }
 
 impl Service {
@@ -63,6 +71,7 @@ impl Service {
         samples: Arc<dyn Samples>,
         queue: Arc<Queue>,
         listener: OwnedFd,
+        secret: Secret,
     ) -> Result<Self, ShareError> {
         let wrong = |error| ShareError::system("sockets cannot be watched", error);
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(wrong)?;
@@ -81,7 +90,8 @@ impl Service {
             last_freed: Instant::now(),
             deaf_until: None,
             buffer: vec![0; wire::MOST],
-            user: socket::own_user(),
+            admission: Admission::new(secret),
+            polled: Instant::now(),
         })
     }
 
@@ -116,7 +126,9 @@ impl Service {
         } else {
             let room = self.next_end_of_patience().map(|at| at.saturating_duration_since(Instant::now()));
             let hearing = self.deaf_until.map(|at| at.saturating_duration_since(Instant::now()));
-            [room, hearing].into_iter().flatten().min()
+            let log = self.admission.next_log().map(|at| at.saturating_duration_since(Instant::now()));
+            let poll = self.connections.values().any(|one| one.life.is_polled()).then_some(POLL);
+            [room, hearing, log, poll].into_iter().flatten().min()
         };
         let timeout = until
             .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
@@ -132,6 +144,20 @@ impl Service {
             self.deaf_until = None;
             self.watch_listener(epoll::EventFlags::IN);
         }
+        self.admission.log();
+        if self.polled.elapsed() >= POLL {
+            self.polled = Instant::now();
+            self.remove_ended();
+        }
+    }
+
+    /// Removes the workers whose end only polling shows.
+    fn remove_ended(&mut self) {
+        let ended =
+            |(key, one): (&u64, &Connection)| (one.life.is_polled() && one.life.is_over()).then_some(*key);
+        for key in self.connections.iter().filter_map(ended).collect::<Vec<_>>() {
+            self.remove(key);
+        }
     }
 
     fn watch_listener(&self, what: epoll::EventFlags) {
@@ -146,6 +172,7 @@ impl Service {
             BELL => {}
             LISTENER => self.accept(),
             _ if name & LIFE != 0 => self.remove(name & !LIFE),
+            _ if self.admission.has(name) => self.admit(name),
             _ => {
                 // Room to write needs nothing here: every turn tells what there is to tell.
                 if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
@@ -156,43 +183,46 @@ impl Service {
     }
 
     fn accept(&mut self) {
-        loop {
+        for _ in 0..ACCEPTED {
             let socket = match socket::accept(&self.listener) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(error) => {
-                    tracing::warn!(%error, "a worker cannot be let in for now: raise the limit of open files (ulimit -n)");
+                    self.admission.note_shortage(error);
                     self.deaf_until = Some(Instant::now() + PAUSE);
                     self.watch_listener(epoll::EventFlags::empty());
                     return;
                 }
             };
-            match self.admit(socket) {
-                Ok(()) => {}
-                Err(error) => tracing::warn!(%error, "a worker is not let in"),
+            while self.admission.is_full() {
+                // The one that waits longest may have sent its greeting by now.
+                if let Some(first) = self.admission.first() {
+                    self.admit(first);
+                    self.admission.push_out(first, &self.watch);
+                }
             }
+            let key = self.next;
+            self.next += 2;
+            self.admission.enter(key, socket, &self.watch);
         }
     }
 
-    /// Lets a worker in, if it is ours. One that is not hears why.
-    fn admit(&mut self, socket: OwnedFd) -> Result<(), ShareError> {
-        let wrong = |error| ShareError::system("its connection failed", error);
-        let other = socket::other(&socket).map_err(wrong)?;
-        let refused = if !socket::is_same_user(other, self.user) {
-            Some(format!(
-                "it is of user {}, and this data source serves user {} alone",
-                other.user, self.user
-            ))
-        } else if self.connections.len() >= MOST_CLIENTS {
-            Some(format!("{MOST_CLIENTS} workers are connected already"))
-        } else {
-            None
+    /// Lets a worker in whose greeting has come, if it has the secret. One that has not gets the reason.
+    fn admit(&mut self, key: u64) {
+        let Some((socket, process)) = self.admission.greeted(key, &mut self.buffer, &self.watch) else {
+            return;
         };
-        if let Some(why) = refused {
-            socket::tell(&socket, &wire::refused(&why)).map_err(wrong)?;
-            return Err(ShareError::new(crate::ShareErrorKind::Refused, why));
+        if self.connections.len() >= MOST_CLIENTS {
+            self.admission.refuse(&socket, &format!("{MOST_CLIENTS} workers are connected already"));
+        } else if let Err(error) = self.connect(key, socket, process) {
+            self.admission.note_refused(&error.to_string());
         }
+    }
+
+    /// Gives a worker the memory, and serves it from now on.
+    fn connect(&mut self, key: u64, socket: OwnedFd, process: i32) -> Result<(), ShareError> {
+        let wrong = |error| ShareError::system("its connection failed", error);
         let memory = &self.queue.memory;
         let hello = wire::Hello {
             memory: memory.length() as u64,
@@ -200,8 +230,7 @@ impl Service {
             let_go: (memory.length() / LET_GO_PART) as u64,
         };
         socket::tell_with(&socket, &wire::hello(hello), memory.file()).map_err(wrong)?;
-        let key = self.next;
-        let life = Life::of(other.process);
+        let life = Life::of_other(&socket, process);
         let connection = Connection::new(socket, life);
         let event = epoll::EventFlags::IN;
         epoll::add(&self.watch, &connection.socket, epoll::EventData::new_u64(key), event).map_err(wrong)?;
@@ -211,7 +240,6 @@ impl Service {
             let _ = epoll::delete(&self.watch, &connection.socket);
             return Err(wrong(error));
         }
-        self.next += 2;
         self.connections.insert(key, connection);
         self.queue.clients.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -401,6 +429,7 @@ impl Drop for Service {
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         while socket::accept(&self.listener).is_ok() {}
+        self.admission.close(&self.watch);
         for key in self.connections.keys().copied().collect::<Vec<_>>() {
             self.remove(key);
         }
@@ -415,6 +444,7 @@ mod tests {
     use foreread_types::SampleId;
 
     use super::*;
+    use crate::address::Address;
     use crate::memory::{Memory, Slot};
 
     const KIB: usize = 1 << 10;
@@ -435,7 +465,7 @@ mod tests {
     struct Rig {
         service: Service,
         asked: Arc<Asked>,
-        address: rustix::net::SocketAddrUnix,
+        address: Address,
         taken: Vec<Slot>,
     }
 
@@ -443,21 +473,26 @@ mod tests {
         fn new() -> Self {
             let asked = Arc::new(Asked::default());
             let queue = Arc::new(Queue::new(Memory::new(256 << 10).unwrap()).unwrap());
-            let address = crate::address::parse(&crate::address::new().unwrap()).unwrap();
-            let listener = socket::listen(&address).unwrap();
+            let address = Address::new().unwrap();
+            let listener = socket::listen(&address.socket().unwrap()).unwrap();
             let taken = (0..16).map(|_| queue.memory.place(&[0; 16 * KIB]).unwrap()).collect();
             let samples: Arc<dyn Samples> = Arc::clone(&asked) as _;
-            Self { service: Service::new(samples, queue, listener).unwrap(), asked, address, taken }
+            let service = Service::new(samples, queue, listener, address.secret).unwrap();
+            Self { service, asked, address, taken }
         }
 
         /// A worker that asks for samples of so many KiB, which come.
         fn worker(&mut self, samples: &[usize]) -> (u64, OwnedFd) {
-            let worker = socket::connect(&self.address).unwrap();
+            let worker = socket::connect(&self.address.socket().unwrap()).unwrap();
+            socket::tell(&worker, &wire::greeting(&self.address.secret)).unwrap();
             self.service.accept();
-            let key = *self.service.connections.last_key_value().unwrap().0;
+            let key = self.service.next - 2;
+            self.service.admit(key);
             let mut message = Vec::new();
             (0..).zip(samples).for_each(|(tag, kib)| wire::ask(&mut message, tag, SampleId(*kib as u64)));
-            socket::tell(&worker, &message).unwrap();
+            if !message.is_empty() {
+                socket::tell(&worker, &message).unwrap();
+            }
             self.service.hear(key);
             self.service.start();
             for ask in self.asked.0.lock().unwrap().drain(..) {
@@ -495,6 +530,53 @@ mod tests {
         fn waiting(&self) -> u64 {
             self.service.queue.waiting.load(Ordering::Relaxed)
         }
+    }
+
+    /// The socket stays open, as it does where the worker has forked: only its process shows that it ended.
+    #[test]
+    fn killed_worker_is_noticed_without_a_process_descriptor() {
+        let mut rig = Rig::new();
+        let (key, _socket) = rig.worker(&[]);
+        let mut process =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let number = rustix::process::Pid::from_child(&process);
+        rig.service.connections.get_mut(&key).unwrap().life = Life::Number(number);
+        rig.service.remove_ended();
+        assert_eq!(rig.service.connections.len(), 1);
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let mut events = Vec::with_capacity(8);
+        // The end of the wait is the poll's: nothing else comes.
+        for _ in 0..1000 {
+            rig.service.sleep(&mut events);
+            events.clear();
+            if rig.service.connections.is_empty() {
+                return;
+            }
+        }
+        panic!("its slots are never given back");
+    }
+
+    #[test]
+    fn silent_connections_keep_no_worker_out() {
+        let mut rig = Rig::new();
+        let connect = |rig: &mut Rig| {
+            let socket = socket::connect(&rig.address.socket().unwrap()).unwrap();
+            rig.service.accept();
+            socket
+        };
+        let worker = connect(&mut rig);
+        socket::tell(&worker, &wire::greeting(&rig.address.secret)).unwrap();
+        let silent: Vec<_> = (0..300).map(|_| connect(&mut rig)).collect();
+        // Pushed out of its place, it is let in, because its greeting was there; the silent ones were closed.
+        assert_eq!(rig.service.connections.len(), 1);
+        let closed = |socket: &OwnedFd| socket::hear(socket, &mut [0; 100]) == Ok(0);
+        assert_eq!(
+            silent.iter().filter(|socket| closed(socket)).count(),
+            300 - crate::admission::MOST_UNPROVEN
+        );
+        rig.worker(&[]);
+        assert_eq!(rig.service.connections.len(), 2);
     }
 
     #[test]

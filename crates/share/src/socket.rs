@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::{Errno, Result};
 use rustix::net::{
@@ -110,11 +110,37 @@ pub(crate) fn other(socket: &OwnedFd) -> Result<Other> {
         )
     };
     if done != 0 {
-        return Err(std::io::Error::last_os_error()
-            .raw_os_error()
-            .map_or(Errno::IO, Errno::from_raw_os_error));
+        return Err(last_error());
     }
     Ok(Other { process: found.pid, user: found.uid })
+}
+
+/// A descriptor of the process at the other end, from Linux 6.5 on. It cannot be that of another process which got the
+/// number later, and there is one where the number cannot be seen from here.
+pub(crate) fn other_process(socket: &OwnedFd) -> Result<OwnedFd> {
+    let mut found: libc::c_int = -1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the descriptor is open as long as `socket` is borrowed; the kernel writes at most `length` bytes to `found`,
+    // a number, and the new length to `length`. Both live here.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut found).cast(),
+            &raw mut length,
+        )
+    };
+    match done {
+        // SAFETY: the kernel has just made this descriptor for the call, so nothing else owns it.
+        0 if found >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(found) }),
+        0 => Err(Errno::NODATA),
+        _ => Err(last_error()),
+    }
+}
+
+fn last_error() -> Errno {
+    std::io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
 /// The user that this process is.
@@ -133,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_kernel_says_who_is_there() {
-        let address = crate::address::parse(&crate::address::new().unwrap()).unwrap();
+        let address = crate::address::Address::new().unwrap().socket().unwrap();
         let listener = listen(&address).unwrap();
         let there = connect(&address).unwrap();
         let here = accept(&listener).unwrap();

@@ -6,12 +6,13 @@
 //!  2 let go  slot u32                            17 refused words to the end
 //!  3 call    tag u32, name, bytes to the end     18 held    tag u32, slot u32, offset u64, length u64
 //!                                                19 part    tag u32, total u64, at u64, bytes to the end
-//!                                                20 failed  tag u32, kind u8, retry u64, tier, object, detail
+//!  4 greet   magic u32, version u16, secret      20 failed  tag u32, kind u8, retry u64, tier, object, detail
 //! ```
 //!
-//! A record begins with its number. A tag is the worker's own name for what it asked; a slot is the server's for a sample
-//! that the worker holds. What the server sends and is longer than a message goes in parts. Words are a u16 of length and UTF-8; absent words
-//! have the length `u16::MAX`.
+//! The worker's first message is its greeting alone, and the server answers it by *hello* or *refused*. A record begins
+//! with its number. A tag is the worker's own name for what it asked; a slot is the server's for a sample that the worker
+//! holds. What the server sends and is longer than a message goes in parts. Words are a u16 of length and UTF-8; absent
+//! words have the length `u16::MAX`.
 //!
 //! Nothing that comes is believed: a record that is cut short or unknown is [`Malformed`], and the connection ends. The
 //! price of having no version of each record is that both ends are of one version, as processes of one program are.
@@ -21,6 +22,8 @@ use std::time::Duration;
 
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleId;
+
+use crate::address::{BYTES, Secret};
 
 /// Bytes of the longest message, either way: sockets take two or three of them by default.
 pub(crate) const MOST: usize = 64 << 10;
@@ -34,11 +37,12 @@ const MOST_WORDS: usize = 2048;
 pub(crate) const MOST_ANSWER: usize = 3 * (2 + MOST_WORDS) + 16;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"frsh");
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 const ASK: u8 = 1;
 const LET_GO: u8 = 2;
 const CALL: u8 = 3;
+const GREET: u8 = 4;
 const HELLO: u8 = 16;
 const REFUSED: u8 = 17;
 const HELD: u8 = 18;
@@ -108,6 +112,25 @@ pub(crate) fn call(to: &mut Vec<u8>, tag: u32, name: &str, payload: &[u8]) {
     to.extend(tag.to_le_bytes());
     put_words(to, Some(name));
     to.extend(payload);
+}
+
+/// The worker's first message.
+pub(crate) fn greeting(secret: &Secret) -> Vec<u8> {
+    let mut to = vec![GREET];
+    to.extend(MAGIC.to_le_bytes());
+    to.extend(VERSION.to_le_bytes());
+    to.extend(secret.expose());
+    to
+}
+
+/// The secret that a worker's first message has.
+pub(crate) fn greeted(message: &[u8]) -> Result<[u8; BYTES], Malformed> {
+    let mut cursor = Cursor(message);
+    if cursor.u8()? != GREET || cursor.u32()? != MAGIC || cursor.u16()? != VERSION {
+        return Err(Malformed);
+    }
+    let secret = cursor.take()?;
+    if cursor.rest().is_empty() { Ok(secret) } else { Err(Malformed) }
 }
 
 pub(crate) fn hello(hello: Hello) -> Vec<u8> {
@@ -331,6 +354,21 @@ mod tests {
         let mut longest = Vec::new();
         call(&mut longest, 3, &"n".repeat(MOST_NAME), &vec![0; MOST_CALL]);
         assert_eq!(longest.len(), MOST);
+    }
+
+    #[test]
+    fn greeting_is_read_as_it_was_said_and_nothing_else_is() {
+        let secret = crate::address::Address::new().unwrap().secret;
+        let said = greeting(&secret);
+        assert_eq!(said.len(), 23);
+        assert_eq!(greeted(&said).as_ref(), Ok(secret.expose()));
+        for at in 0..7 {
+            let mut other = said.clone();
+            other[at] ^= 1;
+            assert_eq!(greeted(&other), Err(Malformed), "{at}");
+        }
+        assert_eq!(greeted(&said[..22]), Err(Malformed));
+        assert_eq!(greeted(&[&said[..], b"x"].concat()), Err(Malformed));
     }
 
     #[test]

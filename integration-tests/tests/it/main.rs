@@ -37,4 +37,5 @@ mod state;
 mod stop;
 mod support;
 mod terminal;
+mod token;
 mod two_runs;

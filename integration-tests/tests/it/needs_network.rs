@@ -35,7 +35,7 @@ done
 on() { machine=$1; shift; ip netns exec n$machine "$@"; }
 rank() {
     n=$1; shift
-    RANK=$n WORLD_SIZE=$RANKS FOREREAD_MEET=10.7.0.1:29000 FOREREAD_TOKEN=a-secret-of-this-test \
+    RANK=$n WORLD_SIZE=$RANKS FOREREAD_MEET=10.7.0.1:29000 FOREREAD_TOKEN=b7e1c95a03f64d2893ab5c17e0d68f42 \
         exec ip netns exec n$n "$FOREREAD" load "$DATASET" --report json "$@" > report-$n 2> said-$n
 }
 "#;

@@ -476,7 +476,7 @@ fn strangers_at_the_door_are_turned_away() {
             let mut command = job.command(rank);
             command
                 .env("FOREREAD_MEET", format!("127.0.0.1:{port}"))
-                .env("FOREREAD_TOKEN", "a secret of sixteen or more");
+                .env("FOREREAD_TOKEN", "b7e1c95a03f64d2893ab5c17e0d68f42");
             job.start_as(&mut command)
         })
         .collect();

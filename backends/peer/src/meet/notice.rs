@@ -52,8 +52,8 @@ pub fn given_token(surroundings: &Surroundings<'_>) -> Result<Option<Token>, Mee
 /// That there is no token and no place to pass one.
 pub(super) fn no_token(meet: &impl std::fmt::Display) -> MeetError {
     secret(format!(
-        "ranks meet at {meet}, where no secret can be passed to the job's user alone: put `export {TOKEN}=$(foreread token)` \
-         into the job script, before what starts the ranks, or let {} be a directory that all ranks see",
+        "ranks meet at {meet}, where no secret can be passed to the job's user alone: put `export {TOKEN}=$(foreread \
+         token)` into the job script, before what starts the ranks, or let {} be a directory that all ranks see",
         super::launcher::MEET
     ))
 }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     fn notice(instance: u64) -> Notice {
-        let token = Some("0123456789abcdef".to_owned());
+        let token = Some("b7e1c95a03f64d2893ab5c17e0d68f42".to_owned());
         Notice { instance, node: "a".to_owned(), addresses: vec!["unix:/x".to_owned()], token }
     }
 
@@ -265,7 +265,10 @@ mod tests {
         directory.publish(0, &notice(1)).unwrap();
         assert_eq!(mode(directory.path()), 0o700);
         assert_eq!(mode(&directory.path().join(NOTICE)), 0o600);
-        assert_eq!(directory.notice(0).unwrap().unwrap().token.as_deref(), Some("0123456789abcdef"));
+        assert_eq!(
+            directory.notice(0).unwrap().unwrap().token.as_deref(),
+            Some("b7e1c95a03f64d2893ab5c17e0d68f42")
+        );
         // A later run takes the place, and the earlier one leaves it alone.
         directory.publish(0, &notice(2)).unwrap();
         directory.withdraw(0, 1);
@@ -364,11 +367,11 @@ mod tests {
             given_token(&Surroundings::new(&|name| (name == TOKEN).then(|| text.to_owned()), 0, 1))
         };
         assert!(with("").unwrap().is_none());
-        assert!(with("0123456789abcdef").unwrap().is_some());
+        assert!(with("b7e1c95a03f64d2893ab5c17e0d68f42").unwrap().is_some());
         let error = with("hunter2").unwrap_err();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
         let line = error.to_string();
-        assert!(line.contains("FOREREAD_TOKEN") && line.contains("openssl rand -hex 16"), "{line}");
+        assert!(line.contains("FOREREAD_TOKEN") && line.contains("foreread token"), "{line}");
         assert!(!line.contains("hunter2"), "{line}");
     }
 }

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 pub const JOB: u64 = 0x0123_4567_89ab_cdef;
 
 pub fn identity(rank: u32) -> Identity {
-    let token = Token::new("the token of these tests").unwrap();
+    let token = Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").unwrap();
     Identity { rank: Rank(rank), job: JOB, meeting: 0, token }
 }
 

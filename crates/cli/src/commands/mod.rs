@@ -8,3 +8,5 @@ pub mod load;
 pub mod order;
 pub mod plan;
 pub mod simulate;
+#[cfg(feature = "peer")]
+pub mod token;

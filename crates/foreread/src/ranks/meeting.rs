@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use foreread_launcher::LaunchError;
+use foreread_launcher::{LaunchError, Rendezvous};
 use foreread_peer::meet::{Board, Launched, MeetError, Surroundings, Waiting, given_token};
 use foreread_peer::{Network, System, Token};
 use foreread_types::Rank;
@@ -87,6 +87,18 @@ impl Meeting {
         let network = encryption::encrypted(Arc::new(System), environment)?;
         let (number, board, progress) = (0, Arc::default(), Box::new(|_: &Waiting| ()));
         Ok(Some(Self { launched, number, board, token, network, deadline: DEADLINE, progress }))
+    }
+
+    /// Whether ranks meet where no secret can be passed to the job's user alone, and none was given.
+    pub fn needs_token(&self) -> bool {
+        let open = matches!(self.launched.rendezvous, Some(Rendezvous::Host { .. } | Rendezvous::List(_)));
+        open && self.token.is_none()
+    }
+
+    /// The same with the job's secret, where the environment has none. What the environment has is kept.
+    #[must_use]
+    pub fn token(self, token: Option<Token>) -> Self {
+        Self { token: self.token.or(token), ..self }
     }
 
     /// The same with another deadline for the ranks to come.
@@ -166,7 +178,7 @@ mod tests {
             let config = Config { rank, world_size: 2, ..Config::default() };
             let get = |name: &str| match name {
                 "FOREREAD_MEET" => Some(format!("{host}:7000")),
-                "FOREREAD_TOKEN" => Some("0123456789abcdef".to_owned()),
+                "FOREREAD_TOKEN" => Some("b7e1c95a03f64d2893ab5c17e0d68f42".to_owned()),
                 _ => None,
             };
             Meeting::of(&config, &get).unwrap().unwrap()
@@ -176,6 +188,23 @@ mod tests {
         assert_eq!((number(0, "a"), number(0, "a"), number(0, "a")), (0, 1, 2));
         // Threads may play ranks, and another place may be named for another loader.
         assert_eq!((number(1, "a"), number(0, "b"), number(1, "a"), number(0, "a")), (0, 0, 1, 3));
+    }
+
+    #[test]
+    fn token_is_needed_at_a_host_and_that_of_the_environment_counts() {
+        const STRONG: &str = "b7e1c95a03f64d2893ab5c17e0d68f42";
+        let ranks = [("RANK", "1"), ("WORLD_SIZE", "2")];
+        let at = |more: &[(&str, &str)]| meeting(&[&ranks[..], more].concat()).unwrap().unwrap();
+        let host = ("FOREREAD_MEET", "a:7000");
+        assert!(at(&[host]).needs_token());
+        assert!(at(&[("FOREREAD_MEET", "a:7000,b:7000")]).needs_token());
+        assert!(!at(&[host, ("FOREREAD_TOKEN", STRONG)]).needs_token());
+        // There the secret is passed in a file.
+        assert!(!at(&[("FOREREAD_MEET", "/tmp")]).needs_token());
+        let other = || Some(Token::new("4c0d92f7ba8e4167a35e19d2c680fb73").unwrap());
+        assert!(!at(&[host]).token(other()).needs_token());
+        let given = at(&[host, ("FOREREAD_TOKEN", STRONG)]).token(other());
+        assert_eq!(given.token.unwrap().expose(), STRONG.as_bytes());
     }
 
     #[test]

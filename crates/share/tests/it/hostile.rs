@@ -16,11 +16,29 @@ use crate::rig::{Shelf, client, eventually, get, server};
 
 const MIB: u64 = 1 << 20;
 
-/// A bare connection that has heard the greeting.
-fn bare(server: &Server) -> OwnedFd {
+/// A connection that has sent nothing.
+fn silent(server: &Server) -> OwnedFd {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let address = SocketAddrUnix::new_abstract_name(&server.address().as_bytes()[1..]).unwrap();
-    connect(&socket, &address).unwrap();
+    let address = server.address();
+    let (name, _) = address.split_once(':').unwrap();
+    connect(&socket, &SocketAddrUnix::new_abstract_name(&name.as_bytes()[1..]).unwrap()).unwrap();
+    socket
+}
+
+/// What a worker sends first: its kind, the magic number, the version and the secret.
+fn greeting(address: &str) -> Vec<u8> {
+    let (_, digits) = address.split_once(':').unwrap();
+    let mut message = vec![4];
+    message.extend(b"frsh");
+    message.extend(2_u16.to_le_bytes());
+    message.extend(u128::from_str_radix(digits, 16).unwrap().to_be_bytes());
+    message
+}
+
+/// A bare connection that has greeted and was let in.
+fn bare(server: &Server) -> OwnedFd {
+    let socket = silent(server);
+    send(&socket, &greeting(&server.address()), SendFlags::NOSIGNAL).unwrap();
     let mut greeting = [0; 100];
     assert!(recv(&socket, &mut greeting, RecvFlags::empty()).unwrap().1 > 0);
     socket
@@ -69,6 +87,33 @@ fn what_has_no_meaning_ends_the_connection_and_no_other() {
     drop(held);
     drop(good);
     eventually("all is given back", || server.status().clients == 0 && server.status().used_bytes == 0);
+}
+
+#[test]
+fn process_of_the_same_user_without_the_secret_is_refused() {
+    let server = server(Shelf::threaded(), MIB);
+    let good = client(&server);
+    let right = greeting(&server.address());
+    let mut nearly = right.clone();
+    *nearly.last_mut().unwrap() ^= 1;
+    // Without the secret, with another, with none, and with it where it does not belong.
+    let messages = [&ask(5)[..], &nearly, &right[..7], &right[1..], &[&right[..], &ask(5)].concat()];
+    for message in messages {
+        let socket = silent(&server);
+        send(&socket, message, SendFlags::NOSIGNAL).unwrap();
+        let mut answer = [0; 200];
+        let (_, length) = recv(&socket, &mut answer, RecvFlags::empty()).unwrap();
+        assert_eq!(answer[0], 17, "{message:?}: {:?}", String::from_utf8_lossy(&answer[..length]));
+        assert!(is_cut_off(&socket), "{message:?}");
+        get(&good, SampleId(6));
+        assert_eq!(server.status().clients, 1);
+    }
+    let address = server.address();
+    let other =
+        address[..address.len() - 4].to_owned() + if address.ends_with("0000") { "1111" } else { "0000" };
+    let error = Client::connect(&other).unwrap_err();
+    assert_eq!(error.kind(), ShareErrorKind::Refused);
+    assert!(error.to_string().contains("does not have the secret"), "{error}");
 }
 
 #[test]

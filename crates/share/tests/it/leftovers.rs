@@ -41,7 +41,7 @@ pub fn cycles(count: u64) {
     let shelf = Shelf::direct();
     let cycle = |round: u64| {
         let server = server(std::sync::Arc::clone(&shelf), 4 * MIB);
-        OWN.with_borrow_mut(|own| own.push(server.address()));
+        OWN.with_borrow_mut(|own| own.push(server.address().split_once(':').unwrap().0.to_owned()));
         let clients = [client(&server), client(&server)];
         let held = get_all(&clients[0], &(0..20).map(SampleId).collect::<Vec<_>>());
         get(&clients[1], sized(5 * MIB, 1));

@@ -1,0 +1,169 @@
+"""The ranks' token, passed by torch's own store."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch.distributed as distributed
+
+import foreread
+from foreread import _token
+
+TOKENS = [f"{rank:x}7e1c95a03f64d2893ab5c17e0d68f4{rank:x}" for rank in range(5)]
+
+HANG = 180
+
+
+class Store:
+    """A store of which all is known, and which may not be able to delete."""
+
+    def __init__(self, deletes: bool = True) -> None:
+        self.deletes = deletes
+        self.values: dict[str, bytes] = {}
+        self.counts: dict[str, int] = {}
+        self.lock = threading.Lock()
+
+    def set(self, key: str, value: str, /) -> None:
+        with self.lock:
+            self.values[key] = value.encode()
+
+    def get(self, key: str, /) -> bytes:
+        with self.lock:
+            return self.values[key]
+
+    def add(self, key: str, amount: int, /) -> int:
+        with self.lock:
+            self.counts[key] = self.counts.get(key, 0) + amount
+            return self.counts[key]
+
+    def delete_key(self, key: str, /) -> bool:
+        if not self.deletes:
+            raise RuntimeError("not implemented")
+        with self.lock:
+            return (self.values.pop(key, None) or self.counts.pop(key, None)) is not None
+
+
+class Broken(Store):
+    """A store whose host is gone."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        raise RuntimeError("Connection reset by peer")
+
+
+def exchange(store: Store, ranks: list[int], number: int = 0) -> list[str]:
+    """What these ranks of five get, side by side."""
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        got = [threads.submit(_token.exchange, store, rank, 5, TOKENS[rank], number, 60.0) for rank in ranks]
+        return [one.result() for one in got]
+
+
+def test_all_ranks_get_the_token_of_rank_0_and_the_last_one_deletes_it() -> None:
+    store = Store()
+    assert exchange(store, [3, 1, 0, 2]) == [TOKENS[0]] * 4
+    # One has not read it.
+    assert store.values and store.counts
+    assert exchange(store, [4]) == [TOKENS[0]]
+    assert not store.values and not store.counts
+
+
+def test_each_loader_has_a_token_of_its_own() -> None:
+    store = Store()
+    exchange(store, [0], 0)
+    with pytest.raises(foreread.MeetingError):
+        _token.exchange(store, 1, 5, TOKENS[1], 1, timeout=0.0)
+
+
+def test_a_store_that_cannot_delete_keeps_no_token() -> None:
+    store = Store(deletes=False)
+    assert exchange(store, [0, 1, 2, 3, 4]) == [TOKENS[0]] * 5
+    assert set(store.values.values()) == {b""}
+
+
+def test_a_rank_without_rank_0_ends_with_what_to_do() -> None:
+    error = "rank 3 got no token from rank 0 .* within 0 s: .*same loaders in the same order.*FOREREAD_TOKEN"
+    with pytest.raises(foreread.MeetingError, match=error):
+        _token.exchange(Store(), 3, 5, TOKENS[3], 0, timeout=0.0)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_store_that_fails_is_named_with_what_to_do(rank: int) -> None:
+    error = rf"rank {rank} cannot pass .* torch's store: Connection reset by peer; .*foreread token"
+    with pytest.raises(foreread.MeetingError, match=error):
+        _token.exchange(Broken(), rank, 5, TOKENS[rank], 0)
+
+
+def test_no_token_goes_into_a_file_or_without_a_process_group(tmp_path: Path) -> None:
+    assert _token.of_torch(0, 1, TOKENS[0]) is None
+    for store in (distributed.FileStore(str(tmp_path / "store"), 1), distributed.HashStore()):
+        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            # Another world is not the process group's.
+            assert _token.of_torch(0, 2, TOKENS[0]) is None
+            expected = None if isinstance(store, distributed.FileStore) else TOKENS[0]
+            assert _token.of_torch(0, 1, TOKENS[0]) == expected
+        finally:
+            distributed.destroy_process_group()
+
+
+SCRIPT = """
+    import json, os, sys
+    import torch.distributed as distributed
+    import foreread
+    from foreread import _token
+
+    def never(*_):
+        raise AssertionError("the store was used")
+
+    if "FOREREAD_TOKEN" in os.environ:
+        _token.of_torch = never
+    rank = int(os.environ["RANK"])
+    distributed.init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2)
+    together = []
+    for _ in range(2):
+        with foreread.Loader(sys.argv[1], batch_size=5, epochs=1, memory="1MiB") as loader:
+            assert sum(len(batch.ids) for batch in loader) == 50
+            together.append(loader.plan["together"])
+    distributed.barrier()
+    store = distributed.distributed_c10d._get_default_store()
+    left = [store.add(f"foreread/token/{number}/count", 0) for number in range(2)]
+    print(json.dumps([together, left]))
+    distributed.barrier()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("given", [None, TOKENS[0]])
+def test_ranks_meet_at_a_host_with_the_token_of_torchs_store_or_the_users(directory: Path, given: str | None) -> None:
+    torch_port, port = free_port(), free_port()
+    told = {"WORLD_SIZE": "2", "FOREREAD_MEET": f"127.0.0.1:{port}", "OMP_NUM_THREADS": "1"}
+    if given is not None:
+        told["FOREREAD_TOKEN"] = given
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(SCRIPT), str(directory), f"tcp://127.0.0.1:{torch_port}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | told | {"RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    for child in children:
+        out, err = child.communicate(timeout=HANG)
+        assert child.returncode == 0, err
+        assert json.loads(out) == [[True, True], [0, 0]]

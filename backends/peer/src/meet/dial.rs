@@ -103,7 +103,7 @@ impl Dial {
             let why = "rank 0 was given a token (FOREREAD_TOKEN), and this rank was not";
             return Err(Miss::NotYet(Some(why.to_owned())));
         };
-        let identity = Identity { rank: self.rank, job: self.job, meeting: self.meeting, token };
+        let identity = Identity { rank: self.rank, job: self.job, token };
         let (mut why, mut other_token): (Option<WireError>, _) = (None, None);
         for at in addresses {
             match Connection::open(&*self.network, &at, &identity, Some(Rank(0)), ANSWER).await {

@@ -200,7 +200,7 @@ impl Joining {
             let Some(token) = token.or_else(|| made.clone()) else {
                 return Err(MeetError::new(MeetErrorKind::Secret, "there is no token"));
             };
-            let identity = Identity { rank, job, meeting, token };
+            let identity = Identity { rank, job, token };
             let listeners = ground.listen().await?;
             let server = Server::start(&handle, identity.clone(), listeners, serving, Arc::clone(&counters));
             let world = launched.world_size as usize;

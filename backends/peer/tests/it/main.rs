@@ -4,7 +4,6 @@
 mod asking;
 mod budgets;
 mod contents;
-mod encrypted;
 mod hostile;
 mod hurrying;
 mod runs;

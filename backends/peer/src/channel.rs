@@ -5,9 +5,11 @@ use foreread_types::SampleKey;
 
 use crate::Stream;
 #[cfg(feature = "testing")]
-use crate::frame::Header;
+use crate::frame::{HEADER, Header};
 use crate::input::Input;
 use crate::output::Output;
+#[cfg(feature = "testing")]
+use crate::tags::TAGGED;
 use crate::tags::{Incoming, Keys};
 
 /// A connection whose ends know each other: its bytes, and what frames on it are tagged with.
@@ -42,6 +44,11 @@ pub struct RawFrames {
 
 #[cfg(feature = "testing")]
 impl RawFrames {
+    /// Bytes before each payload.
+    pub fn head(&self) -> usize {
+        self.keys.as_ref().map_or(HEADER, |_| TAGGED)
+    }
+
     /// The next frame, with the tags that it has to have; of a sample, where `sample` says which.
     pub fn frame(&mut self, header: Header, sample: Option<SampleKey>, payload: &[u8]) -> Vec<u8> {
         let header = header.over(payload).encode();

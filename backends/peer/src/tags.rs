@@ -159,8 +159,12 @@ impl FrameTags {
         number: u64,
         sealed: &'a [u8; TAGGED],
     ) -> Result<(&'a [u8; HEADER], Trailer), WireError> {
-        let unfit =
-            || WireError::new(WireErrorKind::Malformed, "a frame that the other end has not sent now");
+        let unfit = || {
+            WireError::new(
+                WireErrorKind::Malformed,
+                "a frame's header arrived damaged, or again, or from elsewhere",
+            )
+        };
         let (covered, tag) = sealed.split_last_chunk::<TAG>().ok_or_else(unfit)?;
         mac(&self.key, number, OF_HEADER, &[covered]).verify(tag).map_err(|_| unfit())?;
         let (header, rest) = covered.split_first_chunk::<HEADER>().ok_or_else(unfit)?;

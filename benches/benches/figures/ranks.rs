@@ -239,7 +239,7 @@ fn wire(kind: &str) -> Result<()> {
         _ => Address::Tcp("127.0.0.1".to_owned(), 0),
     };
     let identity = |rank| -> Result<Identity> {
-        Ok(Identity { rank: Rank(rank), job: 1, meeting: 0, token: Token::new("sixteen bytes or more")? })
+        Ok(Identity { rank: Rank(rank), job: 1, token: Token::new("sixteen bytes or more")? })
     };
     let source: Arc<dyn Serve> =
         Arc::new(InMemory((0..KEPT).map(|id| Sample::uncharged(vec![id as u8; LENGTH].into())).collect()));

@@ -33,7 +33,7 @@ fuzz_target!(|bytes: &[u8]| {
         let world = Simulated::new(1);
         let listener = world.host("one").listen(&Address::tcp("one", 0)).await.expect("a listener");
         let token = Token::new("the token of the fuzzer").expect("a token");
-        let identity = |rank| Identity { rank: Rank(rank), job: 1, meeting: 0, token: token.clone() };
+        let identity = |rank| Identity { rank: Rank(rank), job: 1, token: token.clone() };
         let runtime = tokio::runtime::Handle::current();
         let settings = Settings::default().with_budget(1000).with_share(1000);
         let server = Server::start(&runtime, identity(0), vec![listener], settings, Arc::default());

@@ -82,6 +82,11 @@ fn telling(why: &WireError) -> u8 {
     }
 }
 
+/// What a meeting of a process's n-th loader names as its job, so that the wrong one is refused.
+pub(super) fn job_of(job: u64, meeting: u16) -> u64 {
+    job.wrapping_add(u64::from(meeting))
+}
+
 impl Dial {
     /// One attempt.
     pub(super) async fn attempt(&self) -> Result<Found, Miss> {
@@ -103,7 +108,7 @@ impl Dial {
             let why = "rank 0 was given a token (FOREREAD_TOKEN), and this rank was not";
             return Err(Miss::NotYet(Some(why.to_owned())));
         };
-        let identity = Identity { rank: self.rank, job: self.job, token };
+        let identity = Identity { rank: self.rank, job: job_of(self.job, self.meeting), token };
         let (mut why, mut other_token): (Option<WireError>, _) = (None, None);
         for at in addresses {
             match Connection::open(&*self.network, &at, &identity, Some(Rank(0)), ANSWER).await {

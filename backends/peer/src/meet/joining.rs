@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::attend::admit;
-use super::dial::{Dial, Miss};
+use super::dial::{Dial, Miss, job_of};
 use super::first::First;
 use super::group::{Group, Parts, Side as Started};
 use super::hub::Hub;
@@ -200,7 +200,7 @@ impl Joining {
             let Some(token) = token.or_else(|| made.clone()) else {
                 return Err(MeetError::new(MeetErrorKind::Secret, "there is no token"));
             };
-            let identity = Identity { rank, job, token };
+            let identity = Identity { rank, job: job_of(job, meeting), token };
             let listeners = ground.listen().await?;
             let server = Server::start(&handle, identity.clone(), listeners, serving, Arc::clone(&counters));
             let world = launched.world_size as usize;

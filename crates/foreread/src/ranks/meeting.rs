@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use foreread_launcher::LaunchError;
 use foreread_peer::meet::{Launched, MeetError, Surroundings, Waiting, given_token};
-use foreread_peer::{Network, System, Token};
+use foreread_peer::{Network, System, Token, Wire};
 use foreread_types::Rank;
 
-use super::encryption;
+use super::wire;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -40,6 +40,7 @@ pub struct Meeting {
     pub(super) number: u16,
     pub(super) token: Option<Token>,
     pub(super) network: Arc<dyn Network>,
+    pub(super) wire: Wire,
     pub(super) deadline: Duration,
     pub(super) progress: Box<dyn FnMut(&Waiting) + Send + Sync>,
 }
@@ -82,8 +83,9 @@ impl Meeting {
             return Ok(None);
         }
         let token = given_token(&surroundings)?;
-        let network = encryption::encrypted(Arc::new(System), environment)?;
-        Ok(Some(Self { launched, number: 0, token, network, deadline: DEADLINE, progress: Box::new(|_| ()) }))
+        let (network, wire) = (Arc::new(System), wire::given(environment)?);
+        let (deadline, progress) = (DEADLINE, Box::new(|_: &Waiting| ()));
+        Ok(Some(Self { launched, number: 0, token, network, wire, deadline, progress }))
     }
 
     /// The same as the process's meeting of this number, counted from 0 alike on all ranks ([`Meetings`] counts them).

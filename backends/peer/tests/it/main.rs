@@ -6,5 +6,6 @@ mod budgets;
 mod contents;
 mod hostile;
 mod hurrying;
+mod relay;
 mod runs;
 mod support;

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// What the environment says; authenticated where it says nothing.
 pub(super) fn given(environment: &dyn Fn(&str) -> Option<String>) -> Result<Wire> {
     let text = environment(Wire::VARIABLE).filter(|text| !text.trim().is_empty());
-    let wire = text.map(|text| text.parse()).transpose();
+    let wire = text.map(|text| text.parse::<Wire>()).transpose();
     Ok(wire.map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?.unwrap_or_default())
 }
 

@@ -42,7 +42,7 @@ use crate::map::Map;
 const NAME: &str = "memory";
 
 /// What a sample costs beside its own bytes; see `tests/footprint.rs`.
-const FOOTPRINT: Footprint = Footprint::new(384, 16);
+const FOOTPRINT: Footprint = Footprint::new(416, 16);
 
 /// Samples in memory, at most a given number of bytes of them.
 #[derive(Debug)]

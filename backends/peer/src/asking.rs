@@ -34,6 +34,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::batch::{Batch, State};
+use crate::channel::Channel;
 use crate::counters::count;
 use crate::frame::{AT_ORIGIN, Ask, Header, Kind, MOST_ASKED, MOST_WORDS, decode_tags, encode_tags, kind_of};
 use crate::input::Input;
@@ -106,16 +107,17 @@ pub(crate) struct Asking<'a> {
 impl<'a> Asking<'a> {
     pub(crate) fn new(
         remote: &'a Inner,
-        stream: Stream,
+        channel: Channel,
         commands: &'a mut mpsc::UnboundedReceiver<Command>,
     ) -> Self {
+        let (stream, input, output) = channel.into_parts();
         Self {
             remote,
             stream,
             commands,
-            input: Input::new(),
+            input,
             body: None,
-            output: Output::new(),
+            output,
             requests: HashMap::new(),
             open: 0,
             heard: Instant::now(),
@@ -153,7 +155,7 @@ impl<'a> Asking<'a> {
             Command::Ask(request, batch) => {
                 let asks = Ask::encode(batch.asks());
                 let header = self.header(Kind::Ask, request);
-                self.output.push(header.over(&asks), asks, ());
+                self.output.push(header.over(&asks), asks, None, ());
                 let now = Instant::now();
                 if self.open == 0 {
                     (self.heard, self.doubt) = (now, None);
@@ -211,7 +213,7 @@ impl<'a> Asking<'a> {
     fn cancel(&mut self, request: u64, tags: &[u32]) {
         let tags = encode_tags(tags);
         let header = self.header(Kind::Cancel, request);
-        self.output.push(header.over(&tags), tags, ());
+        self.output.push(header.over(&tags), tags, None, ());
     }
 
     /// Reads a frame and does what it says; `false` at the end of the stream.
@@ -280,17 +282,20 @@ impl<'a> Asking<'a> {
     }
 
     fn sample(&mut self, header: &Header, bytes: Bytes) {
-        let result = if header.fits(&bytes) {
+        let slot = self.requests.get(&header.request).and_then(|batch| batch.slots.get(header.tag as usize));
+        let Some(key) = slot.map(|slot| slot.key) else { return };
+        let result = if self.input.fits(header, Some(key), &bytes) {
             Ok(bytes)
         } else {
-            let detail = format!("rank {}: the checksum does not match what arrived", self.remote.rank);
+            let detail =
+                format!("rank {}: the checksum or tag does not match what arrived", self.remote.rank);
             Err(TierError::new(ErrorKind::Corrupt, NAME).with_detail(detail))
         };
         self.answer(header, result);
     }
 
     fn small(&mut self, header: &Header, bytes: &[u8]) -> Result<(), WireError> {
-        if !header.fits(bytes) {
+        if !self.input.fits(header, None, bytes) {
             return Err(WireError::malformed("a frame arrived damaged"));
         }
         if let Some(kind) = kind_of(header.status).filter(|_| header.kind == Kind::Answer) {

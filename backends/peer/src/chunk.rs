@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use foreread_tier::{Completion, ErrorKind, Sample, Served, TierError};
-use foreread_types::SampleId;
+use foreread_types::SampleKey;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 
@@ -14,7 +14,7 @@ use futures::{Stream, StreamExt};
 pub(crate) struct Slot {
     /// Its place in the request.
     pub(crate) tag: u32,
-    pub(crate) sample: SampleId,
+    pub(crate) key: SampleKey,
     pub(crate) length: u64,
     pub(crate) state: State,
 }
@@ -33,7 +33,7 @@ pub(crate) enum State {
 pub(crate) struct Event {
     pub(crate) request: u64,
     pub(crate) tag: u32,
-    pub(crate) sample: SampleId,
+    pub(crate) key: SampleKey,
     /// Bytes that no longer count as silent.
     pub(crate) freed: u64,
     pub(crate) said: Said,
@@ -93,7 +93,7 @@ impl Chunk {
         let request = self.request;
         let state = if matches!(said, Said::Reading) { State::Reading } else { State::Done };
         let (slot, freed) = self.say(place, state)?;
-        Some(Event { request, tag: slot.tag, sample: slot.sample, freed, said })
+        Some(Event { request, tag: slot.tag, key: slot.key, freed, said })
     }
 }
 

@@ -12,11 +12,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::time::{Instant, timeout_at};
 
+use crate::channel::Channel;
 use crate::frame::{Header, Kind};
 use crate::handshake::{self, Identity, Purpose};
 use crate::input::Input;
 use crate::output::Output;
-use crate::{Address, Network, Stream, WireError, WireErrorKind};
+use crate::{Address, Network, Stream, Wire, WireError, WireErrorKind};
 use foreread_types::Rank;
 
 /// A message: what it is, and its bytes.
@@ -30,10 +31,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, job: u64) -> Self {
+    /// Of a handshake for a meeting: all of it is sealed.
+    pub(crate) fn new(channel: Channel, job: u64) -> Self {
+        let (stream, input, output) = channel.into_parts();
         let (read, write) = tokio::io::split(stream);
-        let sender = Sender { stream: write, output: Output::new(), job };
-        let receiver = Receiver { stream: read, input: Input::new(), body: None, job };
+        let sender = Sender { stream: write, output, job };
+        let receiver = Receiver { stream: read, input, body: None, job };
         Self { sender, receiver }
     }
 
@@ -52,9 +55,13 @@ impl Connection {
         to: Option<Rank>,
         patience: Duration,
     ) -> Result<(Self, Rank), WireError> {
-        let open = handshake::open(network, address, identity, Purpose::Meeting, to);
-        let (stream, rank) = within(patience, address, open).await?;
-        Ok((Self::new(stream, identity.job), rank))
+        let open = async {
+            let stream =
+                network.connect(address).await.map_err(|error| WireError::io("cannot connect", error))?;
+            handshake::ask(stream, identity, Purpose::Meeting, Wire::Sealed, to).await
+        };
+        let (channel, rank) = within(patience, address, open).await?;
+        Ok((Self::new(channel, identity.job), rank))
     }
 
     /// Sends a message.
@@ -102,7 +109,7 @@ impl Sender {
             return Err(WireError::malformed(format!("a message of {} bytes", payload.len())));
         }
         let header = Header { tag: what, ..Header::new(Kind::Control, self.job, 0) };
-        self.output.push(header.over(&payload), payload, ());
+        self.output.push(header.over(&payload), payload, None, ());
         poll_fn(|cx| self.output.poll_write(&mut self.stream, cx)).await
     }
 }
@@ -142,7 +149,7 @@ impl Receiver {
         poll_fn(|cx| self.input.poll_body(&mut self.stream, cx, body)).await?;
         let Some((header, body)) = self.body.take() else { return Ok(None) };
         let payload = body.into_inner().freeze();
-        if header.fits(&payload) {
+        if self.input.fits(&header, None, &payload) {
             Ok(Some((header.tag, payload)))
         } else {
             Err(WireError::malformed("a message arrived damaged"))

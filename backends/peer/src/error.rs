@@ -18,10 +18,10 @@ pub enum WireErrorKind {
     OtherToken,
     /// The other end belongs to another job.
     OtherJob,
-    /// The other end is of this job, at another of its meetings.
-    OtherMeeting,
     /// The other end is of this job and in another run, or in none yet.
     OtherRun,
+    /// The other end protects samples otherwise (see [`Wire`](crate::Wire)).
+    OtherWire,
     /// The other end speaks another version.
     OtherVersion,
     /// The other end knows the token and does not take such a connection.

@@ -25,7 +25,7 @@ use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use crate::{WireError, WireErrorKind};
 
 /// The version that this program speaks.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;
@@ -379,6 +379,6 @@ mod tests {
         bytes[HEADER - 4..].copy_from_slice(&seal.to_le_bytes());
         let error = Header::decode(&bytes).unwrap_err();
         assert_eq!(error.kind(), WireErrorKind::OtherVersion);
-        assert_eq!(error.to_string(), "a frame of version 9; this program speaks 2");
+        assert_eq!(error.to_string(), "a frame of version 9; this program speaks 3");
     }
 }

@@ -1,57 +1,68 @@
-//! How two ranks find out that they are of one job.
+//! How two ranks find out that they are of one job, and agree on keys: Noise_NNpsk0_25519_AESGCM_SHA256.
 //!
 //! ```text
-//! asker     hello      version, purpose, meeting, rank, job, 32 random bytes, run
-//! answerer  challenge  version, 32 random bytes
-//! asker     proof      HMAC-SHA256(token, "asker" hello challenge)
-//! answerer  verdict    whether it is welcome, meeting, rank, HMAC-SHA256(token, "answerer" hello challenge verdict)
+//! asker     preamble      magic, version, purpose, rank, job                                20 bytes
+//!           message 1     ephemeral key, { wire, rank, run }                                72
+//! answerer  reply         magic, version, whether message 2 follows                          8
+//!           message 2     ephemeral key, { verdict, wire, rank, two keys of the
+//!                         connection, key of the samples }                                104
+//! asker     confirmation  { }                                                               16
 //! ```
 //!
-//! The token is the key and never travels. The asker proves itself first: a stranger who connects learns that something
-//! listens, and gets random bytes. Each proof covers both sides' random bytes, so none can be sent a second time, and says
-//! which side made it, so none can be sent back. Proofs are compared in constant time. All parts have fixed lengths:
-//! before it has proved itself, nobody makes this end read or keep more than [`MOST_BYTES`].
+//! What is in braces is encrypted and authenticated. The pre-shared key is HKDF-SHA256 of the token, which never travels; the
+//! preamble is the prologue. Message 1 proves that the asker knows the token before this end computes a key agreement, message
+//! 2 proves that the answerer does. Message 1 could have been recorded and sent again, so nobody is a rank before the
+//! confirmation, which only who made message 1 can send. All parts have fixed lengths: before it has proved itself, nobody
+//! makes this end read or keep more than [`MOST_BYTES`].
 //!
-//! Who names this job, comes for a meeting and has another token is most likely a rank whose user made a mistake. It is told
-//! so, by a verdict without a proof: one made with the token would let a stranger try tokens at leisure. So nobody should
-//! believe such a verdict more than that it is worth looking at ([`WireErrorKind::OtherToken`]). Everybody else who cannot
-//! prove himself is told nothing.
+//! What follows on the same connection is protected by its keys: a meeting by records of Noise ([`Records`]), samples as the
+//! run's [`Wire`] says, which both ends must have alike ([`WireErrorKind::OtherWire`]). So a relay between two ranks can
+//! delay and cut, and nothing else. A connection whose past was recorded stays secret when the token becomes known. A token
+//! that can be guessed can be guessed by who has heard one handshake; tokens are random (see [`Token`]).
 //!
-//! A process may be at several meetings of its job at a time, and they may try each other's ports: who proves itself and comes
-//! to the wrong one is told which one it is, and looks elsewhere or later ([`WireErrorKind::OtherMeeting`]).
+//! Who names this job, comes for a meeting and has another token is most likely a rank whose user made a mistake. The reply
+//! says so, without a proof: one made with the token would let a stranger try tokens at leisure. So nobody should believe
+//! it more than that it is worth looking at ([`WireErrorKind::OtherToken`]). The same holds for the version. Everybody else
+//! who cannot prove himself is told nothing.
 //!
 //! Connections for samples exist inside one run (see [`RunId`]): a rank that is in no run yet, or in another, refuses the
-//! asker ([`WireErrorKind::OtherRun`]). A hello begins alike in all versions, so that other versions are told apart.
-//!
-//! What it does not do: the bytes that follow are neither hidden nor signed. Who can change packets on the way can take over
-//! a connection that is open; against such the feature `tls` encrypts all of it. A token that can be guessed can be guessed
-//! by who listens at a rank's address in its place; tokens are long (see [`Token`]).
+//! asker ([`WireErrorKind::OtherRun`]). A preamble begins alike in all versions, so that other versions are told apart.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use foreread_types::Rank;
-use hmac::{Hmac, KeyInit, Mac};
+use hkdf::Hkdf;
 use sha2::Sha256;
+use snow::{Builder, HandshakeState, TransportState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::channel::Channel;
 use crate::frame::VERSION;
+use crate::records::Records;
+use crate::tags::{FrameTags, KEY, Keys, SampleTags, no_random};
 use crate::token::random;
-use crate::{Address, Network, RunId, Stream, Token, WireError, WireErrorKind};
+use crate::{Address, RunId, Stream, Token, Wire, WireError, WireErrorKind};
 
 /// How long a handshake may take at the end that is asked.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The most bytes that somebody sends who has not proved himself yet.
-pub const MOST_BYTES: usize = HELLO + PROOF;
+pub const MOST_BYTES: usize = PREAMBLE + FIRST + CONFIRMATION;
 
-/// The part of a hello that all versions have.
-const COMMON: usize = 52;
-const HELLO: usize = COMMON + 16;
-const CHALLENGE: usize = 40;
-const PROOF: usize = 32;
-const VERDICT: usize = 8;
+const PREAMBLE: usize = 20;
+const REPLY: usize = 8;
+/// What Noise adds to a payload: an ephemeral key, a tag.
+const EPHEMERAL: usize = 32;
+const TAG: usize = 16;
+const ASKED: usize = 24;
+const FIRST: usize = EPHEMERAL + ASKED + TAG;
+const ANSWERED: usize = 8 + 3 * KEY;
+const SECOND: usize = EPHEMERAL + ANSWERED + TAG;
+const CONFIRMATION: usize = TAG;
 
+const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 const MAGIC: [u8; 4] = *b"FRDH";
 
 /// What a connection is for.
@@ -100,8 +111,6 @@ pub struct Identity {
     pub rank: Rank,
     /// Which job it is of: a hash of whatever names it. No secret; it tells a mix-up from an attack.
     pub job: u64,
-    /// Which of the job's meetings, counted from 0: a process that makes several loaders comes to several.
-    pub meeting: u16,
     /// The job's secret.
     pub token: Token,
 }
@@ -117,46 +126,47 @@ pub struct Greeting {
     pub from: String,
 }
 
-/// What the answerer says in the end.
+/// What an end that answers offers to ranks that ask for samples.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    wire: Wire,
+    samples: Arc<OnceLock<Arc<SampleTags>>>,
+}
+
+impl Offer {
+    /// Samples over connections of this kind. Each new offer has a key of its own for them.
+    pub fn new(wire: Wire) -> Self {
+        Self { wire, samples: Arc::default() }
+    }
+
+    /// The same samples at this address.
+    pub(crate) fn over(&self, address: &Address) -> Self {
+        Self { wire: self.wire.over(address), samples: Arc::clone(&self.samples) }
+    }
+
+    fn samples(&self) -> Result<Arc<SampleTags>, WireError> {
+        if let Some(known) = self.samples.get() {
+            return Ok(Arc::clone(known));
+        }
+        let drawn = SampleTags::draw()?;
+        Ok(Arc::clone(self.samples.get_or_init(|| drawn)))
+    }
+}
+
+/// What the answerer says in message 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Verdict {
     Welcome = 0,
     OtherJob = 1,
     Unwanted = 2,
-    /// Without a proof.
-    OtherToken = 3,
-    OtherMeeting = 4,
     OtherRun = 5,
+    OtherWire = 6,
 }
 
-/// All that was said before, and the key.
-struct Transcript<'a> {
-    token: &'a Token,
-    hello: [u8; HELLO],
-    challenge: [u8; CHALLENGE],
-}
-
-impl Transcript<'_> {
-    fn mac(&self, side: &str, verdict: &[u8]) -> Result<Hmac<Sha256>, WireError> {
-        let key = Hmac::<Sha256>::new_from_slice(self.token.expose());
-        // HMAC takes keys of every length.
-        let mut mac = key.map_err(|_| WireError::malformed("the token cannot be used as a key"))?;
-        for part in [b"foreread ".as_slice(), side.as_bytes(), b":", &self.hello, &self.challenge, verdict] {
-            mac.update(part);
-        }
-        Ok(mac)
-    }
-
-    fn proof(&self, side: &str, verdict: &[u8]) -> Result<[u8; PROOF], WireError> {
-        Ok(self.mac(side, verdict)?.finalize().into_bytes().into())
-    }
-
-    /// In constant time.
-    fn proves(&self, side: &str, verdict: &[u8], proof: &[u8; PROOF]) -> Result<bool, WireError> {
-        Ok(self.mac(side, verdict)?.verify_slice(proof).is_ok())
-    }
-}
+/// What a reply says of message 2: it follows, or who asked has another token.
+const FOLLOWS: u8 = 0;
+const OTHER_TOKEN: u8 = 3;
 
 async fn read<const N: usize>(stream: &mut Stream) -> Result<[u8; N], WireError> {
     let mut bytes = [0; N];
@@ -170,102 +180,160 @@ async fn write(stream: &mut Stream, bytes: &[u8]) -> Result<(), WireError> {
     stream.flush().await.map_err(broke_off)
 }
 
-fn nonce() -> Result<[u8; 32], WireError> {
-    random().map_err(|error| WireError::io("the operating system has no random bytes", error))
-}
-
 fn other_version(version: u8) -> WireError {
     let detail = format!("it speaks version {version}, this program {VERSION}: run one version on all ranks");
     WireError::new(WireErrorKind::OtherVersion, detail)
 }
 
-/// Connects and proves itself; says which rank answered. The caller bounds the time.
-pub(crate) async fn open(
-    network: &dyn Network,
-    address: &Address,
-    identity: &Identity,
-    purpose: Purpose,
-    to: Option<Rank>,
-) -> Result<(Stream, Rank), WireError> {
-    let stream = network.connect(address).await.map_err(|error| WireError::io("cannot connect", error))?;
-    ask(stream, identity, purpose, to).await
+fn stranger(detail: &str) -> WireError {
+    WireError::new(WireErrorKind::Stranger, detail)
 }
 
-/// The asker's side of the handshake. `to` is the rank that is expected at the other end. The caller bounds the time.
+/// No fault of the other end's: the kernel has no random bytes, or this program asks for what snow does not have.
+fn broken(error: snow::Error) -> WireError {
+    WireError::io("the handshake cannot be computed", std::io::Error::other(error))
+}
+
+/// Noise's state before message 1, of the end that `initiates` or of the other.
+fn noise(token: &Token, preamble: &[u8; PREAMBLE], initiates: bool) -> Result<HandshakeState, WireError> {
+    let mut key = [0; 32];
+    let derived = Hkdf::<Sha256>::new(Some(b"foreread handshake"), token.expose()).expand(b"psk0", &mut key);
+    derived.map_err(|error| WireError::io("no key of the token", std::io::Error::other(error)))?;
+    let params = PATTERN.parse().map_err(broken)?;
+    let builder = Builder::new(params).psk(0, &key).and_then(|builder| builder.prologue(preamble));
+    let state = builder
+        .and_then(|builder| if initiates { builder.build_initiator() } else { builder.build_responder() });
+    state.map_err(broken)
+}
+
+/// The rank and the job that a preamble names.
+fn named(preamble: &[u8; PREAMBLE]) -> (Rank, u64) {
+    let (mut rank, mut job) = ([0; 4], [0; 8]);
+    rank.copy_from_slice(&preamble[8..12]);
+    job.copy_from_slice(&preamble[12..]);
+    (Rank(u32::from_le_bytes(rank)), u64::from_le_bytes(job))
+}
+
+/// The connection as it is after the handshake. `secret` is what message 2 brought: keys of the asker's and of the
+/// answerer's direction.
+fn channel(
+    stream: Stream,
+    noise: TransportState,
+    purpose: Purpose,
+    wire: Wire,
+    secret: &[u8; 2 * KEY],
+    samples: Arc<SampleTags>,
+) -> Channel {
+    let records = |stream, noise| Channel { stream: Box::new(Records::new(stream, noise)), keys: None };
+    match (purpose, wire) {
+        (Purpose::Meeting, _) | (Purpose::Samples(_), Wire::Sealed) => records(stream, noise),
+        (Purpose::Samples(_), Wire::Checksummed) => Channel { stream, keys: None },
+        (Purpose::Samples(_), Wire::Authenticated) => {
+            let (mut asker, mut answerer) = ([0; KEY], [0; KEY]);
+            asker.copy_from_slice(&secret[..KEY]);
+            answerer.copy_from_slice(&secret[KEY..]);
+            let (ours, theirs) = if noise.is_initiator() { (asker, answerer) } else { (answerer, asker) };
+            let keys = Keys { ours: FrameTags::new(ours), theirs: FrameTags::new(theirs), samples };
+            Channel { stream, keys: Some(keys) }
+        }
+    }
+}
+
+/// The asker's side of the handshake. `to` is the rank that is expected at the other end; `wire` is what samples are wanted
+/// by. The caller bounds the time.
 ///
 /// # Errors
-/// If the other end is not of this job, is another rank, or breaks off.
+/// If the other end is not of this job, is another rank, protects samples otherwise, or breaks off.
 pub async fn ask(
     mut stream: Stream,
     identity: &Identity,
     purpose: Purpose,
+    wire: Wire,
     to: Option<Rank>,
-) -> Result<(Stream, Rank), WireError> {
-    let mut hello = [0; HELLO];
-    hello[..4].copy_from_slice(&MAGIC);
+) -> Result<(Channel, Rank), WireError> {
     let (number, run) = purpose.to_wire();
-    hello[4..6].copy_from_slice(&[VERSION, number]);
-    hello[6..8].copy_from_slice(&identity.meeting.to_le_bytes());
-    hello[8..12].copy_from_slice(&identity.rank.0.to_le_bytes());
-    hello[12..20].copy_from_slice(&identity.job.to_le_bytes());
-    hello[20..COMMON].copy_from_slice(&nonce()?);
-    hello[COMMON..].copy_from_slice(&run);
+    let mut hello = [0; PREAMBLE + FIRST];
+    let (preamble, first) = hello.split_at_mut(PREAMBLE);
+    preamble[..4].copy_from_slice(&MAGIC);
+    preamble[4..6].copy_from_slice(&[VERSION, number]);
+    preamble[8..12].copy_from_slice(&identity.rank.0.to_le_bytes());
+    preamble[12..].copy_from_slice(&identity.job.to_le_bytes());
+    let mut named = [0; PREAMBLE];
+    named.copy_from_slice(preamble);
+    let mut noise = noise(&identity.token, &named, true)?;
+    let mut asked = [0; ASKED];
+    asked[0] = wire.number();
+    asked[4..8].copy_from_slice(&identity.rank.0.to_le_bytes());
+    asked[8..].copy_from_slice(&run);
+    noise.write_message(&asked, first).map_err(broken)?;
     write(&mut stream, &hello).await?;
-
-    let challenge: [u8; CHALLENGE] = read(&mut stream).await?;
-    if challenge[..4] != MAGIC {
-        return Err(WireError::new(WireErrorKind::Stranger, "what answers is no rank of any job"));
-    }
-    if challenge[4] != VERSION {
-        return Err(other_version(challenge[4]));
-    }
-    let transcript = Transcript { token: &identity.token, hello, challenge };
-    write(&mut stream, &transcript.proof("asker", &[])?).await?;
 
     let refused = |error: WireError| match error.kind() {
         WireErrorKind::Gone => {
-            let detail = "it closed the connection in the handshake: it has another token, or too many wait";
-            WireError::new(WireErrorKind::Stranger, detail)
+            stranger("it closed the connection in the handshake: it has another token, or too many wait")
         }
         _ => error,
     };
-    let verdict: [u8; VERDICT] = read(&mut stream).await.map_err(refused)?;
-    if verdict[0] == Verdict::OtherToken as u8 {
+    let reply: [u8; REPLY] = read(&mut stream).await.map_err(refused)?;
+    if reply[..4] != MAGIC {
+        return Err(stranger("what answers is no rank of any job"));
+    }
+    if reply[4] != VERSION {
+        return Err(other_version(reply[4]));
+    }
+    if reply[5] == OTHER_TOKEN {
         return Err(WireError::new(WireErrorKind::OtherToken, "who answers there has another token"));
     }
-    let proof: [u8; PROOF] = read(&mut stream).await.map_err(refused)?;
-    if !transcript.proves("answerer", &verdict, &proof)? {
-        return Err(WireError::new(WireErrorKind::Stranger, "what answers does not know this job's token"));
-    }
-    let rank = Rank(u32::from_le_bytes([verdict[4], verdict[5], verdict[6], verdict[7]]));
-    match verdict[0] {
-        0 if to.is_none_or(|to| to == rank) => Ok((stream, rank)),
+    let second: [u8; SECOND] = read(&mut stream).await.map_err(refused)?;
+    let mut answered = [0; SECOND];
+    let unknown = |_| stranger("what answers does not know this job's token");
+    noise.read_message(&second, &mut answered).map_err(unknown)?;
+    let mut noise = noise.into_transport_mode().map_err(broken)?;
+    let rank = Rank(u32::from_le_bytes([answered[4], answered[5], answered[6], answered[7]]));
+    match answered[0] {
+        0 if to.is_none_or(|to| to == rank) => {}
         0 => {
-            let detail = format!("rank {rank} answers there and not rank {}", to.unwrap_or_default());
-            Err(WireError::new(WireErrorKind::Stranger, detail))
+            return Err(stranger(&format!(
+                "rank {rank} answers there and not rank {}",
+                to.unwrap_or_default()
+            )));
         }
-        1 => Err(WireError::new(WireErrorKind::OtherJob, format!("rank {rank} there is of another job"))),
-        4 => {
-            let theirs = u16::from_le_bytes([verdict[2], verdict[3]]);
-            let detail = format!("rank {rank} there {}", elsewhere(theirs, identity.meeting));
-            Err(WireError::new(WireErrorKind::OtherMeeting, detail))
+        1 => {
+            let detail = format!("rank {rank} there is of another job");
+            return Err(WireError::new(WireErrorKind::OtherJob, detail));
         }
         5 => {
             let detail = format!("rank {rank} there is in another run, or in none yet");
-            Err(WireError::new(WireErrorKind::OtherRun, detail))
+            return Err(WireError::new(WireErrorKind::OtherRun, detail));
         }
-        _ => Err(WireError::new(WireErrorKind::Unwanted, format!("rank {rank} takes no {purpose} now"))),
+        6 => {
+            let theirs =
+                Wire::numbered(answered[1]).map_or_else(|| "unknown".to_owned(), |is| is.to_string());
+            return Err(other_wire(&format!("rank {rank} there"), &theirs, wire));
+        }
+        _ => {
+            let detail = format!("rank {rank} takes no {purpose} now");
+            return Err(WireError::new(WireErrorKind::Unwanted, detail));
+        }
     }
+    let mut confirmation = [0; CONFIRMATION];
+    noise.write_message(&[], &mut confirmation).map_err(broken)?;
+    write(&mut stream, &confirmation).await?;
+    let (mut secret, mut samples) = ([0; 2 * KEY], [0; KEY]);
+    secret.copy_from_slice(&answered[8..8 + 2 * KEY]);
+    samples.copy_from_slice(&answered[8 + 2 * KEY..ANSWERED]);
+    Ok((channel(stream, noise, purpose, wire, &secret, SampleTags::new(samples)), rank))
 }
 
-/// That who has come is at the meeting `theirs`, in the words of who is at `ours`: each meeting is a loader's.
-fn elsewhere(theirs: u16, ours: u16) -> String {
-    let (theirs, ours) = (u32::from(theirs) + 1, u32::from(ours) + 1);
-    format!("has loader {theirs} of its process, and this is loader {ours}")
+/// Both ends must protect samples alike.
+fn other_wire(who: &str, theirs: &str, ours: Wire) -> WireError {
+    let variable = Wire::VARIABLE;
+    let detail = format!("{who} has {variable}={theirs}, this rank {ours}: set one {variable} on all ranks");
+    WireError::new(WireErrorKind::OtherWire, detail)
 }
 
 /// The answerer's side of the handshake, within [`PATIENCE`] if the caller bounds it so. `wanted` says what this end
-/// takes: of samples, those of its run alone. `spoke` is set when a hello has come that names this job.
+/// takes: of samples, those of its run alone. `spoke` is set when a preamble has come that names this job.
 ///
 /// # Errors
 /// If the other end does not prove itself, is of another job or version, wants what is not wanted, or breaks off.
@@ -273,86 +341,94 @@ pub async fn answer(
     mut stream: Stream,
     from: String,
     identity: &Identity,
+    offer: &Offer,
     wanted: impl Fn(Purpose) -> bool + Send,
     spoke: &AtomicBool,
-) -> Result<(Stream, Greeting), WireError> {
-    let stranger = |detail: &str| WireError::new(WireErrorKind::Stranger, detail);
+) -> Result<(Channel, Greeting), WireError> {
     // No more than the magic number is read from who does not know it.
-    let first: [u8; 4] = read(&mut stream).await?;
-    if first != MAGIC {
+    let magic: [u8; 4] = read(&mut stream).await?;
+    if magic != MAGIC {
         return Err(stranger("it does not speak this protocol"));
     }
-    let mut hello = [0; HELLO];
-    hello[..4].copy_from_slice(&first);
-    hello[4..COMMON].copy_from_slice(&read::<{ COMMON - 4 }>(&mut stream).await?);
-    let mut job = [0; 8];
-    job.copy_from_slice(&hello[12..20]);
-    let is_ours = u64::from_le_bytes(job) == identity.job;
+    let mut preamble = [0; PREAMBLE];
+    preamble[..4].copy_from_slice(&magic);
+    preamble[4..].copy_from_slice(&read::<{ PREAMBLE - 4 }>(&mut stream).await?);
+    let (rank, job) = named(&preamble);
+    let is_ours = job == identity.job;
     spoke.store(is_ours, Relaxed);
-    let mut challenge = [0; CHALLENGE];
-    challenge[..4].copy_from_slice(&MAGIC);
-    challenge[4] = VERSION;
-    challenge[8..].copy_from_slice(&nonce()?);
-    write(&mut stream, &challenge).await?;
-    if hello[4] != VERSION {
-        return Err(other_version(hello[4]));
+    let mut reply = [0; REPLY];
+    reply[..4].copy_from_slice(&MAGIC);
+    reply[4..6].copy_from_slice(&[VERSION, FOLLOWS]);
+    if preamble[4] != VERSION {
+        write(&mut stream, &reply).await?;
+        return Err(other_version(preamble[4]));
     }
-    let run: [u8; HELLO - COMMON] = read(&mut stream).await?;
-    hello[COMMON..].copy_from_slice(&run);
-    let proof: [u8; PROOF] = read(&mut stream).await?;
-    let transcript = Transcript { token: &identity.token, hello, challenge };
-    let rank = Rank(u32::from_le_bytes([hello[8], hello[9], hello[10], hello[11]]));
-    let purpose = Purpose::of(hello[5], run);
-    let is_wanted = purpose.is_some_and(wanted);
-    if !transcript.proves("asker", &[], &proof)? {
-        if !is_ours || !is_wanted || purpose != Some(Purpose::Meeting) {
+    let first: [u8; FIRST] = read(&mut stream).await?;
+    let mut noise = noise(&identity.token, &preamble, false)?;
+    let mut asked = [0; FIRST];
+    if noise.read_message(&first, &mut asked).is_err() {
+        if !is_ours || preamble[5] != Purpose::MEETING || !wanted(Purpose::Meeting) {
             return Err(stranger("it does not know this job's token"));
         }
-        let mut told = [0; VERDICT];
-        told[0] = Verdict::OtherToken as u8;
-        drop(write(&mut stream, &told).await); // or it is gone
+        reply[5] = OTHER_TOKEN;
+        drop(write(&mut stream, &reply).await); // or it is gone
         let detail = format!("it came with another token (FOREREAD_TOKEN) and says to be rank {rank}");
         return Err(WireError::new(WireErrorKind::OtherToken, detail));
     }
 
-    // From here on it is somebody who knows the token.
-    let meeting = u16::from_le_bytes([hello[6], hello[7]]);
+    // From here on it is somebody who knows the token, or who has recorded one that does.
+    let mut run = [0; 16];
+    run.copy_from_slice(&asked[8..ASKED]);
+    let purpose = Purpose::of(preamble[5], run);
+    let wire = Wire::numbered(asked[0]);
     let verdict = match purpose {
         _ if !is_ours => Verdict::OtherJob,
-        _ if meeting != identity.meeting => Verdict::OtherMeeting,
-        Some(_) if is_wanted => Verdict::Welcome,
+        Some(Purpose::Samples(_)) if wire != Some(offer.wire) => Verdict::OtherWire,
+        Some(purpose) if wanted(purpose) => Verdict::Welcome,
         Some(Purpose::Samples(_)) => Verdict::OtherRun,
         Some(Purpose::Meeting) | None => Verdict::Unwanted,
     };
-    let mut last = [0; VERDICT + PROOF];
-    last[0] = verdict as u8;
-    last[2..4].copy_from_slice(&identity.meeting.to_le_bytes());
-    last[4..VERDICT].copy_from_slice(&identity.rank.0.to_le_bytes());
-    let proof = transcript.proof("answerer", &last[..VERDICT])?;
-    last[VERDICT..].copy_from_slice(&proof);
-    write(&mut stream, &last).await?;
-    match (verdict, purpose) {
-        (Verdict::Welcome, Some(purpose)) => Ok((stream, Greeting { rank, purpose, from })),
-        (Verdict::OtherJob, _) => {
-            Err(WireError::new(WireErrorKind::OtherJob, format!("rank {rank} of another job")))
-        }
-        (Verdict::OtherMeeting, _) => {
-            let detail = format!("rank {rank} {}", elsewhere(meeting, identity.meeting));
-            Err(WireError::new(WireErrorKind::OtherMeeting, detail))
-        }
-        (Verdict::OtherRun, _) => Err(WireError::new(
-            WireErrorKind::OtherRun,
-            format!("rank {rank} asks for samples of another run"),
-        )),
-        _ => {
-            Err(WireError::new(WireErrorKind::Unwanted, format!("rank {rank} wants what is not served here")))
-        }
+    let random = random().map_err(no_random)?;
+    let (secret, samples) = (&random, offer.samples()?);
+    let mut answered = [0; ANSWERED];
+    answered[..2].copy_from_slice(&[verdict as u8, offer.wire.number()]);
+    answered[4..8].copy_from_slice(&identity.rank.0.to_le_bytes());
+    if verdict == Verdict::Welcome {
+        answered[8..8 + 2 * KEY].copy_from_slice(secret);
+        answered[8 + 2 * KEY..].copy_from_slice(samples.expose());
     }
+    let mut last = [0; REPLY + SECOND];
+    last[..REPLY].copy_from_slice(&reply);
+    noise.write_message(&answered, &mut last[REPLY..]).map_err(broken)?;
+    write(&mut stream, &last).await?;
+    let purpose = match (verdict, purpose) {
+        (Verdict::Welcome, Some(purpose)) => purpose,
+        (Verdict::OtherJob, _) => {
+            return Err(WireError::new(WireErrorKind::OtherJob, format!("rank {rank} of another job")));
+        }
+        (Verdict::OtherRun, _) => {
+            let detail = format!("rank {rank} asks for samples of another run");
+            return Err(WireError::new(WireErrorKind::OtherRun, detail));
+        }
+        (Verdict::OtherWire, _) => {
+            let theirs = wire.map_or_else(|| "unknown".to_owned(), |wire| wire.to_string());
+            return Err(other_wire(&format!("rank {rank}"), &theirs, offer.wire));
+        }
+        _ => {
+            let detail = format!("rank {rank} wants what is not served here");
+            return Err(WireError::new(WireErrorKind::Unwanted, detail));
+        }
+    };
+    let confirmation: [u8; CONFIRMATION] = read(&mut stream).await?;
+    let mut noise = noise.into_transport_mode().map_err(broken)?;
+    let repeated = |_| stranger("it sent what a rank has said before");
+    noise.read_message(&confirmation, &mut [0; TAG]).map_err(repeated)?;
+    Ok((channel(stream, noise, purpose, offer.wire, secret, samples), Greeting { rank, purpose, from }))
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::duplex;
+    use tokio::io::{DuplexStream, duplex};
 
     use super::*;
     use crate::Nonce;
@@ -363,44 +439,49 @@ mod tests {
     }
 
     fn identity(rank: u32, job: u64, token: &str) -> Identity {
-        Identity { rank: Rank(rank), job, meeting: 0, token: Token::new(token).unwrap() }
+        Identity { rank: Rank(rank), job, token: Token::new(token).unwrap() }
+    }
+
+    const TOKEN: &str = "b7e1c95a03f64d2893ab5c17e0d68f42";
+    const OTHER: &str = "4c0d92f7ba8e4167a35e19d2c680fb73";
+    const SAMPLES: u8 = 1;
+
+    fn samples() -> Purpose {
+        Purpose::Samples(run(SAMPLES))
+    }
+
+    async fn asks(stream: DuplexStream, asker: &Identity, to: Option<Rank>) -> Result<Rank, WireError> {
+        ask(Box::new(stream), asker, samples(), Wire::Authenticated, to).await.map(|(_, rank)| rank)
+    }
+
+    async fn answers(stream: DuplexStream, wire: Wire, wanted: Purpose) -> Result<Greeting, WireError> {
+        let (answerer, spoke) = (identity(5, 7, TOKEN), AtomicBool::new(false));
+        let offer = Offer::new(wire);
+        let wanted = move |purpose| purpose == wanted;
+        let answer = answer(Box::new(stream), "there".into(), &answerer, &offer, wanted, &spoke);
+        answer.await.map(|(_, greeting)| greeting)
     }
 
     type Ends = (Result<Rank, WireError>, Result<Greeting, WireError>);
 
-    async fn meet(asker: Identity, to: Option<Rank>, answerer: Identity, wanted: Purpose) -> Ends {
+    /// Rank 5 of job 7 is asked for samples.
+    async fn meet(asker: Identity, to: Option<Rank>, wire: Wire, wanted: Purpose) -> Ends {
         let (one, other) = duplex(64);
-        let spoke = AtomicBool::new(false);
-        let ask =
-            async { ask(Box::new(one), &asker, Purpose::Samples(run(1)), to).await.map(|(_, rank)| rank) };
-        let wanted = move |purpose| purpose == wanted;
-        let answer = async {
-            let answer = answer(Box::new(other), "there".into(), &answerer, wanted, &spoke).await;
-            answer.map(|(_, greeting)| greeting)
-        };
-        tokio::join!(ask, answer)
+        tokio::join!(asks(one, &asker, to), answers(other, wire, wanted))
     }
-
-    const TOKEN: &str = "b7e1c95a03f64d2893ab5c17e0d68f42";
 
     #[tokio::test]
     async fn two_ranks_of_a_job_know_each_other() {
         let (asked, answered) =
-            meet(identity(3, 7, TOKEN), Some(Rank(5)), identity(5, 7, TOKEN), Purpose::Samples(run(1))).await;
+            meet(identity(3, 7, TOKEN), Some(Rank(5)), Wire::Authenticated, samples()).await;
         assert_eq!(asked.unwrap(), Rank(5));
-        let greeting = Greeting { rank: Rank(3), purpose: Purpose::Samples(run(1)), from: "there".into() };
+        let greeting = Greeting { rank: Rank(3), purpose: samples(), from: "there".into() };
         assert_eq!(answered.unwrap(), greeting);
     }
 
     #[tokio::test]
     async fn another_token_proves_nothing_to_either() {
-        let (asked, answered) = meet(
-            identity(3, 7, "4c0d92f7ba8e4167a35e19d2c680fb73"),
-            None,
-            identity(5, 7, TOKEN),
-            Purpose::Samples(run(1)),
-        )
-        .await;
+        let (asked, answered) = meet(identity(3, 7, OTHER), None, Wire::Authenticated, samples()).await;
         let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
         assert_eq!((asked.kind(), answered.kind()), (WireErrorKind::Stranger, WireErrorKind::Stranger));
         assert!(asked.to_string().contains("another token"), "{asked}");
@@ -412,140 +493,134 @@ mod tests {
     async fn a_rank_with_another_token_is_told_so_and_a_stranger_is_not() {
         let tried = |job: u64, purpose: Purpose, wanted: Purpose| async move {
             let (mut ours, theirs) = duplex(1024);
-            let (spoke, answerer) = (AtomicBool::new(false), identity(5, 7, TOKEN));
-            let mut hello = [0; HELLO + PROOF];
+            let mut hello = [0; PREAMBLE + FIRST];
             hello[..4].copy_from_slice(&MAGIC);
             hello[4..6].copy_from_slice(&[VERSION, purpose.to_wire().0]);
-            hello[COMMON..HELLO].copy_from_slice(&purpose.to_wire().1);
             hello[8] = 3;
             hello[12..20].copy_from_slice(&job.to_le_bytes());
             ours.write_all(&hello).await.unwrap();
-            let is_wanted = move |purpose| purpose == wanted;
-            let answered = answer(Box::new(theirs), "there".into(), &answerer, is_wanted, &spoke).await;
-            let mut told = Vec::new();
-            ours.read_to_end(&mut told).await.unwrap();
-            (answered.err().unwrap(), told[CHALLENGE..].to_vec())
+            let answered = answers(theirs, Wire::Authenticated, wanted).await;
+            let mut reply = Vec::new();
+            ours.read_to_end(&mut reply).await.unwrap();
+            (answered.unwrap_err(), reply)
         };
-        let (error, told) = tried(7, Purpose::Meeting, Purpose::Meeting).await;
-        assert_eq!((error.kind(), told), (WireErrorKind::OtherToken, vec![3, 0, 0, 0, 0, 0, 0, 0]));
+        let (error, reply) = tried(7, Purpose::Meeting, Purpose::Meeting).await;
+        assert_eq!(
+            (error.kind(), &reply[4..]),
+            (WireErrorKind::OtherToken, &[VERSION, OTHER_TOKEN, 0, 0][..])
+        );
         assert_eq!(error.to_string(), "it came with another token (FOREREAD_TOKEN) and says to be rank 3");
         for (job, purpose, wanted) in [
             (8, Purpose::Meeting, Purpose::Meeting),
-            (7, Purpose::Samples(run(1)), Purpose::Samples(run(1))),
-            (7, Purpose::Meeting, Purpose::Samples(run(1))),
+            (7, samples(), samples()),
+            (7, Purpose::Meeting, samples()),
         ] {
-            let (error, told) = tried(job, purpose, wanted).await;
-            assert_eq!((error.kind(), told), (WireErrorKind::Stranger, Vec::new()), "{job} {purpose:?}");
+            let (error, reply) = tried(job, purpose, wanted).await;
+            assert_eq!((error.kind(), reply), (WireErrorKind::Stranger, Vec::new()), "{job} {purpose:?}");
         }
         let (one, other) = duplex(64);
-        let (spoke, asker, answerer) = (
-            AtomicBool::new(false),
-            identity(3, 7, "4c0d92f7ba8e4167a35e19d2c680fb73"),
-            identity(5, 7, TOKEN),
-        );
-        let ask = ask(Box::new(one), &asker, Purpose::Meeting, None);
-        let answer = answer(Box::new(other), "there".into(), &answerer, |_| true, &spoke);
-        let (asked, _) = tokio::join!(ask, answer);
+        let asker = identity(3, 7, OTHER);
+        let ask = ask(Box::new(one), &asker, Purpose::Meeting, Wire::Sealed, None);
+        let (asked, _) = tokio::join!(ask, answers(other, Wire::Authenticated, Purpose::Meeting));
         assert_eq!(asked.err().unwrap().kind(), WireErrorKind::OtherToken);
     }
 
     #[tokio::test]
     async fn who_knows_the_token_is_told_what_is_wrong() {
-        let (asked, answered) =
-            meet(identity(3, 8, TOKEN), None, identity(5, 7, TOKEN), Purpose::Samples(run(1))).await;
+        let (wire, wanted) = (Wire::Authenticated, samples());
+        let (asked, answered) = meet(identity(3, 8, TOKEN), None, wire, wanted).await;
         assert_eq!(asked.unwrap_err().to_string(), "rank 5 there is of another job");
         assert_eq!(answered.unwrap_err().kind(), WireErrorKind::OtherJob);
-        let ahead = Identity { meeting: 2, ..identity(3, 7, TOKEN) };
-        let (asked, answered) = meet(ahead, None, identity(5, 7, TOKEN), Purpose::Samples(run(1))).await;
-        let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
-        assert_eq!(
-            (asked.kind(), answered.kind()),
-            (WireErrorKind::OtherMeeting, WireErrorKind::OtherMeeting)
-        );
-        assert_eq!(asked.to_string(), "rank 5 there has loader 1 of its process, and this is loader 3");
-        assert_eq!(answered.to_string(), "rank 3 has loader 3 of its process, and this is loader 1");
-        let (asked, answered) =
-            meet(identity(3, 7, TOKEN), None, identity(5, 7, TOKEN), Purpose::Samples(run(2))).await;
+        let (asked, answered) = meet(identity(3, 7, TOKEN), None, wire, Purpose::Samples(run(2))).await;
         assert_eq!(asked.unwrap_err().to_string(), "rank 5 there is in another run, or in none yet");
         let answered = answered.unwrap_err();
         assert_eq!(answered.kind(), WireErrorKind::OtherRun);
         assert_eq!(answered.to_string(), "rank 3 asks for samples of another run");
-        let (asked, _) =
-            meet(identity(3, 7, TOKEN), Some(Rank(4)), identity(5, 7, TOKEN), Purpose::Samples(run(1))).await;
+        let (asked, _) = meet(identity(3, 7, TOKEN), Some(Rank(4)), wire, wanted).await;
         assert_eq!(asked.unwrap_err().to_string(), "rank 5 answers there and not rank 4");
+    }
+
+    #[tokio::test]
+    async fn ranks_that_protect_samples_otherwise_name_the_setting() {
+        let (asked, answered) = meet(identity(3, 7, TOKEN), None, Wire::Sealed, samples()).await;
+        let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
+        assert_eq!((asked.kind(), answered.kind()), (WireErrorKind::OtherWire, WireErrorKind::OtherWire));
+        let remedy = "set one FOREREAD_PEER_WIRE on all ranks";
+        let said = format!("rank 5 there has FOREREAD_PEER_WIRE=sealed, this rank authenticated: {remedy}");
+        assert_eq!(asked.to_string(), said);
+        let said = format!("rank 3 has FOREREAD_PEER_WIRE=authenticated, this rank sealed: {remedy}");
+        assert_eq!(answered.to_string(), said);
+    }
+
+    /// Reads a hello as an end does that has no token.
+    async fn hello(stream: &mut DuplexStream) -> [u8; PREAMBLE + FIRST] {
+        let mut hello = [0; PREAMBLE + FIRST];
+        stream.read_exact(&mut hello).await.unwrap();
+        hello
     }
 
     /// Somebody in the place of a rank gets a proof that opens nothing, and can make none.
     #[tokio::test]
     async fn who_answers_without_the_token_is_found_out() {
         let (one, mut other) = duplex(64);
-        let mut other_end: Stream = Box::new(one);
         let asker = identity(3, 7, TOKEN);
         let impostor = async {
-            let mut hello = [0; HELLO];
-            other.read_exact(&mut hello).await.unwrap();
-            let mut challenge = [0; CHALLENGE];
-            challenge[..5].copy_from_slice(&[b'F', b'R', b'D', b'H', VERSION]);
-            other.write_all(&challenge).await.unwrap();
-            let mut proof = [0; PROOF];
-            other.read_exact(&mut proof).await.unwrap();
+            let hello = hello(&mut other).await;
             // What it got is sent back.
-            other.write_all(&[0; VERDICT]).await.unwrap();
-            other.write_all(&proof).await.unwrap();
+            let mut answer = vec![0; REPLY + SECOND];
+            answer[..REPLY].copy_from_slice(&[b'F', b'R', b'D', b'H', VERSION, FOLLOWS, 0, 0]);
+            answer[REPLY..REPLY + FIRST].copy_from_slice(&hello[PREAMBLE..]);
+            other.write_all(&answer).await.unwrap();
         };
-        other_end.flush().await.unwrap();
-        let (asked, ()) = tokio::join!(ask(other_end, &asker, Purpose::Samples(run(1)), None), impostor);
-        let error = asked.err().unwrap();
-        assert_eq!(error.to_string(), "what answers does not know this job's token");
+        let (asked, ()) = tokio::join!(asks(one, &asker, None), impostor);
+        assert_eq!(asked.unwrap_err().to_string(), "what answers does not know this job's token");
     }
 
-    /// What one connection proved is worth nothing on another.
+    /// What somebody has recorded of a rank, or changed in its preamble, makes him no rank.
     #[tokio::test]
-    async fn a_proof_cannot_be_sent_again() {
-        let answerer = identity(5, 7, TOKEN);
-        let (mut ours, theirs) = duplex(1024);
-        let transcript = {
-            let spoke = AtomicBool::new(false);
-            let recorded = async {
-                let (one, mut between) = duplex(1024);
-                let asker = identity(3, 7, TOKEN);
-                let ask = ask(Box::new(one), &asker, Purpose::Samples(run(1)), None);
-                let listen = async {
-                    let mut hello = vec![0; HELLO];
-                    between.read_exact(&mut hello).await.unwrap();
-                    let mut challenge = [0; CHALLENGE];
-                    challenge[..5].copy_from_slice(&[b'F', b'R', b'D', b'H', VERSION]);
-                    between.write_all(&challenge).await.unwrap();
-                    let mut proof = [0; PROOF];
-                    between.read_exact(&mut proof).await.unwrap();
-                    drop(between);
-                    hello.extend(proof);
-                    hello
-                };
-                tokio::join!(ask, listen).1
-            };
-            let hello_and_proof = recorded.await;
-            ours.write_all(&hello_and_proof).await.unwrap();
-            let wanted = |_: Purpose| true;
-            answer(Box::new(theirs), "there".into(), &answerer, wanted, &spoke).await.map(|(_, who)| who)
+    async fn a_hello_that_is_repeated_or_changed_makes_no_rank() {
+        let asker = identity(3, 7, TOKEN);
+        let (one, mut between) = duplex(1024);
+        let record = async {
+            let hello = hello(&mut between).await;
+            drop(between);
+            hello
         };
-        assert_eq!(transcript.unwrap_err().to_string(), "it does not know this job's token");
+        let (_, recorded) = tokio::join!(asks(one, &asker, None), record);
+        for (change, expected) in [
+            (None, "it sent what a rank has said before"),
+            (Some(5), "it does not know this job's token"), // the purpose
+            (Some(8), "it does not know this job's token"), // the rank
+            (Some(30), "it does not know this job's token"), // the key
+        ] {
+            let (mut ours, theirs) = duplex(1024);
+            let mut bytes = recorded.to_vec();
+            change.into_iter().for_each(|at: usize| bytes[at] ^= 3);
+            bytes.extend([0; CONFIRMATION]);
+            ours.write_all(&bytes).await.unwrap();
+            let answered = answers(theirs, Wire::Authenticated, samples()).await;
+            assert_eq!(answered.unwrap_err().to_string(), expected, "{change:?}");
+        }
     }
 
     #[tokio::test]
     async fn other_versions_are_named_on_both_sides() {
         let (mut ours, theirs) = duplex(1024);
-        let mut hello = [0; HELLO];
+        let mut hello = [0; PREAMBLE];
         hello[..4].copy_from_slice(&MAGIC);
         hello[4] = 9;
         hello[12..20].copy_from_slice(&7u64.to_le_bytes());
         ours.write_all(&hello).await.unwrap();
-        let spoke = AtomicBool::new(false);
-        let answerer = identity(5, 7, TOKEN);
-        let answered = answer(Box::new(theirs), "there".into(), &answerer, |_| true, &spoke).await;
+        let (spoke, answerer) = (AtomicBool::new(false), identity(5, 7, TOKEN));
+        let offer = Offer::new(Wire::default());
+        let answered = answer(Box::new(theirs), "there".into(), &answerer, &offer, |_| true, &spoke).await;
         assert_eq!(answered.err().unwrap().kind(), WireErrorKind::OtherVersion);
-        let mut challenge = [0; CHALLENGE];
-        ours.read_exact(&mut challenge).await.unwrap();
-        assert_eq!((challenge[4], spoke.load(Relaxed)), (VERSION, true));
+        let mut reply = [0; REPLY];
+        ours.read_exact(&mut reply).await.unwrap();
+        assert_eq!((reply[4], spoke.load(Relaxed)), (VERSION, true));
+        let (one, mut other) = duplex(1024);
+        other.write_all(b"FRDH\x02\0\0\0").await.unwrap();
+        let asked = asks(one, &answerer, None).await.unwrap_err();
+        assert_eq!(asked.kind(), WireErrorKind::OtherVersion);
     }
 }

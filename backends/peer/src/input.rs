@@ -11,8 +11,11 @@ use std::task::{Context, Poll, ready};
 use bytes::BufMut;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
+use foreread_types::SampleKey;
+
 use crate::WireError;
 use crate::frame::{HEADER, Header};
+use crate::tags::{Incoming, TAGGED};
 
 /// Bytes read ahead of what is wanted.
 const STAGING: usize = 4096;
@@ -25,11 +28,14 @@ pub(crate) struct Input {
     end: usize,
     /// Bytes that ever came.
     came: u64,
+    /// On authenticated connections.
+    tags: Option<Incoming>,
 }
 
 impl Input {
-    pub(crate) fn new() -> Self {
-        Self { staging: Box::default(), start: 0, end: 0, came: 0 }
+    /// Of frames that have tags, or of such that have none.
+    pub(crate) fn new(tags: Option<Incoming>) -> Self {
+        Self { staging: Box::default(), start: 0, end: 0, came: 0, tags }
     }
 
     /// How many bytes ever came: whoever sees it grow knows that the other end lives.
@@ -67,6 +73,31 @@ impl Input {
         Poll::Ready(Ok(count > 0))
     }
 
+    /// A header that has come whole. Nothing of it is believed before its tag was found right.
+    fn take_header(&mut self) -> Result<Option<Header>, WireError> {
+        let there = &self.staging[self.start..self.end];
+        let (header, length) = match &mut self.tags {
+            None => (there.first_chunk::<HEADER>(), HEADER),
+            Some(tags) => {
+                let sealed = there.first_chunk::<TAGGED>();
+                (sealed.map(|sealed| tags.open(sealed)).transpose()?, TAGGED)
+            }
+        };
+        let header = header.map(Header::decode).transpose()?;
+        if header.is_some() {
+            self.start += length;
+        }
+        Ok(header)
+    }
+
+    /// Whether `payload` is what was sent with `header`, which came last; `sample` says which sample it is, where it is one.
+    pub(crate) fn fits(&self, header: &Header, sample: Option<SampleKey>, payload: &[u8]) -> bool {
+        match &self.tags {
+            None => header.fits(payload),
+            Some(tags) => header.length as usize == payload.len() && tags.fits(sample, payload),
+        }
+    }
+
     /// The next header; `None` where the stream ends before one.
     pub(crate) fn poll_header(
         &mut self,
@@ -74,9 +105,7 @@ impl Input {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Header>, WireError>> {
         loop {
-            if let Some(bytes) = self.ready().first_chunk::<HEADER>() {
-                let header = Header::decode(bytes)?;
-                self.start += HEADER;
+            if let Some(header) = self.take_header()? {
                 return Poll::Ready(Ok(Some(header)));
             }
             if !ready!(self.poll_more(stream, cx))? {
@@ -152,6 +181,7 @@ mod tests {
     use super::*;
     use crate::frame::Kind;
     use crate::output::Output;
+    use crate::tags::ends;
 
     /// Takes and gives as many bytes at a time as it is told, and between two times none.
     struct Parts {
@@ -236,15 +266,18 @@ mod tests {
             written in parts(),
             read in parts(),
             early in any::<bool>(),
+            tagged in any::<bool>(),
         ) {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             runtime.block_on(async {
                 let mut stream = Parts { bytes: VecDeque::new(), parts: written, at: 0, pause: false };
-                let mut output = Output::new();
+                let ends = tagged.then(ends);
+                let (sends, takes) = ends.map(|(one, other)| (one.ours, Incoming::new(other))).unzip();
+                let mut output = Output::new(sends);
                 let mut expected = frames.clone();
                 for (request, payload) in &frames {
                     let payload = Bytes::from(payload.clone());
-                    output.push(Header::new(Kind::Control, 5, *request).over(&payload), payload, ());
+                    output.push(Header::new(Kind::Control, 5, *request).over(&payload), payload, None, ());
                 }
                 if early {
                     output.push_early(Header::new(Kind::Alive, 5, 0).over(&[]), Bytes::new(), ());
@@ -254,7 +287,7 @@ mod tests {
                 prop_assert_eq!((output.waiting(), output.left_ever() as usize), (0, stream.bytes.len()));
                 stream.parts = read;
 
-                let mut input = Input::new();
+                let mut input = Input::new(takes);
                 let mut arrived = Vec::new();
                 while let Some(header) = poll_fn(|cx| input.poll_header(&mut stream, cx)).await.unwrap() {
                     let length = header.length as usize;
@@ -267,7 +300,7 @@ mod tests {
                     }
                     poll_fn(|cx| input.poll_body(&mut stream, cx, &mut body)).await.unwrap();
                     let body = body.into_inner();
-                    prop_assert!(header.fits(&body));
+                    prop_assert!(input.fits(&header, None, &body));
                     arrived.push((header.request, Some(body.to_vec())));
                 }
                 let expected: Vec<_> = expected
@@ -289,7 +322,7 @@ mod tests {
             let read = runtime.block_on(async {
                 let bytes = whole[..cut].iter().copied().collect();
                 let mut stream = Parts { bytes, parts: vec![1000], at: 0, pause: false };
-                let mut input = Input::new();
+                let mut input = Input::new(None);
                 poll_fn(|cx| input.poll_header(&mut stream, cx)).await?;
                 let mut body = BytesMut::with_capacity(length).limit(length);
                 poll_fn(|cx| input.poll_body(&mut stream, cx, &mut body)).await

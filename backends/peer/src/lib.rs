@@ -3,7 +3,8 @@
 //! Who asks has a connection of its own to each rank that it asks, and who is asked answers on it; two ranks that ask each
 //! other have two, so that neither's answers wait for its own questions. Frames have a header of fixed length
 //! ([`frame`]); samples leave the memory where they are kept, and arrive in memory of their exact length. Each connection
-//! begins with a proof that both ends know the job's token ([`handshake`]) and are in the same run ([`RunId`]).
+//! begins with a proof that both ends know the job's token ([`handshake`]) and are in the same run ([`RunId`]), and all that
+//! follows is authenticated ([`Wire`]) but on one node.
 //!
 //! # How long anybody waits
 //!
@@ -24,13 +25,14 @@
 //!
 //! | who | what |
 //! |---|---|
-//! | strangers | 64 connections a listener, 100 bytes of each |
+//! | strangers | 64 connections a listener, 108 bytes of each |
 //! | a rank that asks | 64 Ki questions; 4 MiB of answers, or one sample |
 //! | all ranks together | 32 MiB of answers and one sample for each of them |
 
 mod address;
 mod asking;
 mod batch;
+mod channel;
 mod chunk;
 mod connection;
 mod counters;
@@ -44,6 +46,7 @@ mod network;
 mod output;
 mod pace;
 mod peer_tier;
+mod records;
 mod remote;
 mod run_id;
 mod server;
@@ -51,16 +54,19 @@ mod serving;
 #[cfg(feature = "testing")]
 mod simulated;
 mod system;
-#[cfg(feature = "tls")]
-mod tls;
+mod tags;
 mod token;
 mod wanted;
+mod wire;
 
 pub use address::{Address, ParseAddressError};
+pub use channel::Channel;
+#[cfg(feature = "testing")]
+pub use channel::RawFrames;
 pub use connection::{Connection, Message, Receiver, Sender};
 pub use counters::{Counters, Tally};
 pub use error::{WireError, WireErrorKind};
-pub use handshake::{Greeting, Identity, Purpose};
+pub use handshake::{Greeting, Identity, Offer, Purpose};
 pub use network::{Duplex, Listener, Network, Stream};
 pub use peer_tier::PeerTier;
 pub use remote::{Asker, Remote};
@@ -69,6 +75,5 @@ pub use server::{Server, Settings};
 #[cfg(feature = "testing")]
 pub use simulated::Simulated;
 pub use system::System;
-#[cfg(feature = "tls")]
-pub use tls::{Encrypted, TlsFiles};
 pub use token::{Token, WeakTokenError};
+pub use wire::{ParseWireError, Wire};

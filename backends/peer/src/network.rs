@@ -1,4 +1,4 @@
-//! What carries bytes between ranks: one seam for sockets, encrypted sockets and a network in memory.
+//! What carries bytes between ranks: one seam for sockets and a network in memory.
 //!
 //! Everything above works on a boxed stream. The price is a virtual call for each read and write, some nanoseconds beside
 //! a system call; the gain is that a thousand ranks and a cut cable can be played through in one process.
@@ -41,8 +41,7 @@ pub trait Network: Debug + Send + Sync + 'static {
 /// Takes connections.
 #[async_trait]
 pub trait Listener: Debug + Send + 'static {
-    /// The next connection, and where it comes from in a few words. Returns at once where one waits: whatever has to be
-    /// said on the connection first (TLS) is said when the stream is read or written.
+    /// The next connection, and where it comes from in a few words. Returns at once where one waits.
     ///
     /// # Errors
     /// If the process is out of descriptors or memory, or the connection is gone already; the next call may succeed.

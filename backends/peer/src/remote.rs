@@ -22,9 +22,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::asking::{Asking, Command, NAME};
 use crate::batch::Batch;
+use crate::channel::Channel;
 use crate::frame::MOST_ASKED;
 use crate::handshake::{self, Identity, Purpose};
-use crate::{Address, Counters, Network, RunId, Stream, WireError, WireErrorKind};
+use crate::{Address, Counters, Network, RunId, Wire, WireError, WireErrorKind};
 
 /// The most that connecting and proving may take together.
 pub const CONNECT: Duration = Duration::from_secs(1);
@@ -37,6 +38,7 @@ pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::
 pub struct Asker {
     pub(crate) identity: Identity,
     pub(crate) run: RunId,
+    pub(crate) wire: Wire,
     pub(crate) network: Arc<dyn Network>,
     pub(crate) buffers: Arc<dyn Buffers>,
     pub(crate) runtime: Handle,
@@ -46,6 +48,7 @@ pub struct Asker {
 
 impl Asker {
     /// Asks as `identity` for samples of `run` over `network`, with the memory, the runtime and the seed of `context`.
+    /// Between nodes samples are authenticated.
     pub fn new(
         identity: Identity,
         run: RunId,
@@ -54,7 +57,13 @@ impl Asker {
         counters: Arc<Counters>,
     ) -> Self {
         let (buffers, runtime) = (Arc::clone(&context.buffers), context.runtime.clone());
-        Self { identity, run, network, buffers, runtime, seed: context.seed, counters }
+        Self { identity, run, wire: Wire::default(), network, buffers, runtime, seed: context.seed, counters }
+    }
+
+    /// The same with samples between nodes protected so.
+    #[must_use]
+    pub fn with_wire(self, wire: Wire) -> Self {
+        Self { wire, ..self }
     }
 
     /// The rank `rank`, which listens at any of `addresses`. Sockets of this node are tried first.
@@ -207,8 +216,8 @@ impl Inner {
     ) {
         let listed = Listed(&self, link);
         let (error, was_useful, lost) = match self.open().await {
-            Ok(stream) => {
-                let mut asking = Asking::new(&self, stream, &mut commands);
+            Ok(channel) => {
+                let mut asking = Asking::new(&self, channel, &mut commands);
                 let error = (&mut asking).await;
                 let (useful, lost) = (asking.was_useful(), asking.open());
                 asking.fail(&error);
@@ -246,18 +255,19 @@ impl Inner {
         address: &Address,
         patience: Duration,
         until: Instant,
-    ) -> Result<Stream, WireError> {
+    ) -> Result<Channel, WireError> {
         let began = Instant::now();
         let late = |_| {
             let detail = format!("no answer in {:.1} s", began.elapsed().as_secs_f64());
             WireError::new(WireErrorKind::Late, detail)
         };
-        let Asker { identity, run, network, .. } = &self.asker;
+        let Asker { identity, run, wire, network, .. } = &self.asker;
         let connected = timeout(patience, network.connect(address)).await.map_err(late)?;
         let stream = connected.map_err(|error| WireError::io("cannot connect", error))?;
-        let ask = handshake::ask(stream, identity, Purpose::Samples(*run), Some(self.rank));
-        let (stream, _) = timeout_at(until, ask).await.map_err(late)??;
-        Ok(stream)
+        let ask =
+            handshake::ask(stream, identity, Purpose::Samples(*run), wire.over(address), Some(self.rank));
+        let (channel, _) = timeout_at(until, ask).await.map_err(late)??;
+        Ok(channel)
     }
 
     fn backoff(&self, failures: u32) -> Duration {
@@ -268,7 +278,7 @@ impl Inner {
         bound.mul_f64(0.5 + 0.5 * ((drawn >> 11) as f64 / (1u64 << 53) as f64))
     }
 
-    async fn open(&self) -> Result<Stream, WireError> {
+    async fn open(&self) -> Result<Channel, WireError> {
         let addresses = self.state().addresses.clone();
         let until = Instant::now() + CONNECT;
         let mut last: Option<WireError> = None;
@@ -281,7 +291,7 @@ impl Inner {
             let halved = after > 0 && matches!(address, Address::Tcp(..));
             let patience = if halved { left / 2 } else { left };
             match self.open_at(address, patience, until).await {
-                Ok(stream) => return Ok(stream),
+                Ok(channel) => return Ok(channel),
                 Err(error) => last = Some(error.with(address)),
             }
         }

@@ -18,9 +18,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::counters::count;
 use crate::doorway::{Doorway, LOG_EVERY, Place, StrangerLog};
-use crate::handshake::{self, Identity, PATIENCE, Purpose};
+use crate::handshake::{self, Identity, Offer, PATIENCE, Purpose};
 use crate::serving::Serving;
-use crate::{Address, Connection, Counters, Greeting, Listener, RunId, Stream, WireError, WireErrorKind};
+use crate::{
+    Address, Connection, Counters, Greeting, Listener, RunId, Stream, Wire, WireError, WireErrorKind,
+};
 
 /// Meetings that wait to be taken.
 const MEETINGS: usize = 1024;
@@ -41,12 +43,14 @@ pub struct Settings {
     pub share: u64,
     /// Connections of one listener that have not proved themselves, at one time.
     pub doorway: usize,
+    /// How samples are protected on connections between nodes, alike on all ranks.
+    pub wire: Wire,
 }
 
 impl Default for Settings {
-    /// 32 MiB, of which one connection gets 4 MiB; 64 in each doorway.
+    /// 32 MiB, of which one connection gets 4 MiB; 64 in each doorway; authenticated.
     fn default() -> Self {
-        Self { budget: 32 << 20, share: 4 << 20, doorway: 64 }
+        Self { budget: 32 << 20, share: 4 << 20, doorway: 64, wire: Wire::default() }
     }
 }
 
@@ -69,6 +73,12 @@ impl Settings {
         Self { doorway: places, ..self }
     }
 
+    /// The same with samples protected so.
+    #[must_use]
+    pub const fn with_wire(self, wire: Wire) -> Self {
+        Self { wire, ..self }
+    }
+
     fn permits(&self) -> u32 {
         (self.budget / PIECE).clamp(1, u64::from(u32::MAX >> 3)) as u32
     }
@@ -84,6 +94,7 @@ impl Settings {
 pub(crate) struct Shared {
     pub(crate) identity: Identity,
     pub(crate) settings: Settings,
+    offer: Offer,
     pub(crate) counters: Arc<Counters>,
     /// The budget.
     pub(crate) room: Arc<Semaphore>,
@@ -157,6 +168,7 @@ impl Server {
         let (sender, meetings) = mpsc::channel(MEETINGS);
         let shared = Arc::new(Shared {
             identity,
+            offer: Offer::new(settings.wire),
             settings,
             counters,
             room: Arc::new(Semaphore::new(settings.permits() as usize)),
@@ -167,9 +179,18 @@ impl Server {
             other_runs: Mutex::default(),
         });
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
+        let between_nodes = listeners.iter().any(|listener| matches!(listener.address(), Address::Tcp(..)));
+        if between_nodes && settings.wire == Wire::Checksummed {
+            tracing::warn!("samples between nodes are not authenticated ({}=checksummed)", Wire::VARIABLE);
+        }
         let take = |listener| runtime.spawn(take(listener, Arc::clone(&shared)));
         let tasks = listeners.into_iter().map(take).collect();
         Self { shared, addresses, meetings: Mutex::new(Some(meetings)), tasks }
+    }
+
+    /// How it protects samples between nodes.
+    pub fn wire(&self) -> Wire {
+        self.shared.settings.wire
     }
 
     /// Where it listens.
@@ -227,6 +248,7 @@ impl Drop for Server {
 /// Takes the connections of one listener. Their tasks end with it.
 async fn take(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
+    let offer = Arc::new(shared.offer.over(listener.address()));
     // One for each listener: strangers on a port do not stand in the way of ranks at the node's own socket.
     let doorway = Arc::new(Doorway::new(shared.settings.doorway));
     let mut minute = interval(LOG_EVERY);
@@ -236,7 +258,7 @@ async fn take(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
                     let place = doorway.enter();
-                    connections.spawn(attend(stream, from, place, Arc::clone(&shared)));
+                    connections.spawn(attend(stream, from, place, Arc::clone(&offer), Arc::clone(&shared)));
                 }
                 Err(error) => {
                     doorway.push_out();
@@ -255,13 +277,18 @@ async fn pause(shared: &Shared, address: &Address, error: io::Error) {
     sleep(PAUSE).await;
 }
 
+/// Who got so far knows the token, and was started wrong; its own end is told of it as well.
+fn is_mix_up(kind: WireErrorKind) -> bool {
+    matches!(kind, WireErrorKind::OtherJob | WireErrorKind::Unwanted | WireErrorKind::OtherWire)
+}
+
 /// One connection, from its first byte to its last.
-async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shared>) {
+async fn attend(stream: Stream, from: String, mut place: Place, offer: Arc<Offer>, shared: Arc<Shared>) {
     let wanted = |purpose| match purpose {
         Purpose::Samples(run) => shared.run.get() == Some(&run),
         Purpose::Meeting => !shared.meetings.is_closed(),
     };
-    let answer = handshake::answer(stream, from.clone(), &shared.identity, wanted, &place.spoke);
+    let answer = handshake::answer(stream, from.clone(), &shared.identity, &offer, wanted, &place.spoke);
     let answered = tokio::select! {
         answered = timeout(PATIENCE, answer) => answered.unwrap_or_else(|_| {
             let detail = format!("it did not say who it is in {} s", PATIENCE.as_secs());
@@ -273,19 +300,13 @@ async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shar
     };
     let spoke = place.spoke.load(Relaxed);
     drop(place);
-    let (stream, greeting) = match answered {
+    let (channel, greeting) = match answered {
         Ok(answered) => answered,
-        // Who got so far knows the token: a mix-up, which its own end is told of as well.
-        Err(error) if matches!(error.kind(), WireErrorKind::OtherJob | WireErrorKind::Unwanted) => {
+        Err(error) if is_mix_up(error.kind()) => {
             tracing::warn!(from, %error, "refused a connection");
             return;
         }
         Err(error) if error.kind() == WireErrorKind::OtherRun => return shared.other_run(&from, &error),
-        // It looks for another meeting of this process, and tries again.
-        Err(error) if error.kind() == WireErrorKind::OtherMeeting => {
-            tracing::debug!(from, %error, "a rank came to another meeting than its own");
-            return;
-        }
         // Most likely a rank that has died or is cut off; it is no news that somebody's handshake broke off.
         Err(error) if spoke && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {
             tracing::debug!(from, %error, "a handshake was not finished");
@@ -301,12 +322,12 @@ async fn attend(stream: Stream, from: String, mut place: Place, shared: Arc<Shar
     match greeting.purpose {
         Purpose::Samples(run) => {
             let rank = greeting.rank;
-            if let Err(error) = Serving::new(Arc::clone(&shared), rank, run, stream).await {
+            if let Err(error) = Serving::new(Arc::clone(&shared), rank, run, channel).await {
                 tracing::debug!(%rank, from, %error, "a connection of a rank ended");
             }
         }
         Purpose::Meeting => {
-            let connection = Connection::new(stream, shared.identity.job);
+            let connection = Connection::new(channel, shared.identity.job);
             // Refused by then: the connection closes, which its other end sees.
             let _ = shared.meetings.send((greeting, connection)).await;
         }

@@ -29,14 +29,15 @@ use std::time::Duration;
 
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
-use foreread_tier::{Asked, TierError};
-use foreread_types::Rank;
+use foreread_tier::{Asked, Sample, TierError};
+use foreread_types::{Rank, SampleKey};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::SelectAll;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::channel::Channel;
 use crate::chunk::{Chunk, Event, Said, Slot, State};
 use crate::counters::count;
 use crate::frame::{
@@ -45,6 +46,7 @@ use crate::frame::{
 use crate::input::Input;
 use crate::output::Output;
 use crate::server::Shared;
+use crate::tags::{SampleTags, Trailer};
 use crate::wanted::{Queued, Request};
 use crate::{RunId, Stream, WireError, WireErrorKind};
 
@@ -110,6 +112,8 @@ pub(crate) struct Serving {
     /// What every frame of the run names.
     run: u64,
     stream: Stream,
+    /// On authenticated connections: what tags samples.
+    samples: Option<Arc<SampleTags>>,
     input: Input,
     body: Option<(Header, Limit<BytesMut>)>,
     output: Output<Held>,
@@ -125,7 +129,7 @@ pub(crate) struct Serving {
     /// When that was last said again of all of which it is true.
     renewed: Instant,
     /// An answer for which there is no room yet, and its turn.
-    held: Option<(Header, Bytes, BoxFuture<'static, Room>)>,
+    held: Option<(Header, Bytes, Option<Trailer>, BoxFuture<'static, Room>)>,
     /// When something last left, or began to wait.
     sent: Instant,
     /// When to look again for what has waited long.
@@ -134,15 +138,18 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    pub(crate) fn new(shared: Arc<Shared>, from: Rank, run: RunId, stream: Stream) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, from: Rank, run: RunId, channel: Channel) -> Self {
+        let samples = channel.keys.as_ref().map(|keys| Arc::clone(&keys.samples));
+        let (stream, input, output) = channel.into_parts();
         Self {
             shared,
             from,
             run: run.tag(),
             stream,
-            input: Input::new(),
+            samples,
+            input,
             body: None,
-            output: Output::new(),
+            output,
             requests: HashMap::new(),
             open: 0,
             queue: BinaryHeap::new(),
@@ -191,7 +198,7 @@ impl Serving {
         }
         let Some((header, body)) = self.body.take() else { return Poll::Pending };
         let payload = body.into_inner().freeze();
-        if header.fits(&payload) {
+        if self.input.fits(&header, None, &payload) {
             Poll::Ready(Ok(Some((header, payload))))
         } else {
             Poll::Ready(Err(WireError::malformed("a question arrived damaged")))
@@ -283,7 +290,7 @@ impl Serving {
             bytes = bytes.saturating_add(next.length);
             asked.push(Asked { tag: slots.len() as u32, key: next.key, due: next.due });
             let state = State::Silent;
-            slots.push(Slot { tag: next.tag, sample: next.key.id, length: next.length, state });
+            slots.push(Slot { tag: next.tag, key: next.key, length: next.length, state });
         }
         if slots.is_empty() {
             return false;
@@ -296,15 +303,15 @@ impl Serving {
 
     /// Passes on what the engine says; `false` where it says nothing, or there is no room to pass it on.
     fn pass_on(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Some((header, payload, turn)) = &mut self.held {
+        if let Some((header, payload, tag, turn)) = &mut self.held {
             let room = match turn.as_mut().poll(cx) {
                 Poll::Ready(room) => room,
                 Poll::Pending if self.output.is_empty() => None,
                 Poll::Pending => return false,
             };
-            let (header, payload) = (*header, std::mem::take(payload));
+            let (header, payload, tag) = (*header, std::mem::take(payload), *tag);
             self.held = None;
-            self.output.push(header, payload, Held::answer(&header, room));
+            self.output.push(header, payload, tag, Held::answer(&header, room));
         }
         let mut any = false;
         while self.held.is_none() && (self.output.waiting() as u64) < self.shared.settings.share {
@@ -321,14 +328,9 @@ impl Serving {
     fn say(&mut self, event: Event) {
         self.silent -= event.freed;
         let Some(known) = self.requests.get_mut(&event.request) else { return };
-        let result = match event.said {
-            Said::Reading => {
-                self.reading.push((event.request, event.tag));
-                return;
-            }
-            Said::Done(result) => result.map(|bytes| (crc32c::crc32c(&bytes), bytes)),
-            Said::Kept(sample) => Ok((sample.crc32c(), sample.data().clone())),
-        };
+        if matches!(event.said, Said::Reading) {
+            return self.reading.push((event.request, event.tag));
+        }
         if !known.close(event.tag) {
             return;
         }
@@ -336,35 +338,56 @@ impl Serving {
         if known.left == 0 {
             self.requests.remove(&event.request);
         }
+        let result = match event.said {
+            Said::Reading => return,
+            Said::Done(result) => result.map(|bytes| (self.check(event.key, &bytes), bytes)),
+            Said::Kept(sample) => Ok((self.check_kept(event.key, &sample), sample.data().clone())),
+        };
         let header =
-            Header { sample: event.sample.0, tag: event.tag, ..self.header(Kind::Answer, event.request) };
+            Header { sample: event.key.id.0, tag: event.tag, ..self.header(Kind::Answer, event.request) };
         match result {
             Ok((check, bytes)) => {
                 count(&self.shared.counters.served, 1);
                 count(&self.shared.counters.served_bytes, bytes.len() as u64);
-                self.answer(header.over_checked(&bytes, check), bytes);
+                self.answer(header.over_checked(&bytes, check.0), bytes, check.1);
             }
             Err(error) => {
                 count(&self.shared.counters.refused, 1);
                 let words = Bytes::from(words_of(&error));
                 let header = Header { status: status_of(error.kind()), ..header };
-                self.output.push(header.over(&words), words, Held::answer(&header, None));
+                self.output.push(header.over(&words), words, None, Held::answer(&header, None));
             }
         }
     }
 
+    /// The checksum and the tag of a sample, of which a connection has one.
+    fn check(&self, key: SampleKey, bytes: &[u8]) -> (u32, Option<Trailer>) {
+        match &self.samples {
+            Some(tags) => (0, Some(tags.of_bytes(key, bytes).into())),
+            None => (crc32c::crc32c(bytes), None),
+        }
+    }
+
+    /// The same of a sample that is kept: computed once.
+    fn check_kept(&self, key: SampleKey, sample: &Sample) -> (u32, Option<Trailer>) {
+        match &self.samples {
+            Some(tags) => (0, Some(tags.of(key, sample).into())),
+            None => (sample.crc32c(), None),
+        }
+    }
+
     /// Lets an answer leave, now or when there is room.
-    fn answer(&mut self, header: Header, bytes: Bytes) {
+    fn answer(&mut self, header: Header, bytes: Bytes, tag: Option<Trailer>) {
         if self.output.is_empty() {
-            return self.output.push(header, bytes, Held::answer(&header, None));
+            return self.output.push(header, bytes, tag, Held::answer(&header, None));
         }
         let room = Arc::clone(&self.shared.room);
         let needed = self.shared.settings.pieces(bytes.len() as u64);
         match Arc::clone(&room).try_acquire_many_owned(needed) {
-            Ok(room) => self.output.push(header, bytes, Held::answer(&header, Some(room))),
+            Ok(room) => self.output.push(header, bytes, tag, Held::answer(&header, Some(room))),
             Err(_) => {
                 let turn = Box::pin(async move { room.acquire_many_owned(needed).await.ok() });
-                self.held = Some((header, bytes, turn));
+                self.held = Some((header, bytes, tag, turn));
             }
         }
     }
@@ -429,7 +452,7 @@ impl Serving {
             if due <= now {
                 if self.output.is_empty() {
                     let header = self.header(Kind::Alive, 0);
-                    self.output.push(header.over(&[]), Bytes::new(), Held::Alive);
+                    self.output.push(header.over(&[]), Bytes::new(), None, Held::Alive);
                 }
                 self.write(cx)?;
                 self.sent = now; // also where it did not leave: the kernel has what left before

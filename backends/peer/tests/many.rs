@@ -20,7 +20,7 @@ async fn a_connection_that_rests_takes_a_few_kilobytes() {
     let (known, source) = Has::bytes(10_000);
     let identity = |rank| {
         let token = Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").unwrap();
-        Identity { rank: Rank(rank), job: 1, meeting: 0, token }
+        Identity { rank: Rank(rank), job: 1, token }
     };
     let listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let server =

@@ -21,12 +21,7 @@ use tokio::runtime::Handle;
 use self::common::{Has, resident};
 
 fn identity(rank: u32) -> Identity {
-    Identity {
-        rank: Rank(rank),
-        job: 1,
-        meeting: 0,
-        token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").unwrap(),
-    }
+    Identity { rank: Rank(rank), job: 1, token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").unwrap() }
 }
 
 struct Rig {
@@ -99,23 +94,32 @@ async fn a_stranger_gets_nothing() {
     let rig = Rig::new().await;
     let hello = {
         let mut hello = [0; handshake::MOST_BYTES];
-        hello[..6].copy_from_slice(b"FRDH\x01\x01");
+        hello[..6].copy_from_slice(b"FRDH\x03\x01");
         hello
     };
     let mut huge = hello;
     huge[20..].fill(0xff);
-    let says: [&[u8]; 6] =
-        [&[0x5a; 4096], b"GET / HTTP/1.1\r\n\r\n", &hello, &huge, &[0; 48], b"frd\x01\x01\x02"];
+    let mut other_version = hello;
+    other_version[4] = 9;
+    let says: [&[u8]; 7] = [
+        &[0x5a; 4096],
+        b"GET / HTTP/1.1\r\n\r\n",
+        &hello,
+        &huge,
+        &other_version,
+        &[0; 48],
+        b"frd\x01\x01\x02",
+    ];
     for bytes in says {
         let mut stream = rig.connect();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.write_all(bytes).unwrap();
         let mut heard = Vec::new();
         let _ = stream.read_to_end(&mut heard); // it may be reset
-        assert!(heard.len() <= 40, "{} bytes for a stranger", heard.len());
-        assert!(heard.is_empty() || heard.starts_with(b"FRDH"), "nothing but a challenge");
+        let version = b"FRDH\x03\0\0\0";
+        assert!(heard.is_empty() || bytes == other_version && heard == version, "{heard:?} for a stranger");
     }
-    assert_eq!(rig.strangers(6).await, 6);
+    assert_eq!(rig.strangers(7).await, 7);
     assert_eq!(rig.server.counters().read().served, 0);
 }
 
@@ -133,8 +137,8 @@ async fn ten_thousand_strangers_hold_nothing_and_keep_no_rank_out() {
             let _ = match number % 4 {
                 0 => Ok(()),
                 1 => stream.write_all(&[round; 300]),
-                2 => stream.write_all(b"FRDH\x01\x01"),
-                _ => stream.write_all(&[&b"FRDH\x01\x01"[..], &[0; 46]].concat()),
+                2 => stream.write_all(b"FRDH\x03\x01"),
+                _ => stream.write_all(&[&b"FRDH\x03\x01"[..], &[0; 46]].concat()),
             };
             held.push(stream);
             if number % 500 == 250 {

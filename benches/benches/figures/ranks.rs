@@ -21,6 +21,7 @@ use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};
 use foreread_peer::{
     Address, Asker, Counters, Identity, Network, Nonce, PeerTier, RunId, Server, Settings, System, Token,
+    Wire,
 };
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
@@ -120,18 +121,25 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
     let what = "4 ranks, not held, 120 MiB each, most samples from others: the same";
     figures.push(Figure::new(what, Asked::Nothing, rate(120)?, "samples/s").note("NoPFS 13,000"));
     for (kind, what) in [("unix", "a Unix socket"), ("tcp", "TCP on loopback")] {
-        let mut cpu = Vec::new();
+        let wires = [Wire::Authenticated, Wire::Sealed, Wire::Checksummed];
+        let wires = if kind == "unix" { &wires[2..] } else { &wires[..] };
+        // In turns, so that what else the machine does is the same for each.
+        let mut cpu = vec![Vec::new(); wires.len()];
         for _ in 0..ROUNDS {
-            cpu.push(share::ask::<f64>(&[&"ranks", &"wire", &kind])?);
+            for (wire, cpu) in wires.iter().zip(&mut cpu) {
+                cpu.push(share::ask::<f64>(&[&"ranks", &"wire", &kind, &wire.to_string()])?);
+            }
         }
         let mut plain = Vec::new();
         for _ in 0..ROUNDS {
             plain.push(share::ask::<f64>(&[&"ranks", &"wire", &format!("plain-{kind}")])?);
         }
         let note = format!("bare sockets, one buffer, no checksums: {:.1}", median(plain));
-        let what = format!("110 KB between two ranks over {what}, CPU of both ends");
-        let figure = Figure::new(what, Asked::AtMost(25.0), median(cpu), "us/sample");
-        figures.push(figure.note(note));
+        for (wire, cpu) in wires.iter().zip(cpu) {
+            let what = format!("110 KB between two ranks over {what}, {wire}, CPU of both ends");
+            let asked = if *wire == Wire::Sealed { Asked::Nothing } else { Asked::AtMost(25.0) };
+            figures.push(Figure::new(what, asked, median(cpu), "us/sample").note(note.clone()));
+        }
     }
     Ok(figures)
 }
@@ -140,7 +148,7 @@ pub fn part(args: &[String]) -> Result<()> {
     match args {
         [what, directory, memory, limit] if what == "run" => rank(directory, memory.parse()?, limit.parse()?),
         [what, kind] if what == "wire" && kind.starts_with("plain") => plain(kind),
-        [what, kind] if what == "wire" => wire(kind),
+        [what, kind, protection] if what == "wire" => wire(kind, protection.parse()?),
         _ => anyhow::bail!("there is no part {args:?}"),
     }
 }
@@ -189,7 +197,7 @@ const ROUND: u64 = 20_000;
 impl Serve for InMemory {
     fn serve(&self, _: Rank, asked: Vec<Question>) -> Serving {
         let answer = |question: Question| {
-            let sample = self.0[(question.key.id.0 % KEPT) as usize].clone();
+            let sample = self.0[question.key.id.0 as usize].clone();
             Served::Kept { tag: question.tag, sample }
         };
         futures::stream::iter(asked.into_iter().map(answer).collect::<Vec<_>>()).boxed()
@@ -228,7 +236,7 @@ fn plain(kind: &str) -> Result<()> {
 }
 
 /// CPU of both ends, in microseconds a sample: one asks for batches of 64, two of them under way.
-fn wire(kind: &str) -> Result<()> {
+fn wire(kind: &str, wire: Wire) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let directory = tempfile::tempdir()?;
     let address = match kind {
@@ -236,12 +244,7 @@ fn wire(kind: &str) -> Result<()> {
         _ => Address::Tcp("127.0.0.1".to_owned(), 0),
     };
     let identity = |rank| -> Result<Identity> {
-        Ok(Identity {
-            rank: Rank(rank),
-            job: 1,
-            meeting: 0,
-            token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42")?,
-        })
+        Ok(Identity { rank: Rank(rank), job: 1, token: Token::new("b7e1c95a03f64d2893ab5c17e0d68f42")? })
     };
     let source: Arc<dyn Serve> =
         Arc::new(InMemory((0..KEPT).map(|id| Sample::uncharged(vec![id as u8; LENGTH].into())).collect()));
@@ -253,7 +256,7 @@ fn wire(kind: &str) -> Result<()> {
             runtime.handle(),
             identity(0)?,
             vec![listener],
-            Settings::default(),
+            Settings::default().with_wire(wire),
             Arc::clone(&counters),
         );
         let run = RunId::new(Nonce::default(), &[]);
@@ -265,14 +268,14 @@ fn wire(kind: &str) -> Result<()> {
             runtime: runtime.handle().clone(),
             seed: 1,
         };
-        let asker = Asker::new(identity(1)?, run, network, &context, counters);
+        let asker = Asker::new(identity(1)?, run, network, &context, counters).with_wire(wire);
         let tier = PeerTier::new(vec![asker.remote(Rank(0), server.addresses().to_vec())]);
         anyhow::Ok((server, tier))
     })?;
     let ask = |first: u64| {
         let request = |tag: usize| ReadRequest {
             tag: tag as u32,
-            key: SampleKey::new(DatasetId(0), SampleId(first + tag as u64)),
+            key: SampleKey::new(DatasetId(0), SampleId((first + tag as u64) % KEPT)),
             object: Object { path: "sample".into(), size: LENGTH as u64, version: None },
             span: Span::Whole,
             due: Tick(first + tag as u64),

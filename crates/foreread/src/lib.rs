@@ -17,7 +17,6 @@
 //! | `s3` | buckets: `s3://` |
 //! | `gcs`, `azure` | `gs://`; `az://` and its other names |
 //! | `peer` | ranks that work together and share their caches |
-//! | `tls` | encryption between ranks, by certificates |
 //! | `share` | one source for several processes of a machine |
 //! | `hpc` | `local` and `peer` |
 //! | `cloud` | `local`, `s3` and `peer` |

@@ -40,5 +40,5 @@ pub use error::{BoxError, ErrorKind, TierError};
 pub use peers::{Asked, Peers, Serve, Served, Serving};
 pub use recycled::RecycledBuffers;
 pub use request::{Change, Completion, Completions, Object, ReadRequest, Span, Version};
-pub use sample::Sample;
+pub use sample::{Sample, SampleTag};
 pub use tier::{OriginTier, Tier, TierProfile};

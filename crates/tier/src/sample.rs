@@ -14,7 +14,21 @@ type Slot = Arc<Shared>;
 #[derive(Default)]
 struct Shared {
     charge: Mutex<Option<Charge>>,
+    /// For readers on this node.
     crc32c: OnceLock<u32>,
+    /// For readers on others.
+    tag: OnceLock<SampleTag>,
+}
+
+/// A keyed tag of a sample's bytes. Whoever has the key makes and checks it; here it is only kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleTag {
+    /// Which of this process's keys has made it.
+    pub by: u32,
+    /// The number that the key was used with.
+    pub number: u64,
+    /// The tag.
+    pub tag: [u8; 16],
 }
 
 /// The bytes of one sample; clones share both the bytes and the charge.
@@ -42,7 +56,7 @@ impl AsRef<[u8]> for Owner {
 impl Sample {
     /// `data`, counted by `charge` until the last handle on either is dropped.
     pub fn new(data: Bytes, charge: Charge) -> Self {
-        let shared = Shared { charge: Mutex::new(Some(charge)), crc32c: OnceLock::new() };
+        let shared = Shared { charge: Mutex::new(Some(charge)), ..Shared::default() };
         let shared: Slot = Arc::new(shared);
         Self { data: Bytes::from_owner(Owner { data, _shared: Arc::clone(&shared) }), shared }
     }
@@ -60,6 +74,13 @@ impl Sample {
     /// The CRC-32C of the bytes. Computed when it is first asked for (5 us for 110 KB), and then known to all clones.
     pub fn crc32c(&self) -> u32 {
         *self.shared.crc32c.get_or_init(|| crc32c::crc32c(&self.data))
+    }
+
+    /// The tag of the bytes by the key `by`, which `make` computes when it is first asked for; then it is known to all
+    /// clones. Only the first key's tag is kept.
+    pub fn tag(&self, by: u32, make: impl Fn(&[u8]) -> SampleTag) -> SampleTag {
+        let kept = *self.shared.tag.get_or_init(|| make(&self.data));
+        if kept.by == by { kept } else { make(&self.data) }
     }
 
     /// The bytes that it is counted as now; more than it has where its allocation is longer.
@@ -115,6 +136,23 @@ mod tests {
         assert_eq!(sample.crc32c(), 0xe306_9283);
         assert_eq!(clone.shared.crc32c.get(), Some(&0xe306_9283));
         assert_eq!(Sample::uncharged(Bytes::new()).crc32c(), 0);
+    }
+
+    #[test]
+    fn tag_is_kept_for_the_first_key_and_made_anew_for_others() {
+        let sample = Sample::uncharged(Bytes::from_static(b"123456789"));
+        let made = std::cell::Cell::new(0);
+        let by = |by| {
+            sample.clone().tag(by, |bytes| {
+                made.set(made.get() + 1);
+                SampleTag { by, number: bytes.len() as u64, tag: [by as u8; 16] }
+            })
+        };
+        assert_eq!(
+            (by(1), by(1).tag, made.get()),
+            (SampleTag { by: 1, number: 9, tag: [1; 16] }, [1; 16], 1)
+        );
+        assert_eq!((by(2).tag, by(1).tag, made.get()), ([2; 16], [1; 16], 2));
     }
 
     #[test]

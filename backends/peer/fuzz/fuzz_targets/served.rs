@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::{
-    Address, Identity, Nonce, Purpose, RunId, Server, Settings, Simulated, Token, handshake,
+    Address, Identity, Nonce, Purpose, RunId, Server, Settings, Simulated, Token, Wire, handshake,
 };
 use foreread_tier::{Asked, Completion, Serve, Served, Serving};
 use foreread_types::Rank;
@@ -33,17 +33,19 @@ fuzz_target!(|bytes: &[u8]| {
         let world = Simulated::new(1);
         let listener = world.host("one").listen(&Address::tcp("one", 0)).await.expect("a listener");
         let token = Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").expect("a token");
-        let identity = |rank| Identity { rank: Rank(rank), job: 1, meeting: 0, token: token.clone() };
+        let identity = |rank| Identity { rank: Rank(rank), job: 1, token: token.clone() };
         let runtime = tokio::runtime::Handle::current();
-        let settings = Settings::default().with_budget(1000).with_share(1000);
+        let settings =
+            Settings::default().with_budget(1000).with_share(1000).with_wire(Wire::Checksummed);
         let server = Server::start(&runtime, identity(0), vec![listener], settings, Arc::default());
         let run = RunId::new(Nonce::default(), &[]);
         server.enter(run);
         let source: Arc<dyn Serve> = Arc::new(Has);
         server.serve(Arc::downgrade(&source));
         let stream = world.host("two").connect(&server.addresses()[0]).await.expect("a connection");
-        let (mut stream, _) =
-            handshake::ask(stream, &identity(1), Purpose::Samples(run), None).await.expect("a handshake");
+        // Without tags: what they refuse is never taken apart.
+        let asked = handshake::ask(stream, &identity(1), Purpose::Samples(run), Wire::Checksummed, None).await;
+        let (mut stream, _) = asked.expect("a handshake").0.into_raw();
         let _ = stream.write_all(bytes).await;
         let mut heard = [0; 4096];
         while let Ok(Ok(1..)) = timeout(Duration::from_millis(90), stream.read(&mut heard)).await {}

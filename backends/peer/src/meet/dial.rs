@@ -181,7 +181,7 @@ impl Dial {
     /// The first of some addresses at which rank 0 answers. Each gets a head start before the next, and the slowest holds up
     /// no other.
     async fn race(&self, addresses: Vec<Address>, token: Token) -> Result<Found, Miss> {
-        let identity = &Identity { rank: self.rank, job: self.job, meeting: 0, token };
+        let identity = &Identity { rank: self.rank, job: self.job, token };
         let open = |at: Address| async move {
             let opened = Connection::open(&*self.network, &at, identity, Some(Rank(0)), ANSWER).await;
             (at, opened)

@@ -126,7 +126,8 @@ impl Group {
         let counters = parts.server.as_ref().map(|server| Arc::clone(server.counters())).unwrap_or_default();
         let asker = parts
             .identity
-            .map(|identity| Asker::new(identity, parts.run, parts.network, context, Arc::clone(&counters)));
+            .map(|identity| Asker::new(identity, parts.run, parts.network, context, Arc::clone(&counters)))
+            .map(|asker| asker.with_wire(parts.server.as_ref().map(Server::wire).unwrap_or_default()));
         Self {
             rank: parts.launched.rank,
             world_size: parts.launched.world_size,

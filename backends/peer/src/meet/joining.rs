@@ -221,7 +221,7 @@ impl Joining {
             let Some(token) = token else {
                 return Err(MeetError::new(MeetErrorKind::Secret, "there is no token"));
             };
-            let identity = Identity { rank, job, meeting: 0, token };
+            let identity = Identity { rank, job, token };
             let listeners = ground.listen().await?;
             let server = Server::start(&handle, identity.clone(), listeners, serving, Arc::clone(&counters));
             let listens = ground.told(server.addresses());

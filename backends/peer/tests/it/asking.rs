@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::{
-    Address, Counters, Identity, Network, PeerTier, Server, Settings, Simulated, Token, frame, handshake,
+    Address, Counters, Identity, Network, PeerTier, RawFrames, Server, Settings, Simulated, Token, Wire,
+    frame,
 };
 use foreread_tier::{ErrorKind, Serve, Tier};
 use foreread_tier_testing::Known;
-use foreread_types::Rank;
+use foreread_types::{Rank, SampleKey};
 use futures::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{How, JOB, Node, Shelf, batch, identity, read_all, read_one, run, samples};
+use crate::support::{
+    How, JOB, Node, Shelf, WIRES, batch, identity, raw_answer, read_all, read_one, run, samples,
+};
 
 /// Two ranks with a network between: the first has the samples.
 async fn two(known: &[Known], rule: impl Fn(u64) -> How + Send + Sync + 'static) -> (Simulated, Node, Node) {
@@ -246,14 +249,14 @@ async fn another_token_opens_nothing_in_either_direction() {
 async fn who_names_the_job_and_breaks_off_is_not_counted_as_a_stranger() {
     let (world, owner, _asker) = two(&samples(1, 1000), |_| How::Now).await;
     let address = &owner.server.addresses()[0];
-    let hello = |job: u64| [b"FRDH\x02\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
+    let hello = |job: u64| [b"FRDH\x03\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
     for (job, waits) in [(JOB, false), (JOB, true), (JOB + 1, false), (JOB + 1, true)] {
         let mut stream = world.host("three").connect(address).await.unwrap();
         stream.write_all(&hello(job)).await.unwrap();
         if waits {
-            let mut told = Vec::new();
-            stream.read_to_end(&mut told).await.unwrap();
-            assert!(told.starts_with(b"FRDH") && told.len() == 40);
+            let mut reply = Vec::new();
+            stream.read_to_end(&mut reply).await.unwrap();
+            assert!(reply.is_empty(), "nothing is said before the first message is there");
         }
         drop(stream);
         sleep(Duration::from_millis(1)).await;
@@ -261,111 +264,119 @@ async fn who_names_the_job_and_breaks_off_is_not_counted_as_a_stranger() {
     assert_eq!(owner.server.counters().read().strangers, 2, "those who named another job");
 }
 
-type Frames = Box<dyn Fn(u64) -> Vec<u8> + Send>;
+type Frames = Box<dyn Fn(&mut RawFrames, u64) -> Vec<u8> + Send>;
 
 /// A rank that answers one question with frames of the test's own making.
-async fn answers_with(frames: impl Fn(u64) -> Vec<u8> + Send + 'static) -> (Simulated, PeerTier) {
+async fn answers_with(
+    wire: Wire,
+    frames: impl Fn(&mut RawFrames, u64) -> Vec<u8> + Send + 'static,
+) -> (Simulated, PeerTier) {
     let world = Simulated::new(2);
     let mut listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let address = listener.address().clone();
     tokio::spawn(async move {
         loop {
-            let (stream, from) = listener.accept().await.unwrap();
-            let spoke = std::sync::atomic::AtomicBool::new(false);
-            let (mut stream, _) =
-                handshake::answer(stream, from, &identity(0), |_| true, &spoke).await.unwrap();
-            let mut header = [0; frame::HEADER];
+            let (mut stream, mut raw) = raw_answer(&mut *listener, wire).await;
+            let mut header = vec![0; raw.head()];
             stream.read_exact(&mut header).await.unwrap();
-            let header = frame::Header::decode(&header).unwrap();
+            let header = frame::Header::decode(header.first_chunk().unwrap()).unwrap();
             let mut asks = vec![0; header.length as usize];
             stream.read_exact(&mut asks).await.unwrap();
-            stream.write_all(&frames(header.request)).await.unwrap();
+            stream.write_all(&frames(&mut raw, header.request)).await.unwrap();
+            stream.flush().await.unwrap();
             sleep(Duration::from_millis(200)).await;
         }
     });
     let host = world.host("two");
-    let asker = Node::new(&host, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let settings = Settings::default().with_wire(wire);
+    let asker = Node::new(&host, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
     let tier = PeerTier::new(vec![asker.asker.remote(Rank(0), vec![address])]);
     (world, tier)
 }
 
-fn answer(request: u64, tag: u32, sample: u64, payload: &[u8]) -> Vec<u8> {
-    let header =
-        frame::Header { tag, sample, ..frame::Header::new(frame::Kind::Answer, run().tag(), request) };
-    [&header.over(payload).encode()[..], payload].concat()
+fn header(kind: frame::Kind, request: u64) -> frame::Header {
+    frame::Header::new(kind, run().tag(), request)
+}
+
+fn answer(raw: &mut RawFrames, request: u64, tag: u32, key: SampleKey, payload: &[u8]) -> Vec<u8> {
+    let header = frame::Header { tag, sample: key.id.0, ..header(frame::Kind::Answer, request) };
+    raw.frame(header, Some(key), payload)
 }
 
 #[tokio::test(start_paused = true)]
 async fn answers_that_are_wrong_harm_no_others() {
     let known = samples(4, 1000);
-    let contents: Vec<Vec<u8>> = known.iter().map(|known| known.content.to_vec()).collect();
-    let frames = move |request| {
-        let mut damaged = answer(request, 0, 0, &contents[0]);
-        damaged[frame::HEADER + 500] ^= 1;
-        let short = answer(request, 1, 1, &contents[1][..999]);
-        // Of samples and requests that nobody asked for.
-        let unknown =
-            [answer(request, 77, 0, &contents[0]), answer(request + 9, 0, 0, &contents[0])].concat();
-        let good = [answer(request, 2, 2, &contents[2]), answer(request, 3, 3, &contents[3])].concat();
-        let twice = answer(request, 2, 2, &contents[2]);
-        [damaged, short, unknown, twice, good].concat()
-    };
-    let (_world, tier) = answers_with(frames).await;
-    let mut answers: Vec<_> = tier.read(batch(&known)).collect().await;
-    answers.sort_by_key(|answer| answer.tag);
-    let said: Vec<_> =
-        answers.iter().map(|a| a.result.as_ref().map(|b| b.len()).map_err(|e| e.kind())).collect();
-    assert_eq!(said, [Err(ErrorKind::Corrupt), Err(ErrorKind::Changed), Ok(1000), Ok(1000)]);
+    for wire in WIRES {
+        let content: Vec<_> = known.iter().map(|known| (known.key, known.content.clone())).collect();
+        let frames = move |raw: &mut RawFrames, request| {
+            let whole = |raw: &mut RawFrames, request, tag: u32, at: usize| {
+                answer(raw, request, tag, content[at].0, &content[at].1)
+            };
+            let mut damaged = whole(raw, request, 0, 0);
+            damaged[raw.head() + 500] ^= 1;
+            let short = answer(raw, request, 1, content[1].0, &content[1].1[..999]);
+            // Of samples and requests that nobody asked for, and one twice.
+            let unknown = [whole(raw, request, 77, 0), whole(raw, request + 9, 0, 0)].concat();
+            let good = [(2, 2), (2, 2), (3, 3)].map(|(tag, at)| whole(raw, request, tag, at)).concat();
+            [damaged, short, unknown, good].concat()
+        };
+        let (_world, tier) = answers_with(wire, frames).await;
+        let mut answers: Vec<_> = tier.read(batch(&known)).collect().await;
+        answers.sort_by_key(|answer| answer.tag);
+        let said: Vec<_> =
+            answers.iter().map(|a| a.result.as_ref().map(|b| b.len()).map_err(|e| e.kind())).collect();
+        assert_eq!(said, [Err(ErrorKind::Corrupt), Err(ErrorKind::Changed), Ok(1000), Ok(1000)], "{wire}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn frames_that_no_rank_sends_end_the_connection_at_once() {
     let known = samples(2, 1000);
-    let good = known[0].content.to_vec();
-    let cases: [(&str, Frames); 6] = [
-        ("no frame", Box::new(|_| vec![0x55; 4096])),
-        ("arrived damaged", {
-            let good = good.clone();
-            Box::new(move |request| {
-                let mut bytes = answer(request, 0, 0, &good);
-                bytes[20] ^= 1;
-                bytes
-            })
-        }),
-        ("sample 1 as the answer to sample 0", Box::new(move |request| answer(request, 0, 1, &good))),
-        ("a frame Ask from who is asked", {
-            Box::new(|request| {
-                frame::Header::new(frame::Kind::Ask, run().tag(), request).over(&[]).encode().to_vec()
-            })
-        }),
-        ("of another run", {
-            Box::new(|request| {
-                frame::Header::new(frame::Kind::Alive, run().tag() + 1, request).over(&[]).encode().to_vec()
-            })
-        }),
-        ("an error in 2000 bytes", {
-            Box::new(|request| {
-                let header = frame::Header {
-                    status: 3,
-                    ..frame::Header::new(frame::Kind::Answer, run().tag(), request)
-                };
-                header.over(&[0; 2000]).encode().to_vec()
-            })
-        }),
-    ];
-    for (said, frames) in cases {
-        let (_world, tier) = answers_with(frames).await;
-        let began = Instant::now();
-        let answers: Vec<_> = tier.read(batch(&known)).collect().await;
-        assert_eq!((answers.len(), began.elapsed()), (2, Duration::ZERO), "{said}");
-        for answer in answers {
-            let error = answer.result.unwrap_err();
-            assert!(
-                error.to_string().contains(said) && error.kind() == ErrorKind::Transient,
-                "{said}: {error}"
-            );
+    for wire in WIRES {
+        for (said, frames) in nonsense(known[0].key, wire) {
+            let (_world, tier) = answers_with(wire, frames).await;
+            let began = Instant::now();
+            let answers: Vec<_> = tier.read(batch(&known)).collect().await;
+            assert_eq!((answers.len(), began.elapsed()), (2, Duration::ZERO), "{wire}: {said}");
+            for answer in answers {
+                let error = answer.result.unwrap_err();
+                assert!(
+                    error.to_string().contains(said) && error.kind() == ErrorKind::Transient,
+                    "{wire}: {said}: {error}"
+                );
+            }
         }
     }
+}
+
+/// What ends a connection, and what is said of it.
+fn nonsense(key: SampleKey, wire: Wire) -> [(&'static str, Frames); 6] {
+    let no_frame = if wire == Wire::Authenticated { "arrived damaged" } else { "no frame" };
+    let damaged = move |raw: &mut RawFrames, request| {
+        let mut bytes = answer(raw, request, 0, key, &[7; 1000]);
+        bytes[20] ^= 1;
+        bytes
+    };
+    let other = SampleKey { id: foreread_types::SampleId(key.id.0 + 1), ..key };
+    let other_run = |request| frame::Header::new(frame::Kind::Alive, run().tag() + 1, request);
+    let long_error = |request| frame::Header { status: 3, ..header(frame::Kind::Answer, request) };
+    [
+        (no_frame, Box::new(|_, _| vec![0x55; 4096])),
+        ("arrived damaged", Box::new(damaged)),
+        (
+            "sample 1 as the answer to sample 0",
+            Box::new(move |raw, request| answer(raw, request, 0, other, &[7; 1000])),
+        ),
+        (
+            "a frame Ask from who is asked",
+            Box::new(|raw, request| raw.frame(header(frame::Kind::Ask, request), None, &[])),
+        ),
+        ("of another run", Box::new(move |raw, request| raw.frame(other_run(request), None, &[]))),
+        (
+            "an error in 2000 bytes",
+            Box::new(move |raw, request| raw.frame(long_error(request), None, &[0; 2000])),
+        ),
+    ]
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,12 +96,13 @@ async fn who_does_not_read_holds_its_share_and_is_given_up() {
         due: request.due,
         length: request.len(),
     }));
-    let ask = frame::Header::new(frame::Kind::Ask, run().tag(), 1).over(&asks).encode();
+    let ask = frame::Header::new(frame::Kind::Ask, run().tag(), 1);
     // More of them than the budget has shares.
     let mut hung = Vec::new();
     for number in 0..10 {
-        let mut stream = raw(&world.host("three"), &owner.server.addresses()[0], 10 + number).await;
-        stream.write_all(&[&ask[..], &asks[..]].concat()).await.unwrap();
+        let address = &owner.server.addresses()[0];
+        let (mut stream, mut frames) = raw(&world.host("three"), address, 10 + number, settings.wire).await;
+        stream.write_all(&frames.frame(ask, None, &asks)).await.unwrap();
         hung.push(stream);
     }
     sleep(Duration::from_secs(1)).await;

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use foreread_peer::{Address, Network, Settings, Simulated, System};
+use foreread_peer::{Address, Network, Settings, Simulated, System, Wire};
 use foreread_tier::{ErrorKind, Span, Tier};
 use foreread_tier_testing::conformance;
 use foreread_types::{DatasetId, SampleKey};
 use futures::StreamExt;
 
-use crate::support::{How, Node, Shelf, batch, read_all, read_one, samples};
+use crate::support::{How, Node, Shelf, WIRES, batch, read_all, read_one, samples};
 
-async fn conforms(network: Arc<dyn Network>, address: Address) {
+async fn conforms(network: Arc<dyn Network>, address: Address, wire: Wire) {
     let known = conformance::samples(11);
-    for settings in [Settings::default(), Settings::default().with_budget(1).with_share(1)] {
+    let settings = Settings::default().with_wire(wire);
+    for settings in [settings, settings.with_budget(1).with_share(1)] {
         let shelf = Shelf::new(&known, |_, _| How::Now);
         let owner = Node::new(&network, 0, std::slice::from_ref(&address), settings, shelf).await;
         let asker = Node::new(&network, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
@@ -24,18 +25,27 @@ async fn conforms(network: Arc<dyn Network>, address: Address) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_over_tcp_is_a_tier() {
-    conforms(Arc::new(System), Address::tcp("127.0.0.1", 0)).await;
+    for wire in WIRES {
+        conforms(Arc::new(System), Address::tcp("127.0.0.1", 0), wire).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_over_a_unix_socket_is_a_tier() {
     let directory = tempfile::tempdir().unwrap();
-    conforms(Arc::new(System), Address::local(directory.path().join("rank/0").to_string_lossy())).await;
+    conforms(
+        Arc::new(System),
+        Address::local(directory.path().join("rank/0").to_string_lossy()),
+        Wire::default(),
+    )
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_over_a_network_in_memory_is_a_tier() {
-    conforms(Simulated::new(3).host("one"), Address::tcp("one", 0)).await;
+    for wire in WIRES {
+        conforms(Simulated::new(3).host("one"), Address::tcp("one", 0), wire).await;
+    }
 }
 
 #[tokio::test]

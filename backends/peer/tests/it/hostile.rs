@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread_peer::frame::{Ask, Header, Kind, encode_tags};
-use foreread_peer::{Address, Network, PeerTier, Settings, Simulated, System, handshake};
+use foreread_peer::{Address, Network, PeerTier, RawFrames, Settings, Simulated, System, Wire};
 use foreread_tier::Tier;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use futures::StreamExt;
@@ -14,31 +14,35 @@ use proptest::test_runner::TestRunner;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::support::{How, Node, Shelf, batch, identity, raw, read_all, run, samples};
+use crate::support::{How, Node, Shelf, WIRES, batch, raw, raw_answer, read_all, run, samples};
 
-/// What a rank sends that asks, and what one sends that is asked.
-fn seeds() -> Vec<Vec<u8>> {
-    let frame = |header: Header, payload: &[u8]| [&header.over(payload).encode()[..], payload].concat();
+/// What a rank sends that asks, or what one sends that is asked.
+fn seed(asks_or_answers: usize, raw: &mut RawFrames) -> Vec<u8> {
     let header = |kind, request| Header::new(kind, run().tag(), request);
     let ask = |id| Ask { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id), length: 1000 };
     let asks = Ask::encode((0..5).map(ask));
     let tags = encode_tags(&[0, 1, 4]);
     let words = Header { status: 3, tag: 1, sample: 1, ..header(Kind::Answer, 0) };
     let content = &samples(1, 1000)[0].content;
-    let asking = [
-        frame(header(Kind::Ask, 1), &asks),
-        frame(header(Kind::Cancel, 1), &tags),
-        frame(header(Kind::Ask, 2), &asks),
-        frame(header(Kind::Cancel, 2), &[]),
+    let key = SampleKey::new(DatasetId(0), SampleId(0));
+    let asking: [(Header, Option<SampleKey>, &[u8]); 4] = [
+        (header(Kind::Ask, 1), None, &asks),
+        (header(Kind::Cancel, 1), None, &tags),
+        (header(Kind::Ask, 2), None, &asks),
+        (header(Kind::Cancel, 2), None, &[]),
     ];
-    let answering = [
-        frame(header(Kind::Reading, 0), &tags),
-        frame(header(Kind::Alive, 0), &[]),
-        frame(words, b"why"),
-        frame(header(Kind::Answer, 0), content),
+    let answering: [(Header, Option<SampleKey>, &[u8]); 4] = [
+        (header(Kind::Reading, 0), None, &tags),
+        (header(Kind::Alive, 0), None, &[]),
+        (words, None, b"why"),
+        (header(Kind::Answer, 0), Some(key), content),
     ];
-    vec![asking.concat(), answering.concat()]
+    let frames = [asking, answering][asks_or_answers];
+    frames.into_iter().flat_map(|(header, sample, payload)| raw.frame(header, sample, payload)).collect()
 }
+
+/// What is sent on a connection, once its keys are known.
+type Sends<'a> = &'a mut (dyn FnMut(&mut RawFrames) -> Vec<u8> + Send);
 
 type Change = (u8, prop::sample::Index, prop::sample::Index, u64);
 
@@ -90,13 +94,18 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
     )
 }
 
+/// Half of the time without tags, so that what they guard is tried as well.
+fn wires() -> impl Strategy<Value = Wire> {
+    prop_oneof![3 => Just(Wire::Checksummed), 2 => Just(Wire::Authenticated), 1 => Just(Wire::Sealed)]
+}
+
 fn paused<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(future)
 }
 
 /// Sends bytes to a rank that serves, after a handshake; another rank is served meanwhile.
-async fn to_who_serves(bytes: &[u8]) {
+async fn to_who_serves(wire: Wire, bytes: Sends<'_>) {
     let world = Simulated::new(1);
     let known = samples(5, 1000);
     let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 {
@@ -104,11 +113,13 @@ async fn to_who_serves(bytes: &[u8]) {
         4 => How::Reading(Duration::from_millis(50)),
         _ => How::Now,
     });
-    let settings = Settings::default().with_budget(10_000).with_share(5_000);
+    let settings = Settings::default().with_budget(10_000).with_share(5_000).with_wire(wire);
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
     let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
-    let mut stream = raw(&world.host("three"), &owner.server.addresses()[0], 2).await;
-    let _ = stream.write_all(bytes).await; // it may be cut off before all is sent
+    let (mut stream, mut frames) =
+        raw(&world.host("three"), &owner.server.addresses()[0], 2, settings.wire).await;
+    let _ = stream.write_all(&bytes(&mut frames)).await; // it may be cut off before all is sent
+    let _ = stream.flush().await;
     read_all(&owner.tier_for(&asker), &known[..3]).await;
     let mut heard = vec![0; 1 << 16];
     // What it has to say, until it says nothing new or ends.
@@ -124,22 +135,23 @@ async fn to_who_serves(bytes: &[u8]) {
 }
 
 /// Sends bytes to a rank that asks, after a handshake.
-async fn to_who_asks(bytes: Vec<u8>) {
+async fn to_who_asks(wire: Wire, bytes: Sends<'_>) {
     let world = Simulated::new(1);
     let mut listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let address = listener.address().clone();
-    tokio::spawn(async move {
-        let (stream, from) = listener.accept().await.unwrap();
-        let spoke = std::sync::atomic::AtomicBool::new(false);
-        let (mut stream, _) = handshake::answer(stream, from, &identity(0), |_| true, &spoke).await.unwrap();
-        let _ = stream.write_all(&bytes).await;
+    let sends = async {
+        let (mut stream, mut frames) = raw_answer(&mut *listener, wire).await;
+        let _ = stream.write_all(&bytes(&mut frames)).await;
+        let _ = stream.flush().await;
         std::future::pending::<()>().await;
-    });
+    };
     let host = world.host("two");
-    let asker = Node::new(&host, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    let settings = Settings::default().with_wire(wire);
+    let asker = Node::new(&host, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
     let tier = PeerTier::new(vec![asker.asker.remote(Rank(0), vec![address])]);
     let known = samples(5, 1000);
-    let answers = timeout(Duration::from_secs(32), tier.read(batch(&known)).collect::<Vec<_>>()).await;
+    let answers = timeout(Duration::from_secs(32), tier.read(batch(&known)).collect::<Vec<_>>());
+    let answers = tokio::select! { answers = answers => answers, () = sends => return };
     let mut answers = answers.expect("no question waits longer than half a minute");
     answers.sort_by_key(|answer| answer.tag);
     assert_eq!(answers.iter().map(|answer| answer.tag).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
@@ -152,25 +164,27 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn changed_anywhere_who_serves_goes_on(seed in 0..2usize, changes in changes()) {
-        paused(to_who_serves(&mutate(seeds()[seed].clone(), &changes)));
+    fn changed_anywhere_who_serves_goes_on(which in 0..2usize, wire in wires(), changes in changes()) {
+        paused(to_who_serves(wire, &mut |raw| mutate(seed(which, raw), &changes)));
     }
 
     #[test]
-    fn changed_anywhere_who_asks_is_answered(seed in 0..2usize, changes in changes()) {
-        paused(to_who_asks(mutate(seeds()[seed].clone(), &changes)));
+    fn changed_anywhere_who_asks_is_answered(which in 0..2usize, wire in wires(), changes in changes()) {
+        paused(to_who_asks(wire, &mut |raw| mutate(seed(which, raw), &changes)));
     }
 }
 
 #[test]
 fn what_is_right_is_taken_and_what_is_nonsense_is_not() {
-    for bytes in seeds() {
-        paused(to_who_serves(&bytes));
-        paused(to_who_asks(bytes));
-    }
-    for bytes in [vec![0; 100_000], vec![0xff; 3], Vec::new(), b"GET / HTTP/1.1\r\n\r\n".to_vec()] {
-        paused(to_who_serves(&bytes));
-        paused(to_who_asks(bytes));
+    for wire in WIRES {
+        for which in 0..2 {
+            paused(to_who_serves(wire, &mut |raw| seed(which, raw)));
+            paused(to_who_asks(wire, &mut |raw| seed(which, raw)));
+        }
+        for bytes in [vec![0; 100_000], vec![0xff; 3], Vec::new(), b"GET / HTTP/1.1\r\n\r\n".to_vec()] {
+            paused(to_who_serves(wire, &mut |_| bytes.clone()));
+            paused(to_who_asks(wire, &mut |_| bytes.clone()));
+        }
     }
 }
 
@@ -181,25 +195,24 @@ fn fuzz() {
         std::env::var("FOREREAD_FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
     let until = Instant::now() + Duration::from_secs(seconds);
     let mut runner = TestRunner::new(ProptestConfig::default());
-    let draw = (0..2usize, changes());
+    let draw = (0..2usize, wires(), changes());
     for number in 0u64.. {
         if Instant::now() >= until {
             eprintln!("{number} connections were tried");
             break;
         }
-        let (seed, changes) = draw.new_tree(&mut runner).unwrap().current();
-        let bytes = mutate(seeds()[seed].clone(), &changes);
-        eprintln_on_panic(&bytes, || {
-            paused(to_who_serves(&bytes));
-            paused(to_who_asks(bytes.clone()));
+        let (which, wire, changes) = draw.new_tree(&mut runner).unwrap().current();
+        eprintln_on_panic(&(which, wire, &changes), || {
+            paused(to_who_serves(wire, &mut |raw| mutate(seed(which, raw), &changes)));
+            paused(to_who_asks(wire, &mut |raw| mutate(seed(which, raw), &changes)));
         });
     }
 }
 
-fn eprintln_on_panic(bytes: &[u8], act: impl FnOnce()) {
-    let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
-    if let Err(panic) = tried {
-        eprintln!("the bytes were {bytes:?}");
+fn eprintln_on_panic(tried: &dyn std::fmt::Debug, act: impl FnOnce()) {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+    if let Err(panic) = result {
+        eprintln!("seed, wire and changes were {tried:?}");
         std::panic::resume_unwind(panic);
     }
 }
@@ -212,10 +225,11 @@ async fn half_a_frame_and_silence_harms_nobody_on_real_sockets() {
     let listen = [Address::tcp("127.0.0.1", 0)];
     let owner = Node::new(&network, 0, &listen, Settings::default(), shelf).await;
     let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
-    let asks = Header::new(Kind::Ask, run().tag(), 1).over(&[0; 28]).encode();
     let mut halves = Vec::new();
-    for length in [0, 1, 47, 48] {
-        let mut stream = raw(&network, &owner.server.addresses()[0], 9).await;
+    for length in [0, 1, 47, 48, 87, 88] {
+        let (mut stream, mut frames) =
+            raw(&network, &owner.server.addresses()[0], 9, Wire::Authenticated).await;
+        let asks = frames.frame(Header::new(Kind::Ask, run().tag(), 1), None, &[0; 28]);
         stream.write_all(&asks[..length]).await.unwrap();
         halves.push(stream);
     }

@@ -4,8 +4,8 @@
 mod asking;
 mod budgets;
 mod contents;
-mod encrypted;
 mod hostile;
 mod hurrying;
+mod relay;
 mod runs;
 mod support;

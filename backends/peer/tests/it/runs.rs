@@ -2,12 +2,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use foreread_peer::frame::{HEADER, Header, Kind};
+use foreread_peer::frame::{Header, Kind};
 use foreread_peer::{
-    Address, Counters, Network, Nonce, PeerTier, Purpose, RunId, Server, Settings, Simulated, System,
-    handshake,
+    Address, Counters, Network, Nonce, PeerTier, RunId, Server, Settings, Simulated, System, Wire,
 };
 use foreread_tier::{ErrorKind, Serve, Tier};
 use foreread_types::Rank;
@@ -15,24 +13,20 @@ use futures::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Handle;
 
-use crate::encrypted::{encrypted, files};
-use crate::support::{How, Node, Shelf, batch, identity, read_all, read_one, run, samples};
+use crate::support::{
+    How, Node, Shelf, WIRES, batch, identity, raw, raw_answer, read_all, read_one, run, samples,
+};
 
 /// A run that differs from [`run`] in what rank 0 has drawn, and in nothing else.
 fn other_run() -> RunId {
     RunId::new(Nonce::new([2; 16]), &[])
 }
 
-/// Every kind of connection that ranks have, with a place to listen at.
-fn networks(directory: &Path) -> Vec<(&'static str, Arc<dyn Network>, Address)> {
-    let tls = encrypted(&files(directory, &["127.0.0.1"], None));
-    let tcp = || Address::tcp("127.0.0.1", 0);
-    vec![
-        ("tcp", Arc::new(System), tcp()),
-        ("unix", Arc::new(System), Address::local(directory.join("plain/0").to_string_lossy())),
-        ("tls", Arc::clone(&tls), tcp()),
-        ("unix beside tls", tls, Address::local(directory.join("beside/0").to_string_lossy())),
-    ]
+/// Every kind of connection that ranks have, with an address to listen at.
+fn connections(directory: &Path) -> Vec<(Wire, Address)> {
+    let tcp = WIRES.map(|wire| (wire, Address::tcp("127.0.0.1", 0)));
+    let unix = (Wire::Authenticated, Address::local(directory.join("rank/0").to_string_lossy()));
+    tcp.into_iter().chain([unix]).collect()
 }
 
 fn nothing() -> Arc<Shelf> {
@@ -43,17 +37,18 @@ fn nothing() -> Arc<Shelf> {
 async fn rank_of_another_run_gets_no_sample_on_any_connection() {
     let directory = tempfile::tempdir().unwrap();
     let known = samples(3, 1000);
-    for (what, network, address) in networks(directory.path()) {
+    let network: Arc<dyn Network> = Arc::new(System);
+    for (wire, address) in connections(directory.path()) {
+        let (what, settings) = (format!("{wire} {address}"), Settings::default().with_wire(wire));
         let shelf = Shelf::new(&known, |_, _| How::Now);
-        let owner = Node::new(&network, 0, &[address], Settings::default(), shelf).await;
-        let none = Settings::default();
-        let other = Node::with_identity(&network, identity(1), other_run(), &[], none, nothing()).await;
+        let owner = Node::new(&network, 0, &[address], settings, shelf).await;
+        let other = Node::with_identity(&network, identity(1), other_run(), &[], settings, nothing()).await;
         for _ in 0..3 {
             let error = read_one(&owner.tier_for(&other), &known[0]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Transient, "{what}: {error}");
             assert!(error.to_string().contains("rank 0 there is in another run"), "{what}: {error}");
         }
-        let same = Node::new(&network, 1, &[], Settings::default(), nothing()).await;
+        let same = Node::new(&network, 1, &[], settings, nothing()).await;
         read_all(&owner.tier_for(&same), &known).await;
         let tally = owner.server.counters().read();
         assert_eq!((tally.served, tally.strangers), (3, 0), "{what}");
@@ -86,28 +81,26 @@ async fn rank_in_no_run_yet_serves_nobody() {
 async fn asker_takes_no_frame_of_another_run_on_any_connection() {
     let directory = tempfile::tempdir().unwrap();
     let known = samples(1, 1000);
-    for (what, network, address) in networks(directory.path()) {
+    let network: Arc<dyn Network> = Arc::new(System);
+    for (wire, address) in connections(directory.path()) {
+        let (what, settings) = (format!("{wire} {address}"), Settings::default().with_wire(wire));
         let mut listener = network.listen(&address).await.unwrap();
         let address = listener.address().clone();
-        let content = known[0].content.clone();
+        let (key, content) = (known[0].key, known[0].content.clone());
         let answers = tokio::spawn(async move {
-            let (stream, from) = listener.accept().await.unwrap();
-            let spoke = AtomicBool::new(false);
-            let wanted = |purpose| purpose == Purpose::Samples(run());
-            let answered = handshake::answer(stream, from, &identity(0), wanted, &spoke).await;
-            let (mut stream, _) = answered.unwrap();
-            let mut header = [0; HEADER];
+            let (mut stream, mut frames) = raw_answer(&mut *listener, wire).await;
+            let mut header = vec![0; frames.head()];
             stream.read_exact(&mut header).await.unwrap();
-            let asked = Header::decode(&header).unwrap();
+            let asked = Header::decode(header.first_chunk().unwrap()).unwrap();
             assert_eq!(asked.job, run().tag());
-            let frame = Header::new(Kind::Answer, other_run().tag(), asked.request).over(&content);
-            stream.write_all(&[&frame.encode()[..], &content].concat()).await.unwrap();
+            let header = Header::new(Kind::Answer, other_run().tag(), asked.request);
+            stream.write_all(&frames.frame(header, Some(key), &content)).await.unwrap();
             stream.flush().await.unwrap();
             // Until the asker has closed it.
             let mut rest = Vec::new();
             let _ = stream.read_to_end(&mut rest).await;
         });
-        let asker = Node::new(&network, 1, &[], Settings::default(), nothing()).await;
+        let asker = Node::new(&network, 1, &[], settings, nothing()).await;
         let tier = PeerTier::new(vec![asker.asker.remote(Rank(0), vec![address])]);
         let answer = tier.read(batch(&known)).next().await.unwrap();
         let error = answer.result.unwrap_err().to_string();
@@ -124,14 +117,14 @@ async fn server_takes_no_frame_of_another_run() {
     let shelf = Shelf::new(&known, |_, _| How::Now);
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
     let network = world.host("two");
-    let mut stream = crate::support::raw(&network, &owner.server.addresses()[0], 1).await;
+    let (mut stream, mut frames) = raw(&network, &owner.server.addresses()[0], 1, Wire::Authenticated).await;
     let asks = foreread_peer::frame::Ask::encode(std::iter::once(foreread_peer::frame::Ask {
         key: known[0].key,
         due: foreread_types::Tick(0),
         length: 1000,
     }));
-    let frame = Header::new(Kind::Ask, other_run().tag(), 1).over(&asks);
-    stream.write_all(&[&frame.encode()[..], &asks].concat()).await.unwrap();
+    let header = Header::new(Kind::Ask, other_run().tag(), 1);
+    stream.write_all(&frames.frame(header, None, &asks)).await.unwrap();
     let mut heard = Vec::new();
     stream.read_to_end(&mut heard).await.unwrap();
     assert!(heard.is_empty());

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Network, Nonce, PeerTier, Remote, RunId, Server, Settings, Stream,
-    Token, handshake,
+    Address, Asker, Counters, Identity, Listener, Network, Nonce, Offer, PeerTier, Purpose, RawFrames,
+    Remote, RunId, Server, Settings, Stream, Token, Wire, handshake,
 };
 use foreread_tier::{
     Asked, Completion, Context, ErrorKind, RecycledBuffers, Serve, Served, Serving, Tier, TierError,
@@ -24,7 +24,7 @@ pub const JOB: u64 = 0x0123_4567_89ab_cdef;
 
 pub fn identity(rank: u32) -> Identity {
     let token = Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").unwrap();
-    Identity { rank: Rank(rank), job: JOB, meeting: 0, token }
+    Identity { rank: Rank(rank), job: JOB, token }
 }
 
 /// The run that ranks are in, unless a test says otherwise.
@@ -171,7 +171,8 @@ impl Node {
         }
         let counters = Arc::new(Counters::default());
         let runtime = Handle::current();
-        let asker = Asker::new(identity.clone(), run, Arc::clone(network), &context(), Arc::clone(&counters));
+        let asker = Asker::new(identity.clone(), run, Arc::clone(network), &context(), Arc::clone(&counters))
+            .with_wire(settings.wire);
         let rank = identity.rank;
         let server = Server::start(&runtime, identity, listeners, settings, counters);
         server.enter(run);
@@ -237,8 +238,25 @@ pub async fn read_one(tier: &PeerTier, known: &Known) -> Result<Bytes, TierError
     answer.result
 }
 
+/// Every kind of connection between nodes.
+pub const WIRES: [Wire; 3] = [Wire::Authenticated, Wire::Sealed, Wire::Checksummed];
+
 /// A connection that has proved itself, on which the test says what it likes.
-pub async fn raw(network: &Arc<dyn Network>, address: &Address, rank: u32) -> Stream {
+pub async fn raw(
+    network: &Arc<dyn Network>,
+    address: &Address,
+    rank: u32,
+    wire: Wire,
+) -> (Stream, RawFrames) {
     let stream = network.connect(address).await.unwrap();
-    handshake::ask(stream, &identity(rank), foreread_peer::Purpose::Samples(run()), None).await.unwrap().0
+    let (me, purpose) = (identity(rank), Purpose::Samples(run()));
+    handshake::ask(stream, &me, purpose, wire.over(address), None).await.unwrap().0.into_raw()
+}
+
+/// The same at the end that is asked, as rank 0.
+pub async fn raw_answer(listener: &mut dyn Listener, wire: Wire) -> (Stream, RawFrames) {
+    let (stream, from) = listener.accept().await.unwrap();
+    let (me, offer, spoke) = (identity(0), Offer::new(wire.over(listener.address())), AtomicBool::new(false));
+    let wanted = |purpose| purpose == Purpose::Samples(run());
+    handshake::answer(stream, from, &me, &offer, wanted, &spoke).await.unwrap().0.into_raw()
 }

@@ -253,7 +253,7 @@ async fn other_version_in_rank_0s_place_is_named_at_the_deadline() {
     let began = Instant::now();
     let error = Joining::join(job.settings(1)).await.unwrap_err();
     assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
-    let said = "the last attempt: r0:7000: it speaks version 9, this program 2: run one version on all ranks";
+    let said = "the last attempt: r0:7000: it speaks version 9, this program 3: run one version on all ranks";
     assert!(error.to_string().contains(said), "{error}");
     sits.abort();
 }

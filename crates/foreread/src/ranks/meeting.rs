@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use foreread_launcher::{LaunchError, Rendezvous};
 use foreread_peer::meet::{Board, Launched, MeetError, Surroundings, Waiting, given_token};
-use foreread_peer::{Network, System, Token};
+use foreread_peer::{Network, System, Token, Wire};
 use foreread_types::Rank;
 
-use super::encryption;
+use super::wire;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -42,6 +42,7 @@ pub struct Meeting {
     pub(super) board: Arc<Board>,
     pub(super) token: Option<Token>,
     pub(super) network: Arc<dyn Network>,
+    pub(super) wire: Wire,
     pub(super) deadline: Duration,
     pub(super) progress: Box<dyn FnMut(&Waiting) + Send + Sync>,
 }
@@ -84,9 +85,9 @@ impl Meeting {
             return Ok(None);
         }
         let token = given_token(&surroundings)?;
-        let network = encryption::encrypted(Arc::new(System), environment)?;
+        let (network, wire) = (Arc::new(System), wire::given(environment)?);
         let (number, board, progress) = (0, Arc::default(), Box::new(|_: &Waiting| ()));
-        Ok(Some(Self { launched, number, board, token, network, deadline: DEADLINE, progress }))
+        Ok(Some(Self { launched, number, board, token, network, wire, deadline: DEADLINE, progress }))
     }
 
     /// Whether ranks meet where no secret can be passed to the job's user alone, and none was given.

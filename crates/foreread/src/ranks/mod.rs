@@ -5,12 +5,12 @@
 //! first what it is computed from, each input by its name, and then its fingerprint, before anything is read. What a user says differently on two ranks is said back in one line, on every rank. The price of
 //! one catalog for all is that ranks wait for rank 0's listing, which they would otherwise all do at once.
 
-mod encryption;
 mod guarded;
 mod joint;
 mod meeting;
 mod offer;
 mod told;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,14 +56,14 @@ pub(crate) async fn prepare(
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
-    let Meeting { launched, number, board, token, network, deadline, progress: show } = meeting;
+    let Meeting { launched, number, board, token, network, wire, deadline, progress: show } = meeting;
     let settings = Settings::new(launched, env!("CARGO_PKG_VERSION"))
         .with_loader(number, board)
         .with_token(token)
         .with_network(network)
         .with_deadline(deadline)
         .with_progress(show)
-        .with_serving(Bounds::default().with_budget(SERVING), Arc::new(Counters::default()));
+        .with_serving(Bounds::default().with_budget(SERVING).with_wire(wire), Arc::new(Counters::default()));
     let mut joining = Joining::join(settings).await?;
     let run = Run { targets, config, registry, context };
     match run.prepare(&mut joining, resume, progress).await {

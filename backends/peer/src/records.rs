@@ -1,0 +1,293 @@
+//! A stream of bytes, encrypted and authenticated: records of the Noise protocol over another stream.
+//!
+//! ```text
+//! 0  length  u16  of what follows, little endian
+//! 2  a transport message of Noise: up to 16 KiB of the stream, and 16 bytes of tag
+//! ```
+//!
+//! A record that was changed, repeated, left out or moved from another connection or direction does not open: both ends count
+//! records, and the count is the nonce. Such a stream is at its end. Keys are renewed every [`REKEY`] records, which keeps the
+//! data under one key of AES-GCM far below its limit. All state is here and none in a future, so reads and writes may be
+//! dropped at any time. The price is a copy more at each end, beside the encryption.
+
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use snow::TransportState;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+use crate::Stream;
+
+/// Bytes of the stream in one record.
+const MOST: usize = 16 << 10;
+
+/// Bytes that a record has beside them: its length and its tag.
+const LENGTH: usize = 2;
+const TAG: usize = 16;
+
+/// Bytes that are read or wait to be written at a time.
+const BUFFER: usize = 64 << 10;
+
+/// Records after which a direction's key is renewed.
+const REKEY: u64 = 1 << 20;
+
+/// The stream.
+pub(crate) struct Records {
+    stream: Stream,
+    noise: TransportState,
+    /// Records that wait to be written, from `left` on. Buffers are only there while something is in them: rank 0 has a
+    /// connection to each rank.
+    outgoing: Vec<u8>,
+    left: usize,
+    /// Records that came, as far as they came.
+    incoming: BytesMut,
+    /// What the last one held, from `taken` on.
+    plain: Vec<u8>,
+    taken: usize,
+}
+
+fn damaged() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a record arrived damaged")
+}
+
+impl Records {
+    pub(crate) fn new(stream: Stream, noise: TransportState) -> Self {
+        let incoming = BytesMut::new();
+        Self { stream, noise, outgoing: Vec::new(), left: 0, incoming, plain: Vec::new(), taken: 0 }
+    }
+
+    /// Appends a record that holds `part`, at most [`MOST`] bytes.
+    fn seal(&mut self, part: &[u8]) -> io::Result<()> {
+        let sealed = part.len() + TAG;
+        let start = self.outgoing.len();
+        let length = u16::try_from(sealed).map_err(io::Error::other)?;
+        self.outgoing.extend_from_slice(&length.to_le_bytes());
+        self.outgoing.resize(start + LENGTH + sealed, 0);
+        let into = self.outgoing.get_mut(start + LENGTH..).unwrap_or_default();
+        self.noise.write_message(part, into).map_err(io::Error::other)?;
+        if self.noise.sending_nonce().is_multiple_of(REKEY) {
+            self.noise.rekey_outgoing();
+        }
+        Ok(())
+    }
+
+    /// Opens the next record; `false` where it has not come whole.
+    fn open(&mut self) -> io::Result<bool> {
+        let Some(length) = self.incoming.first_chunk::<LENGTH>() else { return Ok(false) };
+        let length = usize::from(u16::from_le_bytes(*length));
+        if !(TAG..=MOST + TAG).contains(&length) {
+            return Err(damaged());
+        }
+        let Some(record) = self.incoming.get(LENGTH..LENGTH + length) else { return Ok(false) };
+        // As long as the record: it is opened where it will lie.
+        self.plain.resize(length, 0);
+        let opened = self.noise.read_message(record, &mut self.plain).map_err(|_| damaged())?;
+        self.plain.truncate(opened);
+        self.taken = 0;
+        self.incoming.advance(LENGTH + length);
+        if self.noise.receiving_nonce().is_multiple_of(REKEY) {
+            self.noise.rekey_incoming();
+        }
+        Ok(true)
+    }
+
+    /// Writes until at most `rest` bytes wait.
+    fn poll_drain(&mut self, cx: &mut Context<'_>, rest: usize) -> Poll<io::Result<()>> {
+        while self.outgoing.len() - self.left > rest {
+            let waiting = self.outgoing.get(self.left..).unwrap_or_default();
+            let count = ready!(Pin::new(&mut self.stream).poll_write(cx, waiting))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.left += count;
+        }
+        if self.left == self.outgoing.len() {
+            (self.outgoing, self.left) = (Vec::new(), 0);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Records {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        while into.remaining() > 0 {
+            if let Some(rest @ [_, ..]) = this.plain.get(this.taken..) {
+                let count = rest.len().min(into.remaining());
+                into.put_slice(rest.get(..count).unwrap_or_default());
+                this.taken += count;
+                return Poll::Ready(Ok(()));
+            }
+            if this.open()? {
+                continue;
+            }
+            this.incoming.reserve(BUFFER);
+            match pin!(this.stream.read_buf(&mut this.incoming)).poll(cx)? {
+                Poll::Ready(0) if this.incoming.is_empty() => return Poll::Ready(Ok(())),
+                Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Poll::Ready(_) => {}
+                Poll::Pending => {
+                    if this.incoming.is_empty() {
+                        (this.incoming, this.plain, this.taken) = (BytesMut::new(), Vec::new(), 0);
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Records {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        ready!(this.poll_drain(cx, BUFFER))?;
+        let mut count = 0;
+        for part in parts.iter().flat_map(|part| part.chunks(MOST)) {
+            if this.outgoing.len() - this.left > BUFFER {
+                break;
+            }
+            this.seal(part)?;
+            count += part.len();
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx, 0))?;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx, 0))?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    /// Both ends of a handshake without secrets.
+    fn noise() -> (TransportState, TransportState) {
+        let builder = || snow::Builder::new("Noise_NN_25519_AESGCM_SHA256".parse().unwrap());
+        let (mut one, mut other) =
+            (builder().build_initiator().unwrap(), builder().build_responder().unwrap());
+        let (mut message, mut nothing) = ([0; 64], [0; 64]);
+        let length = one.write_message(&[], &mut message).unwrap();
+        other.read_message(&message[..length], &mut nothing).unwrap();
+        let length = other.write_message(&[], &mut message).unwrap();
+        one.read_message(&message[..length], &mut nothing).unwrap();
+        (one.into_transport_mode().unwrap(), other.into_transport_mode().unwrap())
+    }
+
+    /// The bytes that `text` is sent as, in one flush for each part.
+    async fn sealed(noise: TransportState, parts: &[&[u8]]) -> Vec<u8> {
+        let (ours, mut theirs) = duplex(1 << 20);
+        let mut records = Records::new(Box::new(ours), noise);
+        for part in parts {
+            records.write_all(part).await.unwrap();
+            records.flush().await.unwrap();
+        }
+        drop(records);
+        let mut bytes = Vec::new();
+        theirs.read_to_end(&mut bytes).await.unwrap();
+        bytes
+    }
+
+    async fn opened(noise: TransportState, bytes: &[u8]) -> (Vec<u8>, io::Result<()>) {
+        let (ours, mut theirs) = duplex(1 << 20);
+        theirs.write_all(bytes).await.unwrap();
+        drop(theirs);
+        let mut records = Records::new(Box::new(ours), noise);
+        let mut text = Vec::new();
+        let ended = records.read_to_end(&mut text).await;
+        (text, ended.map(drop))
+    }
+
+    #[tokio::test]
+    async fn bytes_arrive_as_they_left_and_cannot_be_read_on_the_way() {
+        let (one, other) = noise();
+        let text: Vec<u8> = (0..200_000u32).map(|at| (at / 64) as u8).collect();
+        let bytes = sealed(one, &[&text[..1], &text[1..100_000], &text[100_000..]]).await;
+        assert!(!bytes.windows(32).any(|part| part == &text[..32]));
+        let (arrived, ended) = opened(other, &bytes).await;
+        assert!(arrived == text);
+        ended.unwrap();
+    }
+
+    #[tokio::test]
+    async fn changed_repeated_swapped_and_cut_records_are_errors() {
+        let attack = |change: fn(&mut Vec<u8>)| async move {
+            let (one, other) = noise();
+            let mut bytes = sealed(one, &[b"first", b"after"]).await;
+            assert_eq!(bytes.len(), 2 * (2 + 5 + 16));
+            change(&mut bytes);
+            opened(other, &bytes).await
+        };
+        let changes: [(fn(&mut Vec<u8>), &[u8]); 7] = [
+            (|bytes| bytes[3] ^= 1, b""),
+            (|bytes| bytes[0] ^= 1, b""),
+            (|bytes| bytes[45] ^= 1, b"first"),
+            (|bytes| bytes.truncate(40), b"first"),
+            (|bytes| bytes.rotate_left(23), b""),
+            (|bytes| bytes.copy_within(..23, 23), b"first"),
+            (|bytes| bytes.splice(..0, [0xff; 40]).for_each(drop), b""),
+        ];
+        for (number, (change, arrives)) in changes.into_iter().enumerate() {
+            let (text, ended) = attack(change).await;
+            assert_eq!(text, arrives, "change {number}");
+            assert!(ended.is_err(), "change {number}");
+        }
+        let bytes = sealed(noise().0, &[b"first"]).await;
+        assert!(opened(noise().1, &bytes).await.1.is_err(), "another connection");
+    }
+
+    #[tokio::test]
+    async fn bytes_sent_back_are_an_error() {
+        let (one, _other) = noise();
+        let (ours, theirs) = duplex(1 << 16);
+        let mut records = Records::new(Box::new(ours), one);
+        let (mut read, mut write): (_, tokio::io::WriteHalf<DuplexStream>) = tokio::io::split(theirs);
+        records.write_all(b"question").await.unwrap();
+        records.flush().await.unwrap();
+        let mut bytes = vec![0; 2 + 8 + 16];
+        read.read_exact(&mut bytes).await.unwrap();
+        write.write_all(&bytes).await.unwrap();
+        let error = records.read_exact(&mut [0; 8]).await.unwrap_err();
+        assert_eq!(error.to_string(), "a record arrived damaged");
+    }
+
+    #[tokio::test]
+    async fn keys_are_renewed_at_both_ends_alike() {
+        let (mut one, mut other) = noise();
+        while one.sending_nonce() < REKEY - 1 {
+            one.write_message(&[], &mut [0; 16]).unwrap();
+        }
+        other.set_receiving_nonce(REKEY - 1);
+        let bytes = sealed(one, &[b"before", b"and after"]).await;
+        let (arrived, ended) = opened(other, &bytes).await;
+        assert_eq!(arrived, b"beforeand after");
+        ended.unwrap();
+    }
+}

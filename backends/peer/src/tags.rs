@@ -1,0 +1,296 @@
+//! Tags of frames and samples on authenticated connections: AEGIS-128X4 as a MAC.
+//!
+//! Each direction of a connection has a key, drawn for this connection. The tag of a frame's header is made with it and with
+//! the frame's number in this direction, which does not travel. So a frame that was changed, repeated, left out, sent back, or
+//! moved from another connection does not fit, and its length is known to be right before memory is taken for it.
+//!
+//! The header's tag covers that of the payload. A sample's payload has a tag of the process that keeps it, under a key that
+//! is drawn for a run and sent to each asker, so that it is computed once for all askers. It covers dataset, sample and
+//! length as well as the bytes. Payloads of other frames use the direction's key.
+//!
+//! Nonces never repeat under a key: those of a direction are the frame's number and whether header or payload is meant,
+//! those of samples a count, which travels. The price is 40 bytes a frame and about 0.2 us a frame beside the payload. At
+//! 110 KB a tag takes a third of CRC-32C's time where the CPU has VAES, and about the same with AES-NI alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use aegis::aegis128x4::Aegis128X4Mac;
+use foreread_tier::{Sample, SampleTag};
+use foreread_types::SampleKey;
+
+use crate::frame::HEADER;
+use crate::token::random;
+use crate::{WireError, WireErrorKind};
+
+/// Bytes of a key, and of a tag.
+pub(crate) const KEY: usize = 16;
+const TAG: usize = 16;
+
+/// Bytes between a header and its payload: number and tag of the payload, and tag of the header.
+pub(crate) const TRAILER: usize = 8 + TAG + TAG;
+
+/// Bytes of a header with its trailer.
+pub(crate) const TAGGED: usize = HEADER + TRAILER;
+
+type Mac = Aegis128X4Mac<TAG>;
+
+fn mac(key: &[u8; KEY], number: u64, what: u64, parts: &[&[u8]]) -> Mac {
+    let mut nonce = [0; 16];
+    nonce[..8].copy_from_slice(&number.to_le_bytes());
+    nonce[8..].copy_from_slice(&what.to_le_bytes());
+    let mut mac = Mac::new_with_nonce(key, &nonce);
+    parts.iter().for_each(|part| mac.update(part));
+    mac
+}
+
+/// What a direction's tags are for; the second half of their nonce.
+const OF_HEADER: u64 = 0;
+const OF_PAYLOAD: u64 = 1;
+
+/// The key of the samples that a process serves in its run.
+pub(crate) struct SampleTags {
+    key: [u8; KEY],
+    /// Tells the process's keys apart: a sample may keep a tag that another loader's run has made.
+    id: u32,
+    next: AtomicU64,
+}
+
+impl SampleTags {
+    /// With this key, which has to be random.
+    pub(crate) fn new(key: [u8; KEY]) -> Arc<Self> {
+        static KEYS: AtomicU32 = AtomicU32::new(0);
+        Arc::new(Self { key, id: KEYS.fetch_add(1, Relaxed), next: AtomicU64::new(0) })
+    }
+
+    /// With a new key.
+    pub(crate) fn draw() -> Result<Arc<Self>, WireError> {
+        let random = random().map_err(no_random)?;
+        let mut key = [0; KEY];
+        key.copy_from_slice(&random[..KEY]);
+        Ok(Self::new(key))
+    }
+
+    /// For the handshake, which sends it encrypted.
+    pub(crate) fn expose(&self) -> &[u8; KEY] {
+        &self.key
+    }
+
+    fn mac(&self, key: SampleKey, bytes: &[u8], number: u64) -> Mac {
+        let mut about = [0; 20];
+        about[..4].copy_from_slice(&key.dataset.0.to_le_bytes());
+        about[4..12].copy_from_slice(&key.id.0.to_le_bytes());
+        about[12..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        mac(&self.key, number, OF_PAYLOAD, &[&about, bytes])
+    }
+
+    /// The tag of a sample.
+    pub(crate) fn of_bytes(&self, key: SampleKey, bytes: &[u8]) -> SampleTag {
+        let number = self.next.fetch_add(1, Relaxed);
+        SampleTag { by: self.id, number, tag: self.mac(key, bytes, number).finalize() }
+    }
+
+    /// The tag of a sample that is kept, computed once.
+    pub(crate) fn of(&self, key: SampleKey, sample: &Sample) -> SampleTag {
+        sample.tag(self.id, |bytes| self.of_bytes(key, bytes))
+    }
+
+    fn fit(&self, key: SampleKey, bytes: &[u8], trailer: &Trailer) -> bool {
+        self.mac(key, bytes, trailer.number).verify(&trailer.tag).is_ok()
+    }
+}
+
+impl std::fmt::Debug for SampleTags {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SampleTags").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn no_random(error: std::io::Error) -> WireError {
+    WireError::io("the operating system has no random bytes", error)
+}
+
+/// What a payload is checked against.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Trailer {
+    number: u64,
+    tag: [u8; TAG],
+}
+
+impl From<SampleTag> for Trailer {
+    fn from(tag: SampleTag) -> Self {
+        Self { number: tag.number, tag: tag.tag }
+    }
+}
+
+/// The frames of one direction of a connection.
+#[derive(Clone)]
+pub(crate) struct FrameTags {
+    key: [u8; KEY],
+}
+
+impl FrameTags {
+    pub(crate) fn new(key: [u8; KEY]) -> Self {
+        Self { key }
+    }
+
+    /// Header and trailer of the frame of this number. The payload's tag is made here unless it is known.
+    pub(crate) fn seal(
+        &self,
+        number: u64,
+        header: &[u8; HEADER],
+        payload: &[u8],
+        known: Option<Trailer>,
+    ) -> [u8; TAGGED] {
+        let of_payload = || mac(&self.key, number, OF_PAYLOAD, &[payload]).finalize();
+        let trailer = known.unwrap_or_else(|| Trailer { number: 0, tag: of_payload() });
+        let mut sealed = [0; TAGGED];
+        sealed[..HEADER].copy_from_slice(header);
+        sealed[HEADER..HEADER + 8].copy_from_slice(&trailer.number.to_le_bytes());
+        sealed[HEADER + 8..TAGGED - TAG].copy_from_slice(&trailer.tag);
+        let tag = mac(&self.key, number, OF_HEADER, &[&sealed[..TAGGED - TAG]]).finalize();
+        sealed[TAGGED - TAG..].copy_from_slice(&tag);
+        sealed
+    }
+
+    /// The header of the frame that has to have this number, and what its payload is checked against.
+    pub(crate) fn open<'a>(
+        &self,
+        number: u64,
+        sealed: &'a [u8; TAGGED],
+    ) -> Result<(&'a [u8; HEADER], Trailer), WireError> {
+        let unfit = || {
+            WireError::new(
+                WireErrorKind::Malformed,
+                "a frame's header arrived damaged, or again, or from elsewhere",
+            )
+        };
+        let (covered, tag) = sealed.split_last_chunk::<TAG>().ok_or_else(unfit)?;
+        mac(&self.key, number, OF_HEADER, &[covered]).verify(tag).map_err(|_| unfit())?;
+        let (header, rest) = covered.split_first_chunk::<HEADER>().ok_or_else(unfit)?;
+        let (number, tag) = rest.split_first_chunk::<8>().ok_or_else(unfit)?;
+        let tag = *tag.first_chunk::<TAG>().ok_or_else(unfit)?;
+        Ok((header, Trailer { number: u64::from_le_bytes(*number), tag }))
+    }
+
+    fn fit(&self, number: u64, payload: &[u8], trailer: &Trailer) -> bool {
+        mac(&self.key, number, OF_PAYLOAD, &[payload]).verify(&trailer.tag).is_ok()
+    }
+}
+
+/// What both directions of a connection are tagged with, as one of its ends sees it.
+#[derive(Clone)]
+pub(crate) struct Keys {
+    pub(crate) ours: FrameTags,
+    pub(crate) theirs: FrameTags,
+    /// Of the end that answers.
+    pub(crate) samples: Arc<SampleTags>,
+}
+
+/// Checks the frames that come.
+pub(crate) struct Incoming {
+    keys: Keys,
+    /// Frames that came.
+    came: u64,
+    trailer: Trailer,
+}
+
+impl Incoming {
+    pub(crate) fn new(keys: Keys) -> Self {
+        Self { keys, came: 0, trailer: Trailer::default() }
+    }
+
+    /// The next header.
+    pub(crate) fn open<'a>(&mut self, sealed: &'a [u8; TAGGED]) -> Result<&'a [u8; HEADER], WireError> {
+        let (header, trailer) = self.keys.theirs.open(self.came, sealed)?;
+        self.came += 1;
+        self.trailer = trailer;
+        Ok(header)
+    }
+
+    /// Whether this is the payload of the header that came last: `sample`, or what is none.
+    pub(crate) fn fits(&self, sample: Option<SampleKey>, payload: &[u8]) -> bool {
+        match sample {
+            Some(key) => self.keys.samples.fit(key, payload, &self.trailer),
+            None => self.keys.theirs.fit(self.came.wrapping_sub(1), payload, &self.trailer),
+        }
+    }
+}
+
+/// The keys of both ends of a connection.
+#[cfg(test)]
+pub(crate) fn ends() -> (Keys, Keys) {
+    let samples = SampleTags::new([1; KEY]);
+    let (ours, theirs) = (FrameTags::new([2; KEY]), FrameTags::new([3; KEY]));
+    let other = Keys { ours: theirs.clone(), theirs: ours.clone(), samples: Arc::clone(&samples) };
+    (Keys { ours, theirs, samples }, other)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use foreread_types::{DatasetId, SampleId};
+
+    use super::*;
+    use crate::frame::{Header, Kind};
+
+    fn keys(seed: u8) -> Keys {
+        let samples = SampleTags::new([seed; KEY]);
+        Keys { ours: FrameTags::new([seed + 1; KEY]), theirs: FrameTags::new([seed + 2; KEY]), samples }
+    }
+
+    fn sample(id: u64) -> SampleKey {
+        SampleKey::new(DatasetId(1), SampleId(id))
+    }
+
+    #[test]
+    fn frame_is_taken_once_in_its_turn_by_its_direction() {
+        let (keys, header) = (keys(1), Header::new(Kind::Ask, 7, 1).encode());
+        let frames: Vec<_> = (0..3).map(|number| keys.theirs.seal(number, &header, b"asks", None)).collect();
+        let mut incoming = Incoming::new(keys.clone());
+        assert!(incoming.open(&frames[1]).is_err(), "left out");
+        assert_eq!(incoming.open(&frames[0]).unwrap(), &header);
+        assert!(incoming.fits(None, b"asks") && !incoming.fits(None, b"askz"));
+        assert!(incoming.open(&frames[0]).is_err(), "repeated");
+        assert!(incoming.open(&keys.ours.seal(1, &header, b"asks", None)).is_err(), "sent back");
+        assert!(incoming.open(&self::keys(2).theirs.seal(1, &header, b"asks", None)).is_err(), "moved");
+        assert_eq!(incoming.open(&frames[1]).unwrap(), &header);
+    }
+
+    #[test]
+    fn one_wrong_bit_is_found_before_the_header_is_read() {
+        let (keys, header) = (keys(1), Header::new(Kind::Ask, 7, 1).encode());
+        let sealed = keys.theirs.seal(0, &header, b"asks", None);
+        for at in 0..TAGGED * 8 {
+            let mut wrong = sealed;
+            wrong[at / 8] ^= 1 << (at % 8);
+            assert!(Incoming::new(keys.clone()).open(&wrong).is_err(), "bit {at}");
+        }
+    }
+
+    #[test]
+    fn sample_fits_under_its_own_key_id_and_length_alone() {
+        let (keys, other) = (keys(1), keys(5));
+        let bytes = vec![7; 1000];
+        let trailer = Trailer::from(keys.samples.of_bytes(sample(3), &bytes));
+        assert!(keys.samples.fit(sample(3), &bytes, &trailer));
+        assert!(!keys.samples.fit(sample(4), &bytes, &trailer));
+        assert!(!keys.samples.fit(SampleKey::new(DatasetId(2), SampleId(3)), &bytes, &trailer));
+        assert!(!keys.samples.fit(sample(3), &bytes[1..], &trailer));
+        assert!(!other.samples.fit(sample(3), &bytes, &trailer));
+        let later = Trailer { number: trailer.number + 1, ..trailer };
+        assert!(!keys.samples.fit(sample(3), &bytes, &later));
+    }
+
+    #[test]
+    fn tag_of_a_kept_sample_is_made_once_for_each_key() {
+        let (tags, others) = (SampleTags::new([1; KEY]), SampleTags::new([2; KEY]));
+        let kept = Sample::uncharged(Bytes::from_static(b"bytes"));
+        let first = tags.of(sample(1), &kept);
+        assert_eq!(tags.of(sample(1), &kept.clone()), first);
+        let other = others.of(sample(1), &kept);
+        assert!(others.fit(sample(1), b"bytes", &other.into()));
+        assert!(!tags.fit(sample(1), b"bytes", &other.into()));
+        assert_ne!(tags.of_bytes(sample(1), b"bytes").number, first.number, "no nonce is used twice");
+    }
+}

@@ -1,0 +1,28 @@
+//! What protects samples between nodes: `FOREREAD_PEER_WIRE`, alike on all ranks.
+
+use foreread_peer::Wire;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// What the environment says; authenticated where it says nothing.
+pub(super) fn given(environment: &dyn Fn(&str) -> Option<String>) -> Result<Wire> {
+    let text = environment(Wire::VARIABLE).filter(|text| !text.trim().is_empty());
+    let wire = text.map(|text| text.parse::<Wire>()).transpose();
+    Ok(wire.map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wire_is_authenticated_unless_the_environment_says_otherwise() {
+        let set = |text: &str| given(&|name| (name == "FOREREAD_PEER_WIRE").then(|| text.to_owned()));
+        assert_eq!(given(&|_| None).unwrap(), Wire::Authenticated);
+        assert_eq!(set(" ").unwrap(), Wire::Authenticated);
+        assert_eq!(set("sealed").unwrap(), Wire::Sealed);
+        assert_eq!(set("checksummed ").unwrap(), Wire::Checksummed);
+        let error = set("tls").unwrap_err().to_string();
+        assert!(error.ends_with("expected authenticated, sealed or checksummed"), "{error}");
+    }
+}

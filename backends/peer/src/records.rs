@@ -245,7 +245,8 @@ mod tests {
             change(&mut bytes);
             opened(other, &bytes).await
         };
-        let changes: [(fn(&mut Vec<u8>), &[u8]); 7] = [
+        type Change = (fn(&mut Vec<u8>), &'static [u8]);
+        let changes: [Change; 7] = [
             (|bytes| bytes[3] ^= 1, b""),
             (|bytes| bytes[0] ^= 1, b""),
             (|bytes| bytes[45] ^= 1, b"first"),

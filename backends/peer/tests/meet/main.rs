@@ -9,6 +9,7 @@
 mod arriving;
 mod differing;
 mod left_over;
+mod relay;
 mod running;
 mod several;
 mod sockets;

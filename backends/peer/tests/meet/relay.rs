@@ -1,0 +1,71 @@
+//! Somebody without the token who listens where the others look for rank 0 first, and passes all on to it.
+
+use std::sync::{Arc, Mutex};
+
+use foreread_peer::{Address, Stream};
+use foreread_tier_testing::Draw;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
+
+use crate::support::Job;
+
+/// What he sees, and how many bytes he has yet to change.
+struct Middle {
+    draw: Draw,
+    left: u64,
+    seen: Vec<u8>,
+}
+
+/// One direction: of every third part that passes a byte is changed, as long as any are to be.
+async fn pump(
+    middle: &Mutex<Middle>,
+    mut from: impl AsyncRead + Unpin,
+    mut into: impl AsyncWrite + Unpin,
+) -> Option<()> {
+    let mut part = vec![0; 4096];
+    loop {
+        let count = from.read(&mut part).await.ok().filter(|count| *count > 0)?;
+        {
+            let mut middle = middle.lock().unwrap();
+            middle.seen.extend(&part[..count]);
+            if middle.left > 0 && middle.draw.below(3) == 0 {
+                middle.left -= 1;
+                part[middle.draw.below(count as u64) as usize] ^= 1 << middle.draw.below(8);
+            }
+        }
+        into.write_all(&part[..count]).await.ok()?;
+        into.flush().await.ok()?;
+    }
+}
+
+async fn relay(middle: Arc<Mutex<Middle>>, asker: Stream, first: Stream) {
+    let ((from_asker, to_asker), (from_first, to_first)) = (split(asker), split(first));
+    tokio::select! {
+        _ = pump(&middle, from_asker, to_first) => {}
+        _ = pump(&middle, from_first, to_asker) => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ranks_meet_through_a_relay_that_changes_what_they_say() {
+    let job = Job::new(4);
+    let host = job.network.host("r0");
+    let mut listener = host.listen(&Address::tcp("r0", 7000)).await.unwrap();
+    let middle = Arc::new(Mutex::new(Middle { draw: Draw::new(), left: 30, seen: Vec::new() }));
+    let shared = Arc::clone(&middle);
+    let sits = tokio::spawn(async move {
+        while let Ok((asker, _)) = listener.accept().await {
+            // Rank 0 listens at the next port, or not yet.
+            if let Ok(first) = host.connect(&Address::tcp("r0", 7001)).await {
+                tokio::spawn(relay(Arc::clone(&shared), asker, first));
+            }
+        }
+    });
+    let groups = job.start().await;
+    assert!(groups.iter().all(|group| group.run() == groups[0].run()));
+    let middle = middle.lock().unwrap();
+    assert!(middle.seen.len() > 5000 && middle.left < 30, "{} bytes passed", middle.seen.len());
+    for said in [&b"addresses"[..], b"r1:", b"world_size"] {
+        assert!(!middle.seen.windows(said.len()).any(|part| part == said), "{said:?} can be read");
+    }
+    sits.abort();
+}

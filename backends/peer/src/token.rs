@@ -97,8 +97,11 @@ impl fmt::Debug for Token {
     }
 }
 
+/// Whether an alphabet has a character.
+type Holds = fn(&u8) -> bool;
+
 /// The alphabets that tokens are made of, the smallest first, and thousandths of a bit of one character, rounded down.
-const ALPHABETS: [(fn(&u8) -> bool, usize); 9] = [
+const ALPHABETS: [(Holds, usize); 9] = [
     (u8::is_ascii_digit, 3_321),
     (u8::is_ascii_hexdigit, 4_000),
     (u8::is_ascii_lowercase, 4_700),

@@ -56,7 +56,8 @@ impl std::fmt::Debug for Meeting {
 impl Meeting {
     /// What to say where there are several ranks, and nothing says where they could meet.
     pub const ADVICE: &str = "ranks read for themselves: nothing says where they could meet; set FOREREAD_MEET to rank 0's \
-                              host:port and FOREREAD_TOKEN to a secret, or FOREREAD_MEET to a directory that all ranks see";
+                              host:port and FOREREAD_TOKEN to what `foreread token` prints, or FOREREAD_MEET to a directory \
+                              that all ranks see";
 
     /// What the launcher says (torchrun, SLURM, Open MPI, MPICH, or `FOREREAD_MEET` with rank and world size); none where
     /// there is only one rank, or nothing says where ranks could meet. `environment` gives a variable's value.

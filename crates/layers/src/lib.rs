@@ -27,7 +27,7 @@
 //!   retries, so that a request that sleeps between two attempts holds no place. It also holds what leaves to the rate
 //!   that a store's complaints have taught it, for each origin and for a prefix that is refused by itself.
 //! * [`Merged`] is outside of the limit, so that a merged read takes one place and is one request to the store's ceiling;
-//!   and inside of the retries, so that of a merged read that failed each part is tried again as itself. It merges by what
+//!   and inside of the retries, which repeat the parts of a merged read that failed in one batch. It merges by what
 //!   [`Metered`] sees reads take, below all queues. Origins whose pages this machine's kernel keeps do without
 //!   it: their requests cost next to nothing.
 //! * [`Retrying`] is outermost: each attempt passes all the others again. It tells the [`Meter`] how often it did.

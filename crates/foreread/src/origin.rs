@@ -40,6 +40,7 @@ impl Shared {
         let stack = Stack::new(seed)
             .with_throttle(config.origin_limit.and_then(NonZeroU64::new).map(Throttle::new))
             .with_limit(Some(Limit::adaptive(policy)))
+            .with_hedge_within_limit(most.is_some())
             .with_buffers(Arc::clone(&context.buffers))
             .with_meter(meter.clone());
         Self { meter, stack, options }

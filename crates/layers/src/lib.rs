@@ -21,7 +21,7 @@
 //!   limit, so that tokens are spent at the moment when a request leaves: were it outside, requests would queue behind
 //!   it with their tokens paid, and leave in a burst. To an adaptive limit it looks like a store of that bandwidth.
 //! * [`Hedged`] is inside of the limit, so that time spent waiting for a place makes no read late, a second read needs
-//!   no place (they are few, and waiting for one would defeat it), and the place of a read that hangs is free as soon
+//!   no place (they are few, and waiting for one would defeat it) unless the limit is the user's own, and the place of a read that hangs is free as soon
 //!   as its second one is answered. The latency that the limit adapts itself to is that of the quicker of the two.
 //! * [`Limited`] is outside of the throttle, where its queue, ordered by need, is the long one; and inside of the
 //!   retries, so that a request that sleeps between two attempts holds no place. It also holds what leaves to the rate

@@ -22,7 +22,7 @@ use futures::stream::{ReadyChunks, SelectAll};
 use futures::{FutureExt, StreamExt};
 use tokio::task::JoinHandle;
 
-use crate::answers::{Answer, Answers, Check, Pending};
+use crate::answers::{Answer, Answers, Check, Pending, panic_message};
 use crate::batch::Batch;
 use crate::blocks::{BlockId, BlockTable, Blocks, Waiting};
 use crate::core::{Action, Core, Event};
@@ -524,8 +524,13 @@ async fn dealt(dealing: &mut Option<Dealing>) -> (usize, Result<AccessStream, Lo
     *dealing = None;
     let stream = match done {
         Ok(stream) => stream.map_err(LoadError::order),
-        Err(error) if error.is_panic() => Err(LoadError::order(OracleError::custom("the sampler panicked"))),
-        Err(_) => Err(LoadError::stopped()),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => {
+                let text = format!("the sampler panicked: {}", panic_message(&*panic));
+                Err(LoadError::order(OracleError::custom(text)))
+            }
+            Err(_) => Err(LoadError::stopped()),
+        },
     };
     (pass, stream)
 }

@@ -413,11 +413,12 @@ impl State {
         let Some(run) = self.run.as_ref().filter(|_| !matches!(self.engine, Engine::None)) else {
             return Due::Unforeseen;
         };
-        let due = run.next_use_from(SampleKey::new(DATASET, SampleId(id)), self.next);
-        // What is due so late that the shelf could not hold what lies before it, its asker would wait for too long.
-        match due {
-            Some(due) if (due.0 - self.next.0).saturating_mul(mean) <= self.shelf.limit() => Due::Soon,
-            _ => Due::Unforeseen,
+        // What is due so late that the shelf could not hold what lies before it, its asker would wait for too long. Orders
+        // of later passes are not computed: that would take seconds, under the lock that all askers wait for.
+        let last = Tick(self.next.0.saturating_add(self.shelf.limit() / mean));
+        match run.next_use_within(SampleKey::new(DATASET, SampleId(id)), self.next, last) {
+            Some(_) => Due::Soon,
+            None => Due::Unforeseen,
         }
     }
 }

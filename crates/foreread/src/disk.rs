@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "local")]
+use foreread_layers::{Breaker, BreakerPolicy, DeadlinePolicy, Deadlined};
+#[cfg(feature = "local")]
 use foreread_local::DiskTier;
 #[cfg(feature = "local")]
 use foreread_local::disk::DiskDirectory;
@@ -35,6 +37,10 @@ use crate::runtime::ended;
 #[cfg(feature = "local")]
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// What every read from the disk may take, beside the time for its bytes. A read waits there for those before it.
+#[cfg(feature = "local")]
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A disk tier, and what it offers to the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
@@ -55,8 +61,13 @@ pub(crate) enum DiskTier {}
 
 #[cfg(feature = "local")]
 impl Disk {
+    /// The tier as runs read it: a device that stops answering costs each read a bound, then nothing is asked of it for a
+    /// while, and the origin is read instead.
     pub(crate) fn cache(&self) -> Arc<dyn CacheTier> {
-        Arc::clone(&self.tier) as Arc<dyn CacheTier>
+        let deadline = DeadlinePolicy::default().with_floor(PATIENCE);
+        let deadlined = Deadlined::new(Arc::clone(&self.tier), deadline);
+        let policy = BreakerPolicy::default().with_waits(Duration::from_millis(500), Duration::from_secs(60));
+        Arc::new(Breaker::new(Arc::new(deadlined), policy, "the disk", 0))
     }
 
     /// What there is to say of it now.

@@ -197,7 +197,6 @@ pub(crate) async fn open(config: &Config, _: OnNode, _: &[Opened], _: &Context) 
 mod tests {
     use std::os::unix::fs::DirBuilderExt;
 
-    use foreread_tier::Tier;
     use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, StoredCache, When};
     use foreread_types::{SampleId, Tick};
     use futures::StreamExt;

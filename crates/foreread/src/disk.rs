@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "local")]
+use foreread_layers::{Breaker, BreakerPolicy, DeadlinePolicy, Deadlined};
+#[cfg(feature = "local")]
 use foreread_local::DiskTier;
 #[cfg(feature = "local")]
 use foreread_local::disk::DiskDirectory;
@@ -35,6 +37,10 @@ use crate::runtime::ended;
 #[cfg(feature = "local")]
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// What every read from the disk may take, beside the time for its bytes. A read waits there for those before it.
+#[cfg(feature = "local")]
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A disk tier, and what it offers to the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
@@ -55,8 +61,9 @@ pub(crate) enum DiskTier {}
 
 #[cfg(feature = "local")]
 impl Disk {
+    /// The tier as runs read it.
     pub(crate) fn cache(&self) -> Arc<dyn CacheTier> {
-        Arc::clone(&self.tier) as Arc<dyn CacheTier>
+        guarded(Arc::clone(&self.tier))
     }
 
     /// What there is to say of it now.
@@ -85,6 +92,15 @@ impl Disk {
             tracing::warn!("the disk does not take what is on its way to it; not waiting any longer");
         }
     }
+}
+
+/// `tier` as runs read it: a device that stops answering costs each read a bound, then nothing is asked of it for a while,
+/// and the origin is read instead.
+#[cfg(feature = "local")]
+fn guarded(tier: Arc<impl CacheTier + 'static>) -> Arc<dyn CacheTier> {
+    let deadlined = Deadlined::new(tier, DeadlinePolicy::default().with_floor(PATIENCE));
+    let policy = BreakerPolicy::default().with_waits(Duration::from_millis(500), Duration::from_secs(60));
+    Arc::new(Breaker::new(Arc::new(deadlined), policy, "the disk", 0))
 }
 
 #[cfg(not(feature = "local"))]
@@ -181,7 +197,31 @@ pub(crate) async fn open(config: &Config, _: OnNode, _: &[Opened], _: &Context) 
 mod tests {
     use std::os::unix::fs::DirBuilderExt;
 
+    use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, StoredCache, When};
+    use foreread_types::{SampleId, Tick};
+    use futures::StreamExt;
+
     use super::*;
+
+    /// The fault that this guards: a device that stopped answering hung the run, although the origin had the sample.
+    #[tokio::test(start_paused = true)]
+    async fn stuck_disk_fails_its_reads_in_bounded_time() {
+        let origin = FakeOrigin::uniform(100, 1000);
+        let stuck = FailingTier::new(Arc::new(StoredCache::new(1 << 20))).on(When::Always, Fault::Never);
+        let cache = guarded(Arc::new(stuck));
+        let mut waited = Duration::ZERO;
+        for id in 0..100 {
+            let began = tokio::time::Instant::now();
+            let request = origin.request(0, SampleId(id), Tick(id));
+            let answer = cache.read(vec![request]).next().await.unwrap();
+            let error = answer.result.unwrap_err();
+            // The record stays: the device may come back.
+            assert!(!error.kind().is_loss(), "{error}");
+            waited += began.elapsed();
+        }
+        // Three reads show that it does not answer; the others do not wait.
+        assert!(waited < 5 * PATIENCE, "{waited:?}");
+    }
 
     #[test]
     fn every_part_of_a_directory_has_one_rank_however_many_there_are() {

@@ -3,21 +3,37 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use crate::memory::{self, Account, Grant, Need};
 use crate::on_node::OnNode;
 
 /// All loaders of a process share one account. A forked child has a copy of its parent's, whose lock another thread may
-/// have held and whose grants never return there, so the account goes with the process that made it.
-static ACCOUNT: LazyLock<(u32, Account)> = LazyLock::new(|| (std::process::id(), Account::default()));
+/// have held and whose grants never return there, so each process has an account of its own.
+#[derive(Debug)]
+struct OfProcess {
+    process: u32,
+    account: Account,
+    /// That of the child that was forked from this process and in which this is a copy.
+    child: OnceLock<Box<OfProcess>>,
+}
 
-/// The account of children that were forked from a process with loaders, each for itself.
-static IN_CHILD: LazyLock<Account> = LazyLock::new(Account::of_a_forked_child);
+impl OfProcess {
+    fn new(account: Account) -> Self {
+        Self { process: std::process::id(), account, child: OnceLock::new() }
+    }
+}
 
+static ACCOUNTS: LazyLock<OfProcess> = LazyLock::new(|| OfProcess::new(Account::default()));
+
+/// This process's account.
 fn account() -> Account {
-    let (process, account) = &*ACCOUNT;
-    if *process == std::process::id() { account.clone() } else { IN_CHILD.clone() }
+    let process = std::process::id();
+    let mut of: &OfProcess = &ACCOUNTS;
+    while of.process != process {
+        of = of.child.get_or_init(|| Box::new(OfProcess::new(of.account.of_a_forked_child())));
+    }
+    of.account.clone()
 }
 
 /// Where a run takes place. [`Default`] is this process on this machine; tests have others.
@@ -27,12 +43,14 @@ pub(crate) struct Machine {
     root: PathBuf,
     /// The environment; none: the process's own, as it is when it is asked for.
     variables: Option<Arc<BTreeMap<String, String>>>,
-    account: Account,
+    /// What its process has granted; none: looked up when a loader asks for memory, because settings may be made in one
+    /// process and used in its children.
+    account: Option<Account>,
 }
 
 impl Default for Machine {
     fn default() -> Self {
-        Self { root: PathBuf::from("/"), variables: None, account: account() }
+        Self { root: PathBuf::from("/"), variables: None, account: None }
     }
 }
 
@@ -47,7 +65,8 @@ impl Machine {
 
     /// Grants a loader its memory, on one of so many `ranks`.
     pub(crate) fn grant(&self, ranks: u32, need: Need) -> Grant {
-        self.account.grant(memory::free(&self.root).unwrap_or(0), ranks, need)
+        let account = self.account.clone().unwrap_or_else(account);
+        account.grant(memory::free(&self.root).unwrap_or(0), ranks, need)
     }
 }
 
@@ -73,7 +92,7 @@ mod tests {
             Self {
                 root: root.to_owned(),
                 variables: Some(Arc::new(variables.collect())),
-                account: Account::default(),
+                account: Some(Account::default()),
             }
         }
     }

@@ -13,7 +13,7 @@
 //!   loaders with large datasets gets seven eighths, the second one eighth, and together they use the whole share.
 //! * No loader gets more than half of what is free now and not promised to a loader that has yet to fill it. A trainer
 //!   that has grown since the first loader started is not pushed out.
-//! * A child that was forked from a process with loaders gets none: it cannot see what its parent and siblings take.
+//! * A child that was forked from a process with live grants gets none: it cannot see what its parent and siblings take.
 //!
 //! The decision against shrinking earlier grants: a plan is made for its capacity, and its floor would no longer hold.
 //! The price is an eighth of the share that a process with a single loader does not use, and that a third loader may find
@@ -22,6 +22,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread_tier::Budget;
@@ -42,7 +43,16 @@ pub(crate) struct Need {
 
 /// What the loaders of a process were granted. Clones are the same account.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Account(Arc<Mutex<Grants>>);
+pub(crate) struct Account(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    grants: Mutex<Grants>,
+    /// How many grants are live: what a forked child may look at, for which the lock may be held for ever.
+    live: AtomicUsize,
+    /// Whether this process was forked from one that had grants.
+    forked: bool,
+}
 
 #[derive(Debug, Default)]
 struct Grants {
@@ -52,8 +62,6 @@ struct Grants {
     ranks: u32,
     live: BTreeMap<u64, Granted>,
     next: u64,
-    /// Whether this process was forked from one that has loaders.
-    forked: bool,
 }
 
 #[derive(Debug)]
@@ -73,9 +81,11 @@ pub(crate) struct Grant {
 }
 
 impl Account {
-    /// The account of a forked child, which grants nothing by itself.
-    pub(crate) fn of_a_forked_child() -> Self {
-        Self(Arc::new(Mutex::new(Grants { forked: true, ..Grants::default() })))
+    /// The account of a child that was forked from this account's process. It grants nothing by itself if anything was
+    /// granted here when the child was forked.
+    pub(crate) fn of_a_forked_child(&self) -> Self {
+        let forked = self.0.forked || self.0.live.load(Ordering::Acquire) > 0;
+        Self(Arc::new(Shared { forked, ..Shared::default() }))
     }
 
     /// Grants a loader what `free` bytes of the node allow, on one of so many `ranks`.
@@ -83,6 +93,13 @@ impl Account {
         let mut grants = self.lock();
         let (tier, automatic) = match need.fixed {
             Some(bytes) => (bytes, false),
+            None if self.0.forked => {
+                tracing::warn!(
+                    "this process was forked from one that has loaders, and cannot see what they take: automatic memory is \
+                     none; give the memory tier a size, or start processes by `spawn`"
+                );
+                (0, true)
+            }
             None => {
                 let most = grants.allowed(free, ranks.max(1));
                 (most.saturating_sub(need.look_ahead).min(need.data), true)
@@ -93,26 +110,20 @@ impl Account {
         let number = grants.next;
         grants.next += 1;
         grants.live.insert(number, Granted { bytes, automatic, tier: None });
+        self.0.live.store(grants.live.len(), Ordering::Release);
         drop(grants);
         Grant { account: self.clone(), number, tier }
     }
 
     /// Each change is a few assignments, so no panic leaves one half done.
     fn lock(&self) -> MutexGuard<'_, Grants> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Grants {
     /// The most bytes that one more automatic loader may take.
     fn allowed(&mut self, free: u64, ranks: u32) -> u64 {
-        if self.forked {
-            tracing::warn!(
-                "this process was forked from one that has loaders, and cannot see what they take: automatic memory is none; \
-                 give the memory tier a size, or start processes by `spawn`"
-            );
-            return 0;
-        }
         let unfilled = self.live.values().map(Granted::unfilled).fold(0, u64::saturating_add);
         let half = (free / u64::from(ranks)).saturating_sub(unfilled) / 2;
         if !self.live.values().any(|granted| granted.automatic && granted.bytes > 0) {
@@ -154,7 +165,10 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        let granted = self.account.lock().live.remove(&self.number);
+        let mut grants = self.account.lock();
+        let granted = grants.live.remove(&self.number);
+        self.account.0.live.store(grants.live.len(), Ordering::Release);
+        drop(grants);
         // Outside of the lock: it may be the last handle on a tier's budget.
         drop(granted);
     }
@@ -221,10 +235,22 @@ mod tests {
 
     #[test]
     fn forked_child_gets_what_is_set_and_nothing_else() {
-        let account = Account::of_a_forked_child();
+        let parents = Account::default();
         let need = |fixed| Need { fixed, data: 1 << 40, look_ahead: 1 << 10 };
+        let live = parents.grant(1 << 40, 1, need(None));
+        let account = parents.of_a_forked_child();
+        assert_eq!(account.of_a_forked_child().grant(1 << 40, 1, need(None)).tier(), 0);
+        drop(live);
         assert_eq!(account.grant(1 << 40, 1, need(None)).tier(), 0);
         assert_eq!(account.grant(1 << 40, 1, need(Some(5000))).tier(), 5000);
+    }
+
+    /// The fault that this guards: a plan in the parent took automatic memory from all its children.
+    #[test]
+    fn child_of_a_process_that_only_planned_gets_automatic_memory() {
+        let parents = Account::default();
+        drop(parents.grant(160_000, 1, LARGE));
+        assert_eq!(taken(&[&parents.of_a_forked_child().grant(160_000, 1, LARGE)]), 70_000);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Opening a dataset: its catalog and its origin with the layers around it.
 
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, Progress};
@@ -12,6 +12,7 @@ use foreread_types::DatasetIdentity;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::registry::Registry;
+use crate::runtime::ended;
 use crate::target::{Named, Target, is_named_as_shard};
 
 /// What the origins of one run share: the user's limits are on all of them together.
@@ -40,6 +41,7 @@ impl Shared {
         let stack = Stack::new(seed)
             .with_throttle(config.origin_limit.and_then(NonZeroU64::new).map(Throttle::new))
             .with_limit(Some(Limit::adaptive(policy)))
+            .with_hedge_within_limit(most.is_some())
             .with_buffers(Arc::clone(&context.buffers))
             .with_meter(meter.clone());
         Self { meter, stack, options }
@@ -117,14 +119,23 @@ pub(crate) async fn open(
 ) -> Result<Opened> {
     let catalog = match (&targets.catalog, &targets.names[..]) {
         (Some(catalog), _) => Some(catalog.clone()),
-        (None, [one]) if Path::new(one).is_file() && !is_shard(Path::new(one), format) => {
-            Some(open_catalog(Path::new(one), context).await?)
+        (None, [one]) => {
+            let path = PathBuf::from(one);
+            let is_catalog = move || path.is_file() && !is_shard(&path, format);
+            match context.runtime.spawn_blocking(is_catalog).await.map_err(ended)? {
+                true => Some(open_catalog(Path::new(one), context).await?),
+                false => None,
+            }
         }
         _ => None,
     };
     let target = match &catalog {
         Some(catalog) => Target { url: catalog.base_url().to_owned(), objects: Vec::new() },
-        None => Target::of(&targets.names)?,
+        None => {
+            // Looks at files, which takes long where their server does.
+            let names = targets.names.clone();
+            context.runtime.spawn_blocking(move || Target::of(&names)).await.map_err(ended)??
+        }
     };
     let backend = registry.find(&target.url)?;
     let store = backend.open(&target.url, &shared.options, context).await?;

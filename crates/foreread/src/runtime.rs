@@ -1,14 +1,16 @@
-//! The runtime that a run works on: an engine thread of its own, or the one that the caller has given.
+//! The runtime that a run works on: threads of its own, or the one that the caller has given.
 //!
 //! The own runtime is the default for every caller, async ones too. A trainer that computes in a task then never starves
-//! the reads, and any executor may drive the loader's futures. The price is one thread per loader, and a hop between
-//! threads for each call that waits. The runtime is made when a run is prepared, and shut down without waiting when the
+//! the reads, and any executor may drive the loader's futures. One task decides, so one thread's worth of deciding is
+//! enough; connections (TLS, HTTP), checksums and copies of what origins send are tasks of their own, on
+//! [I/O threads](io_threads). The price is two to five threads per loader, and a hop between threads for each call that waits. The runtime is made when a run is prepared, and shut down without waiting when the
 //! run ends: its tasks own what they use, and a read that hangs in the kernel must not hang the program's exit.
 //!
 //! A given runtime may run on the very thread that calls. Blocking that thread would keep it from the work that the call
 //! waits for, so such calls are refused at once ([`Workers::may_block`]).
 
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::sync::mpsc;
 
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
@@ -28,9 +30,9 @@ impl Workers {
         if let Some(handle) = given {
             return Ok(Self { handle, own: None });
         }
-        // One thread drives the engine; reads have threads of their own.
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
+            .worker_threads(1 + io_threads(cores))
             .thread_name("foreread")
             .enable_all()
             .build()
@@ -103,6 +105,12 @@ impl Drop for Workers {
     }
 }
 
+/// How many threads a loader has for I/O beside the one that decides: a quarter of the cores, because ranks share a machine,
+/// and four at most.
+fn io_threads(cores: usize) -> usize {
+    (cores / 4).clamp(1, 4)
+}
+
 fn shut_down() -> Error {
     Error::new(ErrorKind::System, "the runtime was shut down")
 }
@@ -119,6 +127,11 @@ mod tests {
     async fn seven() -> Result<u32> {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         Ok(7)
+    }
+
+    #[test]
+    fn io_threads_are_a_quarter_of_the_cores_from_one_to_four() {
+        assert_eq!([1, 2, 4, 8, 15, 16, 128].map(io_threads), [1, 1, 1, 2, 3, 4, 4]);
     }
 
     #[test]

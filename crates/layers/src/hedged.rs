@@ -12,6 +12,10 @@
 //! The read that loses is dropped, where it is one that can be dropped: a second read always, a first one with the
 //! rest of its batch. An error that another attempt may mend waits for the other read; any other error is an answer.
 //!
+//! Second reads need no place of a limit, unless they are told to ([`Hedged::within`]): then they wait in its line like any
+//! read, and leave it if the first read answers before. One that waits keeps no error of the first read back, or the two
+//! would wait for each other.
+//!
 //! The price is a timer for each batch that does not answer at once, one lock an answer, and up to the budget's part of
 //! load.
 
@@ -22,13 +26,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use foreread_tier::{Completion, Completions, ReadRequest, Tier, TierError, TierProfile};
-use futures::{Stream, StreamExt};
+use futures::future::BoxFuture;
+use futures::stream::select_all;
+use futures::{FutureExt, Stream, StreamExt};
 use metrics::Counter;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::Meter;
 use crate::histogram::Histogram;
 use crate::open::Open;
+use crate::{Limit, Meter, Permit};
 
 /// When a read is late, and how many second reads there may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -110,6 +116,8 @@ struct Rules {
     meter: Meter,
     hedges: Counter,
     won: Counter,
+    /// Where second reads take places, too.
+    limit: Option<Limit>,
     seen: Mutex<Seen>,
 }
 
@@ -146,6 +154,7 @@ impl<T: Tier + ?Sized> Hedged<T> {
             meter: Meter::new(),
             hedges: metrics::counter!("foreread_tier_read_hedges_total", "tier" => tier.clone()),
             won: metrics::counter!("foreread_tier_read_hedges_won_total", "tier" => tier),
+            limit: None,
             seen: Mutex::new(Seen {
                 latencies: Histogram::new(policy.quantile, policy.fewest),
                 saved: SAVED,
@@ -157,8 +166,22 @@ impl<T: Tier + ?Sized> Hedged<T> {
     /// The same, which counts its second reads in `meter`; what was seen so far is forgotten.
     #[must_use]
     pub fn with_meter(self, meter: &Meter) -> Self {
+        let limit = self.rules.limit.clone();
+        self.changed(|rules| Rules { meter: meter.clone(), limit, ..rules })
+    }
+
+    /// The same, whose second reads take places of `limit`: for a bound that the user has set on all requests; what was
+    /// seen so far is forgotten.
+    #[must_use]
+    pub fn within(self, limit: Limit) -> Self {
+        let meter = self.rules.meter.clone();
+        self.changed(|rules| Rules { meter, limit: Some(limit), ..rules })
+    }
+
+    /// The same with fresh rules, changed.
+    fn changed(self, change: impl FnOnce(Rules) -> Rules) -> Self {
         let Self { rules, inner } = Self::new(self.inner, self.rules.policy);
-        let rules = Arc::try_unwrap(rules).map(|rules| Arc::new(Rules { meter: meter.clone(), ..rules }));
+        let rules = Arc::try_unwrap(rules).map(|rules| Arc::new(change(rules)));
         Self { rules: rules.unwrap_or(self.rules), inner }
     }
 }
@@ -179,6 +202,10 @@ impl<T: Tier + ?Sized> Tier for Hedged<T> {
     }
 
     fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        if self.rules.limit.is_some() && batch.len() > 1 {
+            // A batch is dropped as a whole, and a read in it that has lost would stay under way without a place.
+            return select_all(batch.into_iter().map(|request| self.read(vec![request]))).boxed();
+        }
         let open = Open::new(batch.clone());
         let share = batch.len() as f64 * self.rules.policy.budget.clamp(0.0, 1.0);
         {
@@ -202,10 +229,23 @@ impl<T: Tier + ?Sized> Tier for Hedged<T> {
 
 pass_through!(Hedged);
 
-/// A second read under way.
+/// A second read.
 struct Second {
     tag: u32,
-    answers: Completions,
+    state: SecondState,
+}
+
+enum SecondState {
+    /// It waits for a place.
+    Waiting(BoxFuture<'static, Permit>),
+    /// It is under way, in its place where it needs one.
+    Reading { answers: Completions, _place: Option<Permit> },
+}
+
+impl Second {
+    fn is_under_way(&self) -> bool {
+        matches!(self.state, SecondState::Reading { .. })
+    }
 }
 
 struct Raced<T: ?Sized> {
@@ -223,8 +263,18 @@ struct Raced<T: ?Sized> {
 }
 
 impl<T: Tier + ?Sized> Raced<T> {
+    /// The same as [`answered_by`](Self::answered_by). After the last answer nothing stays under way below.
+    fn answered(&mut self, completion: Completion, of_second: bool) -> Option<Completion> {
+        let answer = self.answered_by(completion, of_second);
+        if self.open.len() == 0 {
+            self.first = None;
+            self.seconds.clear();
+        }
+        answer
+    }
+
     /// Takes an answer of either read; `None` if nobody waits for it any longer, or the other read may still do better.
-    fn answered(&mut self, Completion { tag, result }: Completion, of_second: bool) -> Option<Completion> {
+    fn answered_by(&mut self, Completion { tag, result }: Completion, of_second: bool) -> Option<Completion> {
         match &result {
             Err(error) if error.is_retryable() => {
                 self.open.get(tag)?;
@@ -251,10 +301,11 @@ impl<T: Tier + ?Sized> Raced<T> {
     /// The first read's own error, if that has failed and none of the others is under way any longer.
     fn give_up(&mut self, tag: u32) -> Option<Completion> {
         let at = self.failed.iter().position(|(failed, _)| *failed == tag)?;
-        if self.seconds.iter().any(|second| second.tag == tag) {
+        if self.seconds.iter().any(|second| second.tag == tag && second.is_under_way()) {
             return None;
         }
         let (_, error) = self.failed.swap_remove(at);
+        self.seconds.retain(|second| second.tag != tag);
         self.open.close(tag)?;
         Some(Completion { tag, result: Err(error) })
     }
@@ -263,7 +314,21 @@ impl<T: Tier + ?Sized> Raced<T> {
         let mut at = 0;
         while let Some(second) = self.seconds.get_mut(at) {
             let tag = second.tag;
-            match second.answers.poll_next_unpin(cx) {
+            let answers = match &mut second.state {
+                SecondState::Reading { answers, .. } => answers,
+                SecondState::Waiting(place) => {
+                    let Poll::Ready(place) = place.poll_unpin(cx) else {
+                        at += 1;
+                        continue;
+                    };
+                    match self.open.get(tag).cloned() {
+                        Some(request) => self.seconds[at].state = self.leave(request, Some(place)),
+                        None => drop(self.seconds.remove(at)),
+                    }
+                    continue;
+                }
+            };
+            match answers.poll_next_unpin(cx) {
                 Poll::Pending => at += 1,
                 Poll::Ready(answer) => {
                     self.seconds.remove(at);
@@ -328,15 +393,24 @@ impl<T: Tier + ?Sized> Raced<T> {
     }
 
     fn send(&mut self, request: ReadRequest) {
-        self.rules.meter.hedged();
-        self.rules.hedges.increment(1);
         let tag = request.tag;
-        tracing::debug!(object = &*request.object.path, took = ?self.started.elapsed(), "a second read");
         match self.sent.iter_mut().find(|(sent, ..)| *sent == tag) {
             Some((_, since, times)) => (*since, *times) = (Instant::now(), *times + 1),
             None => self.sent.push((tag, Instant::now(), 1)),
         }
-        self.seconds.push(Second { tag, answers: self.inner.read(vec![request]) });
+        let state = match self.rules.limit.clone() {
+            Some(limit) => SecondState::Waiting(async move { limit.acquire(request.due).await }.boxed()),
+            None => self.leave(request, None),
+        };
+        self.seconds.push(Second { tag, state });
+    }
+
+    /// Sends a second read.
+    fn leave(&self, request: ReadRequest, place: Option<Permit>) -> SecondState {
+        self.rules.meter.hedged();
+        self.rules.hedges.increment(1);
+        tracing::debug!(object = &*request.object.path, took = ?self.started.elapsed(), "a second read");
+        SecondState::Reading { answers: self.inner.read(vec![request]), _place: place }
     }
 }
 
@@ -367,7 +441,7 @@ impl<T: Tier + ?Sized> Stream for Raced<T> {
             if let Some(completion) = this.poll_seconds(cx) {
                 return Poll::Ready(Some(completion));
             }
-            if this.first.is_none() && this.seconds.is_empty() {
+            if this.first.is_none() && !this.seconds.iter().any(Second::is_under_way) {
                 return Poll::Ready(None); // the tier below broke its word
             }
             if this.first.is_none() || !this.hedge(cx) {

@@ -21,13 +21,13 @@
 //!   limit, so that tokens are spent at the moment when a request leaves: were it outside, requests would queue behind
 //!   it with their tokens paid, and leave in a burst. To an adaptive limit it looks like a store of that bandwidth.
 //! * [`Hedged`] is inside of the limit, so that time spent waiting for a place makes no read late, a second read needs
-//!   no place (they are few, and waiting for one would defeat it), and the place of a read that hangs is free as soon
+//!   no place (they are few, and waiting for one would defeat it) unless the limit is the user's own, and the place of a read that hangs is free as soon
 //!   as its second one is answered. The latency that the limit adapts itself to is that of the quicker of the two.
 //! * [`Limited`] is outside of the throttle, where its queue, ordered by need, is the long one; and inside of the
 //!   retries, so that a request that sleeps between two attempts holds no place. It also holds what leaves to the rate
 //!   that a store's complaints have taught it, for each origin and for a prefix that is refused by itself.
 //! * [`Merged`] is outside of the limit, so that a merged read takes one place and is one request to the store's ceiling;
-//!   and inside of the retries, so that of a merged read that failed each part is tried again as itself. It merges by what
+//!   and inside of the retries, which repeat the parts of a merged read that failed in one batch. It merges by what
 //!   [`Metered`] sees reads take, below all queues. Origins whose pages this machine's kernel keeps do without
 //!   it: their requests cost next to nothing.
 //! * [`Retrying`] is outermost: each attempt passes all the others again. It tells the [`Meter`] how often it did.

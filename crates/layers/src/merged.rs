@@ -12,8 +12,8 @@
 //!   ([`MergePolicy::waste`]): a store's bytes cost money, and the plan counts them.
 //! * Every answer is copied out into memory of its own, of its exact length, so that a sample that is kept keeps no
 //!   neighbours. That copy is the price, about 10 us for 100 KB.
-//! * A merged read that fails is as many failures, each with the error; they are tried again one by one, as the layer
-//!   outside of this one decides.
+//! * A merged read that fails is as many failures, each with the same error, by which the layer outside of this one sees that
+//!   they belong together: it repeats them in one batch, and they are merged again.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -6,6 +6,10 @@
 //! one seed wait alike whatever the order of the failures. Errors that another attempt cannot mend (not found, denied,
 //! changed, corrupt ...) pass at once.
 //!
+//! Requests that one failure has ended (the parts of a merged read) share one draw and leave in one batch, so that they are
+//! merged again. With a draw each, one refusal of 8 MiB would come back as a request per sample, to a store that has just
+//! asked for fewer. They count as one retry.
+//!
 //! A store that throttles works, and asks for time: that is counted against the patience and not against the attempts.
 //! Counted as failures, a bucket that refuses for the few seconds in which it grows would end a run of days. The price
 //! is that a store which says 503 for ever is given up after two minutes and not after seconds.
@@ -144,6 +148,7 @@ impl<T: Tier + ?Sized> Tier for Retrying<T> {
             places: HashMap::new(),
             running,
             asleep: BinaryHeap::new(),
+            groups: HashMap::new(),
             timer: None,
         }
         .boxed()
@@ -161,6 +166,15 @@ struct Failed {
     first: Instant,
 }
 
+/// Requests that sleep until the same time.
+struct Group {
+    /// Kept, so that no other failure gets its number.
+    _error: TierError,
+    at: Instant,
+    /// Their places in [`Attempts::failed`].
+    members: Vec<usize>,
+}
+
 struct Attempts<T: ?Sized> {
     rules: Arc<Rules>,
     inner: Arc<T>,
@@ -170,8 +184,10 @@ struct Attempts<T: ?Sized> {
     /// Where in `failed` a tag is: a batch may be long, and all of it may fail.
     places: HashMap<u32, usize>,
     running: Running,
-    /// When to try which of `failed` again.
+    /// When to try which of the groups again.
     asleep: BinaryHeap<Reverse<(Instant, usize)>>,
+    /// What one failure has ended and is tried again together, by the [failure](TierError::failure).
+    groups: HashMap<usize, Group>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -190,16 +206,18 @@ impl<T: Tier + ?Sized> Attempts<T> {
                     Poll::Ready(()) => continue,
                 }
             }
-            let mut batch = Vec::new();
-            while let Some(&Reverse((at, index))) = self.asleep.peek()
+            let (mut batch, mut groups) = (Vec::new(), 0);
+            while let Some(&Reverse((at, failure))) = self.asleep.peek()
                 && at <= now
             {
                 self.asleep.pop();
-                batch.push(self.failed[index].request.clone());
+                let members = self.groups.remove(&failure).map(|group| group.members).unwrap_or_default();
+                batch.extend(members.into_iter().map(|index| self.failed[index].request.clone()));
+                groups += 1;
             }
-            self.rules.meter.retried(batch.len() as u64);
-            self.rules.retries.increment(batch.len() as u64);
-            batch.sort_by_key(|request| request.due);
+            self.rules.meter.retried(groups);
+            self.rules.retries.increment(groups);
+            batch.sort_by_key(|request| (request.due, request.tag));
             self.running.push(self.inner.read(batch));
         }
     }
@@ -224,14 +242,25 @@ impl<T: Tier + ?Sized> Attempts<T> {
         failed.failures += 1;
         failed.throttled += u32::from(error.kind() == ErrorKind::Throttled);
         let rules = &*self.rules;
-        let at = now + rules.wait(failed, error.retry_after());
+        let together = self.groups.get_mut(&error.failure());
+        let at = match &together {
+            Some(group) => group.at,
+            None => now + rules.wait(failed, error.retry_after()),
+        };
         let again = error.is_retryable()
             && (error.kind() == ErrorKind::Throttled
                 || failed.failures - failed.throttled < rules.policy.attempts.get())
             && at.duration_since(failed.first) <= rules.policy.patience;
         if again {
-            tracing::debug!(%error, failures = failed.failures, wait = ?(at - now), "trying again");
-            self.asleep.push(Reverse((at, index)));
+            match together {
+                Some(group) => group.members.push(index),
+                None => {
+                    tracing::debug!(%error, failures = failed.failures, wait = ?(at - now), "trying again");
+                    let failure = error.failure();
+                    self.asleep.push(Reverse((at, failure)));
+                    self.groups.insert(failure, Group { _error: error, at, members: vec![index] });
+                }
+            }
             return None;
         }
         let left = rules.policy.patience.saturating_sub(now.duration_since(failed.first));

@@ -27,6 +27,8 @@ pub struct Stack {
     pub retry: RetryPolicy,
     /// When a second read is sent for a late one; `None`: never.
     pub hedge: Option<HedgePolicy>,
+    /// Whether second reads take places of the limit, too: where it is the user's own bound on all requests.
+    pub hedge_within_limit: bool,
     /// When a read without an answer is ended; `None`: never.
     pub deadline: Option<DeadlinePolicy>,
     /// Which ranges of one object are read together; `None`: none. Origins that the kernel caches never merge.
@@ -48,6 +50,7 @@ impl Stack {
             limit: Some(Limit::adaptive(AdaptivePolicy::default())),
             retry: RetryPolicy::default(),
             hedge: Some(HedgePolicy::default()),
+            hedge_within_limit: false,
             deadline: Some(DeadlinePolicy::default()),
             merge: Some(MergePolicy::default()),
             buffers: Arc::new(HeapBuffers),
@@ -78,6 +81,12 @@ impl Stack {
     #[must_use]
     pub fn with_hedge(self, hedge: Option<HedgePolicy>) -> Self {
         Self { hedge, ..self }
+    }
+
+    /// The same, whose second reads take places of the limit, or do not.
+    #[must_use]
+    pub fn with_hedge_within_limit(self, hedge_within_limit: bool) -> Self {
+        Self { hedge_within_limit, ..self }
     }
 
     /// The same with other deadlines, or none.
@@ -118,7 +127,12 @@ impl Stack {
             tier = Arc::new(Throttled::with_throttle(tier, throttle.clone()));
         }
         if let Some(policy) = self.hedge {
-            tier = Arc::new(Hedged::new(tier, policy).with_meter(&self.meter));
+            let hedged = Hedged::new(tier, policy).with_meter(&self.meter);
+            let limit = self.limit.as_ref().filter(|_| self.hedge_within_limit);
+            tier = Arc::new(match limit {
+                Some(limit) => hedged.within(limit.clone()),
+                None => hedged,
+            });
         }
         if let Some(limit) = &self.limit {
             tier = Arc::new(Limited::with_limit(tier, limit.clone()));

@@ -98,7 +98,7 @@ async fn a_merged_read_is_as_urgent_as_its_most_urgent_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_together_is_as_many_errors_and_is_mended_one_by_one() {
+async fn what_fails_together_is_as_many_errors_and_is_retried_together() {
     let origin = Arc::new(shards());
     let batch =
         |origin: &FakeOrigin| (0..10).map(|at| range(origin, at, 0, u64::from(at) * 5000, 5000)).collect();
@@ -116,12 +116,42 @@ async fn what_fails_together_is_as_many_errors_and_is_mended_one_by_one() {
         let start = tag as usize * 5000;
         assert_eq!(bytes, origin.expected(SampleId(0)).slice(start..start + 5000), "{tag}");
     }
-    assert_eq!(stack.meter.read().retried, 10);
+    assert_eq!(stack.meter.read().retried, 1);
     for fault in [Fault::Short, Fault::Long] {
         let tier = Arc::new(FailingTier::new(Arc::clone(&origin)).on(When::FirstOfEach(1), fault.clone()));
         let answers = answers(&*Stack::new(1).with_merge(Some(given())).wrap(tier), batch(&origin)).await;
         let failed = answers.values().filter(|answer| answer.result.is_err()).count();
         assert_eq!(failed, if fault == Fault::Long { 10 } else { 0 }, "{fault:?}");
+    }
+}
+
+/// The fault that this guards: 8 MiB that were refused once came back as a request for each of their samples.
+#[tokio::test(start_paused = true)]
+async fn refused_merged_read_is_as_many_requests_as_before() {
+    for samples in [80u64, 8192] {
+        let length = (8 << 20) / samples;
+        let origin = Arc::new(FakeOrigin::uniform(2, 8 << 20).with_latency(LATENCY));
+        // Two merged reads: the first is refused three times, the second once.
+        let refused = || {
+            let throttled = Fault::Error(ErrorKind::Throttled);
+            let first = SampleKey::new(DatasetId(0), SampleId(0));
+            let second = SampleKey::new(DatasetId(0), SampleId(samples));
+            let failing = FailingTier::new(Arc::clone(&origin)).on(When::First(first, 3), throttled.clone());
+            Arc::new(failing.on(When::First(second, 1), throttled))
+        };
+        let batch =
+            (0..2 * samples).map(|at| range(&origin, at as u32, at / samples, at % samples * length, length));
+        let (failing, stack) = (refused(), Stack::new(1).with_merge(Some(given())));
+        let answers =
+            answers(&*stack.wrap(Arc::clone(&failing) as Arc<dyn OriginTier>), batch.collect()).await;
+        assert!(answers.values().all(|answer| answer.result.is_ok()));
+        let tally = origin.counts().tally();
+        assert_eq!(
+            (tally.requests, tally.bytes, failing.faults()),
+            (2, 2 * samples * length, 4),
+            "{samples}"
+        );
+        assert_eq!(stack.meter.read().retried, 4);
     }
 }
 

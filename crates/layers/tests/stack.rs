@@ -4,9 +4,9 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{Limited, Meter, Metered, RetryPolicy, Retrying, Stack as Layers, Throttled};
+use foreread_layers::{Limit, Limited, Meter, Metered, RetryPolicy, Retrying, Stack as Layers, Throttled};
 use foreread_tier::{CacheTier, ErrorKind, OriginTier, Tier};
-use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, StoredCache, When, conformance};
+use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, StoredCache, When, conformance};
 use foreread_types::{SampleId, Tick};
 use futures::StreamExt;
 
@@ -129,5 +129,32 @@ async fn together(origin: &Arc<FakeOrigin>, stack: Arc<dyn OriginTier>) {
             Ok(Err(error)) => panic!("{error}"),
             Err(_) => panic!("a stream that does not end"),
         }
+    }
+}
+
+/// The fault that this guards: with a single place, three requests were under way.
+#[tokio::test(start_paused = true)]
+async fn second_reads_take_places_of_the_users_limit() {
+    for places in [1, 2, 5] {
+        let origin = Arc::new(FakeOrigin::uniform(200, 1000).with_latency(Duration::from_millis(20)));
+        let stalls = FailingTier::new(Arc::clone(&origin))
+            .on(When::Every(10), Fault::Stall(Duration::from_secs(50)))
+            .on(When::Every(13), Fault::Error(ErrorKind::Transient));
+        // Outside of what stalls: what has no answer is under way.
+        let seen = Arc::new(CountingTier::new(Arc::new(stalls)));
+        let layers = Layers::new(5)
+            .with_limit(Some(Limit::new(NonZeroUsize::new(places).unwrap())))
+            .with_hedge_within_limit(true);
+        let stack = layers.wrap(Arc::clone(&seen) as Arc<dyn OriginTier>);
+        for round in 0..4u32 {
+            let request =
+                |tag: u32| origin.request(tag, SampleId(u64::from(50 * round + tag)), Tick(u64::from(tag)));
+            let answers: Vec<_> = stack.read((0..50).map(request).collect()).collect().await;
+            assert_eq!(answers.iter().filter(|answer| answer.result.is_ok()).count(), 50);
+        }
+        let (tally, meter) = (seen.counts().tally(), layers.meter.read());
+        assert_eq!(tally.peak_in_flight, places as u64);
+        assert!(places == 1 || meter.hedged > 0, "{places}: {meter:?}");
+        assert_eq!(layers.limit.map(|limit| (limit.taken(), limit.waiting())), Some((0, 0)));
     }
 }

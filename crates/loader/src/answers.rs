@@ -104,11 +104,15 @@ impl Answers {
 
     /// Nothing of the tier's is used after this, so it does not matter in which state the panic has left it.
     fn panicked(&mut self, panic: &(dyn Any + Send)) {
-        let said =
-            panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(|s| &**s));
-        self.ended = format!("the tier panicked: {}", said.unwrap_or("without a word"));
+        self.ended = format!("the tier panicked: {}", panic_message(panic));
         self.completions = None;
     }
+}
+
+/// What a panic has said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(|text| &**text)).unwrap_or("without a message")
 }
 
 impl Stream for Answers {

@@ -1,6 +1,8 @@
 //! Carries out what the core decides: the only part of the engine that touches tiers, tasks and time.
 //!
-//! One task a run. It gathers everything that has happened (answers, what the trainer did, streams that were dealt),
+//! One task a run decides; what there is to do for each byte of an origin over a network is done by [others](crate::reading).
+//!
+//! The task gathers everything that has happened (answers, what the trainer did, streams that were dealt),
 //! tells the core, and then lets it proceed once, so that reads leave in batches and a busy trainer costs one wake-up
 //! a batch instead of one a sample. Epochs are dealt on the runtime's blocking threads, one ahead.
 //!
@@ -18,11 +20,10 @@ use foreread_tier::{
     Tier, TierError,
 };
 use foreread_types::{SampleId, SampleKey, Tick};
-use futures::stream::{ReadyChunks, SelectAll};
 use futures::{FutureExt, StreamExt};
 use tokio::task::JoinHandle;
 
-use crate::answers::{Answer, Answers, Check, Pending};
+use crate::answers::{Answer, Check, Pending, panic_message};
 use crate::batch::Batch;
 use crate::blocks::{BlockId, BlockTable, Blocks, Waiting};
 use crate::core::{Action, Core, Event};
@@ -30,18 +31,14 @@ use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::others::Others;
 use crate::patience::Patience;
+use crate::reading::{Reads, Where, send};
 use crate::report::Taking;
 
-/// How many answers are taken in before the core may proceed, and how many of one tier's at once: a stream that is one
-/// of many costs an allocation each time it is asked.
+/// How many answers are taken in before the core may proceed.
 const GATHER: usize = 256;
-const CHUNK: usize = 64;
 
 /// Errors of earlier batches that are remembered, at most.
 const ERRORS: usize = 1024;
-
-/// The answers of all tiers, those of each in chunks of what is there.
-pub(crate) type Reads = SelectAll<ReadyChunks<Answers>>;
 
 /// One dataset of the run: what its samples are and where they are read.
 #[derive(Clone, Debug)]
@@ -156,8 +153,8 @@ pub(crate) struct Wanted {
 /// Reads that leave together: those of one origin or one cache.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
-    requests: Vec<ReadRequest>,
-    pending: Vec<Pending>,
+    pub(crate) requests: Vec<ReadRequest>,
+    pub(crate) pending: Vec<Pending>,
 }
 
 impl Outgoing {
@@ -316,14 +313,14 @@ impl Driver {
         }
         self.begin_blocks(&mut turn);
         for (origin, outgoing) in self.datasets.iter().map(|dataset| &dataset.origin).zip(turn.origins) {
-            send(&mut self.reads, &**origin, outgoing);
+            send(&mut self.reads, &**origin, outgoing, Where::of_origin(&**origin));
         }
         for (cache, outgoing) in self.caches.iter().zip(turn.caches) {
-            send(&mut self.reads, &**cache, outgoing);
+            send(&mut self.reads, &**cache, outgoing, Where::Here);
         }
         for (store, outgoing) in turn.others {
             if let Some(tier) = self.others.as_ref().and_then(|others| others.tier(store)) {
-                send(&mut self.reads, &*tier, outgoing);
+                send(&mut self.reads, &*tier, outgoing, Where::Here);
             }
         }
     }
@@ -486,12 +483,6 @@ impl Drop for Driver {
     }
 }
 
-fn send(reads: &mut Reads, tier: &dyn Tier, outgoing: Outgoing) {
-    if !outgoing.requests.is_empty() {
-        reads.push(Answers::of(tier, outgoing.requests, outgoing.pending).ready_chunks(CHUNK));
-    }
-}
-
 /// The same bytes in memory of just their length; `None` if there is none.
 pub(crate) fn own_copy(bytes: &[u8]) -> Option<Bytes> {
     let mut own = HeapBuffers.allocate(bytes.len(), 1)?;
@@ -524,8 +515,13 @@ async fn dealt(dealing: &mut Option<Dealing>) -> (usize, Result<AccessStream, Lo
     *dealing = None;
     let stream = match done {
         Ok(stream) => stream.map_err(LoadError::order),
-        Err(error) if error.is_panic() => Err(LoadError::order(OracleError::custom("the sampler panicked"))),
-        Err(_) => Err(LoadError::stopped()),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => {
+                let text = format!("the sampler panicked: {}", panic_message(&*panic));
+                Err(LoadError::order(OracleError::custom(text)))
+            }
+            Err(_) => Err(LoadError::stopped()),
+        },
     };
     (pass, stream)
 }

@@ -23,6 +23,7 @@ mod loader;
 mod others;
 mod pace;
 mod patience;
+mod reading;
 mod report;
 mod serving;
 

@@ -17,13 +17,14 @@ use tracing::Instrument;
 use crate::batch::Batch;
 use crate::blocks::Blocks;
 use crate::core::{CacheLevel, Config, Core, OnError, SLOT_BYTES};
-use crate::driver::{Dataset, Driver, Held, Reads};
+use crate::driver::{Dataset, Driver, Held};
 use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::keeper::{Keeper, KeptOrigin};
 use crate::others::Others;
 use crate::pace::LookAhead;
 use crate::patience::Patience;
+use crate::reading::Reads;
 use crate::report::{RunReport, Source};
 use crate::serving::Serving;
 

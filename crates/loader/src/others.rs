@@ -16,7 +16,7 @@ pub struct Others {
     pub stores: Arc<[StoreId]>,
     /// Deals each step's samples to the ranks that have them; none where the arithmetic deals.
     pub locality: Option<Arc<LocalDeal>>,
-    /// Bytes that are read from the origin for others at a time.
+    /// Bytes that are read for others, or were read and have not left, at a time.
     pub budget: u64,
 }
 

@@ -2,14 +2,19 @@
 //!
 //! Whatever is asked for and kept is answered at once, without a copy. What this rank owns and does not have is read from
 //! the origin now: the asker is ahead of its trainer, so this is ahead of the first use anywhere. Reads for others have a
-//! budget of their own ([`Serving::new`]); they wait for nothing but the origin and the cache, never for another rank and
-//! never for the trainer, so two ranks cannot wait for each other.
+//! budget of their own ([`Serving::new`]); they wait for nothing but the origin, the cache and the way to those who asked
+//! before, never for another rank's reads and never for the trainer, so two ranks cannot wait for each other.
+//!
+//! What was read stays in that budget until it has left, unless a memory tier holds the same bytes and counts them. Where
+//! owners keep samples on disks, an asker that takes nothing delays the others' reads until its connection is given up; its
+//! bytes take no memory beyond the budget.
 //!
 //! A read that an asker no longer waits for goes on: the sample is owned here and will be asked for again.
 
 use std::sync::Arc;
 use std::task::Poll;
 
+use bytes::Bytes;
 use foreread_tier::{
     Asked, CacheTier, Completion, ErrorKind, Lookup, Object, ReadRequest, Sample, Serve, Served,
     Serving as Answers, Span, TierError,
@@ -41,7 +46,7 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// `budget`: bytes that are being read from the origin for others at a time.
+    /// `budget`: bytes that are being read for others, or were read and have not left, at a time.
     pub(crate) fn new(keeper: Arc<Keeper>, runtime: Handle, budget: u64) -> Self {
         let most = u32::try_from(budget.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, 1 << 28);
         Self { keeper, runtime, room: Arc::new(Semaphore::new(most as usize)), most }
@@ -57,7 +62,7 @@ impl Serving {
         self.runtime.spawn(async move {
             let mut reads = FuturesUnordered::new();
             for (tag, request) in wanted {
-                let kib = u32::try_from(request.len().div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, most);
+                let kib = kib(&request, most);
                 let mut waiting = std::pin::pin!(Arc::clone(&room).acquire_many_owned(kib));
                 let permit = loop {
                     // What is under way makes room only if somebody looks.
@@ -71,10 +76,15 @@ impl Serving {
                 }
                 let (keeper, answers) = (Arc::clone(&keeper), answers.clone());
                 reads.push(async move {
+                    let key = request.key;
                     let came = read_one(&keeper, request).await;
-                    drop(permit);
+                    let answer = match keeper.home(key).map(|cache| cache.lookup(key)) {
+                        // The cache counts it.
+                        Some(Lookup::Ready(sample)) if came.is_ok() => Served::Kept { tag, sample },
+                        _ => done(tag, came.map(|bytes| held(bytes, permit))),
+                    };
                     // Whoever has gone wants nothing; the sample is kept all the same.
-                    let _ = answers.send(done(tag, came));
+                    let _ = answers.send(answer);
                 });
             }
             while reads.next().await.is_some() {}
@@ -142,6 +152,22 @@ enum Found {
     Nowhere,
 }
 
+/// What reading a sample takes of a budget of `most` KiB.
+fn kib(request: &ReadRequest, most: u32) -> u32 {
+    u32::try_from(request.len().div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, most)
+}
+
+/// The same bytes, which hold `permit` for as long as they live.
+fn held(bytes: Bytes, permit: impl Send + 'static) -> Bytes {
+    struct Held<P>(Bytes, P);
+    impl<P> AsRef<[u8]> for Held<P> {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    Bytes::from_owner(Held(bytes, permit))
+}
+
 fn done(tag: u32, result: Landing) -> Served {
     Served::Done(Completion { tag, result })
 }
@@ -169,8 +195,16 @@ impl Serve for Serving {
         if wanted.is_empty() && kept.is_empty() {
             return at_once.boxed();
         }
+        let (room, most) = (Arc::clone(&self.room), self.most);
         let fetched = futures::stream::iter(kept)
-            .map(|(tag, cache, request)| async move { done(tag, fetch(&*cache, request).await) })
+            .map(move |(tag, cache, request)| {
+                let room = Arc::clone(&room);
+                async move {
+                    // It is never closed.
+                    let permit = room.acquire_many_owned(kib(&request, most)).await.ok();
+                    done(tag, fetch(&*cache, request).await.map(|bytes| held(bytes, permit)))
+                }
+            })
             .buffer_unordered(FETCHES);
         let mut coming = match wanted.is_empty() {
             true => None,

@@ -1,5 +1,6 @@
-//! Memory, by counting what is allocated: what samples take that a run keeps or has read ahead is what they are counted
-//! as, wherever they came from. Real tiers, real files, samples of 1 KB, 10 KB and 110 KB.
+//! Memory, by counting what is allocated and by what the kernel says (RSS and Pss): what samples take that a run keeps or
+//! has read ahead is what they are counted as, wherever they came from. Real tiers, real files, samples of 1 KB, 10 KB and
+//! 110 KB.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
@@ -27,6 +28,9 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// Whatever is not a sample: channels, batches, tables.
 const BESIDE: u64 = 1 << 20;
+
+/// The same as the kernel sees it, with what the allocator keeps of freed memory.
+const BESIDE_RESIDENT: u64 = 8 << 20;
 
 const LOOK_AHEAD: u64 = 2 << 20;
 
@@ -161,7 +165,7 @@ fn keeps_what_it_counts(
     disk: Option<(Arc<DiskTier>, u64)>,
     in_blocks: bool,
 ) {
-    let before = ALLOCATOR.live();
+    let (before, resident) = (ALLOCATOR.live(), Resident::now());
     let mut caches: Caches = vec![(Source::Memory, Arc::clone(&memory) as _, room)];
     caches.extend(disk.clone().map(|(disk, room)| (Source::Disk, disk as _, room)));
     world.train(caches, in_blocks, |_| ());
@@ -172,6 +176,29 @@ fn keeps_what_it_counts(
     assert_eq!(memory.len() as u64, world.catalog.len(), "{what}");
     let (taken, counted) = (ALLOCATOR.live().saturating_sub(before), memory.budget().used());
     assert!(taken <= counted + BESIDE, "{what}: {taken} bytes are taken, {counted} are counted");
+    let now = Resident::now();
+    for (name, now, before) in [("RSS", now.rss, resident.rss), ("Pss", now.pss, resident.pss)] {
+        let grown = now.saturating_sub(before);
+        let allowed = counted + BESIDE_RESIDENT;
+        assert!(grown <= allowed, "{what}: {name} has grown by {grown}, and {counted} are counted");
+    }
+}
+
+/// What this process has in memory.
+struct Resident {
+    rss: u64,
+    pss: u64,
+}
+
+impl Resident {
+    fn now() -> Self {
+        let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        let bytes = |name: &str| {
+            let line = rollup.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
+        };
+        Self { rss: bytes("Rss:"), pss: bytes("Pss:") }
+    }
 }
 
 #[test]

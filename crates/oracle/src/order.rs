@@ -201,6 +201,28 @@ impl Order {
         }
     }
 
+    /// Checks that all ids lie below `population`. Tables and permutations were checked when they were made, so only an
+    /// order of a user's own is read through, once a pass.
+    ///
+    /// # Errors
+    /// The first id that does not.
+    pub(crate) fn check_ids(&self, population: u64) -> Result<(), OracleError> {
+        const CHUNK: u64 = 1024;
+        if self.population <= population && !matches!(self.kind, Kind::Custom(_)) {
+            return Ok(());
+        }
+        let mut chunk = Vec::new();
+        for from in (0..self.len).step_by(CHUNK as usize) {
+            chunk.resize(CHUNK.min(self.len - from) as usize, SampleId(0));
+            self.fill(from, 1, &mut chunk);
+            if let Some(at) = chunk.iter().position(|id| id.0 >= population) {
+                let place = format!("position {} of the order", from + at as u64);
+                return Err(Reason::Id { id: chunk[at].0, place, population }.into());
+            }
+        }
+        Ok(())
+    }
+
     /// Where each sample is used. Takes O(len) time and 4 bytes a sample for tables, nothing for the others.
     pub fn inverse(&self) -> Uses {
         Uses::of(self)

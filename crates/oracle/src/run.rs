@@ -257,7 +257,7 @@ impl Run {
             return Ok(stream);
         }
         let phase = self.phase(pass.index);
-        let order = phase.sampler.order(pass.epoch)?;
+        let order = phase.order(pass.epoch)?;
         let (found, expected) = (order.len(), phase.sampler.len());
         if found != expected {
             return Err(Reason::OrderLength { phase: pass.phase, epoch: pass.epoch, found, expected }.into());
@@ -294,13 +294,21 @@ impl Run {
 
     /// The first tick at or after `from` at which this rank reads `key`; otherwise as [`next_use`](Self::next_use).
     pub fn next_use_from(&self, key: SampleKey, from: Tick) -> Option<Tick> {
+        self.next_use_within(key, from, Tick(u64::MAX))
+    }
+
+    /// The same, if it is at or before `last`. Passes that begin later are not looked at.
+    pub fn next_use_within(&self, key: SampleKey, from: Tick, last: Tick) -> Option<Tick> {
         let start = self.pass_of(from)?.index;
-        (start..self.passes).find_map(|index| {
-            let pass = self.pass(index).filter(|pass| pass.dataset == key.dataset && pass.samples > 0)?;
-            let stream = self.stream(&pass).ok()?;
-            let index = stream.next_use(key.id, from.0.saturating_sub(pass.first_tick.0))?;
-            Some(Tick(pass.first_tick.0 + index))
-        })
+        let passes = (start..self.passes).map_while(|index| self.pass(index));
+        let within = passes.take_while(|pass| pass.first_tick <= last);
+        let mut used =
+            within.filter(|pass| pass.dataset == key.dataset && pass.samples > 0).filter_map(|pass| {
+                let stream = self.stream(&pass).ok()?;
+                let index = stream.next_use(key.id, from.0.saturating_sub(pass.first_tick.0))?;
+                Some(Tick(pass.first_tick.0 + index))
+            });
+        used.next().filter(|used| *used <= last)
     }
 
     /// Whether this rank reads every sample of each dataset exactly once in an epoch, what `drop_last` drops apart:

@@ -7,7 +7,7 @@ use foreread_types::{DatasetId, Fingerprint};
 
 use crate::error::{OracleError, Reason};
 use crate::order::check_samples;
-use crate::{Fingerprinter, Sampler};
+use crate::{Fingerprinter, Order, Sampler};
 
 /// What a phase is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +40,18 @@ pub struct Phase {
     pub batch_size: Option<u64>,
     /// Whether what does not fill a batch on every rank is dropped, and not padded.
     pub drop_last: bool,
+}
+
+impl Phase {
+    /// The order of one of its passes, with ids of its dataset alone.
+    ///
+    /// # Errors
+    /// What the sampler's [`order`](Sampler::order) returns; an id that the sampler's population does not have.
+    pub fn order(&self, epoch: u64) -> Result<Order, OracleError> {
+        let order = self.sampler.order(epoch)?;
+        order.check_ids(self.sampler.population())?;
+        Ok(order)
+    }
 }
 
 /// A run: in each of `epochs` epochs, all phases in order.

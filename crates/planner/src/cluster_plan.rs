@@ -314,7 +314,7 @@ impl Planning<'_> {
             }
             let phase = &self.run.schedule().phases[pass.phase as usize];
             let print = Fingerprinter::new("rule 1").part(phase.sampler.fingerprint()).number(pass.epoch);
-            let order = phase.sampler.order(pass.epoch)?;
+            let order = phase.order(pass.epoch)?;
             let rule = Rule::new(&order, dealing(self.run, &pass)?, self.stores, &places, print);
             let mut kept = 0;
             for (at, held) in rule.held(stores).into_iter().enumerate() {

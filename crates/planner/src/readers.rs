@@ -106,7 +106,7 @@ pub(crate) fn list(run: &Run, pass: &Pass) -> Result<AccessStream, PlanError> {
     let phase = &run.schedule().phases[pass.phase as usize];
     let dealing = dealing(run, pass)?;
     let consumed = if pass.index == 0 { run.start().consumed } else { 0 };
-    Ok(AccessStream::new(phase.sampler.order(pass.epoch)?, dealing, Rank(0), consumed)?)
+    Ok(AccessStream::new(phase.order(pass.epoch)?, dealing, Rank(0), consumed)?)
 }
 
 pub(crate) fn dealing(run: &Run, pass: &Pass) -> Result<Dealing, PlanError> {

@@ -129,6 +129,12 @@ impl TierError {
         self.edit(|inner| inner.source = Some(source.into().into()))
     }
 
+    /// A number that clones of one error share and no other error has, as long as one of them lives. A read that failed for
+    /// several requests at once is recognised by it.
+    pub fn failure(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// What kind of failure it is.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -202,5 +208,7 @@ mod tests {
         assert_eq!(error.source().unwrap().to_string(), "inner");
         assert!(!error.is_retryable());
         assert!(TierError::new(ErrorKind::Throttled, "s3").is_retryable());
+        assert_eq!(error.failure(), error.clone().failure());
+        assert_ne!(error.failure(), error.clone().with_detail("another").failure());
     }
 }

@@ -22,7 +22,7 @@ use foreread_layers::{Limit, Meter};
 use foreread_loader::{Direct, OnError, RunReport, Source as From};
 use foreread_oracle::{Deal, Explicit, Phase, PhaseKind, Run, Schedule};
 use foreread_planner::{Cluster, LocalPlan, plan_to_keep};
-use foreread_tier::CacheTier;
+use foreread_tier::{Budget, CacheTier};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 
 pub use self::asked::Asked;
@@ -44,6 +44,10 @@ const MOST: u64 = 64;
 
 /// This part of the look-ahead may lie on the shelf; the rest is for reading.
 const SHELF: u64 = 2;
+
+/// What is read by requests of its own takes at most this part of the look-ahead for this process, and as much for its
+/// workers.
+const DIRECT: u64 = 2;
 
 /// What this many announcements in a row leave out has no right to memory any longer.
 const FORGOTTEN: u64 = 8;
@@ -89,6 +93,8 @@ struct Inner {
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
     waits: Arc<Waits>,
+    /// What unforeseen reads of this process hold until they are taken, in bytes.
+    asking: Budget,
     state: Mutex<State>,
     /// Samples have come, or the engine is free to be waited for.
     arrived: Condvar,
@@ -170,6 +176,7 @@ impl Ready {
             limit,
             disk,
             waits: Arc::default(),
+            asking: Budget::new(look_ahead / DIRECT),
             state: Mutex::new(State {
                 assembly,
                 shelf: Shelf::new(look_ahead / SHELF),
@@ -413,11 +420,12 @@ impl State {
         let Some(run) = self.run.as_ref().filter(|_| !matches!(self.engine, Engine::None)) else {
             return Due::Unforeseen;
         };
-        let due = run.next_use_from(SampleKey::new(DATASET, SampleId(id)), self.next);
-        // What is due so late that the shelf could not hold what lies before it, its asker would wait for too long.
-        match due {
-            Some(due) if (due.0 - self.next.0).saturating_mul(mean) <= self.shelf.limit() => Due::Soon,
-            _ => Due::Unforeseen,
+        // What is due so late that the shelf could not hold what lies before it, its asker would wait for too long. Orders
+        // of later passes are not computed: that would take seconds, under the lock that all askers wait for.
+        let last = Tick(self.next.0.saturating_add(self.shelf.limit() / mean));
+        match run.next_use_within(SampleKey::new(DATASET, SampleId(id)), self.next, last) {
+            Some(_) => Due::Soon,
+            None => Due::Unforeseen,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A source for other processes of this machine: workers of this process ask its engine, over a socket.
 //!
 //! What is on the shelf is answered on the thread that serves them; what the engine brings soon waits with one thread, which
-//! keeps the engine going as any other asker would; the rest is read at once, each sample for itself. So no worker waits for
-//! another's sample. The price is one more thread while a source is shared.
+//! keeps the engine going as any other asker would; the rest is read at once, each sample for itself, as far as what is under
+//! way is [a part of the look-ahead](super::DIRECT). The price is one more thread while a source is shared.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -12,12 +12,17 @@ use bytes::Bytes;
 use foreread_share::{Ask, Call, Samples, Server, Settings};
 use foreread_tier::{ErrorKind as TierErrorKind, TierError};
 use foreread_types::SampleId;
+use tokio::sync::Semaphore;
 
 use super::{Due, Source, State};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long the engine is waited for at a time: the end of sharing waits for that.
 const GLANCE: Duration = Duration::from_millis(50);
+
+/// Bytes of reads are counted in KiB, because a semaphore's permits are 32 bits, and no more than these.
+const KIB: u64 = 1024;
+const MOST_KIB: u64 = 1 << 28;
 
 impl Source {
     /// Lets other processes of the same user on this machine ask this source, for as long as the server lives.
@@ -28,7 +33,14 @@ impl Source {
     /// # Errors
     /// Where the system has no memory, no descriptors or no threads for it.
     pub fn share(&self, settings: Settings) -> Result<Server> {
-        let desk = Arc::new(Desk { source: self.clone(), queue: Mutex::default(), came: Condvar::new() });
+        let room = (self.inner.look_ahead / super::DIRECT).div_ceil(KIB).clamp(1, MOST_KIB);
+        let desk = Arc::new(Desk {
+            source: self.clone(),
+            queue: Mutex::default(),
+            came: Condvar::new(),
+            room: Arc::new(Semaphore::new(room as usize)),
+            most: room as u32,
+        });
         let at = Arc::clone(&desk);
         let thread =
             std::thread::Builder::new().name("foreread-asked".to_owned()).spawn(move || at.work()).map_err(
@@ -53,6 +65,9 @@ struct Desk {
     source: Source,
     queue: Mutex<Queue>,
     came: Condvar,
+    /// What reads that no engine brings may hold, in KiB, and all of it.
+    room: Arc<Semaphore>,
+    most: u32,
 }
 
 #[derive(Debug, Default)]
@@ -146,8 +161,12 @@ impl Desk {
         for ask in sorted.unforeseen {
             let inner = Arc::clone(&self.source.inner);
             let waiting = inner.waits.begin();
+            let kib = inner.bytes(ask.id().0).div_ceil(KIB).clamp(1, u64::from(self.most)) as u32;
+            let room = Arc::clone(&self.room);
             let read = async move {
                 let _waiting = waiting;
+                // Until it is answered. It is never closed.
+                let _room = room.acquire_many(kib).await;
                 let came = inner.read_alone(ask.id()).await;
                 ask.answer(came);
             };

@@ -198,3 +198,26 @@ fn what_was_announced_is_kept_over_others_and_forgotten_when_it_never_comes_agai
     let read: Vec<u64> = (0..12).map(|_| epoch(half(1))).collect();
     assert_eq!(*read.last().unwrap(), 0, "{read:?}");
 }
+
+/// The fault that this guards: 10,000 unforeseen ids of one call were as many samples in memory, beside all limits.
+#[test]
+fn unforeseen_samples_hold_no_more_than_the_look_ahead() {
+    const LENGTH: u64 = 1000;
+    let origin = FakeOrigin::new((0..600).map(|id| (format!("{id:04}"), LENGTH)));
+    let look_ahead = 40 * LENGTH;
+    let source = builder(&origin).memory(Memory::Bytes(0)).look_ahead(look_ahead).source().unwrap();
+    let ids: Vec<u64> = (0..600).collect();
+    // Those that nobody waits for hold the budget, and each other one still gets its samples.
+    let idle = [source.ask(&ids), source.ask(&ids)];
+    get(&source, &origin, &[7, 8, 9]);
+    let begun = origin.counts().tally().requests;
+    assert!(begun < 200, "{begun} reads of samples that nobody takes");
+    for mut asked in idle {
+        let mut missing: HashSet<usize> = (0..ids.len()).collect();
+        while let Some((at, came)) = asked.wait(FOREVER) {
+            assert!(missing.remove(&at));
+            assert_eq!(came.unwrap(), origin.expected(SampleId(ids[at])));
+        }
+        assert!(missing.is_empty());
+    }
+}

@@ -127,7 +127,10 @@ async fn an_order_that_cannot_be_computed_ends_the_run_behind_the_epochs_before_
         let rig = Rig { sampler: Arc::clone(&sampler) as _, epochs: 5, look_ahead: 20_000, ..Rig::new(fake) };
         let (batches, kind, text) = until_error(&mut rig.start()).await;
         assert_eq!((batches, kind), (10, LoadErrorKind::Order), "{text}");
-        assert!(text.contains(if panics { "panicked" } else { "epoch 2 is too much" }), "{text}");
+        assert!(
+            text.contains(if panics { "the sampler panicked: too tired" } else { "epoch 2 is too much" }),
+            "{text}"
+        );
         assert_eq!(sampler.asked.load(Ordering::Relaxed), 3);
     }
 }

@@ -12,7 +12,7 @@ use foreread_tier::{
     Asked, CacheTier, Completion, Completions, ErrorKind, Peers, ReadRequest, Serve, Served, Tier, TierError,
     TierProfile,
 };
-use foreread_tier_testing::FakeOrigin;
+use foreread_tier_testing::{FakeOrigin, StoredCache};
 use foreread_types::{DatasetId, Rank, SampleId, StoreId, Tick};
 use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
@@ -103,6 +103,8 @@ struct Job {
     epochs: u64,
     memory: u64,
     locality: bool,
+    /// Whether samples are kept on a disk, from which they have to be read.
+    disk: bool,
     board: Arc<Switchboard>,
 }
 
@@ -110,7 +112,7 @@ impl Job {
     fn new(fake: FakeOrigin, world_size: u32, memory: u64) -> Self {
         let serving = (0..world_size).map(|_| OnceLock::new()).collect();
         let board = Arc::new(Switchboard { serving, ..Switchboard::default() });
-        Self { fake, world_size, epochs: 3, memory, locality: false, board }
+        Self { fake, world_size, epochs: 3, memory, locality: false, disk: false, board }
     }
 
     fn run(&self, rank: u32) -> Run {
@@ -128,7 +130,10 @@ impl Job {
     fn start(&self, rank: u32) -> Loader {
         let objects = (0..self.fake.samples()).map(|id| self.fake.object(SampleId(id)));
         let catalog = Catalog::from_objects("fake://", objects).unwrap();
-        let memory: Arc<dyn CacheTier> = Arc::new(MemoryTier::new(self.memory));
+        let (source, memory): (_, Arc<dyn CacheTier>) = match self.disk {
+            true => (Source::Disk, Arc::new(StoredCache::new(self.memory))),
+            false => (Source::Memory, Arc::new(MemoryTier::new(self.memory))),
+        };
         let level = Level::new("memory", self.memory, memory.footprint());
         let stores = (0..self.world_size).map(|id| Store::new(StoreId(id), vec![level.clone()]));
         let cluster = Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
@@ -151,7 +156,7 @@ impl Job {
                 origin: Arc::new(self.fake.clone()),
                 blocks: BlockTable::default(),
             }],
-            caches: vec![(Source::Memory, memory)],
+            caches: vec![(source, memory)],
             look_ahead: 20_000,
             on_error: OnError::Fail,
         };
@@ -345,4 +350,38 @@ async fn a_sample_that_several_want_at_once_is_read_once() {
     job.ids(&mut loaders).await;
     assert_eq!(job.fake.counts().tally().requests, 64);
     assert!(loaders[0].next().now_or_never().flatten().is_none());
+}
+
+/// The fault that this guards: a rank that keeps samples on a disk held in memory whatever others had asked for and not yet
+/// taken.
+#[tokio::test(start_paused = true)]
+async fn bytes_for_others_stay_in_their_budget_until_they_have_left() {
+    let job = Job { disk: true, ..Job::new(mixed(64, 10, 1000), 2, EVERYTHING) };
+    let _loader = job.start(0);
+    let serving = job.board.serving[0].get().and_then(Weak::upgrade).unwrap();
+    let asked = |id: u64| Asked {
+        tag: id as u32,
+        key: foreread_types::SampleKey::new(DatasetId(0), SampleId(id)),
+        due: Tick(id),
+    };
+    // From the origin, and then from the disk.
+    for round in 0..2 {
+        let mut stream = serving.serve(Rank(1), (0..64).map(asked).collect());
+        let (mut held, mut given) = (Vec::new(), 0);
+        let mut next = async || tokio::time::timeout(Duration::from_secs(60), stream.next()).await;
+        while let Ok(Some(served)) = next().await {
+            held.extend(served.answer().and_then(|completion| completion.result.ok()));
+        }
+        // Each takes a KiB of its 10,000 bytes.
+        assert_eq!(held.len(), 10, "round {round}");
+        given += held.len();
+        held.clear();
+        while let Ok(Some(served)) = next().await {
+            given += usize::from(served.answer().is_some_and(|completion| completion.result.is_ok()));
+        }
+        assert!(given > 20, "{given}");
+        // What was kept is there the next time.
+        assert!(next().await.is_ok_and(|end| end.is_none()));
+    }
+    assert!(job.fake.counts().tally().requests <= 64);
 }

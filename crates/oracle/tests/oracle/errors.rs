@@ -116,3 +116,65 @@ fn samplers_that_break_their_contract() {
     refuses(run.stream(&run.pass(0).unwrap()), ErrorKind::Custom, "has 4 samples and its sampler says 5");
     refuses(run.stream(&run.pass(1).unwrap()), ErrorKind::Custom, "the file is gone");
 }
+
+/// The fault that this guards: such an id was a panic wherever its size was looked up.
+#[test]
+fn custom_order_with_an_id_beyond_the_dataset_is_an_error() {
+    /// Of 3,000 samples, the last one twice as large an id as there may be.
+    #[derive(Debug)]
+    struct TooFar;
+    impl Computed for TooFar {
+        fn population(&self) -> u64 {
+            3000
+        }
+        fn len(&self) -> u64 {
+            3000
+        }
+        fn is_distinct(&self) -> bool {
+            true
+        }
+        fn fill(&self, from: u64, step: u64, out: &mut [foreread_types::SampleId]) {
+            for (slot, nth) in out.iter_mut().zip(0..) {
+                let id = from + nth * step;
+                slot.0 = if id == 2999 { 6000 } else { id };
+            }
+        }
+        fn next(&self, _: foreread_types::SampleId, _: u64) -> Option<u64> {
+            None
+        }
+    }
+    /// A sampler of 3,000 samples with such an order in epoch 0, and one of another dataset in epoch 1.
+    #[derive(Debug)]
+    struct Odd;
+    impl Sampler for Odd {
+        fn population(&self) -> u64 {
+            3000
+        }
+        fn len(&self) -> u64 {
+            3000
+        }
+        fn is_distinct(&self) -> bool {
+            true
+        }
+        fn order(&self, epoch: u64) -> Result<Order, OracleError> {
+            let other = || Order::table(5000, (1000..4000).collect());
+            if epoch == 0 { Order::custom(Arc::new(TooFar)) } else { other() }
+        }
+        fn fingerprint(&self) -> Fingerprint {
+            Fingerprinter::new("odd 1").finish()
+        }
+    }
+    let schedule = Arc::new(Schedule::new(2, vec![phase(Odd)]).unwrap());
+    let run = Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap();
+    let beyond = |pass| run.stream(&run.pass(pass).unwrap());
+    refuses(
+        beyond(0),
+        ErrorKind::OutOfRange,
+        "sample 6000 in position 2999 of the order: the dataset has samples 0 to 3000",
+    );
+    refuses(
+        beyond(1),
+        ErrorKind::OutOfRange,
+        "sample 3000 in position 2000 of the order: the dataset has samples 0 to 3000",
+    );
+}

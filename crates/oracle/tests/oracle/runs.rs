@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use foreread_oracle::{
-    Deal, Explicit, Feistel, Pass, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle,
-    Weighted,
+    Deal, Explicit, Feistel, OracleError, Order, Pass, Phase, PhaseKind, Position, Run, Sampler, Schedule,
+    Sequential, Shuffle, Weighted,
 };
-use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, Fingerprint, Rank, SampleId, SampleKey, Tick};
 use proptest::prelude::*;
 
 use crate::{ids, read};
@@ -242,4 +242,48 @@ fn once_per_epoch_is_what_it_says() {
     assert!(!once(vec![weighted], 1));
     let half = phase(0, Arc::new(Explicit::new(4, vec![vec![0, 1]]).unwrap()), None, false);
     assert!(!once(vec![half], 1));
+}
+
+/// Counts how often an order is computed.
+#[derive(Debug)]
+struct Counted(Sequential, std::sync::atomic::AtomicU64);
+
+impl Sampler for Counted {
+    fn population(&self) -> u64 {
+        100
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn is_distinct(&self) -> bool {
+        true
+    }
+
+    fn order(&self, epoch: u64) -> Result<Order, OracleError> {
+        self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Order::table(100, (0..self.len()).map(|id| id + epoch % 2).collect())
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        self.0.fingerprint()
+    }
+}
+
+/// The fault that this guards: to find that a sample is in no pass at all, the orders of all passes were computed.
+#[test]
+fn next_use_within_a_bound_computes_no_order_beyond_it() {
+    let sampler = Arc::new(Counted(Sequential::new(10).unwrap(), Default::default()));
+    let train = phase(0, Arc::clone(&sampler) as Arc<dyn Sampler>, Some(4), false);
+    let run = Run::new(Arc::new(Schedule::new(1000, vec![train]).unwrap()), Deal::Torch, 1, Rank(0)).unwrap();
+    let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
+    for last in [3, 9, 25] {
+        assert_eq!(run.next_use_within(key(50), Tick(0), Tick(last)), None);
+    }
+    assert!(sampler.1.load(std::sync::atomic::Ordering::Relaxed) <= 6);
+    // Sample 10 is in every second pass: the last one of the second.
+    assert_eq!(run.next_use_within(key(10), Tick(0), Tick(18)), None);
+    assert_eq!(run.next_use_within(key(10), Tick(0), Tick(19)), Some(Tick(19)));
+    assert_eq!(run.next_use_from(key(10), Tick(0)), Some(Tick(19)));
 }

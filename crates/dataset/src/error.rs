@@ -18,6 +18,8 @@ pub enum DatasetErrorKind {
     /// The catalog is of a version or a format that this version of foreread does not know, or a shard is packed in a
     /// way from which no sample can be read by itself (compressed, encrypted, sparse).
     Unsupported,
+    /// The catalog file was overwritten or truncated in place while the catalog was in use.
+    Changed,
     /// There are no samples.
     Empty,
     /// A path, a glob or a set of objects that no catalog can hold.

@@ -26,6 +26,7 @@
 
 mod braces;
 mod catalog;
+mod columns;
 mod encode;
 mod encode_packed;
 mod error;

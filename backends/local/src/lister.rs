@@ -3,7 +3,8 @@
 //! Some threads of the listing's own share one stack of work: directories to be read, and lots of names to be looked
 //! at (size and modification time take a system call a name, on a file server a round trip). A directory of a million
 //! files is therefore looked at by all of them. The stack is last-in-first-out, and a thread that finds it full works
-//! its names off itself, so memory stays small however the tree is shaped. Results go through a bounded channel: a
+//! its names off itself, and its directories, too, down to a depth of [`NESTED`]. So memory stays small for a directory
+//! of a million directories as for one of a million files; only a tree that is both wide and deep fills the stack. Results go through a bounded channel: a
 //! slow consumer holds the walk back, and dropping the stream ends it.
 //!
 //! Symbolic links are followed, as `torchvision.datasets.ImageFolder` does. A directory that is one of its own
@@ -29,6 +30,12 @@ const LOT: usize = 256;
 
 /// Lots on the stack, per thread, from which on nobody adds another.
 const STACK: usize = 4;
+
+/// Directories that one thread has open at once, each in the one before, while the stack is full.
+const NESTED: u32 = 16;
+
+/// The bytes of names that are read from a directory at once.
+const ENTRIES: usize = 64 << 10;
 
 /// Threads at most; more than this a file server's directory does not reward.
 const THREADS: usize = 16;
@@ -136,7 +143,7 @@ impl Walk {
 
     /// A thread's life.
     fn run(self: Arc<Self>) {
-        let mut room = Vec::with_capacity(64 << 10);
+        let mut room = Vec::with_capacity(ENTRIES);
         let mut state = self.lock();
         loop {
             if state.stopped {
@@ -146,8 +153,8 @@ impl Walk {
                 state.busy += 1;
                 drop(state);
                 let going_on = match work {
-                    Work::Directory { path, parent } => self.directory(path, parent, &mut room),
-                    Work::Names { directory, of, names } => self.names(directory.as_fd(), &of, &names),
+                    Work::Directory { path, parent } => self.directory(path, parent, &mut room, 0),
+                    Work::Names { directory, of, names } => self.names(directory.as_fd(), &of, &names, 0),
                 };
                 state = self.lock();
                 state.busy -= 1;
@@ -170,8 +177,14 @@ impl Walk {
         found.is_empty() || self.out.blocking_send(found).is_ok()
     }
 
-    /// Reads a directory; `false` if the walk is over.
-    fn directory(self: &Arc<Self>, path: String, parent: Option<Arc<Ancestor>>, room: &mut Vec<u8>) -> bool {
+    /// Reads a directory, as one of `nested` that this thread has open; `false` if the walk is over.
+    fn directory(
+        self: &Arc<Self>,
+        path: String,
+        parent: Option<Arc<Ancestor>>,
+        room: &mut Vec<u8>,
+        nested: u32,
+    ) -> bool {
         if self.is_before(&path) {
             return true;
         }
@@ -217,42 +230,69 @@ impl Walk {
                 continue;
             }
             if entry.file_type() == FileType::Directory {
-                match self.join(&of, entry.file_name()) {
-                    Ok(path) => self.add(Work::Directory { path, parent: Some(Arc::clone(&of)) }),
-                    Err(error) => {
-                        if !self.send(vec![Err(error)]) {
-                            return false;
-                        }
-                    }
+                let going_on = match self.join(&of, entry.file_name()) {
+                    Ok(path) => self.descend(path, &of, nested),
+                    Err(error) => self.send(vec![Err(error)]),
+                };
+                if !going_on {
+                    return false;
                 }
                 continue;
             }
             names.push(entry.file_name().to_owned());
-            if names.len() == LOT && !self.hand_on(&directory, &of, std::mem::take(&mut names)) {
+            if names.len() == LOT && !self.hand_on(&directory, &of, std::mem::take(&mut names), nested) {
                 return false;
             }
         }
-        self.names(directory.as_fd(), &of, &names)
+        self.names(directory.as_fd(), &of, &names, nested)
+    }
+
+    /// Whether others have enough to do; `None` if the walk is over.
+    fn is_full(&self) -> Option<bool> {
+        let state = self.lock();
+        (!state.stopped).then(|| state.work.len() >= STACK * self.bound)
+    }
+
+    /// Leaves a directory to others, or reads it if they have enough; `false` if the walk is over.
+    fn descend(self: &Arc<Self>, path: String, of: &Arc<Ancestor>, nested: u32) -> bool {
+        let parent = Some(Arc::clone(of));
+        match self.is_full() {
+            None => false,
+            Some(true) if nested < NESTED => {
+                self.directory(path, parent, &mut Vec::with_capacity(ENTRIES), nested + 1)
+            }
+            Some(_) => {
+                self.add(Work::Directory { path, parent });
+                true
+            }
+        }
     }
 
     /// Leaves a lot of names to others, or works it off if they have enough; `false` if the walk is over.
-    fn hand_on(self: &Arc<Self>, directory: &Arc<OwnedFd>, of: &Arc<Ancestor>, names: Vec<CString>) -> bool {
-        let full = {
-            let state = self.lock();
-            if state.stopped {
-                return false;
-            }
-            state.work.len() >= STACK * self.bound
-        };
-        if full {
-            return self.names(directory.as_fd(), of, &names);
+    fn hand_on(
+        self: &Arc<Self>,
+        directory: &Arc<OwnedFd>,
+        of: &Arc<Ancestor>,
+        names: Vec<CString>,
+        nested: u32,
+    ) -> bool {
+        match self.is_full() {
+            None => return false,
+            Some(true) => return self.names(directory.as_fd(), of, &names, nested),
+            Some(false) => {}
         }
         self.add(Work::Names { directory: Arc::clone(directory), of: Arc::clone(of), names });
         true
     }
 
     /// Looks at names of one directory; `false` if the walk is over.
-    fn names(self: &Arc<Self>, directory: BorrowedFd<'_>, of: &Arc<Ancestor>, names: &[CString]) -> bool {
+    fn names(
+        self: &Arc<Self>,
+        directory: BorrowedFd<'_>,
+        of: &Arc<Ancestor>,
+        names: &[CString],
+        nested: u32,
+    ) -> bool {
         let mut found = Vec::with_capacity(names.len());
         for name in names {
             let path = match self.join(of, name) {
@@ -277,7 +317,11 @@ impl Walk {
                     let version = Some(self.times.version(&stat));
                     found.push(Ok(Object { path: path.into(), size: stat.stx_size, version }));
                 }
-                FileType::Directory => self.add(Work::Directory { path, parent: Some(Arc::clone(of)) }),
+                FileType::Directory => {
+                    if !self.descend(path, of, nested) {
+                        return false;
+                    }
+                }
                 kind => tracing::warn!(path, ?kind, "left out: neither a file nor a directory"),
             }
         }
@@ -322,5 +366,41 @@ fn unreadable(directory: BorrowedFd<'_>, name: &CStr, path: &str, errno: Errno) 
                 .with_source(std::io::Error::from(errno)),
         ),
         _ => Some(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A dataset of a directory a sample once had all of its directories' paths in memory.
+    #[test]
+    fn directory_of_many_directories_does_not_fill_the_stack() {
+        let made = tempfile::tempdir().unwrap();
+        for number in 0..300 {
+            let directory = made.path().join(format!("{number}"));
+            std::fs::create_dir(&directory).unwrap();
+            std::fs::write(directory.join("x"), "").unwrap();
+        }
+        let (out, mut found) = mpsc::channel(1000);
+        let walk = Arc::new(Walk {
+            root: std::fs::File::open(made.path()).unwrap().into(),
+            times: ChangeTimes::default(),
+            prefix: String::new(),
+            after: None,
+            bound: 2,
+            out,
+            // All threads are busy.
+            state: Mutex::new(State { threads: 2, busy: 2, ..State::default() }),
+            wanted: Condvar::new(),
+        });
+        assert!(walk.directory(String::new(), None, &mut Vec::with_capacity(ENTRIES), 0));
+        let waiting = walk.lock().work.len();
+        assert_eq!(waiting, STACK * 2);
+        let mut files = 0;
+        while let Ok(more) = found.try_recv() {
+            files += more.into_iter().filter(Result::is_ok).count();
+        }
+        assert_eq!(files + waiting, 300);
     }
 }

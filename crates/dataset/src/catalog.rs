@@ -17,7 +17,7 @@ use foreread_tier::{Object, Span, Version};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::encode::{Head, Sample, encode, hash_text, write};
+use crate::encode::{Head, Sample, encode, hash_text};
 use crate::image::{
     BASE_URL_KEY, FINGERPRINT_KEY, FORMAT_KEY, Fault, Image, LISTING_KEY, MAGIC, NAME_KEY, Row, Text,
     VERSION_KEY,
@@ -25,7 +25,7 @@ use crate::image::{
 use crate::listing::Listing;
 use crate::names::{Cut, MAX_TEXT, compare, refuse};
 use crate::packed::Shard;
-use crate::{DatasetError, DatasetErrorKind, Format, encode_packed};
+use crate::{DatasetError, DatasetErrorKind, Format, encode_packed, replace_file};
 
 /// Where one sample's bytes are: what a read of it asks an origin for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,7 +232,7 @@ impl Catalog {
     /// [`DatasetErrorKind::Io`] if it cannot be written, and those of [`to_bytes`](Self::to_bytes); what was there stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DatasetError> {
         let path = path.as_ref();
-        write(path, &self.to_bytes()?).map_err(|error| {
+        replace_file(path, &self.to_bytes()?).map_err(|error| {
             let message = format!("{}: the catalog cannot be written: {error}", path.display());
             DatasetError::new(DatasetErrorKind::Io, message).with_source(error)
         })

@@ -24,6 +24,8 @@ pub enum DatasetErrorKind {
     Empty,
     /// A path, a glob or a set of objects that no catalog can hold.
     Invalid,
+    /// Another process makes this catalog.
+    InUse,
     /// The origin could not be listed; the source is its [`TierError`](foreread_tier::TierError).
     Listing,
     /// A shard's bytes are not of its format, or end early.

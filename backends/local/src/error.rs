@@ -36,7 +36,7 @@ fn classify(errno: Errno) -> (ErrorKind, Option<&'static str>) {
 /// Whether an error may be that of a file server which comes back. Lustre answers `ESHUTDOWN`, `ENOTCONN` or `EIO` to an
 /// evicted client, NFS `ESTALE` after a failover, SMB `EHOSTDOWN` and the socket's errors, and
 /// FUSE `ENOTCONN` or `ECONNABORTED` until its daemon is back.
-fn is_of_a_server(errno: Errno) -> bool {
+pub(crate) fn is_of_a_server(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::IO

@@ -21,7 +21,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
+use crate::core::is_on_this_machine;
 use crate::error::{NAME, from_errno, invalid};
+use crate::patience::Patience;
 use crate::place::{self, ChangeTimes};
 use crate::reader::check_path;
 
@@ -80,6 +82,7 @@ struct Walk {
     after: Option<String>,
     bound: usize,
     out: mpsc::Sender<Vec<Found>>,
+    patience: Patience,
     state: Mutex<State>,
     wanted: Condvar,
 }
@@ -103,8 +106,9 @@ impl Walk {
     ) {
         let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
         let bound = parallelism.clamp(1, THREADS);
-        let (state, wanted) = (Mutex::default(), Condvar::new());
-        let walk = Arc::new(Self { root, times, prefix: prefix.clone(), after, bound, out, state, wanted });
+        let (state, wanted, patience) = (Mutex::default(), Condvar::new(), Patience::default());
+        let walk = Self { root, times, prefix: prefix.clone(), after, bound, out, patience, state, wanted };
+        let walk = Arc::new(walk);
         walk.add(Work::Directory { path: prefix, parent: None });
     }
 
@@ -172,6 +176,19 @@ impl Walk {
         self.wanted.notify_all();
     }
 
+    /// Repeats a system call about something in `place` while its file server is away.
+    fn patiently<T>(
+        &self,
+        place: BorrowedFd<'_>,
+        call: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let wait = |time| {
+            std::thread::sleep(time);
+            !self.out.is_closed()
+        };
+        self.patience.call(call, || is_on_this_machine(place), wait)
+    }
+
     /// Sends results on; `false` if nobody wants them any more.
     fn send(&self, found: Vec<Found>) -> bool {
         found.is_empty() || self.out.blocking_send(found).is_ok()
@@ -190,12 +207,14 @@ impl Walk {
         }
         let shown = if path.is_empty() { "." } else { &path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = match rustix::fs::openat(&self.root, shown, flags, Mode::empty()) {
+        let root = self.root.as_fd();
+        let opened = self.patiently(root, || rustix::fs::openat(root, shown, flags, Mode::empty()));
+        let directory = match opened {
             Ok(directory) => Arc::new(directory),
             Err(Errno::NOENT | Errno::NOTDIR) if parent.is_some() => return true, // gone meanwhile
             Err(errno) => return self.send(vec![Err(from_errno(errno, shown))]),
         };
-        let stat = match rustix::fs::fstat(&directory) {
+        let stat = match self.patiently(directory.as_fd(), || rustix::fs::fstat(&directory)) {
             Ok(stat) => stat,
             Err(errno) => return self.send(vec![Err(from_errno(errno, shown))]),
         };
@@ -212,10 +231,15 @@ impl Walk {
         let of = Arc::new(Ancestor { device: stat.st_dev, inode: stat.st_ino, path, parent });
         let mut names = Vec::new();
         let mut entries = RawDir::new(&directory, room.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(Errno::INTR) => continue,
+        // A server that is back continues at the same entry.
+        let mut next = || {
+            let entry = entries.next().transpose()?;
+            Ok(entry.map(|entry| (entry.file_name().to_owned(), entry.file_type())))
+        };
+        loop {
+            let (name, kind) = match self.patiently(directory.as_fd(), &mut next) {
+                Ok(Some(entry)) => entry,
+                Ok(None) => break,
                 Err(errno) => {
                     let path = if of.path.is_empty() { "." } else { &of.path };
                     if !self.send(vec![Err(from_errno(errno, path))]) {
@@ -225,12 +249,11 @@ impl Walk {
                 }
             };
             // `.`, `..` and what is hidden; and a disk tier that somebody has put into a dataset.
-            let name = entry.file_name().to_bytes();
-            if name.starts_with(b".") || crate::disk::is_cache_name(name) {
+            if name.as_bytes().starts_with(b".") || crate::disk::is_cache_name(name.as_bytes()) {
                 continue;
             }
-            if entry.file_type() == FileType::Directory {
-                let going_on = match self.join(&of, entry.file_name()) {
+            if kind == FileType::Directory {
+                let going_on = match self.join(&of, &name) {
                     Ok(path) => self.descend(path, &of, nested),
                     Err(error) => self.send(vec![Err(error)]),
                 };
@@ -239,7 +262,7 @@ impl Walk {
                 }
                 continue;
             }
-            names.push(entry.file_name().to_owned());
+            names.push(name);
             if names.len() == LOT && !self.hand_on(&directory, &of, std::mem::take(&mut names), nested) {
                 return false;
             }
@@ -302,7 +325,9 @@ impl Walk {
                     continue;
                 }
             };
-            let stat = match rustix::fs::statx(directory, name, AtFlags::empty(), place::WANTED) {
+            let stat = self
+                .patiently(directory, || rustix::fs::statx(directory, name, AtFlags::empty(), place::WANTED));
+            let stat = match stat {
                 Ok(stat) => stat,
                 Err(errno) => {
                     found.extend(unreadable(directory, name, &path, errno).map(Err));
@@ -390,6 +415,7 @@ mod tests {
             after: None,
             bound: 2,
             out,
+            patience: Patience::default(),
             // All threads are busy.
             state: Mutex::new(State { threads: 2, busy: 2, ..State::default() }),
             wanted: Condvar::new(),

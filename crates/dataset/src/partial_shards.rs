@@ -194,8 +194,6 @@ pub(crate) fn forget(path: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::OpenOptions;
-
     use super::*;
 
     fn object(path: &str, tag: &str) -> Object {
@@ -241,10 +239,9 @@ mod tests {
         let nameless = Shard { object: Object { version: None, ..object("n", "") }, ..shards().remove(0) };
         partial.note(&nameless);
         drop(partial);
-        let length = std::fs::metadata(&path).unwrap().len();
+        let whole = std::fs::read(&path).unwrap();
         for torn in 0..60 {
-            let file = OpenOptions::new().write(true).open(&path).unwrap();
-            file.set_len(length - torn).unwrap();
+            std::fs::write(&path, &whole[..whole.len() - torn]).unwrap();
             let (partial, mut kept) = open(&path, Format::Tar);
             for (shard, number) in shards().into_iter().zip(0..) {
                 let taken = kept.take(&shard.object).map(|taken| format!("{taken:?}"));
@@ -255,7 +252,7 @@ mod tests {
                 partial.note(&shards()[3]);
             }
             drop(partial);
-            assert_eq!(std::fs::metadata(&path).unwrap().len(), length);
+            assert_eq!(open(&path, Format::Tar).1.0.len(), 4);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The catalog: which samples there are, in which order, and where their bytes lie.
 //!
 //! A catalog is its file: what [`Catalog::save`] writes is what [`Catalog::from_objects`] builds in memory and what
-//! [`Catalog::open`] reads, so there is one way to read a sample's entry. Numbers are in memory, MEMORY bytes a
+//! [`Catalog::open`] reads, so there is one way to read a sample's entry. Numbers are in memory, some 15 bytes a
 //! sample. Names stay in the file and are read when they are requested, by one `pread` that takes less than a microsecond
 //! where the file is cached (`benches/`). The price is that a catalog that was just made or received holds its whole file
 //! in memory as well, some 63 bytes a sample.

@@ -156,7 +156,7 @@ impl Texts {
 
 /// Room for a group's text: on the stack where it is as short as most are.
 fn with_room<R>(length: usize, read: impl FnOnce(&mut [u8]) -> R) -> R {
-    const SHORT: usize = 2048;
+    const SHORT: usize = 1024;
     if length <= SHORT { read(&mut [0; SHORT][..length]) } else { read(&mut vec![0; length]) }
 }
 

@@ -1,6 +1,6 @@
 //! The origin: a directory, its profile, and who reads and lists it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl LocalOrigin {
                 .with_source(std::io::Error::from(errno)),
             errno => from_errno(errno, &name),
         })?;
-        let cached = rustix::fs::fstatfs(&directory).is_ok_and(|stat| is_local(stat.f_type as u64));
+        let cached = is_on_this_machine(directory.as_fd());
         let profile = TierProfile::new(config.parallelism)
             .with_preferred_block(PREFERRED_BLOCK)
             .with_kernel_cached(cached);
@@ -81,6 +81,11 @@ impl LocalOrigin {
 
 fn is_something_else(path: &Path) -> bool {
     rustix::fs::stat(path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Directory)
+}
+
+/// Whether an open file or directory is on this machine, and not on a file server.
+pub(crate) fn is_on_this_machine(file: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|stat| is_local(stat.f_type as u64))
 }
 
 /// Whether a file system of this magic number is on this machine, so that its page cache is as good as memory.

@@ -1,11 +1,17 @@
 //! What the kernel's errors mean for a read.
 //!
 //! Only classification: whether and when to try again is decided by the layers. The kinds follow what an error means
-//! for a *training run*: what a busy or restarting file server answers (`EIO`, `ESTALE`, time-outs) may pass, running
-//! out of descriptors passes when reads end, and everything that a person has to repair does not.
+//! for a *training run*. Three classes are transient: the answers of a file server that is busy, restarts or has
+//! evicted this client, the end of a connection to one, and a lack of descriptors, which ends when reads end. What a
+//! person has to repair is not. `EIO` is in both classes: from a file server it is an interrupted request, from a disk of
+//! this machine a sector that cannot be read, for which a retry costs the device's own timeout again.
+
+use std::os::fd::BorrowedFd;
 
 use foreread_tier::{ErrorKind, TierError};
 use rustix::io::Errno;
+
+use crate::core::is_on_this_machine;
 
 /// The tier's name in messages.
 pub(crate) const NAME: &str = "local";
@@ -18,15 +24,59 @@ fn classify(errno: Errno) -> (ErrorKind, Option<&'static str>) {
         Errno::ACCESS | Errno::PERM => (ErrorKind::Denied, None),
         Errno::MFILE => (ErrorKind::Transient, Some("too many open files; raise `ulimit -n`")),
         Errno::NFILE => (ErrorKind::Transient, Some("too many open files on this machine")),
-        Errno::IO | Errno::STALE | Errno::INTR | Errno::AGAIN | Errno::TIMEDOUT => {
-            (ErrorKind::Transient, None)
-        }
+        errno if is_of_a_server(errno) => (ErrorKind::Transient, None),
         Errno::NAMETOOLONG => (ErrorKind::Invalid, Some("the name is too long for this file system")),
         Errno::LOOP => (ErrorKind::Other, Some("symbolic links lead in a circle")),
         // What a path leads to when something else was put in a file's place.
         Errno::ISDIR | Errno::SPIPE | Errno::NXIO => (ErrorKind::Changed, Some("not a file any more")),
         _ => (ErrorKind::Other, None),
     }
+}
+
+/// Whether an error may be that of a file server which comes back. Lustre answers `ESHUTDOWN`, `ENOTCONN` or `EIO` to an
+/// evicted client, NFS `ESTALE` after a failover, SMB `EHOSTDOWN` and the socket's errors, and
+/// FUSE `ENOTCONN` or `ECONNABORTED` until its daemon is back.
+pub(crate) fn is_of_a_server(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::IO
+            | Errno::STALE
+            | Errno::INTR
+            | Errno::AGAIN
+            | Errno::TIMEDOUT
+            | Errno::SHUTDOWN
+            | Errno::NOTCONN
+            | Errno::CONNRESET
+            | Errno::CONNABORTED
+            | Errno::CONNREFUSED
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+            | Errno::NETDOWN
+            | Errno::NETUNREACH
+            | Errno::NETRESET
+            | Errno::PIPE
+            | Errno::REMCHG
+            | Errno::REMOTEIO
+            | Errno::NOLINK
+            | Errno::COMM
+            | Errno::PROTO
+    )
+}
+
+/// The error of a read from an open file. Only one that fails is looked at more closely, because below a directory of
+/// this machine a server's may be mounted.
+pub(crate) fn from_read(errno: Errno, object: &str, file: BorrowedFd<'_>) -> TierError {
+    if errno == Errno::IO && is_on_this_machine(file) {
+        return unreadable(errno, object);
+    }
+    from_errno(errno, object)
+}
+
+fn unreadable(errno: Errno, object: &str) -> TierError {
+    TierError::new(ErrorKind::Other, NAME)
+        .with_object(object)
+        .with_detail("the disk cannot read it; see the kernel's log, and restore the file")
+        .with_source(std::io::Error::from(errno))
 }
 
 /// The error of a system call about `object`.
@@ -57,7 +107,49 @@ pub(crate) fn changed(object: &str, why: impl Into<String>) -> TierError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
+
+    #[test]
+    fn errors_of_evicted_and_restarting_file_servers_are_retried() {
+        for errno in [
+            Errno::IO,
+            Errno::STALE,
+            Errno::AGAIN,
+            Errno::TIMEDOUT,
+            // Lustre, after an eviction.
+            Errno::SHUTDOWN,
+            // FUSE, whose daemon ended.
+            Errno::NOTCONN,
+            Errno::CONNABORTED,
+            // SMB, and NFS over a network that is down.
+            Errno::HOSTDOWN,
+            Errno::HOSTUNREACH,
+            Errno::NETUNREACH,
+            Errno::NETDOWN,
+            Errno::CONNRESET,
+            Errno::REMCHG,
+            Errno::REMOTEIO,
+            Errno::NOLINK,
+            Errno::COMM,
+        ] {
+            assert!(from_errno(errno, "a").is_retryable(), "{errno}");
+        }
+    }
+
+    #[test]
+    fn unreadable_sector_of_a_disk_is_not_retried() {
+        // Every test machine has this one: proc is no server's, and not on the list of those of this machine either.
+        let other = std::fs::File::open("/proc/self/stat").unwrap();
+        assert!(from_read(Errno::IO, "a/b.jpg", other.as_fd()).is_retryable());
+        let own = tempfile::tempfile().unwrap();
+        assert!(from_read(Errno::STALE, "a/b.jpg", own.as_fd()).is_retryable());
+        let error = from_read(Errno::IO, "a/b.jpg", own.as_fd());
+        assert_eq!(error.kind(), ErrorKind::Other);
+        let text = error.to_string();
+        assert!(text.starts_with("local: a/b.jpg: ") && text.contains("kernel's log"), "{text}");
+    }
 
     #[test]
     fn what_may_pass_is_retryable_and_the_rest_is_not() {

@@ -28,6 +28,7 @@ mod core;
 pub mod disk;
 mod error;
 mod lister;
+mod patience;
 mod place;
 mod pool;
 mod reader;

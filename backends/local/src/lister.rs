@@ -3,7 +3,8 @@
 //! Some threads of the listing's own share one stack of work: directories to be read, and lots of names to be looked
 //! at (size and modification time take a system call a name, on a file server a round trip). A directory of a million
 //! files is therefore looked at by all of them. The stack is last-in-first-out, and a thread that finds it full works
-//! its names off itself, so memory stays small however the tree is shaped. Results go through a bounded channel: a
+//! its names off itself, and its directories, too, down to a depth of [`NESTED`]. So memory stays small for a directory
+//! of a million directories as for one of a million files; only a tree that is both wide and deep fills the stack. Results go through a bounded channel: a
 //! slow consumer holds the walk back, and dropping the stream ends it.
 //!
 //! Symbolic links are followed, as `torchvision.datasets.ImageFolder` does. A directory that is one of its own
@@ -20,7 +21,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
+use crate::core::is_on_this_machine;
 use crate::error::{NAME, from_errno, invalid};
+use crate::patience::Patience;
 use crate::place::{self, ChangeTimes};
 use crate::reader::check_path;
 
@@ -29,6 +32,12 @@ const LOT: usize = 256;
 
 /// Lots on the stack, per thread, from which on nobody adds another.
 const STACK: usize = 4;
+
+/// Directories that one thread has open at once, each in the one before, while the stack is full.
+const NESTED: u32 = 16;
+
+/// The bytes of names that are read from a directory at once.
+const ENTRIES: usize = 64 << 10;
 
 /// Threads at most; more than this a file server's directory does not reward.
 const THREADS: usize = 16;
@@ -73,6 +82,7 @@ struct Walk {
     after: Option<String>,
     bound: usize,
     out: mpsc::Sender<Vec<Found>>,
+    patience: Patience,
     state: Mutex<State>,
     wanted: Condvar,
 }
@@ -96,8 +106,9 @@ impl Walk {
     ) {
         let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
         let bound = parallelism.clamp(1, THREADS);
-        let (state, wanted) = (Mutex::default(), Condvar::new());
-        let walk = Arc::new(Self { root, times, prefix: prefix.clone(), after, bound, out, state, wanted });
+        let (state, wanted, patience) = (Mutex::default(), Condvar::new(), Patience::default());
+        let walk = Self { root, times, prefix: prefix.clone(), after, bound, out, patience, state, wanted };
+        let walk = Arc::new(walk);
         walk.add(Work::Directory { path: prefix, parent: None });
     }
 
@@ -136,7 +147,7 @@ impl Walk {
 
     /// A thread's life.
     fn run(self: Arc<Self>) {
-        let mut room = Vec::with_capacity(64 << 10);
+        let mut room = Vec::with_capacity(ENTRIES);
         let mut state = self.lock();
         loop {
             if state.stopped {
@@ -146,8 +157,8 @@ impl Walk {
                 state.busy += 1;
                 drop(state);
                 let going_on = match work {
-                    Work::Directory { path, parent } => self.directory(path, parent, &mut room),
-                    Work::Names { directory, of, names } => self.names(directory.as_fd(), &of, &names),
+                    Work::Directory { path, parent } => self.directory(path, parent, &mut room, 0),
+                    Work::Names { directory, of, names } => self.names(directory.as_fd(), &of, &names, 0),
                 };
                 state = self.lock();
                 state.busy -= 1;
@@ -165,24 +176,45 @@ impl Walk {
         self.wanted.notify_all();
     }
 
+    /// Repeats a system call about something in `place` while its file server is away.
+    fn patiently<T>(
+        &self,
+        place: BorrowedFd<'_>,
+        call: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let wait = |time| {
+            std::thread::sleep(time);
+            !self.out.is_closed()
+        };
+        self.patience.call(call, || is_on_this_machine(place), wait)
+    }
+
     /// Sends results on; `false` if nobody wants them any more.
     fn send(&self, found: Vec<Found>) -> bool {
         found.is_empty() || self.out.blocking_send(found).is_ok()
     }
 
-    /// Reads a directory; `false` if the walk is over.
-    fn directory(self: &Arc<Self>, path: String, parent: Option<Arc<Ancestor>>, room: &mut Vec<u8>) -> bool {
+    /// Reads a directory, as one of `nested` that this thread has open; `false` if the walk is over.
+    fn directory(
+        self: &Arc<Self>,
+        path: String,
+        parent: Option<Arc<Ancestor>>,
+        room: &mut Vec<u8>,
+        nested: u32,
+    ) -> bool {
         if self.is_before(&path) {
             return true;
         }
         let shown = if path.is_empty() { "." } else { &path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = match rustix::fs::openat(&self.root, shown, flags, Mode::empty()) {
+        let root = self.root.as_fd();
+        let opened = self.patiently(root, || rustix::fs::openat(root, shown, flags, Mode::empty()));
+        let directory = match opened {
             Ok(directory) => Arc::new(directory),
             Err(Errno::NOENT | Errno::NOTDIR) if parent.is_some() => return true, // gone meanwhile
             Err(errno) => return self.send(vec![Err(from_errno(errno, shown))]),
         };
-        let stat = match rustix::fs::fstat(&directory) {
+        let stat = match self.patiently(directory.as_fd(), || rustix::fs::fstat(&directory)) {
             Ok(stat) => stat,
             Err(errno) => return self.send(vec![Err(from_errno(errno, shown))]),
         };
@@ -199,10 +231,15 @@ impl Walk {
         let of = Arc::new(Ancestor { device: stat.st_dev, inode: stat.st_ino, path, parent });
         let mut names = Vec::new();
         let mut entries = RawDir::new(&directory, room.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(Errno::INTR) => continue,
+        // A server that is back continues at the same entry.
+        let mut next = || {
+            let entry = entries.next().transpose()?;
+            Ok(entry.map(|entry| (entry.file_name().to_owned(), entry.file_type())))
+        };
+        loop {
+            let (name, kind) = match self.patiently(directory.as_fd(), &mut next) {
+                Ok(Some(entry)) => entry,
+                Ok(None) => break,
                 Err(errno) => {
                     let path = if of.path.is_empty() { "." } else { &of.path };
                     if !self.send(vec![Err(from_errno(errno, path))]) {
@@ -212,47 +249,73 @@ impl Walk {
                 }
             };
             // `.`, `..` and what is hidden; and a disk tier that somebody has put into a dataset.
-            let name = entry.file_name().to_bytes();
-            if name.starts_with(b".") || crate::disk::is_cache_name(name) {
+            if name.as_bytes().starts_with(b".") || crate::disk::is_cache_name(name.as_bytes()) {
                 continue;
             }
-            if entry.file_type() == FileType::Directory {
-                match self.join(&of, entry.file_name()) {
-                    Ok(path) => self.add(Work::Directory { path, parent: Some(Arc::clone(&of)) }),
-                    Err(error) => {
-                        if !self.send(vec![Err(error)]) {
-                            return false;
-                        }
-                    }
+            if kind == FileType::Directory {
+                let going_on = match self.join(&of, &name) {
+                    Ok(path) => self.descend(path, &of, nested),
+                    Err(error) => self.send(vec![Err(error)]),
+                };
+                if !going_on {
+                    return false;
                 }
                 continue;
             }
-            names.push(entry.file_name().to_owned());
-            if names.len() == LOT && !self.hand_on(&directory, &of, std::mem::take(&mut names)) {
+            names.push(name);
+            if names.len() == LOT && !self.hand_on(&directory, &of, std::mem::take(&mut names), nested) {
                 return false;
             }
         }
-        self.names(directory.as_fd(), &of, &names)
+        self.names(directory.as_fd(), &of, &names, nested)
+    }
+
+    /// Whether others have enough to do; `None` if the walk is over.
+    fn is_full(&self) -> Option<bool> {
+        let state = self.lock();
+        (!state.stopped).then(|| state.work.len() >= STACK * self.bound)
+    }
+
+    /// Leaves a directory to others, or reads it if they have enough; `false` if the walk is over.
+    fn descend(self: &Arc<Self>, path: String, of: &Arc<Ancestor>, nested: u32) -> bool {
+        let parent = Some(Arc::clone(of));
+        match self.is_full() {
+            None => false,
+            Some(true) if nested < NESTED => {
+                self.directory(path, parent, &mut Vec::with_capacity(ENTRIES), nested + 1)
+            }
+            Some(_) => {
+                self.add(Work::Directory { path, parent });
+                true
+            }
+        }
     }
 
     /// Leaves a lot of names to others, or works it off if they have enough; `false` if the walk is over.
-    fn hand_on(self: &Arc<Self>, directory: &Arc<OwnedFd>, of: &Arc<Ancestor>, names: Vec<CString>) -> bool {
-        let full = {
-            let state = self.lock();
-            if state.stopped {
-                return false;
-            }
-            state.work.len() >= STACK * self.bound
-        };
-        if full {
-            return self.names(directory.as_fd(), of, &names);
+    fn hand_on(
+        self: &Arc<Self>,
+        directory: &Arc<OwnedFd>,
+        of: &Arc<Ancestor>,
+        names: Vec<CString>,
+        nested: u32,
+    ) -> bool {
+        match self.is_full() {
+            None => return false,
+            Some(true) => return self.names(directory.as_fd(), of, &names, nested),
+            Some(false) => {}
         }
         self.add(Work::Names { directory: Arc::clone(directory), of: Arc::clone(of), names });
         true
     }
 
     /// Looks at names of one directory; `false` if the walk is over.
-    fn names(self: &Arc<Self>, directory: BorrowedFd<'_>, of: &Arc<Ancestor>, names: &[CString]) -> bool {
+    fn names(
+        self: &Arc<Self>,
+        directory: BorrowedFd<'_>,
+        of: &Arc<Ancestor>,
+        names: &[CString],
+        nested: u32,
+    ) -> bool {
         let mut found = Vec::with_capacity(names.len());
         for name in names {
             let path = match self.join(of, name) {
@@ -262,7 +325,9 @@ impl Walk {
                     continue;
                 }
             };
-            let stat = match rustix::fs::statx(directory, name, AtFlags::empty(), place::WANTED) {
+            let stat = self
+                .patiently(directory, || rustix::fs::statx(directory, name, AtFlags::empty(), place::WANTED));
+            let stat = match stat {
                 Ok(stat) => stat,
                 Err(errno) => {
                     found.extend(unreadable(directory, name, &path, errno).map(Err));
@@ -277,7 +342,11 @@ impl Walk {
                     let version = Some(self.times.version(&stat));
                     found.push(Ok(Object { path: path.into(), size: stat.stx_size, version }));
                 }
-                FileType::Directory => self.add(Work::Directory { path, parent: Some(Arc::clone(of)) }),
+                FileType::Directory => {
+                    if !self.descend(path, of, nested) {
+                        return false;
+                    }
+                }
                 kind => tracing::warn!(path, ?kind, "left out: neither a file nor a directory"),
             }
         }
@@ -322,5 +391,42 @@ fn unreadable(directory: BorrowedFd<'_>, name: &CStr, path: &str, errno: Errno) 
                 .with_source(std::io::Error::from(errno)),
         ),
         _ => Some(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A dataset of a directory a sample once had all of its directories' paths in memory.
+    #[test]
+    fn directory_of_many_directories_does_not_fill_the_stack() {
+        let made = tempfile::tempdir().unwrap();
+        for number in 0..300 {
+            let directory = made.path().join(format!("{number}"));
+            std::fs::create_dir(&directory).unwrap();
+            std::fs::write(directory.join("x"), "").unwrap();
+        }
+        let (out, mut found) = mpsc::channel(1000);
+        let walk = Arc::new(Walk {
+            root: std::fs::File::open(made.path()).unwrap().into(),
+            times: ChangeTimes::default(),
+            prefix: String::new(),
+            after: None,
+            bound: 2,
+            out,
+            patience: Patience::default(),
+            // All threads are busy.
+            state: Mutex::new(State { threads: 2, busy: 2, ..State::default() }),
+            wanted: Condvar::new(),
+        });
+        assert!(walk.directory(String::new(), None, &mut Vec::with_capacity(ENTRIES), 0));
+        let waiting = walk.lock().work.len();
+        assert_eq!(waiting, STACK * 2);
+        let mut files = 0;
+        while let Ok(more) = found.try_recv() {
+            files += more.into_iter().filter(Result::is_ok).count();
+        }
+        assert_eq!(files + waiting, 300);
     }
 }

@@ -22,7 +22,7 @@ use foreread_tier::{Buffers, ErrorKind, ReadRequest, Span, TierError, Version};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::error::{NAME, changed, from_errno, invalid};
+use crate::error::{NAME, changed, from_errno, from_read, invalid};
 use crate::pool::Read;
 
 /// A length from which the file is looked at before memory is taken for it, so that a catalog that lies costs an
@@ -100,8 +100,9 @@ impl Read for Reader {
         check_path(path)?;
         let mut notice = Notice(Some(about_to_wait));
         let file = self.open(path, &mut notice).map_err(|errno| from_errno(errno, path))?;
+        let failed = |errno| from_read(errno, path, file.as_fd());
         if length >= LOOK_FIRST {
-            compare(request, &rustix::fs::fstat(&file).map_err(|errno| from_errno(errno, path))?)?;
+            compare(request, &rustix::fs::fstat(&file).map_err(failed)?)?;
         }
         let mut buffer = self.buffers.allocate(length, 1).ok_or_else(|| {
             let error = TierError::new(ErrorKind::Other, NAME).with_object(path);
@@ -113,7 +114,7 @@ impl Read for Reader {
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
                     self.tries_cache.store(false, Ordering::Relaxed);
                 }
-                Err(errno) => return Err(from_errno(errno, path)),
+                Err(errno) => return Err(failed(errno)),
             }
         }
         // Not in the cache, or not all of it; also what the kernel leaves of a read of more than 2 GiB.
@@ -123,10 +124,10 @@ impl Read for Reader {
             match buffer.fill(|empty| rustix::io::pread(&file, empty, from).map(|(done, _)| done)) {
                 Ok(0) => break,
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(from_errno(errno, path)),
+                Err(errno) => return Err(failed(errno)),
             }
         }
-        compare(request, &rustix::fs::fstat(&file).map_err(|errno| from_errno(errno, path))?)?;
+        compare(request, &rustix::fs::fstat(&file).map_err(failed)?)?;
         if buffer.filled() < length {
             return Err(changed(path, format!("it ended {} bytes early", length - buffer.filled())));
         }

@@ -1,10 +1,10 @@
 //! The catalog: which samples there are, in which order, and where their bytes lie.
 //!
 //! A catalog is its file: what [`Catalog::save`] writes is what [`Catalog::from_objects`] builds in memory and what
-//! [`Catalog::open`] maps, so there is one way to read a sample's entry and nothing to convert. Names stay on disk until
-//! they are asked for; 1.28 million samples open in 26 ms and take 5 to 16 bytes of memory each (`benches/`;
-//! pages that are used later are the page cache's, shared by all ranks). The price is that a catalog that was just made
-//! holds its whole file in memory, some 63 bytes a sample.
+//! [`Catalog::open`] reads, so there is one way to read a sample's entry. Numbers are in memory, some 15 bytes a
+//! sample. Names stay in the file and are read when they are requested, by one `pread` that takes less than a microsecond
+//! where the file is cached (`benches/`). The price is that a catalog that was just made or received holds its whole file
+//! in memory as well, some 63 bytes a sample.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -17,15 +17,15 @@ use foreread_tier::{Object, Span, Version};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::encode::{Head, Sample, encode, hash_text, write};
+use crate::encode::{Head, Sample, encode, hash_text};
 use crate::image::{
-    BASE_URL_KEY, FINGERPRINT_KEY, FORMAT_KEY, Fault, FieldRow, Image, LISTING_KEY, MAGIC, MapError,
-    NAME_KEY, Place, Row, VERSION_KEY,
+    BASE_URL_KEY, FINGERPRINT_KEY, FORMAT_KEY, Fault, Image, LISTING_KEY, MAGIC, NAME_KEY, Row, Text,
+    VERSION_KEY,
 };
 use crate::listing::Listing;
 use crate::names::{Cut, MAX_TEXT, compare, refuse};
 use crate::packed::Shard;
-use crate::{DatasetError, DatasetErrorKind, Format, encode_packed};
+use crate::{DatasetError, DatasetErrorKind, Format, encode_packed, replace_file};
 
 /// Where one sample's bytes are: what a read of it asks an origin for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,10 +172,11 @@ impl Catalog {
         }
     }
 
-    /// Opens a catalog file. Each byte of it is read and checked; its names are mapped and read when asked for.
+    /// Opens a catalog file. Each byte of it is read and checked; its names are read again when they are requested.
     ///
-    /// The file must not be changed in place while the catalog is in use (see [`save`](Self::save), which never
-    /// does); replacing or removing it is harmless.
+    /// The file stays open. Replacing or removing it is harmless, as [`save`](Self::save) does, except on a file server
+    /// that forgets what was removed. If it is overwritten or truncated in place, requests for names end with
+    /// [`DatasetErrorKind::Changed`].
     ///
     /// # Errors
     /// [`DatasetErrorKind::Io`] if it cannot be read, [`DatasetErrorKind::NotACatalog`],
@@ -192,11 +193,8 @@ impl Catalog {
             let message = format!("{name}: no catalog: it is not a file");
             return Err(DatasetError::new(DatasetErrorKind::NotACatalog, message));
         }
-        let image = Image::map(&File::open(path).map_err(failed)?).map_err(|error| match error {
-            MapError::Io(error) => failed(error),
-            MapError::Fault(fault) => told(&name, fault),
-        })?;
-        match Inner::new(image, name.clone()) {
+        let image = Image::open(File::open(path).map_err(failed)?);
+        match image.and_then(|image| Inner::new(image, name.clone())) {
             Ok(inner) => Ok(Self(Arc::new(inner))),
             Err(fault) => Err(told(&name, fault)),
         }
@@ -208,12 +206,16 @@ impl Catalog {
         Ok(Self(Arc::new(Inner { base_url: base_url.to_owned(), ..inner })))
     }
 
-    /// What [`save`](Self::save) would write: a catalog that is sent instead of saved.
-    pub fn as_bytes(&self) -> &[u8] {
-        self.0.image.bytes()
+    /// What [`save`](Self::save) would write: a catalog that is sent instead of saved. One that was opened is read from
+    /// its file.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if its file cannot be read any more, or was written to.
+    pub fn to_bytes(&self) -> Result<Cow<'_, [u8]>, DatasetError> {
+        self.0.image.bytes().map_err(|fault| told(&self.0.name, fault))
     }
 
-    /// The catalog that [`as_bytes`](Self::as_bytes) gave; `name` is what messages call it.
+    /// The catalog that [`to_bytes`](Self::to_bytes) gave; `name` is what messages call it.
     ///
     /// # Errors
     /// As [`open`](Self::open), but for those of reading.
@@ -227,10 +229,10 @@ impl Catalog {
     /// the old one open keep it. The directory must be writable.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Io`] if it cannot be written; what was there stays.
+    /// [`DatasetErrorKind::Io`] if it cannot be written, and those of [`to_bytes`](Self::to_bytes); what was there stays.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DatasetError> {
         let path = path.as_ref();
-        write(path, self.0.image.bytes()).map_err(|error| {
+        replace_file(path, &self.to_bytes()?).map_err(|error| {
             let message = format!("{}: the catalog cannot be written: {error}", path.display());
             DatasetError::new(DatasetErrorKind::Io, message).with_source(error)
         })
@@ -319,7 +321,8 @@ impl Catalog {
     ///
     /// # Errors
     /// [`DatasetErrorKind::OutOfRange`] if there is no such sample, [`DatasetErrorKind::Corrupt`] if its path would
-    /// leave the origin.
+    /// leave the origin, [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if the catalog's file cannot be read
+    /// any more, or was written to.
     pub fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
         let row = self.row(id)?;
         let version = match (row.modified, row.etag) {
@@ -327,14 +330,14 @@ impl Catalog {
             (None, Some(tag)) => Some(Version::ETag(tag)),
             (None, None) => None,
         };
-        let (object, span) = match row.place {
-            Place::File(path) => (Object { path: path.into(), size: row.length, version }, Span::Whole),
-            Place::Part { object, size, .. } => {
-                let object = Object { path: Arc::clone(object), size, version };
-                (object, Span::Range(row.offset..row.offset + row.length))
-            }
+        let path = match row.object {
+            Text::File(path) => path.into(),
+            Text::Shard(path) => Arc::clone(path),
         };
-        Ok(Entry { object, span })
+        Ok(match row.part {
+            None => Entry { object: Object { path, size: row.length, version }, span: Span::Whole },
+            Some((size, part)) => Entry { object: Object { path, size, version }, span: Span::Range(part) },
+        })
     }
 
     /// A sample's path, relative to the base URL. Of a packed sample it is for people alone: its shard, and behind a
@@ -343,24 +346,25 @@ impl Catalog {
     /// # Errors
     /// Those of [`entry`](Self::entry).
     pub fn path(&self, id: SampleId) -> Result<Cow<'_, str>, DatasetError> {
-        Ok(match self.row(id)?.place {
-            Place::File(path) => Cow::Borrowed(path),
-            Place::Part { object, key: Some(key), .. } => Cow::Owned(format!("{object}/{key}")),
-            Place::Part { object, key: None, .. } => {
-                Cow::Owned(format!("{object}/{}", self.0.image.number_in_object(id.0)))
-            }
-        })
+        let shard = match self.row(id)?.object {
+            Text::File(path) => return Ok(path),
+            Text::Shard(shard) => shard,
+        };
+        Ok(Cow::Owned(match self.key(id)? {
+            Some(key) => format!("{shard}/{key}"),
+            None => format!("{shard}/{}", self.0.image.number_in_object(id.0)),
+        }))
     }
 
-    /// The sample that is the file at `path`, relative to the base URL; `None` if there is none, or samples are packed. A
-    /// binary search.
+    /// The sample that is the file at `path`, relative to the base URL; `None` if there is none, samples are packed, or
+    /// names cannot be read. A binary search.
     pub fn find(&self, path: &str) -> Option<SampleId> {
         let wanted = (path, Cut::of(path));
         let (mut from, mut to) = (0, self.len());
         while from < to {
             let middle = from + (to - from) / 2;
-            let Place::File(here) = self.row(SampleId(middle)).ok()?.place else { return None };
-            match compare((here, Cut::of(here)), wanted) {
+            let Text::File(here) = self.row(SampleId(middle)).ok()?.object else { return None };
+            match compare((&here, Cut::of(&here)), wanted) {
                 std::cmp::Ordering::Less => from = middle + 1,
                 std::cmp::Ordering::Greater => to = middle,
                 std::cmp::Ordering::Equal => return Some(SampleId(middle)),
@@ -371,41 +375,35 @@ impl Catalog {
 
     /// The name of a packed sample in its shard: WebDataset's `__key__`, a zip member's name. `None` for files and
     /// records, or if there is no such sample.
-    pub fn key(&self, id: SampleId) -> Option<&str> {
-        match self.row(id).ok()?.place {
-            Place::Part { key, .. } => key,
-            Place::File(_) => None,
-        }
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Corrupt`] if it is no text, [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if the
+    /// catalog's file cannot be read any more, or was written to.
+    pub fn key(&self, id: SampleId) -> Result<Option<Cow<'_, str>>, DatasetError> {
+        self.0.image.key(id.0).map_err(|fault| self.failed(id, fault))
     }
 
     /// The parts of a WebDataset sample, in their order; none of any other.
     ///
     /// # Errors
-    /// Those of [`entry`](Self::entry), and [`DatasetErrorKind::Corrupt`] if a name is not UTF-8.
+    /// [`DatasetErrorKind::OutOfRange`] if there is no such sample.
     pub fn fields(&self, id: SampleId) -> Result<Vec<Field<'_>>, DatasetError> {
-        self.row(id)?;
-        let fields = self.0.image.fields(id.0).into_iter().flatten();
-        let mut named = Vec::new();
-        for field in fields {
-            let FieldRow { name, offset, length } = field.map_err(|fault| self.corrupt(id, &fault.why))?;
-            let name = std::str::from_utf8(name);
-            let name = name.map_err(|_| self.corrupt(id, "the name of a field is not UTF-8"))?;
-            named.push(Field { name, range: offset..offset + length });
+        if id.0 >= self.len() {
+            return Err(self.out_of_range(id));
         }
-        Ok(named)
+        let fields = self.0.image.fields(id.0).into_iter().flatten();
+        Ok(fields.map(|(name, range)| Field { name, range }).collect())
     }
 
     /// Which of a WebDataset sample's bytes the field `name` is; `None` if it has no such field. Cheaper than
     /// [`fields`](Self::fields).
     pub fn field(&self, id: SampleId, name: &str) -> Option<Range<u64>> {
-        let mut fields = self.0.image.fields(id.0)?.filter_map(Result::ok);
-        let field = fields.find(|field| field.name == name.as_bytes())?;
-        Some(field.offset..field.offset + field.length)
+        self.0.image.fields(id.0)?.find(|field| field.0 == name).map(|(_, range)| range)
     }
 
     /// The CRC-32C of a sample's bytes, where its format has one (TFRecord).
     pub fn crc32c(&self, id: SampleId) -> Option<u32> {
-        self.row(id).ok()?.crc32c
+        self.0.image.crc32c(id.0)
     }
 
     /// A sample's label: the first directory of its path. `None` for a file at the top, or no sample.
@@ -424,24 +422,28 @@ impl Catalog {
     }
 
     fn row(&self, id: SampleId) -> Result<Row<'_>, DatasetError> {
-        let row = self.0.image.row(id.0).ok_or_else(|| {
-            let message = format!("{}: no sample {id} among {}", self.0.name, self.len());
-            DatasetError::new(DatasetErrorKind::OutOfRange, message)
-        })?;
-        let row = row.map_err(|fault| self.corrupt(id, &fault.why))?;
-        let path = match &row.place {
-            Place::File(path) => path,
-            Place::Part { object, .. } => &***object,
-        };
-        match refuse(path) {
+        let row = self.0.image.row(id.0).ok_or_else(|| self.out_of_range(id))?;
+        let row = row.map_err(|fault| self.failed(id, fault))?;
+        match refuse(&row.object) {
             None => Ok(row),
-            Some(why) => Err(self.corrupt(id, &format!("path {:?}: {why}", shortened(path)))),
+            Some(why) => {
+                let why = format!("path {:?}: {why}", shortened(&row.object));
+                Err(self.failed(id, Fault { kind: DatasetErrorKind::Corrupt, why }))
+            }
         }
     }
 
-    fn corrupt(&self, id: SampleId, why: &str) -> DatasetError {
-        let why = format!("sample {id}: {why}");
-        told(&self.0.name, Fault { kind: DatasetErrorKind::Corrupt, why })
+    fn out_of_range(&self, id: SampleId) -> DatasetError {
+        let message = format!("{}: no sample {id} among {}", self.0.name, self.len());
+        DatasetError::new(DatasetErrorKind::OutOfRange, message)
+    }
+
+    fn failed(&self, id: SampleId, fault: Fault) -> DatasetError {
+        let why = match fault.kind {
+            DatasetErrorKind::Corrupt => format!("sample {id}: {}", fault.why),
+            _ => fault.why,
+        };
+        told(&self.0.name, Fault { kind: fault.kind, why })
     }
 }
 
@@ -506,6 +508,10 @@ fn told(name: &str, fault: Fault) -> DatasetError {
     let Fault { kind, why } = fault;
     let message = match kind {
         DatasetErrorKind::NotACatalog => format!("{name}: no catalog: {why}; `foreread index` makes one"),
+        DatasetErrorKind::Io => format!("{name}: the catalog cannot be read: {why}"),
+        DatasetErrorKind::Changed => {
+            format!("{name}: the catalog was changed while it was in use: {why}; start again")
+        }
         DatasetErrorKind::Unsupported => {
             format!("{name}: {why}; use a newer foreread, or make it again with `foreread index`")
         }

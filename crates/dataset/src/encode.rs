@@ -5,8 +5,6 @@
 //! listing and the base URL alone.
 
 use std::collections::HashMap;
-use std::io::Write;
-use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::types::Int32Type;
@@ -203,24 +201,4 @@ impl<'a> Labels<'a> {
         let numbers: Int32Array = rows.iter().map(number).collect();
         DictionaryArray::try_new(numbers, Arc::clone(&self.dictionary))
     }
-}
-
-/// Writes a file whole or not at all: beside its place first, then renamed. A reader has the old or the new one.
-pub(crate) fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let name = path.file_name().ok_or_else(|| std::io::Error::other("the path has no file name"))?;
-    let mut beside = std::ffi::OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}", std::process::id()));
-    let beside = path.with_file_name(beside);
-    let written = (|| {
-        let mut file = std::fs::File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)
-    })();
-    if written.is_err() {
-        // What failed is reported; the attempt to clean up can only fail for the same reason.
-        let _ = std::fs::remove_file(&beside);
-    }
-    written
 }

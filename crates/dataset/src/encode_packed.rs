@@ -89,11 +89,10 @@ pub(crate) fn encode(head: Head<'_>, format: &str, shards: &[Shard]) -> Result<V
     let columns = columns.into_iter().flatten().collect();
     let fingerprint = fingerprint(format, shards);
     let (schema, mut writer) = begin(columns, VERSION_PACKED, head, format, fingerprint)?;
-    let paths: ArrayRef =
-        Arc::new(StringArray::from_iter_values(shards.iter().map(|shard| &*shard.object.path)));
+    let paths: ArrayRef = Arc::new(strings(shards.iter().map(|shard| &*shard.object.path))?);
     let tag_numbers: Vec<Option<i32>> =
         shards.iter().map(|shard| Some(tags.binary_search(&etag(&shard.object)?).ok()? as i32)).collect();
-    let tags: ArrayRef = Arc::new(StringArray::from_iter_values(tags));
+    let tags: ArrayRef = Arc::new(strings(tags.iter().copied())?);
     for rows in (Places { shards, shard: 0, row: 0 }) {
         let number = |&(shard, _): &(usize, usize)| shard as i32;
         let of = |&(shard, _): &(usize, usize)| &shards[shard];
@@ -103,7 +102,7 @@ pub(crate) fn encode(head: Head<'_>, format: &str, shards: &[Shard]) -> Result<V
             vec![Arc::new(DictionaryArray::<Int32Type>::try_new(objects, Arc::clone(&paths))?)];
         if keys {
             let keys = rows.iter().map(|at| of(at).rows.key(at.1).unwrap_or_default());
-            arrays.push(Arc::new(StringArray::from_iter_values(keys)));
+            arrays.push(Arc::new(strings(keys)?));
         }
         arrays.push(Arc::new(UInt64Array::from_iter_values(rows.iter().map(|at| extent(at).0))));
         arrays.push(Arc::new(UInt64Array::from_iter_values(rows.iter().map(|at| extent(at).1))));
@@ -128,6 +127,17 @@ pub(crate) fn encode(head: Head<'_>, format: &str, shards: &[Shard]) -> Result<V
     finish(writer)
 }
 
+/// A column of texts. Its ends are counted in 31 bits, and a shard may hold names without end.
+fn strings<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Result<StringArray, ArrowError> {
+    let length = texts.clone().try_fold(0usize, |sum, text| sum.checked_add(text.len()));
+    if length.is_none_or(|length| i32::try_from(length).is_err()) {
+        let why =
+            format!("the names of {ROWS} samples exceed 2 GiB; exclude the shards that have such names");
+        return Err(ArrowError::InvalidArgumentError(why));
+    }
+    Ok(StringArray::from_iter_values(texts))
+}
+
 /// The fields of these rows.
 fn lists(shards: &[Shard], rows: &[(usize, usize)], item: &Arc<Field>) -> Result<ListArray, ArrowError> {
     let fields = |&(shard, row): &(usize, usize)| {
@@ -137,7 +147,7 @@ fn lists(shards: &[Shard], rows: &[(usize, usize)], item: &Arc<Field>) -> Result
     let ends = OffsetBuffer::from_lengths(rows.iter().map(|at| fields(at).len()));
     let all = || rows.iter().flat_map(fields);
     let columns: Vec<ArrayRef> = vec![
-        Arc::new(StringArray::from_iter_values(all().map(|(name, ..)| name))),
+        Arc::new(strings(all().map(|(name, ..)| name))?),
         Arc::new(UInt64Array::from_iter_values(all().map(|(_, offset, _)| offset))),
         Arc::new(UInt64Array::from_iter_values(all().map(|(.., length)| length))),
     ];
@@ -167,5 +177,18 @@ impl Iterator for Places<'_> {
             (self.shard, self.row) = (self.shard + 1, 0);
         }
         (!places.is_empty()).then_some(places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_beyond_two_gib_are_an_error() {
+        let name = "n".repeat(1 << 20);
+        let error = strings(std::iter::repeat_n(&*name, 2048)).unwrap_err();
+        assert!(error.to_string().contains("2 GiB"), "{error}");
+        assert_eq!(strings(std::iter::repeat_n("ab", 3)).unwrap().value(2), "ab");
     }
 }

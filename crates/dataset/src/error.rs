@@ -18,10 +18,14 @@ pub enum DatasetErrorKind {
     /// The catalog is of a version or a format that this version of foreread does not know, or a shard is packed in a
     /// way from which no sample can be read by itself (compressed, encrypted, sparse).
     Unsupported,
+    /// The catalog file was overwritten or truncated in place while the catalog was in use.
+    Changed,
     /// There are no samples.
     Empty,
     /// A path, a glob or a set of objects that no catalog can hold.
     Invalid,
+    /// Another process makes this catalog.
+    InUse,
     /// The origin could not be listed; the source is its [`TierError`](foreread_tier::TierError).
     Listing,
     /// A shard's bytes are not of its format, or end early.

@@ -205,7 +205,8 @@ impl Catalog {
     /// [`DatasetErrorKind::Listing`] if something could not be listed, [`DatasetErrorKind::Empty`] if there is no
     /// sample, [`DatasetErrorKind::Invalid`] for a broken glob or a named object that is not there,
     /// [`DatasetErrorKind::BadShard`] or [`DatasetErrorKind::Unsupported`] if a shard is damaged or compressed,
-    /// [`DatasetErrorKind::Reading`] if one cannot be read, and those of [`Catalog::from_objects`].
+    /// [`DatasetErrorKind::Reading`] if one cannot be read, [`DatasetErrorKind::InUse`] if another process writes the
+    /// file of [`IndexOptions::partial`], and those of [`Catalog::from_objects`].
     ///
     /// # Cancel safety
     /// Dropping the future ends the listing and leaves nothing behind but the file of [`IndexOptions::partial`].
@@ -250,7 +251,8 @@ async fn list(
         (Found::default(), PlaceHolders::default(), None, 0u64);
     let mut partial = None;
     let path = options.partial.as_deref().filter(|_| origin.profile().lists_in_order);
-    if let Some((unfinished, before)) = path.and_then(|path| Partial::open(path, base_url, options))
+    let kept = path.map(|path| Partial::open(path, base_url, options)).transpose()?.flatten();
+    if let Some((unfinished, before)) = kept
         && is_of(origin, &before).await
     {
         found.progress.resumed = before.len() as u64;
@@ -385,7 +387,8 @@ async fn pack(
     }
     let count = objects.len();
     let path = options.partial.as_deref().map(partial_shards::beside);
-    let (partial, kept) = path.and_then(|path| PartialShards::open(&path, base_url, format)).unzip();
+    let partial = path.map(|path| PartialShards::open(&path, base_url, format)).transpose()?.flatten();
+    let (partial, kept) = partial.unzip();
     let before = Before { kept: kept.unwrap_or_default(), partial: partial.as_ref() };
     let shards = packed::index(origin, base_url, format, objects, before, |cost| {
         so_far = Progress {

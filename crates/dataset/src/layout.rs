@@ -1,4 +1,4 @@
-//! Where in a catalog file each column is.
+//! Where in a batch of a catalog file each column is.
 //!
 //! Two tables are known. Version 1 is of files: a row names its object, and is all of it. Version 2 is of shards: rows
 //! name their object by its number in a dictionary, because a thousand samples share one, and say which part of it they
@@ -59,76 +59,81 @@ pub(crate) struct Batch {
     pub(crate) crc32c: Option<Numbers>,
 }
 
-/// The bytes of value `row` of the column that begins at `values`; a column is checked to lie in the file as a whole.
-fn value<const BYTES: usize>(bytes: &[u8], values: usize, row: usize) -> Result<[u8; BYTES], Fault> {
-    let at = values + row * BYTES;
-    let value = bytes.get(at..at + BYTES).and_then(|value| value.try_into().ok());
-    value.ok_or_else(|| corrupt("a column ends early"))
+/// The values of the column that begins at `values`.
+fn values<const BYTES: usize>(bytes: &[u8], values: usize, rows: usize) -> Result<&[[u8; BYTES]], Fault> {
+    let column = bytes.get(values..).and_then(|rest| rest.get(..rows * BYTES));
+    column.map(|column| column.as_chunks().0).ok_or_else(|| corrupt("a column ends early"))
 }
 
-fn is_present(bytes: &[u8], validity: Option<usize>, row: usize) -> bool {
-    validity.is_none_or(|bits| bytes.get(bits + row / 8).is_some_and(|byte| byte >> (row % 8) & 1 == 1))
+/// The validity bits of a column that has some.
+fn validity(bytes: &[u8], bits: Option<usize>, rows: usize) -> Result<Option<&[u8]>, Fault> {
+    let Some(bits) = bits else { return Ok(None) };
+    let bits = bytes.get(bits..).and_then(|rest| rest.get(..rows.div_ceil(8)));
+    bits.map(Some).ok_or_else(|| corrupt("a column ends early"))
+}
+
+/// Whether a row has a value.
+pub(crate) fn is_present(validity: Option<&[u8]>, row: usize) -> bool {
+    validity.is_none_or(|bits| bits.get(row / 8).is_some_and(|byte| byte >> (row % 8) & 1 == 1))
+}
+
+/// The ends at `start`, which must ascend up to `most`.
+fn ends(bytes: &[u8], start: usize, rows: usize, most: usize) -> Result<Vec<u64>, Fault> {
+    // A negative one becomes far too large.
+    let ends = values(bytes, start, rows + 1)?.iter().map(|end| u64::from(u32::from_le_bytes(*end)));
+    let ends: Vec<u64> = ends.collect();
+    if !ends.is_sorted() || ends.last().is_none_or(|&last| last > most as u64) {
+        return Err(corrupt("what a row has lies outside its column"));
+    }
+    Ok(ends)
 }
 
 impl Numbers {
-    pub(crate) fn is_present(&self, bytes: &[u8], row: usize) -> bool {
-        is_present(bytes, self.validity, row)
+    /// The values of all rows, also of those that have none.
+    pub(crate) fn values<'a, const BYTES: usize>(
+        &self,
+        bytes: &'a [u8],
+        rows: usize,
+    ) -> Result<&'a [[u8; BYTES]], Fault> {
+        values(bytes, self.values, rows)
     }
 
-    pub(crate) fn u64(&self, bytes: &[u8], row: usize) -> Result<u64, Fault> {
-        value(bytes, self.values, row).map(u64::from_le_bytes)
+    /// Which rows have a value, if not all.
+    pub(crate) fn validity<'a>(&self, bytes: &'a [u8], rows: usize) -> Result<Option<&'a [u8]>, Fault> {
+        validity(bytes, self.validity, rows)
     }
-
-    pub(crate) fn i64(&self, bytes: &[u8], row: usize) -> Result<i64, Fault> {
-        value(bytes, self.values, row).map(i64::from_le_bytes)
-    }
-
-    /// The value of a row that has one.
-    pub(crate) fn u32(&self, bytes: &[u8], row: usize) -> Result<Option<u32>, Fault> {
-        match self.is_present(bytes, row) {
-            true => value(bytes, self.values, row).map(u32::from_le_bytes).map(Some),
-            false => Ok(None),
-        }
-    }
-}
-
-/// End `row` of a column of ends.
-fn end(bytes: &[u8], ends: usize, row: usize) -> Result<usize, Fault> {
-    // A negative one becomes far too large.
-    value(bytes, ends, row).map(|end| i32::from_le_bytes(end) as usize)
 }
 
 impl Text {
-    /// The row's text, which has not been checked for being UTF-8.
-    pub(crate) fn bytes<'a>(&self, bytes: &'a [u8], row: usize) -> Result<Option<&'a [u8]>, Fault> {
-        if !is_present(bytes, self.validity, row) {
-            return Ok(None);
-        }
-        let place = end(bytes, self.ends, row)?..end(bytes, self.ends, row + 1)?;
-        let text = bytes.get(self.text.clone()).and_then(|text| text.get(place));
-        text.map(Some).ok_or_else(|| corrupt("a text lies outside its column"))
+    /// The rows' ends after a zero, and all text, which has not been checked for being UTF-8.
+    pub(crate) fn decode<'a>(&self, bytes: &'a [u8], rows: usize) -> Result<(Vec<u64>, &'a [u8]), Fault> {
+        let text = bytes.get(self.text.clone()).ok_or_else(|| corrupt("a column ends early"))?;
+        // Without rows there need not be a zero.
+        let ends = if rows == 0 { vec![0] } else { ends(bytes, self.ends, rows, text.len())? };
+        Ok((ends, text))
     }
 
-    pub(crate) fn get<'a>(&self, bytes: &'a [u8], row: usize) -> Result<Option<&'a str>, Fault> {
-        let Some(text) = self.bytes(bytes, row)? else { return Ok(None) };
-        std::str::from_utf8(text).map(Some).map_err(|_| corrupt("a text is not UTF-8"))
+    /// Which rows have a text, if not all.
+    pub(crate) fn validity<'a>(&self, bytes: &'a [u8], rows: usize) -> Result<Option<&'a [u8]>, Fault> {
+        validity(bytes, self.validity, rows)
+    }
+
+    /// Where the text begins.
+    pub(crate) fn start(&self) -> usize {
+        self.text.start
     }
 }
 
 impl Fields {
-    /// Which of the batch's fields are the row's.
-    pub(crate) fn of(&self, bytes: &[u8], row: usize) -> Result<Range<usize>, Fault> {
-        let range = end(bytes, self.ends, row)?..end(bytes, self.ends, row + 1)?;
-        match range.start <= range.end && range.end <= self.count {
-            true => Ok(range),
-            false => Err(corrupt("a list of fields lies outside its column")),
-        }
+    /// Which of the batch's fields are each row's: their ends, after where those of the first begin.
+    pub(crate) fn ends(&self, bytes: &[u8], rows: usize) -> Result<Vec<u64>, Fault> {
+        ends(bytes, self.ends, rows, self.count)
     }
 }
 
 /// Which columns there are, with the numbers of their dictionaries.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Columns {
+pub(crate) struct ColumnSet {
     packed: bool,
     pub(crate) label: Option<i64>,
     pub(crate) object: Option<i64>,
@@ -140,7 +145,7 @@ pub(crate) struct Columns {
     crc32c: bool,
 }
 
-impl Columns {
+impl ColumnSet {
     /// Checks that the columns are those of a catalog.
     pub(crate) fn of(schema: &Schema<'_>) -> Result<Self, Fault> {
         let mut fields = schema.fields().into_iter().flatten().peekable();
@@ -213,18 +218,24 @@ fn is_fields(field: &Field<'_>) -> bool {
     is_plain(name, Type::Utf8) && is_length(offset) && is_length(length)
 }
 
-/// The message that a block of the footer names, and where its body is.
+/// Where in the file the message and the body are that a block of the footer names.
+pub(crate) fn place(block: &Block) -> Result<Range<u64>, Fault> {
+    let damaged = || corrupt("the footer names a place outside the file");
+    let start = u64::try_from(block.offset()).map_err(|_| damaged())?;
+    let head = u64::try_from(block.metaDataLength()).map_err(|_| damaged())?;
+    let body = u64::try_from(block.bodyLength()).map_err(|_| damaged())?;
+    let end = start.checked_add(head).and_then(|end| end.checked_add(body)).ok_or_else(damaged)?;
+    Ok(start..end)
+}
+
+/// The message in the bytes that a block of the footer names, and where in them its body is.
 fn message<'a>(bytes: &'a [u8], block: &Block) -> Result<(Message<'a>, Range<usize>), Fault> {
     let damaged = || corrupt("the footer names a place outside the file");
-    let start = usize::try_from(block.offset()).map_err(|_| damaged())?;
     let head = usize::try_from(block.metaDataLength()).map_err(|_| damaged())?;
-    let body = usize::try_from(block.bodyLength()).map_err(|_| damaged())?;
-    let body_start = start.checked_add(head).ok_or_else(damaged)?;
-    let body_end = body_start.checked_add(body).filter(|&end| end <= bytes.len()).ok_or_else(damaged)?;
     // Four bytes that mark a message, four of its length, the message itself.
-    let head = bytes[start..body_start].get(8..).ok_or_else(damaged)?;
-    let message = root_as_message(head).map_err(|_| corrupt("a batch's head is damaged"))?;
-    Ok((message, body_start..body_end))
+    let message = bytes.get(8..head).ok_or_else(damaged)?;
+    let message = root_as_message(message).map_err(|_| corrupt("a batch's head is damaged"))?;
+    Ok((message, head..bytes.len()))
 }
 
 /// Hands out the parts of a batch in the order in which they are written.
@@ -232,6 +243,8 @@ struct Parts<'a> {
     nodes: Box<dyn Iterator<Item = &'a FieldNode> + 'a>,
     buffers: Box<dyn Iterator<Item = &'a Buffer> + 'a>,
     body: Range<usize>,
+    /// Where the last buffer ends: none may lie in another, so that what is decoded is no longer than what is there.
+    end: usize,
     rows: usize,
 }
 
@@ -246,7 +259,7 @@ impl<'a> Parts<'a> {
         }
         let nodes = Box::new(batch.nodes().into_iter().flatten());
         let buffers = Box::new(batch.buffers().into_iter().flatten());
-        Ok(Self { nodes, buffers, body, rows })
+        Ok(Self { nodes, buffers, end: body.start, body, rows })
     }
 
     /// The next buffer, which must have at least `least` bytes.
@@ -257,7 +270,12 @@ impl<'a> Parts<'a> {
         let length =
             usize::try_from(buffer.length()).ok().filter(|&length| length >= least).ok_or_else(damaged)?;
         let end = start.checked_add(length).filter(|&end| end <= self.body.len()).ok_or_else(damaged)?;
-        Ok(self.body.start + start..self.body.start + end)
+        let (start, end) = (self.body.start + start, self.body.start + end);
+        if start < self.end {
+            return Err(corrupt("a column lies in another"));
+        }
+        self.end = end;
+        Ok(start..end)
     }
 
     /// The head of the next column: where its validity bits are, if some value is absent.
@@ -316,8 +334,8 @@ fn bytes_bound(body: &Range<usize>) -> usize {
     body.len() / 4
 }
 
-/// Where the columns of the batch that a block names are.
-pub(crate) fn batch(bytes: &[u8], block: &Block, columns: Columns) -> Result<Batch, Fault> {
+/// Where the columns of the batch are that a block names, in its bytes.
+pub(crate) fn batch(bytes: &[u8], block: &Block, columns: ColumnSet) -> Result<Batch, Fault> {
     let (message, body) = message(bytes, block)?;
     let head = message.header_as_record_batch().ok_or_else(|| corrupt("a batch is something else"))?;
     let mut parts = Parts::of(&head, body)?;
@@ -350,9 +368,14 @@ pub(crate) fn dictionary(bytes: &[u8], block: &Block) -> Result<(i64, Vec<Arc<st
     let data = table.data().ok_or_else(|| corrupt("its labels are something else"))?;
     let mut parts = Parts::of(&data, body)?;
     let text = parts.text()?;
+    if text.validity.is_some() {
+        return Err(corrupt("a label is missing"));
+    }
+    let (ends, all) = text.decode(bytes, parts.rows)?;
     let mut texts: Vec<Arc<str>> = Vec::with_capacity(parts.rows);
-    for row in 0..parts.rows {
-        let next = text.get(bytes, row)?.ok_or_else(|| corrupt("a label is missing"))?;
+    for end in ends.windows(2) {
+        let next = std::str::from_utf8(&all[end[0] as usize..end[1] as usize]);
+        let next = next.map_err(|_| corrupt("a text is not UTF-8"))?;
         if texts.last().is_some_and(|last| **last >= *next) {
             return Err(corrupt("its labels are not sorted"));
         }

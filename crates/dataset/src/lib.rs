@@ -26,12 +26,14 @@
 
 mod braces;
 mod catalog;
+mod columns;
 mod encode;
 mod encode_packed;
 mod error;
 mod format;
 mod image;
 mod index;
+mod journal;
 mod layout;
 mod listing;
 mod names;
@@ -39,6 +41,7 @@ mod packed;
 mod partial;
 mod partial_shards;
 mod placeholders;
+mod replace;
 mod stored;
 
 #[cfg(test)]
@@ -50,6 +53,7 @@ pub use error::{DatasetError, DatasetErrorKind};
 pub use format::Format;
 pub use index::{IndexOptions, Progress};
 pub use partial::forget_listing;
+pub use replace::replace_file;
 
 /// What a catalog is called that lies in a store beside its data: it is found there, and used.
 pub const CATALOG_NAME: &str = "catalog.foreread";

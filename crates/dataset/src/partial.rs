@@ -2,20 +2,20 @@
 //!
 //! An origin that hands out its objects in the order of their paths can go on behind the last of them. So what has been
 //! found is written down as it comes, a line of JSON for each object, and from time to time a line that says how far the
-//! listing has come; what stands behind the last such line may be torn and is left out. The file belongs to one place and one choice of
+//! listing has come; what stands behind the last such line is left out. Lines have checksums, and one process at a time writes
+//! the file ([`journal`](crate::journal)). The file belongs to one place and one choice of
 //! objects, which its first line names; for any other it is begun anew. The price is a hundred bytes an object on disk for as long as
 //! the listing takes, and nothing for origins that hand out objects in another order: the file is given up at the first,
 //! or where the origin says that its store has another order.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use foreread_tier::{Object, Version};
 use serde::{Deserialize, Serialize};
 
-use crate::IndexOptions;
+use crate::journal::{self, Journal, Verdict};
+use crate::{DatasetError, IndexOptions};
 
 /// How many objects lie between two lines that say how far the listing has come.
 const EVERY: u64 = 1_000;
@@ -48,8 +48,7 @@ enum Line {
 /// The file of a listing that is going on.
 #[derive(Debug)]
 pub(crate) struct Partial {
-    path: PathBuf,
-    out: BufWriter<File>,
+    journal: Journal,
     last: String,
     since: u64,
 }
@@ -57,36 +56,37 @@ pub(crate) struct Partial {
 impl Partial {
     /// Opens or begins the file of this listing: with what it says, and the path behind which the listing goes on. None
     /// where no file can be had: then the listing is not kept.
-    pub(crate) fn open(path: &Path, base_url: &str, options: &IndexOptions) -> Option<(Self, Vec<Object>)> {
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::InUse`](crate::DatasetErrorKind::InUse) if another process writes it.
+    pub(crate) fn open(
+        path: &Path,
+        base_url: &str,
+        options: &IndexOptions,
+    ) -> Result<Option<(Self, Vec<Object>)>, DatasetError> {
         let head = Head {
-            unfinished_listing: 1,
+            unfinished_listing: 2,
             base_url: base_url.to_owned(),
             include: options.include.clone(),
             exclude: options.exclude.clone(),
         };
-        if !is_free_or_begins_with(path, BEGINNING) {
-            tracing::debug!(path = %path.display(), "something else is there; the listing is not kept");
-            return None;
-        }
-        let (found, last, length) = read(path, &head).unwrap_or_default();
-        let begin = || -> std::io::Result<BufWriter<File>> {
-            let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
-            file.set_len(length)?;
-            file.seek(SeekFrom::End(0))?;
-            let mut out = BufWriter::new(file);
-            if length == 0 {
-                serde_json::to_writer(&mut out, &head)?;
-                out.write_all(b"\n")?;
-            }
-            Ok(out)
-        };
-        match begin() {
-            Ok(out) => Some((Self { path: path.to_owned(), out, last, since: 0 }, found)),
-            Err(error) => {
-                tracing::debug!(%error, path = %path.display(), "an unfinished listing cannot be kept");
-                None
-            }
-        }
+        let (mut last, mut found, mut pending) = (String::new(), Vec::new(), Vec::new());
+        let journal =
+            Journal::open(path, BEGINNING, &head, OLDEST, |text| match serde_json::from_str(text) {
+                Ok(Line::Object(path, size, modified, tag)) => {
+                    let version =
+                        modified.map(Version::Modified).or_else(|| tag.map(|tag| Version::ETag(tag.into())));
+                    pending.push(Object { path: path.into(), size, version });
+                    Verdict::Pending
+                }
+                Ok(Line::UpTo(path)) => {
+                    found.append(&mut pending);
+                    last = path;
+                    Verdict::Counts
+                }
+                Err(_) => Verdict::Refused,
+            })?;
+        Ok(journal.map(|journal| (Self { journal, last, since: 0 }, found)))
     }
 
     /// Behind which path the listing goes on.
@@ -98,7 +98,7 @@ impl Partial {
     /// order or cannot be written.
     pub(crate) fn note(mut self, object: &Object, wanted: bool) -> Option<Self> {
         if *object.path <= *self.last || self.write(object, wanted).is_err() {
-            self.end();
+            self.journal.remove();
             return None;
         }
         Some(self)
@@ -113,9 +113,7 @@ impl Partial {
                 Some(Version::ETag(tag)) => (None, Some(tag.to_string())),
                 _ => (None, None),
             };
-            let line = Line::Object(object.path.to_string(), object.size, modified, tag);
-            serde_json::to_writer(&mut self.out, &line)?;
-            self.out.write_all(b"\n")?;
+            self.journal.write(&Line::Object(object.path.to_string(), object.size, modified, tag))?;
         }
         self.last.clear();
         self.last.push_str(&object.path);
@@ -126,28 +124,22 @@ impl Partial {
     /// Writes down how far the listing has come, if that can be done.
     pub(crate) fn keep(&mut self) {
         if let Err(error) = self.mark() {
-            tracing::debug!(%error, path = %self.path.display(), "an unfinished listing cannot be kept");
+            let path = self.journal.path().display();
+            tracing::debug!(%error, %path, "an unfinished listing cannot be kept");
         }
     }
 
     fn mark(&mut self) -> std::io::Result<()> {
-        if self.last.is_empty() {
-            return self.out.flush();
+        if !self.last.is_empty() {
+            self.since = 0;
+            self.journal.write(&Line::UpTo(self.last.clone()))?;
         }
-        self.since = 0;
-        serde_json::to_writer(&mut self.out, &Line::UpTo(self.last.clone()))?;
-        self.out.write_all(b"\n")?;
-        self.out.flush()
-    }
-
-    /// Removes the file: the listing cannot be gone on with.
-    fn end(self) {
-        remove(&self.path);
+        self.journal.flush()
     }
 }
 
 /// Removes the file of [`IndexOptions::partial`], and the one of shards beside it, when what they say is in a catalog that has
-/// been saved. Anything else that lies there is left alone.
+/// been saved. Anything else that lies there is left alone, and what another process writes.
 pub fn forget_listing(path: &Path) {
     forget(path);
     crate::partial_shards::forget(&crate::partial_shards::beside(path));
@@ -155,72 +147,13 @@ pub fn forget_listing(path: &Path) {
 
 /// Removes the file of a listing that cannot be resumed.
 pub(crate) fn forget(path: &Path) {
-    remove_if_begins_with(path, BEGINNING);
-}
-
-/// Removes a file of ours.
-pub(crate) fn remove_if_begins_with(path: &Path, beginning: &[u8]) {
-    if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) && begins_with(path, beginning) {
-        remove(path);
-    }
-}
-
-/// A file that stays would only be begun anew.
-fn remove(path: &Path) {
-    if let Err(error) = std::fs::remove_file(path) {
-        tracing::debug!(%error, path = %path.display(), "an unfinished listing could not be removed");
-    }
-}
-
-/// Whether there is nothing, or a file of ours: a pipe would be waited for, and anything else is not ours to replace.
-pub(crate) fn is_free_or_begins_with(path: &Path, beginning: &[u8]) -> bool {
-    let Ok(found) = std::fs::symlink_metadata(path) else { return true };
-    found.is_file() && (found.len() == 0 || begins_with(path, beginning))
-}
-
-fn begins_with(path: &Path, beginning: &[u8]) -> bool {
-    let mut start = vec![0; beginning.len()];
-    File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == beginning
-}
-
-/// What a file of this head holds: the objects up to the last mark, the path there, and the length of the file up to there.
-fn read(path: &Path, head: &Head) -> Option<(Vec<Object>, String, u64)> {
-    let age = std::fs::metadata(path).ok()?.modified().ok()?.elapsed().unwrap_or_default();
-    if age > OLDEST {
-        return None;
-    }
-    let mut lines = BufReader::new(File::open(path).ok()?);
-    let mut line = String::new();
-    let mut length = lines.read_line(&mut line).ok()? as u64;
-    if serde_json::from_str::<Head>(&line).ok()? != *head {
-        return None;
-    }
-    let mut kept = (Vec::new(), String::new(), length);
-    let mut found: Vec<Object> = Vec::new();
-    loop {
-        line.clear();
-        match lines.read_line(&mut line) {
-            Ok(0) | Err(_) => break,
-            Ok(read) => length += read as u64,
-        }
-        match serde_json::from_str::<Line>(&line) {
-            Ok(Line::Object(path, size, modified, tag)) => {
-                let version =
-                    modified.map(Version::Modified).or_else(|| tag.map(|tag| Version::ETag(tag.into())));
-                found.push(Object { path: path.into(), size, version });
-            }
-            Ok(Line::UpTo(last)) => {
-                kept.0.append(&mut found);
-                (kept.1, kept.2) = (last, length);
-            }
-            Err(_) => break,
-        }
-    }
-    Some(kept)
+    journal::forget(path, BEGINNING);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn object(path: &str) -> Object {
@@ -228,7 +161,7 @@ mod tests {
     }
 
     fn open(path: &Path, options: &IndexOptions) -> (Partial, Vec<Object>) {
-        Partial::open(path, "s3://b", options).unwrap()
+        Partial::open(path, "s3://b", options).unwrap().unwrap()
     }
 
     #[test]
@@ -243,8 +176,9 @@ mod tests {
         partial.keep();
         // What comes behind the mark is torn.
         partial = partial.note(&object("d"), true).unwrap();
-        partial.out.write_all(b"{\"o\":[\"e").unwrap();
         drop(partial);
+        let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"01234567 {\"o\":[\"e").unwrap();
         for _ in 0..2 {
             let (partial, found) = open(&path, &options);
             assert_eq!(found, [object("a"), object("c\n\"")]);
@@ -267,7 +201,7 @@ mod tests {
         drop(partial);
         // What is no such file is not touched.
         std::fs::write(&path, b"precious").unwrap();
-        assert!(Partial::open(&path, "s3://b", &IndexOptions::default()).is_none());
+        assert!(Partial::open(&path, "s3://b", &IndexOptions::default()).unwrap().is_none());
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 

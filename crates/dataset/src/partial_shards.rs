@@ -3,23 +3,22 @@
 //! Reading the heads of a thousand shards takes minutes, and what was found in one holds for as long as the shard is the same. So
 //! each is written down as soon as it is done, a line of JSON, and taken from there the next time if its path, length and
 //! version are still those. A shard without a version is not: nothing would tell another one of its length. The file belongs to
-//! one place and one format, which its first line names; for others it is begun anew. Each line has a checksum; from the first
-//! one on that is torn or damaged, nothing counts. The price is some fifty bytes a sample on disk for as long as indexing takes,
+//! one place and one format, which its first line names; for others it is begun anew. Lines have checksums, and one process at
+//! a time writes the file ([`journal`](crate::journal)). The price is some fifty bytes a sample on disk for as long as indexing takes,
 //! and a shard's line in memory.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use foreread_tier::{Change, Object, Version};
 use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
-use crate::Format;
+use crate::journal::{self, Journal, Verdict};
 use crate::packed::{Rows, Shard};
-use crate::partial::{is_free_or_begins_with, remove_if_begins_with};
+use crate::{DatasetError, Format};
 
 /// How such a file begins, by which it is told from anything else of its name.
 const BEGINNING: &[u8] = b"{\"unfinished_shards\":";
@@ -115,55 +114,46 @@ impl Found {
 /// The file of an index of shards that is going on.
 #[derive(Debug)]
 pub(crate) struct PartialShards {
-    path: PathBuf,
     /// None once it could not be written.
-    out: Mutex<Option<BufWriter<File>>>,
+    journal: Mutex<Option<Journal>>,
 }
 
 impl PartialShards {
     /// Opens or begins the file of this index: with the shards that it has. None where no file can be had: then nothing is
     /// kept.
-    pub(crate) fn open(path: &Path, base_url: &str, format: Format) -> Option<(Self, Kept)> {
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::InUse`](crate::DatasetErrorKind::InUse) if another process writes it.
+    pub(crate) fn open(
+        path: &Path,
+        base_url: &str,
+        format: Format,
+    ) -> Result<Option<(Self, Kept)>, DatasetError> {
         let head =
-            Head { unfinished_shards: 1, base_url: base_url.to_owned(), format: format.name().to_owned() };
-        if !is_free_or_begins_with(path, BEGINNING) {
-            tracing::debug!(path = %path.display(), "something else is there; shards are not kept");
-            return None;
-        }
-        let (kept, length) = read(path, &head).unwrap_or_default();
-        let begin = || -> std::io::Result<BufWriter<File>> {
-            let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
-            file.set_len(length)?;
-            file.seek(SeekFrom::End(0))?;
-            let mut out = BufWriter::new(file);
-            if length == 0 {
-                serde_json::to_writer(&mut out, &head)?;
-                out.write_all(b"\n")?;
-                out.flush()?;
-            }
-            Ok(out)
-        };
-        match begin() {
-            Ok(out) => Some((Self { path: path.to_owned(), out: Mutex::new(Some(out)) }, kept)),
-            Err(error) => {
-                tracing::debug!(%error, path = %path.display(), "shards cannot be kept");
-                None
-            }
-        }
+            Head { unfinished_shards: 2, base_url: base_url.to_owned(), format: format.name().to_owned() };
+        let mut kept = Kept::default();
+        let journal = Journal::open(path, BEGINNING, &head, Duration::MAX, |text| {
+            let Some(shard) = serde_json::from_str::<Found>(text).ok().and_then(Found::shard) else {
+                return Verdict::Refused;
+            };
+            kept.0.insert(Arc::clone(&shard.object.path), shard);
+            Verdict::Counts
+        })?;
+        Ok(journal.map(|journal| (Self { journal: Mutex::new(Some(journal)) }, kept)))
     }
 
     /// Writes down a shard that is done.
     pub(crate) fn note(&self, shard: &Shard) {
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(writer) = &mut *out else { return };
-        if let Err(error) = write(writer, shard) {
-            tracing::debug!(%error, path = %self.path.display(), "shards cannot be kept any longer");
-            *out = None;
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = &mut *journal else { return };
+        if let Err(error) = write(open, shard) {
+            tracing::debug!(%error, path = %open.path().display(), "shards cannot be kept any longer");
+            *journal = None;
         }
     }
 }
 
-fn write(out: &mut BufWriter<File>, shard: &Shard) -> std::io::Result<()> {
+fn write(journal: &mut Journal, shard: &Shard) -> std::io::Result<()> {
     let Object { path, size, version } = &shard.object;
     let (modified, changed, etag) = match version {
         Some(Version::Modified(time)) => (Some(*time), None, None),
@@ -175,10 +165,8 @@ fn write(out: &mut BufWriter<File>, shard: &Shard) -> std::io::Result<()> {
         _ => return Ok(()),
     };
     let (skipped, samples, columns) = (shard.skipped, &shard.rows, shard.rows.columns());
-    let line = Written { path, size: *size, modified, changed, etag, skipped, columns, samples };
-    let text = serde_json::to_string(&line)?;
-    writeln!(out, "{:08x} {text}", crc32c::crc32c(text.as_bytes()))?;
-    out.flush()
+    journal.write(&Written { path, size: *size, modified, changed, etag, skipped, columns, samples })?;
+    journal.flush()
 }
 
 /// Shards that an earlier index, which was broken off, had come to the end of.
@@ -192,34 +180,6 @@ impl Kept {
     }
 }
 
-/// What a file of this head holds, and its length up to the last line that is whole.
-fn read(path: &Path, head: &Head) -> Option<(Kept, u64)> {
-    let mut lines = BufReader::new(File::open(path).ok()?);
-    let mut line = String::new();
-    let mut length = lines.read_line(&mut line).ok()? as u64;
-    if serde_json::from_str::<Head>(&line).ok()? != *head {
-        return None;
-    }
-    let mut kept = Kept::default();
-    loop {
-        line.clear();
-        let Ok(read @ 1..) = lines.read_line(&mut line) else { break };
-        let Some(shard) = whole(&line).and_then(|text| serde_json::from_str::<Found>(text).ok()?.shard())
-        else {
-            break;
-        };
-        length += read as u64;
-        kept.0.insert(Arc::clone(&shard.object.path), shard);
-    }
-    Some((kept, length))
-}
-
-/// A line's text, if it is all of it.
-fn whole(line: &str) -> Option<&str> {
-    let (sum, text) = line.strip_suffix('\n')?.split_once(' ')?;
-    (u32::from_str_radix(sum, 16) == Ok(crc32c::crc32c(text.as_bytes()))).then_some(text)
-}
-
 /// Where the shards are kept that belong to a listing kept at `listing`.
 pub(crate) fn beside(listing: &Path) -> PathBuf {
     let mut name = listing.as_os_str().to_owned();
@@ -229,7 +189,7 @@ pub(crate) fn beside(listing: &Path) -> PathBuf {
 
 /// Removes such a file; anything else is left alone.
 pub(crate) fn forget(path: &Path) {
-    remove_if_begins_with(path, BEGINNING);
+    journal::forget(path, BEGINNING);
 }
 
 #[cfg(test)]
@@ -265,7 +225,7 @@ mod tests {
     }
 
     fn open(path: &Path, format: Format) -> (PartialShards, Kept) {
-        PartialShards::open(path, "s3://b", format).unwrap()
+        PartialShards::open(path, "s3://b", format).unwrap().unwrap()
     }
 
     #[test]
@@ -279,10 +239,9 @@ mod tests {
         let nameless = Shard { object: Object { version: None, ..object("n", "") }, ..shards().remove(0) };
         partial.note(&nameless);
         drop(partial);
-        let length = std::fs::metadata(&path).unwrap().len();
+        let whole = std::fs::read(&path).unwrap();
         for torn in 0..60 {
-            let file = OpenOptions::new().write(true).open(&path).unwrap();
-            file.set_len(length - torn).unwrap();
+            std::fs::write(&path, &whole[..whole.len() - torn]).unwrap();
             let (partial, mut kept) = open(&path, Format::Tar);
             for (shard, number) in shards().into_iter().zip(0..) {
                 let taken = kept.take(&shard.object).map(|taken| format!("{taken:?}"));
@@ -293,7 +252,7 @@ mod tests {
                 partial.note(&shards()[3]);
             }
             drop(partial);
-            assert_eq!(std::fs::metadata(&path).unwrap().len(), length);
+            assert_eq!(open(&path, Format::Tar).1.0.len(), 4);
         }
     }
 
@@ -314,7 +273,7 @@ mod tests {
         std::fs::write(&path, damaged).unwrap();
         assert!(open(&path, Format::Tar).1.0.is_empty(), "the first shard is damaged");
         std::fs::write(&path, b"precious").unwrap();
-        assert!(PartialShards::open(&path, "s3://b", Format::Tar).is_none());
+        assert!(PartialShards::open(&path, "s3://b", Format::Tar).unwrap().is_none());
         forget(&path);
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }

@@ -205,8 +205,8 @@ fn a_packed_catalog_says_what_was_put_in() {
     assert_eq!((catalog.crc32c(SampleId(2)), catalog.crc32c(SampleId(3))), (Some(7), Some(8)));
     assert_eq!(catalog.crc32c(SampleId(4)), None);
     assert_eq!(
-        (catalog.key(SampleId(3)), catalog.path(SampleId(3)).unwrap()),
-        (Some("../2"), "x/1.tar/../2".into())
+        (catalog.key(SampleId(3)).unwrap(), catalog.path(SampleId(3)).unwrap()),
+        (Some("../2".into()), "x/1.tar/../2".into())
     );
     let fields = |id| catalog.fields(SampleId(id)).unwrap();
     assert_eq!(fields(0), [Field { name: "jpg", range: 0..100 }, Field { name: "cls", range: 1024..1025 }]);
@@ -278,7 +278,7 @@ fn ask_everything(bytes: Vec<u8>, file: &Path) {
                 assert!(field.range.start <= field.range.end && field.range.end <= length);
             }
         }
-        let _ = (catalog.path(SampleId(id)), catalog.crc32c(SampleId(id)));
+        let _ = (catalog.path(SampleId(id)), catalog.key(SampleId(id)), catalog.crc32c(SampleId(id)));
         assert_eq!(catalog.label(SampleId(id)).is_some(), catalog.label_index(SampleId(id)).is_some());
     }
 }
@@ -421,5 +421,103 @@ fn the_image_in_memory_is_the_file() {
     let (_directory, path) = saved(small());
     let image = Image::owned(fs::read(&path).unwrap()).unwrap();
     assert_eq!(image.rows(), 4);
-    assert_eq!(image.bytes(), fs::read(&path).unwrap());
+    assert_eq!(*image.bytes().unwrap(), fs::read(&path).unwrap());
+}
+
+#[test]
+fn received_catalog_says_what_the_opened_one_says() {
+    for (_directory, path) in [saved(small()), packed_saved()] {
+        let opened = Catalog::open(path).unwrap();
+        let received = Catalog::from_bytes(opened.to_bytes().unwrap().into_owned(), "received").unwrap();
+        assert_eq!(entries(&received), entries(&opened));
+        assert_eq!(received.fingerprint(), opened.fingerprint());
+        let mut bytes = received.to_bytes().unwrap().into_owned();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        let error = Catalog::from_bytes(bytes, "received").unwrap_err();
+        assert_eq!(error.kind(), DatasetErrorKind::Corrupt, "{error}");
+    }
+}
+
+/// As many samples as have several groups of names.
+fn many() -> (TempDir, std::path::PathBuf) {
+    saved((0..100).map(|number| object(&format!("a/{number:03}"), number, None)).collect())
+}
+
+#[test]
+fn truncated_catalog_is_an_error_that_names_it() {
+    let (_directory, path) = many();
+    let catalog = Catalog::open(&path).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+    for error in [
+        catalog.entry(SampleId(0)).unwrap_err(),
+        catalog.path(SampleId(99)).unwrap_err(),
+        catalog.to_bytes().unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), DatasetErrorKind::Changed);
+        assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
+    }
+    // What is in memory is still known.
+    assert_eq!(catalog.sizes().bytes(SampleId(7)), 7);
+    assert_eq!(catalog.label(SampleId(7)), Some("a"));
+}
+
+#[test]
+fn overwritten_catalog_never_gives_another_name() {
+    let (_directory, path) = many();
+    let (catalog, time) = (Catalog::open(&path).unwrap(), fs::metadata(&path).unwrap().modified().unwrap());
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(5).position(|name| name == b"a/050").unwrap();
+    bytes[at..at + 5].copy_from_slice(b"a/x50");
+    // In place, of the same length, with the old time put back.
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+    file.set_modified(time).unwrap();
+    let error = catalog.entry(SampleId(50)).unwrap_err();
+    assert_eq!(error.kind(), DatasetErrorKind::Changed);
+    assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
+    assert_eq!(catalog.to_bytes().unwrap_err().kind(), DatasetErrorKind::Changed);
+    // Those that are far from it are what they were.
+    assert_eq!(catalog.path(SampleId(0)).unwrap(), "a/000");
+    assert_eq!(catalog.path(SampleId(99)).unwrap(), "a/099");
+}
+
+/// Replaces the one place in `bytes` that reads `from`.
+fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
+    let at: Vec<usize> =
+        bytes.windows(from.len()).enumerate().filter(|(_, it)| *it == from).map(|it| it.0).collect();
+    assert_eq!(at.len(), 1, "{from:?} is at {at:?}");
+    bytes[at[0]..at[0] + to.len()].copy_from_slice(to);
+}
+
+#[test]
+fn catalog_with_one_batch_twice_is_refused() {
+    let objects = (0..140_000u64).map(|number| object(&format!("a/{number:07}"), 1, None));
+    let (_directory, path) = saved(objects.collect());
+    let mut bytes = fs::read(&path).unwrap();
+    let length = bytes.len();
+    let end = &bytes[..length - 10];
+    let footer = i32::from_le_bytes(*bytes[length - 10..].first_chunk().unwrap()) as usize;
+    let footer = arrow_ipc::root_as_footer(&end[end.len() - footer..]).unwrap();
+    let blocks: Vec<[u8; 24]> = footer.recordBatches().unwrap().into_iter().map(|block| block.0).collect();
+    replace(&mut bytes, &blocks[1], &blocks[0]);
+    fs::write(&path, believable(bytes).unwrap()).unwrap();
+    let error = Catalog::open(&path).unwrap_err();
+    assert_eq!(error.kind(), DatasetErrorKind::Corrupt);
+    assert!(error.to_string().contains("overlap"), "{error}");
+}
+
+#[test]
+fn catalog_with_one_column_in_another_is_refused() {
+    let (_directory, path) =
+        saved((0..4000).map(|number| object(&format!("a/{number:04}"), 1, None)).collect());
+    let mut bytes = fs::read(&path).unwrap();
+    // Where the batch's head says that the offsets and the lengths are: columns of 32,000 bytes each.
+    let long = |at: &[u8]| at[8..] == 32_000i64.to_le_bytes();
+    let buffers: Vec<Vec<u8>> = bytes.windows(16).filter(|at| long(at)).map(<[u8]>::to_vec).collect();
+    let [offsets, lengths] = &buffers[..] else { panic!("{buffers:?}") };
+    replace(&mut bytes, lengths, offsets);
+    fs::write(&path, believable(bytes).unwrap()).unwrap();
+    let error = Catalog::open(&path).unwrap_err();
+    assert!(error.to_string().contains("lies in another"), "{error}");
 }

@@ -6,8 +6,7 @@
 //! that a job that is killed while it writes leaves the state before.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{ErrorKind as IoErrorKind, Write};
+use std::io::ErrorKind as IoErrorKind;
 use std::path::Path;
 
 use foreread_dataset::Catalog;
@@ -162,31 +161,11 @@ impl State {
     }
 
     fn replace(&self, path: &Path) -> std::io::Result<()> {
-        let no_name = || std::io::Error::new(IoErrorKind::InvalidInput, "a state file has a name");
-        let name = path.file_name().ok_or_else(no_name)?;
+        let mut text = serde_json::to_vec(self)?;
+        text.push(b'\n');
         // What a link leads to is replaced, not the link.
-        let (path, name) = match path.canonicalize() {
-            Ok(real) => (real.clone(), real.file_name().unwrap_or(name).to_owned()),
-            Err(_) => (path.to_owned(), name.to_owned()),
-        };
-        let mut temporary = name;
-        temporary.push(format!(".{}.tmp", std::process::id()));
-        let temporary = path.with_file_name(temporary);
-        let written = File::create(&temporary).and_then(|mut file| {
-            serde_json::to_writer(&mut file, self)?;
-            file.write_all(b"\n")?;
-            file.sync_all()
-        });
-        let replaced = written.and_then(|()| std::fs::rename(&temporary, &path));
-        if replaced.is_err() {
-            // The failure is what matters; a file that is left over is as harmless as one that was never made.
-            let _ = std::fs::remove_file(&temporary);
-        }
-        replaced?;
-        // The rename itself, where directories can be flushed.
-        let directory =
-            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(directory)?.sync_all()
+        let real = path.canonicalize();
+        foreread_dataset::replace_file(real.as_deref().unwrap_or(path), &text)
     }
 }
 

@@ -1,9 +1,10 @@
 //! What the trainer gets.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
-use foreread_dataset::Catalog;
+use foreread_dataset::{Catalog, DatasetError};
 use foreread_oracle::PhaseKind;
 use foreread_tier::Sample;
 use foreread_types::{DatasetId, SampleId};
@@ -97,7 +98,10 @@ impl<'a> BatchSample<'a> {
     }
 
     /// What its shard calls it (WebDataset's `__key__`, a zip member's name); `None` for files and records.
-    pub fn key(&self) -> Option<&'a str> {
+    ///
+    /// # Errors
+    /// If the name cannot be read from the catalog's file, or is no text ([`Catalog::key`]).
+    pub fn key(&self) -> Result<Option<Cow<'a, str>>, DatasetError> {
         self.catalog.key(self.id)
     }
 
@@ -110,7 +114,7 @@ impl<'a> BatchSample<'a> {
 
     /// All parts of a WebDataset sample with their names, in their order; none of any other.
     pub fn fields(&self) -> Vec<(&'a str, Bytes)> {
-        // A name that is no text is found out when the catalog is asked for it.
+        // Only a sample that is not there has no list of them.
         let fields = self.catalog.fields(self.id).unwrap_or_default();
         fields.into_iter().filter_map(|field| Some((field.name, self.slice(field.range)?))).collect()
     }

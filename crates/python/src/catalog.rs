@@ -7,19 +7,16 @@ use std::time::Duration;
 use foreread::types::SampleId;
 use foreread::{IndexOptions, Loader as Run, Progress};
 use pyo3::exceptions::{PyImportError, PyIndexError};
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyType};
 
 use crate::errors::{self, Class};
 use crate::here::Here;
-use crate::sample::show;
 use crate::{allocator, files, here, loader, logs, settings, waiting};
 
 /// The samples of one dataset, numbered from 0: a table of paths, sizes and labels.
 ///
-/// Made by foreread.index() or Catalog.open(); Loader takes it in the place of a URL. It is a read-only buffer of its own
-/// file, which is an Arrow (Feather) file.
+/// Made by foreread.index() or Catalog.open(); Loader takes it in the place of a URL. Its file is an Arrow (Feather) file.
 #[pyclass(frozen, module = "foreread", weakref)]
 #[derive(Debug)]
 pub struct Catalog {
@@ -72,15 +69,16 @@ impl Catalog {
     }
 
     /// The file that save() would write, copied.
-    fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, self.catalog().as_bytes())
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = self.catalog().to_bytes().map_err(|error| errors::raised(&error.into()))?;
+        Ok(PyBytes::new(py, &bytes))
     }
 
-    /// The catalog as an Arrow table, without a copy. Needs pyarrow.
+    /// The catalog as an Arrow table. Needs pyarrow.
     fn to_arrow<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let arrow = needed(py, "pyarrow", "to_arrow")?;
-        let buffer = arrow.call_method1("py_buffer", (slf,))?;
+        let buffer = arrow.call_method1("py_buffer", (slf.get().to_bytes(py)?,))?;
         py.import("pyarrow.ipc")?.call_method1("open_file", (buffer,))?.call_method0("read_all")
     }
 
@@ -166,7 +164,7 @@ impl Catalog {
     /// For pickle, which spawned workers use.
     fn __reduce__<'py>(slf: Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
         let py = slf.py();
-        Ok((py.get_type::<Self>().getattr("from_bytes")?, (slf.get().to_bytes(py),)))
+        Ok((py.get_type::<Self>().getattr("from_bytes")?, (slf.get().to_bytes(py)?,)))
     }
 
     /// The catalog that to_bytes() gave.
@@ -174,16 +172,6 @@ impl Catalog {
     fn from_bytes(_: &Bound<'_, PyType>, data: Vec<u8>) -> PyResult<Self> {
         let catalog = foreread::Catalog::from_bytes(data, "the catalog in memory");
         catalog.map(Self::from).map_err(|error| errors::raised(&error.into()))
-    }
-
-    unsafe fn __getbuffer__(
-        slf: Bound<'_, Self>,
-        view: *mut ffi::Py_buffer,
-        flags: std::ffi::c_int,
-    ) -> PyResult<()> {
-        let catalog = slf.get();
-        // SAFETY: Python gives the view, and the catalog never changes.
-        unsafe { show(slf.clone().into_any(), catalog.catalog().as_bytes(), view, flags) }
     }
 }
 

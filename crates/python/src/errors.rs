@@ -76,6 +76,8 @@ impl Class {
             | DatasetErrorKind::Unsupported
             | DatasetErrorKind::BadShard => Self::Corrupt,
             DatasetErrorKind::Io => Self::Origin,
+            DatasetErrorKind::Changed => Self::Changed,
+            DatasetErrorKind::InUse => Self::Config,
             _ => Self::Error,
         }
     }

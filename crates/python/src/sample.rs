@@ -3,6 +3,7 @@
 //! The bytes are never copied: a `memoryview` (or `numpy.frombuffer`) looks at the very memory that the read filled, and
 //! holds the sample, which holds that memory. It counts against the run's look-ahead until the last view of it is gone.
 
+use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 
 use bytes::Bytes;
@@ -90,8 +91,9 @@ impl Sample {
 
     /// What its shard calls it (WebDataset's __key__, a zip member's name); None for files and records.
     #[getter]
-    fn key(&self) -> Option<&str> {
-        self.catalog().key(self.id)
+    fn key(&self) -> PyResult<Option<String>> {
+        let key = self.catalog().key(self.id).map_err(|error| crate::errors::raised(&error.into()))?;
+        Ok(key.map(Cow::into_owned))
     }
 
     /// Its path below the dataset's URL; of a packed one its shard, and behind a slash its name there.

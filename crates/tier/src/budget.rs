@@ -90,10 +90,33 @@ impl Charge {
     pub fn is_of(&self, budget: &Budget) -> bool {
         Arc::ptr_eq(&self.budget.0, &budget.0)
     }
+
+    /// Makes one charge of two, so that many can be held as one number. A charge of another budget is handed back.
+    ///
+    /// # Errors
+    /// `other`, if it is no part of the same budget.
+    pub fn merge(&mut self, mut other: Self) -> Result<(), Self> {
+        if !other.is_of(&self.budget) {
+            return Err(other);
+        }
+        self.bytes += std::mem::take(&mut other.bytes);
+        Ok(())
+    }
+
+    /// Makes two charges of one: `bytes` of it, or all if it has fewer, become a charge of their own.
+    pub fn split(&mut self, bytes: u64) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { budget: self.budget.clone(), bytes }
+    }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
+        // Its bytes are another's.
+        if self.bytes == 0 {
+            return;
+        }
         self.budget.0.used.fetch_sub(self.bytes, Ordering::AcqRel);
         if let Some(on_release) = &self.budget.0.on_release {
             on_release(self.bytes);
@@ -119,6 +142,19 @@ mod tests {
         drop(first);
         assert_eq!((budget.used(), seen.load(Ordering::Relaxed)), (4, 7));
         assert!(forced.is_of(&budget) && !forced.is_of(&Budget::new(10)));
+    }
+
+    #[test]
+    fn merged_and_split_charges_are_counted_once() {
+        let budget = Budget::new(10);
+        let mut charge = budget.try_charge(3).unwrap();
+        charge.merge(budget.try_charge(4).unwrap()).unwrap();
+        assert_eq!((charge.bytes(), budget.used()), (7, 7));
+        let foreign = charge.merge(Budget::new(9).charge(1)).unwrap_err();
+        assert_eq!((foreign.bytes(), charge.bytes()), (1, 7));
+        drop(charge.split(5));
+        assert_eq!((charge.bytes(), budget.used()), (2, 2));
+        assert_eq!((charge.split(9).bytes(), charge.bytes(), budget.used()), (2, 0, 0));
     }
 
     #[test]

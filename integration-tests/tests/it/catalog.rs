@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
-use crate::support::{Samples, foreread, load, number, run};
+use crate::support::{Samples, foreread, load, number, run, watch};
 
 #[test]
 fn hidden_files_and_catalogs_are_no_samples() {
@@ -124,6 +125,40 @@ fn a_catalog_that_climbs_out_is_refused() {
     fs::write(&catalog, &bytes).unwrap();
     let line = run(&mut foreread(["load", catalog.to_str().unwrap(), "--epochs=1"])).fails(1);
     assert!(line.contains("..") && !line.contains(&format!("{}: denied", secret.display())), "{line}");
+}
+
+/// Whether a process has a thread that reads samples.
+fn reads_samples(process: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let mut names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+    names.any(|name| name.trim() == "foreread-local")
+}
+
+/// When catalogs were mapped, this ended the run by SIGBUS and without a message.
+#[test]
+fn truncated_catalog_ends_a_run_by_an_error_that_names_it() {
+    let samples = Samples::awkward(300, 1000);
+    let directory = tempfile::tempdir().unwrap();
+    let catalog = directory.path().join("c.foreread");
+    let target = catalog.to_str().unwrap();
+    run(&mut foreread(["index", samples.path().to_str().unwrap(), "-o", target])).ok();
+    let mut load = foreread([
+        "load",
+        target,
+        "--epochs=100000",
+        "--batch-size=10",
+        "--look-ahead=20KB",
+        "--compute-ms=1",
+    ]);
+    let mut truncated = false;
+    let finished = watch(&mut load, Duration::from_secs(120), |process| {
+        if !truncated && reads_samples(process) {
+            fs::OpenOptions::new().write(true).open(&catalog).unwrap().set_len(0).unwrap();
+            truncated = true;
+        }
+    });
+    let line = finished.fails(1);
+    assert!(line.contains(target) && line.contains("changed while it was in use"), "{line}");
 }
 
 /// Makes the checksum of a changed catalog right again: XXH3-128 over the file with the checksum's digits zeroed.

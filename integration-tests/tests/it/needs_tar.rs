@@ -40,7 +40,11 @@ fn what_tar_packs_in_any_of_its_formats_is_delivered_byte_for_byte() {
         run(&mut foreread(["index", shards.path().to_str().unwrap(), "-o", catalog])).ok();
         let keys = Catalog::open(catalog).unwrap();
         for (id, name) in names.iter().enumerate() {
-            assert_eq!(keys.key((id as u64).into()), name.strip_suffix(".bin"), "{format}");
+            assert_eq!(
+                keys.key((id as u64).into()).unwrap().as_deref(),
+                name.strip_suffix(".bin"),
+                "{format}"
+            );
         }
         let report = run(&mut foreread(["load", catalog, "--report", "json", "--digest"])).json();
         assert_eq!(number(&report, "/samples"), 200);

@@ -252,6 +252,33 @@ fn a_listing_that_is_killed_goes_on_where_it_was() {
     assert!(!partial.exists() && !directory.path().join("whole.partial").exists());
 }
 
+#[test]
+fn second_index_of_one_output_names_the_first() {
+    let store = Store::start();
+    store.numbered("train", Numbered::new(30_000, 1_000));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("c.foreread");
+    let index = || at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]);
+    store.on(Kind::List, from(9), Fault::StallHeaders(Duration::from_secs(600)));
+    let mut second = None;
+    let killed = watch(&mut index(), Duration::from_secs(120), |process| {
+        if second.is_none() && store.requests().list > 9 {
+            second = Some((process, run(&mut index())));
+            kill(process);
+        }
+    });
+    assert_eq!(killed.code, None, "{}", killed.stderr);
+    let (process, second) = second.unwrap();
+    let line = second.fails(1);
+    assert!(
+        line.contains(&format!("process {process} on ")) && line.contains("c.foreread.partial"),
+        "{line}"
+    );
+    // The lock ended with the process.
+    store.mend();
+    assert!(run(&mut index()).ok().contains("30000 samples"));
+}
+
 /// What `index` says of a catalog's content.
 fn fingerprint(said: &str) -> String {
     said.split("fingerprint ").nth(1).unwrap().lines().next().unwrap().to_owned()

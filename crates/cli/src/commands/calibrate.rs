@@ -69,9 +69,9 @@ fn wanted(options: &Calibrate, knobs: &Knobs) -> Result<CalibrateOptions> {
 
 /// Finds out before half a minute of measuring whether the result can be written.
 fn writable(path: &Path) -> Result<()> {
-    let beside = path.with_extension(format!("{}.try", std::process::id()));
-    std::fs::write(&beside, "").with_context(|| format!("{} cannot be written", path.display()))?;
-    std::fs::remove_file(&beside)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::NamedTempFile::new_in(directory)
+        .with_context(|| format!("{} cannot be written", path.display()))?;
     Ok(())
 }
 

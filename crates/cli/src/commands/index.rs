@@ -43,6 +43,8 @@ pub fn run(options: &Index) -> Result<()> {
     let began = Instant::now();
     let catalog = builder.index(index, tell)?;
     let took = began.elapsed();
+    // Another file may have been put there meanwhile.
+    refuse_to_replace(Path::new(&path))?;
     catalog.save(Path::new(&path)).map_err(Error::from)?;
     forget_listing(Path::new(&partial));
     let mut out = output::stdout();

@@ -93,7 +93,7 @@ fn names_that_climb_are_names_and_nothing_else() {
     for name in ["../../etc/passwd.x", "/etc/passwd.x", "a/../b.x"] {
         let catalog = answers("a.tar", [member(name, b"x"), end()].concat()).unwrap();
         let key = name.strip_suffix(".x").unwrap();
-        assert_eq!(catalog.key(SampleId(0)), Some(key));
+        assert_eq!(catalog.key(SampleId(0)).unwrap().as_deref(), Some(key));
         // What is read is the shard, whatever the member is called.
         assert_eq!(&*catalog.entry(SampleId(0)).unwrap().object.path, "a.tar");
     }
@@ -142,7 +142,8 @@ fn signed_checksums_are_right_too() {
     block[148..156].fill(b' ');
     let sum: i64 = block.iter().map(|&byte| i64::from(byte as i8)).sum();
     block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    assert_eq!(answers("a.tar", [block, end()].concat()).unwrap().key(SampleId(0)), Some("\u{e9}"));
+    let catalog = answers("a.tar", [block, end()].concat()).unwrap();
+    assert_eq!(catalog.key(SampleId(0)).unwrap().as_deref(), Some("\u{e9}"));
 }
 
 #[test]

@@ -148,12 +148,7 @@ impl Calibration {
             Error::new(ErrorKind::System, format!("{} cannot be written: {error}", path.display()))
         };
         let text = toml::to_string(self).map_err(|error| failed(&error))?;
-        let beside = path.with_extension(format!("{}.tmp", std::process::id()));
-        std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path)).map_err(|error| {
-            // Nothing of a failed attempt stays; if even that fails, the first error is the one to be told.
-            let _ = std::fs::remove_file(&beside);
-            failed(&error)
-        })
+        foreread_dataset::replace_file(path, text.as_bytes()).map_err(|error| failed(&error))
     }
 
     /// The origin's figures, if they are of `url`: of the same place, or of one that holds it or lies in it.

@@ -196,9 +196,10 @@ impl Run<'_> {
             opened.push(working(joining, &format!("rank 0 opens {named}"), opening).await?);
         }
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(config));
-        let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
+        let catalogs = opened.iter().map(|dataset| dataset.catalog.to_bytes());
+        let catalogs: Vec<_> = catalogs.collect::<Result<_, _>>()?;
         let told = Told {
-            catalogs: catalogs.iter().map(|catalog| catalog.as_bytes().len() as u64).collect(),
+            catalogs: catalogs.iter().map(|catalog| catalog.len() as u64).collect(),
             identities: opened.iter().map(|dataset| dataset.identity.to_string()).collect(),
             state: resume,
             calibration: config.calibration.as_deref().cloned(),
@@ -206,7 +207,9 @@ impl Run<'_> {
             origin_parallelism: config.origin_parallelism,
             compute: config.compute,
         };
-        joining.share(Some(told.encode(&catalogs)?)).await?;
+        let message = told.encode(&catalogs)?;
+        drop(catalogs);
+        joining.share(Some(message)).await?;
         Ok((told, opened))
     }
 

@@ -2,6 +2,7 @@
 //!
 //! A line of JSON, then the catalogs as they lie in files: they are megabytes, and are not to be held twice.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,10 +31,10 @@ pub(super) struct Told {
 }
 
 impl Told {
-    pub(super) fn encode(&self, catalogs: &[Catalog]) -> Result<Bytes> {
+    pub(super) fn encode(&self, catalogs: &[Cow<'_, [u8]>]) -> Result<Bytes> {
         let mut bytes = serde_json::to_vec(self).map_err(|error| unreadable(&error))?;
         bytes.push(b'\n');
-        catalogs.iter().for_each(|catalog| bytes.extend_from_slice(catalog.as_bytes()));
+        catalogs.iter().for_each(|catalog| bytes.extend_from_slice(catalog));
         Ok(bytes.into())
     }
 

@@ -307,7 +307,7 @@ class Catalog:
     def to_bytes(self) -> bytes:
         """The file that save() would write, copied."""
     def to_arrow(self) -> pyarrow.Table:
-        """The catalog as an Arrow table, without a copy. Needs pyarrow."""
+        """The catalog as an Arrow table. Needs pyarrow."""
     def to_pandas(self) -> pandas.DataFrame:
         """The catalog as a pandas DataFrame. Needs pyarrow and pandas."""
     def path(self, index: int) -> str:
@@ -337,7 +337,6 @@ class Catalog:
         """How samples lie in objects: files, tar, tfrecord or zip."""
     def __len__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, tuple[bytes]]: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class Compared:

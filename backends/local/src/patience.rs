@@ -1,0 +1,104 @@
+//! Repeating the system calls of a listing while a file server is away.
+//!
+//! The retry layer does not see listings, and one name that cannot be looked at would end an hour of work. So each call
+//! is repeated after growing waits, two minutes in all, which is what reads get, too. Where that did not help once, the
+//! server is taken for lost, and no other call of the listing waits. The price is two minutes until an error is reported.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::error::is_of_a_server;
+
+/// Before each further attempt, in milliseconds.
+const WAITS: [u64; 8] = [100, 300, 1_000, 3_000, 10_000, 20_000, 40_000, 45_000];
+
+/// What a listing knows of its file server.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    /// Waiting did not help.
+    lost: AtomicBool,
+}
+
+impl Patience {
+    /// Calls until it succeeds or fails for good. `wait` returns false where nobody wants the listing any more.
+    /// `is_device` says whether `EIO` is that of a disk, which does not come back.
+    pub(crate) fn call<T>(
+        &self,
+        mut call: impl FnMut() -> Result<T, Errno>,
+        is_device: impl Fn() -> bool,
+        mut wait: impl FnMut(Duration) -> bool,
+    ) -> Result<T, Errno> {
+        let mut waits = WAITS.iter();
+        loop {
+            let errno = match call() {
+                Err(Errno::INTR) => continue,
+                Err(errno) if is_of_a_server(errno) && !(errno == Errno::IO && is_device()) => errno,
+                done => return done,
+            };
+            let next = waits.next().filter(|_| !self.lost.load(Ordering::Relaxed));
+            let Some(&milliseconds) = next else {
+                self.lost.store(true, Ordering::Relaxed);
+                return Err(errno);
+            };
+            tracing::debug!(%errno, milliseconds, "a call of the listing is repeated");
+            if !wait(Duration::from_millis(milliseconds)) {
+                return Err(errno);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls that answer `errnos`, one after another and then success, and what was waited for.
+    fn calls(patience: &Patience, errnos: &[Errno], is_device: bool) -> (Result<u32, Errno>, Duration) {
+        let (mut errnos, mut waited) = (errnos.iter(), Duration::ZERO);
+        let done = patience.call(
+            || errnos.next().map_or(Ok(7), |errno| Err(*errno)),
+            || is_device,
+            |time| {
+                waited += time;
+                true
+            },
+        );
+        (done, waited)
+    }
+
+    #[test]
+    fn listing_outlives_a_file_server_that_restarts() {
+        let patience = Patience::default();
+        let errnos = [Errno::SHUTDOWN, Errno::NOTCONN, Errno::STALE, Errno::INTR, Errno::IO];
+        let (done, waited) = calls(&patience, &errnos, false);
+        assert_eq!((done, waited), (Ok(7), Duration::from_millis(4_400)));
+        assert_eq!(calls(&patience, &[Errno::NOENT], false), (Err(Errno::NOENT), Duration::ZERO));
+        assert_eq!(calls(&patience, &[Errno::IO], true), (Err(Errno::IO), Duration::ZERO));
+    }
+
+    #[test]
+    fn file_server_that_stays_away_costs_two_minutes_once() {
+        let patience = Patience::default();
+        let (done, waited) = calls(&patience, &[Errno::NOTCONN; 100], false);
+        assert_eq!(done, Err(Errno::NOTCONN));
+        assert!((100..=120).contains(&waited.as_secs()), "{waited:?}");
+        assert_eq!(calls(&patience, &[Errno::NOTCONN; 100], false), (Err(Errno::NOTCONN), Duration::ZERO));
+    }
+
+    #[test]
+    fn abandoned_listing_does_not_wait() {
+        let patience = Patience::default();
+        let mut waits = 0;
+        let done = patience.call(
+            || Err::<(), _>(Errno::STALE),
+            || false,
+            |_| {
+                waits += 1;
+                false
+            },
+        );
+        assert_eq!((done, waits), (Err(Errno::STALE), 1));
+    }
+}

@@ -1,0 +1,429 @@
+//! One batch's columns, as a catalog that is in use holds them.
+//!
+//! Numbers are in memory, each column in as few bytes a row as its largest difference needs, so that no read of a sample
+//! waits for them. Texts that differ from row to row (paths, keys, ETags of files) are most of a catalog and are used
+//! once a sample and epoch. Of a file only their ends are in memory, and the text is read when it is wanted. Each
+//! [`GROUP`] of rows has a checksum of its text from when the whole file was checked: a file that was overwritten or
+//! truncated since is an error and never another name. The price is one `pread` a sample, of a kilobyte or so.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::DatasetErrorKind;
+use crate::image::{Fault, corrupt};
+use crate::layout::{Batch, Fields, Numbers, Text, is_present};
+
+/// Rows whose texts share a checksum, and are read together.
+const GROUP: usize = 16;
+
+/// Where a catalog's bytes are.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// In memory: made just now, or received.
+    Memory(Vec<u8>),
+    /// In a file of this length.
+    File(File, u64),
+}
+
+impl Source {
+    pub(crate) fn length(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::File(_, length) => *length,
+        }
+    }
+
+    /// The bytes in `range`. Those of a file are read into `room`.
+    pub(crate) fn read<'a>(&'a self, range: Range<u64>, room: &'a mut Vec<u8>) -> Result<&'a [u8], Fault> {
+        let beyond = || corrupt("it names a place outside the file");
+        let length = usize::try_from(range.end.saturating_sub(range.start)).map_err(|_| beyond())?;
+        if range.end > self.length() {
+            return Err(beyond());
+        }
+        match self {
+            Self::Memory(bytes) => {
+                bytes.get(range.start as usize..).and_then(|rest| rest.get(..length)).ok_or_else(beyond)
+            }
+            Self::File(file, _) => {
+                room.resize(length, 0);
+                file.read_exact_at(room, range.start).map_err(|error| unreadable(&error))?;
+                Ok(room)
+            }
+        }
+    }
+}
+
+fn unreadable(error: &std::io::Error) -> Fault {
+    if error.kind() == std::io::ErrorKind::UnexpectedEof {
+        return Fault { kind: DatasetErrorKind::Changed, why: "the file is shorter than it was".to_owned() };
+    }
+    Fault::io(error)
+}
+
+/// Numbers, each in as few bytes as the difference of the largest and the least one needs.
+#[derive(Debug)]
+pub(crate) struct Integers {
+    least: u64,
+    width: usize,
+    bytes: Box<[u8]>,
+}
+
+impl Integers {
+    fn of(values: &[u64]) -> Self {
+        let least = values.iter().copied().min().unwrap_or(0);
+        let most = values.iter().copied().max().unwrap_or(0);
+        let width = (u64::BITS - (most - least).leading_zeros()).div_ceil(8) as usize;
+        let mut bytes = Vec::with_capacity(values.len() * width);
+        for value in values {
+            bytes.extend_from_slice(&(value - least).to_le_bytes()[..width]);
+        }
+        Self { least, width, bytes: bytes.into() }
+    }
+
+    /// The value of a row that there is.
+    pub(crate) fn get(&self, row: usize) -> u64 {
+        let mut word = [0; 8];
+        word[..self.width].copy_from_slice(&self.bytes[row * self.width..][..self.width]);
+        self.least + u64::from_le_bytes(word)
+    }
+}
+
+/// Numbers of which some may be absent.
+#[derive(Debug)]
+pub(crate) struct Nullable {
+    validity: Option<Box<[u8]>>,
+    values: Integers,
+}
+
+impl Nullable {
+    /// The value of a row that there is, unless it has none.
+    pub(crate) fn get(&self, row: usize) -> Option<u64> {
+        is_present(self.validity.as_deref(), row).then(|| self.values.get(row))
+    }
+}
+
+/// Texts, one a row.
+#[derive(Debug)]
+pub(crate) struct Texts {
+    validity: Option<Box<[u8]>>,
+    /// Where the text of each row ends, after a zero.
+    ends: Integers,
+    rows: usize,
+    /// Where in the catalog the texts begin.
+    start: u64,
+    /// Of each group's text; none where the text is in memory.
+    checksums: Box<[u64]>,
+}
+
+impl Texts {
+    /// The row's text; `None` if it has none.
+    pub(crate) fn get<'a>(&self, source: &'a Source, row: usize) -> Result<Option<Cow<'a, str>>, Fault> {
+        if !is_present(self.validity.as_deref(), row) {
+            return Ok(None);
+        }
+        let no_text = |_| corrupt("a text is not UTF-8");
+        let outside = || corrupt("a text lies outside its column");
+        let (start, end) = (self.ends.get(row), self.ends.get(row + 1));
+        let file = match source {
+            Source::Memory(bytes) => {
+                let place = (self.start + start) as usize..(self.start + end) as usize;
+                let text = std::str::from_utf8(bytes.get(place).ok_or_else(outside)?);
+                return text.map(Cow::Borrowed).map(Some).map_err(no_text);
+            }
+            Source::File(file, _) => file,
+        };
+        let first = row / GROUP * GROUP;
+        let group = self.ends.get(first)..self.ends.get(self.rows.min(first + GROUP));
+        let own = (start - group.start) as usize..(end - group.start) as usize;
+        with_room((group.end - group.start) as usize, |room| {
+            file.read_exact_at(room, self.start + group.start).map_err(|error| unreadable(&error))?;
+            if self.checksums.get(row / GROUP) != Some(&xxh3_64(room)) {
+                let why = "the file was written to".to_owned();
+                return Err(Fault { kind: DatasetErrorKind::Changed, why });
+            }
+            let text = room.get(own).ok_or_else(outside)?;
+            let text = std::str::from_utf8(text).map_err(no_text)?;
+            Ok(Some(Cow::Owned(text.to_owned())))
+        })
+    }
+}
+
+/// Room for a group's text: on the stack where it is as short as most are.
+fn with_room<R>(length: usize, read: impl FnOnce(&mut [u8]) -> R) -> R {
+    const SHORT: usize = 1024;
+    if length <= SHORT { read(&mut [0; SHORT][..length]) } else { read(&mut vec![0; length]) }
+}
+
+/// The fields of each row's sample.
+#[derive(Debug)]
+pub(crate) struct FieldLists {
+    /// How many fields all rows up to one have, after a zero.
+    ends: Integers,
+    name: Integers,
+    offset: Integers,
+    length: Integers,
+}
+
+/// One field of a sample.
+pub(crate) struct FieldRow {
+    /// The number of its name.
+    pub(crate) name: usize,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+impl FieldLists {
+    /// The fields of a row that there is.
+    pub(crate) fn of(&self, row: usize) -> impl Iterator<Item = FieldRow> {
+        (self.ends.get(row)..self.ends.get(row + 1)).map(|field| {
+            let field = field as usize;
+            FieldRow {
+                name: self.name.get(field) as usize,
+                offset: self.offset.get(field),
+                length: self.length.get(field),
+            }
+        })
+    }
+}
+
+/// The names that fields have: few, however many fields there are.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    names: Vec<Arc<str>>,
+    numbers: HashMap<Arc<str>, usize>,
+    /// The last one at each of the first places in a sample, which most likely is the next one there.
+    last: [usize; 8],
+}
+
+impl Names {
+    fn number(&mut self, name: &[u8], place: usize) -> Result<usize, Fault> {
+        let place = place % self.last.len();
+        if self.names.get(self.last[place]).is_some_and(|last| last.as_bytes() == name) {
+            return Ok(self.last[place]);
+        }
+        let name = std::str::from_utf8(name).map_err(|_| corrupt("the name of a field is not UTF-8"))?;
+        let number = if let Some(&number) = self.numbers.get(name) {
+            number
+        } else {
+            let name: Arc<str> = name.into();
+            self.names.push(Arc::clone(&name));
+            self.numbers.insert(name, self.names.len() - 1);
+            self.names.len() - 1
+        };
+        self.last[place] = number;
+        Ok(number)
+    }
+
+    pub(crate) fn into_names(self) -> Vec<Arc<str>> {
+        self.names
+    }
+}
+
+/// What rows point to.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    pub(crate) labels: Vec<Arc<str>>,
+    /// The objects that shards are; none where each row names its own.
+    pub(crate) objects: Vec<Arc<str>>,
+    pub(crate) etags: Vec<Arc<str>>,
+}
+
+/// One batch's columns. What a version or a dataset does not have is `None`.
+#[derive(Debug)]
+pub(crate) struct Columns {
+    pub(crate) rows: usize,
+    pub(crate) path: Option<Texts>,
+    pub(crate) key: Option<Texts>,
+    pub(crate) object: Option<Integers>,
+    pub(crate) object_size: Option<Integers>,
+    /// Where samples begin; files have none.
+    pub(crate) offset: Option<Integers>,
+    pub(crate) label: Option<Nullable>,
+    pub(crate) modified: Option<Nullable>,
+    pub(crate) etag: Option<Texts>,
+    pub(crate) etag_number: Option<Nullable>,
+    pub(crate) fields: Option<FieldLists>,
+    pub(crate) crc32c: Option<Nullable>,
+}
+
+/// Takes batches in, one after another.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    pub(crate) tables: Tables,
+    pub(crate) names: Names,
+    /// The length of each sample so far, and their sum.
+    pub(crate) lengths: Vec<u64>,
+    total: u64,
+    /// The last row's object.
+    object: u64,
+    in_memory: bool,
+}
+
+impl Decoder {
+    pub(crate) fn new(in_memory: bool) -> Self {
+        Self {
+            tables: Tables::default(),
+            names: Names::default(),
+            lengths: Vec::new(),
+            total: 0,
+            object: 0,
+            in_memory,
+        }
+    }
+
+    /// The columns of the batch that lies at `start` in the catalog and is laid out in `bytes` as `batch` says, after
+    /// checking what every row must keep: that its bytes lie in its object, its label is one of those there are, and its
+    /// fields lie in the sample.
+    pub(crate) fn batch(&mut self, batch: &Batch, bytes: &[u8], start: u64) -> Result<Columns, Fault> {
+        let rows = batch.rows;
+        let before = self.lengths.len();
+        let bad = |row: usize, why: &str| corrupt(format!("sample {} {why}", before + row));
+        let wide = |numbers: &Numbers| -> Result<Vec<u64>, Fault> {
+            Ok(numbers.values(bytes, rows)?.iter().map(|value| u64::from_le_bytes(*value)).collect())
+        };
+        let narrow = |numbers: &Numbers| -> Result<Vec<u64>, Fault> {
+            Ok(numbers.values(bytes, rows)?.iter().map(|value| u32::from_le_bytes(*value).into()).collect())
+        };
+        let (offsets, lengths) = (wide(&batch.offset)?, wide(&batch.length)?);
+        for (row, (&offset, &length)) in offsets.iter().zip(&lengths).enumerate() {
+            let sum = self.total.checked_add(length).filter(|_| offset.checked_add(length).is_some());
+            self.total = sum.ok_or_else(|| bad(row, "is impossibly long"))?;
+        }
+        let (mut object, mut object_size, mut offset) = (None, None, None);
+        if let (Some(numbers), Some(sizes)) = (&batch.object, &batch.object_size) {
+            let (numbers, sizes) = (narrow(numbers)?, wide(sizes)?);
+            for (row, &number) in numbers.iter().enumerate() {
+                if number >= self.tables.objects.len() as u64 || number < self.object {
+                    return Err(bad(row, "is of an unknown object, or out of order"));
+                }
+                self.object = number;
+                if offsets[row] + lengths[row] > sizes[row] {
+                    return Err(bad(row, "lies outside its object"));
+                }
+            }
+            (object, object_size) = (Some(Integers::of(&numbers)), Some(Integers::of(&sizes)));
+            offset = Some(Integers::of(&offsets));
+        } else if let Some(row) = offsets.iter().position(|&offset| offset != 0) {
+            return Err(bad(row, "does not begin its file"));
+        }
+        // A number of a table; of an absent one whatever stands there.
+        let known = |numbers: &Option<Numbers>, table: &[Arc<str>], why: &str| {
+            let Some(numbers) = numbers else { return Ok(None) };
+            let validity = numbers.validity(bytes, rows)?;
+            let mut values = narrow(numbers)?;
+            for (row, value) in values.iter_mut().enumerate() {
+                if !is_present(validity, row) {
+                    *value = 0;
+                } else if *value >= table.len() as u64 {
+                    return Err(bad(row, why));
+                }
+            }
+            Ok(Some(Nullable { validity: validity.map(Into::into), values: Integers::of(&values) }))
+        };
+        let nullable = |numbers: &Numbers, values: Vec<u64>| -> Result<Nullable, Fault> {
+            let validity = numbers.validity(bytes, rows)?;
+            Ok(Nullable { validity: validity.map(Into::into), values: Integers::of(&values) })
+        };
+        let texts = |text: &Option<Text>| {
+            text.as_ref().map(|text| decode_texts(text, bytes, start, rows, self.in_memory)).transpose()
+        };
+        let columns = Columns {
+            rows,
+            path: texts(&batch.path)?,
+            key: texts(&batch.key)?,
+            object,
+            object_size,
+            offset,
+            label: known(&batch.label, &self.tables.labels, "has an unknown label")?,
+            modified: batch.modified.as_ref().map(|times| nullable(times, wide(times)?)).transpose()?,
+            etag: texts(&batch.etag)?,
+            etag_number: known(&batch.etag_number, &self.tables.etags, "has an unknown ETag")?,
+            crc32c: batch.crc32c.as_ref().map(|sums| nullable(sums, narrow(sums)?)).transpose()?,
+            fields: match &batch.fields {
+                Some(fields) => Some(decode_fields(fields, bytes, &lengths, &mut self.names, bad)?),
+                None => None,
+            },
+        };
+        self.lengths.extend_from_slice(&lengths);
+        Ok(columns)
+    }
+}
+
+fn decode_texts(text: &Text, bytes: &[u8], start: u64, rows: usize, in_memory: bool) -> Result<Texts, Fault> {
+    let (ends, all) = text.decode(bytes, rows)?;
+    let mut checksums = Vec::new();
+    if !in_memory {
+        let groups = (0..rows).step_by(GROUP).map(|first| ends[first]..ends[rows.min(first + GROUP)]);
+        checksums.extend(groups.map(|group| xxh3_64(&all[group.start as usize..group.end as usize])));
+    }
+    Ok(Texts {
+        validity: text.validity(bytes, rows)?.map(Into::into),
+        ends: Integers::of(&ends),
+        rows,
+        start: start + text.start() as u64,
+        checksums: checksums.into(),
+    })
+}
+
+fn decode_fields(
+    fields: &Fields,
+    bytes: &[u8],
+    lengths: &[u64],
+    names: &mut Names,
+    bad: impl Fn(usize, &str) -> Fault,
+) -> Result<FieldLists, Fault> {
+    let wide = |numbers: &Numbers| -> Result<Vec<u64>, Fault> {
+        Ok(numbers.values(bytes, fields.count)?.iter().map(|value| u64::from_le_bytes(*value)).collect())
+    };
+    let ends = fields.ends(bytes, lengths.len())?;
+    let (offset, length) = (wide(&fields.offset)?, wide(&fields.length)?);
+    let (text_ends, text) = fields.name.decode(bytes, fields.count)?;
+    let mut name = Vec::with_capacity(fields.count);
+    // Those that no row has are not looked at: their names are as good as any.
+    let none = ends.first().copied().unwrap_or(0) as usize;
+    name.resize(none, 0);
+    for (row, of) in ends.windows(2).enumerate() {
+        for field in of[0] as usize..of[1] as usize {
+            let end = offset[field].checked_add(length[field]);
+            if end.is_none_or(|end| end > lengths[row]) {
+                return Err(bad(row, "has a field outside of it"));
+            }
+            let text = &text[text_ends[field] as usize..text_ends[field + 1] as usize];
+            name.push(names.number(text, field - of[0] as usize)? as u64);
+        }
+    }
+    Ok(FieldLists {
+        ends: Integers::of(&ends),
+        name: Integers::of(&name),
+        offset: Integers::of(&offset),
+        length: Integers::of(&length),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_take_the_bytes_that_their_range_needs() {
+        for (values, width) in [
+            (vec![7, 7, 7], 0),
+            (vec![u64::MAX, u64::MAX - 255], 1),
+            (vec![0, 256], 2),
+            (vec![0, u64::MAX, 5], 8),
+            (vec![], 0),
+        ] {
+            let integers = Integers::of(&values);
+            assert_eq!(integers.width, width, "{values:?}");
+            assert_eq!(integers.bytes.len(), width * values.len());
+            let found: Vec<u64> = (0..values.len()).map(|row| integers.get(row)).collect();
+            assert_eq!(found, values);
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! A file of what a long operation has found so far, from which the next one continues.
+//!
+//! The first line says what the file is for; for anything else it is begun anew. Each line behind it is a record with a
+//! checksum, and from the first one on that is torn or damaged nothing counts. A process that writes the file holds a
+//! lock on it, which ends with the process, and writes a record of its own, so that a second process can name it. The
+//! price is that two of them cannot share one file: the second ends with an error. Where a file system has no locks
+//! (Lustre without `flock`, some NFS) the checksums are all there is.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::{DatasetError, DatasetErrorKind};
+
+/// How often a file that was removed while it was opened is opened again.
+const ATTEMPTS: usize = 10;
+
+/// The process that writes the file: the record that each one begins with.
+#[derive(Debug, Serialize, Deserialize)]
+struct Writer {
+    writer: String,
+}
+
+impl Writer {
+    fn this() -> Self {
+        let system = rustix::system::uname();
+        let host = system.nodename().to_string_lossy();
+        Self { writer: format!("process {} on {host}", std::process::id()) }
+    }
+}
+
+/// What a reader makes of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// All up to this one counts.
+    Counts,
+    /// It counts if a later one does.
+    Pending,
+    /// Neither this one nor what follows counts.
+    Refused,
+}
+
+/// A journal that this process writes. Its lock ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    out: BufWriter<File>,
+}
+
+impl Journal {
+    /// Opens or begins the journal of `head`, whose text begins with `beginning`. `take` gets each whole record of it, in
+    /// their order; none of one that is older than `oldest`. `None` where no file can be had: then nothing is kept.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::InUse`] if another process writes it.
+    pub(crate) fn open<H: Serialize + DeserializeOwned + PartialEq>(
+        path: &Path,
+        beginning: &[u8],
+        head: &H,
+        oldest: Duration,
+        take: impl FnMut(&str) -> Verdict,
+    ) -> Result<Option<Self>, DatasetError> {
+        let cannot = |error: std::io::Error| {
+            tracing::debug!(%error, path = %path.display(), "what is found cannot be kept");
+            Ok(None)
+        };
+        if !is_free_or_begins_with(path, beginning) {
+            tracing::debug!(path = %path.display(), "something else is there; what is found is not kept");
+            return Ok(None);
+        }
+        let file = match lock(path, true) {
+            Ok(Locked::Own(file)) => file,
+            Ok(Locked::Other) => return Err(in_use(path)),
+            Err(error) => return cannot(error),
+        };
+        let length = read(&file, head, oldest, take).unwrap_or(0);
+        match begin(file, head, length) {
+            Ok(out) => Ok(Some(Self { path: path.to_owned(), out })),
+            Err(error) => cannot(error),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends a record, which is in the file when it is flushed.
+    pub(crate) fn write(&mut self, record: &impl Serialize) -> std::io::Result<()> {
+        let text = serde_json::to_string(record)?;
+        writeln!(self.out, "{:08x} {text}", crc32c::crc32c(text.as_bytes()))
+    }
+
+    pub(crate) fn flush(&mut self) -> std::io::Result<()> {
+        self.out.flush()
+    }
+
+    /// Removes the file.
+    pub(crate) fn remove(self) {
+        remove(&self.path);
+    }
+}
+
+/// Continues a file behind the `length` bytes that count; without any it gets its head.
+fn begin(mut file: File, head: &impl Serialize, length: u64) -> std::io::Result<BufWriter<File>> {
+    file.set_len(length)?;
+    file.seek(SeekFrom::End(0))?;
+    let mut out = BufWriter::new(file);
+    if length == 0 {
+        serde_json::to_writer(&mut out, head)?;
+        out.write_all(b"\n")?;
+    }
+    let text = serde_json::to_string(&Writer::this())?;
+    writeln!(out, "{:08x} {text}", crc32c::crc32c(text.as_bytes()))?;
+    out.flush()?;
+    Ok(out)
+}
+
+enum Locked {
+    /// This process has it, or the file system has no locks.
+    Own(File),
+    /// Another one has it.
+    Other,
+}
+
+/// Opens and locks a file; one that is not there is made if `create`.
+fn lock(path: &Path, create: bool) -> std::io::Result<Locked> {
+    for _ in 0..ATTEMPTS {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(create).truncate(false);
+        // Never what a link leads to.
+        let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(Locked::Other),
+            Err(TryLockError::Error(error)) => {
+                tracing::debug!(%error, path = %path.display(), "the file cannot be locked");
+                return Ok(Locked::Own(file));
+            }
+        }
+        // The last process may have removed it after it was opened here.
+        let (own, there) = (file.metadata()?, std::fs::symlink_metadata(path));
+        if there.is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino())) {
+            return Ok(Locked::Own(file));
+        }
+    }
+    Err(std::io::Error::other("it is removed again and again"))
+}
+
+/// What a file of this head holds goes to `take`; the length of what counts.
+fn read<H: DeserializeOwned + PartialEq>(
+    file: &File,
+    head: &H,
+    oldest: Duration,
+    mut take: impl FnMut(&str) -> Verdict,
+) -> Option<u64> {
+    if file.metadata().ok()?.modified().ok()?.elapsed().unwrap_or_default() > oldest {
+        return None;
+    }
+    let mut lines = BufReader::new(file);
+    let mut line = String::new();
+    let mut length = lines.read_line(&mut line).ok()? as u64;
+    if serde_json::from_str::<H>(&line).ok()? != *head {
+        return None;
+    }
+    let mut counts = length;
+    loop {
+        line.clear();
+        let Ok(read @ 1..) = lines.read_line(&mut line) else { break };
+        length += read as u64;
+        let Some(text) = whole(&line) else { break };
+        if serde_json::from_str::<Writer>(text).is_ok() {
+            continue;
+        }
+        match take(text) {
+            Verdict::Counts => counts = length,
+            Verdict::Pending => {}
+            Verdict::Refused => break,
+        }
+    }
+    Some(counts)
+}
+
+/// A line's text, if it is all of it.
+fn whole(line: &str) -> Option<&str> {
+    let (sum, text) = line.strip_suffix('\n')?.split_once(' ')?;
+    (u32::from_str_radix(sum, 16) == Ok(crc32c::crc32c(text.as_bytes()))).then_some(text)
+}
+
+/// The process that writes a file says in it who it is.
+fn in_use(path: &Path) -> DatasetError {
+    let mut writer = None;
+    if let Ok(file) = File::open(path) {
+        let lines = BufReader::new(file).lines().map_while(Result::ok);
+        writer =
+            lines.filter_map(|line| serde_json::from_str::<Writer>(whole(&format!("{line}\n"))?).ok()).last();
+    }
+    let writer = writer.map_or_else(|| "another process".to_owned(), |last| last.writer);
+    let message = format!(
+        "{}: {writer} makes this catalog now; wait until it has ended, or name another output",
+        path.display()
+    );
+    DatasetError::new(DatasetErrorKind::InUse, message)
+}
+
+/// Removes a journal that begins so, unless a process writes it. Anything else is left alone.
+pub(crate) fn forget(path: &Path, beginning: &[u8]) {
+    let is_file = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+    if is_file && begins_with(path, beginning) && matches!(lock(path, false), Ok(Locked::Own(_))) {
+        remove(path);
+    }
+}
+
+/// A file that stays would only be begun anew.
+fn remove(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::debug!(%error, path = %path.display(), "a journal could not be removed");
+    }
+}
+
+/// Whether there is nothing, or a file of ours: a pipe would be waited for, and anything else is not ours to replace.
+fn is_free_or_begins_with(path: &Path, beginning: &[u8]) -> bool {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return true };
+    found.is_file() && (found.len() == 0 || begins_with(path, beginning))
+}
+
+fn begins_with(path: &Path, beginning: &[u8]) -> bool {
+    let mut start = vec![0; beginning.len()];
+    File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == beginning
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGINNING: &[u8] = b"{\"test\":";
+
+    #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+    struct Head {
+        test: u32,
+    }
+
+    fn open(path: &Path) -> Result<(Journal, Vec<u32>), DatasetError> {
+        let mut found = Vec::new();
+        let head = Head { test: 1 };
+        let journal = Journal::open(path, BEGINNING, &head, Duration::MAX, |text| {
+            found.push(serde_json::from_str(text).unwrap());
+            Verdict::Counts
+        })?;
+        Ok((journal.unwrap(), found))
+    }
+
+    #[test]
+    fn second_writer_of_a_journal_names_the_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("j");
+        let (mut first, _) = open(&path).unwrap();
+        first.write(&1u32).unwrap();
+        first.flush().unwrap();
+        let error = open(&path).unwrap_err();
+        assert_eq!(error.kind(), DatasetErrorKind::InUse);
+        let process = format!("process {} on ", std::process::id());
+        assert!(error.to_string().contains(&process), "{error}");
+        assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
+        // Nor is it removed under its writer.
+        forget(&path, BEGINNING);
+        assert!(path.exists());
+        drop(first);
+        assert_eq!(open(&path).unwrap().1, [1]);
+        forget(&path, BEGINNING);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn damaged_record_ends_a_journal() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("j");
+        let (mut journal, _) = open(&path).unwrap();
+        (101..105u32).for_each(|number| journal.write(&number).unwrap());
+        drop(journal);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replacen("103", "193", 1)).unwrap();
+        let (mut journal, found) = open(&path).unwrap();
+        assert_eq!(found, [101, 102]);
+        journal.write(&7u32).unwrap();
+        drop(journal);
+        assert_eq!(open(&path).unwrap().1, [101, 102, 7]);
+    }
+
+    #[test]
+    fn link_in_the_place_of_a_journal_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, other) = (directory.path().join("j"), directory.path().join("other"));
+        drop(open(&other).unwrap());
+        let before = std::fs::read(&other).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        let journal = Journal::open(&path, BEGINNING, &Head { test: 2 }, Duration::MAX, |_| Verdict::Counts);
+        assert!(journal.unwrap().is_none());
+        assert_eq!(std::fs::read(&other).unwrap(), before);
+    }
+}

@@ -382,10 +382,12 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "sftp")]
+    #[cfg(feature = "http")]
     fn sftp_host_is_no_option_of_ssh() {
-        for url in ["sftp://-oProxyCommand=evil/a", "sftp://-l@host/a", "sftp://user@-oProxyCommand=evil/a"] {
-            assert_eq!(target(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
+        let of = |authority| located(&SERVICES[0], Place::Ssh, authority, "a");
+        assert!(of("user@host").is_ok());
+        for authority in ["-oProxyCommand=evil", "-l@host", "user@-oProxyCommand=evil"] {
+            assert_eq!(of(authority).unwrap_err().kind(), ErrorKind::Invalid, "{authority}");
         }
     }
 

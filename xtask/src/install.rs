@@ -42,10 +42,11 @@ pub fn everything(workspace: &Workspace, steps: &[&str]) -> Result<()> {
 fn debian_packages(need: &Need) -> Vec<&'static str> {
     match need.source {
         Source::Program { package, .. } | Source::Module { package, .. } => vec![package],
-        Source::Server { packages, .. } => packages.to_vec(),
+        Source::Programs { packages, .. } => packages.to_vec(),
         Source::Component { .. }
         | Source::Environment { .. }
         | Source::Ways { .. }
+        | Source::Node { .. }
         | Source::Crate { .. } => Vec::new(),
     }
 }
@@ -71,7 +72,7 @@ fn apt(args: &[&str]) -> Command {
 fn fetch(workspace: &Workspace, need: &Need) -> Result<()> {
     match need.source {
         // Rights are given by whoever has them; what is still missing is said in the end.
-        Source::Program { .. } | Source::Module { .. } | Source::Server { .. } | Source::Ways { .. } => {
+        Source::Program { .. } | Source::Module { .. } | Source::Programs { .. } | Source::Ways { .. } => {
             Ok(())
         }
         Source::Component { component, .. } => {
@@ -84,6 +85,16 @@ fn fetch(workspace: &Workspace, need: &Need) -> Result<()> {
             succeed(&mut make)?;
             let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
             succeed(Command::new(venv.join("bin/python")).args(pip).args(packages))
+        }
+        Source::Node { directory, package, version, .. } => {
+            let home = workspace.environment(directory);
+            // npm looks for a project above a directory that is not there.
+            std::fs::create_dir_all(&home)
+                .with_context(|| format!("cannot make the directory {}", home.display()))?;
+            let mut install = Command::new("npm");
+            // No scripts of packages run: nothing has to be compiled.
+            install.args(["install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"]);
+            succeed(install.arg(&home).arg(format!("{package}@{version}")))
         }
         Source::Crate { name, version } => build(workspace, name, version),
     }

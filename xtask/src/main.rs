@@ -7,6 +7,7 @@
 mod bench;
 mod cargo;
 mod ceph;
+mod emulators;
 mod install;
 mod lines;
 mod needs;

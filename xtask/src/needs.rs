@@ -15,7 +15,7 @@ use anyhow::Result;
 use crate::cargo::{answers, cargo};
 use crate::service::Service;
 use crate::workspace::Workspace;
-use crate::{ceph, package};
+use crate::{ceph, emulators, package};
 
 /// One thing that a step or some tests need.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub struct Tests {
     pub module: &'static str,
     /// The variable that tells them where the tool is.
     pub variable: &'static str,
+    /// Starts the server that they need, where it is one: it runs while they do, and the variable says where it is.
+    pub server: Option<fn(&Workspace) -> Result<Service>>,
 }
 
 /// Where a need comes from.
@@ -52,12 +54,10 @@ pub enum Source {
     Environment { directory: &'static str, with_system: bool, packages: &'static [&'static str] },
     /// A shell script that succeeds in an empty directory, after the words of one of `ways`; the tests get those words.
     Ways { ways: &'static [&'static str], script: &'static str, remedy: &'static str },
-    /// A server of our own, from Debian's packages: it runs while its tests do, and tells them where it is.
-    Server {
-        programs: &'static [&'static str],
-        packages: &'static [&'static str],
-        start: fn(&Workspace) -> Result<Service>,
-    },
+    /// Debian packages that bring several programs.
+    Programs { programs: &'static [&'static str], packages: &'static [&'static str] },
+    /// A package from npm with a program, in a directory of our own below the target directory, pinned.
+    Node { directory: &'static str, package: &'static str, version: &'static str, program: &'static str },
     /// A crate with a program of its name, compiled once and kept under the target directory.
     Crate { name: &'static str, version: &'static str },
 }
@@ -68,11 +68,11 @@ pub const PYTHON: &str = "/usr/bin/python3";
 /// Has an environment see Debian's packages.
 pub const SYSTEM: &str = "--system-site-packages";
 
-/// Exits with success where every argument, `name==version`, is installed.
+/// Exits with success where every argument, `name==version` or `name[extra]==version`, is installed.
 const PINNED: &str = "import sys, importlib.metadata as m\n\
     for pin in sys.argv[1:]:\n    \
         name, version = pin.split('==')\n    \
-        assert m.version(name) == version";
+        assert m.version(name.split('[')[0]) == version";
 
 /// Everything, in the order in which it is installed.
 pub const NEEDS: &[Need] = &[
@@ -91,25 +91,25 @@ pub const NEEDS: &[Need] = &[
     Need {
         name: "PyTorch",
         step: "test",
-        tests: Some(Tests { module: "needs_torch", variable: "FOREREAD_TEST_PYTHON_TORCH" }),
+        tests: Some(Tests { module: "needs_torch", variable: "FOREREAD_TEST_PYTHON_TORCH", server: None }),
         source: Source::Module { module: "torch", package: "python3-torch" },
     },
     Need {
         name: "strace",
         step: "test",
-        tests: Some(Tests { module: "needs_strace", variable: "FOREREAD_TEST_STRACE" }),
+        tests: Some(Tests { module: "needs_strace", variable: "FOREREAD_TEST_STRACE", server: None }),
         source: Source::Program { program: "strace", package: "strace" },
     },
     Need {
         name: "GNU tar",
         step: "test",
-        tests: Some(Tests { module: "needs_tar", variable: "FOREREAD_TEST_TAR" }),
+        tests: Some(Tests { module: "needs_tar", variable: "FOREREAD_TEST_TAR", server: None }),
         source: Source::Program { program: "tar", package: "tar" },
     },
     Need {
         name: "the right to mount",
         step: "test",
-        tests: Some(Tests { module: "needs_mounts", variable: "FOREREAD_TEST_MOUNTS" }),
+        tests: Some(Tests { module: "needs_mounts", variable: "FOREREAD_TEST_MOUNTS", server: None }),
         source: Source::Ways {
             // As root, or where users may make namespaces of their own.
             ways: &["unshare --mount", "unshare --map-root-user --mount"],
@@ -120,7 +120,7 @@ pub const NEEDS: &[Need] = &[
     Need {
         name: "the right to mount an ext4 image",
         step: "test",
-        tests: Some(Tests { module: "needs_ext4", variable: "FOREREAD_TEST_EXT4" }),
+        tests: Some(Tests { module: "needs_ext4", variable: "FOREREAD_TEST_EXT4", server: None }),
         source: Source::Ways {
             ways: &["unshare --mount"],
             script: "truncate -s 8M image && mkfs.ext4 -q -F image && mkdir on && mount -o loop image on",
@@ -130,7 +130,7 @@ pub const NEEDS: &[Need] = &[
     Need {
         name: "the right to mount a btrfs image",
         step: "test",
-        tests: Some(Tests { module: "needs_btrfs", variable: "FOREREAD_TEST_BTRFS" }),
+        tests: Some(Tests { module: "needs_btrfs", variable: "FOREREAD_TEST_BTRFS", server: None }),
         source: Source::Ways {
             ways: &["unshare --mount"],
             script: "truncate -s 128M image && mkfs.btrfs -q image && mkdir on && mount -o loop image on && btrfs quota \
@@ -141,7 +141,7 @@ pub const NEEDS: &[Need] = &[
     Need {
         name: "bindfs",
         step: "test",
-        tests: Some(Tests { module: "needs_bindfs", variable: "FOREREAD_TEST_BINDFS" }),
+        tests: Some(Tests { module: "needs_bindfs", variable: "FOREREAD_TEST_BINDFS", server: None }),
         source: Source::Ways {
             ways: &["unshare --mount"],
             script: "mkdir from on && bindfs --chmod-ignore from on",
@@ -151,13 +151,17 @@ pub const NEEDS: &[Need] = &[
     Need {
         name: "Ceph's S3 gateway",
         step: "test",
-        tests: Some(Tests { module: "needs_ceph", variable: "FOREREAD_TEST_CEPH" }),
-        source: Source::Server { programs: ceph::PROGRAMS, packages: ceph::PACKAGES, start: ceph::start },
+        tests: Some(Tests {
+            module: "needs_ceph",
+            variable: "FOREREAD_TEST_CEPH",
+            server: Some(ceph::start),
+        }),
+        source: Source::Programs { programs: ceph::PROGRAMS, packages: ceph::PACKAGES },
     },
     Need {
         name: "Open MPI",
         step: "test",
-        tests: Some(Tests { module: "needs_mpi", variable: "FOREREAD_TEST_MPIRUN" }),
+        tests: Some(Tests { module: "needs_mpi", variable: "FOREREAD_TEST_MPIRUN", server: None }),
         source: Source::Program { program: "mpirun", package: "openmpi-bin" },
     },
     Need {
@@ -169,7 +173,7 @@ pub const NEEDS: &[Need] = &[
     Need {
         name: "the right to make network namespaces",
         step: "test",
-        tests: Some(Tests { module: "needs_network", variable: "FOREREAD_TEST_NETWORK" }),
+        tests: Some(Tests { module: "needs_network", variable: "FOREREAD_TEST_NETWORK", server: None }),
         source: Source::Ways {
             // In a process namespace, so that nothing outlives a test.
             ways: &["unshare --net --mount --pid --fork --kill-child"],
@@ -187,12 +191,38 @@ pub const NEEDS: &[Need] = &[
     Need {
         name: "pandas, polars and DuckDB",
         step: "test",
-        tests: Some(Tests { module: "needs_arrow", variable: "FOREREAD_TEST_PYTHON_ARROW" }),
+        tests: Some(Tests { module: "needs_arrow", variable: "FOREREAD_TEST_PYTHON_ARROW", server: None }),
         source: Source::Environment {
             directory: "venv",
             with_system: false,
             packages: &["pyarrow==26.0.1", "pandas==3.1.1", "polars==2.1.0", "duckdb==2.0.0"],
         },
+    },
+    Need {
+        name: "moto, an S3 server",
+        step: "test",
+        tests: Some(Tests {
+            module: "needs_moto",
+            variable: "FOREREAD_TEST_MOTO",
+            server: Some(emulators::moto),
+        }),
+        source: emulators::MOTO,
+    },
+    Need {
+        name: "npm",
+        step: "test",
+        tests: None,
+        source: Source::Program { program: "npm", package: "npm" },
+    },
+    Need {
+        name: "Azurite, Azure's emulator",
+        step: "test",
+        tests: Some(Tests {
+            module: "needs_azurite",
+            variable: "FOREREAD_TEST_AZURITE",
+            server: Some(emulators::azurite),
+        }),
+        source: emulators::AZURITE,
     },
     Need {
         name: "PyTorch for the package",
@@ -252,9 +282,16 @@ impl Need {
             Source::Ways { ways, script, .. } => {
                 return ways.iter().find(|way| works(way, script)).map(OsString::from);
             }
-            Source::Server { programs, .. } => {
+            Source::Programs { programs, .. } => {
                 let there = |program: &&str| answers(Command::new(program).arg("--version"));
                 return programs.iter().all(there).then(|| programs.join(" ").into());
+            }
+            Source::Node { directory, package, version, program } => {
+                let modules = workspace.environment(directory).join("node_modules");
+                let about = std::fs::read_to_string(modules.join(package).join("package.json")).ok()?;
+                let about: serde_json::Value = serde_json::from_str(&about).ok()?;
+                let pinned = about.get("version").and_then(|found| found.as_str()) == Some(version);
+                return pinned.then(|| modules.join(".bin").join(program).into_os_string());
             }
             Source::Crate { name, .. } => {
                 let own = workspace.tools().join("bin").join(name);
@@ -266,10 +303,7 @@ impl Need {
 
     /// Starts it where it is a server; it ends when it is dropped.
     pub fn start(&self, workspace: &Workspace) -> Result<Option<Service>> {
-        match self.source {
-            Source::Server { start, .. } => start(workspace).map(Some),
-            _ => Ok(None),
-        }
+        self.tests.as_ref().and_then(|tests| tests.server).map(|start| start(workspace)).transpose()
     }
 
     /// How to get it, as one would type it.
@@ -279,7 +313,10 @@ impl Need {
             Source::Program { package, .. } | Source::Module { package, .. } => {
                 format!("apt-get install {package}")
             }
-            Source::Server { packages, .. } => format!("apt-get install {}", packages.join(" ")),
+            Source::Programs { packages, .. } => format!("apt-get install {}", packages.join(" ")),
+            Source::Node { directory, package, version, .. } => {
+                format!("npm install --prefix target/{directory} {package}@{version}")
+            }
             Source::Environment { directory, with_system, packages } => {
                 let (packages, system) = (packages.join(" "), if *with_system { SYSTEM } else { "" });
                 let at = format!("target/{directory}");

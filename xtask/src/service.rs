@@ -9,7 +9,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -168,6 +169,20 @@ impl Drop for Service {
     }
 }
 
+/// The status with which a server on this machine answers `GET /`; none where nothing answers.
+pub fn status(port: u16) -> Option<u16> {
+    let ask = || -> std::io::Result<String> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    ask().ok()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
+}
+
 /// From now on a signal that ends xtask ends all services first.
 fn end_on_signals() -> Result<()> {
     static WATCHING: Mutex<bool> = Mutex::new(false);
@@ -305,6 +320,12 @@ mod tests {
             drop(Service::new(home.path()).unwrap());
             assert_eq!(services(home.path()).len(), 0, "{signal}");
         }
+    }
+
+    #[test]
+    fn nothing_answers_on_a_free_port() {
+        let [port] = free_ports().unwrap();
+        assert_eq!(status(port), None);
     }
 
     #[test]

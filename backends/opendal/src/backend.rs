@@ -51,7 +51,7 @@ impl Backend for OpendalBackend {
         config.list = target.list;
         let failed = |error: opendal::Error| from_opendal(name, url, &error);
         let operator = (target.service.make)(target.options).map_err(failed)?;
-        let transport = transporter().map_err(failed)?;
+        let transport = transporter(target.service.redirects).map_err(failed)?;
         let client = operator.context().with_http_transport(transport);
         Ok(Arc::new(OpendalOrigin::named(name, place, operator.with_context(client), config, context)))
     }

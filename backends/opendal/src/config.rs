@@ -79,8 +79,13 @@ impl Target {
         };
         let mut options = settings_of(service, settings, environment)?;
         let list = options.remove("list").map(PathBuf::from);
+        let host = options.remove("host");
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        for (name, value) in located(service, *place, authority, path)? {
+        let located = located(service, *place, authority, path)?;
+        if let Place::Web(transport) = place {
+            bind(service, transport, authority, &mut options, host.as_deref())?;
+        }
+        for (name, value) in located {
             if !value.is_empty() {
                 options.insert(name.to_owned(), value);
             }
@@ -132,6 +137,46 @@ fn settings_of(
     Ok(service.options.iter().filter_map(of).collect())
 }
 
+/// Removes the credentials that are for another host than this one. A URL may come from a catalog that somebody else has
+/// made, and must not say where credentials are sent, nor that they are sent unencrypted.
+///
+/// # Errors
+/// Where there are credentials, and nothing says for which host.
+fn bind(
+    service: &Service,
+    transport: &str,
+    authority: &str,
+    options: &mut BTreeMap<String, String>,
+    host: Option<&str>,
+) -> Result<(), TierError> {
+    let Some(given) = service.bound.iter().find(|name| options.contains_key(**name)) else { return Ok(()) };
+    let Some(host) = host else {
+        let (given, host) = (variable(service, given), variable(service, "host"));
+        let scheme = if transport == "http" { "http://" } else { "" };
+        let why = format!(
+            "{given} is set, but not for which host; set {host}={scheme}{authority} if it is for this one (http:// allows \
+             that it is sent unencrypted)"
+        );
+        return Err(invalid(service.name, authority, why));
+    };
+    let (scheme, named) = host.split_once("://").unwrap_or(("https", host));
+    if !matches!(scheme, "http" | "https") || named.contains(['@', '?', '#']) {
+        let why = "it names no host; write `host`, `host:port` or `http://host:port`";
+        return Err(invalid(service.name, &variable(service, "host"), why));
+    }
+    if origin(scheme, named.trim_end_matches('/')) != origin(transport, authority) {
+        options.retain(|name, _| !service.bound.contains(&name.as_str()));
+    }
+    Ok(())
+}
+
+/// A host with its port, as browsers compare them.
+fn origin(scheme: &str, authority: &str) -> String {
+    let default = if scheme == "http" { ":80" } else { ":443" };
+    let authority = authority.to_ascii_lowercase();
+    format!("{scheme}://{}", authority.strip_suffix(default).unwrap_or(&authority))
+}
+
 /// The environment's name for a setting.
 pub(crate) fn variable(service: &Service, option: &str) -> String {
     format!("FOREREAD_{}_{}", service.name, option).to_ascii_uppercase()
@@ -150,7 +195,7 @@ fn located(
     }
     if !matches!(place, Place::Ssh) && authority.contains('@') {
         let variables: Vec<_> = service.secrets.iter().map(|name| variable(service, name)).collect();
-        let variables = variables.join(" and ");
+        let variables = variables.join(", ");
         // A URL goes into catalogs, logs and messages.
         return refuse(format!("credentials do not belong into a URL; set {variables} instead"));
     }
@@ -165,12 +210,23 @@ fn located(
             let root = opendal::raw::percent_decode_path(path);
             Ok(vec![("endpoint", format!("{transport}://{authority}")), ("root", root)])
         }
-        Place::Bucket(option) => Ok(vec![(option, authority.to_owned()), ("root", root)]),
+        Place::Bucket(option) => {
+            // It becomes a part of the host's name: nothing in it may end that.
+            let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if !authority.chars().all(fits) {
+                return refuse(format!("`{authority}` is no name of a bucket"));
+            }
+            Ok(vec![(option, authority.to_owned()), ("root", root)])
+        }
         Place::NameNode => Ok(vec![("name_node", format!("hdfs://{authority}")), ("root", root)]),
         Place::Ssh => {
             let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
             if user.contains(':') {
                 return refuse("passwords do not belong into a URL; SFTP needs a key".to_owned());
+            }
+            // The `ssh` command would take it for an option, and options can run programs.
+            if user.starts_with('-') || host.starts_with('-') {
+                return refuse("neither a user nor a host begins with `-`".to_owned());
             }
             Ok(vec![("endpoint", host.to_owned()), ("user", user.to_owned()), ("root", root)])
         }
@@ -208,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(feature = "http", feature = "webdav", feature = "webhdfs", feature = "gcs"))]
+    #[cfg(all(feature = "http", feature = "webdav", feature = "webhdfs", feature = "oss"))]
     fn urls_say_where() {
         for (url, service, options) in [
             ("http://host:8080/a%20b/c", "http", [("endpoint", "http://host:8080"), ("root", "a b/c")]),
@@ -216,7 +272,7 @@ mod tests {
             ("webdav://host/a", "webdav", [("endpoint", "http://host"), ("root", "a")]),
             ("webdavs://host/a", "webdav", [("endpoint", "https://host"), ("root", "a")]),
             ("webhdfs://name:9870/a", "webhdfs", [("endpoint", "http://name:9870"), ("root", "a")]),
-            ("gs://bucket/a%20b c", "gcs", [("bucket", "bucket"), ("root", "a%20b c")]),
+            ("oss://bucket/a%20b c", "oss", [("bucket", "bucket"), ("root", "a%20b c")]),
         ] {
             let target = target(url).unwrap();
             let found: Vec<_> = target.options.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
@@ -262,6 +318,7 @@ mod tests {
         let environment = |name: &str| match name {
             "FOREREAD_WEBDAV_USERNAME" => Some("from-environment".to_owned()),
             "FOREREAD_WEBDAV_PASSWORD" => Some("secret".to_owned()),
+            "FOREREAD_WEBDAV_HOST" => Some("http://host".to_owned()),
             _ => None,
         };
         let settings = BTreeMap::from([("username".to_owned(), "given".to_owned())]);
@@ -269,13 +326,79 @@ mod tests {
         assert_eq!((&*target.options["username"], &*target.options["password"]), ("given", "secret"));
         let settings = BTreeMap::from([("usrname".to_owned(), "given".to_owned())]);
         let error = Target::new("webdav://host/", &settings, environment).unwrap_err().to_string();
-        assert!(error.contains("usrname") && error.contains("username, password, token"), "{error}");
+        assert!(error.contains("usrname") && error.contains("username, password, token, host"), "{error}");
+    }
+
+    /// The credentials that are sent to `url`, where `host` is the host that they are for.
+    #[cfg(all(feature = "http", feature = "webdav", feature = "webhdfs"))]
+    fn sent(url: &str, host: Option<&str>) -> Result<Vec<String>, TierError> {
+        let environment = |name: &str| {
+            if name.ends_with("_HOST") { host.map(str::to_owned) } else { Some("hunter2".to_owned()) }
+        };
+        let options = Target::new(url, &BTreeMap::new(), environment)?.options;
+        let secrets = ["username", "password", "token", "delegation"];
+        Ok(options.into_keys().filter(|name| secrets.contains(&name.as_str())).collect())
+    }
+
+    #[test]
+    #[cfg(all(feature = "http", feature = "webdav", feature = "webhdfs"))]
+    fn credentials_are_sent_to_their_host_alone() {
+        let all = ["password", "token", "username"];
+        for (url, host, expected) in [
+            ("webdavs://host/a", "host", &all[..]),
+            ("webdavs://HOST:443/a", "https://host/", &all),
+            ("https://host:8443/a", "host:8443", &all),
+            ("webdav://host:8080/a", "http://host:8080", &all),
+            ("http://host/a", "http://host:80", &all),
+            ("swebhdfs://host/a", "host", &["delegation"]),
+            // Another host, another port, and without encryption where that was not allowed.
+            ("webdavs://evil/a", "host", &[]),
+            ("webdavs://host.evil/a", "host", &[]),
+            ("https://host:8443/a", "host", &[]),
+            ("webdav://host/a", "host", &[]),
+            ("http://host:443/a", "host", &[]),
+            ("webhdfs://evil:9870/a", "http://host:9870", &[]),
+        ] {
+            assert_eq!(sent(url, Some(host)).unwrap(), expected, "{url} {host}");
+        }
+        for (url, says) in [
+            ("webdavs://evil/a", "FOREREAD_WEBDAV_HOST=evil "),
+            ("http://evil/a", "FOREREAD_HTTP_HOST=http://evil "),
+            ("webhdfs://evil/a", "FOREREAD_WEBHDFS_HOST=http://evil "),
+        ] {
+            let text = sent(url, None).unwrap_err().to_string();
+            assert!(text.contains(says) && !text.contains("hunter2"), "{text}");
+        }
+        let text = sent("webdavs://host/a", Some("ftp://host")).unwrap_err().to_string();
+        assert!(text.contains("FOREREAD_WEBDAV_HOST"), "{text}");
+    }
+
+    #[test]
+    #[cfg(feature = "oss")]
+    fn bucket_name_cannot_end_the_host_name() {
+        for url in ["oss://evil.example.org?x/a", "oss://evil#x/a", "oss://evil:80/a", "oss://e\\vil/a"] {
+            assert_eq!(target(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "http")]
+    fn sftp_host_is_no_option_of_ssh() {
+        let of = |authority| located(&SERVICES[0], Place::Ssh, authority, "a");
+        assert!(of("user@host").is_ok());
+        for authority in ["-oProxyCommand=evil", "-l@host", "user@-oProxyCommand=evil"] {
+            assert_eq!(of(authority).unwrap_err().kind(), ErrorKind::Invalid, "{authority}");
+        }
     }
 
     #[test]
     #[cfg(feature = "webdav")]
     fn place_has_no_secret_and_no_trailing_slash() {
-        let environment = |name: &str| (name == "FOREREAD_WEBDAV_PASSWORD").then(|| "hunter2".to_owned());
+        let environment = |name: &str| match name {
+            "FOREREAD_WEBDAV_PASSWORD" => Some("hunter2".to_owned()),
+            "FOREREAD_WEBDAV_HOST" => Some("http://host".to_owned()),
+            _ => None,
+        };
         let place = |url: &str| Target::new(url, &BTreeMap::new(), environment).unwrap().canonical_place();
         assert_eq!(place("webdav://host/a/"), "webdav endpoint=http://host root=a");
         assert_eq!(place("webdav://host/a"), place("webdav://host/a/"));

@@ -111,8 +111,8 @@ mod tests {
         let error = refused(Opendal::PermissionDenied, 401, None);
         assert_eq!(
             error.to_string(),
-            "webdav: a/b: permission denied: the store answered 401 Unauthorized; set FOREREAD_WEBDAV_USERNAME and \
-             FOREREAD_WEBDAV_PASSWORD"
+            "webdav: a/b: permission denied: the store answered 401 Unauthorized; set FOREREAD_WEBDAV_USERNAME, \
+             FOREREAD_WEBDAV_PASSWORD, FOREREAD_WEBDAV_HOST"
         );
     }
 

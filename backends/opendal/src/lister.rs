@@ -3,15 +3,20 @@
 //! Buckets list flat, page by page. Stores with directories are walked, several directories at once: WebDAV servers that
 //! answer for a whole tree are few, and one directory after the other takes hours where each takes a round trip. A web
 //! server lists nothing; a file says what it has.
+//!
+//! Each page, and each question for one object, has a time limit and is repeated where its failure may pass, by OpenDAL's
+//! own layers: the layers around the origin do not see listings, and an hour's walk must not end with one 503.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use foreread_tier::{ErrorKind, Object, TierError, Version};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, FuturesUnordered};
 use futures::{FutureExt, StreamExt, TryStreamExt};
+use opendal::layers::{RetryEvent, RetryLayer, TimeoutLayer};
 use opendal::options::ListOptions;
 use opendal::{Metadata, Operator};
 use tokio::runtime::Handle;
@@ -26,6 +31,14 @@ const QUEUE: usize = 1024;
 
 /// Directories listed, or objects asked for, at once.
 const AT_ONCE: usize = 16;
+
+/// How long a page may take.
+const PAGE: Duration = Duration::from_secs(60);
+
+/// How often a page is repeated, and how long is waited before, at first and at most.
+const REPEATS: usize = 7;
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 type Found = Result<Object, TierError>;
 
@@ -64,6 +77,7 @@ impl Lister {
         runtime: Handle,
     ) -> Self {
         let at_once = config.parallelism.min(AT_ONCE);
+        let operator = persistent(operator, PAGE);
         Self { of: Arc::new(Of { name, operator, list: config.list, at_once }), runtime }
     }
 
@@ -102,6 +116,18 @@ impl Lister {
         });
         listed.chain(ended.filter_map(std::future::ready)).boxed()
     }
+}
+
+/// The operator, which repeats what fails for a moment and what takes longer than `page`.
+fn persistent(operator: Operator, page: Duration) -> Operator {
+    let wait = RetryLayer::new()
+        .with_max_times(REPEATS)
+        .with_min_delay(FIRST_WAIT)
+        .with_max_delay(LONGEST_WAIT)
+        .with_jitter()
+        // By default each repetition is logged with the whole URL, which may hold a token.
+        .with_notify(|_: RetryEvent<'_>| ());
+    operator.layer(TimeoutLayer::new().with_timeout(page).with_io_timeout(page)).layer(wait)
 }
 
 impl Of {
@@ -308,6 +334,44 @@ async fn send(out: &Sender<Found>, found: Found) -> Result<(), Enough> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first answer never comes.
+    #[tokio::test]
+    #[cfg(feature = "webdav")]
+    async fn stalled_page_is_requested_again() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let stalled = listener.accept().await.unwrap();
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let (mut head, mut asked) = (vec![0; 4096], Vec::new());
+            while !asked.windows(4).any(|end| end == b"\r\n\r\n") {
+                let read = stream.read(&mut head).await.unwrap();
+                asked.extend_from_slice(&head[..read]);
+            }
+            let answer = "<?xml version=\"1.0\"?><D:multistatus xmlns:D=\"DAV:\"><D:response><D:href>/a.jpg</D:href>\
+                <D:propstat><D:prop><D:getlastmodified>Thu, 01 Jan 2026 00:00:00 GMT</D:getlastmodified>\
+                <D:getcontentlength>3</D:getcontentlength><D:resourcetype/></D:prop><D:status>HTTP/1.1 200 OK</D:status>\
+                </D:propstat></D:response></D:multistatus>";
+            let head = format!("HTTP/1.1 207 Multi-Status\r\nContent-Length: {}\r\n\r\n", answer.len());
+            stream.write_all(format!("{head}{answer}").as_bytes()).await.unwrap();
+            (stalled, stream)
+        });
+        let options = [("endpoint".to_owned(), format!("http://{address}"))];
+        let operator = Operator::from_iter::<opendal::services::Webdav>(options).unwrap();
+        let client = operator.context().with_http_transport(crate::transport::transporter(false).unwrap());
+        let operator = persistent(operator.with_context(client), Duration::from_millis(200));
+        let of = Of { name: "webdav", operator, list: None, at_once: 1 };
+        let (out, mut found) = tokio::sync::mpsc::channel(QUEUE);
+        let wanted = Wanted { prefix: String::new(), after: None };
+        let listing = async move { of.list(&wanted, &out).await.is_ok() };
+        assert!(tokio::time::timeout(Duration::from_secs(60), listing).await.unwrap());
+        let object = found.recv().await.unwrap().unwrap();
+        assert_eq!((&*object.path, object.size), ("a.jpg", 3));
+        drop(server.await.unwrap());
+    }
 
     #[test]
     fn what_is_wanted() {

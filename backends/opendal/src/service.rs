@@ -33,6 +33,11 @@ pub(crate) struct Service {
     pub(crate) options: &'static [&'static str],
     /// Those of them that let somebody in.
     pub(crate) secrets: &'static [&'static str],
+    /// Those that are sent as they are to the host that a URL names: they are bound to the host of the setting `host`.
+    pub(crate) bound: &'static [&'static str],
+    /// Whether redirects are followed. What signs its requests must not: another host could not check the signature, and
+    /// would learn it with the tokens next to it.
+    pub(crate) redirects: bool,
     pub(crate) make: fn(BTreeMap<String, String>) -> opendal::Result<Operator>,
 }
 
@@ -43,8 +48,10 @@ pub(crate) const SERVICES: &[Service] = &[
         name: "http",
         schemes: &[("http", Place::Web("http")), ("https", Place::Web("https"))],
         example: "https://host/path",
-        options: &["username", "password", "token", "list"],
-        secrets: &["username", "password"],
+        options: &["username", "password", "token", "host", "list"],
+        secrets: &["username", "password", "host"],
+        bound: &["username", "password", "token"],
+        redirects: true,
         make: Operator::from_iter::<opendal::services::Http>,
     },
     #[cfg(feature = "webdav")]
@@ -52,8 +59,10 @@ pub(crate) const SERVICES: &[Service] = &[
         name: "webdav",
         schemes: &[("webdav", Place::Web("http")), ("webdavs", Place::Web("https"))],
         example: "webdavs://host/path",
-        options: &["username", "password", "token"],
-        secrets: &["username", "password"],
+        options: &["username", "password", "token", "host"],
+        secrets: &["username", "password", "host"],
+        bound: &["username", "password", "token"],
+        redirects: false,
         make: Operator::from_iter::<opendal::services::Webdav>,
     },
     #[cfg(feature = "webhdfs")]
@@ -61,37 +70,11 @@ pub(crate) const SERVICES: &[Service] = &[
         name: "webhdfs",
         schemes: &[("webhdfs", Place::Web("http")), ("swebhdfs", Place::Web("https"))],
         example: "webhdfs://namenode:9870/path",
-        options: &["user_name", "delegation"],
-        secrets: &["user_name", "delegation"],
+        options: &["user_name", "delegation", "host"],
+        secrets: &["user_name", "delegation", "host"],
+        bound: &["delegation"],
+        redirects: true,
         make: Operator::from_iter::<opendal::services::Webhdfs>,
-    },
-    #[cfg(feature = "gcs")]
-    Service {
-        name: "gcs",
-        schemes: &[("gs", Place::Bucket("bucket")), ("gcs", Place::Bucket("bucket"))],
-        example: "gs://bucket/prefix",
-        options: &[
-            "endpoint",
-            "scope",
-            "service_account",
-            "credential",
-            "credential_path",
-            "token",
-            "skip_signature",
-            "disable_vm_metadata",
-            "disable_config_load",
-        ],
-        secrets: &["credential_path"],
-        make: Operator::from_iter::<opendal::services::Gcs>,
-    },
-    #[cfg(feature = "azblob")]
-    Service {
-        name: "azblob",
-        schemes: &[("az", Place::Bucket("container")), ("azblob", Place::Bucket("container"))],
-        example: "az://container/prefix",
-        options: &["endpoint", "account_name", "account_key", "sas_token", "skip_signature"],
-        secrets: &["account_name", "account_key"],
-        make: Operator::from_iter::<opendal::services::Azblob>,
     },
     #[cfg(feature = "oss")]
     Service {
@@ -113,6 +96,8 @@ pub(crate) const SERVICES: &[Service] = &[
             "skip_signature",
         ],
         secrets: &["access_key_id", "access_key_secret"],
+        bound: &[],
+        redirects: false,
         make: Operator::from_iter::<opendal::services::Oss>,
     },
     #[cfg(feature = "cos")]
@@ -122,6 +107,8 @@ pub(crate) const SERVICES: &[Service] = &[
         example: "cos://bucket/prefix",
         options: &["endpoint", "secret_id", "secret_key", "security_token", "disable_config_load"],
         secrets: &["secret_id", "secret_key"],
+        bound: &[],
+        redirects: false,
         make: Operator::from_iter::<opendal::services::Cos>,
     },
     #[cfg(feature = "huggingface")]
@@ -131,6 +118,8 @@ pub(crate) const SERVICES: &[Service] = &[
         example: "hf://datasets/owner/name@revision/path",
         options: &["token", "endpoint", "download_mode", "enable_resolve_cache"],
         secrets: &["token"],
+        bound: &[],
+        redirects: true,
         make: Operator::from_iter::<opendal::services::Hf>,
     },
     #[cfg(feature = "hdfs")]
@@ -140,6 +129,8 @@ pub(crate) const SERVICES: &[Service] = &[
         example: "hdfs://namenode:8020/path",
         options: &[],
         secrets: &[],
+        bound: &[],
+        redirects: false,
         make: Operator::from_iter::<opendal::services::HdfsNative>,
     },
     #[cfg(feature = "sftp")]
@@ -149,6 +140,8 @@ pub(crate) const SERVICES: &[Service] = &[
         example: "sftp://user@host:port/path",
         options: &["key", "known_hosts_strategy"],
         secrets: &["key"],
+        bound: &[],
+        redirects: false,
         make: Operator::from_iter::<opendal::services::Sftp>,
     },
 ];
@@ -158,5 +151,5 @@ pub(crate) fn remedy(scheme: &str) -> Option<String> {
     let service = SERVICES.iter().find(|service| service.name == scheme)?;
     let variables: Vec<_> =
         service.secrets.iter().map(|name| crate::config::variable(service, name)).collect();
-    (!variables.is_empty()).then(|| format!("set {}", variables.join(" and ")))
+    (!variables.is_empty()).then(|| format!("set {}", variables.join(", ")))
 }

@@ -3,6 +3,10 @@
 //! OpenDAL's services know that an answer is an error, but not always which: a web server's 401 and 429 are both
 //! "unexpected" to them, and `Retry-After` is lost. What every HTTP store means alike is told here, before a service
 //! sees it; what stores mean each in its own way (403, 404, 409, 412) is left to the service.
+//!
+//! Redirects are followed for services that need them and do not sign: five at most, and never from an encrypted to an
+//! unencrypted address. Credentials and cookies stay with the host that they are for: the HTTP client removes them where
+//! host, port or scheme change. No `Referer` is sent, because the address of a request may hold a token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,6 +16,8 @@ use http::header::RETRY_AFTER;
 use http::{Request, Response, StatusCode};
 use opendal::{Buffer, Error, ErrorKind, HttpBody, HttpTransport, HttpTransporter};
 use opendal_http_transport_reqwest::ReqwestTransport;
+use reqwest::Url;
+use reqwest::redirect::{Action, Attempt, Policy};
 use rustls_platform_verifier::BuilderVerifierExt;
 
 /// How long a machine may take to accept a connection. What is beyond is for the layers' deadlines.
@@ -27,14 +33,18 @@ pub(crate) struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the store answered {}", self.status)
+        write!(f, "the store answered {}", self.status)?;
+        if self.status.is_redirection() { f.write_str(", a redirect that is not followed") } else { Ok(()) }
     }
 }
 
 impl std::error::Error for Refusal {}
 
+/// Redirects that one request follows, at most.
+const REDIRECTS: usize = 5;
+
 /// A client of our own, with ring and this machine's certificates.
-pub(crate) fn transporter() -> opendal::Result<HttpTransporter> {
+pub(crate) fn transporter(redirects: bool) -> opendal::Result<HttpTransporter> {
     let cannot = |why: &'static str| Error::new(ErrorKind::Unexpected, why);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -45,9 +55,22 @@ pub(crate) fn transporter() -> opendal::Result<HttpTransporter> {
     let client = reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .connect_timeout(CONNECT)
+        .redirect(if redirects { Policy::custom(follow) } else { Policy::none() })
+        .referer(false)
         .build()
         .map_err(|error| cannot("there is no HTTP client").set_source(error))?;
     Ok(HttpTransporter::new(Transport(ReqwestTransport::new(client))))
+}
+
+/// Follows a redirect, or leaves it as the answer.
+fn follow(attempt: Attempt<'_>) -> Action {
+    if may_follow(attempt.previous(), attempt.url()) { attempt.follow() } else { attempt.stop() }
+}
+
+/// Whether a request that went to `previous`, one after another, may go to `next`.
+fn may_follow(previous: &[Url], next: &Url) -> bool {
+    let encrypted = previous.last().is_some_and(|url| url.scheme() == "https");
+    previous.len() <= REDIRECTS && (next.scheme() == "https" || !encrypted)
 }
 
 struct Transport(ReqwestTransport);
@@ -88,6 +111,30 @@ fn refusal(status: StatusCode) -> Option<(ErrorKind, bool)> {
             Some((ErrorKind::Unsupported, false))
         }
         status if status.is_server_error() => Some((ErrorKind::Unexpected, true)),
+        status if status.is_redirection() => Some((ErrorKind::Unexpected, false)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_end_after_five_and_never_leave_encryption() {
+        let url = |text: &str| Url::parse(text).unwrap();
+        let (plain, encrypted) = (url("http://a/x"), url("https://b/x"));
+        for (previous, next, follows) in [
+            (vec![&plain], &plain, true),
+            (vec![&plain], &encrypted, true),
+            (vec![&encrypted], &encrypted, true),
+            (vec![&encrypted], &plain, false),
+            (vec![&plain, &encrypted], &plain, false),
+            (vec![&plain; 5], &plain, true),
+            (vec![&plain; 6], &plain, false),
+        ] {
+            let previous: Vec<Url> = previous.into_iter().cloned().collect();
+            assert_eq!(may_follow(&previous, next), follows, "{previous:?} {next}");
+        }
     }
 }

@@ -116,6 +116,7 @@ impl Prepared {
             tier: "s3",
             bucket: format!("s3://{}", config.bucket),
             endpoint: config.endpoint.clone(),
+            region: Some(config.region.clone()),
             signed: !config.skip_signature,
             proxy: crate::proxy::of(&config.address()),
         };

@@ -1,11 +1,14 @@
 //! Where Amazon's tools look for credentials, in their order.
 //!
 //! Variables; a web identity; the profile (keys, a role that it assumes, single sign-on, a process); the container; the
-//! machine. Each is asked only if something says that it is there, but for the last, which is asked when nothing else
-//! has answered. What fails is remembered, so that the error at the end says why and not only that there is nothing.
+//! machine. Each is used only if something configures it, but for the last, which is tried when nothing is configured.
+//!
+//! A configured source that fails ends the search with its error. The next source would be another identity: its
+//! requests would be signed in the wrong name, and the user would see what that name may not do.
 //!
 //! The providers are `reqsign`'s, each on its own: its chain takes a provider that fails for one that has nothing, and
-//! knows no roles in profiles.
+//! knows neither roles in profiles nor sessions of single sign-on. The price of its provider for single sign-on is that a
+//! token which expires is not refreshed; the error names `aws sso login`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -60,21 +63,17 @@ impl Chain {
     }
 
     fn of_environment(&self) -> Found {
-        let get = |name| self.environment.get(name).map(str::to_owned);
-        let (Some(access_key_id), Some(secret_access_key)) =
-            (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY"))
-        else {
-            return Ok(None);
-        };
-        let session_token = get("AWS_SESSION_TOKEN");
-        Ok(Some(Credential { access_key_id, secret_access_key, session_token, expires_in: None }))
+        let names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
+        keys(names, |name| self.environment.get(name))
     }
 
+    /// What a source gives that is configured: it has to give something.
     async fn ask(&self, what: &str, provider: impl ProvideCredential<Credential = Credential>) -> Found {
-        provider
-            .provide_credential(&self.context)
-            .await
-            .map_err(|error| format!("{what}: {}", one_line(&error)))
+        match provider.provide_credential(&self.context).await {
+            Ok(None) => Err(format!("{what} gives none: its configuration is incomplete")),
+            Ok(found) => Ok(found),
+            Err(error) => Err(format!("{what}: {}", one_line(&error))),
+        }
     }
 
     async fn of_web_identity(&self) -> Found {
@@ -99,7 +98,8 @@ impl Chain {
         if disabled.is_some_and(|text| text.eq_ignore_ascii_case("true")) {
             return Ok(None);
         }
-        self.ask("the machine's role", IMDSv2CredentialProvider::new()).await
+        let asked = IMDSv2CredentialProvider::new().provide_credential(&self.context).await;
+        asked.map_err(|error| format!("the machine's role: {}", one_line(&error)))
     }
 
     async fn profiles(&self) -> Result<Profiles, String> {
@@ -122,22 +122,47 @@ impl Chain {
             if let Some(role) = get("role_arn").filter(|_| depth > 0) {
                 return self.assume(profiles, name, role, depth).await;
             }
-            if let (Some(id), Some(secret)) = (get("aws_access_key_id"), get("aws_secret_access_key")) {
-                return Ok(Some(Credential {
-                    access_key_id: id.to_owned(),
-                    secret_access_key: secret.to_owned(),
-                    session_token: get("aws_session_token").map(str::to_owned),
-                    expires_in: None,
-                }));
+            let names = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
+            if let Some(found) = keys(names, |key| profiles.get(name, key))
+                .map_err(|why| format!("profile `{name}`: {why}"))?
+            {
+                return Ok(Some(found));
             }
-            if get("sso_account_id").is_some() {
-                return self.ask("single sign-on", SSOCredentialProvider::new().with_profile(name)).await;
+            if get("sso_account_id").or(get("sso_role_name")).is_some() {
+                return self.of_single_sign_on(profiles, name).await;
             }
             match get("credential_process") {
                 Some(command) => self.of_process(command).await,
                 None => Ok(None),
             }
         })
+    }
+
+    /// Credentials of a role, got with the token that `aws sso login` has left.
+    async fn of_single_sign_on(&self, profiles: &Profiles, name: &str) -> Found {
+        let failed = |why: String| format!("single sign-on of profile `{name}`: {why}");
+        let session = profiles.get(name, "sso_session");
+        let portal = |key| match session {
+            Some(session) => profiles.of_session(session, key),
+            None => profiles.get(name, key),
+        };
+        let need = |key: &str, value: Option<&str>| {
+            value.map(str::to_owned).ok_or_else(|| failed(format!("~/.aws/config has no {key}")))
+        };
+        let start_url = need("sso_start_url", portal("sso_start_url"))?;
+        let provider = SSOCredentialProvider::new()
+            .with_account_id(need("sso_account_id", profiles.get(name, "sso_account_id"))?)
+            .with_role_name(need("sso_role_name", profiles.get(name, "sso_role_name"))?)
+            .with_region(need("sso_region", portal("sso_region"))?)
+            // By this the provider finds the token's file, and nothing else: it is named after the session or, without
+            // one, after the URL.
+            .with_start_url(session.map_or(start_url, str::to_owned));
+        let remedy = format!("run `aws sso login --profile {name}`");
+        match provider.provide_credential(&self.context).await {
+            Ok(None) => Err(failed(format!("the token is missing or has expired; {remedy}"))),
+            Ok(found) => Ok(found),
+            Err(error) => Err(failed(format!("{}; {remedy}", one_line(&error)))),
+        }
     }
 
     async fn of_process(&self, command: &str) -> Found {
@@ -152,7 +177,8 @@ impl Chain {
             .clone()
             .with_command_execute(Given { program: program.clone(), arguments: arguments.to_vec() });
         let provider = ProcessCredentialProvider::new().with_command("credential_process");
-        provider.provide_credential(&context).await.map_err(|error| failed(one_line(&error)))
+        let found = provider.provide_credential(&context).await.map_err(|error| failed(one_line(&error)))?;
+        found.map(Some).ok_or_else(|| failed("it printed none".to_owned()))
     }
 
     /// Credentials of a role, got with those of whoever may assume it.
@@ -203,47 +229,68 @@ impl Chain {
 #[async_trait]
 impl Source for Chain {
     async fn load(&self) -> Result<Loaded, TierError> {
-        let mut failures = Vec::new();
-        let mut found = None;
-        for step in 0..6 {
+        for step in 0..5 {
             let asked = match step {
                 0 if self.profile_first => self.of_profile().await,
                 1 => self.of_environment(),
                 2 => self.of_web_identity().await,
                 3 if !self.profile_first => self.of_profile().await,
                 4 => self.of_container().await,
-                5 => self.of_machine().await,
                 _ => Ok(None),
             };
             match asked {
+                Ok(Some(found)) => return Ok(loaded(found)),
+                // Nobody else's credentials are what was asked for.
+                Ok(None) if step == 0 && self.profile_first => return Err(nothing(None)),
                 Ok(None) => {}
-                Ok(credential) => {
-                    found = credential;
-                    break;
+                Err(why) => {
+                    let why = format!("{why}; correct that source or remove it: no other is used instead");
+                    return Err(TierError::new(ErrorKind::Denied, "s3").with_detail(why));
                 }
-                Err(why) => failures.push(why),
-            }
-            // Other people's credentials are not what was asked for.
-            if step == 0 && self.profile_first {
-                break;
             }
         }
-        let Some(found) = found else {
-            let tried =
-                if failures.is_empty() { String::new() } else { format!(" ({})", failures.join("; ")) };
-            let why = format!(
-                "no credentials were found{tried}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or \
-                 AWS_SKIP_SIGNATURE=true for a public bucket"
-            );
-            return Err(TierError::new(ErrorKind::Denied, "s3").with_detail(why));
-        };
-        let expires = found.expires_in.map(|time| time.as_system_time());
-        let credential = AwsCredential {
-            key_id: found.access_key_id,
-            secret_key: found.secret_access_key,
-            token: found.session_token,
-        };
-        Ok(Loaded { credential, expires })
+        match self.of_machine().await {
+            Ok(Some(found)) => Ok(loaded(found)),
+            Ok(None) => Err(nothing(None)),
+            // Nothing configures it: most machines have no metadata service.
+            Err(why) => Err(nothing(Some(why))),
+        }
+    }
+}
+
+fn loaded(found: Credential) -> Loaded {
+    let expires = found.expires_in.map(|time| time.as_system_time());
+    let credential = AwsCredential {
+        key_id: found.access_key_id,
+        secret_key: found.secret_access_key,
+        token: found.session_token,
+    };
+    Loaded { credential, expires }
+}
+
+/// The error where no source is configured.
+fn nothing(machine: Option<String>) -> TierError {
+    let tried = machine.map(|why| format!(" ({why})")).unwrap_or_default();
+    let why = format!(
+        "no credentials were found{tried}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or \
+         AWS_SKIP_SIGNATURE=true for a public bucket"
+    );
+    TierError::new(ErrorKind::Denied, "s3").with_detail(why)
+}
+
+/// The keys that these names stand for; one without the other is an error.
+fn keys<'a>(names: [&str; 3], get: impl Fn(&str) -> Option<&'a str>) -> Found {
+    let [id, secret, token] = names;
+    match (get(id), get(secret)) {
+        (None, None) => Ok(None),
+        (Some(access), Some(key)) => Ok(Some(Credential {
+            access_key_id: access.to_owned(),
+            secret_access_key: key.to_owned(),
+            session_token: get(token).map(str::to_owned),
+            expires_in: None,
+        })),
+        (Some(_), None) => Err(format!("{id} is set and {secret} is not")),
+        (None, Some(_)) => Err(format!("{secret} is set and {id} is not")),
     }
 }
 
@@ -334,6 +381,9 @@ mod tests {
             };
             let answer = match &uri {
                 uri if uri.contains("/task") => json("CONTAINER"),
+                uri if uri.contains("portal.sso.") => "{\"roleCredentials\": {\"accessKeyId\": \"SSO\", \
+                    \"secretAccessKey\": \"s\", \"sessionToken\": \"t\", \"expiration\": 4102444800000}}"
+                    .into(),
                 uri if uri.ends_with("/api/token") => "token".into(),
                 uri if uri.ends_with("/security-credentials/") => "worker".into(),
                 uri if uri.ends_with("/security-credentials/worker") => json("MACHINE"),
@@ -448,15 +498,85 @@ mod tests {
         assert!(error.contains("a quote is not closed") && !error.contains("hush"), "{error}");
     }
 
-    #[tokio::test]
-    async fn where_there_is_nothing_the_error_says_what_to_do_and_what_failed() {
-        let config = "[default]\ncredential_process = /no/such/program\n";
+    /// What `aws configure sso` writes; and the token that `aws sso login` has left.
+    fn single_sign_on(expires: &str) -> tempfile::TempDir {
+        let config = "[sso-session corp]\nsso_region = eu-central-1\nsso_start_url = https://corp.example.org/start\n\
+                      [profile train]\nsso_session = corp\nsso_account_id = 123456789012\nsso_role_name = Reader\n\
+                      [profile old]\nsso_region = eu-central-1\nsso_start_url = https://corp.example.org/start\n\
+                      sso_account_id = 123456789012\nsso_role_name = Reader\n\
+                      [profile half]\nsso_session = gone\nsso_account_id = 123456789012\nsso_role_name = Reader\n";
         let home = home(config, "");
-        let environment = Environment::new([("AWS_EC2_METADATA_DISABLED", "TRUE")]).with_home(home.path());
+        let cache = home.path().join(".aws/sso/cache");
+        std::fs::create_dir_all(&cache).unwrap();
+        let token = format!("{{\"accessToken\": \"hush\", \"expiresAt\": \"{expires}\"}}");
+        for name in ["corp", "https://corp.example.org/start"] {
+            let file = cache.join(format!("{}.json", reqsign_core::hash::hex_sha1(name.as_bytes())));
+            std::fs::write(file, &token).unwrap();
+        }
+        home
+    }
+
+    #[tokio::test]
+    async fn sso_session_profile_gives_its_role() {
+        let home = single_sign_on("2100-01-01T00:00:00Z");
+        for profile in ["train", "old"] {
+            let environment = Environment::default().with_home(home.path());
+            let (loaded, asked) = load(environment, profile, false).await;
+            assert_eq!(loaded.unwrap().credential.key_id, "SSO", "{profile}");
+            assert!(
+                asked.len() == 1
+                    && asked[0].starts_with("https://portal.sso.eu-central-1.amazonaws.com/")
+                    && asked[0].contains("role_name=Reader&account_id=123456789012"),
+                "{asked:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn expired_sso_token_names_the_command_and_no_other_source_is_used() {
+        let home = single_sign_on("2020-01-01T00:00:00Z");
+        for (profile, says) in
+            [("train", "aws sso login --profile train"), ("old", "aws sso login"), ("half", "sso_start_url")]
+        {
+            for first in [false, true] {
+                let environment = Environment::default().with_home(home.path());
+                let (loaded, asked) = load(environment, profile, first).await;
+                let error = loaded.map(|_| ()).unwrap_err();
+                let text = error.to_string();
+                assert_eq!(error.kind(), ErrorKind::Denied);
+                assert!(text.contains(says) && text.contains(profile) && !text.contains("hush"), "{text}");
+                assert!(asked.is_empty(), "the machine's role was asked for: {asked:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn failing_source_ends_the_search() {
+        let role = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/task");
+        let process = home("[default]\ncredential_process = /no/such/program\n", "");
+        let half = home("", "[default]\naws_access_key_id = PROFILE\n");
+        for (variables, home, says) in [
+            (vec![], process.path(), "/no/such/program"),
+            (vec![], half.path(), "aws_secret_access_key"),
+            (vec![("AWS_ACCESS_KEY_ID", "ENV")], half.path(), "AWS_SECRET_ACCESS_KEY is not"),
+            (vec![("AWS_SECRET_ACCESS_KEY", "hush")], half.path(), "AWS_ACCESS_KEY_ID is not"),
+            (vec![("AWS_WEB_IDENTITY_TOKEN_FILE", "/no/such/token")], half.path(), "the web identity"),
+        ] {
+            let environment = Environment::new(variables.into_iter().chain([role])).with_home(home);
+            let (loaded, asked) = load(environment, "default", false).await;
+            let text = loaded.map(|_| ()).unwrap_err().to_string();
+            assert!(text.contains(says) && !text.contains('\n') && !text.contains("hush"), "{text}");
+            assert!(asked.is_empty(), "another source was used: {asked:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn where_there_is_nothing_the_error_says_what_to_do() {
+        let environment = Environment::new([("AWS_EC2_METADATA_DISABLED", "TRUE")]);
         let error = load(environment, "default", false).await.0.map(|_| ()).unwrap_err();
         let text = error.to_string();
         assert_eq!(error.kind(), ErrorKind::Denied);
-        for part in ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SKIP_SIGNATURE=true", "/no/such/program"] {
+        for part in ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SKIP_SIGNATURE=true"] {
             assert!(text.contains(part) && !text.contains('\n'), "{text}");
         }
     }

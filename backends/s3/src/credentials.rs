@@ -57,6 +57,8 @@ struct State {
     background: bool,
     /// When a fetch last failed or brought nothing new.
     in_vain: Option<Instant>,
+    /// Why the last fetch failed, if it did.
+    failure: Option<TierError>,
 }
 
 struct Held {
@@ -64,6 +66,12 @@ struct Held {
     expires: Option<SystemTime>,
     /// From when on they are fetched again.
     early: Option<SystemTime>,
+}
+
+impl State {
+    fn is_paused(&self) -> bool {
+        self.in_vain.is_some_and(|since| since.elapsed() < PAUSE)
+    }
 }
 
 impl fmt::Debug for Credentials {
@@ -95,7 +103,10 @@ impl Inner {
             }
         };
         let mut state = self.lock();
-        let loaded = loaded.inspect_err(|_| state.in_vain = Some(Instant::now()))?;
+        let loaded = loaded.inspect_err(|error| {
+            state.in_vain = Some(Instant::now());
+            state.failure = Some(error.clone());
+        })?;
         let now = SystemTime::now();
         let early = loaded.expires.map(|expires| {
             let left = expires.duration_since(now).unwrap_or_default();
@@ -105,6 +116,7 @@ impl Inner {
         // What is called good and is at its end already is as good as nothing new.
         let ended = loaded.expires.is_some_and(|expires| expires <= now);
         state.generation += u64::from(new);
+        state.failure = None;
         state.in_vain = (!new || ended).then(Instant::now);
         state.held = Some(Held { credential: Arc::new(loaded.credential), expires: loaded.expires, early });
         Ok(new)
@@ -129,8 +141,7 @@ impl Credentials {
     pub(crate) async fn get(&self) -> Result<Arc<AwsCredential>, TierError> {
         {
             let mut state = self.0.lock();
-            let paused = state.in_vain.is_some_and(|since| since.elapsed() < PAUSE);
-            let idle = !state.background && !paused;
+            let idle = !state.background && !state.is_paused();
             if let Some(held) = &state.held {
                 let now = SystemTime::now();
                 let credential = Arc::clone(&held.credential);
@@ -150,10 +161,16 @@ impl Credentials {
         if let Some(credential) = self.0.good() {
             return Ok(credential);
         }
-        self.0.fetch().await?;
+        // Callers that waited for a failed fetch share its error: were each to fetch, the last of 64 would wait for 64
+        // timeouts in a row.
+        let paused = self.0.lock().is_paused();
+        if !paused {
+            self.0.fetch().await?;
+        }
         self.0.good().ok_or_else(|| {
             let why = "the credentials that were found have expired already; get new ones";
-            TierError::new(ErrorKind::Expired, "s3").with_detail(why)
+            let ended = || TierError::new(ErrorKind::Expired, "s3").with_detail(why);
+            self.0.lock().failure.clone().unwrap_or_else(ended)
         })
     }
 
@@ -169,8 +186,8 @@ impl Credentials {
             if state.generation != generation {
                 return Ok(true);
             }
-            if state.in_vain.is_some_and(|since| since.elapsed() < PAUSE) {
-                return Ok(false);
+            if state.is_paused() {
+                return state.failure.clone().map_or(Ok(false), Err);
             }
         }
         self.0.fetch().await
@@ -248,6 +265,42 @@ mod tests {
         assert!(keys.iter().all(|key| key == "key0"));
         assert_eq!(source.loads.load(Ordering::SeqCst), 1);
         assert!(!format!("{credentials:?}").contains("key0") && !format!("{credentials:?}").contains("hush"));
+    }
+
+    /// A token service that fails each time, once the test lets it.
+    #[derive(Clone, Debug)]
+    struct Failing {
+        loads: Arc<AtomicU64>,
+        gate: Arc<tokio::sync::Semaphore>,
+    }
+
+    #[async_trait]
+    impl Source for Failing {
+        async fn load(&self) -> Result<Loaded, TierError> {
+            self.loads.fetch_add(1, Ordering::SeqCst);
+            self.gate.acquire().await.unwrap().forget();
+            Err(TierError::new(ErrorKind::Transient, "s3").with_detail("the token service is down"))
+        }
+    }
+
+    #[tokio::test]
+    async fn failing_fetch_is_shared_by_all_that_wait() {
+        let source = Failing { loads: Arc::default(), gate: Arc::new(tokio::sync::Semaphore::new(0)) };
+        let credentials = Credentials::new(source.clone(), Handle::current());
+        let waiting = futures::future::join_all((0..64).map(|_| credentials.get()));
+        let release = async {
+            tokio::task::yield_now().await;
+            source.gate.add_permits(64);
+        };
+        let (answers, ()) = tokio::join!(waiting, release);
+        for answer in answers {
+            let error = answer.unwrap_err();
+            assert!(error.to_string().contains("the token service is down"), "{error}");
+        }
+        assert_eq!(source.loads.load(Ordering::SeqCst), 1);
+        let renewed = credentials.renew(credentials.generation()).await;
+        assert!(renewed.unwrap_err().to_string().contains("the token service is down"));
+        assert_eq!(source.loads.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]

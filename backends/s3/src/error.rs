@@ -27,6 +27,8 @@ pub(crate) struct Place {
     pub(crate) bucket: String,
     /// The address of the store, where it is not the usual one.
     pub(crate) endpoint: Option<String>,
+    /// The region that requests are signed for, where the store has regions.
+    pub(crate) region: Option<String>,
     /// Whether requests are signed.
     pub(crate) signed: bool,
     /// The proxy that requests go through.
@@ -111,15 +113,10 @@ impl Place {
         self.endpoint.as_ref().map(|endpoint| format!(" at {endpoint}")).unwrap_or_default()
     }
 
-    /// The kind, and what to say where the code alone does not say it.
+    /// The kind, and what to say where the code alone does not say it. The code of the body comes first: any answer may
+    /// carry the header with the bucket's region, and one status has several codes.
     fn classify(&self, action: Action, refused: &Refused) -> (ErrorKind, Option<String>) {
         let code = refused.code.as_deref().unwrap_or_default();
-        if let Some(region) = &refused.region
-            && matches!(refused.status.as_u16(), 301 | 307 | 400)
-        {
-            let why = format!("the bucket is in the region {region}; set AWS_REGION={region}");
-            return (ErrorKind::Invalid, Some(why));
-        }
         match code {
             "NoSuchBucket" | "ContainerNotFound" => {
                 let check = match self.tier {
@@ -159,14 +156,23 @@ impl Place {
                     format!("{code}: get new credentials (AWS_SESSION_TOKEN, `aws sso login`, the role)");
                 return (ErrorKind::Expired, Some(why));
             }
-            "SlowDown"
-            | "Throttling"
-            | "ThrottlingException"
-            | "TooManyRequests"
-            | "RequestLimitExceeded"
-            | "ServerBusy" => return (ErrorKind::Throttled, None),
+            "InvalidObjectState" | "BlobArchived" | "BlobBeingRehydrated" => {
+                let why = format!(
+                    "{code}: the object is archived; restore it first (`aws s3api restore-object`, or `az storage blob \
+                     set-tier --tier Hot`)"
+                );
+                return (ErrorKind::Other, Some(why));
+            }
+            code if is_throttling(code) => return (ErrorKind::Throttled, None),
+            "RequestTimeout" | "RequestTimeoutException" | "PriorRequestNotComplete" => {
+                return (ErrorKind::Transient, None);
+            }
             "PreconditionFailed" | "InvalidRange" => return self.changed(),
             _ => {}
+        }
+        if let Some(region) = self.elsewhere(refused) {
+            let why = format!("the bucket is in the region {region}; set AWS_REGION={region}");
+            return (ErrorKind::Invalid, Some(why));
         }
         match refused.status.as_u16() {
             401 | 403 => (ErrorKind::Denied, Some(self.denied(action, refused))),
@@ -188,6 +194,22 @@ impl Place {
             status if status >= 500 => (ErrorKind::Transient, None),
             _ => (ErrorKind::Other, None),
         }
+    }
+
+    /// The region to ask in, where the store means by this refusal that it is another one.
+    fn elsewhere<'a>(&self, refused: &'a Refused) -> Option<&'a str> {
+        let names_region = match refused.code.as_deref() {
+            // A redirect, or a HEAD, which has no body.
+            None => matches!(refused.status.as_u16(), 301 | 307 | 400),
+            Some(code) => matches!(
+                code,
+                "PermanentRedirect"
+                    | "TemporaryRedirect"
+                    | "AuthorizationHeaderMalformed"
+                    | "IllegalLocationConstraintException"
+            ),
+        };
+        refused.region.as_deref().filter(|region| names_region && self.region.as_deref() != Some(region))
     }
 
     fn changed(&self) -> (ErrorKind, Option<String>) {
@@ -212,6 +234,24 @@ impl Place {
             _ => format!("{refused}: the credentials need {needs}"),
         }
     }
+}
+
+/// The codes that AWS's own clients take for throttling, and Azure's.
+fn is_throttling(code: &str) -> bool {
+    matches!(
+        code,
+        "SlowDown"
+            | "Throttling"
+            | "ThrottledException"
+            | "RequestThrottled"
+            | "RequestThrottledException"
+            | "TooManyRequests"
+            | "TooManyRequestsException"
+            | "RequestLimitExceeded"
+            | "BandwidthLimitExceeded"
+            | "LimitExceededException"
+            | "ServerBusy"
+    ) || code.ends_with("ThrottlingException")
 }
 
 fn has_refusal(error: &HttpError) -> bool {
@@ -243,6 +283,7 @@ mod tests {
             tier: "s3",
             bucket: "s3://train".into(),
             endpoint: Some("http://localhost:9".into()),
+            region: Some("us-east-1".into()),
             signed: true,
             proxy: None,
         }
@@ -255,7 +296,9 @@ mod tests {
 
     #[test]
     fn every_refusal_names_the_bucket_in_one_line_and_has_its_kind() {
-        use ErrorKind::{Changed, Denied, Expired, Invalid, NotFound, Throttled, Transient, Unsupported};
+        use ErrorKind::{
+            Changed, Denied, Expired, Invalid, NotFound, Other, Throttled, Transient, Unsupported,
+        };
         for (status, code, kind, says) in [
             (404, "NoSuchKey", NotFound, "no such object"),
             (404, "NoSuchBucket", NotFound, "AWS_ENDPOINT_URL"),
@@ -267,6 +310,11 @@ mod tests {
             (403, "ExpiredToken", Expired, "new credentials"),
             (400, "ExpiredToken", Expired, "new credentials"),
             (403, "RequestExpired", Expired, "new credentials"),
+            (400, "RequestTimeout", Transient, "RequestTimeout"),
+            (400, "KMS.ThrottlingException", Throttled, "ThrottlingException"),
+            (400, "ThrottlingException", Throttled, "ThrottlingException"),
+            (403, "InvalidObjectState", Other, "restore-object"),
+            (409, "BlobArchived", Other, "set-tier"),
             (401, "", Denied, "401"),
             (503, "SlowDown", Throttled, "SlowDown"),
             (503, "", Throttled, "503"),
@@ -297,6 +345,34 @@ mod tests {
             assert!(text.contains(says) && text.contains("x://train") && !text.contains("s3:"), "{text}");
             let text = place.of_refusal(Action::List, None, &refused(404, "ContainerNotFound")).to_string();
             assert!(text.contains("no such bucket") && !text.contains("AWS"), "{text}");
+        }
+    }
+
+    /// AWS sends `x-amz-bucket-region` with refusals that have nothing to do with regions.
+    #[test]
+    fn expired_token_with_region_header_is_no_wrong_region() {
+        let located = |status, code: &str, region: &str| {
+            let refused = Refused { region: Some(region.into()), ..refused(status, code) };
+            place().of_refusal(Action::Read, Some("a"), &refused)
+        };
+        let expired = located(400, "ExpiredToken", "us-east-1");
+        assert_eq!(expired.kind(), ErrorKind::Expired, "{expired}");
+        assert_eq!(located(400, "ExpiredToken", "eu-west-1").kind(), ErrorKind::Expired);
+        assert_eq!(located(400, "RequestTimeout", "eu-west-1").kind(), ErrorKind::Transient);
+        assert_eq!(located(400, "InvalidArgument", "eu-west-1").kind(), ErrorKind::Invalid);
+        for (status, code) in [
+            (301, "PermanentRedirect"),
+            (307, "TemporaryRedirect"),
+            (400, "AuthorizationHeaderMalformed"),
+            (400, "IllegalLocationConstraintException"),
+            (301, ""),
+            (400, ""),
+        ] {
+            let text = located(status, code, "eu-west-1").to_string();
+            assert!(text.contains("AWS_REGION=eu-west-1"), "{text}");
+            // Setting the region that is set already is no remedy.
+            let text = located(status, code, "us-east-1").to_string();
+            assert!(!text.contains("AWS_REGION=us-east-1"), "{text}");
         }
     }
 

@@ -91,7 +91,7 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
     // Wherever it is, it is reached so.
     let proxy = crate::proxy::of("https://storage");
     let bucket = format!("{scheme}://{}", location.bucket);
-    let place = Place { tier, bucket, endpoint: None, signed: true, proxy };
+    let place = Place { tier, bucket, endpoint: None, region: None, signed: true, proxy };
     let canonical = format!("{at} {}/{}", location.bucket, location.prefix);
     let store = Arc::new(store);
     let pages = OtherPages { store: Arc::clone(&store), begins_anywhere, place: place.clone() };

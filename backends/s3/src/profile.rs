@@ -43,6 +43,11 @@ impl Profiles {
         self.credentials.get_from(Some(profile), name).or_else(|| self.config.get_from(Some(section), name))
     }
 
+    /// A value of a session for single sign-on, which several profiles may share.
+    pub(crate) fn of_session(&self, session: &str, name: &str) -> Option<&str> {
+        self.config.get_from(Some(format!("sso-session {session}")), name)
+    }
+
     /// Whether either file has the profile.
     pub(crate) fn has(&self, profile: &str) -> bool {
         self.credentials.section(Some(profile)).is_some()

@@ -90,6 +90,15 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(u64::from(seconds)))
 }
 
+/// Removes headers whose value is not text. `object_store` refuses a whole answer for one of them, and some stores return
+/// what a user wrote as metadata byte by byte.
+fn remove_illegible(headers: &mut HeaderMap) {
+    let illegible = headers.iter().filter(|(_, value)| value.to_str().is_err());
+    for name in illegible.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+        headers.remove(name);
+    }
+}
+
 /// A client whose refusals are errors of the type [`Refused`].
 #[derive(Debug)]
 struct Judging(HttpClient);
@@ -97,8 +106,9 @@ struct Judging(HttpClient);
 #[async_trait]
 impl HttpService for Judging {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let response = self.0.execute(request).await?;
+        let mut response = self.0.execute(request).await?;
         if response.status().is_success() {
+            remove_illegible(response.headers_mut());
             return Ok(response);
         }
         Err(HttpError::new(HttpErrorKind::Unknown, Refused::of(response).await))

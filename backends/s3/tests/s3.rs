@@ -219,11 +219,11 @@ async fn an_object_that_was_replaced_is_an_error_and_no_mixture() {
 }
 
 /// A server that gives every request this answer, and the requests that it was sent.
-fn saying(answer: String) -> (String, Arc<Mutex<Vec<String>>>) {
+fn saying(answer: impl Into<Vec<u8>>) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-    let heard = Arc::clone(&asked);
+    let (heard, answer) = (Arc::clone(&asked), answer.into());
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let (mut stream, mut head, mut byte) = (stream.unwrap(), Vec::new(), [0]);
@@ -231,7 +231,7 @@ fn saying(answer: String) -> (String, Arc<Mutex<Vec<String>>>) {
                 head.push(byte[0]);
             }
             heard.lock().unwrap().push(String::from_utf8_lossy(&head).into_owned());
-            let _ = stream.write_all(answer.as_bytes());
+            let _ = stream.write_all(&answer);
         }
     });
     (endpoint, asked)
@@ -251,7 +251,7 @@ async fn a_redirect_is_not_followed_and_an_answer_without_a_tag_is_none() {
     };
     let plain = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
         Connection: close\r\n\r\nxx";
-    let (elsewhere, asked) = saying(plain.to_owned());
+    let (elsewhere, asked) = saying(plain);
     let untagged = read(&*origin(&elsewhere).await, &object).await.unwrap_err();
     assert_eq!(untagged.kind(), ErrorKind::Unsupported, "{untagged}");
     assert_eq!(asked.lock().unwrap().len(), 1);
@@ -262,6 +262,23 @@ async fn a_redirect_is_not_followed_and_an_answer_without_a_tag_is_none() {
     let error = read(&*origin(&redirects).await, &object).await.unwrap_err();
     assert!(error.to_string().contains("s3://b"), "{error}");
     assert_eq!(asked.lock().unwrap().len(), 1, "the token went elsewhere");
+}
+
+/// MinIO and Ceph return metadata as it was written.
+#[tokio::test]
+async fn object_with_illegible_metadata_is_read() {
+    let mut answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: \"t\"\r\n\
+        Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nConnection: close\r\n"
+        .as_bytes()
+        .to_vec();
+    answer.extend(
+        b"Content-Disposition: attachment; filename=\xfc.jpg\r\nx-amz-meta-author: M\xfcller\r\n\r\nxx",
+    );
+    let (endpoint, _) = saying(answer);
+    let environment =
+        Environment::new([("AWS_ENDPOINT_URL", endpoint.as_str()), ("AWS_SKIP_SIGNATURE", "true")]);
+    let object = Object { path: "a".into(), size: 2, version: Some(Version::ETag("\"t\"".into())) };
+    assert_eq!(read(&*open(environment, "s3://b").await, &object).await.unwrap(), "xx");
 }
 
 #[tokio::test]

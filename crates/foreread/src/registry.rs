@@ -76,8 +76,8 @@ impl Registry {
 fn hint(scheme: &str) -> &'static str {
     match scheme {
         "s3" | "s3a" => " without the feature `s3`",
-        "gs" => " without the feature `gcs` or `opendal`",
-        "az" | "abfs" | "abfss" | "wasb" | "wasbs" => " without the feature `azure` or `opendal`",
+        "gs" => " without the feature `gcs`",
+        "az" | "abfs" | "abfss" | "wasb" | "wasbs" => " without the feature `azure`",
         "http" | "https" | "webdav" | "webdavs" | "webhdfs" | "swebhdfs" | "oss" | "cos" => {
             " without the feature `opendal`"
         }

@@ -4,7 +4,7 @@
 //! `full` may do everything, `reader` what a bucket's policy allows. `cargo xtask ceph` starts such a gateway and
 //! prints it. Requests are counted in the gateway's own log.
 
-mod gateway;
+pub mod gateway;
 
 use std::process::{Command, Stdio};
 

@@ -94,3 +94,70 @@ async fn a_listing_that_fails_says_where() {
     assert!(objects.is_empty());
     assert_eq!((errors[0].kind(), errors[0].object()), (ErrorKind::Denied, Some("a/")), "{errors:?}");
 }
+
+#[tokio::test]
+async fn listing_survives_refused_pages() {
+    let (directory, samples) = samples();
+    let server = Server::start(directory.path()).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let paths: Vec<&str> = samples.iter().map(|sample| &*sample.object.path).collect();
+    std::fs::write(file.path(), paths.join("\n")).unwrap();
+    server.behave(Manner::Flaky);
+    for (scheme, settings) in [("webdav", vec![]), ("http", vec![("list", file.path().to_str().unwrap())])] {
+        let origin = open(&format!("{scheme}://{}", server.address), &settings).await;
+        let (objects, errors) = list(&*origin, "").await;
+        assert!(errors.is_empty(), "{errors:?}");
+        assert_eq!(objects.len(), samples.len(), "{scheme}");
+    }
+}
+
+/// A server that sends each GET to `to`, before the same path.
+async fn redirecting(root: &std::path::Path, to: &str) -> Server {
+    let server = Server::start(root).await;
+    server.behave(Manner::Redirect(String::leak(to.to_owned())));
+    server
+}
+
+#[tokio::test]
+async fn redirect_is_followed_without_credentials() {
+    let (directory, target, _, sample) = one("http").await;
+    let first = redirecting(directory.path(), &format!("http://{}", target.address)).await;
+    let host = format!("http://{}", first.address);
+    let settings = [("username", "user"), ("password", "hunter2"), ("host", &*host)];
+    let origin = open(&host, &settings).await;
+    target.asked();
+    let answers: Vec<_> = origin.read(vec![sample.whole(1)]).collect().await;
+    assert_eq!(answers[0].result.as_ref().unwrap(), &sample.content);
+    assert!(first.headers().iter().any(|header| header.starts_with("authorization: ")));
+    let leaked =
+        |header: &String| ["authorization", "cookie", "referer"].iter().any(|name| header.starts_with(name));
+    assert!(!target.headers().iter().any(leaked), "{:?}", target.headers());
+}
+
+#[tokio::test]
+async fn redirect_of_webdav_is_an_error() {
+    let (directory, target, _, sample) = one("http").await;
+    let first = redirecting(directory.path(), &format!("http://{}", target.address)).await;
+    let origin = open(&format!("webdav://{}", first.address), &[]).await;
+    let error = read(&*origin, sample.whole(1)).await;
+    assert!(error.to_string().contains("a redirect that is not followed"), "{error}");
+    assert!(!error.is_retryable() && target.asked().is_empty(), "{error}");
+}
+
+#[tokio::test]
+async fn redirects_are_five_at_most() {
+    let (directory, target, _, sample) = one("http").await;
+    let mut hops = vec![target];
+    for _ in 0..6 {
+        let next = format!("http://{}", hops.last().unwrap().address);
+        hops.push(redirecting(directory.path(), &next).await);
+    }
+    let through_five = open(&format!("http://{}", hops[5].address), &[]).await;
+    let answers: Vec<_> = through_five.read(vec![sample.whole(1)]).collect().await;
+    assert_eq!(answers[0].result.as_ref().unwrap(), &sample.content);
+    hops[0].asked();
+    let through_six = open(&format!("http://{}", hops[6].address), &[]).await;
+    let error = read(&*through_six, sample.whole(1)).await;
+    assert!(error.to_string().contains("a redirect that is not followed"), "{error}");
+    assert!(hops[0].asked().is_empty());
+}

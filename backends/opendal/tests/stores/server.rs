@@ -27,6 +27,10 @@ pub enum Manner {
     IgnoreRanges,
     /// The connection is closed before the last byte.
     CloseEarly,
+    /// Every second request is answered with 503.
+    Flaky,
+    /// Every GET is answered with 302 and this address, before the same path.
+    Redirect(&'static str),
     /// Only who says `user:password` is let in.
     AskWho,
 }
@@ -36,6 +40,8 @@ struct State {
     manner: Mutex<Manner>,
     /// Methods and paths, in order.
     asked: Mutex<Vec<(String, String)>>,
+    /// All headers of all requests.
+    headers: Mutex<Vec<String>>,
 }
 
 /// A running server; it ends with the test's runtime.
@@ -49,7 +55,11 @@ impl Server {
     pub async fn start(root: &Path) -> Self {
         let handler =
             DavHandler::builder().filesystem(LocalFs::new(root, false, false, false)).build_handler();
-        let state = Arc::new(State { manner: Mutex::new(Manner::Serve), asked: Mutex::default() });
+        let state = Arc::new(State {
+            manner: Mutex::new(Manner::Serve),
+            asked: Mutex::default(),
+            headers: Mutex::default(),
+        });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let shared = Arc::clone(&state);
@@ -70,6 +80,11 @@ impl Server {
         *self.state.manner.lock().unwrap() = manner;
     }
 
+    /// The headers of all requests so far.
+    pub fn headers(&self) -> Vec<String> {
+        self.state.headers.lock().unwrap().clone()
+    }
+
     /// What was asked since this was asked last, by method and path, sorted.
     pub fn asked(&self) -> Vec<(String, String)> {
         let mut asked = std::mem::take(&mut *self.state.asked.lock().unwrap());
@@ -84,11 +99,18 @@ async fn answer(
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let asked = (request.method().to_string(), request.uri().path().to_owned());
-    state.asked.lock().unwrap().push(asked);
+    let count = {
+        let mut log = state.asked.lock().unwrap();
+        log.push(asked);
+        log.len()
+    };
+    let sent = request.headers().iter().map(|(name, value)| format!("{name}: {value:?}"));
+    state.headers.lock().unwrap().extend(sent);
     let manner = *state.manner.lock().unwrap();
     let authorization = request.headers().get("authorization").and_then(|value| value.to_str().ok());
     let refused = match manner {
         Manner::Refuse(status) => Some(status),
+        Manner::Flaky if count % 2 == 1 => Some(StatusCode::SERVICE_UNAVAILABLE),
         Manner::AskWho if authorization != Some("Basic dXNlcjpwYXNzd29yZA==") => {
             Some(StatusCode::UNAUTHORIZED)
         }
@@ -97,6 +119,11 @@ async fn answer(
     if let Some(status) = refused {
         let body = Full::new(Bytes::from("no")).map_err(|never| match never {}).boxed_unsync();
         return Ok(Response::builder().status(status).header(RETRY_AFTER, "7").body(body).unwrap());
+    }
+    if let Manner::Redirect(to) = manner {
+        let to = format!("{to}{}", request.uri().path());
+        let body = Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync();
+        return Ok(Response::builder().status(StatusCode::FOUND).header("location", to).body(body).unwrap());
     }
     if manner == Manner::IgnoreRanges {
         request.headers_mut().remove(RANGE);

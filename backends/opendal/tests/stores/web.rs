@@ -136,8 +136,10 @@ async fn who_may_not_in_is_told_how_and_secrets_are_not_repeated() {
     let server = Server::start(directory.path()).await;
     server.behave(Manner::AskWho);
     let url = format!("webdav://{}", server.address);
-    let known = listed(&*open(&url, &[("username", "user"), ("password", "password")]).await, &samples).await;
-    let wrong = open(&url, &[("username", "user"), ("password", "hunter2")]).await;
+    let host = format!("http://{}", server.address);
+    let settings = |password| [("username", "user"), ("password", password), ("host", &*host)];
+    let known = listed(&*open(&url, &settings("password")).await, &samples).await;
+    let wrong = open(&url, &settings("hunter2")).await;
     let answers: Vec<_> = wrong.read(vec![known[0].whole(0)]).collect().await;
     let error = answers[0].result.as_ref().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);

@@ -88,7 +88,8 @@ impl Pages for Model {
 
 fn listing(model: &Arc<Model>, prefix: &str) -> Listing {
     let endpoint = Some("http://store".to_owned());
-    let place = Place { tier: "s3", bucket: "s3://b".into(), endpoint, signed: true, proxy: None };
+    let place =
+        Place { tier: "s3", bucket: "s3://b".into(), endpoint, region: None, signed: true, proxy: None };
     let location = Location { bucket: "b".into(), prefix: prefix.into() };
     Listing { pages: Arc::clone(model) as _, place, location, most: LISTS, seed: 1 }
 }

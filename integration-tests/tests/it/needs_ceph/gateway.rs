@@ -101,8 +101,17 @@ impl Gateway {
         self.endpoint.strip_prefix("http://").unwrap()
     }
 
-    /// Sends a signed request (AWS Signature Version 4) and returns status and body.
-    fn send(&self, who: &User, method: &str, path: &str, query: &str, body: &[u8]) -> (u16, String) {
+    /// Sends a signed request (AWS Signature Version 4) and returns status and body. `more` are headers that are not
+    /// signed, each with the end of its line.
+    fn send(
+        &self,
+        who: &User,
+        method: &str,
+        path: &str,
+        query: &str,
+        more: &str,
+        body: &[u8],
+    ) -> (u16, String) {
         let said = output(Command::new("date").args(["-u", "+%Y%m%dT%H%M%SZ"])).stdout;
         let now = String::from_utf8(said).unwrap().trim().to_owned();
         let day = &now[..8];
@@ -120,7 +129,7 @@ impl Gateway {
         let query = if query.is_empty() { String::new() } else { format!("?{query}") };
         let head = format!(
             "{method} {path}{query} HTTP/1.1\r\nHost: {}\r\nx-amz-content-sha256: UNSIGNED-PAYLOAD\r\n\
-             x-amz-date: {now}\r\nContent-Length: {}\r\nConnection: close\r\n\
+             x-amz-date: {now}\r\nContent-Length: {}\r\nConnection: close\r\n{more}\
              Authorization: AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}\r\n\r\n",
             self.host(),
             body.len(),
@@ -151,13 +160,23 @@ impl Bucket<'_> {
 
     #[track_caller]
     fn ask(&self, method: &str, path: &str, query: &str, body: &[u8]) {
+        self.ask_with(method, path, query, "", body);
+    }
+
+    #[track_caller]
+    fn ask_with(&self, method: &str, path: &str, query: &str, more: &str, body: &[u8]) {
         let path = format!("/{}{}{}", self.name, if path.is_empty() { "" } else { "/" }, escape(path));
-        let (status, answer) = self.of.send(&self.of.full, method, &path, query, body);
+        let (status, answer) = self.of.send(&self.of.full, method, &path, query, more, body);
         assert!((200..300).contains(&status), "{method} {path}: {answer}");
     }
 
     pub fn put(&self, path: &str, bytes: &[u8]) {
         self.ask("PUT", path, "", bytes);
+    }
+
+    /// An object in a storage class from which it cannot be read.
+    pub fn put_archived(&self, path: &str, bytes: &[u8]) {
+        self.ask_with("PUT", path, "", "x-amz-storage-class: GLACIER\r\n", bytes);
     }
 
     pub fn delete(&self, path: &str) {
@@ -195,7 +214,7 @@ impl Bucket<'_> {
         // The log is written behind the answers: what was asked before the marker is there when the marker is.
         static MARKS: AtomicU64 = AtomicU64::new(0);
         let marker = format!("/{}/marker-{}", self.name, MARKS.fetch_add(1, Ordering::Relaxed));
-        self.of.send(&self.of.full, "GET", &marker, "", b"");
+        self.of.send(&self.of.full, "GET", &marker, "", "", b"");
         let began = Instant::now();
         loop {
             let log = String::from_utf8_lossy(&std::fs::read(&self.of.log).unwrap()).into_owned();

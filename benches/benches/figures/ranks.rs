@@ -129,7 +129,7 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
         let mut cpu = vec![Vec::new(); wires.len()];
         for _ in 0..ROUNDS {
             for (wire, cpu) in wires.iter().zip(&mut cpu) {
-                cpu.push(share::ask::<f64>(&[&"ranks", &"wire", &kind, wire])?);
+                cpu.push(share::ask::<f64>(&[&"ranks", &"wire", &kind, &wire.to_string()])?);
             }
         }
         let mut plain = Vec::new();

@@ -32,8 +32,13 @@ const REREAD: Duration = Duration::from_secs(1);
 /// How long rank 0 is looked for on this node alone, where ranks are said to be on one.
 const NODE_ONLY: Duration = Duration::from_secs(5);
 
-/// Waits between attempts: the first, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// Waits between attempts: the first, the longest before the start, and the longest during the run, which does not depend on
+/// rank 0: a thousand ranks are not to look into a shared directory each second for days.
+const PAUSES: (Duration, Duration, Duration) =
+    (Duration::from_millis(20), Duration::from_secs(1), Duration::from_secs(60));
+
+/// Attempts after which the wait of a second is doubled during the run.
+const DOUBLED_AFTER: u32 = 8;
 
 /// Where rank 0 is to be found.
 #[derive(Clone, Debug)]
@@ -212,11 +217,33 @@ impl Dial {
         Err(other_token.map_or(Miss::NotYet(why.map(|why| why.to_string())), Miss::OtherToken))
     }
 
-    /// How long to wait after so many attempts in vain: longer each time, and for each rank a little other.
-    pub(super) fn pause(&self, attempts: u32) -> Duration {
-        let doubled = PAUSES.0 * (1 << attempts.min(6));
+    /// How long to wait after so many attempts in vain: longer each time, and for each rank a little other. `runs` where the
+    /// ranks have started.
+    pub(super) fn pause(&self, attempts: u32, runs: bool) -> Duration {
+        let doubled = (PAUSES.0 * (1 << attempts.min(6))).min(PAUSES.1);
+        let slower = if runs { attempts / DOUBLED_AFTER } else { 0 };
+        let longest = (doubled * (1 << slower.min(6))).min(PAUSES.2);
         let part =
             u64::from(self.rank.0).wrapping_mul(0x9e37_79b9).wrapping_add(u64::from(attempts) * 977) % 512;
-        doubled.min(PAUSES.1) + PAUSES.0 * (part as u32) / 128
+        // Up to 80 ms more, or as much as a twelfth.
+        longest + (PAUSES.0 * (part as u32) / 128).max(longest / 12 * (part as u32) / 512)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rank_0_that_is_gone_is_looked_for_once_a_minute_in_the_end() {
+        let place = Place::Addresses(Vec::new());
+        let dial = |rank| Dial::new(Arc::new(crate::System), place.clone(), Rank(rank), 1, 0, None);
+        let second = Duration::from_secs(1);
+        assert!(dial(3).pause(1, true) < second / 5);
+        assert!((7..1000).all(|attempts| dial(3).pause(attempts, false) < second * 2));
+        assert!(dial(3).pause(7, true) < second * 2);
+        assert!((second * 60..second * 66).contains(&dial(3).pause(100, true)));
+        // Not all at once.
+        assert_ne!(dial(3).pause(100, true), dial(4).pause(100, true));
     }
 }

@@ -230,8 +230,8 @@ impl Joining {
             let serving = server
                 .meetings()
                 .map(|meetings| Task(handle.spawn(serve_all(Arc::clone(&leader), meetings))));
-            board.put(loader, listens.clone());
             ground.publish(&listens, made.as_ref()).await?;
+            board.put(loader, listens.clone());
             let publishing = Arc::clone(&ground);
             let publishing = handle.spawn(async move {
                 loop {

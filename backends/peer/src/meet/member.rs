@@ -104,7 +104,7 @@ impl Member {
     /// Waits before the next attempt.
     pub(super) async fn pause(&mut self) -> Result<(), MeetError> {
         self.attempts += 1;
-        let next = Instant::now() + self.dial.pause(self.attempts);
+        let next = Instant::now() + self.dial.pause(self.attempts, self.hello.started);
         while Instant::now() < next {
             sleep_until(next.min(self.patience.next())).await;
             self.look()?;

@@ -181,7 +181,7 @@ fn giving_up_what_was_asked_for_leaves_nothing_behind() {
 fn what_was_announced_is_kept_over_others_and_forgotten_when_it_never_comes_again() {
     let origin = origin(100);
     // Room for the longer half, with what is kept beside each.
-    let room = origin_bytes(&origin) / 2 + 50 * 400;
+    let room = origin_bytes(&origin) / 2 + 50 * 432;
     let source = builder(&origin).memory(Memory::Bytes(room)).look_ahead(1 << 20).source().unwrap();
     let half = |first: u64| (first..100).step_by(2).collect::<Vec<_>>();
     let epoch = |ids: Vec<u64>| {

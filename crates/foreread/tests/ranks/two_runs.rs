@@ -18,7 +18,7 @@ fn job(network: &Simulated, seed: u64, epochs: u64) -> Job {
     let mut config = Config::default();
     (config.world_size, config.batch_size, config.epochs, config.look_ahead) = (2, 4, epochs, 4_000);
     let origin = FakeOrigin::uniform(SAMPLES, 1000).with_seed(seed).with_latency(Duration::from_millis(2));
-    Job { network: network.clone(), origin, config, memory: vec![170_000; 2] }
+    Job { network: network.clone(), origin, config, memory: vec![180_000; 2] }
 }
 
 /// Takes so many batches, every byte of which is the origin's.

@@ -154,7 +154,10 @@ mod tests {
         assert_eq!((foreign.bytes(), charge.bytes()), (1, 7));
         drop(charge.split(5));
         assert_eq!((charge.bytes(), budget.used()), (2, 2));
-        assert_eq!((charge.split(9).bytes(), charge.bytes(), budget.used()), (2, 0, 0));
+        let rest = charge.split(9);
+        assert_eq!((rest.bytes(), charge.bytes(), budget.used()), (2, 0, 2));
+        drop(rest);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

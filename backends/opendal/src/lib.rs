@@ -43,7 +43,7 @@
 //! use futures::StreamExt;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 //! # runtime.block_on(async {
 //! let context = Context { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 };
 //! let operator = opendal::Operator::new(opendal::services::Memory::default())?;

@@ -138,7 +138,7 @@ async fn a_rank_that_is_a_meeting_ahead_waits_for_the_others() {
         let shown = shown.lock().unwrap();
         let waits = |line: &&String| line.contains(&format!("waiting for rank {late} ("));
         assert!(shown.iter().filter(waits).count() > 10, "{shown:?}");
-        let why = "rank 0 there is of another job";
+        let why = "rank 0 there has loader 1 of its process, and this is loader 2";
         assert_eq!(shown.iter().any(|line| line.contains(why)), late == 0, "{shown:?}");
     }
 }

@@ -53,7 +53,7 @@ async fn an_epoch_takes_as_long_as_latency_and_parallelism_allow() {
 #[tokio::test(start_paused = true)]
 async fn a_warm_epoch_reads_what_is_not_kept() {
     // Half is kept, so a later epoch takes half as long.
-    let (bytes, footprint) = (100_000, 100_384);
+    let (bytes, footprint) = (100_000, 100_416);
     let fake = FakeOrigin::uniform(1000, bytes).with_bandwidth(100_000_000);
     let memory = Arc::new(MemoryTier::new(500 * footprint));
     let rig = Rig { look_ahead: 4 << 20, epochs: 3, batch_size: 20, ..Rig::new(fake) };

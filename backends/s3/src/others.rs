@@ -50,7 +50,7 @@ fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
     }
     let at = format!("gcs {}", builder.get_config_value(&GoogleConfigKey::BaseUrl).unwrap_or_default());
     let store = builder.build().map_err(|error| invalid(url, root(&error)))?;
-    Ok(assemble("gcs", "gs", at, store, true, location, options, context))
+    Ok(assemble(("gcs", "gs"), at, store, true, location, options, context))
 }
 
 #[cfg(feature = "azure")]
@@ -75,12 +75,11 @@ fn azure(url: &str, options: &OpenOptions, context: &Context) -> Opened {
     let set = |key| builder.get_config_value(&key).unwrap_or_default();
     let at = format!("azure {} {}", set(AzureConfigKey::Endpoint), set(AzureConfigKey::AccountName));
     let store = builder.build().map_err(|error| invalid(url, root(&error)))?;
-    Ok(assemble("azure", "az", at, store, false, location, options, context))
+    Ok(assemble(("azure", "az"), at, store, false, location, options, context))
 }
 
 fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
-    tier: &'static str,
-    scheme: &str,
+    (tier, scheme): (&'static str, &str),
     at: String,
     store: S,
     begins_anywhere: bool,

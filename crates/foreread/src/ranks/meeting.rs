@@ -125,7 +125,14 @@ impl Meeting {
 /// How many meetings this process has come to, as each rank and at each place. A program that makes loaders one after another
 /// keeps one of these for as long as it runs.
 #[derive(Debug, Default)]
-pub struct Meetings(Mutex<BTreeMap<(u32, String), (u16, Arc<Board>)>>);
+pub struct Meetings(Mutex<BTreeMap<(u32, String), Loaders>>);
+
+/// The loaders of a rank at a place.
+#[derive(Debug, Default)]
+struct Loaders {
+    made: u16,
+    board: Arc<Board>,
+}
 
 impl Meetings {
     /// None so far.
@@ -139,10 +146,10 @@ impl Meetings {
         let launched = &meeting.launched;
         let place = format!("{:?}", launched.rendezvous);
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (next, board) = counts.entry((launched.rank.0, place)).or_default();
-        let (number, board) = (*next, Arc::clone(board));
+        let loaders = counts.entry((launched.rank.0, place)).or_default();
+        let (number, board) = (loaders.made, Arc::clone(&loaders.board));
         // Those of 65,536 loaders ago have ended.
-        *next = next.wrapping_add(1);
+        loaders.made = number.wrapping_add(1);
         drop(counts);
         Meeting { number, board, ..meeting }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
-use tokio::io::{ReadHalf, WriteHalf};
+use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::{Instant, timeout_at};
 
 use crate::channel::Channel;
@@ -111,6 +111,14 @@ impl Sender {
         let header = Header { tag: what, ..Header::new(Kind::Control, self.job, 0) };
         self.output.push(header.over(&payload), payload, None, ());
         poll_fn(|cx| self.output.poll_write(&mut self.stream, cx)).await
+    }
+}
+
+impl Sender {
+    /// Ends this way of the connection, which the other end sees although a forked child holds the socket, too.
+    pub(crate) async fn shutdown(&mut self) {
+        // What is broken has ended.
+        drop(self.stream.shutdown().await);
     }
 }
 

@@ -96,6 +96,11 @@ impl Records {
     /// Writes until at most `rest` bytes wait.
     fn poll_drain(&mut self, cx: &mut Context<'_>, rest: usize) -> Poll<io::Result<()>> {
         while self.outgoing.len() - self.left > rest {
+            if self.left >= BUFFER {
+                // What has left goes, also where something always waits.
+                self.outgoing.drain(..self.left);
+                self.left = 0;
+            }
             let waiting = self.outgoing.get(self.left..).unwrap_or_default();
             let count = ready!(Pin::new(&mut self.stream).poll_write(cx, waiting))?;
             if count == 0 {
@@ -184,6 +189,8 @@ impl AsyncWrite for Records {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
@@ -290,5 +297,47 @@ mod tests {
         let (arrived, ended) = opened(other, &bytes).await;
         assert_eq!(arrived, b"beforeand after");
         ended.unwrap();
+    }
+
+    /// Takes ten kilobytes and then nothing, again and again.
+    struct Slow(bool);
+
+    impl AsyncRead for Slow {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Slow {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.0 = !self.0;
+            if self.0 { Poll::Ready(Ok(bytes.len().min(10_000))) } else { Poll::Pending }
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn socket_that_takes_little_at_a_time_makes_nothing_grow() {
+        let mut records = Records::new(Box::new(Slow(false)), noise().0);
+        let (mut context, part) = (Context::from_waker(Waker::noop()), vec![7; 100_000]);
+        let mut taken = 0;
+        while taken < 50 << 20 {
+            let written = Pin::new(&mut records).poll_write(&mut context, &part);
+            if let Poll::Ready(count) = written {
+                taken += count.unwrap();
+            }
+        }
+        assert!(records.outgoing.capacity() < 2 << 20, "{} bytes", records.outgoing.capacity());
     }
 }

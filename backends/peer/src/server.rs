@@ -104,6 +104,7 @@ pub(crate) struct Shared {
     meetings: mpsc::Sender<(Greeting, Connection)>,
     strangers: Mutex<StrangerLog>,
     other_runs: Mutex<StrangerLog>,
+    mix_ups: Mutex<StrangerLog>,
 }
 
 impl Shared {
@@ -134,6 +135,14 @@ impl Shared {
         let log = self.other_runs.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now());
         if let Some(count) = log {
             tracing::warn!(count, last = from, %error, "refused samples to ranks of other runs");
+        }
+    }
+
+    /// Somebody wants what is not here: a rank that was started wrong, or who repeats what one has said.
+    fn mix_up(&self, from: &str, error: &WireError) {
+        let log = self.mix_ups.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now());
+        if let Some(count) = log {
+            tracing::warn!(count, last = from, %error, "refused connections");
         }
     }
 
@@ -177,6 +186,7 @@ impl Server {
             meetings: sender,
             strangers: Mutex::default(),
             other_runs: Mutex::default(),
+            mix_ups: Mutex::default(),
         });
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
         let between_nodes = listeners.iter().any(|listener| matches!(listener.address(), Address::Tcp(..)));
@@ -277,7 +287,7 @@ async fn pause(shared: &Shared, address: &Address, error: io::Error) {
     sleep(PAUSE).await;
 }
 
-/// Who got so far knows the token, and was started wrong; its own end is told of it as well.
+/// Most likely a rank that was started wrong; its own end is told of it as well.
 fn is_mix_up(kind: WireErrorKind) -> bool {
     matches!(kind, WireErrorKind::OtherJob | WireErrorKind::Unwanted | WireErrorKind::OtherWire)
 }
@@ -302,10 +312,7 @@ async fn attend(stream: Stream, from: String, mut place: Place, offer: Arc<Offer
     drop(place);
     let (channel, greeting) = match answered {
         Ok(answered) => answered,
-        Err(error) if is_mix_up(error.kind()) => {
-            tracing::warn!(from, %error, "refused a connection");
-            return;
-        }
+        Err(error) if is_mix_up(error.kind()) => return shared.mix_up(&from, &error),
         Err(error) if error.kind() == WireErrorKind::OtherRun => return shared.other_run(&from, &error),
         // Most likely a rank that has died or is cut off; it is no news that somebody's handshake broke off.
         Err(error) if spoke && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {

@@ -10,11 +10,12 @@
 
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rustix::net::sockopt;
+use rustix::net::{Shutdown, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host};
 
 use crate::{Address, Listener, Network, Stream};
@@ -75,18 +76,40 @@ impl Network for System {
 async fn bind(host: &str, port: u16) -> io::Result<TcpListener> {
     let mut last = None;
     for address in lookup_host((host, port)).await? {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        socket.set_reuseaddr(true)?;
-        if address.is_ipv6() {
-            // One socket for both families, whatever the machine's default is.
-            sockopt::set_ipv6_v6only(socket.as_fd(), false)?;
-        }
-        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+        match listen_at(address) {
             Ok(listener) => return Ok(listener),
             Err(error) => last = Some(error),
         }
     }
     Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address")))
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    if address.is_ipv6() {
+        // One socket for both families, whatever the machine's default is.
+        sockopt::set_ipv6_v6only(socket.as_fd(), false)?;
+    }
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// A child that was forked meanwhile has the socket, too: it is not to go on listening where nobody answers.
+fn end(listener: impl AsFd) {
+    let _ = rustix::net::shutdown(listener, Shutdown::Both);
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        end(&self.listener);
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        end(&self.listener);
+    }
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
@@ -124,11 +147,16 @@ fn abstract_path(name: &str) -> String {
     format!("\0{name}")
 }
 
+/// Whether this process's user is the one that the kernel shows for those it cannot name: nobody can tell them apart.
+pub(crate) fn is_nobody() -> bool {
+    let nobody = fs::read_to_string(NOBODY).ok().and_then(|text| text.trim().parse().ok());
+    nobody == Some(rustix::process::geteuid().as_raw())
+}
+
 /// Sees to it that the other end is a process of this user.
 fn own_user(stream: &UnixStream) -> io::Result<Option<i32>> {
     let (theirs, ours) = (stream.peer_cred()?, rustix::process::geteuid().as_raw());
-    let nobody = fs::read_to_string(NOBODY).ok().and_then(|text| text.trim().parse().ok());
-    if theirs.uid() == ours && nobody != Some(ours) {
+    if theirs.uid() == ours && !is_nobody() {
         return Ok(theirs.pid());
     }
     let why = format!("it is a process of user {}, and this is user {ours}", theirs.uid());
@@ -192,6 +220,35 @@ mod tests {
         drop(talk(&name).await);
         let long = System.listen(&Address::local("n".repeat(108))).await.unwrap_err();
         assert_eq!(long.kind(), io::ErrorKind::InvalidInput, "{long}");
+    }
+
+    /// As a forked child has it.
+    #[tokio::test]
+    async fn socket_that_a_child_holds_listens_no_more_when_it_is_dropped() {
+        for address in [
+            Address::tcp("127.0.0.1", 0),
+            Address::local(format!("foreread test child {}", std::process::id())),
+        ] {
+            let (held, address): (std::os::fd::OwnedFd, Address) = match &address {
+                Address::Tcp(host, port) => {
+                    let listener = bind(host, *port).await.unwrap();
+                    let port = listener.local_addr().unwrap().port();
+                    let held = listener.as_fd().try_clone_to_owned().unwrap();
+                    let address = Address::tcp(host.clone(), port);
+                    drop(Tcp { listener, address: address.clone() });
+                    (held, address)
+                }
+                Address::Local(name) => {
+                    let listener = UnixListener::bind(abstract_path(name)).unwrap();
+                    let held = listener.as_fd().try_clone_to_owned().unwrap();
+                    drop(Local { listener, address: address.clone() });
+                    (held, address.clone())
+                }
+            };
+            let error = System.connect(&address).await.err().unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{address}");
+            drop(held);
+        }
     }
 
     #[tokio::test]

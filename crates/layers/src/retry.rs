@@ -8,7 +8,8 @@
 //!
 //! Requests that one failure has ended (the parts of a merged read) share one draw and leave in one batch, so that they are
 //! merged again. With a draw each, one refusal of 8 MiB would come back as a request per sample, to a store that has just
-//! asked for fewer. They count as one retry.
+//! asked for fewer. They count as one retry. What goes on failing and is not throttled is tried one by one: it may be the merged
+//! read that fails, as behind a proxy that cuts long answers.
 //!
 //! A store that throttles works, and asks for time: that is counted against the patience and not against the attempts.
 //! Counted as failures, a bucket that refuses for the few seconds in which it grows would end a run of days. The price
@@ -166,6 +167,9 @@ struct Failed {
     first: Instant,
 }
 
+/// Failures after which requests that failed together are tried one by one.
+const TOGETHER: u32 = 2;
+
 /// Requests that sleep until the same time.
 struct Group {
     /// Kept, so that no other failure gets its number.
@@ -242,7 +246,10 @@ impl<T: Tier + ?Sized> Attempts<T> {
         failed.failures += 1;
         failed.throttled += u32::from(error.kind() == ErrorKind::Throttled);
         let rules = &*self.rules;
-        let together = self.groups.get_mut(&error.failure());
+        // A merged read that goes on failing may be what fails: a body that is too long for a proxy, one bad part of it.
+        let is_merged = error.kind() == ErrorKind::Throttled || failed.failures <= TOGETHER;
+        let pin = if is_merged { error.clone() } else { TierError::new(error.kind(), "retry") };
+        let together = self.groups.get_mut(&pin.failure()).filter(|_| is_merged);
         let at = match &together {
             Some(group) => group.at,
             None => now + rules.wait(failed, error.retry_after()),
@@ -256,9 +263,9 @@ impl<T: Tier + ?Sized> Attempts<T> {
                 Some(group) => group.members.push(index),
                 None => {
                     tracing::debug!(%error, failures = failed.failures, wait = ?(at - now), "trying again");
-                    let failure = error.failure();
+                    let failure = pin.failure();
                     self.asleep.push(Reverse((at, failure)));
-                    self.groups.insert(failure, Group { _error: error, at, members: vec![index] });
+                    self.groups.insert(failure, Group { _error: pin, at, members: vec![index] });
                 }
             }
             return None;
@@ -388,6 +395,39 @@ mod tests {
         assert!(stream.next().await.is_none());
         assert_eq!(meter.read().retried, 2);
         assert_eq!(origin.counts().tally().requests, 10);
+    }
+
+    /// Fails what it is asked for together, as a proxy does that cuts long answers.
+    #[derive(Debug)]
+    struct OneByOne(Arc<FakeOrigin>);
+
+    impl Tier for OneByOne {
+        fn name(&self) -> &str {
+            "one by one"
+        }
+
+        fn profile(&self) -> &TierProfile {
+            self.0.profile()
+        }
+
+        fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+            if batch.len() < 2 {
+                return self.0.read(batch);
+            }
+            let error = TierError::new(ErrorKind::Transient, "one by one");
+            let fail =
+                move |request: ReadRequest| Completion { tag: request.tag, result: Err(error.clone()) };
+            futures::stream::iter(batch.into_iter().map(fail)).boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn merged_read_that_goes_on_failing_is_tried_in_parts() {
+        let origin = origin();
+        let retrying = Retrying::new(Arc::new(OneByOne(Arc::clone(&origin))), policy(8), 1);
+        let answers: Vec<_> = retrying.read(batch(&origin, 0..6)).collect().await;
+        assert_eq!(answers.len(), 6);
+        assert!(answers.iter().all(|answer| answer.result.is_ok()), "{answers:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,13 +5,13 @@
 //! budget of their own ([`Serving::new`]); they wait for nothing but the origin, the cache and the way to those who asked
 //! before, never for another rank's reads and never for the trainer, so two ranks cannot wait for each other.
 //!
-//! What was read stays in that budget until it has left, unless a memory tier holds the same bytes and counts them. Where
-//! owners keep samples on disks, an asker that takes nothing delays the others' reads until its connection is given up; its
-//! bytes take no memory beyond the budget.
+//! What was read stays in that budget until it has left, unless a memory tier holds the same bytes and counts them. One asker
+//! has a quarter of it at most, so that one which takes nothing for a while does not hold up the others.
 //!
 //! A read that an asker no longer waits for goes on: the sample is owned here and will be asked for again.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -23,8 +23,8 @@ use foreread_types::{Rank, SampleKey, Tick};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::answers::answer_of;
 use crate::keeper::{Begun, Keeper, Landing, landed};
@@ -41,29 +41,59 @@ pub(crate) struct Serving {
     keeper: Arc<Keeper>,
     runtime: Handle,
     room: Arc<Semaphore>,
-    /// All of `room`, in KiB.
-    most: u32,
+    /// What one asker may have of `room`, in KiB.
+    share: u32,
+    /// What each asker has left of its share.
+    shares: Mutex<HashMap<Rank, Arc<Semaphore>>>,
+}
+
+/// What one asker may have: one that takes nothing for a while is not to hold up the others.
+const PART: u32 = 4;
+
+/// A part of the budget: of an asker's share, and of what all have.
+type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+/// Room for what is to be read for an asker.
+#[derive(Clone, Debug)]
+struct Rooms {
+    own: Arc<Semaphore>,
+    all: Arc<Semaphore>,
+    share: u32,
+}
+
+impl Rooms {
+    /// Waits for room: its own first, so that who has none takes nothing of the others'. They are never closed.
+    async fn take(&self, kib: u32) -> Option<Room> {
+        let own = Arc::clone(&self.own).acquire_many_owned(kib).await.ok()?;
+        Some((own, Arc::clone(&self.all).acquire_many_owned(kib).await.ok()?))
+    }
 }
 
 impl Serving {
     /// `budget`: bytes that are being read for others, or were read and have not left, at a time.
     pub(crate) fn new(keeper: Arc<Keeper>, runtime: Handle, budget: u64) -> Self {
         let most = u32::try_from(budget.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, 1 << 28);
-        Self { keeper, runtime, room: Arc::new(Semaphore::new(most as usize)), most }
+        let (room, share) = (Arc::new(Semaphore::new(most as usize)), most.div_ceil(PART));
+        Self { keeper, runtime, room, share, shares: Mutex::default() }
+    }
+
+    fn rooms(&self, from: Rank) -> Rooms {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = shares.entry(from).or_insert_with(|| Arc::new(Semaphore::new(self.share as usize)));
+        Rooms { own: Arc::clone(own), all: Arc::clone(&self.room), share: self.share }
     }
 
     /// Reads what this rank owns and does not have, in the order in which it is needed, as the budget allows. Nothing is
     /// begun before there is room for it, or the own trainer would wait behind what others ask for; and what has not
     /// been begun ends with the asker.
-    fn read(&self, mut wanted: Vec<(u32, ReadRequest)>) -> UnboundedReceiver<Served> {
+    fn read(&self, rooms: Rooms, mut wanted: Vec<(u32, ReadRequest)>) -> UnboundedReceiver<Served> {
         wanted.sort_by_key(|(_, request)| request.due);
-        let (keeper, room, most) = (Arc::clone(&self.keeper), Arc::clone(&self.room), self.most);
+        let keeper = Arc::clone(&self.keeper);
         let (answers, listen) = unbounded_channel();
         self.runtime.spawn(async move {
             let mut reads = FuturesUnordered::new();
             for (tag, request) in wanted {
-                let kib = kib(&request, most);
-                let mut waiting = std::pin::pin!(Arc::clone(&room).acquire_many_owned(kib));
+                let mut waiting = std::pin::pin!(rooms.take(kib(&request, rooms.share)));
                 let permit = loop {
                     // What is under way makes room only if somebody looks.
                     tokio::select! {
@@ -195,20 +225,20 @@ impl Serve for Serving {
         if wanted.is_empty() && kept.is_empty() {
             return at_once.boxed();
         }
-        let (room, most) = (Arc::clone(&self.room), self.most);
+        let rooms = self.rooms(from);
+        let of_kept = rooms.clone();
         let fetched = futures::stream::iter(kept)
             .map(move |(tag, cache, request)| {
-                let room = Arc::clone(&room);
+                let rooms = of_kept.clone();
                 async move {
-                    // It is never closed.
-                    let permit = room.acquire_many_owned(kib(&request, most)).await.ok();
+                    let permit = rooms.take(kib(&request, rooms.share)).await;
                     done(tag, fetch(&*cache, request).await.map(|bytes| held(bytes, permit)))
                 }
             })
             .buffer_unordered(FETCHES);
         let mut coming = match wanted.is_empty() {
             true => None,
-            false => Some(self.read(wanted)),
+            false => Some(self.read(rooms, wanted)),
         };
         let coming = futures::stream::poll_fn(move |context| match &mut coming {
             Some(coming) => coming.poll_recv(context),

@@ -75,7 +75,7 @@ def test_all_ranks_get_the_token_of_rank_0_and_the_last_one_deletes_it() -> None
     assert not store.values and not store.counts
 
 
-def test_each_loader_has_a_token_of_its_own() -> None:
+def test_each_process_group_has_a_token_of_its_own() -> None:
     store = Store()
     exchange(store, [0], 0)
     with pytest.raises(foreread.MeetingError):
@@ -128,10 +128,13 @@ SCRIPT = """
     rank = int(os.environ["RANK"])
     distributed.init_process_group("gloo", init_method=sys.argv[2], rank=rank, world_size=2)
     together = []
-    for _ in range(2):
-        with foreread.Loader(sys.argv[1], batch_size=5, epochs=1, memory="1MiB") as loader:
-            assert sum(len(batch.ids) for batch in loader) == 50
-            together.append(loader.plan["together"])
+    def loader():
+        return foreread.Loader(sys.argv[1], batch_size=5, epochs=1, memory="1MiB")
+    # Side by side: the place has one port, so the second is found through the first.
+    with loader() as training, loader() as validation:
+        for one in (training, validation):
+            assert sum(len(batch.ids) for batch in one) == 50
+            together.append(one.plan["together"])
     distributed.barrier()
     store = distributed.distributed_c10d._get_default_store()
     left = [store.add(f"foreread/token/{number}/count", 0) for number in range(2)]

@@ -14,10 +14,10 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout};
 
-use super::MeetError;
 use super::ground::is_anywhere;
 use super::node::node_id;
 use super::notice::{Notice, PrivateDirectory};
+use super::{MeetError, MeetErrorKind};
 use crate::{Address, Connection, Identity, Network, Token, WireError, WireErrorKind};
 
 /// How long rank 0 may take to answer at one address: it may be answering a thousand others.
@@ -144,6 +144,9 @@ impl Dial {
         let Place::Notice(directory) = &self.place else { return Ok(None) };
         let (directory, loader) = (directory.clone(), self.loader);
         match tokio::task::spawn_blocking(move || directory.notice(loader)).await {
+            Ok(Err(error)) if error.kind() == MeetErrorKind::Network => {
+                Err(Miss::NotYet(Some(error.to_string())))
+            }
             Ok(notice) => notice.map_err(Miss::Never),
             Err(_) => Err(Miss::NotYet(None)),
         }

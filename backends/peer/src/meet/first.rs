@@ -85,10 +85,10 @@ impl First {
     /// Begins, when all are ready.
     pub(super) async fn start(&mut self, key: &str) -> Result<Bytes, MeetError> {
         self.gather(key, Bytes::new()).await?;
-        // Texts and numbers alone: it cannot fail.
-        let roster = Bytes::from(serde_json::to_vec(&self.leader.people()).unwrap_or_default());
-        self.leader.start(key, roster.clone());
-        Ok(roster)
+        match self.leader.start(key) {
+            Ok(roster) => Ok(roster),
+            Err(error) => Err(self.fail(error).await),
+        }
     }
 
     /// Rank 0 works on something: nobody's deadline passes.
@@ -140,7 +140,8 @@ impl First {
                 let (works, on) = leader.works();
                 let gone = leader.gone(key);
                 let long = gone.as_ref().is_some_and(|(since, _)| *since >= BACK);
-                if let Some((_, gone)) = gone.as_ref().filter(|_| doubt.confirmed(long)) {
+                let for_good = doubt.confirmed(long);
+                if let Some((_, gone)) = gone.as_ref().filter(|_| for_good) {
                     let seconds = BACK.as_secs();
                     let line = format!("{gone}: not back within {seconds} s; see what was said there last");
                     return Err(self.fail(MeetError::new(MeetErrorKind::Deadline, line)).await);

@@ -24,6 +24,7 @@ use super::launcher::{Launched, Rendezvous};
 use super::node::{self, host_name, node_id};
 use super::notice::{Notice, PrivateDirectory, no_token};
 use super::{MeetError, MeetErrorKind};
+use crate::system::is_nobody;
 use crate::{Address, Listener, Network, Token, token};
 
 /// All addresses of this host, of both families and of the older one.
@@ -71,6 +72,9 @@ impl Ground {
                 Some(blocking(move || PrivateDirectory::open(&path)).await??)
             }
             Rendezvous::Host { .. } | Rendezvous::List(_) if !has_token => return Err(no_token(&rendezvous)),
+            Rendezvous::Node { or, .. } if is_nobody() && (or.is_none() || !has_token) => {
+                return Err(nobody());
+            }
             Rendezvous::Node { .. } | Rendezvous::Host { .. } | Rendezvous::List(_) => None,
         };
         Ok(Self { network, launched, rendezvous, loader, process, given, directory, has_token })
@@ -137,13 +141,15 @@ impl Ground {
         let is_first = self.launched.rank.0 == 0;
         let ports = match &self.rendezvous {
             Rendezvous::Node { words, or } => {
-                if is_first {
-                    all.push(self.first_of(self.names(words)).await?);
-                } else {
-                    let address = anonymous()?;
-                    all.push(self.network.listen(&address).await.map_err(|error| cannot(&address, error))?);
+                let or = or.as_ref().filter(|_| self.has_token);
+                match self.first_of(if is_first { self.names(words) } else { vec![anonymous()?] }).await {
+                    Ok(listener) => all.push(listener),
+                    Err(error) if or.is_some() => {
+                        tracing::warn!(%error, "ranks meet at the launcher's host: no socket of this node is free");
+                    }
+                    Err(error) => return Err(error),
                 }
-                match or.as_ref().filter(|_| self.has_token) {
+                match or {
                     Some((_, ports)) if is_first => ports.clone(),
                     Some(_) => vec![0],
                     None => return Ok(all),
@@ -172,7 +178,7 @@ impl Ground {
             .await
         {
             Ok(listener) => all.push(listener),
-            Err(error) if matches!(self.rendezvous, Rendezvous::Node { .. }) => {
+            Err(error) if !all.is_empty() && matches!(self.rendezvous, Rendezvous::Node { .. }) => {
                 tracing::debug!(%error, "ranks meet by a socket of this node alone");
             }
             Err(error) => return Err(error),
@@ -255,6 +261,16 @@ impl Ground {
             directory.withdraw(self.loader, self.process);
         }
     }
+}
+
+/// That ranks of this user cannot meet on a node.
+fn nobody() -> MeetError {
+    let (token, meet) = (super::launcher::TOKEN, super::launcher::MEET);
+    let line = format!(
+        "the kernel cannot tell this user (nobody) from users of other containers: run as another user, or set {token} to \
+         what `foreread token` prints and {meet} to rank 0's host:port"
+    );
+    MeetError::new(MeetErrorKind::Secret, line)
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, MeetError> {

@@ -319,7 +319,13 @@ impl Joining {
     pub async fn working(&mut self, on: &str) {
         match &mut self.side {
             Side::First { first, .. } => first.working(on),
-            Side::Member(member) => member.say(&Message::Working { on: on.to_owned() }).await,
+            Side::Member(member) => {
+                if !member.say(&Message::Working { on: on.to_owned() }).await
+                    && let Some(identity) = &self.identity
+                {
+                    member.reconnect(identity).await;
+                }
+            }
             Side::Left => {}
         }
     }
@@ -469,6 +475,13 @@ impl Joining {
 
     /// Ends before the start; every rank ends with a line that says `why`.
     pub async fn give_up(mut self, why: &str) {
+        self.tell_why(why).await;
+        if let Some(ground) = self.ground.take() {
+            ground.withdraw(&self.board);
+        }
+    }
+
+    async fn tell_why(&mut self, why: &str) {
         match std::mem::replace(&mut self.side, Side::Left) {
             Side::First { mut first, serving, .. } => {
                 let line = format!("rank 0 ({}) gave up: {why}", host_name());
@@ -476,7 +489,8 @@ impl Joining {
                 drop(serving);
             }
             Side::Member(mut member) => {
-                member.say(&Message::GiveUp { why: why.to_owned() }).await;
+                // Where there is no connection, rank 0 finds out by itself.
+                _ = member.say(&Message::GiveUp { why: why.to_owned() }).await;
                 if let Some(link) = member.link.take() {
                     link.close().await;
                 }

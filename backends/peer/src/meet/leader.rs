@@ -84,6 +84,8 @@ impl Leader {
         let mut store = Store::new(world);
         // A report is acknowledged as it comes.
         store.put(key::REPORT, Bytes::new());
+        // There is room for it whatever comes.
+        store.want(key::DONE);
         let state = State {
             members,
             store,
@@ -149,9 +151,12 @@ impl Leader {
         let stray = state.members.stray(hello);
         let may_be = state.members.may_be(hello);
         if let Some(error) = &state.failed {
-            let refuse = Message::refuse(error);
-            let is_ours = stray.is_none() && may_be;
-            return Err(if is_ours { Refusal::NoRun(refuse) } else { Refusal::Connection(refuse) });
+            if stray.is_none() && may_be {
+                return Err(Refusal::NoRun(Message::refuse(error)));
+            }
+            // Most likely one of the next launch.
+            let why = format!("the ranks that met here before are ending: {error}");
+            return Err(Refusal::Connection(not_yet(why)));
         }
         // One of this run whose connection broke may still hear that it is over.
         if state.ended && !(hello.started && may_be) {
@@ -326,8 +331,12 @@ impl Leader {
         // Only the rank that is furthest behind can move the lowest position.
         if before.is_none_or(|before| before <= *self.lowest.borrow()) {
             let lowest = state.members.lowest();
-            drop(state);
-            self.lowest.send_if_modified(|known| std::mem::replace(known, lowest) != lowest);
+            // Under the lock, or an older position could be told after a newer one.
+            self.lowest.send_if_modified(|known| {
+                let rises = lowest > *known;
+                *known = lowest.max(*known);
+                rises
+            });
         }
     }
 
@@ -357,10 +366,20 @@ impl Leader {
         self.changed(true);
     }
 
-    /// Puts the value that all ranks start with.
-    pub(super) fn start(&self, key: &str, value: Bytes) {
-        self.state().started = true;
-        self.put(key, value);
+    /// Puts the value that all ranks start with, unless the meeting has failed: who is where.
+    pub(super) fn start(&self, key: &str) -> Result<Bytes, MeetError> {
+        let mut state = self.state();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        state.started = true;
+        let people: Vec<_> = state.members.all.iter().filter_map(|member| member.person.clone()).collect();
+        // Texts and numbers alone: it cannot fail.
+        let roster = Bytes::from(serde_json::to_vec(&people).unwrap_or_default());
+        state.store.put(key, roster.clone());
+        drop(state);
+        self.changed(true);
+        Ok(roster)
     }
 
     /// The value of a key, if it has one.
@@ -512,5 +531,32 @@ mod tests {
         assert_eq!(*lowest.borrow(), 5, "it was started again");
         leader.progress(1, 7);
         assert_eq!(*lowest.borrow(), 7);
+    }
+
+    #[test]
+    fn the_lowest_position_follows_ranks_that_step_at_once() {
+        let person = Person { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
+        let leader = Leader::new(person, 2, "1".into(), 7, Nonce::default());
+        let (lowest, step) = (leader.lowest(), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let (leader, step) = (&leader, &step);
+                scope.spawn(move || {
+                    for at in 1..=20_000 {
+                        step.wait();
+                        leader.progress(rank, at);
+                    }
+                });
+            }
+        });
+        assert_eq!(*lowest.borrow(), 20_000);
+    }
+
+    #[test]
+    fn meeting_that_has_failed_does_not_start() {
+        let person = Person { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
+        let leader = Leader::new(person, 2, "1".into(), 7, Nonce::default());
+        leader.give_up(1, "it was interrupted");
+        assert!(leader.start("start").unwrap_err().to_string().ends_with("it was interrupted"));
     }
 }

@@ -128,7 +128,10 @@ async fn write(mut sender: Sender, mut outgoing: mpsc::Receiver<Outgoing>, moved
     loop {
         match timeout(ALIVE, outgoing.recv()).await {
             Err(_) => send(&mut sender, what::ALIVE, Bytes::new()).await?,
-            Ok(None) => return Some(()),
+            Ok(None) => {
+                drop(timeout(STUCK, sender.shutdown()).await);
+                return Some(());
+            }
             Ok(Some(Outgoing::Message(text))) => send(&mut sender, what::MESSAGE, text).await?,
             Ok(Some(Outgoing::Bulk(bulk))) => send_bulk(&mut sender, bulk, moved).await?,
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_types::Rank;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::dial::{Dial, Found, Miss};
 use super::link::{Incoming, Link};
@@ -286,10 +286,19 @@ impl Member {
         }
     }
 
-    /// Says something that is not answered, if there is a connection.
-    pub(super) async fn say(&self, message: &Message) {
-        if let Some(link) = &self.link {
-            link.say(message).await;
+    /// Says something that is not answered; `false` where there is no connection.
+    pub(super) async fn say(&self, message: &Message) -> bool {
+        match &self.link {
+            Some(link) => link.say(message).await,
+            None => false,
         }
+    }
+
+    /// Makes the connection again that broke while this rank was busy, or the others would take it for gone. What stands in
+    /// the way is said at the next request.
+    pub(super) async fn reconnect(&mut self, identity: &Identity) {
+        self.link = None;
+        self.lost.get_or_insert_with(Instant::now);
+        drop(timeout(RECONNECT, self.link(identity)).await);
     }
 }

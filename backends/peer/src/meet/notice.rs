@@ -157,6 +157,8 @@ impl PrivateDirectory {
             fs::rename(&new, &path)
         };
         write().map_err(|error| {
+            // Or the next try would find it in its way.
+            drop(fs::remove_file(&new));
             let line =
                 format!("rank 0 cannot write {}, by which the others find it: {error}", path.display());
             MeetError::caused(MeetErrorKind::Secret, line, error)
@@ -194,7 +196,8 @@ impl PrivateDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
                 let line = format!("{shown}, by which rank 0 is found, cannot be read: {error}");
-                return Err(MeetError::caused(MeetErrorKind::Secret, line, error));
+                // A file server that restarts, a file that is just replaced: it may be read a moment later.
+                return Err(MeetError::caused(MeetErrorKind::Network, line, error));
             }
         };
         if !metadata.is_file() || metadata.uid() != uid || metadata.permissions().mode() & 0o077 != 0 {

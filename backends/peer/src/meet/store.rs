@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use super::messages::key::REPORT;
+
 /// Keys that a run may have; more are a mistake of whoever names them.
 const MOST_KEYS: usize = 4096;
 
@@ -55,7 +57,10 @@ impl Store {
     pub(super) fn part(&mut self, rank: usize, key: &str, part: Bytes) -> bool {
         let is_rank = rank < self.world;
         let Some(entry) = self.entry(key).filter(|_| is_rank) else { return false };
-        entry.parts.insert(rank, part);
+        // What comes when the value is there changes nothing, and is not kept.
+        if entry.value.is_none() || key == REPORT {
+            entry.parts.insert(rank, part);
+        }
         true
     }
 

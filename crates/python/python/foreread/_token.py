@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from .errors import MeetingError
 
@@ -26,8 +26,18 @@ TIMEOUT = 300.0
 #: Seconds between two requests to the store: the first, and at most.
 PAUSES = (0.01, 0.5)
 
-#: The n-th loader of one rank has the token of the n-th of the others.
+#: The n-th process group of one rank is the n-th of the others.
 _NUMBERS: Iterator[int] = itertools.count()
+
+
+class _Known(NamedTuple):
+    """The token of a process group: all of its loaders have one, because later ones are found through the first."""
+
+    store: object
+    token: str
+
+
+_known: _Known | None = None
 
 
 class Store(Protocol):
@@ -47,7 +57,12 @@ def of_torch(rank: int, world_size: int, token: str) -> str | None:
     if (distributed.get_rank(), distributed.get_world_size()) != (rank, world_size):
         return None
     store = _store(distributed)
-    return None if store is None else exchange(store, rank, world_size, token, next(_NUMBERS))
+    if store is None:
+        return None
+    global _known
+    if _known is None or _known.store is not store:
+        _known = _Known(store, exchange(store, rank, world_size, token, next(_NUMBERS)))
+    return _known.token
 
 
 def _store(distributed: ModuleType) -> Store | None:
@@ -66,7 +81,7 @@ def _store(distributed: ModuleType) -> Store | None:
 def exchange(
     store: Store, rank: int, world_size: int, token: str, number: int, timeout: float = TIMEOUT
 ) -> str:
-    """Passes rank 0's token of the loader of this number to the others."""
+    """Passes rank 0's token of the process group of this number to the others."""
     key = f"foreread/token/{number}"
     # How many ranks have the token; the key is there once it is not 0.
     count = f"{key}/count"

@@ -222,6 +222,20 @@ fn what_differs_between_ranks_is_said_by_every_one() {
     }
 }
 
+/// Found when ranks meet, and not when the first sample is refused.
+#[test]
+fn ranks_that_protect_samples_otherwise_are_told_so_when_they_meet() {
+    let samples = Samples::awkward(64, 1000);
+    let job = Job::new(2, &samples, &[]);
+    let mut odd = job.command(1);
+    odd.env("FOREREAD_PEER_WIRE", "sealed");
+    for rank in [job.start(0), job.start_as(&mut odd)] {
+        let line = rank.wait().fails(1);
+        let said = "rank 1 differs from rank 0: FOREREAD_PEER_WIRE is sealed, rank 0's is authenticated";
+        assert!(line.contains(said), "{line}");
+    }
+}
+
 #[test]
 fn rank_of_another_world_size_ends_alone_and_is_named_by_the_others() {
     let samples = Samples::awkward(64, 1000);

@@ -186,6 +186,22 @@ impl Ground {
         Ok(all)
     }
 
+    /// A socket at the place that all ranks know, for a later loader's rank 0 that does not listen there: an earlier one may
+    /// end before all ranks have found their way through it. Nothing where that does not concern it, or the place is taken.
+    pub(super) async fn listen_at_place(&self, listens: &[Address]) -> Option<Box<dyn Listener>> {
+        let ports = match &self.rendezvous {
+            Rendezvous::Host { ports, .. } => ports.clone(),
+            Rendezvous::List(list) => vec![list.first()?.1],
+            Rendezvous::Node { .. } | Rendezvous::Directory(_) => return None,
+        };
+        let is_there = |address: &Address| matches!(address, Address::Tcp(_, port) if ports.contains(port));
+        if !self.given.is_empty() || listens.iter().any(is_there) {
+            return None;
+        }
+        let all = ports.iter().flat_map(|port| ANYWHERE.map(|host| Address::tcp(host, *port)));
+        self.first_of(all.collect()).await.ok()
+    }
+
     /// The first of some addresses that is free. A port that another program has in one family is its own in both.
     async fn first_of(&self, addresses: Vec<Address>) -> Result<Box<dyn Listener>, MeetError> {
         let (mut last, mut taken) = (None, None);

@@ -29,9 +29,6 @@ use crate::{Asker, Counters, Identity, Network, PeerTier, RunId, Server};
 /// How long the last words may take.
 const LAST: Duration = Duration::from_secs(2);
 
-/// How long an ended loader may stay at the place where ranks look for another one.
-const SETTLE: Duration = Duration::from_secs(30);
-
 /// How ranks have left each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Left {
@@ -81,7 +78,6 @@ pub struct Group {
     asker: Option<Asker>,
     tiers: Mutex<BTreeMap<StoreId, Arc<PeerTier>>>,
     ground: Option<Arc<Ground>>,
-    loader: u16,
     board: Arc<Board>,
     counters: Arc<Counters>,
     /// Answers until all have left.
@@ -99,7 +95,6 @@ pub(super) struct Parts<'a> {
     pub identity: Option<Identity>,
     pub network: Arc<dyn Network>,
     pub ground: Option<Arc<Ground>>,
-    pub loader: u16,
     pub board: Arc<Board>,
 }
 
@@ -138,7 +133,6 @@ impl Group {
             asker,
             tiers: Mutex::default(),
             ground: parts.ground,
-            loader: parts.loader,
             board: parts.board,
             counters,
             server: Mutex::new(parts.server),
@@ -236,11 +230,6 @@ impl Group {
     /// That this rank is done is said although nobody waits.
     pub async fn leave(&self, deadline: Duration) -> Left {
         let left = self.part(Instant::now() + deadline).await;
-        if self.rank.0 == 0 {
-            self.board.remove(self.loader);
-            // Ranks of another loader look for it where this one listens.
-            drop(timeout(SETTLE, self.board.settled(self.loader)).await);
-        }
         let server = lock(&self.server).take();
         if let Some(server) = server {
             server.close().await;

@@ -24,7 +24,7 @@ use super::member::Member;
 use super::messages::{Hello, Message, Person, Words, key, refusal};
 use super::node::{host_name, node_id};
 use super::roster::Roster;
-use super::sessions::serve_all;
+use super::sessions::{redirect_all, serve_all};
 use super::waiting::{Patience, Progress};
 use super::{MeetError, MeetErrorKind};
 use crate::run_id::Nonce;
@@ -33,7 +33,7 @@ use crate::{Address, Counters, Identity, Network, RunId, Server, Settings as Ser
 /// How long another rank 0 may take to say that it is there.
 const ANOTHER: Duration = Duration::from_secs(2);
 
-/// How often rank 0 sees to it that its notice is there.
+/// How often rank 0 sees to it that it can be found.
 const REPUBLISH: Duration = Duration::from_secs(1);
 
 /// How ranks meet.
@@ -140,7 +140,7 @@ enum Side {
     First {
         first: First,
         serving: Option<Task>,
-        /// Keeps the notice there until the start.
+        /// Keeps rank 0 to be found until the start.
         _publishing: Option<Task>,
     },
     Member(Box<Member>),
@@ -167,7 +167,7 @@ impl Joining {
     /// there twice; there is no place to meet or no token.
     pub async fn join(settings: Settings) -> Result<Self, MeetError> {
         let Settings { launched, version, loader, board, network, token, listen, deadline, .. } = settings;
-        let Settings { progress, serving, counters, .. } = settings;
+        let Settings { progress, serving: bounds, counters, .. } = settings;
         let random = token::random().map_err(|error| {
             MeetError::caused(MeetErrorKind::Broken, "the operating system has no random bytes", error)
         })?;
@@ -223,7 +223,7 @@ impl Joining {
             };
             let identity = Identity { rank, job, token };
             let listeners = ground.listen().await?;
-            let server = Server::start(&handle, identity.clone(), listeners, serving, Arc::clone(&counters));
+            let server = Server::start(&handle, identity.clone(), listeners, bounds, Arc::clone(&counters));
             let listens = ground.told(server.addresses());
             let leader = Leader::new(person(&listens), world, version, process, nonce);
             let leader = Arc::new(leader.of_loader(loader, Arc::clone(&board)));
@@ -233,10 +233,18 @@ impl Joining {
             ground.publish(&listens, made.as_ref()).await?;
             board.put(loader, listens.clone());
             let publishing = Arc::clone(&ground);
+            let (known, counted, runtime) = (identity.clone(), Arc::clone(&counters), handle.clone());
             let publishing = handle.spawn(async move {
                 loop {
                     sleep(REPUBLISH).await;
                     publishing.keep_published(&listens, made.as_ref()).await;
+                    if let Some(listener) = publishing.listen_at_place(&listens).await {
+                        let (known, counted) = (known.clone(), Arc::clone(&counted));
+                        let server = Server::start(&runtime, known, vec![listener], bounds, counted);
+                        if let Some(meetings) = server.meetings() {
+                            redirect_all(&listens, meetings).await;
+                        }
+                    }
                 }
             });
             let place = dial.place.to_string();
@@ -256,7 +264,7 @@ impl Joining {
                         let identity = found.identity.clone();
                         let listeners = ground.listen().await?;
                         let counters = Arc::clone(&counters);
-                        let server = Server::start(&handle, identity.clone(), listeners, serving, counters);
+                        let server = Server::start(&handle, identity.clone(), listeners, bounds, counters);
                         // Nobody meets here.
                         drop(server.meetings());
                         (server, identity)
@@ -454,9 +462,6 @@ impl Joining {
             }
             Side::Left => return Err(MeetError::new(MeetErrorKind::Broken, "the ranks have started before")),
         };
-        if self.launched.rank.0 == 0 {
-            self.board.started(self.loader);
-        }
         let parts = Parts {
             launched: &self.launched,
             stores,
@@ -467,7 +472,6 @@ impl Joining {
             identity: self.identity.take(),
             network: Arc::clone(&self.network),
             ground: self.ground.take(),
-            loader: self.loader,
             board: Arc::clone(&self.board),
         };
         Ok(Group::new(parts, context))

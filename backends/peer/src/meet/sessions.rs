@@ -16,7 +16,7 @@ use super::leader::{Leader, Refusal};
 use super::link::{Incoming, Link};
 use super::members::{RECONNECT, Session};
 use super::messages::{Message, key};
-use crate::{Connection, Greeting};
+use crate::{Address, Connection, Greeting};
 
 /// Who has proved to be of the job says soon which rank it is.
 const INTRODUCTION: Duration = Duration::from_secs(10);
@@ -45,6 +45,20 @@ pub(super) async fn serve_all(leader: Arc<Leader>, mut meetings: mpsc::Receiver<
         }
     }
     while all.join_next().await.is_some() {}
+}
+
+/// Tells all that come where rank 0 listens. Ends with the last handle on `meetings`.
+pub(super) async fn redirect_all(
+    addresses: &[Address],
+    mut meetings: mpsc::Receiver<(Greeting, Connection)>,
+) {
+    while let Some((_, connection)) = meetings.recv().await {
+        let addresses = addresses.iter().map(ToString::to_string).collect();
+        let link = Link::new(connection, Arc::default());
+        link.say(&Message::Elsewhere { addresses }).await;
+        // It closes when it has left, which nobody waits for here.
+        tokio::spawn(link.close());
+    }
 }
 
 /// One connection, from the rank's introduction on.

@@ -143,6 +143,44 @@ async fn a_rank_that_is_a_meeting_ahead_waits_for_the_others() {
     }
 }
 
+/// The first loader has the place's port, and goes before the second's ranks have come.
+#[tokio::test(start_paused = true)]
+async fn later_loader_is_found_although_the_earlier_one_has_ended() {
+    let job = Several::new(2);
+    let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
+    let training = start(&job, 0, &place).await;
+    let join = |rank| {
+        let (settings, stores) = (settings(&job, rank, 1, &place), job.stores());
+        tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
+    };
+    let first = join(0);
+    sleep(SECOND * 5).await;
+    drop(training);
+    sleep(SECOND * 5).await;
+    let validation = all([first, join(1)]).await;
+    leave(validation).await;
+}
+
+/// A loader that differs on one rank ends, and the place is free for the next.
+#[tokio::test(start_paused = true)]
+async fn loader_that_was_given_up_leaves_nothing_on_the_board() {
+    let job = Several::new(2);
+    let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
+    let training = start(&job, 0, &place).await;
+    let ranks = [0, 1].map(|rank| {
+        let settings = settings(&job, rank, 1, &place);
+        tokio::spawn(async move {
+            // The other may have given up before this one knows that all are there.
+            if let Ok(joining) = Joining::join(settings).await {
+                joining.give_up("the disk is full").await;
+            }
+        })
+    });
+    all(ranks).await;
+    leave(start(&job, 2, &place).await).await;
+    leave(training).await;
+}
+
 /// Evaluation on rank 0 alone: it waits for nobody who will come, and is told what to do instead.
 #[tokio::test(start_paused = true)]
 async fn a_loader_that_only_rank_0_makes_is_told_the_remedy() {

@@ -19,7 +19,7 @@ use foreread_dataset::{Catalog, Progress};
 use foreread_loader::{BlockTable, LocalDeal, Others};
 use foreread_oracle::{Fingerprinter, Schedule};
 use foreread_peer::meet::{Joining, Settings};
-use foreread_peer::{Counters, Settings as Bounds};
+use foreread_peer::{Counters, Settings as Bounds, Wire};
 use foreread_planner::{Cluster, LocalPlan, PLANNER_VERSION};
 use foreread_tier::{Context, Peers};
 use foreread_types::{Fingerprint, Sizes, StoreId};
@@ -65,7 +65,7 @@ pub(crate) async fn prepare(
         .with_progress(show)
         .with_serving(Bounds::default().with_budget(SERVING).with_wire(wire), Arc::new(Counters::default()));
     let mut joining = Joining::join(settings).await?;
-    let run = Run { targets, config, registry, context };
+    let run = Run { targets, config, registry, context, wire };
     match run.prepare(&mut joining, resume, progress).await {
         Ok(prepared) => start(prepared, joining, context).await,
         Err(error) => {
@@ -96,6 +96,7 @@ struct Run<'a> {
     config: Config,
     registry: &'a Registry,
     context: &'a Context,
+    wire: Wire,
 }
 
 /// How many of `nodes` are this one.
@@ -175,7 +176,7 @@ impl Run<'_> {
         resume: Option<State>,
         mut progress: impl FnMut(Progress) + Send,
     ) -> Result<(Told, Vec<Opened>)> {
-        let Self { targets, config, registry, context } = self;
+        let Self { targets, config, registry, context, .. } = self;
         let validation = config.validate.as_ref().map(Named::by);
         if config.rank > 0 {
             let (told, catalogs) = Told::decode(&joining.share(None).await?)?;
@@ -235,6 +236,7 @@ impl Run<'_> {
             ("deal", if config.locality { "locality".to_owned() } else { config.deal.to_string() }),
             ("look-ahead", config.look_ahead.to_string()),
             ("on-error", format!("{:?}", config.on_error).to_lowercase()),
+            (Wire::VARIABLE, self.wire.to_string()),
         ];
         if let Some(state) = &told.state {
             words.push(("state", format!("epoch {}, {} samples", state.epoch(), state.consumed())));

@@ -15,7 +15,7 @@
 //! confirmation, which only who made message 1 can send. All parts have fixed lengths: before it has proved itself, nobody
 //! makes this end read or keep more than [`MOST_BYTES`].
 //!
-//! What follows on the same connection is protected by its keys: a meeting by records of Noise ([`Records`]), samples as the
+//! What follows on the same connection is protected by its keys: a meeting by records of Noise (`records.rs`), samples as the
 //! run's [`Wire`] says, which both ends must have alike ([`WireErrorKind::OtherWire`]). So a relay between two ranks can
 //! delay and cut, and nothing else. A connection whose past was recorded stays secret when the token becomes known. A token
 //! that can be guessed can be guessed by who has heard one handshake; tokens are random (see [`Token`]).

@@ -320,16 +320,10 @@ impl Mount {
 /// A number like no other.
 fn random() -> u128 {
     let mut bytes = [0; 16];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(more) => filled += more,
-            // Where there are none, a time that passes only once does.
-            Err(_) => {
-                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-                return now.map_or(0, |now| now.as_nanos()) ^ (u128::from(std::process::id()) << 96);
-            }
-        }
+    if getrandom::fill(&mut bytes).is_err() {
+        // Where there are none, a time that passes only once does.
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        return now.map_or(0, |now| now.as_nanos()) ^ (u128::from(std::process::id()) << 96);
     }
     u128::from_le_bytes(bytes)
 }

@@ -76,7 +76,7 @@ impl Token {
     /// # Errors
     /// If the operating system has none.
     pub fn random() -> io::Result<Self> {
-        let text: String = random()?[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = hexadecimal(&random()?[..16]);
         Ok(Self(text.into_bytes().into()))
     }
 
@@ -146,15 +146,13 @@ fn different(text: &[u8]) -> usize {
 /// 32 random bytes of the operating system.
 pub(crate) fn random() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(count) => filled += count,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    getrandom::fill(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Bytes as text, two digits each.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -141,10 +141,7 @@ fn tell_apart<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> bool {
 
 fn random() -> io::Result<u128> {
     let mut bytes = [0; 16];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
-    }
+    getrandom::fill(&mut bytes)?;
     Ok(u128::from_le_bytes(bytes))
 }
 

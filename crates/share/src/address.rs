@@ -6,10 +6,9 @@
 //! `/proc/net/unix`, so the name is no secret. The user proves nothing either where all containers run as user 0. So the
 //! address that workers are given has a secret, too, which the kernel shows to no process.
 
-use std::fmt;
+use std::{fmt, io};
 
 use rustix::net::SocketAddrUnix;
-use rustix::rand::{GetRandomFlags, getrandom};
 use subtle::ConstantTimeEq;
 
 use crate::{ShareError, ShareErrorKind};
@@ -49,7 +48,7 @@ pub(crate) struct Address {
 
 impl Address {
     /// A new one.
-    pub(crate) fn new() -> rustix::io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let name = format!("{PREFIX}{}", hex(&random()?));
         Ok(Self { name, secret: Secret(random()?) })
     }
@@ -82,12 +81,9 @@ impl Address {
     }
 }
 
-fn random() -> rustix::io::Result<[u8; BYTES]> {
+fn random() -> io::Result<[u8; BYTES]> {
     let mut bytes = [0; BYTES];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
-    }
+    getrandom::fill(&mut bytes)?;
     Ok(bytes)
 }
 

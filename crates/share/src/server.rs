@@ -68,9 +68,10 @@ impl Server {
     /// # Errors
     /// Where the system has no memory, no descriptors or no thread for it.
     pub fn start(samples: Arc<dyn Samples>, settings: Settings) -> Result<Self, ShareError> {
-        let wrong = |error| ShareError::system("no socket to serve workers from", error);
+        let failed = "no socket to serve workers from";
+        let wrong = |error| ShareError::system(failed, error);
         let queue = Arc::new(Queue::new(Memory::new(settings.shared_bytes)?)?);
-        let address = Address::new().map_err(wrong)?;
+        let address = Address::new().map_err(|error| ShareError::system(failed, error))?;
         let listener = socket::listen(&address.socket().map_err(wrong)?).map_err(wrong)?;
         let mut service = Service::new(samples, Arc::clone(&queue), listener, address.secret)?;
         let thread = std::thread::Builder::new()

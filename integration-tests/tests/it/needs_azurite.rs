@@ -65,17 +65,7 @@ impl Container {
 
     /// Every file of a directory, hidden ones too, below `prefix`.
     fn upload(&self, samples: &Samples, prefix: &str) {
-        let mut pending = vec![samples.path().to_owned()];
-        while let Some(directory) = pending.pop() {
-            for entry in std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()) {
-                if entry.is_dir() {
-                    pending.push(entry);
-                } else {
-                    let path = entry.strip_prefix(samples.path()).unwrap().to_str().unwrap();
-                    self.add(&format!("{prefix}{path}"), &std::fs::read(&entry).unwrap());
-                }
-            }
-        }
+        samples.each_file(|path, bytes| self.add(&format!("{prefix}{path}"), bytes));
     }
 
     /// Sends a PUT that is signed with the account's key (Shared Key).

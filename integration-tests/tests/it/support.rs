@@ -185,6 +185,21 @@ impl Samples {
         samples
     }
 
+    /// Each file, hidden ones too: its path below the directory, and its bytes.
+    pub fn each_file(&self, mut each: impl FnMut(&str, &[u8])) {
+        let mut pending = vec![self.path().to_owned()];
+        while let Some(directory) = pending.pop() {
+            for entry in fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()) {
+                if entry.is_dir() {
+                    pending.push(entry);
+                } else {
+                    let path = entry.strip_prefix(self.path()).unwrap().to_str().unwrap();
+                    each(path, &fs::read(&entry).unwrap());
+                }
+            }
+        }
+    }
+
     pub fn add(&self, path: &str, bytes: &[u8]) {
         let path = self.directory.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -4,6 +4,7 @@
 //! ranks, and each must say enough by itself.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use foreread_launcher::LaunchError;
@@ -49,6 +50,11 @@ impl MeetError {
     /// The same, with the error that caused it.
     pub(crate) fn caused(kind: MeetErrorKind, line: impl Into<String>, source: impl Into<BoxError>) -> Self {
         Self(Arc::new(Inner { kind, line: line.into(), source: Some(source.into()) }))
+    }
+
+    /// That there are no random bytes, as an error of this kind.
+    pub(crate) fn no_random(kind: MeetErrorKind) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::caused(kind, "the operating system has no random bytes", error)
     }
 
     /// What kind of failure it is.

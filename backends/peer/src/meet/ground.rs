@@ -25,6 +25,7 @@ use super::node::{self, host_name, node_id};
 use super::notice::{Notice, PrivateDirectory, no_token};
 use super::{MeetError, MeetErrorKind};
 use crate::system::is_nobody;
+use crate::token::hexadecimal;
 use crate::{Address, Listener, Network, Token, token};
 
 /// All addresses of this host, of both families and of the older one.
@@ -86,11 +87,7 @@ impl Ground {
         match &self.rendezvous {
             Rendezvous::Node { words, .. } => Ok(Some(Token::known(&self.name(words, 0)))),
             Rendezvous::Directory(_) if self.launched.rank.0 == 0 => {
-                let made = Token::random().map_err(|error| {
-                    let line = "the operating system has no random bytes";
-                    MeetError::caused(MeetErrorKind::Secret, line, error)
-                })?;
-                Ok(Some(made))
+                Ok(Some(Token::random().map_err(MeetError::no_random(MeetErrorKind::Secret))?))
             }
             _ => Ok(None),
         }
@@ -296,14 +293,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 /// A socket of this node under a name that nobody guesses.
 fn anonymous() -> Result<Address, MeetError> {
-    let random = token::random().map_err(|error| {
-        MeetError::caused(MeetErrorKind::Broken, "the operating system has no random bytes", error)
-    })?;
+    let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
     Ok(Address::local(format!("foreread-{}", hexadecimal(&random[..16]))))
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn cannot(address: &Address, error: io::Error) -> MeetError {

@@ -167,9 +167,7 @@ impl Joining {
     pub async fn join(settings: Settings) -> Result<Self, MeetError> {
         let Settings { launched, version, loader, board, network, token, listen, deadline, .. } = settings;
         let Settings { progress, serving: bounds, counters, .. } = settings;
-        let random = token::random().map_err(|error| {
-            MeetError::caused(MeetErrorKind::Broken, "the operating system has no random bytes", error)
-        })?;
+        let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
         let process = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
         let nonce = Nonce::new(*random.last_chunk().unwrap_or(&[0; 16]));
         let node = node_id();

@@ -1,4 +1,4 @@
-//! The connection to rank 0 during the run, as the member ranks keep it.
+//! The connection to rank 0 during the run, as the other ranks keep it.
 //!
 //! One task, which says what this rank has to say (the latest counts, not each) and hears of the others. When the
 //! connection breaks it is made again for as long as the run lasts; the run itself does not depend on it: samples flow between

@@ -185,17 +185,7 @@ impl Bucket<'_> {
 
     /// Every file of a directory, hidden ones too, below `prefix`.
     pub fn upload(&self, samples: &Samples, prefix: &str) {
-        let mut pending = vec![samples.path().to_owned()];
-        while let Some(directory) = pending.pop() {
-            for entry in std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()) {
-                if entry.is_dir() {
-                    pending.push(entry);
-                } else {
-                    let path = entry.strip_prefix(samples.path()).unwrap().to_str().unwrap();
-                    self.put(&format!("{prefix}{path}"), &std::fs::read(&entry).unwrap());
-                }
-            }
-        }
+        samples.each_file(|path, bytes| self.put(&format!("{prefix}{path}"), bytes));
     }
 
     /// Lets `who` read objects, and nothing else.

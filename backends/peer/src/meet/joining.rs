@@ -140,7 +140,7 @@ enum Side {
         first: First,
         serving: Option<Task>,
         /// Keeps rank 0 to be found until the start.
-        _publishing: Option<Task>,
+        publishing: Option<Task>,
     },
     Member(Box<Member>),
     /// It has started.
@@ -199,7 +199,7 @@ impl Joining {
         if world == 1 {
             let leader = Arc::new(Leader::new(person(&[]), 1, version, process, nonce));
             let first = First { leader, patience, place: String::new(), counters };
-            joining.side = Side::First { first, serving: None, _publishing: None };
+            joining.side = Side::First { first, serving: None, publishing: None };
             return Ok(joining);
         }
         descriptors::allow(launched.world_size)?;
@@ -245,7 +245,7 @@ impl Joining {
             });
             let place = dial.place.to_string();
             let first = First { leader, patience, place, counters };
-            joining.side = Side::First { first, serving, _publishing: Some(Task(publishing)) };
+            joining.side = Side::First { first, serving, publishing: Some(Task(publishing)) };
             (joining.identity, joining.server) = (Some(identity), Some(server));
         } else {
             let mut member = Member::new(dial, hello(person(&[])), patience);
@@ -504,7 +504,9 @@ impl Drop for Joining {
     fn drop(&mut self) {
         const WHY: &str = "it ended before the start";
         match &mut self.side {
-            Side::First { first, serving, .. } => {
+            Side::First { first, serving, publishing } => {
+                // Or it could write the notice again that is withdrawn below.
+                *publishing = None;
                 first.leader.fail(MeetError::new(MeetErrorKind::Refused, format!("rank 0 gave up: {WHY}")));
                 if let (Some(serving), Ok(runtime)) = (serving.take(), Handle::try_current()) {
                     // Time for the others to hear it.

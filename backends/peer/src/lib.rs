@@ -29,51 +29,33 @@
 //! | a rank that asks | 64 Ki questions; 4 MiB of answers, or one sample |
 //! | all ranks together | 32 MiB of answers and one sample for each of them |
 
-mod address;
 mod asking;
 mod batch;
-mod channel;
 mod chunk;
-mod connection;
 mod counters;
 mod doorway;
-mod error;
-pub mod frame;
-pub mod handshake;
-mod input;
 pub mod meet;
-mod network;
-mod output;
 mod pace;
 mod peer_tier;
-mod records;
 mod remote;
-mod run_id;
 mod server;
 mod serving;
 #[cfg(feature = "testing")]
 mod simulated;
-mod system;
-mod tags;
-mod token;
 mod wanted;
-mod wire;
 
-pub use address::{Address, ParseAddressError};
-pub use channel::Channel;
+use foreread_connection::{channel, connection, input, output, system, tags, token};
 #[cfg(feature = "testing")]
-pub use channel::RawFrames;
-pub use connection::{Connection, Message, Receiver, Sender};
+pub use foreread_connection::RawFrames;
+pub use foreread_connection::{
+    Address, Channel, Connection, Duplex, Greeting, Identity, Listener, Message, Network, Nonce, Offer,
+    ParseAddressError, ParseWireError, Purpose, Receiver, RunId, Sender, Stream, System, Token, WeakTokenError,
+    Wire, WireError, WireErrorKind, frame, handshake,
+};
+
 pub use counters::{Counters, Tally};
-pub use error::{WireError, WireErrorKind};
-pub use handshake::{Greeting, Identity, Offer, Purpose};
-pub use network::{Duplex, Listener, Network, Stream};
 pub use peer_tier::PeerTier;
 pub use remote::{Asker, Remote};
-pub use run_id::{Nonce, RunId};
 pub use server::{Server, Settings};
 #[cfg(feature = "testing")]
 pub use simulated::Simulated;
-pub use system::System;
-pub use token::{Token, WeakTokenError};
-pub use wire::{ParseWireError, Wire};

@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-simulator", &["foreread-types", "foreread-oracle", "foreread-planner"]),
     ("foreread-tier", &["foreread-types"]),
     ("foreread-launcher", &["foreread-types"]),
+    ("foreread-connection", &["foreread-types", "foreread-tier"]),
     ("foreread-layers", &["foreread-types", "foreread-tier"]),
     ("foreread-share", &["foreread-types", "foreread-tier"]),
     ("foreread-tier-testing", &["foreread-types", "foreread-tier"]),
@@ -38,7 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-local", &["foreread-types", "foreread-tier"]),
     ("foreread-s3", &["foreread-types", "foreread-tier"]),
     ("foreread-opendal", &["foreread-types", "foreread-tier"]),
-    ("foreread-peer", &["foreread-types", "foreread-launcher", "foreread-tier"]),
+    ("foreread-peer", &["foreread-types", "foreread-connection", "foreread-launcher", "foreread-tier"]),
     (
         "foreread",
         &[

@@ -27,7 +27,7 @@ use super::roster::Roster;
 use super::sessions::{redirect_all, serve_all};
 use super::waiting::{Patience, Progress};
 use super::{MeetError, MeetErrorKind};
-use crate::run_id::Nonce;
+use crate::Nonce;
 use crate::{Address, Counters, Identity, Network, RunId, Server, Settings as Serving, System, Token, token};
 
 /// How long another rank 0 may take to say that it is there.

@@ -20,7 +20,7 @@ use super::messages::{Hello, Message, Person, key};
 use super::store::Store;
 use super::waiting::NAMED;
 use super::{MeetError, MeetErrorKind};
-use crate::run_id::Nonce;
+use crate::Nonce;
 
 #[derive(Debug)]
 pub(super) struct Leader {

@@ -17,7 +17,7 @@ use super::members::RECONNECT;
 use super::messages::{Hello, Message, ranks, refusal};
 use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
 use super::{MeetError, MeetErrorKind};
-use crate::run_id::Nonce;
+use crate::Nonce;
 use crate::{Address, Identity};
 
 /// For so long who answers in rank 0's place has to have another token before it is believed, or until the deadline. Nothing

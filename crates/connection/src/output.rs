@@ -51,7 +51,7 @@ impl<T> Outgoing<T> {
 }
 
 /// What waits to be sent. `T` is what a frame holds until it has left.
-pub(crate) struct Output<T = ()> {
+pub struct Output<T = ()> {
     frames: VecDeque<Outgoing<T>>,
     /// On authenticated connections.
     tags: Option<FrameTags>,
@@ -69,26 +69,27 @@ pub(crate) struct Output<T = ()> {
 
 impl<T> Output<T> {
     /// Of frames that get tags, or of such that get none.
-    pub(crate) fn new(tags: Option<FrameTags>) -> Self {
+    pub fn new(tags: Option<FrameTags>) -> Self {
         Self { frames: VecDeque::new(), tags, gone: 0, left: 0, waiting: 0, ever: 0, dirty: false }
     }
 
     /// Bytes that wait; those of a frame count until all of them have left.
-    pub(crate) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.waiting
     }
 
     /// Bytes that ever left: whoever sees it grow knows that the other end takes what it is sent.
-    pub(crate) fn left_ever(&self) -> u64 {
+    pub fn left_ever(&self) -> u64 {
         self.ever
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
     /// Puts a frame behind all others; `known` is the tag of its payload, where it was made before.
-    pub(crate) fn push(&mut self, header: Header, payload: Bytes, known: Option<Trailer>, held: T) {
+    pub fn push(&mut self, header: Header, payload: Bytes, known: Option<Trailer>, held: T) {
         debug_assert_eq!(header.length as usize, payload.len());
         let frame = Outgoing { header: header.encode(), sealed: None, known, payload, held };
         self.waiting += frame.length(self.tags.as_ref());
@@ -96,7 +97,7 @@ impl<T> Output<T> {
     }
 
     /// Puts a frame before all of which no byte has left.
-    pub(crate) fn push_early(&mut self, header: Header, payload: Bytes, held: T) {
+    pub fn push_early(&mut self, header: Header, payload: Bytes, held: T) {
         self.push(header, payload, None, held);
         let begun = usize::from(self.left > 0);
         if let Some(last) = self.frames.pop_back() {
@@ -105,7 +106,7 @@ impl<T> Output<T> {
     }
 
     /// Lets go of all frames of which no byte has left and what they hold is `unwanted`.
-    pub(crate) fn discard(&mut self, mut unwanted: impl FnMut(&T) -> bool) {
+    pub fn discard(&mut self, mut unwanted: impl FnMut(&T) -> bool) {
         let mut begun = self.left > 0;
         let (waiting, tags) = (&mut self.waiting, self.tags.as_ref());
         self.frames.retain(|frame| {
@@ -118,7 +119,7 @@ impl<T> Output<T> {
     }
 
     /// What the frames that wait hold, first to last.
-    pub(crate) fn held(&mut self) -> impl Iterator<Item = &mut T> {
+    pub fn held(&mut self) -> impl Iterator<Item = &mut T> {
         self.frames.iter_mut().map(|frame| &mut frame.held)
     }
 
@@ -140,7 +141,7 @@ impl<T> Output<T> {
     }
 
     /// Sends all that waits.
-    pub(crate) fn poll_write(
+    pub fn poll_write(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,

@@ -44,11 +44,13 @@ impl WireError {
         Self { kind, detail: detail.into(), source: None }
     }
 
-    pub(crate) fn malformed(detail: impl Into<String>) -> Self {
+    /// What came is no frame, or was not to come: what, in words.
+    pub fn malformed(detail: impl Into<String>) -> Self {
         Self::new(WireErrorKind::Malformed, detail)
     }
 
-    pub(crate) fn io(what: &str, error: io::Error) -> Self {
+    /// The connection could not be made or broke while it did `what`.
+    pub fn io(what: &str, error: io::Error) -> Self {
         Self { kind: WireErrorKind::Gone, detail: what.to_owned(), source: Some(Arc::new(error)) }
     }
 
@@ -59,7 +61,7 @@ impl WireError {
 
     /// The same, with words in front that say with whom.
     #[must_use]
-    pub(crate) fn with(mut self, whom: impl fmt::Display) -> Self {
+    pub fn with(mut self, whom: impl fmt::Display) -> Self {
         self.detail = format!("{whom}: {}", self.detail);
         self
     }

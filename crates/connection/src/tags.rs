@@ -49,7 +49,7 @@ const OF_HEADER: u64 = 0;
 const OF_PAYLOAD: u64 = 1;
 
 /// The key of the samples that a process serves in its run.
-pub(crate) struct SampleTags {
+pub struct SampleTags {
     key: [u8; KEY],
     /// Tells the process's keys apart: a sample may keep a tag that another loader's run has made.
     id: u32,
@@ -85,13 +85,13 @@ impl SampleTags {
     }
 
     /// The tag of a sample.
-    pub(crate) fn of_bytes(&self, key: SampleKey, bytes: &[u8]) -> SampleTag {
+    pub fn of_bytes(&self, key: SampleKey, bytes: &[u8]) -> SampleTag {
         let number = self.next.fetch_add(1, Relaxed);
         SampleTag { by: self.id, number, tag: self.mac(key, bytes, number).finalize() }
     }
 
     /// The tag of a sample that is kept, computed once.
-    pub(crate) fn of(&self, key: SampleKey, sample: &Sample) -> SampleTag {
+    pub fn of(&self, key: SampleKey, sample: &Sample) -> SampleTag {
         sample.tag(self.id, |bytes| self.of_bytes(key, bytes))
     }
 
@@ -112,7 +112,7 @@ pub(crate) fn no_random(error: std::io::Error) -> WireError {
 
 /// What a payload is checked against.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Trailer {
+pub struct Trailer {
     number: u64,
     tag: [u8; TAG],
 }
@@ -125,7 +125,7 @@ impl From<SampleTag> for Trailer {
 
 /// The frames of one direction of a connection.
 #[derive(Clone)]
-pub(crate) struct FrameTags {
+pub struct FrameTags {
     key: [u8; KEY],
 }
 
@@ -180,15 +180,15 @@ impl FrameTags {
 
 /// What both directions of a connection are tagged with, as one of its ends sees it.
 #[derive(Clone)]
-pub(crate) struct Keys {
+pub struct Keys {
     pub(crate) ours: FrameTags,
     pub(crate) theirs: FrameTags,
     /// Of the end that answers.
-    pub(crate) samples: Arc<SampleTags>,
+    pub samples: Arc<SampleTags>,
 }
 
 /// Checks the frames that come.
-pub(crate) struct Incoming {
+pub struct Incoming {
     keys: Keys,
     /// Frames that came.
     came: u64,

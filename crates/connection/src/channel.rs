@@ -16,12 +16,12 @@ use crate::tags::{Incoming, Keys};
 pub struct Channel {
     pub(crate) stream: Stream,
     /// On authenticated connections.
-    pub(crate) keys: Option<Keys>,
+    pub keys: Option<Keys>,
 }
 
 impl Channel {
     /// The stream, and both ways of its frames.
-    pub(crate) fn into_parts<T>(self) -> (Stream, Input, Output<T>) {
+    pub fn into_parts<T>(self) -> (Stream, Input, Output<T>) {
         let output = Output::new(self.keys.as_ref().map(|keys| keys.ours.clone()));
         (self.stream, Input::new(self.keys.map(Incoming::new)), output)
     }

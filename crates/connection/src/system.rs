@@ -148,7 +148,7 @@ fn abstract_path(name: &str) -> String {
 }
 
 /// Whether this process's user is the one that the kernel shows for those it cannot name: nobody can tell them apart.
-pub(crate) fn is_nobody() -> bool {
+pub fn is_nobody() -> bool {
     let nobody = fs::read_to_string(NOBODY).ok().and_then(|text| text.trim().parse().ok());
     nobody == Some(rustix::process::geteuid().as_raw())
 }

@@ -21,7 +21,7 @@ impl Nonce {
     }
 
     /// What [`Display`](fmt::Display) wrote; none where it is anything else.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
     }
 }

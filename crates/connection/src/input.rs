@@ -21,7 +21,7 @@ use crate::tags::{Incoming, TAGGED};
 const STAGING: usize = 4096;
 
 /// What has come and was not taken yet.
-pub(crate) struct Input {
+pub struct Input {
     /// Only there while something is expected: a rank has connections to all others, and few of them are busy.
     staging: Box<[u8]>,
     start: usize,
@@ -34,17 +34,17 @@ pub(crate) struct Input {
 
 impl Input {
     /// Of frames that have tags, or of such that have none.
-    pub(crate) fn new(tags: Option<Incoming>) -> Self {
+    pub fn new(tags: Option<Incoming>) -> Self {
         Self { staging: Box::default(), start: 0, end: 0, came: 0, tags }
     }
 
     /// How many bytes ever came: whoever sees it grow knows that the other end lives.
-    pub(crate) fn came(&self) -> u64 {
+    pub fn came(&self) -> u64 {
         self.came
     }
 
     /// Lets go of the buffer where nothing is in it: nothing is expected soon.
-    pub(crate) fn rest(&mut self) {
+    pub fn rest(&mut self) {
         if self.start == self.end {
             (self.staging, self.start, self.end) = (Box::default(), 0, 0);
         }
@@ -91,7 +91,7 @@ impl Input {
     }
 
     /// Whether `payload` is what was sent with `header`, which came last; `sample` says which sample it is, where it is one.
-    pub(crate) fn fits(&self, header: &Header, sample: Option<SampleKey>, payload: &[u8]) -> bool {
+    pub fn fits(&self, header: &Header, sample: Option<SampleKey>, payload: &[u8]) -> bool {
         match &self.tags {
             None => header.fits(payload),
             Some(tags) => header.length as usize == payload.len() && tags.fits(sample, payload),
@@ -99,7 +99,7 @@ impl Input {
     }
 
     /// The next header; `None` where the stream ends before one.
-    pub(crate) fn poll_header(
+    pub fn poll_header(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,
@@ -116,7 +116,7 @@ impl Input {
     }
 
     /// Fills all room that `into` has.
-    pub(crate) fn poll_body(
+    pub fn poll_body(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,
@@ -146,7 +146,7 @@ impl Input {
     }
 
     /// Passes over `left` bytes.
-    pub(crate) fn poll_skip(
+    pub fn poll_skip(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         cx: &mut Context<'_>,

@@ -81,7 +81,7 @@ impl Token {
     }
 
     /// What all ranks of one node know, where the kernel says whose a socket is: no secret.
-    pub(crate) fn known(text: &str) -> Self {
+    pub fn known(text: &str) -> Self {
         Self(text.as_bytes().into())
     }
 
@@ -144,14 +144,14 @@ fn different(text: &[u8]) -> usize {
 }
 
 /// 32 random bytes of the operating system.
-pub(crate) fn random() -> io::Result<[u8; 32]> {
+pub fn random() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;
     Ok(bytes)
 }
 
 /// Bytes as text, two digits each.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -32,7 +32,7 @@ pub struct Connection {
 
 impl Connection {
     /// Of a handshake for a meeting: all of it is sealed.
-    pub(crate) fn new(channel: Channel, job: u64) -> Self {
+    pub fn new(channel: Channel, job: u64) -> Self {
         let (stream, input, output) = channel.into_parts();
         let (read, write) = tokio::io::split(stream);
         let sender = Sender { stream: write, output, job };
@@ -116,7 +116,7 @@ impl Sender {
 
 impl Sender {
     /// Ends this way of the connection, which the other end sees although a forked child holds the socket, too.
-    pub(crate) async fn shutdown(&mut self) {
+    pub async fn shutdown(&mut self) {
         // What is broken has ended.
         drop(self.stream.shutdown().await);
     }
@@ -172,7 +172,7 @@ impl fmt::Debug for Receiver {
 }
 
 /// What `future` says, or that it took too long.
-pub(crate) async fn within<T>(
+pub async fn within<T>(
     patience: Duration,
     whom: &(impl fmt::Display + ?Sized),
     future: impl Future<Output = Result<T, WireError>>,

@@ -140,7 +140,7 @@ impl Offer {
     }
 
     /// The same samples at this address.
-    pub(crate) fn over(&self, address: &Address) -> Self {
+    pub fn over(&self, address: &Address) -> Self {
         Self { wire: self.wire.over(address), samples: Arc::clone(&self.samples) }
     }
 

@@ -46,6 +46,8 @@ mod notice;
 mod roster;
 mod run;
 mod sessions;
+#[cfg(test)]
+mod simulation;
 mod store;
 mod waiting;
 

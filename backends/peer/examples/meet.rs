@@ -29,12 +29,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut joining = Joining::join(settings).await?;
     let greeting = (rank.0 == 0).then(|| Bytes::from(format!("{launcher}, at {place}")));
     let greeting = joining.share(greeting).await?;
-    joining.compare(vec![("greeting".to_owned(), String::from_utf8_lossy(&greeting).into_owned())]).await?;
     let nodes = joining.nodes().to_vec();
     let stores: Vec<_> = nodes.iter().copied().map(StoreId).collect();
     let runtime = tokio::runtime::Handle::current();
     let context = Context { buffers: Arc::new(HeapBuffers), runtime, seed: 0 };
-    let group = joining.start(&[], &stores, &context).await?;
+    let words = vec![("greeting".to_owned(), String::from_utf8_lossy(&greeting).into_owned())];
+    let group = joining.start(words, &[], &stores, &context).await?;
     println!("rank {rank} of {}: {}; nodes {nodes:?}", nodes.len(), String::from_utf8_lossy(&greeting));
     match group.leave(Duration::from_secs(20)).await {
         Left::Together => Ok(()),

@@ -16,6 +16,8 @@ pub struct Counters {
     pub(crate) lost: AtomicU64,
     pub(crate) strangers: AtomicU64,
     pub(crate) other_tokens: AtomicU64,
+    pub(crate) messages: AtomicU64,
+    pub(crate) bulks: AtomicU64,
     /// The last of them, in words.
     other_token: Mutex<Option<String>>,
 }
@@ -44,6 +46,10 @@ pub struct Tally {
     pub strangers: u64,
     /// Of them, those that came to meet and had another token: most likely ranks whose user made a mistake.
     pub other_tokens: u64,
+    /// Messages that were sent to other ranks for the meeting and during the run, heartbeats aside.
+    pub messages: u64,
+    /// How often the catalogs were sent to another rank.
+    pub bulks: u64,
 }
 
 impl Counters {
@@ -60,6 +66,8 @@ impl Counters {
             lost: self.lost.load(Relaxed),
             strangers: self.strangers.load(Relaxed),
             other_tokens: self.other_tokens.load(Relaxed),
+            messages: self.messages.load(Relaxed),
+            bulks: self.bulks.load(Relaxed),
         }
     }
 

@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use foreread_tier::{Object, Span, Version};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
@@ -141,7 +142,7 @@ impl Catalog {
             DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
         })?;
         drop(samples);
-        Self::of_image(base_url, bytes)
+        Self::of_image(base_url, bytes.into())
     }
 
     /// The catalog of what these shards hold, each there once, at least one sample in all.
@@ -161,10 +162,10 @@ impl Catalog {
             DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
         })?;
         drop(shards);
-        Self::of_image(base_url, bytes)
+        Self::of_image(base_url, bytes.into())
     }
 
-    fn of_image(base_url: &str, bytes: Vec<u8>) -> Result<Self, DatasetError> {
+    fn of_image(base_url: &str, bytes: Bytes) -> Result<Self, DatasetError> {
         let name = format!("the catalog of {base_url}");
         match Image::owned(bytes).and_then(|image| Inner::new(image, name.clone())) {
             Ok(inner) => Ok(Self(Arc::new(inner))),
@@ -201,26 +202,31 @@ impl Catalog {
     }
 
     /// The catalog that a file of these bytes is; `name` is what messages call it, and what it describes lies at `base_url`.
-    pub(crate) fn of_bytes(bytes: Vec<u8>, name: String, base_url: &str) -> Result<Self, DatasetError> {
+    pub(crate) fn of_bytes(bytes: Bytes, name: String, base_url: &str) -> Result<Self, DatasetError> {
         let inner = Inner::of_bytes(bytes, name)?;
         Ok(Self(Arc::new(Inner { base_url: base_url.to_owned(), ..inner })))
     }
 
     /// What [`save`](Self::save) would write: a catalog that is sent instead of saved. One that was opened is read from
-    /// its file.
+    /// its file; others share their bytes.
     ///
     /// # Errors
     /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if its file cannot be read any more, or was written to.
-    pub fn to_bytes(&self) -> Result<Cow<'_, [u8]>, DatasetError> {
+    pub fn to_bytes(&self) -> Result<Bytes, DatasetError> {
         self.0.image.bytes().map_err(|fault| told(&self.0.name, fault))
+    }
+
+    /// How many bytes [`to_bytes`](Self::to_bytes) gives.
+    pub fn encoded_len(&self) -> u64 {
+        self.0.image.length()
     }
 
     /// The catalog that [`to_bytes`](Self::to_bytes) gave; `name` is what messages call it.
     ///
     /// # Errors
     /// As [`open`](Self::open), but for those of reading.
-    pub fn from_bytes(bytes: Vec<u8>, name: impl Into<String>) -> Result<Self, DatasetError> {
-        Inner::of_bytes(bytes, name.into()).map(|inner| Self(Arc::new(inner)))
+    pub fn from_bytes(bytes: impl Into<Bytes>, name: impl Into<String>) -> Result<Self, DatasetError> {
+        Inner::of_bytes(bytes.into(), name.into()).map(|inner| Self(Arc::new(inner)))
     }
 
     /// Writes the catalog to a file that pandas, polars and DuckDB read as a table (Arrow IPC, "Feather").
@@ -448,7 +454,7 @@ impl Catalog {
 }
 
 impl Inner {
-    fn of_bytes(bytes: Vec<u8>, name: String) -> Result<Self, DatasetError> {
+    fn of_bytes(bytes: Bytes, name: String) -> Result<Self, DatasetError> {
         let inner = Image::owned(bytes).and_then(|image| Self::new(image, name.clone()));
         inner.map_err(|fault| told(&name, fault))
     }

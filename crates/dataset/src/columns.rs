@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::DatasetErrorKind;
@@ -26,7 +27,7 @@ const GROUP: usize = 16;
 #[derive(Debug)]
 pub(crate) enum Source {
     /// In memory: made just now, or received.
-    Memory(Vec<u8>),
+    Memory(Bytes),
     /// In a file of this length.
     File(File, u64),
 }

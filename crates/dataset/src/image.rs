@@ -20,6 +20,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use arrow_ipc::{Block, Footer, MetadataVersion, root_as_footer};
+use bytes::Bytes;
 use foreread_types::{SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -130,7 +131,7 @@ impl Image {
     }
 
     /// Takes in the bytes of a catalog file.
-    pub(crate) fn owned(bytes: Vec<u8>) -> Result<Self, Fault> {
+    pub(crate) fn owned(bytes: Bytes) -> Result<Self, Fault> {
         Self::of(Source::Memory(bytes))
     }
 
@@ -140,9 +141,9 @@ impl Image {
     }
 
     /// All bytes, as they stand in a file; checked once more if they are read from there.
-    pub(crate) fn bytes(&self) -> Result<Cow<'_, [u8]>, Fault> {
+    pub(crate) fn bytes(&self) -> Result<Bytes, Fault> {
         let bytes = match &self.source {
-            Source::Memory(bytes) => return Ok(Cow::Borrowed(bytes)),
+            Source::Memory(bytes) => return Ok(bytes.clone()),
             Source::File(..) => {
                 let mut bytes = Vec::new();
                 self.source.read(0..self.source.length(), &mut bytes)?;
@@ -155,7 +156,12 @@ impl Image {
             let why = "the file was written to".to_owned();
             return Err(Fault { kind: DatasetErrorKind::Changed, why });
         }
-        Ok(Cow::Owned(bytes))
+        Ok(bytes.into())
+    }
+
+    /// How many bytes [`bytes`](Self::bytes) has.
+    pub(crate) fn length(&self) -> u64 {
+        self.source.length()
     }
 
     /// A value of the schema's metadata.

@@ -50,6 +50,6 @@ impl Catalog {
         let answer = origin.read(vec![request]).next().await;
         let answer = answer.ok_or_else(|| failed(&"the store gave no answer"))?;
         let bytes = answer.result.map_err(|error| failed(&error).with_source(error))?;
-        Self::of_bytes(bytes.to_vec(), name, base_url).map(Some)
+        Self::of_bytes(bytes.to_vec().into(), name, base_url).map(Some)
     }
 }

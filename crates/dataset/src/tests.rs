@@ -419,7 +419,7 @@ proptest! {
 #[test]
 fn the_image_in_memory_is_the_file() {
     let (_directory, path) = saved(small());
-    let image = Image::owned(fs::read(&path).unwrap()).unwrap();
+    let image = Image::owned(fs::read(&path).unwrap().into()).unwrap();
     assert_eq!(image.rows(), 4);
     assert_eq!(*image.bytes().unwrap(), fs::read(&path).unwrap());
 }
@@ -428,10 +428,10 @@ fn the_image_in_memory_is_the_file() {
 fn received_catalog_says_what_the_opened_one_says() {
     for (_directory, path) in [saved(small()), packed_saved()] {
         let opened = Catalog::open(path).unwrap();
-        let received = Catalog::from_bytes(opened.to_bytes().unwrap().into_owned(), "received").unwrap();
+        let received = Catalog::from_bytes(opened.to_bytes().unwrap(), "received").unwrap();
         assert_eq!(entries(&received), entries(&opened));
         assert_eq!(received.fingerprint(), opened.fingerprint());
-        let mut bytes = received.to_bytes().unwrap().into_owned();
+        let mut bytes = received.to_bytes().unwrap().to_vec();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
         let error = Catalog::from_bytes(bytes, "received").unwrap_err();

@@ -87,6 +87,9 @@ pub(crate) struct Opened {
     pub(crate) identity: DatasetIdentity,
     /// Whether it was listed just now, and not found as a catalog.
     listed: bool,
+    /// The catalog's file, where it was opened from one.
+    #[cfg_attr(not(feature = "peer"), expect(dead_code, reason = "other ranks open it, too"))]
+    pub(crate) file: Option<PathBuf>,
     pub(crate) origin: Arc<dyn OriginTier>,
     /// How many reads may be under way, where that is limited.
     pub(crate) limit: Option<Limit>,
@@ -117,13 +120,17 @@ pub(crate) async fn open(
     shared: &Shared,
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Opened> {
+    let mut file = None;
     let catalog = match (&targets.catalog, &targets.names[..]) {
         (Some(catalog), _) => Some(catalog.clone()),
         (None, [one]) => {
             let path = PathBuf::from(one);
             let is_catalog = move || path.is_file() && !is_shard(&path, format);
             match context.runtime.spawn_blocking(is_catalog).await.map_err(ended)? {
-                true => Some(open_catalog(Path::new(one), context).await?),
+                true => {
+                    file = Some(absolute(one).into());
+                    Some(open_catalog(Path::new(one), context).await?)
+                }
                 false => None,
             }
         }
@@ -151,7 +158,7 @@ pub(crate) async fn open(
     }
     let identity = catalog.identity(store.place());
     let (origin, limit) = shared.wrap(store);
-    Ok(Opened { catalog, identity, listed, origin, limit })
+    Ok(Opened { catalog, identity, listed, file, origin, limit })
 }
 
 /// Opens the origin of a catalog that rank 0 has made or found, and whose identity it has computed: where the data lie may
@@ -167,7 +174,7 @@ pub(crate) async fn open_known(
     let backend = registry.find(catalog.base_url())?;
     let store = backend.open(catalog.base_url(), &shared.options, context).await?;
     let (origin, limit) = shared.wrap(store);
-    Ok(Opened { catalog, identity, listed: false, origin, limit })
+    Ok(Opened { catalog, identity, listed: false, file: None, origin, limit })
 }
 
 /// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where they can mean that one.

@@ -346,7 +346,7 @@ impl Launcher {
         if launched.rendezvous.is_some() {
             return Ok(launched);
         }
-        let master = around.get("MASTER_ADDR");
+        let master = around.get("MASTER_ADDR").map(|host| bare(&host).to_owned());
         let nodes = match self.name {
             "SLURM" => nodes(around)?,
             _ => None,
@@ -412,9 +412,14 @@ fn tasks_of(text: &str, node: u32) -> Option<u32> {
     None
 }
 
+/// A host without the brackets of an IPv6 address.
+fn bare(host: &str) -> &str {
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
 /// Whether a host is the asking one itself, whoever asks.
 fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']');
+    let address = bare(host);
     address == "localhost" || address.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
@@ -442,7 +447,7 @@ fn given(around: &Surroundings<'_>, job: &str, size: u32) -> Result<Option<Rende
         let (host, port) = entry.rsplit_once(':').ok_or_else(|| wrong("there is no port"))?;
         let port = port.parse().ok().filter(|port| *port != 0);
         let port = port.ok_or_else(|| wrong("a port is a number from 1 to 65535"))?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = bare(host);
         if host.is_empty() || host.contains(['/', '[', ']']) || host.contains(char::is_whitespace) {
             return Err(wrong("there is no host"));
         }

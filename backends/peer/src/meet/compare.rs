@@ -8,6 +8,24 @@ use foreread_types::Rank;
 use super::messages::{Words, ranks};
 use super::waiting::NAMED;
 
+/// Words, and bytes behind them.
+pub(super) fn pack(words: &Words, bytes: &[u8]) -> Bytes {
+    // Texts alone: it cannot fail.
+    let words = serde_json::to_vec(words).unwrap_or_default();
+    let mut packed = Vec::with_capacity(4 + words.len() + bytes.len());
+    packed.extend_from_slice(&(words.len() as u32).to_le_bytes());
+    packed.extend_from_slice(&words);
+    packed.extend_from_slice(bytes);
+    packed.into()
+}
+
+/// The words, as they were written, and the bytes behind them; what makes no sense has no words.
+pub(super) fn unpack(packed: &Bytes) -> (Bytes, Bytes) {
+    let length = packed.first_chunk().map_or(0, |length| u32::from_le_bytes(*length) as usize);
+    let end = length.checked_add(4).filter(|end| *end <= packed.len());
+    end.map_or_else(Default::default, |end| (packed.slice(4..end), packed.slice(end..)))
+}
+
 /// What differs, if anything does: `seed is 7, rank 0's is 5; ...`.
 pub(super) fn difference(theirs: &Words, ours: &Words) -> Option<String> {
     let value =
@@ -54,6 +72,17 @@ mod tests {
 
     fn words(all: &[(&str, &str)]) -> Words {
         all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn words_and_bytes_travel_as_one() {
+        let packed = pack(&words(&[("seed", "5")]), b"held");
+        let (said, held) = unpack(&packed);
+        assert_eq!((&said[..], &held[..]), (&br#"[["seed","5"]]"#[..], &b"held"[..]));
+        for cut in 0..packed.len() - 4 {
+            assert_eq!(unpack(&packed.slice(..cut)).1, "", "{cut}");
+        }
+        assert_eq!(unpack(&Bytes::from_static(&[0xff; 8])), Default::default());
     }
 
     #[test]

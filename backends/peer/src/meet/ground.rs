@@ -14,14 +14,15 @@
 //! who comes where that is ([`super::board`]).
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest, Sha256};
 
 use super::board::Board;
 use super::dial::{Dial, Place};
+use super::interfaces::{self, Addresses};
 use super::launcher::{Launched, Rendezvous};
-use super::node::{self, host_name, node_id};
+use super::node::{host_name, node_id};
 use super::notice::{Notice, PrivateDirectory, no_token};
 use super::{MeetError, MeetErrorKind};
 use crate::system::is_nobody;
@@ -54,6 +55,10 @@ pub(super) struct Ground {
     directory: Option<PrivateDirectory>,
     /// Whether ranks of other nodes could prove themselves.
     has_token: bool,
+    /// This host's addresses that the user has chosen.
+    chosen: Addresses,
+    /// The notice is withdrawn and not written again. Held while it is written: what is under way then would land after it.
+    is_withdrawn: Arc<Mutex<bool>>,
 }
 
 impl Ground {
@@ -65,7 +70,9 @@ impl Ground {
         process: u64,
         given: Vec<Address>,
         has_token: bool,
+        interface: Option<&str>,
     ) -> Result<Self, MeetError> {
+        let chosen = interface.map(interfaces::chosen).transpose()?.unwrap_or_default();
         let rendezvous = launched.meet()?.clone();
         let directory = match &rendezvous {
             Rendezvous::Directory(path) => {
@@ -78,7 +85,19 @@ impl Ground {
             }
             Rendezvous::Node { .. } | Rendezvous::Host { .. } | Rendezvous::List(_) => None,
         };
-        Ok(Self { network, launched, rendezvous, loader, process, given, directory, has_token })
+        let is_withdrawn = Arc::default();
+        Ok(Self {
+            network,
+            launched,
+            rendezvous,
+            loader,
+            process,
+            given,
+            directory,
+            has_token,
+            chosen,
+            is_withdrawn,
+        })
     }
 
     /// The token of a job whose user gave none: on one node a text that all ranks know, because the kernel says whose a
@@ -232,27 +251,59 @@ impl Ground {
         };
         let named = |address: &Address| match (address, &listed) {
             (Address::Tcp(host, port), Some(listed)) if is_anywhere(host) => {
-                Address::tcp(listed.clone(), *port)
+                vec![Address::tcp(listed.clone(), *port)]
             }
-            _ => address.clone(),
+            (Address::Tcp(host, port), None) if is_anywhere(host) && !self.chosen.is_empty() => {
+                self.chosen.iter().map(|(_, ip)| Address::tcp(ip.to_string(), *port)).collect()
+            }
+            _ => vec![address.clone()],
         };
-        listens.iter().map(named).collect()
+        listens.iter().flat_map(named).collect()
+    }
+
+    /// Logs which network other nodes use, of the addresses under which they know this rank.
+    pub(super) fn log_network(&self, addresses: &[String]) {
+        let of_network = |text: &String| match text.parse() {
+            Ok(Address::Tcp(host, _)) if !is_anywhere(&host) => Some(host),
+            Ok(_) | Err(_) => None,
+        };
+        let named = |host: String| match host.parse().ok().and_then(interfaces::name_of) {
+            Some(name) => format!("{name} ({host})"),
+            None => host,
+        };
+        let networks: Vec<_> = addresses.iter().filter_map(of_network).map(named).collect();
+        if !networks.is_empty() {
+            tracing::info!(
+                "other nodes reach this rank at {}; {} chooses another network",
+                networks.join(", "),
+                interfaces::INTERFACE
+            );
+        }
     }
 
     /// Lets the others know where rank 0 listens, and the token that it made.
     pub(super) async fn publish(&self, listens: &[Address], made: Option<&Token>) -> Result<(), MeetError> {
         let Some(directory) = self.directory.clone() else { return Ok(()) };
         let (notice, loader) = (self.notice(listens, made), self.loader);
-        blocking(move || directory.publish(loader, &notice)).await?
+        let is_withdrawn = Arc::clone(&self.is_withdrawn);
+        let publish = move || match &*lock(&is_withdrawn) {
+            false => directory.publish(loader, &notice),
+            true => Ok(()),
+        };
+        blocking(publish).await?
     }
 
     /// Writes the notice again if somebody has removed it.
     pub(super) async fn keep_published(&self, listens: &[Address], made: Option<&Token>) {
         let Some(directory) = self.directory.clone() else { return };
         let (notice, loader) = (self.notice(listens, made), self.loader);
-        let again = move || match directory.notice(loader) {
-            Ok(None) => directory.publish(loader, &notice),
-            _ => Ok(()),
+        let is_withdrawn = Arc::clone(&self.is_withdrawn);
+        let again = move || {
+            let is_withdrawn = lock(&is_withdrawn);
+            match directory.notice(loader) {
+                Ok(None) if !*is_withdrawn => directory.publish(loader, &notice),
+                _ => Ok(()),
+            }
         };
         if let Ok(Err(error)) = blocking(again).await {
             tracing::debug!(%error, "cannot write the notice again");
@@ -260,6 +311,7 @@ impl Ground {
     }
 
     fn notice(&self, listens: &[Address], made: Option<&Token>) -> Notice {
+        let names = |address| names(address, &self.chosen);
         let addresses = listens.iter().flat_map(names).map(|address| address.to_string()).collect();
         let token = made.map(|token| String::from_utf8_lossy(token.expose()).into_owned());
         Notice { instance: self.process, node: node_id(), addresses, token }
@@ -271,6 +323,7 @@ impl Ground {
             board.remove(self.loader);
         }
         if let Some(directory) = &self.directory {
+            *lock(&self.is_withdrawn) = true;
             directory.withdraw(self.loader, self.process);
         }
     }
@@ -305,14 +358,23 @@ fn cannot(address: &Address, error: io::Error) -> MeetError {
     MeetError::caused(MeetErrorKind::Network, format!("cannot listen at {address}: {error}{remedy}"), error)
 }
 
-/// The names under which rank 0's address may be reached from other hosts.
-fn names(address: &Address) -> Vec<Address> {
+fn lock(mutex: &Mutex<bool>) -> MutexGuard<'_, bool> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The names under which rank 0's address may be reached from other hosts: those of the interfaces that were `chosen`, or
+/// all.
+fn names(address: &Address, chosen: &Addresses) -> Vec<Address> {
     let Address::Tcp(host, port) = address else { return vec![address.clone()] };
     if !is_anywhere(host) {
         return vec![address.clone()];
     }
-    let all = std::iter::once(host_name()).chain(node::addresses().into_iter().map(|ip| ip.to_string()));
-    all.map(|host| Address::tcp(host, *port)).collect()
+    let texts = |addresses: &Addresses| addresses.iter().map(|(_, ip)| ip.to_string()).collect::<Vec<_>>();
+    let all = match chosen.is_empty() {
+        true => std::iter::once(host_name()).chain(texts(&interfaces::all())).collect(),
+        false => texts(chosen),
+    };
+    all.into_iter().map(|host| Address::tcp(host, *port)).collect()
 }
 
 #[cfg(test)]
@@ -321,14 +383,48 @@ mod tests {
 
     #[test]
     fn a_port_on_all_addresses_is_told_by_name() {
-        let all = names(&Address::tcp("::", 7));
+        let none = Addresses::new();
+        let all = names(&Address::tcp("::", 7), &none);
         assert_eq!(all[0], Address::tcp(host_name(), 7));
         assert!(
             all.iter()
                 .all(|address| matches!(address, Address::Tcp(host, 7) if !ANYWHERE.contains(&&host[..])))
         );
-        assert_eq!(names(&Address::local("x")), [Address::local("x")]);
-        assert_eq!(names(&Address::tcp("node1", 7)), [Address::tcp("node1", 7)]);
+        assert_eq!(names(&Address::local("x"), &none), [Address::local("x")]);
+        assert_eq!(names(&Address::tcp("node1", 7), &none), [Address::tcp("node1", 7)]);
+        let chosen = vec![("ib0".to_owned(), "10.1.2.3".parse().unwrap())];
+        assert_eq!(names(&Address::tcp("::", 7), &chosen), [Address::tcp("10.1.2.3", 7)]);
+    }
+
+    #[test]
+    fn chosen_interface_is_announced_in_notice_and_roster() {
+        let mut ground = ground(1, "interface");
+        ground.chosen = ["10.1.2.3", "fd00::3"].map(|ip| ("ib0".to_owned(), ip.parse().unwrap())).into();
+        let listens = [Address::local("x"), Address::tcp("::", 7)];
+        let announced = [Address::local("x"), Address::tcp("10.1.2.3", 7), Address::tcp("fd00::3", 7)];
+        assert_eq!(ground.told(&listens), announced);
+        let notice = ground.notice(&listens, None);
+        assert_eq!(notice.addresses, announced.map(|address| address.to_string()));
+        // What the user has said of this very rank counts more.
+        let list = [("node0", 1), ("node1", 7)].map(|(host, port)| (host.to_owned(), port));
+        ground.rendezvous = Rendezvous::List(list.into());
+        assert_eq!(ground.told(&listens), [Address::local("x"), Address::tcp("node1", 7)]);
+    }
+
+    #[tokio::test]
+    async fn notice_that_is_written_when_it_is_withdrawn_does_not_stay() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("meet");
+        let directory = PrivateDirectory::open(&path).unwrap();
+        let ground = Ground { directory: Some(directory), ..ground(0, "withdrawn") };
+        let listens = [Address::tcp("node1", 7)];
+        ground.publish(&listens, None).await.unwrap();
+        assert!(path.exists());
+        ground.withdraw(&Board::default());
+        // Each was under way, and lands later.
+        ground.publish(&listens, None).await.unwrap();
+        ground.keep_published(&listens, None).await;
+        assert!(!path.exists());
     }
 
     fn ground(rank: u32, words: &str) -> Ground {
@@ -344,7 +440,20 @@ mod tests {
             launcher: "a test",
         };
         let (network, given, directory) = (Arc::new(crate::System), Vec::new(), None);
-        Ground { network, launched, rendezvous, loader: 0, process: 1, given, directory, has_token: false }
+        let (chosen, is_withdrawn) = Default::default();
+        let (loader, process, has_token) = (0, 1, false);
+        Ground {
+            network,
+            launched,
+            rendezvous,
+            loader,
+            process,
+            given,
+            directory,
+            has_token,
+            chosen,
+            is_withdrawn,
+        }
     }
 
     /// Names of sockets are everybody's: another program may have the first.

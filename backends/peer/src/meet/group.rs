@@ -16,9 +16,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::board::Board;
 use super::ground::Ground;
+use super::hub::Hub;
 use super::joining::Task;
 use super::launcher::Launched;
-use super::leader::Leader;
 use super::member::Member;
 use super::members::RECONNECT;
 use super::messages::key;
@@ -46,14 +46,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[derive(Debug)]
 pub(super) enum Side {
-    First { leader: Arc<Leader>, serving: Option<Task> },
+    First { hub: Arc<Hub>, serving: Option<Task> },
     Member(Box<Member>),
 }
 
 #[derive(Debug)]
 enum Running {
     First {
-        leader: Arc<Leader>,
+        hub: Arc<Hub>,
         _serving: Option<Task>,
         _following: Task,
     },
@@ -102,10 +102,10 @@ impl Group {
     pub(super) fn new(parts: Parts<'_>, context: &Context) -> Self {
         let roster = Arc::clone(&parts.roster);
         let running = match parts.side {
-            Side::First { leader, serving } => {
-                let following = follow(Arc::clone(&leader), Arc::clone(&roster));
+            Side::First { hub, serving } => {
+                let following = follow(Arc::clone(&hub), Arc::clone(&roster));
                 let following = Task(context.runtime.spawn(following));
-                Running::First { leader, _serving: serving, _following: following }
+                Running::First { hub, _serving: serving, _following: following }
             }
             Side::Member(member) => {
                 let (outbox, told) = watch::channel(Outbox::default());
@@ -147,7 +147,7 @@ impl Group {
     /// Says how far this rank has come: a count that only grows. Returns at once; rank 0 hears the latest, not each.
     pub fn progress(&self, at: u64) {
         match &self.running {
-            Running::First { leader, .. } => leader.progress(0, at),
+            Running::First { hub, .. } => hub.with(|leader| leader.progress(0, at)),
             Running::Member { outbox, .. } => {
                 outbox.send_modify(|outbox| outbox.progress = Some(at));
             }
@@ -158,7 +158,7 @@ impl Group {
     /// other ranks. The receiver can be waited on for changes.
     pub fn lowest(&self) -> Option<watch::Receiver<u64>> {
         match &self.running {
-            Running::First { leader, .. } => Some(leader.lowest()),
+            Running::First { hub, .. } => Some(hub.lowest()),
             Running::Member { .. } => None,
         }
     }
@@ -169,9 +169,9 @@ impl Group {
     /// The report is sent although nobody waits for it.
     pub async fn report(&self, report: Bytes, deadline: Duration) -> bool {
         match &self.running {
-            Running::First { leader, .. } => {
+            Running::First { hub, .. } => {
                 // Rank 0 names no other steps than it does.
-                drop(leader.part(0, key::REPORT, report));
+                drop(hub.with(|leader| leader.part(0, key::REPORT, report)));
                 true
             }
             Running::Member { outbox, reported, .. } => {
@@ -185,13 +185,14 @@ impl Group {
     /// The reports of all ranks, on rank 0, its own with them; of those that are gone, or do not report before the deadline,
     /// there is none. Empty on the other ranks.
     pub async fn reports(&self, deadline: Duration) -> Vec<Option<Bytes>> {
-        let Running::First { leader, .. } = &self.running else { return Vec::new() };
+        let Running::First { hub, .. } = &self.running else { return Vec::new() };
         let until = Instant::now() + deadline;
-        let mut arrivals = leader.arrivals();
+        let mut arrivals = hub.arrivals();
         loop {
             arrivals.mark_unchanged();
-            let (coming, _) = leader.unfinished(key::REPORT);
-            let reports = leader.parts(key::REPORT);
+            let (reports, (coming, _)) = hub.with(|leader| {
+                (leader.store.parts(key::REPORT), leader.unfinished(key::REPORT, Instant::now()))
+            });
             if coming == 0 || Instant::now() >= until {
                 return reports;
             }
@@ -242,23 +243,23 @@ impl Group {
 
     async fn part(&self, until: Instant) -> Left {
         match &self.running {
-            Running::First { leader, .. } => {
-                drop(leader.part(0, key::DONE, Bytes::new()));
-                let mut arrivals = leader.arrivals();
+            Running::First { hub, .. } => {
+                drop(hub.with(|leader| leader.part(0, key::DONE, Bytes::new())));
+                let mut arrivals = hub.arrivals();
                 let missing = loop {
                     arrivals.mark_unchanged();
-                    let (working, missing) = leader.unfinished(key::DONE);
+                    let (working, missing) = hub.with(|leader| leader.unfinished(key::DONE, Instant::now()));
                     if working == 0 || Instant::now() >= until {
                         break missing;
                     }
                     look(&mut arrivals, until).await;
                 };
-                leader.end(&missing);
+                hub.with(|leader| leader.end(&missing));
                 // They close their connections when they have heard it.
                 let last = async {
                     loop {
                         arrivals.mark_unchanged();
-                        if leader.all_heard() || arrivals.changed().await.is_err() {
+                        if hub.with(|leader| leader.all_heard()) || arrivals.changed().await.is_err() {
                             return;
                         }
                     }
@@ -289,7 +290,7 @@ impl Group {
     #[cfg(feature = "testing")]
     pub fn gone(&self) -> Vec<Rank> {
         match &self.running {
-            Running::First { leader, .. } => leader.lost(),
+            Running::First { hub, .. } => hub.with(|leader| leader.lost(Instant::now())),
             Running::Member { .. } => Vec::new(),
         }
     }
@@ -358,11 +359,11 @@ async fn look(arrivals: &mut watch::Receiver<()>, until: Instant) {
 }
 
 /// Rank 0 learns, as the others do, which ranks were started again.
-async fn follow(leader: Arc<Leader>, roster: Arc<Roster>) {
-    let mut news = leader.news();
+async fn follow(hub: Arc<Hub>, roster: Arc<Roster>) {
+    let mut news = hub.news();
     let mut moves = 0;
     loop {
-        while let Some(person) = leader.value(&key::moved(moves)) {
+        while let Some(person) = hub.with(|leader| leader.store.value(&key::moved(moves)).cloned()) {
             if let Ok(person) = serde_json::from_slice(&person) {
                 roster.place(&person);
             }

@@ -7,19 +7,23 @@ use bytes::Bytes;
 use foreread_tier::Context;
 use foreread_types::{Fingerprint, Rank, StoreId};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::board::Board;
-use super::compare::difference;
+use super::bulk::{self, Bulk};
+use super::compare::{difference, pack, unpack};
 use super::descriptors;
 use super::dial::{Dial, Miss};
-use super::first::First;
+use super::first::{First, Steps};
+use super::follower::Follower;
 use super::ground::Ground;
 use super::group::{Group, Parts, Side as Started};
+use super::hub::Hub;
 use super::launcher::Launched;
 use super::leader::Leader;
-use super::link::{Incoming, Link};
+use super::link::{Incoming, Link, Traffic};
 use super::member::Member;
 use super::messages::{Hello, Message, Person, Words, key, refusal};
 use super::node::{host_name, node_id};
@@ -32,6 +36,14 @@ use crate::{Address, Counters, Identity, Network, RunId, Server, Settings as Ser
 
 /// How long another rank 0 may take to say that it is there.
 const ANOTHER: Duration = Duration::from_secs(2);
+
+/// What one rank may bring for a key, in bytes.
+const LARGEST_PART: u64 = 256 << 20;
+
+/// What rank 0's value says of bulk, in its first byte.
+const NO_BULK: u8 = 0;
+const ON_REQUEST: u8 = 1;
+const PUSHED: u8 = 2;
 
 /// How often rank 0 sees to it that it can be found.
 const REPUBLISH: Duration = Duration::from_secs(1);
@@ -50,6 +62,8 @@ pub struct Settings {
     progress: Progress,
     serving: Serving,
     counters: Arc<Counters>,
+    node: String,
+    interface: Option<String>,
 }
 
 impl Settings {
@@ -68,7 +82,16 @@ impl Settings {
             progress: Box::new(|_| ()),
             serving: Serving::default(),
             counters: Arc::default(),
+            node: node_id(),
+            interface: None,
         }
+    }
+
+    /// The same for a process of this node.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn with_node(self, node: impl Into<String>) -> Self {
+        Self { node: node.into(), ..self }
     }
 
     /// The same for the process's loader of this number, counted from 0 on every rank: the n-th of one rank meets the n-th of
@@ -94,6 +117,12 @@ impl Settings {
     #[must_use]
     pub fn with_listen(self, listen: Vec<Address>) -> Self {
         Self { listen, ..self }
+    }
+
+    /// The same for a rank that other nodes reach by these network interfaces ([`INTERFACE`](super::INTERFACE)).
+    #[must_use]
+    pub fn with_interface(self, interface: Option<String>) -> Self {
+        Self { interface, ..self }
     }
 
     /// The same with another deadline.
@@ -132,6 +161,9 @@ pub struct Joining {
     nodes: Vec<u32>,
     /// Steps that this rank has made.
     steps: u32,
+    /// What rank 0 has said of bulk.
+    has_bulk: u8,
+    deadline: Duration,
 }
 
 #[derive(Debug)]
@@ -142,7 +174,12 @@ enum Side {
         /// Keeps rank 0 to be found until the start.
         publishing: Option<Task>,
     },
-    Member(Box<Member>),
+    Member {
+        member: Box<Member>,
+        /// Bulk for the others of this node; none where this rank does not get it.
+        bulk: Option<watch::Sender<Option<Bytes>>>,
+        _passing_on: Option<Task>,
+    },
     /// It has started.
     Left,
 }
@@ -166,11 +203,10 @@ impl Joining {
     /// there twice; there is no place to meet or no token.
     pub async fn join(settings: Settings) -> Result<Self, MeetError> {
         let Settings { launched, version, loader, board, network, token, listen, deadline, .. } = settings;
-        let Settings { progress, serving: bounds, counters, .. } = settings;
+        let Settings { progress, serving: bounds, counters, node, interface, .. } = settings;
         let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
         let process = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
         let nonce = Nonce::new(*random.last_chunk().unwrap_or(&[0; 16]));
-        let node = node_id();
         let person = |addresses: &[Address]| Person {
             rank: launched.rank.0,
             node: node.clone(),
@@ -178,11 +214,21 @@ impl Joining {
             pid: std::process::id(),
             addresses: addresses.iter().map(ToString::to_string).collect(),
         };
-        let patience = Patience::new(deadline, progress);
+        let patience = Patience::new(deadline, progress, Instant::now());
         let world = launched.world_size as usize;
         let hello = |person| {
             let (world_size, version) = (launched.world_size, version.clone());
-            Hello { person, world_size, version, loader, process, met: None, started: false }
+            Hello {
+                person,
+                world_size,
+                version,
+                loader,
+                process,
+                met: None,
+                steps: 0,
+                moves: 0,
+                started: false,
+            }
         };
         let mut joining = Self {
             side: Side::Left,
@@ -194,18 +240,23 @@ impl Joining {
             node: node.clone(),
             nodes: vec![0],
             steps: 0,
+            has_bulk: NO_BULK,
+            deadline,
             launched: launched.clone(),
         };
         if world == 1 {
-            let leader = Arc::new(Leader::new(person(&[]), 1, version, process, nonce));
-            let first = First { leader, patience, place: String::new(), counters };
+            let leader = Leader::new(person(&[]), 1, version, process, nonce);
+            let hub = Arc::new(Hub::new(leader, Traffic::new(LARGEST_PART, counters)));
+            let first = First { hub, steps: Steps::new(patience, String::new()) };
             joining.side = Side::First { first, serving: None, publishing: None };
             return Ok(joining);
         }
         descriptors::allow(launched.world_size)?;
         let has_token = token.is_some();
         let net = Arc::clone(&network);
-        let ground = Ground::new(net, launched.clone(), loader, process, listen, has_token).await?;
+        let interface = interface.as_deref();
+        let ground =
+            Ground::new(net, launched.clone(), loader, process, listen, has_token, interface).await?;
         let made = if has_token { None } else { ground.made_token()? };
         let ground = Arc::new(ground);
         let token = token.or_else(|| made.clone());
@@ -222,10 +273,11 @@ impl Joining {
             let server = Server::start(&handle, identity.clone(), listeners, bounds, Arc::clone(&counters));
             let listens = ground.told(server.addresses());
             let leader = Leader::new(person(&listens), world, version, process, nonce);
-            let leader = Arc::new(leader.of_loader(loader, Arc::clone(&board)));
-            let serving = server
-                .meetings()
-                .map(|meetings| Task(handle.spawn(serve_all(Arc::clone(&leader), meetings))));
+            let traffic = Traffic::new(LARGEST_PART, Arc::clone(&counters));
+            let hub = Hub::new(leader.of_loader(loader, Arc::clone(&board)), Arc::clone(&traffic));
+            let hub = Arc::new(hub);
+            let serving =
+                server.meetings().map(|meetings| Task(handle.spawn(serve_all(Arc::clone(&hub), meetings))));
             ground.publish(&listens, made.as_ref()).await?;
             board.put(loader, listens.clone());
             let publishing = Arc::clone(&ground);
@@ -238,17 +290,19 @@ impl Joining {
                         let (known, counted) = (known.clone(), Arc::clone(&counted));
                         let server = Server::start(&runtime, known, vec![listener], bounds, counted);
                         if let Some(meetings) = server.meetings() {
-                            redirect_all(&listens, meetings).await;
+                            redirect_all(&listens, &traffic, meetings).await;
                         }
                     }
                 }
             });
             let place = dial.place.to_string();
-            let first = First { leader, patience, place, counters };
+            let first = First { hub, steps: Steps::new(patience, place) };
             joining.side = Side::First { first, serving, publishing: Some(Task(publishing)) };
             (joining.identity, joining.server) = (Some(identity), Some(server));
         } else {
-            let mut member = Member::new(dial, hello(person(&[])), patience);
+            let traffic = Traffic::new(u64::MAX, Arc::clone(&counters));
+            let follower = Follower::new(hello(person(&[])), patience, dial.place.to_string());
+            let mut member = Member::new(dial, follower, Arc::clone(&traffic));
             let mut served: Option<(Server, Identity)> = None;
             let (server, identity) = loop {
                 let found = member.find().await?;
@@ -260,46 +314,69 @@ impl Joining {
                         let identity = found.identity.clone();
                         let listeners = ground.listen().await?;
                         let counters = Arc::clone(&counters);
-                        let server = Server::start(&handle, identity.clone(), listeners, bounds, counters);
-                        // Nobody meets here.
-                        drop(server.meetings());
-                        (server, identity)
+                        (Server::start(&handle, identity.clone(), listeners, bounds, counters), identity)
                     }
                 };
-                member.hello.person = person(&ground.told(server.addresses()));
+                member.follower.hello.person = person(&ground.told(server.addresses()));
                 if member.introduce(found).await? {
                     break (server, identity);
                 }
                 member.pause().await?;
                 served = Some((server, identity));
             };
-            joining.side = Side::Member(Box::new(member));
+            let (bulk, has_bulk) = watch::channel(None);
+            let passing_on = server
+                .meetings()
+                .map(|meetings| Task(handle.spawn(bulk::pass_on(meetings, has_bulk, traffic))));
+            joining.side =
+                Side::Member { member: Box::new(member), bulk: Some(bulk), _passing_on: passing_on };
             (joining.identity, joining.server) = (Some(identity), Some(server));
         }
-        joining.ground = Some(ground);
+        joining.ground = Some(Arc::clone(&ground));
         joining.count_nodes().await?;
+        if joining.nodes.iter().any(|node| *node > 0)
+            && let Some(own) = joining.people().get(rank.0 as usize)
+        {
+            ground.log_network(&own.addresses);
+        }
         Ok(joining)
     }
 
-    /// Waits for all, and tells all which of them share a node.
+    /// Waits for all, and counts which of them share a node.
     async fn count_nodes(&mut self) -> Result<(), MeetError> {
-        let mut numbers = None;
         if let Side::First { first, .. } = &mut self.side {
             first.arrive().await?;
-            let mut known: Vec<String> = Vec::new();
-            let number = |person: Person| match known.iter().position(|node| *node == person.node) {
-                Some(at) => at as u32,
-                None => {
-                    known.push(person.node);
-                    known.len() as u32 - 1
-                }
-            };
-            let all: Vec<u32> = first.leader.people().into_iter().map(number).collect();
-            numbers = Some(serde_json::to_vec(&all).unwrap_or_default().into());
         }
-        let numbers = self.share(numbers).await?;
-        self.nodes = serde_json::from_slice(&numbers).unwrap_or_default();
+        let mut known: Vec<String> = Vec::new();
+        let number = |person: Person| match known.iter().position(|node| *node == person.node) {
+            Some(at) => at as u32,
+            None => {
+                known.push(person.node);
+                known.len() as u32 - 1
+            }
+        };
+        self.nodes = self.people().into_iter().map(number).collect();
         Ok(())
+    }
+
+    /// The ranks, as this one knows them.
+    fn people(&self) -> Vec<Person> {
+        match &self.side {
+            Side::First { first, .. } => first.hub.with(|leader| leader.people()),
+            Side::Member { member, .. } => member.follower.people.clone(),
+            Side::Left => Vec::new(),
+        }
+    }
+
+    /// Who is where, as this rank reaches them.
+    fn roster(&self) -> Roster {
+        let (at, moved) = match &self.side {
+            Side::Member { member, .. } => (member.at.as_ref(), &member.follower.moved[..]),
+            Side::First { .. } | Side::Left => (None, &[][..]),
+        };
+        let roster = Roster::new(&self.people(), self.node.clone(), at);
+        moved.iter().for_each(|person| roster.place(person));
+        roster
     }
 
     /// This rank.
@@ -323,7 +400,7 @@ impl Joining {
     pub async fn working(&mut self, on: &str) {
         match &mut self.side {
             Side::First { first, .. } => first.working(on),
-            Side::Member(member) => {
+            Side::Member { member, .. } => {
                 if !member.say(&Message::Working { on: on.to_owned() }).await
                     && let Some(identity) = &self.identity
                 {
@@ -340,65 +417,108 @@ impl Joining {
     ///
     /// As [`join`](Self::join).
     pub async fn share(&mut self, blob: Option<Bytes>) -> Result<Bytes, MeetError> {
+        self.share_with(blob, None).await
+    }
+
+    /// Rank 0's `blob` on all ranks, and its `bulk` for those that call [`bulk`](Self::bulk).
+    ///
+    /// # Errors
+    ///
+    /// As [`join`](Self::join); [`MeetErrorKind::Setting`] if more than 16 GiB of bulk would leave rank 0.
+    pub async fn share_with(&mut self, blob: Option<Bytes>, bulk: Option<Bulk>) -> Result<Bytes, MeetError> {
         let key = self.step("share");
         match &mut self.side {
             Side::First { first, .. } => {
                 let blob = blob.unwrap_or_default();
-                first.share(&key, blob.clone()).await?;
+                let kind =
+                    bulk.as_ref().map_or(NO_BULK, |bulk| if bulk.is_pushed() { PUSHED } else { ON_REQUEST });
+                first.share(&key, [&[kind], &blob[..]].concat().into(), bulk).await?;
                 Ok(blob)
             }
-            Side::Member(_) => self.value(&key, None).await,
+            Side::Member { .. } => {
+                let mut value = self.value(&key, None).await?;
+                if !value.is_empty() {
+                    self.has_bulk = value.split_to(1)[0];
+                }
+                Ok(value)
+            }
             Side::Left => Ok(Bytes::new()),
         }
     }
 
-    /// What `digest` makes, on rank 0, of what all ranks bring, on all ranks. At most 256 MiB a rank.
+    /// The bulk of the last [`share_with`](Self::share_with), from a rank of this node or from rank 0; nothing on rank 0,
+    /// which has it, and where there is none.
     ///
     /// # Errors
     ///
     /// As [`join`](Self::join).
+    pub async fn bulk(&mut self) -> Result<Option<Bytes>, MeetError> {
+        if self.has_bulk == NO_BULK {
+            return Ok(None);
+        }
+        let relay = bulk::relay(self.nodes.iter(), self.rank().0 as usize).map(|rank| Rank(rank as u32));
+        let relay = relay.filter(|relay| *relay != self.rank());
+        let addresses = relay.map(|relay| self.roster().addresses(relay)).unwrap_or_default();
+        let (Side::Member { member, bulk, .. }, Some(identity)) = (&mut self.side, &self.identity) else {
+            return Ok(None);
+        };
+        if let Some(relay) = relay {
+            let to = (relay, &addresses[..]);
+            let patience = self.deadline / 3;
+            if let Some(bulk) = bulk::fetch(&*self.network, to, identity, &member.traffic, patience).await {
+                return Ok(Some(bulk));
+            }
+            tracing::debug!(%relay, "the catalog does not come from this node's rank; rank 0 is asked");
+        }
+        // What was sent once without a request may be lost with a connection.
+        let comes = relay.is_none() && self.has_bulk == PUSHED && !member.follower.was_lost;
+        let fetch = (!comes).then_some((Message::Fetch, Bytes::new()));
+        let value = member.value(identity, key::BULK, fetch).await?;
+        if let Some(bulk) = bulk {
+            bulk.send_replace(Some(value.clone()));
+        }
+        Ok(Some(value))
+    }
+
+    /// What `digest` makes, on rank 0, of what all ranks bring, on all ranks, which have to have the same `words` (seed,
+    /// names of datasets ...). At most 256 MiB a rank.
+    ///
+    /// # Errors
+    ///
+    /// As [`join`](Self::join); [`MeetErrorKind::Differs`] on every rank where their words differ, in a line that says which
+    /// ranks differ in what.
     pub async fn exchange(
         &mut self,
+        words: Words,
         own: Bytes,
         digest: impl FnOnce(Vec<Bytes>) -> Bytes + Send,
     ) -> Result<Bytes, MeetError> {
         let key = self.step("exchange");
         match &mut self.side {
             Side::First { first, .. } => {
-                let value = digest(first.gather(&key, own).await?);
-                first.leader.put(&key, value.clone());
+                let value = digest(first.gather(&key, &words, &own).await?);
+                first.agree(&key, &words, &value);
                 Ok(value)
             }
-            Side::Member(_) => self.value(&key, Some(own)).await,
+            Side::Member { .. } => self.part(&key, &words, &own).await,
             Side::Left => Ok(Bytes::new()),
         }
     }
 
-    /// Makes sure that all ranks have the same names and values (seed, fingerprints of schedule, catalog, plan ...).
+    /// Makes sure that all ranks have the same names and values.
     ///
     /// # Errors
     ///
-    /// As [`join`](Self::join); [`MeetErrorKind::Differs`] on every rank where they do not, in a line that says which ranks
-    /// differ in what.
-    pub async fn compare(&mut self, words: Vec<(String, String)>) -> Result<(), MeetError> {
+    /// As [`exchange`](Self::exchange).
+    pub async fn compare(&mut self, words: Words) -> Result<(), MeetError> {
         let key = self.step("compare");
         match &mut self.side {
-            Side::First { first, .. } => first.compare(&key, &words).await,
-            Side::Member(member) => {
-                let rank = member.dial.rank;
-                // Texts alone: it cannot fail.
-                let own = serde_json::to_vec(&words).unwrap_or_default();
-                let ours = self.value(&key, Some(own.into())).await?;
-                // A rank that was started again comes when all others have agreed.
-                let ours: Words = serde_json::from_slice(&ours).unwrap_or_default();
-                match difference(&words, &ours) {
-                    None => Ok(()),
-                    Some(what) => {
-                        let line = format!("rank {rank} differs from rank 0: {what}");
-                        Err(MeetError::new(MeetErrorKind::Differs, line))
-                    }
-                }
+            Side::First { first, .. } => {
+                first.gather(&key, &words, &[]).await?;
+                first.agree(&key, &words, &[]);
+                Ok(())
             }
+            Side::Member { .. } => self.part(&key, &words, &[]).await.map(drop),
             Side::Left => Ok(()),
         }
     }
@@ -406,33 +526,56 @@ impl Joining {
     /// The key of the next step.
     fn step(&mut self, name: &str) -> String {
         self.steps += 1;
+        if let Side::Member { bulk, .. } = &mut self.side
+            && self.has_bulk != NO_BULK
+        {
+            // Where it was not needed, the others of this node go to rank 0.
+            bulk.take_if(|bulk| bulk.borrow().is_none());
+        }
         key::step(self.steps, name)
     }
 
-    /// The value of a key, to which this rank brings `part`.
-    async fn value(&mut self, key: &str, part: Option<Bytes>) -> Result<Bytes, MeetError> {
+    /// The value of a key, which `say` brings where it does not come without.
+    async fn value(&mut self, key: &str, say: Option<(Message, Bytes)>) -> Result<Bytes, MeetError> {
         match (&mut self.side, &self.identity) {
-            (Side::Member(member), Some(identity)) => member.request(identity, key, part).await,
+            (Side::Member { member, .. }, Some(identity)) => member.value(identity, key, say).await,
             _ => Ok(Bytes::new()),
         }
     }
 
-    /// Begins, when all ranks are ready. `bound` is what the run's id is bound to: ranks exchange samples only where all of
+    /// The value of a key, to which this rank brings its words and what is its own.
+    async fn part(&mut self, key: &str, words: &Words, own: &[u8]) -> Result<Bytes, MeetError> {
+        let part = pack(words, own);
+        let message = Message::Part { key: key.to_owned(), length: part.len() as u64 };
+        let (ours, value) = unpack(&self.value(key, Some((message, part))).await?);
+        // A rank that was started again comes when all others have agreed.
+        let ours: Words = serde_json::from_slice(&ours).unwrap_or_default();
+        match difference(words, &ours) {
+            None => Ok(value),
+            Some(what) => {
+                let line = format!("rank {} differs from rank 0: {what}", self.rank());
+                Err(MeetError::new(MeetErrorKind::Differs, line))
+            }
+        }
+    }
+
+    /// Begins, when all ranks are ready and have the same `words` (the inputs of the plan, its fingerprint). `bound` is what the run's id is bound to: ranks exchange samples only where all of
     /// it is equal, so it names what they read and how they have planned it. `stores` says for each rank which store it
     /// uses; ranks may share one. Others are asked with the memory and the runtime of `context`.
     ///
     /// # Errors
     ///
-    /// As [`join`](Self::join).
+    /// As [`exchange`](Self::exchange).
     pub async fn start(
         mut self,
+        words: Words,
         bound: &[Fingerprint],
         stores: &[StoreId],
         context: &Context,
     ) -> Result<Group, MeetError> {
         let nonce = match &self.side {
-            Side::First { first, .. } => Some(first.leader.nonce),
-            Side::Member(member) => member.nonce,
+            Side::First { first, .. } => Some(first.hub.with(|leader| leader.nonce)),
+            Side::Member { member, .. } => member.follower.nonce,
             Side::Left => None,
         };
         let nonce = nonce.ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "rank 0 named no run"))?;
@@ -442,19 +585,17 @@ impl Joining {
             server.enter(run);
         }
         let key = self.step("start");
-        let roster = match &mut self.side {
-            Side::First { first, .. } => first.start(&key).await?,
-            Side::Member(_) => self.value(&key, Some(Bytes::new())).await?,
-            Side::Left => Bytes::new(),
-        };
-        let people: Vec<Person> = serde_json::from_slice(&roster).map_err(|error| {
-            MeetError::caused(MeetErrorKind::Broken, "rank 0 sent a list of ranks that cannot be read", error)
-        })?;
-        let (side, at) = match std::mem::replace(&mut self.side, Side::Left) {
-            Side::First { first, serving, .. } => (Started::First { leader: first.leader, serving }, None),
-            Side::Member(member) => {
-                let at = member.at.clone();
-                (Started::Member(member), at)
+        match &mut self.side {
+            Side::First { first, .. } => first.start(&key, &words).await?,
+            Side::Member { .. } => _ = self.part(&key, &words, &[]).await?,
+            Side::Left => {}
+        }
+        let roster = Arc::new(self.roster());
+        let side = match std::mem::replace(&mut self.side, Side::Left) {
+            Side::First { first, serving, .. } => Started::First { hub: first.hub, serving },
+            Side::Member { mut member, .. } => {
+                member.follower.moved.clear();
+                Started::Member(member)
             }
             Side::Left => return Err(MeetError::new(MeetErrorKind::Broken, "the ranks have started before")),
         };
@@ -462,7 +603,7 @@ impl Joining {
             launched: &self.launched,
             stores,
             run,
-            roster: Arc::new(Roster::new(&people, self.node.clone(), at.as_ref())),
+            roster,
             side,
             server: self.server.take(),
             identity: self.identity.take(),
@@ -488,7 +629,7 @@ impl Joining {
                 first.fail(MeetError::new(MeetErrorKind::Refused, line)).await;
                 drop(serving);
             }
-            Side::Member(mut member) => {
+            Side::Member { mut member, .. } => {
                 // Where there is no connection, rank 0 finds out by itself.
                 _ = member.say(&Message::GiveUp { why: why.to_owned() }).await;
                 if let Some(link) = member.link.take() {
@@ -507,7 +648,8 @@ impl Drop for Joining {
             Side::First { first, serving, publishing } => {
                 // Or it could write the notice again that is withdrawn below.
                 *publishing = None;
-                first.leader.fail(MeetError::new(MeetErrorKind::Refused, format!("rank 0 gave up: {WHY}")));
+                let error = MeetError::new(MeetErrorKind::Refused, format!("rank 0 gave up: {WHY}"));
+                first.hub.with(|leader| leader.fail(error));
                 if let (Some(serving), Ok(runtime)) = (serving.take(), Handle::try_current()) {
                     // Time for the others to hear it.
                     runtime.spawn(async move {
@@ -516,7 +658,7 @@ impl Drop for Joining {
                     });
                 }
             }
-            Side::Member(member) => {
+            Side::Member { member, .. } => {
                 if let Some(link) = &member.link {
                     link.try_say(&Message::GiveUp { why: WHY.to_owned() });
                 }
@@ -537,10 +679,12 @@ async fn another_first(dial: &Dial, hello: &Hello) -> Result<(), MeetError> {
             Ok(found) => found,
             Err(Miss::NotYet(_) | Miss::OtherToken(_) | Miss::Never(_)) => return Ok(()),
         };
-        let mut link = Link::new(found.connection, Arc::default());
+        let mut link = Link::new(found.connection, Traffic::new(LARGEST_PART, Arc::default()));
         link.say(&Message::Hello(Box::new(hello.clone()))).await;
         match link.next().await {
-            Some(Incoming::Message(Message::Refuse { kind, why, again: false })) => Err(refusal(&kind, why)),
+            Some(Incoming { message: Message::Refuse { kind, why, again: false }, .. }) => {
+                Err(refusal(&kind, why))
+            }
             _ => Ok(()),
         }
     };

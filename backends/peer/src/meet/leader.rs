@@ -1,20 +1,19 @@
-//! What rank 0 knows and the others ask it for: the store, the ranks, and why there is no run, if there is none.
+//! What rank 0 knows and decides: the store, the ranks, and why there is no run, if there is none.
 //!
-//! A value behind a lock, without waiting: tasks that serve the other ranks ([`super::sessions`]) put in what they hear and take
-//! out what is to be said; rank 0's own steps ([`super::first`]) wait for what is complete. The price is one lock for all
-//! ranks; what is done under it is short.
+//! A state machine without I/O, tasks or clock. Events go in as calls (a hello, a message, the end of a connection, a step of
+//! rank 0), each with the time. [`Leader::due`] returns what is to be sent on a connection next. The price is that callers
+//! call it for each connection after each change; [`Changes`] says when.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_types::Rank;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::board::Board;
+use super::bulk::{self, Bulk};
 use super::members::{Members, News, Seated, Session, Strays, not_yet};
 use super::messages::{Hello, Message, Person, key};
 use super::store::Store;
@@ -22,41 +21,48 @@ use super::waiting::NAMED;
 use super::{MeetError, MeetErrorKind};
 use crate::Nonce;
 
+/// Values that one connection may request at a time.
+const MOST_WANTED: usize = 16;
+
+/// What calls have changed since it was looked at last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    /// Something came that rank 0 may wait for.
+    pub(super) arrived: bool,
+    /// Something is to be sent to the others.
+    pub(super) published: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Leader {
     /// Which process rank 0 is.
-    pub process: u64,
+    process: u64,
     /// What the run's id begins with.
-    pub nonce: Nonce,
-    pub world: usize,
+    pub(super) nonce: Nonce,
+    pub(super) world: usize,
     /// Which of its process's loaders it is.
     loader: u16,
     /// Where the process's other loaders meet.
     board: Arc<Board>,
-    state: Mutex<State>,
-    /// Something came that rank 0 may wait for.
-    arrived: watch::Sender<()>,
-    /// Something is to be said to the others.
-    published: watch::Sender<()>,
-    /// Pieces of values that left.
-    pub moved: Arc<AtomicU64>,
-    lowest: watch::Sender<u64>,
-}
-
-#[derive(Debug)]
-struct State {
-    members: Members,
-    store: Store,
+    pub(super) members: Members,
+    pub(super) store: Store,
+    bulk: Option<Bulk>,
+    /// Bytes of bulk that have left.
+    bulk_bytes: u64,
     failed: Option<MeetError>,
     /// Ranks that know why there is no run, or that it is over.
     told: BTreeSet<usize>,
     waiting: Option<(u64, Message)>,
     /// How much was worked on so far, and on what last.
     works: (u64, Option<String>),
+    /// All ranks have been there: the roster as JSON, after so many changes.
+    roster: Option<(u64, Bytes)>,
     started: bool,
     ended: bool,
-    /// Changes of addresses since the start.
+    /// Changes of addresses since the roster.
     moves: u64,
+    lowest: u64,
+    changes: Changes,
 }
 
 /// Why a connection gets no rank.
@@ -68,14 +74,44 @@ pub(super) enum Refusal {
     Connection(Message),
 }
 
-/// What a connection's task has to say next.
-#[derive(Debug, Default)]
-pub(super) struct Due {
-    /// Another connection has the rank.
-    pub(super) replaced: bool,
-    pub(super) refuse: Option<Message>,
-    pub(super) values: Vec<(String, Bytes)>,
-    pub(super) waiting: Option<(u64, Message)>,
+/// A connection that has a rank, and what was sent on it.
+#[derive(Debug)]
+pub(super) struct Speaker {
+    pub(super) session: Session,
+    /// It has no roster.
+    is_new: bool,
+    welcomed: bool,
+    steps: u32,
+    moves: u64,
+    /// The keys whose values it requests.
+    wanted: Vec<String>,
+    waiting: Option<u64>,
+    wants_bulk: bool,
+    /// It gives the bulk to the others of its node.
+    passes_on: bool,
+    /// Whether it was told that the run is over.
+    pub(super) over: bool,
+}
+
+/// What is to be sent on a connection.
+#[derive(Debug)]
+pub(super) enum Due {
+    /// A message and the bulk behind it.
+    Say(Message, Bytes),
+    /// The bulk.
+    Bulk(Bulk),
+    /// The end, and why; the connection closes then.
+    Refuse(Message),
+    /// Another connection has the rank: this one closes.
+    Replaced,
+}
+
+/// Why a message ends its connection.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// The rank is told so.
+    Refuse(Message),
+    Broken,
 }
 
 impl Leader {
@@ -86,28 +122,26 @@ impl Leader {
         store.put(key::REPORT, Bytes::new());
         // There is room for it whatever comes.
         store.want(key::DONE);
-        let state = State {
-            members,
-            store,
-            failed: None,
-            told: BTreeSet::new(),
-            waiting: None,
-            works: (0, None),
-            started: false,
-            ended: false,
-            moves: 0,
-        };
         Self {
             process,
             nonce,
             world,
             loader: 0,
             board: Arc::default(),
-            state: Mutex::new(state),
-            arrived: watch::Sender::default(),
-            published: watch::Sender::default(),
-            moved: Arc::default(),
-            lowest: watch::Sender::default(),
+            members,
+            store,
+            bulk: None,
+            bulk_bytes: 0,
+            failed: None,
+            told: BTreeSet::new(),
+            waiting: None,
+            works: (0, None),
+            roster: None,
+            started: false,
+            ended: false,
+            moves: 0,
+            lowest: 0,
+            changes: Changes::default(),
         }
     }
 
@@ -116,41 +150,27 @@ impl Leader {
         Self { loader, board, ..self }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What has changed since the last call.
+    pub(super) fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
     }
 
-    pub(super) fn arrivals(&self) -> watch::Receiver<()> {
-        self.arrived.subscribe()
+    fn changed(&mut self, publish: bool) {
+        self.changes.arrived = true;
+        self.changes.published |= publish;
     }
 
-    pub(super) fn news(&self) -> watch::Receiver<()> {
-        self.published.subscribe()
-    }
-
-    pub(super) fn lowest(&self) -> watch::Receiver<u64> {
-        self.lowest.subscribe()
-    }
-
-    fn changed(&self, publish: bool) {
-        self.arrived.send_replace(());
-        if publish {
-            self.published.send_replace(());
-        }
-    }
-
-    // What the tasks of connections do.
+    // What connections bring.
 
     /// Gives a rank to a connection, or says why not.
-    pub(super) fn seat(&self, hello: &Hello, seen: &str) -> Result<Session, Refusal> {
+    pub(super) fn hello(&mut self, hello: &Hello, seen: &str, now: Instant) -> Result<Speaker, Refusal> {
         if hello.loader != self.loader {
             return Err(Refusal::Connection(self.elsewhere(hello.loader)));
         }
-        let mut state = self.state();
         let rank = hello.person.rank as usize;
-        let stray = state.members.stray(hello);
-        let may_be = state.members.may_be(hello);
-        if let Some(error) = &state.failed {
+        let stray = self.members.stray(hello);
+        let may_be = self.members.may_be(hello);
+        if let Some(error) = &self.failed {
             if stray.is_none() && may_be {
                 return Err(Refusal::NoRun(Message::refuse(error)));
             }
@@ -159,36 +179,46 @@ impl Leader {
             return Err(Refusal::Connection(not_yet(why)));
         }
         // One of this run whose connection broke may still hear that it is over.
-        if state.ended && !(hello.started && may_be) {
+        if self.ended && !(hello.started && may_be) {
             let why = "the ranks that met here before are ending".to_owned();
             return Err(Refusal::Connection(not_yet(why)));
         }
         if let Some(error) = stray {
             // What an earlier run left over, or a mistake: the rank that is meant may still come.
-            if !state.started {
-                state.members.note_stray(rank, &error);
+            if !self.started {
+                self.members.note_stray(rank, &error);
             }
             return Err(Refusal::Connection(Message::refuse(&error)));
         }
-        let (started, done) = (state.started, state.store.part_of(rank, key::DONE).is_some());
-        match state.members.seat(hello, seen, started, done, Instant::now()) {
+        let done = self.store.part_of(rank, key::DONE).is_some();
+        match self.members.seat(hello, seen, self.started, done, now) {
             Seated::Refused(refuse) => Err(Refusal::Connection(refuse)),
             Seated::Replaced(error) => {
-                state.failed = Some(error.clone());
-                drop(state);
+                self.failed = Some(error.clone());
                 self.changed(true);
                 Err(Refusal::NoRun(Message::refuse(&error)))
             }
             Seated::Here { session, news } => {
-                if news == News::Moved && started {
-                    state.store.forget(rank, &[key::REPORT, key::DONE]);
-                    state.publish_move(rank);
+                let has_moved = news == News::Moved && self.roster.is_some();
+                if has_moved {
+                    self.store.forget(rank, &[key::REPORT, key::DONE]);
+                    self.publish_move(rank);
                 }
-                drop(state);
-                self.changed(started && news == News::Moved);
-                Ok(session)
+                self.changed(has_moved);
+                Ok(Speaker::new(session, hello))
             }
         }
+    }
+
+    /// A rank has other addresses than the others know.
+    fn publish_move(&mut self, rank: usize) {
+        let Some(person) = self.members.all.get(rank).and_then(|member| member.person.as_ref()) else {
+            return;
+        };
+        // Texts and numbers alone: it cannot fail.
+        let person = serde_json::to_vec(person).unwrap_or_default();
+        self.store.put(&key::moved(self.moves), person.into());
+        self.moves += 1;
     }
 
     /// Where another of this process's loaders is met.
@@ -199,210 +229,289 @@ impl Leader {
             }
             None => {
                 let (ours, theirs) = (u32::from(self.loader) + 1, u32::from(loader) + 1);
-                not_yet(format!("rank 0 there has loader {ours} of its process, and this is loader {theirs}"))
+                let line =
+                    format!("rank 0 there has loader {ours} of its process, and this is loader {theirs}");
+                // Its own have ended, so it is a new process, or rank 0 is an earlier run's.
+                let hint = "; a process that was started again cannot come back: start all ranks again";
+                not_yet(if self.started && theirs < ours { line + hint } else { line })
             }
         }
     }
 
+    /// Takes what a rank says on a connection.
+    ///
+    /// # Errors
+    /// The connection ends.
+    pub(super) fn message(&mut self, from: &mut Speaker, message: Message, bulk: Bytes) -> Result<(), Fault> {
+        let rank = from.session.rank;
+        match message {
+            Message::Part { key, .. } => {
+                self.part(rank, &key, bulk).map_err(Fault::Refuse)?;
+                // Values of steps are sent without a request.
+                if !key.starts_with(key::STEP) {
+                    if from.wanted.len() >= MOST_WANTED {
+                        return Err(Fault::Broken);
+                    }
+                    from.wanted.push(key);
+                }
+            }
+            Message::Fetch => from.wants_bulk = true,
+            Message::Working { on } => self.work(rank, &on),
+            Message::GiveUp { why } => self.give_up(rank, &why),
+            Message::Progress { at } => self.progress(rank, at),
+            // What rank 0 says itself, or a later version.
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// A connection is gone; whether its rank is, [`check_gone`](Self::check_gone) says later. `false` where the rank has
     /// another already.
-    pub(super) fn disconnect(&self, session: Session) -> bool {
-        let was_current = self.state().members.disconnect(session, Instant::now());
+    pub(super) fn disconnect(&mut self, session: Session, now: Instant) -> bool {
+        let was_current = self.members.disconnect(session, now);
         self.changed(false);
         was_current
     }
 
     /// Says that a rank is gone whose connection broke a while ago, if no other has been made since. Not at once: this
     /// process may have stood still, and then all have lost it and come back.
-    pub(super) fn check_gone(&self, session: Session) {
-        let state = self.state();
-        let member = state.members.all.get(session.rank);
+    pub(super) fn check_gone(&mut self, session: Session) {
+        let member = self.members.all.get(session.rank);
         let gone = member.is_some_and(|member| member.session == session.number && !member.connected);
-        let done = state.store.part_of(session.rank, key::DONE).is_some();
-        if gone && !done && state.started && !state.ended {
+        let done = self.store.part_of(session.rank, key::DONE).is_some();
+        if gone && !done && self.started && !self.ended {
             let rank = session.rank;
             tracing::warn!("rank {rank} does not answer any more; its samples are read from the origin");
         }
-        drop(state);
         self.changed(false);
     }
 
     /// A rank has been told why there will be no run, or that it is over.
-    pub(super) fn heard(&self, rank: usize) {
+    pub(super) fn heard(&mut self, rank: usize) {
         if rank < self.world {
-            self.state().told.insert(rank);
+            self.told.insert(rank);
             self.changed(false);
         }
     }
 
-    /// What is to be said on a connection that waits for the values of these keys.
-    pub(super) fn due(&self, session: Session, wanted: &[String]) -> Due {
-        let state = self.state();
-        let mut due = Due { replaced: !state.members.is_current(session), ..Due::default() };
-        if due.replaced {
-            return due;
+    /// What is to be sent next on a connection; it counts as sent. Nothing where all was sent.
+    pub(super) fn due(&mut self, to: &mut Speaker) -> Option<Due> {
+        if !self.members.is_current(to.session) {
+            return Some(Due::Replaced);
         }
-        if let Some(error) = &state.failed {
-            due.refuse = Some(Message::refuse(error));
-            return due;
+        if let Some(error) = &self.failed {
+            return Some(Due::Refuse(Message::refuse(error)));
         }
-        if !state.started {
-            due.waiting.clone_from(&state.waiting);
+        if self.roster.is_some() {
+            if !std::mem::replace(&mut to.welcomed, true) {
+                return Some(self.welcome(to));
+            }
+            if let Some((key, value)) = self.store.step(to.steps + 1) {
+                to.steps += 1;
+                return Some(say(key, value.clone()));
+            }
+            let moved = key::moved(to.moves);
+            if let Some(value) = self.store.value(&moved) {
+                to.moves += 1;
+                return Some(say(&moved, value.clone()));
+            }
+            let found = to.wanted.iter().position(|key| self.store.value(key).is_some());
+            if let Some(key) = found.map(|at| to.wanted.remove(at)) {
+                to.over |= key == key::DONE;
+                return Some(say(&key, self.store.value(&key).cloned().unwrap_or_default()));
+            }
+            if let Some(bulk) = &self.bulk
+                && (to.wants_bulk || to.passes_on && bulk.is_pushed())
+            {
+                (to.wants_bulk, to.passes_on) = (false, false);
+                return Some(self.bulk(bulk.clone()));
+            }
         }
-        let value = |key: &String| state.store.value(key).map(|value| (key.clone(), value.clone()));
-        due.values = wanted.iter().filter_map(value).collect();
-        due
+        let (number, waiting) = self.waiting.as_ref().filter(|_| !self.started)?;
+        (to.waiting.replace(*number) != Some(*number)).then(|| Due::Say(waiting.clone(), Bytes::new()))
+    }
+
+    /// Who rank 0 is and, for a connection that has none, the roster.
+    fn welcome(&mut self, to: &mut Speaker) -> Due {
+        let mut roster = Bytes::new();
+        if to.is_new {
+            to.moves = self.moves;
+            if self.roster.as_ref().is_none_or(|(moves, _)| *moves != self.moves) {
+                // Texts and numbers alone: it cannot fail.
+                let text = serde_json::to_vec(&self.people()).unwrap_or_default();
+                self.roster = Some((self.moves, text.into()));
+            }
+            roster = self.roster.as_ref().map(|(_, roster)| roster.clone()).unwrap_or_default();
+            to.passes_on = bulk::relay(self.nodes(), to.session.rank) == Some(to.session.rank);
+        }
+        let (process, nonce, place) = (self.process, self.nonce.to_string(), self.members.place(0));
+        let length = roster.len() as u64;
+        Due::Say(Message::Welcome { process, nonce, place, moves: to.moves, length }, roster)
+    }
+
+    /// The bulk, if so much may leave.
+    fn bulk(&mut self, bulk: Bulk) -> Due {
+        self.bulk_bytes = self.bulk_bytes.saturating_add(bulk.length());
+        if self.bulk_bytes <= bulk::MOST_BYTES {
+            return Due::Bulk(bulk);
+        }
+        let error = bulk::too_much(self.bulk_bytes);
+        if !self.started {
+            self.fail(error.clone());
+        }
+        Due::Refuse(Message::refuse(&error))
+    }
+
+    /// The node of each rank.
+    fn nodes(&self) -> impl Iterator<Item = Option<&str>> + Clone {
+        self.members.all.iter().map(|member| member.person.as_ref().map(|person| &person.node[..]))
     }
 
     /// A rank's part of a key. One that is not of the same steps ends the meeting.
     ///
     /// # Errors
     /// What the rank is to be told instead, if it may not.
-    pub(super) fn part(&self, rank: usize, key: &str, part: Bytes) -> Result<(), Message> {
+    pub(super) fn part(&mut self, rank: usize, key: &str, part: Bytes) -> Result<(), Message> {
         self.want(rank, key)?;
-        self.state().store.part(rank, key, part);
+        if !self.store.part(rank, key, part) {
+            return Err(self.no_room(rank, key));
+        }
         self.changed(false);
         Ok(())
     }
 
-    /// A rank will wait for the value of a key.
+    /// That a rank's part does not fit: the meeting ends, and during the run only this rank.
+    fn no_room(&mut self, rank: usize, key: &str) -> Message {
+        let line = format!("there is no room at rank 0 for what rank {rank} brings ({key})");
+        let error = MeetError::new(MeetErrorKind::Broken, line);
+        if !self.started {
+            self.fail(error.clone());
+        }
+        Message::refuse(&error)
+    }
+
+    /// A rank is at the step of a key.
     ///
     /// # Errors
     /// As [`part`](Self::part).
-    pub(super) fn want(&self, rank: usize, key: &str) -> Result<(), Message> {
-        let mut state = self.state();
-        let Some(known) = state.store.differs_in_end(key) else {
-            if state.store.want(key) {
-                return Ok(());
-            }
-            let line = format!("rank {rank} names {key:?}, for which there is no room");
-            return Err(Message::refuse(&MeetError::new(MeetErrorKind::Broken, line)));
+    pub(super) fn want(&mut self, rank: usize, key: &str) -> Result<(), Message> {
+        let Some(known) = self.store.differs_in_end(key) else {
+            return if self.store.want(key) { Ok(()) } else { Err(self.no_room(rank, key)) };
         };
         let line = format!(
             "rank {rank} ({}) does not follow the same steps: its {key} is others' {known}",
-            state.members.place(rank),
+            self.members.place(rank),
         );
         let error = MeetError::new(MeetErrorKind::Broken, line);
-        if !state.started {
-            state.failed.get_or_insert(error.clone());
+        if !self.started {
+            self.failed.get_or_insert(error.clone());
         }
-        drop(state);
         self.changed(true);
         Err(Message::refuse(&error))
     }
 
     /// A rank works on something.
-    pub(super) fn work(&self, rank: usize, on: &str) {
-        let mut state = self.state();
-        state.works = (state.works.0 + 1, Some(format!("rank {rank}: {on}")));
-        drop(state);
+    pub(super) fn work(&mut self, rank: usize, on: &str) {
+        self.works = (self.works.0 + 1, Some(format!("rank {rank}: {on}")));
         self.changed(false);
     }
 
     /// A rank ends before the start.
-    pub(super) fn give_up(&self, rank: usize, why: &str) {
-        let mut state = self.state();
-        if state.started {
+    pub(super) fn give_up(&mut self, rank: usize, why: &str) {
+        if self.started {
             return;
         }
-        let line = format!("rank {rank} ({}) gave up: {why}", state.members.place(rank));
-        state.failed.get_or_insert(MeetError::new(MeetErrorKind::Refused, line));
+        let line = format!("rank {rank} ({}) gave up: {why}", self.members.place(rank));
+        self.failed.get_or_insert(MeetError::new(MeetErrorKind::Refused, line));
         // It knows why.
-        state.told.insert(rank);
-        drop(state);
-        self.changed(true);
-    }
-
-    /// All ends before it began.
-    pub(super) fn fail(&self, error: MeetError) {
-        self.state().failed.get_or_insert(error);
+        self.told.insert(rank);
         self.changed(true);
     }
 
     /// A rank has come so far. One that was started again counts from less than where it was; nobody's position falls.
-    pub(super) fn progress(&self, rank: usize, at: u64) {
-        let mut state = self.state();
-        let Some(member) = state.members.all.get_mut(rank) else { return };
+    pub(super) fn progress(&mut self, rank: usize, at: u64) {
+        let Some(member) = self.members.all.get_mut(rank) else { return };
         let before = member.progress;
         if before.is_some_and(|before| at <= before) {
             return;
         }
         member.progress = Some(at);
         // Only the rank that is furthest behind can move the lowest position.
-        if before.is_none_or(|before| before <= *self.lowest.borrow()) {
-            let lowest = state.members.lowest();
-            // Under the lock, or an older position could be told after a newer one.
-            self.lowest.send_if_modified(|known| {
-                let rises = lowest > *known;
-                *known = lowest.max(*known);
-                rises
-            });
+        if before.is_none_or(|before| before <= self.lowest) {
+            self.lowest = self.lowest.max(self.members.lowest());
         }
     }
 
     // What rank 0 does.
 
+    /// How far all have come.
+    pub(super) fn lowest(&self) -> u64 {
+        self.lowest
+    }
+
     pub(super) fn failed(&self) -> Option<MeetError> {
-        self.state().failed.clone()
+        self.failed.clone()
+    }
+
+    /// All ends before it began.
+    pub(super) fn fail(&mut self, error: MeetError) {
+        self.failed.get_or_insert(error);
+        self.changed(true);
     }
 
     /// How much was worked on so far, and on what last.
     pub(super) fn works(&self) -> (u64, Option<String>) {
-        self.state().works.clone()
+        self.works.clone()
     }
 
     /// Bytes move: nobody's deadline passes.
-    pub(super) fn work_on(&self) {
-        self.state().works.0 += 1;
+    pub(super) fn work_on(&mut self) {
+        self.works.0 += 1;
     }
 
     pub(super) fn all_here(&self) -> bool {
-        self.state().members.connected() == self.world
+        self.members.connected() == self.world
+    }
+
+    /// All are here: they are welcome, and get the roster.
+    pub(super) fn welcome_all(&mut self) {
+        // Made when it is sent.
+        self.roster = Some((u64::MAX, Bytes::new()));
+        self.changed(true);
+    }
+
+    /// What ranks get that need it. All that others may need is put before the value that tells them of it.
+    /// The meeting fails where more would leave than may.
+    pub(super) fn put_bulk(&mut self, bulk: Bulk) {
+        let relays = (1..self.world).filter(|rank| bulk::relay(self.nodes(), *rank) == Some(*rank)).count();
+        let all = bulk.length().saturating_mul(relays as u64);
+        if bulk.is_pushed() && all > bulk::MOST_BYTES {
+            self.fail(bulk::too_much(all));
+        }
+        self.bulk = Some(bulk);
     }
 
     /// Puts the value of a key; whoever waits for it gets it.
-    pub(super) fn put(&self, key: &str, value: Bytes) {
-        self.state().store.put(key, value);
+    pub(super) fn put(&mut self, key: &str, value: Bytes) {
+        self.store.put(key, value);
         self.changed(true);
     }
 
-    /// Puts the value that all ranks start with, unless the meeting has failed: who is where.
-    pub(super) fn start(&self, key: &str) -> Result<Bytes, MeetError> {
-        let mut state = self.state();
-        if let Some(error) = &state.failed {
+    /// Puts the value that all ranks start with, unless the meeting has failed.
+    pub(super) fn start(&mut self, key: &str, value: Bytes) -> Result<(), MeetError> {
+        if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        state.started = true;
-        let people: Vec<_> = state.members.all.iter().filter_map(|member| member.person.clone()).collect();
-        // Texts and numbers alone: it cannot fail.
-        let roster = Bytes::from(serde_json::to_vec(&people).unwrap_or_default());
-        state.store.put(key, roster.clone());
-        drop(state);
-        self.changed(true);
-        Ok(roster)
-    }
-
-    /// The value of a key, if it has one.
-    pub(super) fn value(&self, key: &str) -> Option<Bytes> {
-        self.state().store.value(key).cloned()
-    }
-
-    /// Whether all ranks have given their part of a key.
-    pub(super) fn is_whole(&self, key: &str) -> bool {
-        self.state().store.is_whole(key)
-    }
-
-    /// The parts of a key, by rank.
-    pub(super) fn parts(&self, key: &str) -> Vec<Option<Bytes>> {
-        self.state().store.parts(key)
+        self.started = true;
+        self.put(key, value);
+        Ok(())
     }
 
     /// The first of the ranks that are not here, or have given no part of a key, and how many there are beside.
     pub(super) fn missing(&self, key: Option<&str>) -> (Vec<Rank>, usize) {
-        let state = self.state();
         let is_missing = |rank: &usize| match key {
-            None => state.members.all.get(*rank).is_none_or(|member| !member.connected),
-            Some(key) => state.store.part_of(*rank, key).is_none(),
+            None => self.members.all.get(*rank).is_none_or(|member| !member.connected),
+            Some(key) => self.store.part_of(*rank, key).is_none(),
         };
         let all: Vec<_> = (0..self.world).filter(is_missing).map(|rank| Rank(rank as u32)).collect();
         (all.iter().copied().take(NAMED).collect(), all.len().saturating_sub(NAMED))
@@ -410,19 +519,17 @@ impl Leader {
 
     /// Processes that claim ranks which are not here, and were refused.
     pub(super) fn strays(&self) -> Option<Strays> {
-        self.state().members.strays()
+        self.members.strays()
     }
 
     /// Which rank was here, is waited for as [`missing`](Self::missing) says, and is gone: for how long, and in words.
-    pub(super) fn gone(&self, key: Option<&str>) -> Option<(Duration, String)> {
-        let state = self.state();
-        let brought = |rank: usize| key.is_some_and(|key| state.store.part_of(rank, key).is_some());
-        let members = state.members.all.iter().enumerate();
-        let gone =
-            members.filter(|(rank, member)| !member.connected && !member.is_there() && !brought(*rank));
+    pub(super) fn gone(&self, key: Option<&str>, now: Instant) -> Option<(Duration, String)> {
+        let brought = |rank: usize| key.is_some_and(|key| self.store.part_of(rank, key).is_some());
+        let members = self.members.all.iter().enumerate();
+        let gone = members.filter(|(rank, member)| !member.is_there(now) && !brought(*rank));
         let mut gone: Vec<_> = gone
             .filter_map(|(rank, member)| {
-                Some((member.lost?.elapsed(), rank, member.person.as_ref()?.place()))
+                Some((now.duration_since(member.lost?), rank, member.person.as_ref()?.place()))
             })
             .collect();
         gone.sort_by_key(|(since, ..)| std::cmp::Reverse(*since));
@@ -437,126 +544,108 @@ impl Leader {
 
     /// Ranks that are gone.
     #[cfg(feature = "testing")]
-    pub(super) fn lost(&self) -> Vec<Rank> {
-        let state = self.state();
-        let lost = state.members.all.iter().enumerate().filter(|(_, member)| !member.is_there());
+    pub(super) fn lost(&self, now: Instant) -> Vec<Rank> {
+        let lost = self.members.all.iter().enumerate().filter(|(_, member)| !member.is_there(now));
         lost.map(|(rank, _)| Rank(rank as u32)).collect()
     }
 
     /// Where ranks are, for messages.
     pub(super) fn places(&self, of: &[Rank]) -> String {
-        let state = self.state();
-        let places = of.iter().map(|rank| state.members.place(rank.0 as usize));
+        let places = of.iter().map(|rank| self.members.place(rank.0 as usize));
         places.filter(|place| !place.is_empty()).collect::<Vec<_>>().join(", ")
     }
 
     /// Tells the others what is waited for, and `on` what.
-    pub(super) fn announce(&self, missing: &[Rank], more: usize, on: Option<String>) {
-        let mut state = self.state();
-        let works = state.works.0;
+    pub(super) fn announce(&mut self, missing: &[Rank], more: usize, on: Option<String>) {
+        let (works, place) = (self.works.0, self.members.place(0));
         let missing = missing.iter().map(|rank| rank.0).collect();
-        let number = state.waiting.as_ref().map_or(0, |(number, _)| number + 1);
-        state.waiting = Some((number, Message::Waiting { missing, more: more as u32, on, works }));
-        drop(state);
-        self.published.send_replace(());
+        let number = self.waiting.as_ref().map_or(0, |(number, _)| number + 1);
+        self.waiting = Some((number, Message::Waiting { missing, more: more as u32, on, works, place }));
+        self.changes.published = true;
     }
 
     /// Everybody, as they are now.
     pub(super) fn people(&self) -> Vec<Person> {
-        self.state().members.all.iter().filter_map(|member| member.person.clone()).collect()
+        self.members.all.iter().filter_map(|member| member.person.clone()).collect()
     }
 
     /// How many others have been told of the failure, and how many are here.
     pub(super) fn told(&self) -> (usize, usize) {
-        let state = self.state();
-        (state.told.len(), state.members.connected() - 1)
+        (self.told.len(), self.members.connected() - 1)
     }
 
     /// How many have no part of a key and may still give it; and all that have none.
-    pub(super) fn unfinished(&self, key: &str) -> (usize, Vec<Rank>) {
-        let state = self.state();
-        let members = state.members.all.iter().enumerate();
-        let open = members.filter(|(rank, _)| state.store.part_of(*rank, key).is_none());
-        let working = open.clone().filter(|(_, member)| member.is_there()).count();
+    pub(super) fn unfinished(&self, key: &str, now: Instant) -> (usize, Vec<Rank>) {
+        let members = self.members.all.iter().enumerate();
+        let open = members.filter(|(rank, _)| self.store.part_of(*rank, key).is_none());
+        let working = open.clone().filter(|(_, member)| member.is_there(now)).count();
         (working, open.map(|(rank, _)| Rank(rank as u32)).collect())
     }
 
     /// The run is over; `missing` have not come to their end.
-    pub(super) fn end(&self, missing: &[Rank]) {
-        let mut state = self.state();
-        state.ended = true;
+    pub(super) fn end(&mut self, missing: &[Rank]) {
+        self.ended = true;
         // Who has heard it is told apart from who was done.
-        let done = state.store.parts(key::DONE);
-        state.told.extend((0..self.world).filter(|rank| done.get(*rank).is_none_or(Option::is_none)));
+        let done = self.store.parts(key::DONE);
+        self.told.extend((0..self.world).filter(|rank| done.get(*rank).is_none_or(Option::is_none)));
         let missing: Vec<u32> = missing.iter().map(|rank| rank.0).collect();
         // Numbers alone: it cannot fail.
-        state.store.put(key::DONE, serde_json::to_vec(&missing).unwrap_or_default().into());
-        drop(state);
-        self.changed(true);
+        self.put(key::DONE, serde_json::to_vec(&missing).unwrap_or_default().into());
     }
 
     /// Whether all that are done have heard that the run is over.
     pub(super) fn all_heard(&self) -> bool {
-        let state = self.state();
-        (1..self.world).all(|rank| state.told.contains(&rank))
+        (1..self.world).all(|rank| self.told.contains(&rank))
     }
 }
 
-impl State {
-    /// A rank has other addresses than the others know.
-    fn publish_move(&mut self, rank: usize) {
-        let Some(person) = self.members.all.get(rank).and_then(|member| member.person.as_ref()) else {
-            return;
-        };
-        // Texts and numbers alone: it cannot fail.
-        let person = serde_json::to_vec(person).unwrap_or_default();
-        self.store.put(&key::moved(self.moves), person.into());
-        self.moves += 1;
+impl Speaker {
+    fn new(session: Session, hello: &Hello) -> Self {
+        Self {
+            session,
+            is_new: hello.met.is_none(),
+            welcomed: false,
+            steps: hello.steps,
+            moves: hello.moves,
+            wanted: Vec::new(),
+            waiting: None,
+            wants_bulk: false,
+            passes_on: false,
+            over: false,
+        }
     }
+}
+
+fn say(key: &str, value: Bytes) -> Due {
+    Due::Say(Message::Value { key: key.to_owned(), length: value.len() as u64 }, value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_lowest_position_does_not_fall_when_a_rank_is_started_again() {
+    pub(super) fn leader(world: usize) -> Leader {
         let person = Person { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
-        let leader = Leader::new(person, 2, "1".into(), 7, Nonce::default());
-        let lowest = leader.lowest();
-        leader.progress(0, 9);
-        leader.progress(1, 5);
-        assert_eq!(*lowest.borrow(), 5);
-        leader.progress(1, 2);
-        assert_eq!(*lowest.borrow(), 5, "it was started again");
-        leader.progress(1, 7);
-        assert_eq!(*lowest.borrow(), 7);
+        Leader::new(person, world, "1".into(), 7, Nonce::default())
     }
 
     #[test]
-    fn the_lowest_position_follows_ranks_that_step_at_once() {
-        let person = Person { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
-        let leader = Leader::new(person, 2, "1".into(), 7, Nonce::default());
-        let (lowest, step) = (leader.lowest(), std::sync::Barrier::new(2));
-        std::thread::scope(|scope| {
-            for rank in 0..2 {
-                let (leader, step) = (&leader, &step);
-                scope.spawn(move || {
-                    for at in 1..=20_000 {
-                        step.wait();
-                        leader.progress(rank, at);
-                    }
-                });
-            }
-        });
-        assert_eq!(*lowest.borrow(), 20_000);
+    fn lowest_position_does_not_fall_when_a_rank_is_started_again() {
+        let mut leader = leader(2);
+        leader.progress(0, 9);
+        leader.progress(1, 5);
+        assert_eq!(leader.lowest(), 5);
+        leader.progress(1, 2);
+        assert_eq!(leader.lowest(), 5, "it was started again");
+        leader.progress(1, 7);
+        assert_eq!(leader.lowest(), 7);
     }
 
     #[test]
     fn meeting_that_has_failed_does_not_start() {
-        let person = Person { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
-        let leader = Leader::new(person, 2, "1".into(), 7, Nonce::default());
+        let mut leader = leader(2);
         leader.give_up(1, "it was interrupted");
-        assert!(leader.start("start").unwrap_err().to_string().ends_with("it was interrupted"));
+        let error = leader.start("start", Bytes::new()).unwrap_err();
+        assert!(error.to_string().ends_with("it was interrupted"));
     }
 }

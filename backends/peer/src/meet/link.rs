@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::messages::{ALIVE, LONGEST, Message, PIECE, SILENCE, what};
+use crate::Counters;
 use crate::connection::{Connection, Receiver, Sender};
+use crate::counters::count;
 
 /// What waits to be sent or to be taken: a few, because some are pieces of bulk.
 const WAITING: usize = 4;
@@ -23,21 +25,54 @@ const WAITING: usize = 4;
 /// An end that takes nothing for so long is gone.
 const STUCK: Duration = Duration::from_secs(30);
 
-/// What is sent.
+/// Bytes of bulk that arrive at a time on all links of a [`Traffic`], in KiB.
+const ARRIVING: u32 = 1 << 20;
+
+/// What is sent: a message, and the bulk that follows it.
 #[derive(Debug)]
-enum Outgoing {
-    Message(Bytes),
-    Bulk(Bytes),
+struct Outgoing {
+    message: Bytes,
+    bulk: Vec<Bytes>,
 }
 
-/// What comes.
+/// What comes: a message with all of its bulk.
 #[derive(Debug)]
-pub(super) enum Incoming {
-    Message(Message),
-    Piece(Bytes),
+pub(super) struct Incoming {
+    pub message: Message,
+    pub bulk: Bytes,
+    /// Room of the bulk until its receiver has accounted for it.
+    pub room: Option<OwnedSemaphorePermit>,
 }
 
-/// A connection between rank 0 and another.
+/// What the links of one meeting share.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    /// Pieces of bulk that were sent and received: a transfer that moves is not late.
+    moved: AtomicU64,
+    /// The most bulk of one message that is received.
+    most: u64,
+    /// Room for bulk that arrives. Other senders wait.
+    room: Arc<Semaphore>,
+    counters: Arc<Counters>,
+}
+
+impl Traffic {
+    /// Of links on which at most `most` bytes follow a message. Messages are counted in `counters`.
+    pub(super) fn new(most: u64, counters: Arc<Counters>) -> Arc<Self> {
+        let room = Arc::new(Semaphore::new(ARRIVING as usize));
+        Arc::new(Self { moved: AtomicU64::new(0), most, room, counters })
+    }
+
+    pub(super) fn moved(&self) -> u64 {
+        self.moved.load(Relaxed)
+    }
+
+    pub(super) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}
+
+/// A connection between two ranks that meet.
 #[derive(Debug)]
 pub(super) struct Link {
     out: mpsc::Sender<Outgoing>,
@@ -48,16 +83,17 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Takes over a connection. `moved` grows with every piece of bulk that leaves.
-    pub(super) fn new(connection: Connection, moved: Arc<AtomicU64>) -> Self {
+    /// Takes over a connection.
+    pub(super) fn new(connection: Connection, traffic: Arc<Traffic>) -> Self {
         let (sender, receiver) = connection.split();
         let (out, outgoing) = mpsc::channel(WAITING);
         let (incoming, come) = mpsc::channel(WAITING);
         let closed = Arc::new(AtomicBool::new(false));
-        let mut reader = tokio::spawn(read(receiver, incoming, Arc::clone(&closed)));
+        let reading = Reading { receiver, traffic: Arc::clone(&traffic) };
+        let mut reader = tokio::spawn(read(reading, incoming, Arc::clone(&closed)));
         let writer = tokio::spawn(async move {
             // The stream closes when neither half is left.
-            if write(sender, outgoing, &moved).await.is_none() {
+            if write(sender, outgoing, &traffic).await.is_none() {
                 // What the other end said before it closed may say why, and lies here unread. One that takes nothing and goes
                 // on speaking is not heard for ever.
                 drop(timeout(SILENCE, &mut reader).await);
@@ -69,18 +105,18 @@ impl Link {
 
     /// Sends a message; `false` if the link is broken.
     pub(super) async fn say(&self, message: &Message) -> bool {
-        self.out.send(Outgoing::Message(message.encode())).await.is_ok()
+        self.say_with(message, Vec::new()).await
     }
 
     /// Sends a message if there is room for it.
     pub(super) fn try_say(&self, message: &Message) {
         // Where there is none, the end of the link says enough.
-        drop(self.out.try_send(Outgoing::Message(message.encode())));
+        drop(self.out.try_send(Outgoing { message: message.encode(), bulk: Vec::new() }));
     }
 
-    /// Sends bulk behind the message that says what it is.
-    pub(super) async fn say_with(&self, message: &Message, bulk: Bytes) -> bool {
-        self.say(message).await && self.out.send(Outgoing::Bulk(bulk)).await.is_ok()
+    /// Sends a message and the bulk whose length it names.
+    pub(super) async fn say_with(&self, message: &Message, bulk: Vec<Bytes>) -> bool {
+        self.out.send(Outgoing { message: message.encode(), bulk }).await.is_ok()
     }
 
     /// Whether it ended because the other end closed it, which has then taken all that was sent before.
@@ -88,31 +124,12 @@ impl Link {
         self.closed.load(Relaxed)
     }
 
-    /// The next thing that comes; `None` if the link is broken.
+    /// The next message; `None` if the link is broken.
     ///
     /// # Cancel safety
     /// Nothing is lost.
     pub(super) async fn next(&mut self) -> Option<Incoming> {
         self.come.recv().await
-    }
-
-    /// The bulk that comes next, of at most `most` bytes; `None` if the link is broken, or something else comes.
-    pub(super) async fn whole(&mut self, most: u64) -> Option<Bytes> {
-        let Incoming::Message(Message::Bulk { length }) = self.next().await? else { return None };
-        if length > most {
-            tracing::warn!("a rank sends {length} bytes, where at most {most} are expected");
-            return None;
-        }
-        // Memory is taken as bytes come: a length alone costs nothing.
-        let mut all = Vec::new();
-        while (all.len() as u64) < length {
-            let Incoming::Piece(piece) = self.next().await? else { return None };
-            if piece.is_empty() || all.len() as u64 + piece.len() as u64 > length {
-                return None;
-            }
-            all.extend_from_slice(&piece);
-        }
-        Some(all.into())
     }
 
     /// Ends the link when all that was to be sent has left.
@@ -124,7 +141,7 @@ impl Link {
 }
 
 /// Sends all there is to send; `None` where the other end takes no more of it.
-async fn write(mut sender: Sender, mut outgoing: mpsc::Receiver<Outgoing>, moved: &AtomicU64) -> Option<()> {
+async fn write(mut sender: Sender, mut outgoing: mpsc::Receiver<Outgoing>, traffic: &Traffic) -> Option<()> {
     loop {
         match timeout(ALIVE, outgoing.recv()).await {
             Err(_) => send(&mut sender, what::ALIVE, Bytes::new()).await?,
@@ -132,8 +149,17 @@ async fn write(mut sender: Sender, mut outgoing: mpsc::Receiver<Outgoing>, moved
                 drop(timeout(STUCK, sender.shutdown()).await);
                 return Some(());
             }
-            Ok(Some(Outgoing::Message(text))) => send(&mut sender, what::MESSAGE, text).await?,
-            Ok(Some(Outgoing::Bulk(bulk))) => send_bulk(&mut sender, bulk, moved).await?,
+            Ok(Some(Outgoing { message, bulk })) => {
+                count(&traffic.counters.messages, 1);
+                send(&mut sender, what::MESSAGE, message).await?;
+                for mut bytes in bulk {
+                    while !bytes.is_empty() {
+                        let piece = bytes.split_to(bytes.len().min(PIECE));
+                        traffic.moved.fetch_add(1, Relaxed);
+                        send(&mut sender, what::PIECE, piece).await?;
+                    }
+                }
+            }
         }
     }
 }
@@ -142,47 +168,85 @@ async fn send(sender: &mut Sender, what: u32, payload: Bytes) -> Option<()> {
     timeout(STUCK, sender.send(what, payload)).await.ok()?.ok()
 }
 
-async fn send_bulk(sender: &mut Sender, mut bulk: Bytes, moved: &AtomicU64) -> Option<()> {
-    let length = bulk.len() as u64;
-    send(sender, what::MESSAGE, Message::Bulk { length }.encode()).await?;
-    while !bulk.is_empty() {
-        let piece = bulk.split_to(bulk.len().min(PIECE));
-        moved.fetch_add(1, Relaxed);
-        send(sender, what::PIECE, piece).await?;
-    }
-    Some(())
+/// The way in of a link.
+struct Reading {
+    receiver: Receiver,
+    traffic: Arc<Traffic>,
 }
 
-async fn read(mut receiver: Receiver, incoming: mpsc::Sender<Incoming>, closed: Arc<AtomicBool>) {
+impl Reading {
+    /// The next frame that is no heartbeat: what it is, and its bytes. `Ok(None)` where the other end closed the connection.
+    async fn frame(&mut self) -> Result<Option<(u32, Bytes)>, ()> {
+        loop {
+            match timeout(SILENCE, self.receiver.receive(LONGEST)).await {
+                Ok(Ok(Some((what::ALIVE, _)))) => {}
+                Ok(Ok(frame)) => return Ok(frame),
+                Ok(Err(_)) | Err(_) => return Err(()),
+            }
+        }
+    }
+
+    /// The bulk behind a message, and the room that it takes.
+    async fn bulk(&mut self, length: u64) -> Result<(Bytes, Option<OwnedSemaphorePermit>), ()> {
+        if length == 0 {
+            return Ok((Bytes::new(), None));
+        }
+        if length > self.traffic.most {
+            tracing::warn!("a rank sends {length} bytes, where at most {} are expected", self.traffic.most);
+            return Err(());
+        }
+        let pieces = length.div_ceil(1024).min(u64::from(ARRIVING)) as u32;
+        let room = Arc::clone(&self.traffic.room).acquire_many_owned(pieces).await.map_err(|_| ())?;
+        // At once, because a vector that grows is copied; pages are taken as bytes come.
+        let mut all = Vec::new();
+        all.try_reserve_exact(usize::try_from(length).map_err(|_| ())?).map_err(|_| ())?;
+        while (all.len() as u64) < length {
+            let Some((what::PIECE, piece)) = self.frame().await? else { return Err(()) };
+            if piece.is_empty() || all.len() as u64 + piece.len() as u64 > length {
+                return Err(());
+            }
+            self.traffic.moved.fetch_add(1, Relaxed);
+            all.extend_from_slice(&piece);
+        }
+        Ok((all.into(), Some(room)))
+    }
+
+    /// The next message; `Ok(None)` where the other end closed the connection.
+    async fn message(&mut self) -> Result<Option<Incoming>, ()> {
+        loop {
+            match self.frame().await? {
+                None => return Ok(None),
+                Some((what::MESSAGE, text)) => {
+                    let Some(message) = Message::decode(&text) else {
+                        tracing::warn!("a rank says what this version does not understand");
+                        return Err(());
+                    };
+                    let (bulk, room) = self.bulk(message.length()).await?;
+                    return Ok(Some(Incoming { message, bulk, room }));
+                }
+                Some((what::PIECE, _)) => return Err(()),
+                // A later version's.
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+async fn read(mut reading: Reading, incoming: mpsc::Sender<Incoming>, closed: Arc<AtomicBool>) {
     loop {
         let come = tokio::select! {
-            come = timeout(SILENCE, receiver.receive(LONGEST)) => come,
+            come = reading.message() => come,
             () = incoming.closed() => return,
         };
         // Whatever the reason is that nothing more comes, the channel's end says it.
-        let (what, payload) = match come {
-            Ok(Ok(Some(message))) => message,
-            ended => return closed.store(matches!(ended, Ok(Ok(None))), Relaxed),
+        let come = match come {
+            Ok(Some(come)) => come,
+            ended => return closed.store(matches!(ended, Ok(None)), Relaxed),
         };
-        let item = match what {
-            what::ALIVE => continue,
-            what::PIECE => Incoming::Piece(payload),
-            what::MESSAGE => match Message::decode(&payload) {
-                // Said again soon; a rank that computes and does not listen is not to hold up who says it.
-                Some(message @ Message::Waiting { .. }) => {
-                    drop(incoming.try_send(Incoming::Message(message)));
-                    continue;
-                }
-                Some(message) => Incoming::Message(message),
-                None => {
-                    tracing::warn!("a rank says what this version does not understand");
-                    return;
-                }
-            },
-            // A later version's.
-            _ => continue,
-        };
-        if incoming.send(item).await.is_err() {
+        // Said again soon; a rank that computes and does not listen is not to hold up who says it.
+        if matches!(come.message, Message::Waiting { .. }) {
+            drop(incoming.try_send(come));
+        } else if incoming.send(come).await.is_err() {
             return;
         }
     }

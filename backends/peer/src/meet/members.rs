@@ -36,8 +36,8 @@ pub(super) struct Member {
 
 impl Member {
     /// Whether something may still be heard of it: a connection that broke a moment ago is being made again.
-    pub(super) fn is_there(&self) -> bool {
-        self.connected || self.lost.is_some_and(|lost| lost.elapsed() < RECONNECT)
+    pub(super) fn is_there(&self, now: Instant) -> bool {
+        self.connected || self.lost.is_some_and(|lost| now.duration_since(lost) < RECONNECT)
     }
 }
 
@@ -258,6 +258,14 @@ fn as_seen(address: &str, seen: &str) -> String {
     let Some(port) = anywhere else { return address.to_owned() };
     let from: Option<std::net::SocketAddr> = seen.parse().ok();
     match from.map(|from| from.ip().to_canonical()) {
+        // An address of one link alone has a scope, without which nobody reaches it.
+        Some(std::net::IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
+            let scope = from.and_then(|from| match from {
+                std::net::SocketAddr::V6(from) => Some(from.scope_id()).filter(|scope| *scope != 0),
+                std::net::SocketAddr::V4(_) => None,
+            });
+            scope.map_or_else(|| format!("[{ip}]:{port}"), |scope| format!("[{ip}%{scope}]:{port}"))
+        }
         Some(ip) if !ip.is_loopback() => std::net::SocketAddr::new(ip, port.parse().unwrap_or(0)).to_string(),
         // On rank 0's own host, which everybody has a name for.
         _ => address.to_owned(),
@@ -274,7 +282,17 @@ mod tests {
 
     fn hello(rank: u32, process: u64) -> Hello {
         let (person, version) = (person(rank, process as u32), "1".to_owned());
-        Hello { person, world_size: 3, version, loader: 0, process, met: None, started: false }
+        Hello {
+            person,
+            world_size: 3,
+            version,
+            loader: 0,
+            process,
+            met: None,
+            steps: 0,
+            moves: 0,
+            started: false,
+        }
     }
 
     fn members() -> Members {
@@ -348,6 +366,7 @@ mod tests {
             ("0.0.0.0:7", "10.0.0.3:4000", "10.0.0.3:7"),
             ("[::]:7", "[::ffff:10.0.0.3]:4000", "10.0.0.3:7"),
             ("[::]:7", "[fd00::3]:4000", "[fd00::3]:7"),
+            ("[::]:7", "[fe80::3%2]:4000", "[fe80::3%2]:7"),
             ("[::]:7", "127.0.0.1:4000", "[::]:7"),
             ("[::]:7", "process 31", "[::]:7"),
             ("node3:7", "10.0.0.3:4000", "node3:7"),

@@ -1,9 +1,11 @@
 //! What ranks say to rank 0, and it to them.
 //!
-//! Messages are JSON: there are few, and a rank of another version must at least understand why it is refused. Values (the
-//! catalog, what caches hold, the list of ranks) follow a message as pieces of bounded length, so that nobody takes a
-//! gigabyte of memory because a header says so. Each end says something at least every [`ALIVE`]; one that is silent for
-//! [`SILENCE`] counts as gone.
+//! Messages are JSON: there are few, and a rank of another version must at least understand why it is refused. Bulk (the
+//! catalog, what caches hold, the list of ranks) follows a message as pieces of bounded length. Each end sends something at
+//! least every [`ALIVE`]; one that is silent for [`SILENCE`] counts as gone.
+//!
+//! Rank 0 sends the values of steps in their order to every rank, without a request. A meeting of N ranks takes 7 messages
+//! per rank: hello, welcome with the roster, rank 0's share, and part and value of an exchange and of the start.
 
 use std::time::Duration;
 
@@ -64,8 +66,12 @@ pub(super) struct Hello {
     pub loader: u16,
     /// A random number of the process and loader: another one after a restart.
     pub process: u64,
-    /// Which rank 0 it has met before: its number of this kind.
+    /// Which rank 0 it has a roster of: its number of this kind.
     pub met: Option<u64>,
+    /// How many values of steps it has.
+    pub steps: u32,
+    /// How many changes of the roster it has.
+    pub moves: u64,
     /// Whether it has started and comes back.
     pub started: bool,
 }
@@ -81,14 +87,23 @@ pub(super) mod key {
     /// longer: the ranks that have not, as JSON.
     pub(crate) const DONE: &str = "done";
 
-    /// The n-th change of a rank's addresses since the start: a [`Person`](super::Person) as JSON.
+    /// Catalogs, which not all ranks need.
+    pub(crate) const BULK: &str = "bulk";
+
+    /// What [`moved`] begins with.
+    pub(crate) const MOVED: &str = "moved/";
+
+    /// The n-th change of a rank's addresses since the roster: a [`Person`](super::Person) as JSON.
     pub(crate) fn moved(number: u64) -> String {
-        format!("moved/{number}")
+        format!("{MOVED}{number}")
     }
+
+    /// What [`step`] begins with.
+    pub(crate) const STEP: &str = "step/";
 
     /// The n-th step of all ranks. All have to make the same ones in the same order.
     pub(crate) fn step(number: u32, name: &str) -> String {
-        format!("step/{number}/{name}")
+        format!("{STEP}{number}/{name}")
     }
 }
 
@@ -96,14 +111,17 @@ pub(super) mod key {
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(super) enum Message {
     Hello(Box<Hello>),
-    /// The answer to a hello: which rank 0 it is.
+    /// The answer to a hello when all ranks are there: which rank 0 it is.
     Welcome {
         process: u64,
         /// What the run's id begins with: 32 hexadecimal digits.
         nonce: String,
         /// Where it runs, in words.
-        #[serde(default)]
         place: String,
+        /// How many changes of the roster came before.
+        moves: u64,
+        /// Bytes of the roster that follow; none for a rank that has it.
+        length: u64,
     },
     /// The answer to a hello for another loader of rank 0's process: where that one listens.
     Elsewhere {
@@ -130,21 +148,19 @@ pub(super) enum Message {
         on: Option<String>,
         /// Grows when somebody works.
         works: u64,
+        /// Where rank 0 runs, in words.
+        place: String,
     },
-    /// The value of a key is wanted, now or when there is one.
-    Wait {
+    /// The bulk is requested. May be repeated.
+    Fetch,
+    /// This rank's part of a key, of so many bytes that follow; its value is requested. May be repeated.
+    Part {
         key: String,
+        length: u64,
     },
-    /// This rank's part of a key, as the bulk that follows; its value is wanted. May be repeated.
-    Exchange {
-        key: String,
-    },
-    /// The value of a key, as the bulk that follows.
+    /// The value of a key, of so many bytes that follow.
     Value {
         key: String,
-    },
-    /// As many bytes follow in pieces.
-    Bulk {
         length: u64,
     },
     /// How far this rank has come.
@@ -161,6 +177,14 @@ impl Message {
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok()
+    }
+
+    /// Bytes that follow it.
+    pub(super) fn length(&self) -> u64 {
+        match self {
+            Self::Welcome { length, .. } | Self::Part { length, .. } | Self::Value { length, .. } => *length,
+            _ => 0,
+        }
     }
 
     pub(super) fn refuse(error: &MeetError) -> Self {
@@ -233,9 +257,12 @@ mod tests {
 
     #[test]
     fn messages_and_back() {
-        let message = Message::Exchange { key: key::step(3, "compare") };
+        let message = Message::Part { key: key::step(3, "compare"), length: 7 };
         let text = message.encode();
-        assert_eq!(text, r#"{"is":"exchange","key":"step/3/compare"}"#);
+        assert_eq!(
+            (text.as_ref(), message.length()),
+            (&br#"{"is":"part","key":"step/3/compare","length":7}"#[..], 7)
+        );
         assert_eq!(Message::decode(&text).unwrap().encode(), text);
         assert!(Message::decode(b"{\"is\":\"of a later version\"}").is_none());
     }

@@ -83,8 +83,7 @@ impl Roster {
     }
 
     /// Where a rank serves samples, the best way first.
-    #[cfg(test)]
-    fn addresses(&self, rank: Rank) -> Vec<Address> {
+    pub(super) fn addresses(&self, rank: Rank) -> Vec<Address> {
         self.ranks().get(rank.0 as usize).map(|entry| entry.addresses.clone()).unwrap_or_default()
     }
 }

@@ -13,11 +13,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::MeetError;
+use super::follower::Follower;
 use super::link::{Incoming, Link};
 use super::member::Member;
 use super::messages::{Message, key};
 use super::roster::Roster;
-use super::sessions::LARGEST_PART;
 use super::waiting::Patience;
 
 /// How often a rank says how far it is.
@@ -54,16 +54,16 @@ pub(super) async fn run(
     mut outbox: watch::Receiver<Outbox>,
     heard: Heard,
 ) {
-    member.patience = Patience::new(EVER, Box::new(|_| ()));
-    member.hello.started = true;
-    let mut moves = 0;
+    member.follower.patience = Patience::new(EVER, Box::new(|_| ()), Instant::now());
+    member.follower.hello.started = true;
     loop {
         if let Some(link) = member.link.take() {
             heard.lost.send_replace(false);
-            let session = Speaking { link, roster: &roster, heard: &heard, moves: &mut moves };
+            let session = Speaking { link, follower: &mut member.follower, roster: &roster, heard: &heard };
             if session.speak(&mut outbox).await {
                 return;
             }
+            member.follower.closed(Instant::now());
             heard.lost.send_replace(true);
             tracing::warn!("rank 0 does not answer; the run goes on, and its end is not told to the others");
         }
@@ -104,10 +104,9 @@ async fn again(member: &mut Member) -> bool {
 /// One connection to rank 0.
 struct Speaking<'a> {
     link: Link,
+    follower: &'a mut Follower,
     roster: &'a Roster,
     heard: &'a Heard,
-    /// Changes of addresses that were heard of, over all connections.
-    moves: &'a mut u64,
 }
 
 impl Speaking<'_> {
@@ -115,10 +114,8 @@ impl Speaking<'_> {
     async fn speak(mut self, outbox: &mut watch::Receiver<Outbox>) -> bool {
         let mut said = Outbox::default();
         let mut next = Instant::now();
-        if !self.link.say(&Message::Wait { key: key::moved(*self.moves) }).await {
-            return false;
-        }
         loop {
+            self.heard();
             let now = outbox.borrow_and_update().clone();
             let hurry = now.done || now.end || now.report != said.report;
             if let Some(at) = now.progress.filter(|at| said.progress != Some(*at))
@@ -131,14 +128,13 @@ impl Speaking<'_> {
                 said.progress = now.progress;
             }
             if let Some(report) = now.report.clone().filter(|_| said.report.is_none()) {
-                if !self.link.say_with(&Message::Exchange { key: key::REPORT.to_owned() }, report).await {
+                if !self.part(key::REPORT, report).await {
                     return now.end;
                 }
                 said.report.clone_from(&now.report);
             }
             if now.done && !said.done {
-                let done = Message::Exchange { key: key::DONE.to_owned() };
-                if !self.link.say_with(&done, Bytes::new()).await {
+                if !self.part(key::DONE, Bytes::new()).await {
                     return now.end;
                 }
                 said.done = true;
@@ -149,12 +145,12 @@ impl Speaking<'_> {
             }
             let unsaid = now.progress != said.progress;
             tokio::select! {
-                come = self.link.next() => match come {
-                    Some(Incoming::Message(Message::Value { key })) => if !self.value(&key).await {
+                come = self.link.next() => {
+                    let Some(Incoming { message, bulk, .. }) = come else { return false };
+                    if let Err(error) = self.follower.hear(message, bulk, Instant::now()) {
+                        tracing::debug!(%error, "rank 0 ends the connection");
                         return false;
-                    },
-                    Some(_) => {}
-                    None => return false,
+                    }
                 },
                 changed = outbox.changed() => if changed.is_err() {
                     return true;
@@ -164,24 +160,20 @@ impl Speaking<'_> {
         }
     }
 
-    /// Takes a value; `false` if the link broke within it.
-    async fn value(&mut self, key: &str) -> bool {
-        let Some(value) = self.link.whole(LARGEST_PART).await else { return false };
-        match key {
-            key::REPORT => _ = self.heard.reported.send_replace(true),
-            key::DONE => {
-                let missing: Vec<u32> = serde_json::from_slice(&value).unwrap_or_default();
-                self.heard.over.send_replace(Some(missing.into_iter().map(Rank).collect()));
-            }
-            moved if moved == key::moved(*self.moves) => {
-                if let Ok(person) = serde_json::from_slice(&value) {
-                    self.roster.place(&person);
-                }
-                *self.moves += 1;
-                return self.link.say(&Message::Wait { key: key::moved(*self.moves) }).await;
-            }
-            _ => {}
+    async fn part(&self, key: &str, part: Bytes) -> bool {
+        let message = Message::Part { key: key.to_owned(), length: part.len() as u64 };
+        self.link.say_with(&message, vec![part]).await
+    }
+
+    /// Hands on what has come.
+    fn heard(&mut self) {
+        self.follower.moved.drain(..).for_each(|person| self.roster.place(&person));
+        if let Ok(Some(_)) = self.follower.take(key::REPORT) {
+            self.heard.reported.send_replace(true);
         }
-        true
+        if let Ok(Some(missing)) = self.follower.take(key::DONE) {
+            let missing: Vec<u32> = serde_json::from_slice(&missing).unwrap_or_default();
+            self.heard.over.send_replace(Some(missing.into_iter().map(Rank).collect()));
+        }
     }
 }

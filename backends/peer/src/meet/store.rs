@@ -2,19 +2,20 @@
 //!
 //! A key has at most one value, which stays once it is put, and one part from each rank. Everything may be said again: a
 //! part that comes twice replaces itself, and a value is there for whoever asks later, so a rank that lost its
-//! connection, or was started again, repeats what it said. The price is that values stay in memory for the run.
+//! connection, or was started again, repeats what it said. The price is that values stay in memory for the run. Keys and
+//! the sum of all bytes are bounded.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::messages::key::REPORT;
+use super::messages::key::{REPORT, STEP, step};
 
 /// Keys that a run may have; more are a mistake of whoever names them.
 const MOST_KEYS: usize = 4096;
 
-/// What keys of steps begin with.
-const STEP: &str = "step/";
+/// Bytes of all parts and values.
+const MOST_BYTES: u64 = 4 << 30;
 
 /// The longest key.
 const LONGEST_KEY: usize = 64;
@@ -31,11 +32,14 @@ pub(super) struct Store {
     /// Ranks that a key has parts of.
     world: usize,
     keys: BTreeMap<String, Entry>,
+    /// The most bytes of parts and values, and how many there are.
+    most: u64,
+    bytes: u64,
 }
 
 impl Store {
     pub(super) fn new(world: usize) -> Self {
-        Self { world, keys: BTreeMap::new() }
+        Self { world, keys: BTreeMap::new(), most: MOST_BYTES, bytes: 0 }
     }
 
     fn entry(&mut self, key: &str) -> Option<&mut Entry> {
@@ -47,19 +51,29 @@ impl Store {
 
     /// Puts the value of a key, if it has none. The parts it was made of are forgotten.
     pub(super) fn put(&mut self, key: &str, value: Bytes) {
-        if let Some(entry) = self.entry(key) {
-            entry.parts.clear();
-            entry.value.get_or_insert(value);
-        }
+        let Some(entry) = self.entry(key) else { return };
+        let parts: u64 = std::mem::take(&mut entry.parts).values().map(|part| part.len() as u64).sum();
+        let mut added = 0;
+        entry.value.get_or_insert_with(|| {
+            added = value.len() as u64;
+            value
+        });
+        self.bytes = self.bytes - parts + added;
     }
 
-    /// A rank's part of a key; `false` where there is no room for the key.
+    /// A rank's part of a key; `false` where there is no room for it.
     pub(super) fn part(&mut self, rank: usize, key: &str, part: Bytes) -> bool {
-        let is_rank = rank < self.world;
+        let (is_rank, most, bytes) = (rank < self.world, self.most, self.bytes);
         let Some(entry) = self.entry(key).filter(|_| is_rank) else { return false };
         // What comes when the value is there changes nothing, and is not kept.
         if entry.value.is_none() || key == REPORT {
+            let before = entry.parts.get(&rank).map_or(0, |part| part.len() as u64);
+            let after = bytes - before + part.len() as u64;
+            if after > most {
+                return false;
+            }
             entry.parts.insert(rank, part);
+            self.bytes = after;
         }
         true
     }
@@ -72,14 +86,24 @@ impl Store {
     /// A rank that was started again has not said what it said before of these keys.
     pub(super) fn forget(&mut self, rank: usize, keys: &[&str]) {
         for key in keys {
-            if let Some(entry) = self.keys.get_mut(*key) {
-                entry.parts.remove(&rank);
+            if let Some(part) = self.keys.get_mut(*key).and_then(|entry| entry.parts.remove(&rank)) {
+                self.bytes -= part.len() as u64;
             }
         }
     }
 
     pub(super) fn value(&self, key: &str) -> Option<&Bytes> {
         self.keys.get(key).and_then(|entry| entry.value.as_ref())
+    }
+
+    /// The step of this number, counted from 1, and its value, where it has one.
+    pub(super) fn step(&self, number: u32) -> Option<(&str, &Bytes)> {
+        let start = step(number, "");
+        let (key, entry) = self.keys.range(start.clone()..).next()?;
+        key.starts_with(&start)
+            .then_some(key)
+            .zip(entry.value.as_ref())
+            .map(|(key, value)| (key.as_str(), value))
     }
 
     /// The step of this number that has another name: `step/3/compare` where `step/3/share` is asked for.
@@ -139,6 +163,30 @@ mod tests {
         assert_eq!(store.differs_in_end("report"), None);
         store.part(0, "moved/1", bytes(""));
         assert_eq!(store.differs_in_end("moved/2"), None);
+    }
+
+    #[test]
+    fn sum_of_all_parts_is_bounded() {
+        let mut store = Store { most: 10, ..Store::new(3) };
+        assert!(store.part(0, "a", bytes("four")) && store.part(1, "a", bytes("four")));
+        assert!(!store.part(2, "a", bytes("four")), "each alone has room");
+        assert!(store.part(2, "a", bytes("2b")) && store.part(0, "a", bytes("4444")), "it is replaced");
+        store.put("a", bytes("all"));
+        assert_eq!(store.bytes, 3);
+        assert!(store.part(2, REPORT, bytes("seven b")));
+        store.forget(2, &[REPORT]);
+        assert_eq!(store.bytes, 3);
+    }
+
+    #[test]
+    fn steps_have_values_in_their_order() {
+        let mut store = Store::new(1);
+        store.put("step/1/share", bytes("x"));
+        store.part(0, "step/2/exchange", bytes("y"));
+        store.put("step/10/share", bytes("z"));
+        assert_eq!(store.step(1), Some(("step/1/share", &bytes("x"))));
+        assert_eq!((store.step(2), store.step(3)), (None, None));
+        assert_eq!(store.step(10), Some(("step/10/share", &bytes("z"))));
     }
 
     #[test]

@@ -33,12 +33,12 @@ pub(super) struct Doubt(Option<Instant>);
 
 impl Doubt {
     /// Whether it was `so` before, and still is.
-    pub(super) fn confirmed(&mut self, so: bool) -> bool {
+    pub(super) fn confirmed(&mut self, so: bool, now: Instant) -> bool {
         if !so {
             self.0 = None;
             return false;
         }
-        self.0.get_or_insert_with(Instant::now).elapsed() >= RECONNECT
+        now.duration_since(*self.0.get_or_insert(now)) >= RECONNECT
     }
 }
 
@@ -90,33 +90,32 @@ impl fmt::Debug for Patience {
 }
 
 impl Patience {
-    pub(super) fn new(deadline: Duration, progress: Progress) -> Self {
-        let now = Instant::now();
+    pub(super) fn new(deadline: Duration, progress: Progress, now: Instant) -> Self {
         Self { began: now, deadline, shown: now, is_due: false, progress: Mutex::new(progress) }
     }
 
     /// Something new is waited for, or somebody works.
-    pub(super) fn begin(&mut self) {
-        self.began = Instant::now();
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.began = now;
     }
 
     pub(super) fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    pub(super) fn left(&self) -> Duration {
-        self.deadline.saturating_sub(self.began.elapsed())
+    pub(super) fn left(&self, now: Instant) -> Duration {
+        self.deadline.saturating_sub(now.duration_since(self.began))
     }
 
-    pub(super) fn over(&self) -> bool {
-        self.began.elapsed() >= self.deadline
+    pub(super) fn over(&self, now: Instant) -> bool {
+        now.duration_since(self.began) >= self.deadline
     }
 
     /// As [`show`](Self::show), where those who are missing have not come yet.
-    pub(super) fn show_absent(&mut self, missing: &[Rank], more: usize, on: Option<String>) {
-        let hint = (self.began.elapsed() >= LONG).then(|| NOT_ALL.to_owned());
+    pub(super) fn show_absent(&mut self, missing: &[Rank], more: usize, on: Option<String>, now: Instant) {
+        let hint = (now.duration_since(self.began) >= LONG).then(|| NOT_ALL.to_owned());
         let on: Vec<_> = on.into_iter().chain(hint).collect();
-        self.show(missing, more, (!on.is_empty()).then(|| on.join("; ")));
+        self.show(missing, more, (!on.is_empty()).then(|| on.join("; ")), now);
     }
 
     /// When to look again: for the end, or to show something.
@@ -130,13 +129,13 @@ impl Patience {
     }
 
     /// Shows what is waited for, if it was not shown lately.
-    pub(super) fn show(&mut self, missing: &[Rank], more: usize, on: Option<String>) {
-        if self.shown.elapsed() < SHOWN && !self.is_due {
+    pub(super) fn show(&mut self, missing: &[Rank], more: usize, on: Option<String>, now: Instant) {
+        if now.duration_since(self.shown) < SHOWN && !self.is_due {
             return;
         }
-        (self.shown, self.is_due) = (Instant::now(), false);
-        let missing = missing.to_vec();
-        let waiting = Waiting { missing, more, on, waited: self.began.elapsed(), deadline: self.deadline };
+        (self.shown, self.is_due) = (now, false);
+        let (missing, waited) = (missing.to_vec(), now.duration_since(self.began));
+        let waiting = Waiting { missing, more, on, waited, deadline: self.deadline };
         (self.progress.get_mut().unwrap_or_else(PoisonError::into_inner))(&waiting);
     }
 }
@@ -163,10 +162,10 @@ mod tests {
     async fn it_is_shown_once_a_second_and_ends() {
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
-        let mut patience = Patience::new(Duration::from_millis(2500), Box::new(show));
-        while !patience.over() {
+        let mut patience = Patience::new(Duration::from_millis(2500), Box::new(show), Instant::now());
+        while !patience.over(Instant::now()) {
             tokio::time::sleep_until(patience.next()).await;
-            patience.show(&[Rank(1)], 0, None);
+            patience.show(&[Rank(1)], 0, None, Instant::now());
         }
         drop(patience);
         let mut lines = Vec::new();
@@ -180,10 +179,10 @@ mod tests {
     async fn whoever_waits_for_long_is_told_what_helps_where_nobody_else_makes_the_loader() {
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let show = move |waiting: &Waiting| drop(tell.send(waiting.to_string()));
-        let mut patience = Patience::new(Duration::from_secs(300), Box::new(show));
+        let mut patience = Patience::new(Duration::from_secs(300), Box::new(show), Instant::now());
         for on in [None, Some("at node1:7000".to_owned())] {
             tokio::time::sleep(Duration::from_secs(6)).await;
-            patience.show_absent(&[Rank(1)], 0, on);
+            patience.show_absent(&[Rank(1)], 0, on, Instant::now());
         }
         assert_eq!(told.recv().await.unwrap(), "waiting for rank 1 (6 s of 300 s)");
         let line = told.recv().await.unwrap();

@@ -127,7 +127,7 @@ async fn ranks_that_take_other_steps_are_told_so() {
         async move {
             let mut joining = Joining::join(settings).await.unwrap();
             let error = match rank {
-                2 => joining.exchange("x".into(), |_| "y".into()).await.err(),
+                2 => joining.exchange(Vec::new(), "x".into(), |_| "y".into()).await.err(),
                 _ => joining.compare(Vec::new()).await.err(),
             };
             error.map(|error| error.to_string())

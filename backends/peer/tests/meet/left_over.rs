@@ -99,7 +99,8 @@ async fn run_id_is_bound_to_what_ranks_agree_on() {
             let ranks = [0, 1].map(|rank| {
                 let (bound, stores) = (Fingerprint(of[rank as usize]), job.stores());
                 job.spawn(rank, Duration::ZERO, move |joining| async move {
-                    let group = joining.unwrap().start(&[bound], &stores, &context()).await.unwrap();
+                    let group =
+                        joining.unwrap().start(Vec::new(), &[bound], &stores, &context()).await.unwrap();
                     let holds: Arc<dyn Serve> = Arc::new(Holds(rank));
                     group.serve(Arc::downgrade(&holds));
                     (group, holds)

@@ -223,8 +223,8 @@ async fn a_rank_that_is_started_again_takes_its_place() {
     let settings = job.settings(2);
     let mut wrong = Joining::join(settings).await.unwrap();
     assert_eq!(wrong.share(None).await.unwrap(), CATALOG);
-    wrong.exchange("other".into(), |_| panic!("only rank 0 does this")).await.unwrap();
-    let error = wrong.compare(words("6", "plan")).await.unwrap_err();
+    let digest = |_| panic!("only rank 0 does this");
+    let error = wrong.exchange(words("6", ""), "other".into(), digest).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Differs);
     assert!(error.to_string().ends_with("differs from rank 0: seed is 6, rank 0's is 5"), "{error}");
     drop(wrong);

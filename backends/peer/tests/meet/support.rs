@@ -108,11 +108,10 @@ pub async fn begin(mut joining: Joining, stores: &[StoreId]) -> Result<Group, Me
     let catalog = joining.share(first.then(|| Bytes::from_static(CATALOG))).await?;
     assert_eq!(catalog, CATALOG);
     let held = Bytes::from(joining.rank().to_string());
-    let held = joining.exchange(held, |all| all.join(&b' ').into()).await?;
+    let held = joining.exchange(words("5", ""), held, |all| all.join(&b' ').into()).await?;
     let expected: Vec<_> = (0..joining.world_size()).map(|rank| rank.to_string()).collect();
     assert_eq!(held, expected.join(" "));
-    joining.compare(words("5", "plan")).await?;
-    joining.start(&[Fingerprint(5)], stores, &context()).await
+    joining.start(words("5", "plan"), &[Fingerprint(5)], stores, &context()).await
 }
 
 pub fn words(seed: &str, plan: &str) -> Vec<(String, String)> {

@@ -1,46 +1,24 @@
-//! A thousand ranks in one process.
+//! A thousand ranks in one process, eight on a node.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use foreread_peer::meet::{Joining, Left};
+use foreread_peer::Counters;
+use foreread_peer::meet::{Bulk, Joining, Left, Settings};
+use tokio::time::sleep;
 
-use crate::support::{Job, all, context, words};
+use crate::support::{DEADLINE, Job, all, context, words};
 
-/// Meets, gets a catalog of `bytes`, exchanges, compares, starts, makes ten steps, and leaves.
-async fn run(size: u32, bytes: usize) {
-    let job = Job::new(size);
-    let catalog = Bytes::from((0..bytes).map(|at| (at % 251) as u8).collect::<Vec<_>>());
-    let expected = crc32c::crc32c(&catalog);
-    let stores = job.stores();
-    let ranks = (0..size).map(|rank| {
-        let (settings, stores) = (job.settings(rank).with_deadline(Duration::from_secs(300)), stores.clone());
-        let catalog = (rank == 0).then(|| catalog.clone());
-        tokio::spawn(async move {
-            let mut joining = Joining::join(settings).await.unwrap();
-            let shared = joining.share(catalog).await.unwrap();
-            assert_eq!((shared.len(), crc32c::crc32c(&shared)), (bytes, expected));
-            drop(shared);
-            let held = Bytes::from(vec![rank as u8; 4096]);
-            let held = joining.exchange(held, |all| all.len().to_string().into()).await.unwrap();
-            assert_eq!(held, size.to_string());
-            joining.compare(words("5", "plan")).await.unwrap();
-            let group = joining.start(&[], &stores, &context()).await.unwrap();
-            for step in 1..=10 {
-                group.progress(step);
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            if let Some(mut lowest) = group.lowest() {
-                lowest.wait_for(|at| *at == 10).await.unwrap();
-            }
-            group.report(Bytes::from_static(b"{}"), Duration::from_secs(60)).await;
-            let reports = group.reports(Duration::from_secs(60)).await;
-            assert!(rank != 0 || reports.iter().all(Option::is_some));
-            group.leave(Duration::from_secs(60)).await
-        })
-    });
-    let ranks: Vec<_> = ranks.collect();
-    assert!(all(ranks).await.iter().all(|left| *left == Left::Together));
+const RANKS: u32 = 1024;
+const ON_NODE: u32 = 8;
+
+/// A rank of a job of nodes.
+fn settings(job: &Job, rank: u32, counters: &Arc<Counters>) -> Settings {
+    job.settings(rank)
+        .with_node(format!("n{}", rank / ON_NODE))
+        .with_deadline(Duration::from_secs(300))
+        .with_serving(foreread_peer::Settings::default(), Arc::clone(counters))
 }
 
 /// The most memory that this process had, in bytes.
@@ -55,15 +33,135 @@ fn catalog_bytes() -> usize {
     if std::env::var_os("FOREREAD_SOAK").is_some() { 50 << 20 } else { 256 << 10 }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_ranks_meet_in_one_process() {
-    let (began, bytes) = (Instant::now(), catalog_bytes());
-    run(1000, bytes).await;
-    eprintln!(
-        "a thousand ranks, a catalog of {} KiB: {:?}, {} MiB at most",
-        bytes >> 10,
-        began.elapsed(),
-        peak() >> 20
-    );
+fn catalog(bytes: usize) -> Bytes {
+    (0..bytes).map(|at| (at % 251) as u8).collect::<Vec<_>>().into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node() {
+    let (began, job, catalog) = (Instant::now(), Job::new(RANKS), catalog(catalog_bytes()));
+    let (expected, stores) = (crc32c::crc32c(&catalog), job.stores());
+    let counters: Vec<Arc<Counters>> = (0..RANKS).map(|_| Arc::default()).collect();
+    let ranks: Vec<_> = (0..RANKS)
+        .map(|rank| {
+            let (stores, catalog) = (stores.clone(), catalog.clone());
+            let settings = settings(&job, rank, &counters[rank as usize]);
+            tokio::spawn(async move {
+                let mut joining = Joining::join(settings).await.unwrap();
+                let first = rank == 0;
+                let bulk = first.then(|| Bulk::needed(vec![catalog.slice(..9), catalog.slice(9..)]));
+                let head = joining.share_with(first.then(|| "head".into()), bulk).await.unwrap();
+                assert_eq!(head, "head");
+                let bulk = joining.bulk().await.unwrap();
+                assert_eq!(bulk.map(|bulk| crc32c::crc32c(&bulk)), (!first).then_some(expected));
+                let held = Bytes::from(vec![rank as u8; 4096]);
+                let held =
+                    joining.exchange(words("5", ""), held, |all| all.len().to_string().into()).await.unwrap();
+                assert_eq!(held, RANKS.to_string());
+                joining.start(words("5", "plan"), &[], &stores, &context()).await.unwrap()
+            })
+        })
+        .collect();
+    let groups = all(ranks).await;
+    let tallies: Vec<_> = counters.iter().map(|counters| counters.read()).collect();
+    let messages: u64 = tallies.iter().map(|tally| tally.messages).sum();
+    eprintln!("{RANKS} ranks: {messages} messages, {:?}, {} MiB at most", began.elapsed(), peak() >> 20);
+    // Of all ranks, in both directions, those inside of nodes with them.
+    assert!(messages <= 8 * u64::from(RANKS), "{messages} messages");
+    assert_eq!(tallies[0].bulks, u64::from(RANKS / ON_NODE), "catalogs that rank 0 sent");
+
+    let running = groups.into_iter().map(|group| {
+        tokio::spawn(async move {
+            for step in 1..=10 {
+                group.progress(step);
+                sleep(Duration::from_millis(10)).await;
+            }
+            if let Some(mut lowest) = group.lowest() {
+                lowest.wait_for(|at| *at == 10).await.unwrap();
+            }
+            group.report(Bytes::from_static(b"{}"), Duration::from_secs(60)).await;
+            let reports = group.reports(Duration::from_secs(60)).await;
+            assert!(reports.iter().all(Option::is_some));
+            group.leave(Duration::from_secs(60)).await
+        })
+    });
+    let running: Vec<_> = running.collect();
+    assert!(all(running).await.iter().all(|left| *left == Left::Together));
     assert!(peak() < 2 << 30);
+}
+
+/// The rank that has the catalog for its node does not give it: the others get it from rank 0 before the deadline.
+#[tokio::test(start_paused = true)]
+async fn catalog_comes_from_rank_0_where_the_nodes_first_rank_hangs() {
+    let (job, catalog) = (Job::new(2 * ON_NODE), catalog(1 << 20));
+    let counters: Vec<Arc<Counters>> = (0..job.size).map(|_| Arc::default()).collect();
+    // Rank 8 is the second node's first; the others of it do not reach it.
+    for rank in ON_NODE + 1..2 * ON_NODE {
+        job.network.cut(&format!("r{ON_NODE}"), &format!("r{rank}"));
+    }
+    let ranks: Vec<_> = (0..job.size)
+        .map(|rank| {
+            let (settings, catalog) = (settings(&job, rank, &counters[rank as usize]), catalog.clone());
+            tokio::spawn(async move {
+                let mut joining = Joining::join(settings.with_deadline(DEADLINE)).await.unwrap();
+                let bulk = (rank == 0).then(|| Bulk::needed(vec![catalog.clone()]));
+                joining.share_with(Some("head".into()), bulk).await.unwrap();
+                let bulk = joining.bulk().await.unwrap();
+                joining.compare(Vec::new()).await.unwrap();
+                assert!(rank == 0 || bulk.unwrap() == catalog);
+                // It lasts until all have come so far.
+                joining
+            })
+        })
+        .collect();
+    all(ranks).await;
+    // One for each of the two nodes, and seven that had to.
+    assert_eq!(counters[0].read().bulks, 2 + 7);
+}
+
+/// A catalog in a file that some ranks cannot open: it is read when one requests it, once per node.
+#[tokio::test(start_paused = true)]
+async fn catalog_on_request_is_sent_to_nodes_that_need_it() {
+    let (job, catalog) = (Job::new(3 * ON_NODE), catalog(1 << 20));
+    let counters: Vec<Arc<Counters>> = (0..job.size).map(|_| Arc::default()).collect();
+    let ranks: Vec<_> = (0..job.size)
+        .map(|rank| {
+            let (settings, catalog) = (settings(&job, rank, &counters[rank as usize]), catalog.clone());
+            tokio::spawn(async move {
+                let mut joining = Joining::join(settings).await.unwrap();
+                let read = catalog.clone();
+                let bulk = Bulk::on_request(catalog.len() as u64, move || Ok(vec![read.clone()]));
+                joining.share_with(Some("head".into()), (rank == 0).then_some(bulk)).await.unwrap();
+                if rank / ON_NODE == 2 {
+                    assert_eq!(joining.bulk().await.unwrap().unwrap(), catalog);
+                }
+                joining.compare(Vec::new()).await.unwrap();
+                joining
+            })
+        })
+        .collect();
+    all(ranks).await;
+    assert_eq!(counters[0].read().bulks, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn catalogs_of_more_than_16_gib_end_the_meeting_with_the_remedy() {
+    let job = Job::new(4);
+    // Six views of one gibibyte that is never written, for three other nodes.
+    let gibibyte = Bytes::from(vec![0; 1 << 30]);
+    let ranks = (0..4).map(|rank| {
+        let settings = job.settings(rank).with_node(format!("n{rank}"));
+        let parts = vec![gibibyte.clone(); 6];
+        tokio::spawn(async move {
+            let bulk = (rank == 0).then(|| Bulk::needed(parts));
+            let shared = async { Joining::join(settings).await?.share_with(Some("head".into()), bulk).await };
+            shared.await.unwrap_err().to_string()
+        })
+    });
+    for error in all(ranks.collect::<Vec<_>>()).await {
+        assert!(
+            error.contains("18 GiB") && error.contains("run `foreread index` into a shared file"),
+            "{error}"
+        );
+    }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_launcher::{LaunchError, Rendezvous};
-use foreread_peer::meet::{Board, Launched, MeetError, Surroundings, Waiting, given_token};
+use foreread_peer::meet::{Board, INTERFACE, Launched, MeetError, Surroundings, Waiting, given_token};
 use foreread_peer::{Network, System, Token, Wire};
 use foreread_types::Rank;
 
@@ -43,6 +43,8 @@ pub struct Meeting {
     pub(super) token: Option<Token>,
     pub(super) network: Arc<dyn Network>,
     pub(super) wire: Wire,
+    /// The network interfaces that other nodes use.
+    pub(super) interface: Option<String>,
     pub(super) deadline: Duration,
     pub(super) progress: Box<dyn FnMut(&Waiting) + Send + Sync>,
 }
@@ -87,8 +89,10 @@ impl Meeting {
         }
         let token = given_token(&surroundings)?;
         let (network, wire) = (Arc::new(System), wire::given(environment)?);
+        let interface = surroundings.get(INTERFACE);
         let (number, board, progress) = (0, Arc::default(), Box::new(|_: &Waiting| ()));
-        Ok(Some(Self { launched, number, board, token, network, wire, deadline: DEADLINE, progress }))
+        let deadline = DEADLINE;
+        Ok(Some(Self { launched, number, board, token, network, wire, interface, deadline, progress }))
     }
 
     /// Whether ranks meet where no secret can be passed to the job's user alone, and none was given.

@@ -2,8 +2,9 @@
 //!
 //! Rank 0 opens and lists the dataset, and sends the catalog, its own position and the speeds that it knows; every rank
 //! says what it can keep, how fast that is, and what it keeps already; from these all compute the same plan. They compare
-//! first what it is computed from, each input by its name, and then its fingerprint, before anything is read. What a user says differently on two ranks is said back in one line, on every rank. The price of
-//! one catalog for all is that ranks wait for rank 0's listing, which they would otherwise all do at once.
+//! what it is computed from, each input by its name, and its fingerprint, before anything is read. What a user says
+//! differently on two ranks is reported in one line, on every rank. The price of one catalog for all is that ranks wait for
+//! rank 0's listing, which they would otherwise all do at once. That of few messages is that they plan before they compare.
 
 mod guarded;
 mod joint;
@@ -56,18 +57,19 @@ pub(crate) async fn prepare(
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
-    let Meeting { launched, number, board, token, network, wire, deadline, progress: show } = meeting;
+    let Meeting { launched, number, board, token, network, wire, interface, deadline, .. } = meeting;
     let settings = Settings::new(launched, env!("CARGO_PKG_VERSION"))
         .with_loader(number, board)
         .with_token(token)
         .with_network(network)
         .with_deadline(deadline)
-        .with_progress(show)
+        .with_progress(meeting.progress)
+        .with_interface(interface)
         .with_serving(Bounds::default().with_budget(SERVING).with_wire(wire), Arc::new(Counters::default()));
     let mut joining = Joining::join(settings).await?;
     let run = Run { targets, config, registry, context, wire };
     match run.prepare(&mut joining, resume, progress).await {
-        Ok(prepared) => start(prepared, joining, context).await,
+        Ok((prepared, words)) => start(prepared, words, joining, context).await,
         Err(error) => {
             // Or the others would wait for this rank until their deadline.
             joining.give_up(&error.to_string()).await;
@@ -76,20 +78,25 @@ pub(crate) async fn prepare(
     }
 }
 
-/// How often others are told that something goes on.
-const NEWS: Duration = Duration::from_secs(5);
+/// When others are first told that something goes on, and how often from then on.
+const NEWS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 
-/// Does what takes its time; meanwhile others know why they wait.
+/// Does what takes its time; meanwhile others know why they wait. What is done soon costs no message.
 async fn working<T>(joining: &mut Joining, on: &str, work: impl Future<Output = T>) -> T {
-    let mut work = std::pin::pin!(work);
-    joining.working(on).await;
+    let (mut work, mut wait) = (std::pin::pin!(work), NEWS.0);
     loop {
         tokio::select! {
             done = &mut work => return done,
-            () = tokio::time::sleep(NEWS) => joining.working(on).await,
+            () = tokio::time::sleep(wait) => {
+                joining.working(on).await;
+                wait = NEWS.1;
+            }
         }
     }
 }
+
+/// Names and values that all ranks must have alike.
+type Words = Vec<(String, String)>;
 
 struct Run<'a> {
     targets: &'a Named,
@@ -110,12 +117,12 @@ impl Run<'_> {
         joining: &mut Joining,
         resume: Option<State>,
         progress: impl FnMut(Progress) + Send,
-    ) -> Result<Prepared> {
+    ) -> Result<(Prepared, Words)> {
         let (config, context) = (&self.config, self.context);
         let shared = Shared::new(config, context);
         let (told, opened) = self.datasets(joining, &shared, resume, progress).await?;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        joining.compare(self.words(&told, &catalogs)?).await?;
+        let words = self.words(&told, &catalogs)?;
         let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
         let figures = told.figures(config);
         let nodes = joining.nodes().to_vec();
@@ -146,11 +153,11 @@ impl Run<'_> {
         let offer = Offer::new(own.to_string(), levels.collect(), held).encode();
         let whole = {
             // Gone before planning: of a thousand ranks they are megabytes, on each.
-            let offers = joining.exchange(offer.into(), |offers| bundle(&offers).into()).await?;
+            let offers = joining.exchange(words, offer.into(), |offers| bundle(&offers).into()).await?;
             let offers = unbundle(&offers).map_err(|_| unreadable(&"what ranks keep makes no sense"))?;
             offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK)
         };
-        joining.compare(inputs(&whole, &schedule(config, &sizes)?)).await?;
+        let mut words = inputs(&whole, &schedule(config, &sizes)?);
         let planning_config = config.clone();
         let (of_run, of_state) = (config.clone(), catalogs);
         let planning = context.runtime.spawn_blocking(move || {
@@ -161,11 +168,11 @@ impl Run<'_> {
         });
         let planned = working(joining, "plans", planning).await.map_err(ended)??;
         if let LocalPlan::Together { plan, .. } = planned.plan() {
-            joining.compare(vec![("plan".to_owned(), plan.fingerprint().to_string())]).await?;
+            words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
         let blocks = BlockTable::default();
-        Ok(Prepared { planned, opened, caches, disk, shared, blocks, joint: None })
+        Ok((Prepared { planned, opened, caches, disk, shared, blocks, joint: None }, words))
     }
 
     /// The datasets, listed by rank 0 for all.
@@ -179,7 +186,8 @@ impl Run<'_> {
         let Self { targets, config, registry, context, .. } = self;
         let validation = config.validate.as_ref().map(Named::by);
         if config.rank > 0 {
-            let (told, catalogs) = Told::decode(&joining.share(None).await?)?;
+            let told = Told::decode(&joining.share(None).await?)?;
+            let catalogs = self.catalogs(joining, &told).await?;
             let identities = told.identities()?;
             for (targets, catalog) in std::iter::once(*targets).chain(&validation).zip(&catalogs) {
                 seek(targets, catalog, registry, context, shared).await?;
@@ -197,25 +205,25 @@ impl Run<'_> {
             opened.push(working(joining, &format!("rank 0 opens {named}"), opening).await?);
         }
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(config));
-        let catalogs = opened.iter().map(|dataset| dataset.catalog.to_bytes());
-        let catalogs: Vec<_> = catalogs.collect::<Result<_, _>>()?;
-        let told = Told {
-            catalogs: catalogs.iter().map(|catalog| catalog.len() as u64).collect(),
-            identities: opened.iter().map(|dataset| dataset.identity.to_string()).collect(),
-            state: resume,
-            calibration: config.calibration.as_deref().cloned(),
-            origin_limit: config.origin_limit,
-            origin_parallelism: config.origin_parallelism,
-            compute: config.compute,
-        };
-        let message = told.encode(&catalogs)?;
-        drop(catalogs);
-        joining.share(Some(message)).await?;
+        let told = Told::new(&opened, resume, config);
+        let bulk = told.bulk(&opened)?;
+        joining.share_with(Some(told.encode()?), Some(bulk)).await?;
         Ok((told, opened))
     }
 
+    /// Rank 0's catalogs on another rank: from their files, or from what rank 0 has sent to this node.
+    async fn catalogs(&self, joining: &mut Joining, told: &Told) -> Result<Vec<Catalog>> {
+        let catalogs = told.catalogs.clone();
+        let opening = self.context.runtime.spawn_blocking(move || Told::open_files(&catalogs));
+        if let Some(catalogs) = working(joining, "opens its catalog", opening).await.map_err(ended)? {
+            return Ok(catalogs);
+        }
+        let bulk = joining.bulk().await?.ok_or_else(|| unreadable(&"it has no catalog"))?;
+        told.split(bulk)
+    }
+
     /// What has to be equal on all ranks, in the words in which users say it.
-    fn words(&self, told: &Told, catalogs: &[Catalog]) -> Result<Vec<(String, String)>> {
+    fn words(&self, told: &Told, catalogs: &[Catalog]) -> Result<Words> {
         let config = &self.config;
         let mut words = vec![
             ("dataset", crate::origin::names(self.targets, &catalogs[0])?),
@@ -245,9 +253,9 @@ impl Run<'_> {
     }
 }
 
-/// What the plan is computed from, by the names of its inputs: a difference is told by its name, and before anybody plans.
+/// What the plan is computed from, by the names of its inputs: a difference is told by its name.
 /// What disks hold is left out: it is in the table that all have got from rank 0.
-fn inputs(whole: &Cluster, schedule: &Schedule) -> Vec<(String, String)> {
+fn inputs(whole: &Cluster, schedule: &Schedule) -> Words {
     let mut words = vec![
         ("planner version".to_owned(), PLANNER_VERSION.to_string()),
         ("schedule".to_owned(), schedule.fingerprint().to_string()),
@@ -282,10 +290,10 @@ fn bound(prepared: &Prepared) -> Vec<Fingerprint> {
 }
 
 /// Begins with the others, when all have said that their runs are the same.
-async fn start(prepared: Prepared, joining: Joining, context: &Context) -> Result<Prepared> {
+async fn start(prepared: Prepared, words: Words, joining: Joining, context: &Context) -> Result<Prepared> {
     let whole = &prepared.planned.cluster;
     let stores: Vec<StoreId> = whole.stores.iter().map(|store| store.id).collect();
-    let group = Arc::new(joining.start(&bound(&prepared), &stores, context).await?);
+    let group = Arc::new(joining.start(words, &bound(&prepared), &stores, context).await?);
     let locality = match prepared.planned.plan() {
         LocalPlan::Together { plan, .. } if prepared.planned.config.locality => {
             Some(Arc::new(LocalDeal { cluster: whole.clone(), owners: plan.owners().clone() }))

@@ -61,6 +61,14 @@ fn torchrun_gives_a_host_and_never_its_own_port() {
     assert_eq!(host(&found(&other)).1, ports);
 }
 
+/// An IPv6 address may be written as in a URL.
+#[test]
+fn address_of_the_master_may_stand_in_brackets() {
+    let mut variables = TORCHRUN.to_vec();
+    variables[5] = ("MASTER_ADDR", "[fd00::7]");
+    assert_eq!(host(&found(&variables)).0, "fd00::7");
+}
+
 #[test]
 fn torchrun_on_one_node_meets_at_a_socket_of_it() {
     let mut variables = TORCHRUN.to_vec();

@@ -1,0 +1,285 @@
+//! What a rank other than 0 knows and decides at a meeting.
+//!
+//! A state machine without I/O, tasks or clock: what comes from rank 0 and what became of attempts to reach it go in as
+//! calls, each with the time. Values of steps come without a request and wait here until the rank is at their step.
+//! [`Member`](super::member::Member) does what it decides.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use foreread_types::Rank;
+use tokio::time::Instant;
+
+use super::dial::Miss;
+use super::members::RECONNECT;
+use super::messages::{Hello, Message, Person, key, ranks, refusal};
+use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
+use super::{MeetError, MeetErrorKind};
+use crate::Address;
+use crate::run_id::Nonce;
+
+/// For so long who answers in rank 0's place has to have another token before it is believed, or until the deadline. Nothing
+/// proves it: it may be an earlier run that is about to end, or anybody, where rank 0 is not there yet.
+const SURE: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// A rank while ranks meet.
+#[derive(Debug)]
+pub(super) struct Follower {
+    pub hello: Hello,
+    pub patience: Patience,
+    /// Where ranks meet, for messages.
+    place: String,
+    /// Whether rank 0 speaks to it on a connection that lasts.
+    is_connected: bool,
+    /// Whom rank 0 waits for.
+    missing: (Vec<Rank>, usize, Option<String>),
+    works: u64,
+    why: Option<String>,
+    /// Where rank 0 runs, once it was met.
+    first: Option<String>,
+    /// Since when there is no connection to rank 0, where there was one.
+    lost: Option<Instant>,
+    doubt: Doubt,
+    /// Attempts to find rank 0 since it was there last.
+    pub attempts: u32,
+    /// Since when who answers in rank 0's place has another token, and where.
+    other_token: Option<(Instant, Address)>,
+    /// What the run's id begins with, once rank 0 was met.
+    pub nonce: Option<Nonce>,
+    /// The ranks, once all have come.
+    pub people: Vec<Person>,
+    /// Ranks whose addresses have changed since, the oldest first.
+    pub moved: Vec<Person>,
+    /// Values that came.
+    values: BTreeMap<String, Bytes>,
+    /// Whether the connection was made again since it had the roster: what was sent once may be lost.
+    pub was_lost: bool,
+    /// Bytes that had come when it was looked last.
+    transferred: u64,
+}
+
+/// What a message was.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Something to be kept here.
+    Known,
+    /// Rank 0 has admitted this rank.
+    Welcome,
+    /// It refuses the connection for now.
+    NotYet,
+    /// Its loader listens at these addresses.
+    Elsewhere(Vec<String>),
+}
+
+impl Follower {
+    pub(super) fn new(hello: Hello, patience: Patience, place: String) -> Self {
+        Self {
+            hello,
+            patience,
+            place,
+            is_connected: false,
+            missing: (vec![Rank(0)], 0, None),
+            works: 0,
+            why: None,
+            first: None,
+            lost: None,
+            doubt: Doubt::default(),
+            attempts: 0,
+            other_token: None,
+            nonce: None,
+            people: Vec::new(),
+            moved: Vec::new(),
+            values: BTreeMap::new(),
+            was_lost: false,
+            transferred: 0,
+        }
+    }
+
+    /// An attempt to reach rank 0 has failed.
+    ///
+    /// # Errors
+    /// No other can succeed.
+    pub(super) fn missed(&mut self, miss: Miss, now: Instant) -> Result<(), MeetError> {
+        match miss {
+            Miss::Never(error) => return Err(error),
+            Miss::NotYet(why) => (self.why, self.other_token) = (why, None),
+            Miss::OtherToken(at) => {
+                self.why = Some(format!("who answers at {at} has another token (FOREREAD_TOKEN)"));
+                if self.other_token.is_none() {
+                    self.other_token = Some((now, at));
+                    self.patience.show_now();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rank 0 was reached, which has said nothing yet.
+    pub(super) fn reached(&mut self) {
+        self.other_token = None;
+    }
+
+    /// The connection is gone.
+    pub(super) fn closed(&mut self, now: Instant) {
+        if std::mem::take(&mut self.is_connected) {
+            self.lost.get_or_insert(now);
+            self.was_lost |= self.hello.met.is_some();
+        } else {
+            self.why = Some("it closed the connection before it said anything".to_owned());
+        }
+    }
+
+    /// Takes what rank 0 says.
+    ///
+    /// # Errors
+    /// There will be no run for this rank, or it does not follow the steps of the others.
+    pub(super) fn hear(&mut self, message: Message, bulk: Bytes, now: Instant) -> Result<Heard, MeetError> {
+        match message {
+            Message::Welcome { process, nonce, place, moves, .. } => {
+                if self.hello.met.is_none() {
+                    self.people = serde_json::from_slice(&bulk).map_err(|error| {
+                        let line = "rank 0 sent a list of ranks that cannot be read";
+                        MeetError::caused(MeetErrorKind::Broken, line, error)
+                    })?;
+                    self.hello.moves = moves;
+                }
+                (self.hello.met, self.nonce) = (Some(process), Nonce::parse(&nonce));
+                self.connected(place);
+                self.patience.begin(now);
+                return Ok(Heard::Welcome);
+            }
+            Message::Waiting { missing, more, on, works, place } => {
+                self.connected(place);
+                self.missing = (missing.into_iter().map(Rank).collect(), more as usize, on);
+                if works > self.works {
+                    self.works = works;
+                    self.patience.begin(now);
+                }
+            }
+            Message::Value { key, .. } => {
+                self.patience.begin(now);
+                if key.starts_with(key::STEP) {
+                    self.hello.steps += 1;
+                } else if key.starts_with(key::MOVED) {
+                    self.hello.moves += 1;
+                    self.moved.extend(serde_json::from_slice::<Person>(&bulk).ok());
+                    return Ok(Heard::Known);
+                }
+                self.values.insert(key, bulk);
+            }
+            Message::Elsewhere { addresses } => return Ok(Heard::Elsewhere(addresses)),
+            Message::Refuse { why, again: true, .. } => {
+                // It is there.
+                (self.lost, self.why, self.is_connected) = (None, Some(why), false);
+                return Ok(Heard::NotYet);
+            }
+            Message::Refuse { kind, why, .. } => return Err(refusal(&kind, why)),
+            // What others than rank 0 say, or a later version.
+            _ => {}
+        }
+        Ok(Heard::Known)
+    }
+
+    fn connected(&mut self, place: String) {
+        (self.first, self.lost, self.why) = (Some(place), None, None);
+        (self.is_connected, self.attempts) = (true, 0);
+    }
+
+    /// This rank is at the step of `key`, or needs what it names.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.patience.begin(now);
+        // Until rank 0 says otherwise.
+        self.missing = (vec![Rank(0)], 0, None);
+    }
+
+    /// The value of a key, once it has come.
+    ///
+    /// # Errors
+    /// Rank 0 is at another step of this number.
+    pub(super) fn take(&mut self, key: &str) -> Result<Option<Bytes>, MeetError> {
+        if let Some(value) = self.values.remove(key) {
+            return Ok(Some(value));
+        }
+        let start = &key[..key.rfind('/').map_or(0, |end| end + 1)];
+        let other = self.values.keys().find(|known| key.starts_with(key::STEP) && known.starts_with(start));
+        match other {
+            None => Ok(None),
+            Some(known) => {
+                let rank = self.hello.person.rank;
+                let line =
+                    format!("rank {rank} does not follow the same steps: its {key} is others' {known}");
+                Err(MeetError::new(MeetErrorKind::Broken, line))
+            }
+        }
+    }
+
+    /// Shows what is waited for; `transferred` grows while bytes come.
+    ///
+    /// # Errors
+    /// The deadline has passed.
+    pub(super) fn look(&mut self, transferred: u64, now: Instant) -> Result<(), MeetError> {
+        if std::mem::replace(&mut self.transferred, transferred) != transferred {
+            self.patience.begin(now);
+        }
+        if !self.is_connected {
+            return self.look_for_first(now);
+        }
+        let (missing, more, on) = &self.missing;
+        self.patience.show(missing, *more, on.clone(), now);
+        if !self.patience.over(now) {
+            return Ok(());
+        }
+        let (rank, seconds) = (self.hello.person.rank, self.patience.deadline().as_secs());
+        let who = ranks(missing, *more);
+        // Rank 0 ends at about the same time, and may know more.
+        let why = on.as_ref().map(|on| format!("; {on}")).unwrap_or_default();
+        let line = format!(
+            "rank {rank} waited {seconds} s for {who}: see whether all were started and what they wait for{why}"
+        );
+        Err(MeetError::new(MeetErrorKind::Deadline, line))
+    }
+
+    /// As [`look`](Self::look), where there is no connection to rank 0.
+    fn look_for_first(&mut self, now: Instant) -> Result<(), MeetError> {
+        let (rank, place) = (self.hello.person.rank, &self.place);
+        let seconds = self.patience.deadline().as_secs();
+        let why = self.why.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
+        // During the run it is looked for as long as the run lasts.
+        let lost = self.lost.filter(|_| !self.hello.started).map(|lost| now.duration_since(lost));
+        let first = self.first.as_deref().filter(|_| lost.is_some_and(|lost| lost >= RECONNECT));
+        let gone = first.map(|first| format!("rank 0 ({first}) was here and is gone"));
+        let shown = gone.as_ref().map(|gone| format!("; {gone}")).unwrap_or_default();
+        let on = format!("at {place}{shown}{why}");
+        match self.first {
+            None => self.patience.show_absent(&[Rank(0)], 0, Some(on), now),
+            Some(_) => self.patience.show(&[Rank(0)], 0, Some(on), now),
+        }
+        // Once they have met, at this meeting or an earlier one, it is somebody else.
+        let met = self.first.is_some() || self.hello.loader > 0;
+        if let Some((since, at)) = self.other_token.as_ref().filter(|_| !met)
+            && (now.duration_since(*since) >= SURE || self.patience.over(now))
+        {
+            let line = format!(
+                "rank {rank} has another token than rank 0 at {at}: give all ranks the same FOREREAD_TOKEN"
+            );
+            return Err(MeetError::new(MeetErrorKind::Secret, line));
+        }
+        let for_good = self.doubt.confirmed(lost.is_some_and(|lost| lost >= BACK), now);
+        if !for_good && !self.patience.over(now) {
+            return Ok(());
+        }
+        if let Some(gone) = gone {
+            let line = format!(
+                "{gone}: rank {rank} does not reach it at {place} any more; see what rank 0 said last{why}"
+            );
+            return Err(MeetError::new(MeetErrorKind::Deadline, line));
+        }
+        let last = match &self.why {
+            Some(why) => format!("the last attempt: {why}"),
+            None => "see whether it was started, and whether it says the same of where to meet".to_owned(),
+        };
+        let line =
+            format!("rank {rank} did not find rank 0 at {place} within {seconds} s; {last}; {NOT_ALL}");
+        Err(MeetError::new(MeetErrorKind::Deadline, line))
+    }
+}

@@ -1,0 +1,84 @@
+//! Rank 0's [`Leader`] behind a lock, for the tasks that serve the other ranks ([`super::sessions`]) and for rank 0's own
+//! steps ([`super::first`]), which wait for its changes. What is done under the lock is short.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+use super::leader::Leader;
+use super::link::Traffic;
+
+#[derive(Debug)]
+pub(super) struct Hub {
+    leader: Mutex<Leader>,
+    /// What links of all ranks move.
+    pub(super) traffic: Arc<Traffic>,
+    arrived: watch::Sender<()>,
+    published: watch::Sender<()>,
+    lowest: watch::Sender<u64>,
+}
+
+impl Hub {
+    pub(super) fn new(leader: Leader, traffic: Arc<Traffic>) -> Self {
+        let (arrived, published, lowest) = Default::default();
+        Self { leader: Mutex::new(leader), traffic, arrived, published, lowest }
+    }
+
+    /// Calls the leader, and wakes whoever waits for what has changed.
+    pub(super) fn with<T>(&self, act: impl FnOnce(&mut Leader) -> T) -> T {
+        let mut leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = act(&mut leader);
+        let (changes, lowest) = (leader.take_changes(), leader.lowest());
+        // Under the lock, or an older position could be told after a newer one.
+        self.lowest.send_if_modified(|known| std::mem::replace(known, lowest) != lowest);
+        drop(leader);
+        if changes.arrived {
+            self.arrived.send_replace(());
+        }
+        if changes.published {
+            self.published.send_replace(());
+        }
+        done
+    }
+
+    /// Changes that rank 0 may wait for.
+    pub(super) fn arrivals(&self) -> watch::Receiver<()> {
+        self.arrived.subscribe()
+    }
+
+    /// Changes that the others may have to be told.
+    pub(super) fn news(&self) -> watch::Receiver<()> {
+        self.published.subscribe()
+    }
+
+    pub(super) fn lowest(&self) -> watch::Receiver<u64> {
+        self.lowest.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::messages::Person;
+    use super::*;
+    use crate::run_id::Nonce;
+
+    #[test]
+    fn lowest_position_follows_ranks_that_step_at_once() {
+        let person = Person { rank: 0, node: "a".into(), host: "h".into(), pid: 1, addresses: Vec::new() };
+        let leader = Leader::new(person, 2, "1".into(), 7, Nonce::default());
+        let hub = Hub::new(leader, Traffic::new(0, Arc::default()));
+        let (lowest, step) = (hub.lowest(), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let (hub, step) = (&hub, &step);
+                scope.spawn(move || {
+                    for at in 1..=20_000 {
+                        step.wait();
+                        hub.with(|leader| leader.progress(rank, at));
+                    }
+                });
+            }
+        });
+        assert_eq!(*lowest.borrow(), 20_000);
+    }
+}

@@ -1,0 +1,142 @@
+//! Which of this host's addresses other nodes use: those of the network interfaces that the user names.
+//!
+//! Without a name, other nodes use the address from which rank 0 has seen this one come. That is the network of the host's
+//! name, which on clusters is often the slow one. Names match as those of `NCCL_SOCKET_IFNAME` do, so one value serves both.
+
+use std::net::IpAddr;
+
+use if_addrs::{IfAddr, Interface, get_if_addrs};
+
+use super::{MeetError, MeetErrorKind};
+
+/// The variable that names interfaces: `ib0,eth1` (what names begin with), `=ib0` (whole names), `^docker,lo` (all but these).
+pub const INTERFACE: &str = "FOREREAD_INTERFACE";
+
+/// Addresses of this host, each with its interface.
+pub(super) type Addresses = Vec<(String, IpAddr)>;
+
+/// Names of interfaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Names<'a> {
+    names: Vec<&'a str>,
+    /// All others are meant.
+    excludes: bool,
+    /// Names are whole, not beginnings.
+    exact: bool,
+}
+
+impl<'a> Names<'a> {
+    fn of(text: &'a str) -> Self {
+        let (excludes, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
+        let (exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        Self { names, excludes, exact }
+    }
+
+    fn mean(&self, interface: &str) -> bool {
+        let named = |name: &&str| if self.exact { interface == *name } else { interface.starts_with(*name) };
+        self.names.iter().any(named) != self.excludes
+    }
+}
+
+/// Addresses that other nodes may reach; of the interface of the machine alone where `with_loopback`.
+fn reachable(all: &[Interface], with_loopback: bool) -> impl Iterator<Item = (String, IpAddr)> {
+    let usable = move |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => !ip.is_link_local() && (with_loopback || !ip.is_loopback()),
+        // One of a single link means nothing on another host without that host's name for the link.
+        IpAddr::V6(ip) => !ip.is_unicast_link_local() && (with_loopback || !ip.is_loopback()),
+    };
+    let address = |interface: &Interface| match &interface.addr {
+        IfAddr::V4(four) => (interface.name.clone(), IpAddr::V4(four.ip)),
+        IfAddr::V6(six) => (interface.name.clone(), IpAddr::V6(six.ip)),
+    };
+    all.iter().map(address).filter(move |(_, ip)| usable(ip))
+}
+
+/// Those of `all` that `text` names.
+fn named(all: &[Interface], text: &str) -> Result<Addresses, MeetError> {
+    let names = Names::of(text);
+    let found: Addresses = reachable(all, true).filter(|(name, _)| names.mean(name)).collect();
+    if !found.is_empty() && !names.names.is_empty() {
+        return Ok(found);
+    }
+    let known: Vec<_> = reachable(all, true).map(|(name, ip)| format!("{name} ({ip})")).collect();
+    let line = format!(
+        "invalid {INTERFACE} '{text}': it names no network interface of this host that has an address: expected some of {}",
+        known.join(", ")
+    );
+    Err(MeetError::new(MeetErrorKind::Setting, line))
+}
+
+fn interfaces() -> Result<Vec<Interface>, MeetError> {
+    get_if_addrs().map_err(|error| {
+        let line = format!("the network interfaces of this host cannot be listed: {error}");
+        MeetError::caused(MeetErrorKind::Network, line, error)
+    })
+}
+
+/// The addresses of the interfaces that `text` names.
+///
+/// # Errors
+/// It names none; the line lists those that there are.
+pub(super) fn chosen(text: &str) -> Result<Addresses, MeetError> {
+    named(&interfaces()?, text)
+}
+
+/// All addresses of this host that others may reach.
+pub(super) fn all() -> Addresses {
+    let all = interfaces().unwrap_or_else(|error| {
+        tracing::warn!(%error, "others find this host by its name alone");
+        Vec::new()
+    });
+    reachable(&all, false).collect()
+}
+
+/// The interface that has an address, for messages.
+pub(super) fn name_of(ip: IpAddr) -> Option<String> {
+    let all = get_if_addrs().ok()?;
+    all.into_iter().find(|interface| interface.addr.ip() == ip).map(|interface| interface.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_match_as_those_of_nccl_do() {
+        for (text, meant) in [
+            ("ib", "ib0 ib1"),
+            ("ib1, eth", "ib1 eth0"),
+            ("=ib1", "ib1"),
+            ("=ib", ""),
+            ("^ib", "lo eth0 docker0"),
+            ("^=ib0,lo,docker0", "ib1 eth0"),
+        ] {
+            let names = Names::of(text);
+            let found: Vec<_> =
+                ["lo", "eth0", "ib0", "ib1", "docker0"].into_iter().filter(|name| names.mean(name)).collect();
+            let mut expected: Vec<_> = meant.split_whitespace().collect();
+            expected.sort_by_key(|name| found.iter().position(|known| known == name));
+            assert_eq!(found, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn unknown_interface_is_an_error_that_lists_those_there_are() {
+        for text in ["nosuch", "=", "^"] {
+            let error = chosen(text).unwrap_err();
+            assert_eq!(error.kind(), MeetErrorKind::Setting);
+            let line = error.to_string();
+            assert!(line.starts_with(&format!("invalid FOREREAD_INTERFACE '{text}'")), "{line}");
+            assert!(line.contains("lo (127.0.0.1)"), "{line}");
+        }
+    }
+
+    #[test]
+    fn chosen_interfaces_have_their_addresses_and_no_other() {
+        let lo = chosen("lo").unwrap();
+        assert!(lo.iter().all(|(name, ip)| name.starts_with("lo") && ip.is_loopback()), "{lo:?}");
+        assert!(all().iter().all(|(_, ip)| !ip.is_loopback()));
+        assert_eq!(name_of(lo[0].1).as_deref(), Some("lo"));
+    }
+}

@@ -79,6 +79,7 @@ impl Backend for S3Backend {
             return opened;
         }
         let environment = self.environment.clone().unwrap_or_else(Environment::of_process);
+        let environment = environment.with_keys(&options.settings)?;
         let (url, options, settings) = (url.to_owned(), options.clone(), environment.clone());
         let gathering = context
             .runtime

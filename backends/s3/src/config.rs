@@ -16,6 +16,7 @@ pub(crate) const PARALLELISM: usize = 64;
 pub(crate) const MOST: usize = 4096;
 
 /// The settings that [`OpenOptions::settings`] may have, the variables that say the same, and the name in a profile.
+/// Keys are [`Environment::with_keys`]'s: the settings' replace the variables' together.
 const SETTINGS: &[(&str, &[&str], &str)] = &[
     ("endpoint", &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"], "endpoint_url"),
     ("region", &["AWS_REGION", "AWS_DEFAULT_REGION"], "region"),
@@ -25,6 +26,9 @@ const SETTINGS: &[(&str, &[&str], &str)] = &[
     ("request_payer", &["AWS_REQUEST_PAYER"], ""),
     ("ca_bundle", &["AWS_CA_BUNDLE"], "ca_bundle"),
     ("virtual_hosted_style", &["AWS_VIRTUAL_HOSTED_STYLE_REQUEST"], ""),
+    ("access_key_id", &[], ""),
+    ("secret_access_key", &[], ""),
+    ("session_token", &[], ""),
 ];
 
 /// How a bucket is reached.
@@ -136,7 +140,8 @@ impl S3Config {
         let profile_asked = asked.is_some();
         let profile = asked.unwrap_or_else(|| "default".to_owned());
         let skip_signature = flag("skip_signature", set("skip_signature"))?.unwrap_or(false);
-        let profile_first = options.settings.contains_key("profile");
+        let keys_first = options.settings.contains_key("access_key_id");
+        let profile_first = options.settings.contains_key("profile") && !keys_first;
         let has_keys =
             ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"].map(|name| environment.get(name).is_some());
         let needs_none = skip_signature || has_keys == [true; 2] && !profile_first;

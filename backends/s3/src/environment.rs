@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use foreread_tier::TierError;
+
+use crate::error::invalid;
+
 /// Environment variables, as a value: the process's own or a test's. Printing one shows the names alone.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment {
@@ -30,6 +34,35 @@ impl Environment {
     #[must_use]
     pub fn with_home(self, home: impl Into<PathBuf>) -> Self {
         Self { home: Some(home.into()), ..self }
+    }
+
+    /// The same with the keys of these settings, if there are any, in place of the variables': keys of two accounts must
+    /// not be mixed.
+    ///
+    /// # Errors
+    /// If the settings have one part of a key and not the other.
+    pub(crate) fn with_keys(self, settings: &BTreeMap<String, String>) -> Result<Self, TierError> {
+        let keys = [
+            ("access_key_id", "AWS_ACCESS_KEY_ID"),
+            ("secret_access_key", "AWS_SECRET_ACCESS_KEY"),
+            ("session_token", "AWS_SESSION_TOKEN"),
+        ];
+        let [id, secret, token] =
+            keys.map(|(setting, _)| settings.get(setting).filter(|key| !key.is_empty()));
+        if [id, secret, token] == [None; 3] {
+            return Ok(self);
+        }
+        if id.is_none() || secret.is_none() {
+            return Err(invalid("access_key_id", "set access_key_id and secret_access_key together"));
+        }
+        let mut variables = self.variables;
+        for ((_, variable), key) in keys.into_iter().zip([id, secret, token]) {
+            match key {
+                Some(key) => variables.insert(variable.to_owned(), key.clone()),
+                None => variables.remove(variable),
+            };
+        }
+        Ok(Self { variables, ..self })
     }
 
     /// A variable that is set and not empty.
@@ -78,6 +111,23 @@ impl reqsign_core::Env for Environment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_of_settings_replace_those_of_variables_together() {
+        let variables = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
+        let environment = Environment::new(variables.map(|name| (name, "env")));
+        let with = |settings: &[(&str, &str)]| {
+            let settings = settings.iter().map(|(name, key)| (name.to_string(), key.to_string())).collect();
+            environment.clone().with_keys(&settings)
+        };
+        let given = with(&[("access_key_id", "id"), ("secret_access_key", "s")]).unwrap();
+        assert_eq!(variables.map(|name| given.get(name)), [Some("id"), Some("s"), None]);
+        assert!(with(&[("region", "x")]).unwrap() == environment);
+        for half in ["access_key_id", "secret_access_key", "session_token"] {
+            let error = with(&[(half, "hush")]).unwrap_err().to_string();
+            assert!(error.contains("secret_access_key") && !error.contains("hush"), "{error}");
+        }
+    }
 
     #[test]
     fn printing_shows_no_value_and_empty_is_unset() {

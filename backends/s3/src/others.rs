@@ -32,6 +32,38 @@ pub(crate) fn open(url: &str, options: &OpenOptions, context: &Context) -> Optio
     }
 }
 
+/// Settings that a user may want, of those that the clients know; the rest concern what is set here already.
+#[cfg(feature = "gcs")]
+const GOOGLE: [&str; 6] = [
+    "service_account",
+    "service_account_key",
+    "application_credentials",
+    "bearer_token",
+    "base_url",
+    "skip_signature",
+];
+#[cfg(feature = "azure")]
+const AZURE: [&str; 13] = [
+    "account_name",
+    "access_key",
+    "sas_key",
+    "bearer_token",
+    "client_id",
+    "client_secret",
+    "tenant_id",
+    "federated_token_file",
+    "msi_endpoint",
+    "use_azure_cli",
+    "endpoint",
+    "use_emulator",
+    "skip_signature",
+];
+
+/// The error about a setting that a client does not know.
+fn unknown(name: &str, known: &[&str]) -> TierError {
+    invalid(name, format!("there is no such setting; there are: {}", known.join(", ")))
+}
+
 fn no_retries() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
@@ -45,7 +77,7 @@ fn google(url: &str, options: &OpenOptions, context: &Context) -> Opened {
         .with_retry(no_retries())
         .with_http_connector(Judges::default());
     for (name, value) in &options.settings {
-        let key = GoogleConfigKey::from_str(name).map_err(|error| invalid(name, root(&error)))?;
+        let key = GoogleConfigKey::from_str(name).map_err(|_| unknown(name, &GOOGLE))?;
         builder = builder.with_config(key, value);
     }
     let at = format!("gcs {}", builder.get_config_value(&GoogleConfigKey::BaseUrl).unwrap_or_default());
@@ -69,7 +101,7 @@ fn azure(url: &str, options: &OpenOptions, context: &Context) -> Opened {
         .with_retry(no_retries())
         .with_http_connector(Judges::default());
     for (name, value) in &options.settings {
-        let key = AzureConfigKey::from_str(name).map_err(|error| invalid(name, root(&error)))?;
+        let key = AzureConfigKey::from_str(name).map_err(|_| unknown(name, &AZURE))?;
         builder = builder.with_config(key, value);
     }
     let set = |key| builder.get_config_value(&key).unwrap_or_default();

@@ -134,7 +134,7 @@ pub fn part(args: &[String]) -> Result<()> {
     };
     let mut config = Config::default();
     (config.memory, config.epochs, config.batch_size) = (Memory::Bytes(0), 1, BATCH);
-    let mut loader = Loader::builder("s3://faults").config(config).prepare()?.start();
+    let mut loader = Loader::builder_with("s3://faults", config).prepare()?.start();
     let (start, mut samples, mut ended) = (Instant::now(), 0, None);
     for batch in loader.batches() {
         match batch {

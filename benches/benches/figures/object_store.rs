@@ -175,7 +175,7 @@ fn foreread(url: &str, parallelism: Option<usize>, epochs: u64) -> Result<Vec<Fo
     let mut config = Config::default();
     (config.memory, config.epochs) = (Memory::Bytes(0), epochs);
     config.origin_parallelism = parallelism;
-    let mut loader = Loader::builder(url).config(config).prepare()?.start();
+    let mut loader = Loader::builder_with(url, config).prepare()?.start();
     let (mut found, mut start, mut samples, mut epoch) = (Vec::new(), Instant::now(), 0.0, 0);
     let mut before = Usage::since(start);
     for batch in loader.batches() {

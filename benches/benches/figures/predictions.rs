@@ -93,7 +93,7 @@ fn compare(
     // Several batches fit the least look-ahead.
     config.batch_size = 16;
     config.calibration = Some(Arc::clone(calibration));
-    let ready = Loader::builder(URL).config(config).registry(registry.clone()).prepare()?;
+    let ready = Loader::builder_with(URL, config).registry(registry.clone()).prepare()?;
     let forecast = ready.prepared().forecast()?.unwrap_or_default();
     let mut loader = ready.start();
     for batch in loader.batches() {

@@ -88,7 +88,7 @@ fn state(first: &State, epoch: u64) -> Result<State> {
 /// Milliseconds from nothing to the first batch, resumed where the state says.
 fn first_batch(target: &str, config: &Config, from: State) -> Result<f64> {
     let (epoch, start) = (from.epoch(), Instant::now());
-    let builder = Loader::builder(target).config(config.clone()).registry(Registry::empty().register(Opens));
+    let builder = Loader::builder_with(target, config.clone()).registry(Registry::empty().register(Opens));
     let mut loader = builder.resume(from).start()?;
     let batch = loader.batches().next().context("a batch")??;
     ensure!(batch.epoch() == epoch && batch.len() as u64 == BATCH, "it went on elsewhere");
@@ -104,7 +104,7 @@ pub fn figures() -> Result<Vec<Figure>> {
     (config.epochs, config.batch_size) = (EPOCHS, BATCH);
     (config.memory, config.look_ahead) = (Memory::Bytes(1 << 30), 64 << 20);
     let registry = Registry::empty().register(Opens);
-    let first = Loader::builder(target).config(config.clone()).registry(registry).start()?.state();
+    let first = Loader::builder_with(target, config.clone()).registry(registry).start()?.state();
     let (mut early, mut late) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         early.push(first_batch(target, &config, state(&first, 1)?)?);

@@ -52,12 +52,18 @@ impl Source {
                 bytes.get(range.start as usize..).and_then(|rest| rest.get(..length)).ok_or_else(beyond)
             }
             Self::File(file, _) => {
+                // A file may be longer than memory.
+                room.try_reserve_exact(length.saturating_sub(room.len())).map_err(|_| no_memory(length))?;
                 room.resize(length, 0);
                 file.read_exact_at(room, range.start).map_err(|error| unreadable(&error))?;
                 Ok(room)
             }
         }
     }
+}
+
+fn no_memory(length: usize) -> Fault {
+    Fault { kind: DatasetErrorKind::Io, why: format!("there is no memory for {length} bytes of it") }
 }
 
 fn unreadable(error: &std::io::Error) -> Fault {

@@ -17,6 +17,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::{Deref, Range};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use arrow_ipc::{Block, Footer, MetadataVersion, root_as_footer};
@@ -49,6 +50,9 @@ pub(crate) const CHECKSUM_BLANK: [u8; 32] = [b'0'; 32];
 
 /// How much is read at once of what lies between blocks.
 const CHUNK: u64 = 256 << 10;
+
+/// How many times as long as the room that it takes a file may be: more than file systems can compress.
+const DENSE: u64 = 64;
 
 /// Why a file is not a catalog that can be used, without its name.
 #[derive(Debug, PartialEq, Eq)]
@@ -126,7 +130,13 @@ impl Deref for Text<'_> {
 impl Image {
     /// Takes in a catalog file, and checks every byte of it in one pass: what is decoded is what was checked.
     pub(crate) fn open(file: File) -> Result<Self, Fault> {
-        let length = file.metadata().map_err(|error| Fault::io(&error))?.len();
+        let metadata = file.metadata().map_err(|error| Fault::io(&error))?;
+        let length = metadata.len();
+        // Some file systems do not tell how much room a file takes.
+        let takes = metadata.blocks().saturating_mul(512);
+        if takes > 0 && length / DENSE > takes {
+            return Err(corrupt("it is a sparse file, which takes less room than its length says"));
+        }
         Self::of(Source::File(file, length))
     }
 

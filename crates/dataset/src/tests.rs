@@ -490,6 +490,21 @@ fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
     bytes[at[0]..at[0] + to.len()].copy_from_slice(to);
 }
 
+/// Its batch could be as long as the file, which costs whoever made it nothing.
+#[test]
+fn sparse_catalog_is_refused_before_it_is_read() {
+    let (_directory, path) = saved(small());
+    let mut bytes = fs::read(&path).unwrap();
+    let footer = bytes.split_off(bytes.len() / 2);
+    let length = 1 << 42;
+    let file = fs::File::create(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &footer, length - footer.len() as u64).unwrap();
+    let error = Catalog::open(&path).unwrap_err();
+    assert_eq!(error.kind(), DatasetErrorKind::Corrupt);
+    assert!(error.to_string().contains("sparse"), "{error}");
+}
+
 #[test]
 fn catalog_with_one_batch_twice_is_refused() {
     let objects = (0..140_000u64).map(|number| object(&format!("a/{number:07}"), 1, None));

@@ -1,13 +1,21 @@
 //! Settings for a run, one call each, and the ways to begin it.
+//!
+//! Decision: a [`Config`] is the builder's starting point ([`Loader::builder_with`]) and not a setter. As a setter it
+//! would replace all calls before it. The price is that a configuration has to be at hand when the builder is made.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foreread_dataset::{Catalog, Format, IndexOptions, Progress};
+use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
+use foreread_loader::OnError;
 use foreread_oracle::Deal;
 use foreread_tier::{Buffers, Context, RecycledBuffers};
 use tokio::runtime::Handle;
 
+use crate::calibration::Calibration;
 use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
 use crate::loader::{Loader, Ready};
@@ -20,9 +28,25 @@ use crate::source::Source;
 use crate::state::State;
 use crate::target::Named;
 
-/// Settings for a run; made by [`Loader::builder`].
+/// Settings for a run; made by [`Loader::builder`] or [`Loader::builder_with`].
 ///
-/// Whatever is not set is as [`Config::default`] says.
+/// What is not set is as [`Config::default`] has it. The number of [epochs](Self::epochs) has no default.
+///
+/// ```
+/// use std::time::Duration;
+/// use foreread::{ErrorKind, Loader, Memory, OnError};
+/// # let directory = tempfile::tempdir()?;
+/// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
+/// # let path = directory.path().to_str().expect("a path of ASCII");
+/// let builder = || Loader::builder(path).batch_size(2).memory(Memory::Bytes(1 << 20)).on_error(OnError::Skip);
+/// let loader = builder().epochs(90).patience(Duration::from_secs(3600)).origin_parallelism(16).start()?;
+/// assert_eq!(loader.report().samples, 3);
+///
+/// let error = builder().start().unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Usage);
+/// assert_eq!(error.to_string(), "epochs: not set: expected the number of epochs, at least 1");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Builder {
     targets: Named,
@@ -35,10 +59,10 @@ pub struct Builder {
 }
 
 impl Builder {
-    pub(crate) fn new(target: String) -> Self {
+    pub(crate) fn new(target: String, config: Config) -> Self {
         Self {
             targets: Named::by(target),
-            config: Config::default(),
+            config,
             registry: Registry::with_defaults(),
             runtime: None,
             buffers: Arc::new(RecycledBuffers::default()),
@@ -58,14 +82,49 @@ impl Builder {
     /// The dataset that this catalog is of, wherever the builder was told to look for one.
     #[must_use]
     pub fn catalog(mut self, catalog: Catalog) -> Self {
-        self.targets = Named { names: vec![catalog.base_url().to_owned()], catalog: Some(catalog) };
+        self.targets = Named { catalog: Some(catalog.clone()), ..Named::by(catalog.base_url()) };
         self
     }
 
-    /// Replaces all settings at once.
+    /// One setting of the training data's storage backend, by name; it takes precedence over the environment. A dataset
+    /// has settings of its own, so one process can read two buckets with two accounts:
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "s3")] {
+    /// use foreread::Loader;
+    /// let ours = Loader::builder("s3://ours/train")
+    ///     .storage_option("profile", "research")
+    ///     .epochs(90)
+    ///     .start()?;
+    /// let theirs = Loader::builder("s3://theirs/train")
+    ///     .storage_option("endpoint", "https://store.example.org:9000")
+    ///     .storage_option("access_key_id", "guest")
+    ///     .storage_option("secret_access_key", "read from a safe place")
+    ///     .epochs(1)
+    ///     .start()?;
+    /// # }
+    /// # Ok::<(), foreread::Error>(())
+    /// ```
+    ///
+    /// | backend | names |
+    /// |---|---|
+    /// | `s3` | `endpoint`, `region`, `profile`, `access_key_id`, `secret_access_key`, `session_token`, `allow_http`, `skip_signature`, `request_payer`, `ca_bundle`, `virtual_hosted_style` |
+    /// | `gcs`, `azure` | the names of `object_store`'s configuration keys, such as `service_account` and `account_key` |
+    /// | `opendal` | OpenDAL's own, such as `username`, `password`, `token` and `host` |
+    /// | `local` | none |
+    ///
+    /// A name that the backend does not know is an error that lists those that it knows, when the dataset is opened.
     #[must_use]
-    pub fn config(mut self, config: Config) -> Self {
-        self.config = config;
+    pub fn storage_option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.config.storage_options.set(name, value);
+        self
+    }
+
+    /// The same for the [validation](Self::validate) data, which get none of the training data's: they may lie elsewhere,
+    /// where these would be unknown or, if they are secrets, must not be sent.
+    #[must_use]
+    pub fn validate_storage_option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.config.validate_storage_options.set(name, value);
         self
     }
 
@@ -76,7 +135,7 @@ impl Builder {
         self
     }
 
-    /// How often the dataset is read.
+    /// How often the dataset is read, 1 to 1,000,000. No default: a run that does not set it is refused.
     #[must_use]
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.config.epochs = epochs;
@@ -108,6 +167,14 @@ impl Builder {
     #[must_use]
     pub fn rank(mut self, rank: u32, world_size: u32, deal: Deal) -> Self {
         (self.config.rank, self.config.world_size, self.config.deal) = (rank, world_size, deal);
+        self
+    }
+
+    /// Whether the rank that computes a sample of a global batch is the one that keeps it, as far as equal shares allow.
+    /// Only ranks that work together use it. Default: false.
+    #[must_use]
+    pub fn locality(mut self, locality: bool) -> Self {
+        self.config.locality = locality;
         self
     }
 
@@ -160,6 +227,67 @@ impl Builder {
     #[must_use]
     pub fn look_ahead(mut self, bytes: u64) -> Self {
         self.config.look_ahead = bytes;
+        self
+    }
+
+    /// What to do about a sample that cannot be read. Default: [`OnError::Fail`].
+    #[must_use]
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.config.on_error = on_error;
+        self
+    }
+
+    /// The most bytes per second that are read from the origin. Default: no limit.
+    #[must_use]
+    pub fn origin_limit(mut self, bytes_per_second: u64) -> Self {
+        self.config.origin_limit = Some(bytes_per_second);
+        self
+    }
+
+    /// The most reads from the origin at once, hedges included. Default: found during the run.
+    #[must_use]
+    pub fn origin_parallelism(mut self, reads: usize) -> Self {
+        self.config.origin_parallelism = Some(reads);
+        self
+    }
+
+    /// The measured speeds of origin and disks, for plans and for the first number of parallel reads. Default: none.
+    #[must_use]
+    pub fn calibration(mut self, calibration: Calibration) -> Self {
+        self.config.calibration = Some(Arc::new(calibration));
+        self
+    }
+
+    /// How failed reads from the origin are retried. Default: at most 8 attempts within 120 s of the first failure, with
+    /// waits that grow from 100 ms to 10 s.
+    #[must_use]
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.config.retry = policy;
+        self
+    }
+
+    /// Retries a failed read from the origin until this time after its first failure, however many attempts that takes:
+    /// longer than the longest outage that the run is to survive. Changes [`retry`](Self::retry)'s patience and number of
+    /// attempts and leaves its waits.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.config.retry = self.config.retry.with_patience(patience).with_attempts(NonZeroU32::MAX);
+        self
+    }
+
+    /// When a read from the origin without an answer counts as failed, and is retried; `None`: never. Default: after 30 s
+    /// and eight times what its bytes take at the recent pace.
+    #[must_use]
+    pub fn deadline(mut self, policy: impl Into<Option<DeadlinePolicy>>) -> Self {
+        self.config.deadline = policy.into();
+        self
+    }
+
+    /// When a late read from the origin is sent a second time; `None`: never. Default: after three times what 95 of 100
+    /// reads of its size take and at least 10 ms, for at most 3 reads of 100.
+    #[must_use]
+    pub fn hedge(mut self, policy: impl Into<Option<HedgePolicy>>) -> Self {
+        self.config.hedge = policy.into();
         self
     }
 
@@ -235,13 +363,14 @@ impl Builder {
         Ok(self.prepare()?.start())
     }
 
-    /// Prepares to serve samples by their ids. Epochs, sampler and batch size are the business of whoever asks. Blocks
-    /// the thread.
+    /// Prepares to serve samples by their ids. The caller decides on epochs, sampler and batch size, so these settings are
+    /// ignored. Blocks the thread.
     ///
     /// # Errors
     /// As [`prepare_with`](Self::prepare_with) and [`Ready::source`].
     pub fn source(self) -> Result<Source> {
-        self.prepare()?.source()
+        // Two: samples of a single epoch would not be worth keeping.
+        self.epochs(2).prepare()?.source()
     }
 
     /// Prepares and starts the run, for async code under any executor.
@@ -260,6 +389,7 @@ impl Builder {
 
     async fn prepared(self, context: &Context, progress: impl FnMut(Progress) + Send) -> Result<Prepared> {
         let Self { targets, config, registry, resume, .. } = self;
+        let targets = Named { storage: config.storage_options.clone(), ..targets };
         match self.meeting {
             Some(meeting) => {
                 ranks::prepare(&targets, config, &registry, context, resume, meeting, progress).await
@@ -287,7 +417,8 @@ impl Builder {
         let context = self.context(workers.handle());
         workers.wait(async move {
             let shared = origin::Shared::new(&self.config, &context);
-            origin::index(&self.targets.names, options, &self.registry, &context, &shared, progress).await
+            let targets = Named { storage: self.config.storage_options.clone(), ..self.targets };
+            origin::index(&targets, options, &self.registry, &context, &shared, progress).await
         })
     }
 }

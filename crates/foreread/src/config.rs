@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_dataset::Format;
+use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 use foreread_loader::OnError;
 use foreread_oracle::Deal;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,8 @@ use crate::knobs::Knobs;
 use crate::machine::Machine;
 use crate::on_node::OnNode;
 use crate::size::{ByteRate, ByteSize};
+use crate::storage::StorageOptions;
+use crate::target::Named;
 
 /// How an epoch's order is drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,13 +161,16 @@ impl FromStr for OnErrorText {
 /// the next hundred epochs at most.
 pub const MOST_EPOCHS: u64 = 1_000_000;
 
-/// Everything that can be asked of a run. [`Default`] is what `foreread load` does without options.
+/// All settings of a run, for [`Loader::builder_with`](crate::Loader::builder_with).
+///
+/// [`Default`] has the values that are documented at each field. The number of epochs has none: a run must set it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
     /// Samples a batch, on this rank; at least 1.
     pub batch_size: u64,
-    /// How often the dataset is read; 1 to 1,000,000.
+    /// How often the dataset is read; 1 to 1,000,000. No default: 0 stands for unset, and a run that leaves it so is
+    /// refused. [`Builder::source`](crate::Builder::source) needs none.
     pub epochs: u64,
     /// What the order is drawn from.
     pub seed: u64,
@@ -196,6 +202,18 @@ pub struct Config {
     pub origin_limit: Option<u64>,
     /// The most reads from the origin at once.
     pub origin_parallelism: Option<usize>,
+    /// How failed reads from the origin are retried.
+    pub retry: RetryPolicy,
+    /// When a read from the origin that is not answered counts as failed; `None`: never. Directories whose pages the
+    /// kernel caches have no deadline.
+    pub deadline: Option<DeadlinePolicy>,
+    /// When a late read from the origin is sent a second time; `None`: never. Not for directories whose pages the kernel
+    /// caches.
+    pub hedge: Option<HedgePolicy>,
+    /// The storage backend's settings for the training data.
+    pub storage_options: StorageOptions,
+    /// The same for the validation data.
+    pub validate_storage_options: StorageOptions,
     /// What the origin and the disks can do, as measured: for plans that say how long a run takes, and for a start
     /// with as many reads under way as turned out best.
     pub calibration: Option<Arc<Calibration>>,
@@ -215,7 +233,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             batch_size: 64,
-            epochs: 2,
+            epochs: 0,
             seed: 0,
             sampler: SamplerKind::default(),
             drop_last: false,
@@ -230,6 +248,11 @@ impl Default for Config {
             node_rank: None,
             origin_limit: None,
             origin_parallelism: None,
+            retry: RetryPolicy::default(),
+            deadline: Some(DeadlinePolicy::default()),
+            hedge: Some(HedgePolicy::default()),
+            storage_options: StorageOptions::default(),
+            validate_storage_options: StorageOptions::default(),
             calibration: None,
             compute: Duration::ZERO,
             on_error: OnError::Fail,
@@ -269,6 +292,11 @@ impl Config {
             node_rank: Some(knobs.on_node().rank),
             origin_limit: knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0),
             origin_parallelism: knobs.parse("origin-parallelism")?,
+            retry: default.retry,
+            deadline: default.deadline,
+            hedge: default.hedge,
+            storage_options: default.storage_options,
+            validate_storage_options: default.validate_storage_options,
             calibration: calibration(knobs)?,
             compute,
             on_error: knobs.parse::<OnErrorText>("on-error")?.map_or(default.on_error, |text| text.0),
@@ -293,7 +321,9 @@ impl Config {
             _ => Ok(()),
         };
         least("batch-size", self.batch_size)?;
-        least("epochs", self.epochs)?;
+        if self.epochs == 0 {
+            return Err(("epochs", "not set: expected the number of epochs, at least 1".to_owned()));
+        }
         if self.epochs > MOST_EPOCHS {
             return Err(("epochs", format!("it is at most {MOST_EPOCHS}")));
         }
@@ -314,8 +344,17 @@ impl Config {
         if self.disk.iter().any(|disk| disk.bytes == 0) {
             return Err(("disk", "a directory of the disk tier has at least 1 byte".to_owned()));
         }
+        if self.deadline.is_some_and(|deadline| deadline.floor.is_zero()) {
+            return Err(("deadline", "its floor must be above 0; use None for no deadline".to_owned()));
+        }
         least("origin-limit", self.origin_limit.unwrap_or(1))?;
         least("origin-parallelism", self.origin_parallelism.unwrap_or(1) as u64)
+    }
+
+    /// The validation data, where there are any.
+    pub(crate) fn validation(&self) -> Option<Named> {
+        let storage = self.validate_storage_options.clone();
+        self.validate.as_ref().map(|target| Named { storage, ..Named::by(target) })
     }
 
     /// How many ranks share this node's memory and disks: as set, or else as the launcher says; at least 1.

@@ -54,6 +54,7 @@ mod runtime;
 mod size;
 mod source;
 mod state;
+mod storage;
 mod target;
 mod text;
 mod together;
@@ -72,6 +73,7 @@ pub use foreread_tier as tier;
 pub use foreread_types as types;
 
 pub use foreread_dataset::{Catalog, Format, IndexOptions, Progress, forget_listing};
+pub use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 pub use foreread_loader::{Batch, BatchSample, BlockTable, LoadError, LoadErrorKind, OnError};
 pub use foreread_oracle::{Deal, Position};
 
@@ -98,6 +100,7 @@ pub use crate::report::{
 pub use crate::size::{ByteRate, ByteSize, ParseSizeError};
 pub use crate::source::{Asked, Source};
 pub use crate::state::State;
+pub use crate::storage::StorageOptions;
 pub use crate::text::read as read_text;
 pub use crate::together::Together;
 

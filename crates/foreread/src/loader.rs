@@ -161,7 +161,12 @@ impl Loader {
     /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard; braces name several
     /// shards ([`expand`](foreread_dataset::expand)).
     pub fn builder(target: impl Into<String>) -> Builder {
-        Builder::new(target.into())
+        Builder::new(target.into(), Config::default())
+    }
+
+    /// The same, which begins with these settings; the builder's setters change them one by one.
+    pub fn builder_with(target: impl Into<String>, config: Config) -> Builder {
+        Builder::new(target.into(), config)
     }
 
     /// Batches in order, by waiting for each. Blocks the thread; async code uses the loader as a [`Stream`].

@@ -70,6 +70,9 @@ impl Machine {
     }
 }
 
+#[cfg(all(test, target_os = "linux", feature = "local"))]
+mod processes;
+
 #[cfg(feature = "local")]
 #[cfg(test)]
 mod tests {
@@ -85,7 +88,7 @@ mod tests {
 
     impl Machine {
         /// A machine with so much free memory, whose launcher has set these variables; its process has granted nothing.
-        fn imagined(root: &Path, free: u64, variables: &[(&str, String)]) -> Self {
+        pub(super) fn imagined(root: &Path, free: u64, variables: &[(&str, String)]) -> Self {
             std::fs::create_dir_all(root.join("proc")).unwrap();
             std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {} kB\n", free / 1024)).unwrap();
             let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
@@ -119,7 +122,7 @@ mod tests {
     }
 
     /// What a loader's memory tier may hold.
-    fn memory(loader: &crate::Ready) -> u64 {
+    pub(super) fn memory(loader: &crate::Ready) -> u64 {
         let levels = loader.prepared().cluster().stores[0].levels.iter();
         levels.filter(|level| level.name == "memory").map(|level| level.capacity).sum()
     }
@@ -129,7 +132,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let machine = Machine::imagined(root.path(), FREE, &[]);
         let (train, small) = (dataset(&root.path().join("a"), 300), dataset(&root.path().join("b"), 3));
-        let prepare = |url: &str| Loader::builder(url).config(config(&machine)).prepare().unwrap();
+        let prepare = |url: &str| Loader::builder_with(url, config(&machine)).prepare().unwrap();
         // What is only planned holds nothing.
         let first = prepare(&train);
         let most = memory(&first);
@@ -177,7 +180,7 @@ mod tests {
             let ready: Vec<_> = (0..8)
                 .map(|rank| {
                     let machine = Machine::imagined(root.path(), 4 * FREE, &variables(rank));
-                    let builder = Loader::builder(&url).config(config(&machine)).disk(&cache, 8 << 20);
+                    let builder = Loader::builder_with(&url, config(&machine)).disk(&cache, 8 << 20);
                     let builder = builder.rank(rank, 8, Deal::Torch);
                     let builder = if launcher == "none" { builder.on_node(rank, 8) } else { builder };
                     builder.prepare().unwrap()
@@ -196,7 +199,7 @@ mod tests {
 
     #[test]
     fn places_on_a_node_that_make_no_sense_are_refused() {
-        let builder = || Loader::builder("/nowhere").memory(Memory::Bytes(0));
+        let builder = || Loader::builder("/nowhere").epochs(1).memory(Memory::Bytes(0));
         for (rank, ranks) in [(0, 0), (8, 8)] {
             let error = builder().on_node(rank, ranks).prepare().unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::Usage, "{error}");

@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::registry::Registry;
 use crate::runtime::ended;
+use crate::storage::StorageOptions;
 use crate::target::{Named, Target, is_named_as_shard};
 
 /// What the origins of one run share: the user's limits are on all of them together.
@@ -20,13 +21,12 @@ use crate::target::{Named, Target, is_named_as_shard};
 pub(crate) struct Shared {
     pub(crate) meter: Meter,
     stack: Stack,
-    options: OpenOptions,
+    /// The most reads under way at once, where the user has set a number.
+    parallelism: Option<usize>,
 }
 
 impl Shared {
     pub(crate) fn new(config: &Config, context: &Context) -> Self {
-        let mut options = OpenOptions::default();
-        options.parallelism = config.origin_parallelism;
         // The first guess is a batch: what the trainer waits for first is asked for at once.
         let first = NonZeroUsize::new(config.batch_size.min(256) as usize).unwrap_or(NonZeroUsize::MIN);
         // A better one is what turned out best when it was measured.
@@ -41,20 +41,31 @@ impl Shared {
         let stack = Stack::new(seed)
             .with_throttle(config.origin_limit.and_then(NonZeroU64::new).map(Throttle::new))
             .with_limit(Some(Limit::adaptive(policy)))
+            .with_retry(config.retry)
+            .with_deadline(config.deadline)
+            .with_hedge(config.hedge)
             .with_hedge_within_limit(most.is_some())
             .with_buffers(Arc::clone(&context.buffers))
             .with_meter(meter.clone());
-        Self { meter, stack, options }
+        Self { meter, stack, parallelism: config.origin_parallelism }
     }
 
     /// The same without what adapts or repeats: for measuring an origin as it is, within the user's limits.
     pub(crate) fn raw(config: &Config, context: &Context) -> Self {
-        let Self { meter, stack, options } = Self::new(config, context);
+        let Self { meter, stack, parallelism } = Self::new(config, context);
         Self {
             meter,
             stack: stack.with_limit(None).with_merge(None).with_hedge(None).with_deadline(None),
-            options,
+            parallelism,
         }
+    }
+
+    /// What a backend opens a dataset with.
+    fn options(&self, storage: &StorageOptions) -> OpenOptions {
+        let mut options = OpenOptions::default();
+        options.parallelism = self.parallelism;
+        options.settings = storage.to_settings();
+        options
     }
 
     /// `origin` in its layers; their order and its reasons are in `foreread_layers`. A directory whose pages this
@@ -64,7 +75,7 @@ impl Shared {
         if !origin.profile().kernel_cached {
             return (self.stack.wrap(origin), self.stack.limit.clone());
         }
-        let fixed = self.options.parallelism.and_then(NonZeroUsize::new).map(Limit::new);
+        let fixed = self.parallelism.and_then(NonZeroUsize::new).map(Limit::new);
         let stack = self.stack.clone().with_hedge(None).with_deadline(None).with_limit(fixed.clone());
         (stack.wrap(origin), fixed)
     }
@@ -145,7 +156,7 @@ pub(crate) async fn open(
         }
     };
     let backend = registry.find(&target.url)?;
-    let store = backend.open(&target.url, &shared.options, context).await?;
+    let store = backend.open(&target.url, &shared.options(&targets.storage), context).await?;
     let (catalog, listed) = match catalog {
         Some(catalog) => (catalog, false),
         None => found(target, format, &*shared.for_index(&store), progress).await?,
@@ -167,12 +178,13 @@ pub(crate) async fn open(
 pub(crate) async fn open_known(
     catalog: Catalog,
     identity: DatasetIdentity,
+    storage: &StorageOptions,
     registry: &Registry,
     context: &Context,
     shared: &Shared,
 ) -> Result<Opened> {
     let backend = registry.find(catalog.base_url())?;
-    let store = backend.open(catalog.base_url(), &shared.options, context).await?;
+    let store = backend.open(catalog.base_url(), &shared.options(storage), context).await?;
     let (origin, limit) = shared.wrap(store);
     Ok(Opened { catalog, identity, listed: false, file: None, origin, limit })
 }
@@ -212,7 +224,7 @@ pub(crate) async fn seek(
     }
     let url = Target::of(&targets.names)?.url;
     if !is_same_place(&url, catalog.base_url()) {
-        registry.find(&url)?.open(&url, &shared.options, context).await?;
+        registry.find(&url)?.open(&url, &shared.options(&targets.storage), context).await?;
     }
     Ok(())
 }
@@ -283,16 +295,16 @@ pub(crate) fn absolute(target: &str) -> String {
 /// # Errors
 /// If it cannot be opened or listed, or nothing in it is a sample.
 pub(crate) async fn index(
-    targets: &[String],
+    targets: &Named,
     options: IndexOptions,
     registry: &Registry,
     context: &Context,
     shared: &Shared,
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Catalog> {
-    let Target { url, objects } = Target::of(targets)?;
+    let Target { url, objects } = Target::of(&targets.names)?;
     let options = options.naming(objects);
-    let origin = registry.find(&url)?.open(&url, &shared.options, context).await?;
+    let origin = registry.find(&url)?.open(&url, &shared.options(&targets.storage), context).await?;
     Ok(Catalog::index(&*shared.for_index(&origin), &url, &options, progress).await?)
 }
 

@@ -53,6 +53,8 @@ struct AsOne {
     floor_origin_bytes: u64,
     uses: u64,
     local_uses: u64,
+    /// Whether samples are dealt to the ranks that keep them, as `--deal locality` does.
+    by_locality: bool,
     /// What the forecast takes for granted between nodes.
     assumed_network_bytes_per_second: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -170,6 +172,7 @@ impl AsOne {
             floor_origin_bytes: together.floor_origin_bytes,
             uses: together.uses.samples,
             local_uses: together.local.samples,
+            by_locality: planned.config().locality,
             assumed_network_bytes_per_second: together.network.bytes_per_second,
             forecast: forecast.iter().map(|epoch| Forecast::of(epoch, planned)).collect(),
         }
@@ -277,11 +280,12 @@ impl Outlook {
         writeln!(
             out,
             "together     the caches of {} ranks as one: {} from the origin, of {} at least; the rank that reads a sample \
-             first keeps it, {:.1} % of all uses are local",
+             first keeps it, {:.1} % of all uses are local{}",
             self.world_size,
             ByteSize(together.origin_bytes),
             ByteSize(together.floor_origin_bytes),
-            100.0 * together.local_uses as f64 / together.uses.max(1) as f64
+            100.0 * together.local_uses as f64 / together.uses.max(1) as f64,
+            if together.by_locality { " (dealt by locality)" } else { "" }
         )?;
         if together.forecast.is_empty() {
             return Ok(());

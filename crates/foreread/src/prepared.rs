@@ -52,8 +52,8 @@ impl Prepared {
         let shared = Shared::new(&config, context);
         let format = config.format;
         let mut opened = vec![open(targets, format, registry, context, &shared, &mut progress).await?];
-        if let Some(target) = &config.validate {
-            opened.push(open(&Named::by(target), format, registry, context, &shared, &mut progress).await?);
+        if let Some(validation) = config.validation() {
+            opened.push(open(&validation, format, registry, context, &shared, &mut progress).await?);
         }
         let sizes: Vec<Sizes> = opened.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);

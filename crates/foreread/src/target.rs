@@ -10,6 +10,7 @@ use foreread_dataset::{Catalog, Format, expand};
 
 use crate::error::{Error, Result};
 use crate::origin::absolute;
+use crate::storage::StorageOptions;
 
 /// What a user names: by words, or a catalog that is at hand and says itself where its data are.
 #[derive(Clone, Debug)]
@@ -17,11 +18,13 @@ pub(crate) struct Named {
     /// The URL or path of a dataset, of a catalog or of a shard, or several shards.
     pub(crate) names: Vec<String>,
     pub(crate) catalog: Option<Catalog>,
+    /// The backend's settings.
+    pub(crate) storage: StorageOptions,
 }
 
 impl Named {
     pub(crate) fn by(name: impl Into<String>) -> Self {
-        Self { names: vec![name.into()], catalog: None }
+        Self { names: vec![name.into()], catalog: None, storage: StorageOptions::default() }
     }
 }
 

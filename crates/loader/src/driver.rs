@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_dataset::Catalog;
+use foreread_dataset::{Catalog, DatasetError};
 use foreread_oracle::{AccessStream, OracleError, Run};
 use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{
@@ -90,6 +90,8 @@ pub(crate) struct Driver {
     pub(crate) held: Held,
     /// Why samples could not be read, and at which use, for the error that ends the run; `None` where no sample ends it.
     pub(crate) errors: Option<HashMap<SampleKey, (Tick, TierError)>>,
+    /// Why the catalog could not be read, the first time that it could not.
+    pub(crate) catalog_fault: Option<DatasetError>,
     /// Why the order of a pass could not be computed; said when all before it has been handed out.
     pub(crate) disorder: Option<LoadError>,
     pub(crate) reads: Reads,
@@ -271,6 +273,11 @@ impl Driver {
         mut error: TierError,
         events: &mut Vec<Event>,
     ) {
+        let source = std::error::Error::source(&error);
+        if let Some(fault) = source.and_then(|source| source.downcast_ref::<DatasetError>()) {
+            self.catalog_fault.get_or_insert_with(|| fault.clone());
+            return events.push(Event::Unlocated(tick));
+        }
         let lost = error.kind().is_loss();
         let catalog = &self.datasets[key.dataset.0 as usize].catalog;
         if let (None, Ok(path)) = (error.object(), catalog.path(key.id)) {
@@ -382,9 +389,16 @@ impl Driver {
             Action::Fail { tick, key } => {
                 let epoch = self.run.pass_of(tick).map_or(0, |pass| pass.epoch);
                 let error = self.errors.as_mut().and_then(|errors| errors.remove(&key));
-                let error =
-                    error.map_or_else(|| TierError::new(ErrorKind::Other, "engine"), |(_, error)| error);
-                self.finish(Err(LoadError::sample(key, epoch, error)));
+                let other = || TierError::new(ErrorKind::Other, "engine");
+                let fault = self.catalog_fault.take();
+                let failure = match (error, fault) {
+                    (Some((at, error)), fault) if at == tick || fault.is_none() => {
+                        LoadError::sample(key, epoch, error)
+                    }
+                    (_, Some(fault)) => LoadError::catalog(fault),
+                    (_, None) => LoadError::sample(key, epoch, other()),
+                };
+                self.finish(Err(failure));
             }
             Action::End => {
                 let end = self.disorder.take().map_or(Ok(()), Err);

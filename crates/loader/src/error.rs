@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use foreread_dataset::DatasetError;
 use foreread_oracle::OracleError;
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleKey;
@@ -12,6 +13,8 @@ use foreread_types::SampleKey;
 pub enum LoadErrorKind {
     /// A sample could not be read; the tier's own kind says why.
     Sample(ErrorKind),
+    /// The catalog file was changed, truncated or cannot be read any more: no sample is to blame, and none is skipped.
+    Catalog,
     /// The order of a pass could not be computed.
     Order,
     /// The engine has stopped without finishing, which is a bug or a runtime that was shut down under it.
@@ -27,6 +30,7 @@ pub struct LoadError(Cause);
 #[derive(Clone, Debug)]
 enum Cause {
     Sample { key: SampleKey, epoch: u64, source: TierError },
+    Catalog(DatasetError),
     Order(std::sync::Arc<OracleError>),
     Stopped,
     Blocking,
@@ -35,6 +39,10 @@ enum Cause {
 impl LoadError {
     pub(crate) fn sample(key: SampleKey, epoch: u64, source: TierError) -> Self {
         Self(Cause::Sample { key, epoch, source })
+    }
+
+    pub(crate) fn catalog(error: DatasetError) -> Self {
+        Self(Cause::Catalog(error))
     }
 
     pub(crate) fn order(error: OracleError) -> Self {
@@ -54,6 +62,7 @@ impl LoadError {
     pub fn kind(&self) -> LoadErrorKind {
         match &self.0 {
             Cause::Sample { source, .. } => LoadErrorKind::Sample(source.kind()),
+            Cause::Catalog(_) => LoadErrorKind::Catalog,
             Cause::Order(_) => LoadErrorKind::Order,
             Cause::Stopped => LoadErrorKind::Stopped,
             Cause::Blocking => LoadErrorKind::Blocking,
@@ -85,6 +94,7 @@ impl fmt::Display for LoadError {
                     ),
                 }
             }
+            Cause::Catalog(error) => error.fmt(f),
             Cause::Order(error) => write!(f, "the order of an epoch cannot be computed: {error}"),
             Cause::Stopped => f.write_str(
                 "the engine stopped before the run was over; was its runtime shut down, or did a tier panic?",
@@ -100,6 +110,7 @@ impl std::error::Error for LoadError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
             Cause::Sample { source, .. } => std::error::Error::source(source),
+            Cause::Catalog(error) => std::error::Error::source(error),
             _ => None,
         }
     }

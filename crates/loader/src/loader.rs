@@ -123,6 +123,7 @@ impl Loader {
             handover: Arc::clone(&handover),
             held: Held::starting_at(first),
             errors: (on_error != OnError::Skip).then(Default::default),
+            catalog_fault: None,
             disorder: None,
             reads: Reads::new(),
             dealing: None,

@@ -109,6 +109,7 @@ pub(crate) fn raised(error: &Error) -> PyErr {
 pub(crate) fn ended(error: &LoadError) -> PyErr {
     let class = match error.kind() {
         LoadErrorKind::Sample(kind) => Class::of_tier(kind),
+        LoadErrorKind::Catalog => Class::Changed,
         _ => Class::Error,
     };
     let raised = class.with(error.to_string());

@@ -140,13 +140,14 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult
     let mut builder = match target.cast::<Listed>() {
         Ok(catalog) => {
             let catalog = catalog.get().catalog();
-            Run::builder(catalog.base_url()).catalog(catalog.clone())
+            Run::builder_with(catalog.base_url(), settings.config.clone()).catalog(catalog.clone())
         }
         Err(_) => {
             let names = targets(target)?;
             let (first, more) =
                 names.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
-            more.iter().fold(Run::builder(first), |builder, shard| builder.shard(shard))
+            let builder = Run::builder_with(first, settings.config.clone());
+            more.iter().fold(builder, |builder, shard| builder.shard(shard))
         }
     };
     if settings.together {
@@ -167,7 +168,7 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: Settings) -> PyResult
     if let Some(state) = settings.resume {
         builder = builder.resume(state);
     }
-    Ok(builder.config(settings.config))
+    Ok(builder)
 }
 
 #[pymethods]

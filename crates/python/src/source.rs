@@ -118,8 +118,7 @@ impl Source {
         here::watch();
         logs::set_up(py)?;
         // Each process has an order of its own, which others do not know.
-        let mut settings = Settings::alone("Source", settings)?;
-        settings.config.epochs = 2;
+        let settings = Settings::alone("Source", settings)?;
         let builder = builder(target, settings)?;
         let made = waiting::apart(py, Duration::ZERO, move |_| builder.source())?;
         logs::drain(py)?;

@@ -15,6 +15,7 @@ use foreread_types::{Footprint, SampleKey};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, FuturesUnordered};
+use tokio::time::Instant;
 
 use crate::content::{mix, unit};
 
@@ -61,6 +62,8 @@ pub enum When {
     First(SampleKey, u32),
     /// The first so many reads of each sample.
     FirstOfEach(u32),
+    /// All reads before this moment of the runtime's clock, as in an outage.
+    Before(Instant),
     /// Reads drawn with this probability from the seed, the sample and how often the sample was read before; so the
     /// same ones whatever the order of reads.
     Chance(f64),
@@ -134,6 +137,7 @@ impl<T: ?Sized> FailingTier<T> {
             When::Key(which) => key == *which,
             When::First(which, times) => key == *which && before < *times,
             When::FirstOfEach(times) => before < *times,
+            When::Before(end) => Instant::now() < *end,
             When::Chance(probability) => {
                 let sample = mix(key.id.0 ^ mix(u64::from(key.dataset.0)));
                 unit(self.seed ^ mix(sample ^ mix(u64::from(before)))) < *probability

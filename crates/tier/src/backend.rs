@@ -1,7 +1,7 @@
 //! Opening origins by URL.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -21,13 +21,21 @@ pub struct Context {
 }
 
 /// What the user asked of an origin beyond its URL.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
     /// Reads under way at once; the backend's own choice where it is `None`.
     pub parallelism: Option<usize>,
-    /// The backend's own settings, by name.
+    /// The backend's own settings, by name. Values may be secrets.
     pub settings: BTreeMap<String, String>,
+}
+
+impl Debug for OpenOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.settings.keys().collect();
+        let mut shown = f.debug_struct("OpenOptions");
+        shown.field("parallelism", &self.parallelism).field("settings", &names).finish_non_exhaustive()
+    }
 }
 
 /// A kind of store: opens the origins of some URL schemes.

@@ -137,6 +137,21 @@ fn the_caches_of_several_ranks_are_planned_as_one_too() {
     );
 }
 
+#[test]
+fn plan_counts_local_uses_as_samples_are_dealt() {
+    let described = ["--samples", "3200", "--sample-bytes", "100000", "--epochs", "10", "--batch-size", "32"];
+    let ranks = ["--rank", "0", "--world-size", "4", "--memory", "81MB", "--look-ahead", "1MiB"];
+    let share = |deal: &str| {
+        let report = plan(&[&described[..], &ranks, &["--deal", deal]].concat());
+        let together = &report["together"];
+        assert_eq!(together["by_locality"], deal == "locality");
+        number(together, "/local_uses") as f64 / number(together, "/uses") as f64
+    };
+    // Each of four keeps a quarter.
+    assert!((0.25..0.35).contains(&share("torch")), "{}", share("torch"));
+    assert!((0.85..1.0).contains(&share("locality")), "{}", share("locality"));
+}
+
 /// From 2^26 uses on, 61,009 epochs of this dataset, no rank made a second copy.
 #[test]
 fn plan_of_a_long_run_is_local_where_all_fits() {

@@ -98,7 +98,7 @@ pub fn part(args: &[String]) -> Result<()> {
     if disk != "none" {
         config.disk.push(Disk { directory: disk.into(), bytes: part, shared: false });
     }
-    let mut loader = Loader::builder(directory).config(config).start()?;
+    let mut loader = Loader::builder_with(directory, config).start()?;
     for batch in loader.batches() {
         drop(batch?);
     }

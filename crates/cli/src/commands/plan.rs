@@ -22,7 +22,7 @@ pub fn run(options: &Plan) -> Result<()> {
     let outlook = match &options.target {
         Some(target) => {
             let listing = progress::listing(Show::of(&knobs, 0)?, target);
-            let ready = Loader::builder(target).config(config).prepare_with(listing)?;
+            let ready = Loader::builder_with(target, config).prepare_with(listing)?;
             // This command meets no other ranks.
             Outlook::of(ready.prepared(), ready.prepared().blocks())?
         }

@@ -111,11 +111,13 @@ async fn everything(
     let time = options.time.saturating_sub(MEMORY) / parts.max(1);
     let mut opened = None;
     if let Some(target) = &options.target {
-        let config = options.config.clone().validated()?;
+        // No run is measured: the number of epochs is of no account.
+        let config = Config { epochs: 1, ..options.config.clone() }.validated()?;
+        let targets = Named { storage: config.storage_options.clone(), ..Named::by(target) };
         let shared = Shared::raw(&config, context);
         let listed =
             |listed: Listed| progress(Progress { stage: Stage::Listing(listed.objects), point: None });
-        let found = open(&Named::by(target), config.format, registry, context, &shared, listed).await?;
+        let found = open(&targets, config.format, registry, context, &shared, listed).await?;
         let requests = Requests::new(found.catalog.clone(), config.seed)?;
         opened = Some((found, config, requests));
     }

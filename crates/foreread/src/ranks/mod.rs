@@ -184,7 +184,7 @@ impl Run<'_> {
         mut progress: impl FnMut(Progress) + Send,
     ) -> Result<(Told, Vec<Opened>)> {
         let Self { targets, config, registry, context, .. } = self;
-        let validation = config.validate.as_ref().map(Named::by);
+        let validation = config.validation();
         if config.rank > 0 {
             let told = Told::decode(&joining.share(None).await?)?;
             let catalogs = self.catalogs(joining, &told).await?;
@@ -193,8 +193,9 @@ impl Run<'_> {
                 seek(targets, catalog, registry, context, shared).await?;
             }
             let mut opened = Vec::new();
-            for (catalog, identity) in catalogs.into_iter().zip(identities) {
-                opened.push(open_known(catalog, identity, registry, context, shared).await?);
+            let storage = [&config.storage_options, &config.validate_storage_options];
+            for ((catalog, identity), storage) in catalogs.into_iter().zip(identities).zip(storage) {
+                opened.push(open_known(catalog, identity, storage, registry, context, shared).await?);
             }
             return Ok((told, opened));
         }

@@ -251,7 +251,7 @@ impl Backend for Broken {
 
 #[test]
 fn panic_of_the_callers_code_is_reported_as_one() {
-    let broken = || Loader::builder("broken://x").registry(Registry::empty().register(Broken));
+    let broken = || Loader::builder("broken://x").epochs(1).registry(Registry::empty().register(Broken));
     let open = broken().start().unwrap_err();
     let opened = smol::block_on(broken().start_async()).unwrap_err();
     let progress = builder().prepare_with(|_| panic!("no place to show it")).unwrap_err();

@@ -47,7 +47,7 @@ async fn train(rules: &[(When, Fault)], compute: Duration, on_error: OnError) ->
     }
     let failing = Arc::new(failing);
     let registry = Fakes::default().with("fake://train", Arc::clone(&failing) as Arc<_>).registry();
-    let builder = Loader::builder("fake://train").config(config(on_error)).registry(registry);
+    let builder = Loader::builder_with("fake://train", config(on_error)).registry(registry);
     // The clock is this runtime's.
     let builder = builder.runtime(Handle::current());
     let mut loader = builder.start_async().await.unwrap();

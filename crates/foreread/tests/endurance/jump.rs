@@ -83,7 +83,8 @@ fn what_memory_holds_is_not_read_again_after_a_jump() {
 fn a_state_of_another_run_is_refused_and_the_run_goes_on() {
     let origin = FakeOrigin::new((0..SAMPLES).map(|id| (format!("{id:04}"), 100 + id % 50)));
     let fakes = Fakes::default().with("fake://train", Arc::new(origin.clone()));
-    let other = Loader::builder("fake://train").registry(fakes.registry()).seed(4).start().unwrap().state();
+    let other =
+        Loader::builder("fake://train").registry(fakes.registry()).seed(4).epochs(1).start().unwrap().state();
     let mut loader = start(&origin);
     assert!(loader.jump(&Jump::State(other)).unwrap_err().to_string().contains("seed is 4"));
     assert_eq!(next(&mut loader, &origin), (0, order(0)[..7].to_vec()));

@@ -8,6 +8,7 @@ mod faults;
 mod jump;
 mod resume;
 mod rig;
+mod settings;
 #[cfg(target_os = "linux")]
 mod shared;
 mod small;

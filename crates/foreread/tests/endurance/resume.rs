@@ -63,7 +63,7 @@ impl Case {
     }
 
     fn builder(&self, runtime: &Runtime) -> Builder {
-        let builder = Loader::builder("fake://train").config(self.config.clone());
+        let builder = Loader::builder_with("fake://train", self.config.clone());
         builder.registry(self.registry()).runtime(runtime.handle().clone())
     }
 

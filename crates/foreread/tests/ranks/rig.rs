@@ -62,8 +62,7 @@ impl Job {
         };
         let meeting = Meeting::of(&config, &environment).unwrap();
         let fakes = Fakes::default().with(URL, Arc::new(self.origin.clone()));
-        let builder =
-            Loader::builder(URL).config(config).registry(fakes.registry()).runtime(Handle::current());
+        let builder = Loader::builder_with(URL, config).registry(fakes.registry()).runtime(Handle::current());
         match meeting {
             Some(meeting) => {
                 let meeting = meetings.numbered(meeting);

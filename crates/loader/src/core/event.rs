@@ -32,6 +32,8 @@ pub enum Event {
     Failed(Tick),
     /// The same of a cache's read, and what the cache keeps is of no use: it is wrong, of another length, or gone.
     Lost(Tick),
+    /// The catalog does not say where the sample lies. No sample is bad: the run ends at this use, whatever the policy.
+    Unlocated(Tick),
     /// Staging memory has been given back: the trainer let go, a cache took the sample over, or a read failed.
     Released {
         /// How many bytes.

@@ -39,7 +39,7 @@ mod event;
 mod upcoming;
 mod window;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
@@ -130,6 +130,8 @@ pub struct Core {
     span: u64,
     /// What may still be counted for the batch that the trainer took last.
     last_taken: u64,
+    /// Uses whose samples the catalog could not locate.
+    unlocated: BTreeSet<Tick>,
     asked: bool,
     ended: bool,
 }
@@ -155,6 +157,7 @@ impl Core {
             charged: 0,
             span: 0,
             last_taken: 0,
+            unlocated: BTreeSet::new(),
             asked: false,
             ended: false,
         }
@@ -188,6 +191,10 @@ impl Core {
             Event::Arrived(tick) => self.arrived(tick, actions),
             Event::Failed(tick) => self.failed(tick, false, actions),
             Event::Lost(tick) => self.failed(tick, true, actions),
+            Event::Unlocated(tick) => {
+                self.unlocated.insert(tick);
+                self.failed(tick, false, actions);
+            }
             Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
             Event::Reach { bytes } => self.reach = bytes.min(self.config.look_ahead),
             Event::Asked => self.asked = true,
@@ -452,6 +459,9 @@ impl Core {
         let is_bad = |tick: &Tick| self.window.get(*tick).is_some_and(|slot| slot.state == State::Bad);
         let (bad, good): (Vec<Tick>, Vec<Tick>) = (first.0..first.0 + ticks).map(Tick).partition(is_bad);
         let Some(&first_bad) = bad.first() else { return Ok(()) };
+        if let Some(tick) = bad.iter().find(|tick| self.unlocated.contains(tick)) {
+            return Err(*tick);
+        }
         match self.config.on_error {
             OnError::Fail => return Err(first_bad),
             OnError::Skip => batch.taking.skipped += bad.len() as u64,

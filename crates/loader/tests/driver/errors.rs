@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use foreread_dataset::Catalog;
 use foreread_loader::{LoadErrorKind, OnError};
 use foreread_oracle::Sequential;
 use foreread_tier::{Completion, ErrorKind, ReadRequest, Tier, TierError};
@@ -64,6 +65,31 @@ async fn error_that_ends_a_run_is_its_own_after_many() {
     let error = failure(&rig.origin(failing)).await;
     assert_eq!(error.kind(), LoadErrorKind::Sample(ErrorKind::Denied));
     assert_eq!(error.key().map(|key| key.id), Some(SampleId(SAMPLES - 8)));
+}
+
+/// A run that skips bad samples would have skipped all that were left, and ended well.
+#[tokio::test(start_paused = true)]
+async fn truncated_catalog_ends_the_run_under_every_policy() {
+    const SAMPLES: u64 = 2000;
+    for on_error in [OnError::Fail, OnError::Skip, OnError::Substitute] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("c.foreread");
+        let mut rig = Rig { look_ahead: 10_000, on_error, ..Rig::new(FakeOrigin::uniform(SAMPLES, 100)) };
+        rig.listed().save(&path).unwrap();
+        rig.catalog = Some(Catalog::open(&path).unwrap());
+        let mut loader = rig.start();
+        rig.check(&next(&mut loader).await.unwrap().unwrap());
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        let error = loop {
+            match next(&mut loader).await.expect("an error before the end") {
+                Ok(batch) => assert_eq!(rig.check(&batch).len() as u64, rig.batch_size),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((error.kind(), error.key()), (LoadErrorKind::Catalog, None));
+        assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
+        assert_eq!(loader.report().skipped, 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -33,7 +33,8 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
     let (compute, rank, world_size, node_ranks) =
         (config.compute, config.rank, config.world_size, config.ranks_on_node());
-    let (mut builder, company) = ranks::gather(Loader::builder(&options.target), &config, &knobs)?;
+    let builder = Loader::builder_with(&options.target, config.clone());
+    let (mut builder, company) = ranks::gather(builder, &config, &knobs)?;
     let together = company.is_together();
     if state.is_some() && world_size > 1 && !together {
         // Each rank has come another way, and nothing tells them the lowest step that all have completed.
@@ -45,7 +46,6 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     let first = rank == 0 || !together;
     let keeps = state.is_some();
     let state = state.filter(|_| first);
-    builder = builder.config(config);
     if let Some(state) = state.as_deref().map(State::read).transpose()?.flatten() {
         builder = builder.resume(state);
     }

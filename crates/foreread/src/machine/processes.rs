@@ -1,0 +1,155 @@
+//! Automatic memory of real processes: what the kernel says that they hold, against what they were granted.
+//!
+//! The machine's free memory is imagined, or the tests would have to fill half of it. Each test starts its own program again
+//! for each process and measures all of them at one time, because pages that processes share count as a part for each.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+use foreread_tier_testing::FakeOrigin;
+
+use super::Machine;
+use super::tests::memory;
+use crate::{Config, Deal, Loader, Registry, SamplerKind};
+
+/// What a process is to do: its rank, the number of ranks, and how many loaders it has.
+const JOB: &str = "FOREREAD_TEST_PROCESS";
+
+const FREE: u64 = 384 << 20;
+const LOOK_AHEAD: u64 = 1 << 20;
+
+/// More than half of what is free, so that every memory tier is filled.
+const SAMPLES: u64 = 3_000;
+const LENGTH: u64 = 110_000;
+
+/// What a process takes beside its grants: threads, tables, batches, what the allocator keeps of freed memory, and the
+/// program's own pages, of which each of eight processes has an eighth. Measured: 8 MiB, and less than 1 MiB of eight.
+const BESIDE: u64 = 16 << 20;
+const BESIDE_OF_EIGHT: u64 = 3 << 20;
+
+#[derive(Debug)]
+struct Fake(FakeOrigin);
+
+#[async_trait]
+impl Backend for Fake {
+    fn schemes(&self) -> &[&str] {
+        &["fake"]
+    }
+
+    async fn open(&self, _: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
+        Ok(Arc::new(self.0.clone()))
+    }
+}
+
+/// This process's part of the memory that it has mapped.
+fn pss() -> u64 {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
+    line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
+}
+
+/// Waits for a word of the parent.
+fn told() {
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+fn loader(machine: &Machine, rank: u32, ranks: u32) -> (u64, Loader) {
+    let mut config = Config { machine: machine.clone(), look_ahead: LOOK_AHEAD, ..Config::default() };
+    // A rank reads the same samples in each epoch.
+    (config.epochs, config.batch_size, config.sampler) = (2, 8, SamplerKind::Sequential);
+    let builder = Loader::builder_with("fake://data", config).rank(rank, ranks, Deal::Torch);
+    let registry = Registry::empty().register(Fake(FakeOrigin::uniform(SAMPLES, LENGTH)));
+    let ready = builder.registry(registry).prepare().unwrap();
+    (memory(&ready) + LOOK_AHEAD, ready.start())
+}
+
+/// Fills its loaders' memory, and says what was granted and how much more memory it has than before.
+fn work(job: &str) {
+    let [rank, ranks, loaders] = [0, 1, 2].map(|at| job.split(' ').nth(at).unwrap().parse::<u32>().unwrap());
+    let root = tempfile::tempdir().unwrap();
+    let torchrun = [("RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", ranks)];
+    let variables = torchrun.map(|(name, value)| (name, value.to_string()));
+    let machine = Machine::imagined(root.path(), FREE, &variables);
+    let before = pss();
+    let mut granted = 0;
+    let mut live = Vec::new();
+    for _ in 0..loaders {
+        let (bytes, mut loader) = loader(&machine, rank, ranks);
+        granted += bytes;
+        // To the end of the first epoch: what is kept is kept by then.
+        while loader.batches().next().unwrap().unwrap().epoch() == 0 {}
+        live.push(loader);
+    }
+    println!("\nfilled");
+    told();
+    println!("\nholds {granted} {}", pss().saturating_sub(before));
+    told();
+    drop(live);
+}
+
+/// The rest of the next line that begins with `word`.
+fn line(from: &mut impl BufRead, word: &str) -> String {
+    let mut lines = from.lines().map(Result::unwrap);
+    lines.find_map(|line| line.strip_prefix(word).map(str::to_owned)).expect("the process has ended early")
+}
+
+/// Runs so many ranks with so many loaders each, as processes that run `test`, and returns the sums of what they were granted
+/// and of what they hold at one time.
+fn hold(test: &str, ranks: u32, loaders: u32) -> (u64, u64) {
+    let program = std::env::current_exe().unwrap();
+    let start = |rank: u32| {
+        let mut command = Command::new(&program);
+        command.args(["--exact", &format!("machine::processes::{test}"), "--nocapture"]);
+        // As programs are told to that use the library with this allocator.
+        command.env(JOB, format!("{rank} {ranks} {loaders}")).env("MALLOC_ARENA_MAX", "1");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut processes: Vec<Child> = (0..ranks).map(start).collect();
+    let mut outputs: Vec<_> =
+        processes.iter_mut().map(|process| BufReader::new(process.stdout.take().unwrap())).collect();
+    outputs.iter_mut().for_each(|output| drop(line(output, "filled")));
+    let tell = |process: &mut Child| process.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    processes.iter_mut().for_each(tell);
+    let mut sums = (0, 0);
+    for output in &mut outputs {
+        let figures = line(output, "holds ");
+        println!("a process of {ranks}: granted and held {figures}");
+        let (granted, held) = figures.split_once(' ').unwrap();
+        sums = (sums.0 + granted.parse::<u64>().unwrap(), sums.1 + held.parse::<u64>().unwrap());
+    }
+    processes.iter_mut().for_each(tell);
+    for mut process in processes {
+        assert!(process.wait().unwrap().success());
+    }
+    sums
+}
+
+/// Whether processes hold what they were granted, and not more.
+fn check((granted, held): (u64, u64), beside: u64) {
+    assert!(held <= granted + beside, "{held} bytes are held, {granted} were granted");
+    assert!(held >= granted / 10 * 9, "{held} bytes are held of {granted}: the test fills no memory");
+}
+
+#[test]
+fn two_loaders_hold_45_to_50_percent_of_free_memory() {
+    if let Ok(job) = std::env::var(JOB) {
+        return work(&job);
+    }
+    let sums = hold("two_loaders_hold_45_to_50_percent_of_free_memory", 1, 2);
+    check(sums, BESIDE);
+    assert!((FREE / 100 * 45..=FREE / 2).contains(&sums.0), "{} of {FREE}", sums.0);
+}
+
+/// Two loaders each: a training and a validation loader, say.
+#[test]
+fn eight_ranks_hold_45_to_50_percent_of_free_memory() {
+    if let Ok(job) = std::env::var(JOB) {
+        return work(&job);
+    }
+    let sums = hold("eight_ranks_hold_45_to_50_percent_of_free_memory", 8, 2);
+    check(sums, 8 * BESIDE_OF_EIGHT);
+    assert!((FREE / 100 * 45..=FREE / 2).contains(&sums.0), "{} of {FREE}", sums.0);
+}

@@ -27,7 +27,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::oneshot;
 
-use crate::driver::{Dataset, in_passing, not_kept, skipped};
+use crate::driver::{Dataset, in_passing, keep, skipped};
 
 /// What a flight brings.
 pub(crate) type Landing = Result<Bytes, TierError>;
@@ -158,11 +158,7 @@ impl Keeper {
         let room = cache.reserve(cache.footprint().of(bytes.len() as u64));
         // A charge of nothing, which the cache replaces by the room's.
         let Some((room, nothing)) = room.zip(cache.reserve(0)) else { return skipped(&**cache) };
-        match cache.store(room, key, Sample::new(bytes, nothing)).await {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Full => skipped(&**cache),
-            Err(error) => not_kept(&**cache, key, &error),
-        }
+        keep(&**cache, room, key, Sample::new(bytes, nothing)).await;
     }
 
     /// Reads a batch, all of one dataset, from its origin: owned samples in their flights, the others by themselves.

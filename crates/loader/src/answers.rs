@@ -324,10 +324,10 @@ mod tests {
             2 => panic!("of a catalog"),
             id => Ok((Object { path: id.to_string().into(), size: 2, version: None }, Span::Whole)),
         });
-        assert_eq!(located.requests.iter().map(|request| (request.tag, request.key)).collect::<Vec<_>>(), [
-            (0, key(0)),
-            (1, key(3))
-        ]);
+        assert_eq!(
+            located.requests.iter().map(|request| (request.tag, request.key)).collect::<Vec<_>>(),
+            [(0, key(0)), (1, key(3))]
+        );
         assert_eq!(budget.used(), 4, "what is not read is not counted");
         let told = (0..2).map(|tag| Completion { tag, result: Ok(Bytes::from_static(b"ab")) }).collect();
         let got: Vec<Answer> = Answers::of(&Odd(told), located).collect().now_or_never().unwrap();

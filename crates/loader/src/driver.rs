@@ -69,12 +69,41 @@ impl Dataset {
 
     /// Where a sample lies in the origin. May block: see [`Catalog::reads_entries`].
     pub(crate) fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
-        match self.catalog.entry(key.id) {
-            Ok(entry) => Ok((entry.object, entry.span)),
-            Err(error) => Err(TierError::new(ErrorKind::Invalid, "catalog")
-                .with_detail(error.to_string())
-                .with_source(error)),
+        locate(&self.catalog, key)
+    }
+
+    /// The same, which does not block the thread.
+    pub(crate) async fn located(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
+        if !self.catalog.reads_entries() {
+            return self.locate(key);
         }
+        let catalog = self.catalog.clone();
+        match tokio::task::spawn_blocking(move || locate(&catalog, key)).await {
+            Ok(place) => place,
+            Err(error) => Err(TierError::new(ErrorKind::Closed, "catalog").with_detail(error.to_string())),
+        }
+    }
+
+    /// `error`, with the path of the sample that it is of unless it names an object. Does not block the thread.
+    pub(crate) async fn named(&self, key: SampleKey, error: TierError) -> TierError {
+        if error.object().is_some() {
+            return error;
+        }
+        let catalog = self.catalog.clone();
+        let path = move || catalog.path(key.id).ok().map(Cow::into_owned);
+        match tokio::task::spawn_blocking(path).await.ok().flatten() {
+            Some(path) => error.with_object(path),
+            None => error,
+        }
+    }
+}
+
+fn locate(catalog: &Catalog, key: SampleKey) -> Result<(Object, Span), TierError> {
+    match catalog.entry(key.id) {
+        Ok(entry) => Ok((entry.object, entry.span)),
+        Err(error) => Err(TierError::new(ErrorKind::Invalid, "catalog")
+            .with_detail(error.to_string())
+            .with_source(error)),
     }
 }
 
@@ -238,13 +267,7 @@ impl Driver {
         }
     }
 
-    pub(crate) fn failed(
-        &mut self,
-        tick: Tick,
-        key: SampleKey,
-        error: TierError,
-        events: &mut Vec<Event>,
-    ) {
+    pub(crate) fn failed(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
         let lost = error.kind().is_loss();
         tracing::debug!(%key, %error, "a read failed");
         if let Some(errors) = &mut self.errors {
@@ -256,17 +279,7 @@ impl Driver {
     /// Ends the run with what the failed sample is called, which is read from a file.
     async fn report_failure(&mut self) {
         let Some((key, epoch, error)) = self.failure.take() else { return };
-        let catalog = self.datasets[key.dataset.0 as usize].catalog.clone();
-        let error = match error.object() {
-            Some(_) => error,
-            None => {
-                let path = move || catalog.path(key.id).ok().map(Cow::into_owned);
-                match tokio::task::spawn_blocking(path).await.ok().flatten() {
-                    Some(path) => error.with_object(path),
-                    None => error,
-                }
-            }
-        };
+        let error = self.datasets[key.dataset.0 as usize].named(key, error).await;
         self.finish(Err(LoadError::sample(key, epoch, error)));
     }
 

@@ -98,6 +98,13 @@ impl Keeper {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How long a sample is; nothing if there is none of this number.
+    pub(crate) fn bytes(&self, key: SampleKey) -> u64 {
+        let of = self.datasets.get(key.dataset.0 as usize);
+        let of = of.filter(|of| key.id.0 < of.catalog.len());
+        of.map_or(0, |of| of.catalog.sizes().bytes(key.id))
+    }
+
     /// The cache that an owned sample belongs into.
     pub(crate) fn home(&self, key: SampleKey) -> Option<&Arc<dyn CacheTier>> {
         self.caches.get(usize::from(self.plan.owned(key)?.0))

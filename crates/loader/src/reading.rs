@@ -80,9 +80,7 @@ impl Reading {
         let reads_files =
             pending.iter().any(|pending| datasets[pending.key.dataset.0 as usize].catalog.reads_entries());
         let datasets = Arc::clone(datasets);
-        let locate = move || {
-            Located::of(pending, |key| datasets[key.dataset.0 as usize].locate(key))
-        };
+        let locate = move || Located::of(pending, |key| datasets[key.dataset.0 as usize].locate(key));
         if !reads_files && at == Where::Here {
             return Self::Here(Answers::of(&*tier, locate()));
         }

@@ -19,6 +19,8 @@ use tokio::time::timeout;
 /// A run in the making.
 pub struct Rig {
     pub fake: FakeOrigin,
+    /// The catalog, where it is not to be made of the fake.
+    pub catalog: Option<Catalog>,
     /// What is read, where that is not the fake itself.
     pub origin: Option<Arc<dyn Tier>>,
     pub sampler: Arc<dyn Sampler>,
@@ -37,6 +39,7 @@ impl Rig {
         let sampler = Arc::new(Shuffle::new(fake.samples(), 7).unwrap());
         Self {
             fake,
+            catalog: None,
             origin: None,
             sampler,
             epochs: 2,
@@ -75,7 +78,8 @@ impl Rig {
 
     pub fn start_on(&self, runtime: &Handle) -> Loader {
         let objects = (0..self.fake.samples()).map(|id| self.fake.object(SampleId(id)));
-        let catalog = Catalog::from_objects("fake://", objects).unwrap();
+        let catalog = self.catalog.clone();
+        let catalog = catalog.unwrap_or_else(|| Catalog::from_objects("fake://", objects).unwrap());
         let levels = self
             .caches
             .iter()

@@ -346,6 +346,12 @@ impl Catalog {
         })
     }
 
+    /// Whether [`entry`](Self::entry) reads the catalog's file, so that it may block for as long as a file server does:
+    /// files' names are not held in memory.
+    pub fn reads_entries(&self) -> bool {
+        self.0.image.reads_rows()
+    }
+
     /// A sample's path, relative to the base URL. Of a packed sample it is for people alone: its shard, and behind a
     /// slash its name in it, or the number of its record.
     ///

@@ -150,6 +150,11 @@ impl Image {
         Ok(Self { source, parts })
     }
 
+    /// Whether rows are read from a file: a shard's name is one of many samples', and in memory.
+    pub(crate) fn reads_rows(&self) -> bool {
+        matches!(self.source, Source::File(..)) && !self.is_packed()
+    }
+
     /// All bytes, as they stand in a file; checked once more if they are read from there.
     pub(crate) fn bytes(&self) -> Result<Bytes, Fault> {
         let bytes = match &self.source {

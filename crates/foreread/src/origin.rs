@@ -191,21 +191,30 @@ pub(crate) async fn open_known(
 
 /// What `targets` name, as words that are equal on ranks that mean the same: `catalog`'s, where they can mean that one.
 #[cfg(feature = "peer")]
-pub(crate) fn names(targets: &Named, catalog: &Catalog) -> Result<String> {
+pub(crate) async fn names(targets: &Named, catalog: &Catalog, context: &Context) -> Result<String> {
     let known = format!("{} (catalog {})", catalog.base_url(), catalog.fingerprint());
-    let own = match (&targets.catalog, &targets.names[..]) {
-        (Some(own), _) => Some(own.clone()),
-        (None, [one]) if Catalog::is_catalog_file(one) && Format::of_shard(one).is_none() => {
-            Some(Catalog::open(one)?)
-        }
-        _ => None,
-    };
-    if let Some(own) = own {
-        let same = own.fingerprint() == catalog.fingerprint();
-        return Ok(if same { known } else { format!("{} (catalog {})", own.base_url(), own.fingerprint()) });
-    }
-    let url = Target::of(&targets.names)?.url;
-    Ok(if is_same_place(&url, catalog.base_url()) { known } else { url })
+    let targets = targets.clone();
+    // Looks at files, and reads catalogs whole, while this rank's heartbeats go on.
+    let looking = context.runtime.spawn_blocking(move || {
+        let own = match (targets.catalog, &targets.names[..]) {
+            (Some(own), _) => Some(own),
+            (None, [one]) if Catalog::is_catalog_file(one) && Format::of_shard(one).is_none() => {
+                Some(Catalog::open(one)?)
+            }
+            _ => None,
+        };
+        Ok::<_, Error>(match own {
+            Some(own) => (own.base_url().to_owned(), Some(own.fingerprint())),
+            None => (Target::of(&targets.names)?.url, None),
+        })
+    });
+    let (url, own) = looking.await.map_err(ended)??;
+    Ok(match own {
+        Some(own) if own == catalog.fingerprint() => known,
+        Some(own) => format!("{url} (catalog {own})"),
+        None if is_same_place(&url, catalog.base_url()) => known,
+        None => url,
+    })
 }
 
 /// Finds out whether what `targets` name is there, where they do not name `catalog`: what is not is another mistake than
@@ -219,10 +228,13 @@ pub(crate) async fn seek(
     shared: &Shared,
 ) -> Result<()> {
     let is_catalog = |target: &String| Catalog::is_catalog_file(target) && Format::of_shard(target).is_none();
-    if targets.catalog.is_some() || matches!(&targets.names[..], [one] if is_catalog(one)) {
-        return Ok(()); // it has been read
-    }
-    let url = Target::of(&targets.names)?.url;
+    let named = targets.clone();
+    let looking = context.runtime.spawn_blocking(move || match &named.names[..] {
+        _ if named.catalog.is_some() => Ok(None),
+        [one] if is_catalog(one) => Ok(None), // it has been read
+        names => Target::of(names).map(|target| Some(target.url)),
+    });
+    let Some(url) = looking.await.map_err(ended)?? else { return Ok(()) };
     if !is_same_place(&url, catalog.base_url()) {
         registry.find(&url)?.open(&url, &shared.options(&targets.storage), context).await?;
     }
@@ -302,7 +314,9 @@ pub(crate) async fn index(
     shared: &Shared,
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Catalog> {
-    let Target { url, objects } = Target::of(&targets.names)?;
+    let names = targets.names.clone();
+    let Target { url, objects } =
+        context.runtime.spawn_blocking(move || Target::of(&names)).await.map_err(ended)??;
     let options = options.naming(objects);
     let origin = registry.find(&url)?.open(&url, &shared.options(&targets.storage), context).await?;
     Ok(Catalog::index(&*shared.for_index(&origin), &url, &options, progress).await?)

@@ -374,8 +374,7 @@ impl Controller {
         let sudden = !std::mem::replace(&mut self.alarmed, alarm) && alarm;
         let base = self.learn(&measured, elasticity);
         let (target, why) = self.decide(&measured, base, elasticity);
-        // What the store answers sooner than any timer notices is not worth withholding.
-        let target = target.max(FINEST.as_secs_f64() * measured.under_way / measured.latency);
+        let (target, why) = self.not_below_finest(&measured, target, why);
         self.before = Some(measured).filter(|_| !burst && !sudden);
         self.change(target, why);
         self.begin_round();
@@ -472,6 +471,20 @@ impl Controller {
         }
         let target = wanted(full);
         (target, if target > self.limit as f64 { Why::Growing } else { Why::Latency })
+    }
+
+    /// What the store answers sooner than any timer notices is not worth withholding. A drain to below that ends here:
+    /// the queue that it is to empty is allowed, so its end would never be seen.
+    fn not_below_finest(&mut self, measured: &Measured, target: f64, why: Why) -> (f64, Why) {
+        let finest = FINEST.as_secs_f64() * measured.under_way / measured.latency;
+        if target >= finest {
+            return (target, why);
+        }
+        if why != Why::Draining {
+            return (finest, why);
+        }
+        (self.mode, self.confirmed) = (Mode::Cruising { linear: 0 }, self.now);
+        (finest, Why::Latency)
     }
 
     fn drain(&mut self, measured: &Measured, full: f64) -> (f64, Why) {
@@ -616,32 +629,48 @@ mod tests {
         }
     }
 
+    /// What a run of a store shows from its fourth to its twelfth second: the lowest and the highest limit, how often
+    /// it changed, and how many places were used in the mean.
+    fn watched(places: usize, latency: Duration) -> (usize, usize, u32, f64) {
+        let mut store = Store::new(up_to(1024), places, latency);
+        store.run(Duration::from_secs(4), |_, _| {});
+        let (mut low, mut high, mut changes, mut last) = (usize::MAX, 0, 0, store.controller.limit());
+        let (mut area, mut before) = (0.0, Duration::from_secs(4));
+        store.run(Duration::from_secs(12), |controller, now| {
+            let limit = controller.limit();
+            (low, high) = (low.min(limit), high.max(limit));
+            changes += u32::from(limit != last);
+            area += (now - before).as_secs_f64() * limit.min(places) as f64;
+            (last, before) = (limit, now);
+        });
+        (low, high, changes, area / 8.0)
+    }
+
+    /// Each round found the store full and wanted to drain it to less than what it answers within a millisecond.
+    #[test]
+    fn drain_to_less_than_is_withheld_ends_at_once() {
+        for (places, latency_us) in [(43, 519), (252, 531), (464, 600), (464, 690)] {
+            let (low, high, changes, _) = watched(places, Duration::from_micros(latency_us));
+            assert!(changes <= 8, "{changes} changes, {low}..{high} for {places} places, {latency_us} us");
+        }
+    }
+
     proptest::proptest! {
-        // Each is sixteen seconds of a store.
+        // Each is twelve seconds of a store.
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(48))]
         #[test]
         fn it_settles_on_what_fills_the_store_and_stays_there(
             places in 1usize..500,
             latency_us in 500u64..60_000,
         ) {
-            let mut store = Store::new(up_to(1024), places, Duration::from_micros(latency_us));
-            store.run(Duration::from_secs(4), |_, _| {});
-            let (mut low, mut high, mut changes, mut last) = (usize::MAX, 0, 0, store.controller.limit());
-            let (mut area, mut before) = (0.0, Duration::from_secs(4));
-            store.run(Duration::from_secs(12), |controller, now| {
-                let limit = controller.limit();
-                (low, high) = (low.min(limit), high.max(limit));
-                changes += u32::from(limit != last);
-                area += (now - before).as_secs_f64() * limit.min(places) as f64;
-                (last, before) = (limit, now);
-            });
+            let (low, high, changes, used) = watched(places, Duration::from_micros(latency_us));
             // Never far from the knee, seldom changed, and hardly ever below it.
             let knee = places as f64;
             let finest = knee / (latency_us as f64 / 1e6) * FINEST.as_secs_f64();
             assert!(high as f64 <= (1.6 * knee + 8.0).max(1.1 * finest + 1.0), "{low}..{high} for {places}");
             assert!(low as f64 >= 0.5 * knee - 1.0, "{low}..{high} for {places}");
             assert!(changes <= 8 * 8, "{changes} changes in 8 s");
-            assert!(area / 8.0 >= 0.95 * knee, "{} of {places} used", area / 8.0);
+            assert!(used >= 0.95 * knee, "{used} of {places} used");
         }
     }
 }

@@ -1,16 +1,18 @@
 //! The answers to one batch of reads, held to the tier's contract.
 //!
 //! Whatever a tier does, every read that was issued is answered once: tags that are unknown or come twice are dropped,
-//! a wrong length or a wrong checksum (where the catalog has one) becomes an error, and reads that a tier forgot when its stream ended, or when it panicked, fail by
-//! name. An engine that trusted a tier here would wait for ever.
+//! a wrong length or a wrong checksum (where the catalog has one) becomes an error, and reads that a tier forgot when its
+//! stream ended, or when it panicked, fail by name, as do those of which the catalog cannot say where they lie. An engine
+//! that trusted a tier here would wait for ever.
 
 use std::any::Any;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use foreread_tier::{Charge, Completions, ErrorKind, ReadRequest, Sample, Tier, TierError};
+use foreread_tier::{Charge, Completions, ErrorKind, Object, ReadRequest, Sample, Span, Tier, TierError};
 use foreread_types::{SampleKey, Tick};
 use futures::{Stream, StreamExt};
 
@@ -24,13 +26,76 @@ const UNANSWERED: &str = "the tier ended without an answer";
 pub(crate) struct Pending {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
-    pub(crate) block: Option<BlockId>,
+    /// The block, and its bytes in the sample's object.
+    pub(crate) block: Option<(BlockId, Range<u64>)>,
     pub(crate) bytes: u64,
+    /// What the bytes are counted in.
     pub(crate) charge: Charge,
-    /// What the bytes must add up to, where the sample's format says so.
+    /// What the bytes must add up to, where the sample's format says so and nothing below has checked it.
     pub(crate) check: Option<Check>,
     /// Whether bytes that do not add up are an error; else they are asked for once more.
     pub(crate) last: bool,
+}
+
+impl Pending {
+    /// A read of a sample of so many bytes.
+    pub(crate) fn new(tick: Tick, key: SampleKey, bytes: u64, charge: Charge) -> Self {
+        Self { tick, key, block: None, bytes, charge, check: None, last: true }
+    }
+
+    /// The same, whose bytes must add up to this.
+    pub(crate) fn checked(self, crc32c: Option<u32>) -> Self {
+        Self { check: crc32c.map(|crc32c| Check { crc32c, at: 0 }), ..self }
+    }
+
+    /// The request for what begins in `object` at the sample's `span`.
+    fn request(&mut self, tag: u32, object: Object, span: Span) -> ReadRequest {
+        if let (Some(check), Span::Range(range)) = (&mut self.check, &span) {
+            check.at = range.start;
+        }
+        let span = self.block.as_ref().map_or(span, |(_, range)| Span::Range(range.clone()));
+        ReadRequest { tag, key: self.key, object, span, due: self.tick }
+    }
+
+    fn failed(self, error: TierError) -> Answer {
+        let Self { tick, key, block, .. } = self;
+        Answer { tick, key, block: block.map(|(id, _)| id), result: Err(error), again: None }
+    }
+}
+
+/// A batch of reads, and where they lie.
+#[derive(Debug, Default)]
+pub(crate) struct Located {
+    /// `pending[tag]` is the one with that tag.
+    pub(crate) requests: Vec<ReadRequest>,
+    pub(crate) pending: Vec<Pending>,
+    /// Those of which the catalog could not say where they lie.
+    pub(crate) failed: Vec<Answer>,
+}
+
+impl Located {
+    /// Asks `locate` where each of these lies.
+    pub(crate) fn of(
+        pending: Vec<Pending>,
+        locate: impl Fn(SampleKey) -> Result<(Object, Span), TierError>,
+    ) -> Self {
+        let mut located = Self::default();
+        for mut pending in pending {
+            let place = catch_unwind(AssertUnwindSafe(|| locate(pending.key))).unwrap_or_else(|panic| {
+                let detail = format!("the catalog panicked: {}", panic_message(&*panic));
+                Err(TierError::new(ErrorKind::Other, "catalog").with_detail(detail))
+            });
+            match place {
+                Ok((object, span)) => {
+                    let tag = located.requests.len() as u32;
+                    located.requests.push(pending.request(tag, object, span));
+                    located.pending.push(pending);
+                }
+                Err(error) => located.failed.push(pending.failed(error)),
+            }
+        }
+        located
+    }
 }
 
 /// The CRC-32C of a sample's bytes, and where in its object they begin.
@@ -62,6 +127,8 @@ pub(crate) struct Answers {
     tier: String,
     completions: Option<Completions>,
     pending: Vec<Option<Pending>>,
+    /// What was not even sent.
+    failed: Vec<Answer>,
     /// Why reads that are still pending when the stream has ended fail.
     ended: String,
 }
@@ -87,12 +154,13 @@ pub(crate) struct Answer {
 }
 
 impl Answers {
-    /// Starts `requests`; `pending[tag]` is the one with that tag.
-    pub(crate) fn of(tier: &dyn Tier, requests: Vec<ReadRequest>, pending: Vec<Pending>) -> Self {
+    /// Starts a batch.
+    pub(crate) fn of(tier: &dyn Tier, Located { requests, pending, failed }: Located) -> Self {
         let mut answers = Self {
             tier: tier.name().to_owned(),
             completions: None,
             pending: pending.into_iter().map(Some).collect(),
+            failed,
             ended: UNANSWERED.to_owned(),
         };
         match catch_unwind(AssertUnwindSafe(|| tier.read(requests))) {
@@ -120,6 +188,9 @@ impl Stream for Answers {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
         let this = &mut *self;
+        if let Some(answer) = this.failed.pop() {
+            return Poll::Ready(Some(answer));
+        }
         while let Some(completions) = &mut this.completions {
             let completion = match catch_unwind(AssertUnwindSafe(|| completions.poll_next_unpin(context))) {
                 Ok(Poll::Pending) => return Poll::Pending,
@@ -153,20 +224,21 @@ impl Stream for Answers {
                 }
                 Err(error) => (Err(error), None),
             };
+            let block = block.map(|(id, _)| id);
             return Poll::Ready(Some(Answer { tick, key, block, result, again }));
         }
         let forgotten = this.pending.iter_mut().find_map(Option::take);
         Poll::Ready(forgotten.map(|pending| {
             let error = TierError::new(ErrorKind::Closed, &*this.tier).with_detail(&*this.ended);
-            let Pending { tick, key, block, .. } = pending;
-            Answer { tick, key, block, result: Err(error), again: None }
+            pending.failed(error)
         }))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use foreread_tier::{Budget, Completion, ReadRequest, TierProfile};
+    use foreread_tier::{Budget, Completion, TierProfile};
+    use foreread_types::{DatasetId, SampleId};
     use futures::{FutureExt, stream};
 
     use super::*;
@@ -204,7 +276,8 @@ mod tests {
         };
         let say = |tag, bytes: &'static [u8]| Completion { tag, result: Ok(Bytes::from_static(bytes)) };
         let told = vec![say(9, b"ab"), say(1, b"ab"), say(1, b"cd"), say(0, b"abc")];
-        let answers = Answers::of(&Odd(told), Vec::new(), vec![pending(10), pending(11), pending(12)]);
+        let pending = vec![pending(10), pending(11), pending(12)];
+        let answers = Answers::of(&Odd(told), Located { pending, ..Located::default() });
         let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
         assert_eq!(got.iter().map(|answer| answer.tick.0).collect::<Vec<_>>(), [11, 10, 12]);
         assert_eq!(&got[0].result.as_ref().unwrap()[..], b"ab");
@@ -229,7 +302,8 @@ mod tests {
                 last,
             };
             let told = vec![Completion { tag: 0, result: Ok(Bytes::from_static(b"aB")) }];
-            let answers = Answers::of(&Odd(told), Vec::new(), vec![pending]);
+            let located = Located { pending: vec![pending], ..Located::default() };
+            let answers = Answers::of(&Odd(told), located);
             let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
             let error = got[0].result.as_ref().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -238,5 +312,29 @@ mod tests {
             assert_eq!(budget.used(), if last { 0 } else { 2 });
         }
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn reads_that_no_catalog_knows_fail_and_the_others_are_sent() {
+        let budget = Budget::new(100);
+        let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
+        let pending = (0..4).map(|id| Pending::new(Tick(id), key(id), 2, budget.charge(2))).collect();
+        let located = Located::of(pending, |key| match key.id.0 {
+            1 => Err(TierError::new(ErrorKind::Invalid, "catalog")),
+            2 => panic!("of a catalog"),
+            id => Ok((Object { path: id.to_string().into(), size: 2, version: None }, Span::Whole)),
+        });
+        assert_eq!(
+            located.requests.iter().map(|request| (request.tag, request.key)).collect::<Vec<_>>(),
+            [(0, key(0)), (1, key(3))]
+        );
+        assert_eq!(budget.used(), 4, "what is not read is not counted");
+        let told = (0..2).map(|tag| Completion { tag, result: Ok(Bytes::from_static(b"ab")) }).collect();
+        let got: Vec<Answer> = Answers::of(&Odd(told), located).collect().now_or_never().unwrap();
+        let mut right: Vec<u64> =
+            got.iter().filter(|answer| answer.result.is_ok()).map(|answer| answer.tick.0).collect();
+        right.sort_unstable();
+        assert_eq!((right, got.len()), (vec![0, 3], 4));
+        assert!(got.iter().any(|answer| format!("{:?}", answer.result).contains("of a catalog")));
     }
 }

@@ -139,8 +139,11 @@ pub(crate) type BlockId = (DatasetId, usize);
 
 #[derive(Debug)]
 enum State {
-    /// Queued or under way.
-    Reading(Vec<Waiting>),
+    /// Queued or under way; or here, and being shared out.
+    Reading {
+        waiting: Vec<Waiting>,
+        is_here: bool,
+    },
     Done,
 }
 
@@ -166,11 +169,12 @@ impl Blocks {
         let Some(at) = table.and_then(|table| table.find(waiting.key.id)) else { return Err(waiting) };
         match self.states.get_mut(&(dataset, at)) {
             None => {
-                self.states.insert((dataset, at), State::Reading(vec![waiting]));
+                let state = State::Reading { waiting: vec![waiting], is_here: false };
+                self.states.insert((dataset, at), state);
                 self.queue.push_back((dataset, at));
                 Ok(())
             }
-            Some(State::Reading(others)) => {
+            Some(State::Reading { waiting: others, .. }) => {
                 others.push(waiting);
                 Ok(())
             }
@@ -181,7 +185,7 @@ impl Blocks {
     /// The block that is to be read next, with the use that needs it first; it stays where it is.
     pub(crate) fn next(&self) -> Option<(BlockId, &Extent, Tick)> {
         let &id = self.queue.front()?;
-        let Some(State::Reading(waiting)) = self.states.get(&id) else { return None };
+        let Some(State::Reading { waiting, .. }) = self.states.get(&id) else { return None };
         let due = waiting.iter().map(|waiting| waiting.tick).min()?;
         Some((id, self.extent(id)?, due))
     }
@@ -195,10 +199,21 @@ impl Blocks {
         self.tables.get(dataset.0 as usize)?.blocks.get(at)
     }
 
+    /// Takes those who wait for a block that is here; others may come while they get their samples. Whether they are the
+    /// first.
+    pub(crate) fn take_waiting(&mut self, id: BlockId) -> (Vec<Waiting>, bool) {
+        match self.states.get_mut(&id) {
+            Some(State::Reading { waiting, is_here }) => {
+                (std::mem::take(waiting), !std::mem::replace(is_here, true))
+            }
+            _ => Default::default(),
+        }
+    }
+
     /// Ends a block, read or not: who waited for it.
     pub(crate) fn end(&mut self, id: BlockId) -> Vec<Waiting> {
         match self.states.insert(id, State::Done) {
-            Some(State::Reading(waiting)) => waiting,
+            Some(State::Reading { waiting, .. }) => waiting,
             _ => Vec::new(),
         }
     }

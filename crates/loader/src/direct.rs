@@ -42,7 +42,14 @@ impl Direct {
         if key.id.0 >= of.catalog.len() {
             return Err(unknown());
         }
-        let (object, span) = of.locate(key)?;
+        let ready = self.caches.iter().find_map(|(source, cache)| match cache.lookup(key) {
+            Lookup::Ready(sample) => Some((sample, *source)),
+            Lookup::Stored | Lookup::Absent => None,
+        });
+        if let Some(ready) = ready {
+            return Ok(ready);
+        }
+        let (object, span) = of.located(key).await?;
         let request = ReadRequest { tag: 0, key, object, span, due: Tick(0) };
         for (source, cache) in &*self.caches {
             match cache.lookup(key) {
@@ -55,16 +62,15 @@ impl Direct {
                 },
             }
         }
-        let name = |error: TierError| match (error.object(), of.catalog.path(key.id)) {
-            (None, Ok(path)) => error.with_object(path),
-            _ => error,
-        };
-        let bytes = match request.len() {
+        let came = match request.len() {
             // Nothing lies between two bytes of an object, and nobody is asked for it.
-            0 if matches!(request.span, Span::Range(_)) => Bytes::new(),
-            _ => answer_of(&*of.origin, request).await.map_err(name)?,
+            0 if matches!(request.span, Span::Range(_)) => Ok(Bytes::new()),
+            _ => answer_of(&*of.origin, request).await,
         };
-        let bytes = of.checked(key, bytes).map_err(name)?;
+        let bytes = match came.and_then(|bytes| of.checked(key, bytes)) {
+            Ok(bytes) => bytes,
+            Err(error) => return Err(of.named(key, error).await),
+        };
         let kept = if keep { self.keep(key, &bytes).await } else { None };
         Ok((kept.unwrap_or_else(|| Sample::uncharged(bytes)), Source::Origin))
     }

@@ -1,6 +1,7 @@
 //! Carries out what the core decides: the only part of the engine that touches tiers, tasks and time.
 //!
-//! One task a run decides; what there is to do for each byte of an origin over a network is done by [others](crate::reading).
+//! One task a run decides. It computes no checksum, copies no sample and waits for no file: [other tasks](crate::reading)
+//! and blocking threads do.
 //!
 //! The task gathers everything that has happened (answers, what the trainer did, streams that were dealt),
 //! tells the core, and then lets it proceed once, so that reads leave in batches and a busy trainer costs one wake-up
@@ -8,6 +9,7 @@
 //!
 //! Dropping the task drops the streams of answers, which cancels what has not started; nothing outlives the run.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -16,22 +18,22 @@ use foreread_dataset::{Catalog, DatasetError};
 use foreread_oracle::{AccessStream, OracleError, Run};
 use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{
-    Budget, Buffers, CacheTier, Charge, ErrorKind, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span,
-    Tier, TierError,
+    Budget, Buffers, CacheTier, Charge, ErrorKind, HeapBuffers, Lookup, Object, Sample, Span, Tier, TierError,
 };
 use foreread_types::{SampleId, SampleKey, Tick};
 use futures::{FutureExt, StreamExt};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::answers::{Answer, Check, Pending, panic_message};
 use crate::batch::Batch;
-use crate::blocks::{BlockId, BlockTable, Blocks, Waiting};
+use crate::blocks::{BlockTable, Blocks, Waiting};
 use crate::core::{Action, Core, Event};
 use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::others::Others;
 use crate::patience::Patience;
-use crate::reading::{Reads, Where, send};
+use crate::reading::{CHUNK, Reading, Reads, Where};
 use crate::report::Taking;
 
 /// How many answers are taken in before the core may proceed.
@@ -65,14 +67,43 @@ impl Dataset {
         }
     }
 
-    /// Where a sample lies in the origin.
+    /// Where a sample lies in the origin. May block: see [`Catalog::reads_entries`].
     pub(crate) fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
-        match self.catalog.entry(key.id) {
-            Ok(entry) => Ok((entry.object, entry.span)),
-            Err(error) => Err(TierError::new(ErrorKind::Invalid, "catalog")
-                .with_detail(error.to_string())
-                .with_source(error)),
+        locate(&self.catalog, key)
+    }
+
+    /// The same, which does not block the thread.
+    pub(crate) async fn located(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
+        if !self.catalog.reads_entries() {
+            return self.locate(key);
         }
+        let catalog = self.catalog.clone();
+        match tokio::task::spawn_blocking(move || locate(&catalog, key)).await {
+            Ok(place) => place,
+            Err(error) => Err(TierError::new(ErrorKind::Closed, "catalog").with_detail(error.to_string())),
+        }
+    }
+
+    /// `error`, with the path of the sample that it is of unless it names an object. Does not block the thread.
+    pub(crate) async fn named(&self, key: SampleKey, error: TierError) -> TierError {
+        if error.object().is_some() {
+            return error;
+        }
+        let catalog = self.catalog.clone();
+        let path = move || catalog.path(key.id).ok().map(Cow::into_owned);
+        match tokio::task::spawn_blocking(path).await.ok().flatten() {
+            Some(path) => error.with_object(path),
+            None => error,
+        }
+    }
+}
+
+fn locate(catalog: &Catalog, key: SampleKey) -> Result<(Object, Span), TierError> {
+    match catalog.entry(key.id) {
+        Ok(entry) => Ok((entry.object, entry.span)),
+        Err(error) => Err(TierError::new(ErrorKind::Invalid, "catalog")
+            .with_detail(error.to_string())
+            .with_source(error)),
     }
 }
 
@@ -82,7 +113,7 @@ pub(crate) struct Driver {
     pub(crate) core: Core,
     pub(crate) run: Run,
     pub(crate) plan: LocalPlan,
-    pub(crate) datasets: Vec<Dataset>,
+    pub(crate) datasets: Arc<[Dataset]>,
     pub(crate) caches: Vec<Arc<dyn CacheTier>>,
     pub(crate) others: Option<Others>,
     pub(crate) staging: Budget,
@@ -95,6 +126,8 @@ pub(crate) struct Driver {
     /// Why the order of a pass could not be computed; said when all before it has been handed out.
     pub(crate) disorder: Option<LoadError>,
     pub(crate) reads: Reads,
+    /// How many threads may look up where samples lie.
+    pub(crate) locating: Arc<Semaphore>,
     pub(crate) dealing: Option<Dealing>,
     /// What is read in blocks, what blocks under way hold, what copies hold that are cut out of them for caches, and uses
     /// whose block failed or whose bytes were wrong.
@@ -104,6 +137,8 @@ pub(crate) struct Driver {
     pub(crate) singly: Vec<Waiting>,
     /// How long the trainer has been waiting, where other ranks may be the reason.
     pub(crate) patience: Patience,
+    /// The sample that ends the run, its epoch, and why.
+    pub(crate) failure: Option<(SampleKey, u64, TierError)>,
     pub(crate) ended: bool,
 }
 
@@ -140,42 +175,10 @@ impl Held {
     }
 }
 
-/// What is read, and for which use.
-pub(crate) struct Wanted {
-    pub(crate) tick: Tick,
-    /// The sample, or the first one of the block.
-    pub(crate) key: SampleKey,
-    pub(crate) block: Option<BlockId>,
-    /// What the bytes must add up to, where that is known and not yet checked below.
-    pub(crate) crc32c: Option<u32>,
-    /// Whether bytes that do not add up are an error; else they are asked for once more.
-    pub(crate) last: bool,
-}
-
 /// Reads that leave together: those of one origin or one cache.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
-    pub(crate) requests: Vec<ReadRequest>,
     pub(crate) pending: Vec<Pending>,
-}
-
-impl Outgoing {
-    /// Adds a read; `charge` is what its bytes are counted in.
-    pub(crate) fn push(
-        &mut self,
-        (object, span): (Object, Span),
-        wanted: Wanted,
-        charge: impl FnOnce(u64) -> Charge,
-    ) {
-        let Wanted { tick, key, block, crc32c, last } = wanted;
-        let tag = self.requests.len() as u32;
-        let at = if let Span::Range(range) = &span { range.start } else { 0 };
-        let request = ReadRequest { tag, key, object, span, due: tick };
-        let bytes = request.len();
-        let check = crc32c.map(|crc32c| Check { crc32c, at });
-        self.pending.push(Pending { tick, key, block, bytes, charge: charge(bytes), check, last });
-        self.requests.push(request);
-    }
 }
 
 /// One turn's reads, to be sent at its end.
@@ -194,7 +197,7 @@ impl Driver {
             self.gather(&mut events);
             self.turn(&mut events);
             if self.ended {
-                break;
+                break self.report_failure().await;
             }
             tokio::select! {
                 biased;
@@ -248,7 +251,7 @@ impl Driver {
     fn answered(&mut self, answer: Answer, events: &mut Vec<Event>) {
         let Answer { tick, key, block, result, again } = answer;
         if let Some(block) = block {
-            return self.block_answered(block, result, events);
+            return self.block_answered(block, result);
         }
         if let (Err(error), Some(charge)) = (&result, again) {
             tracing::debug!(%key, %error, "a sample is not what was written; it is read once more");
@@ -266,28 +269,25 @@ impl Driver {
         }
     }
 
-    pub(crate) fn failed(
-        &mut self,
-        tick: Tick,
-        key: SampleKey,
-        mut error: TierError,
-        events: &mut Vec<Event>,
-    ) {
+    pub(crate) fn failed(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
         let source = std::error::Error::source(&error);
         if let Some(fault) = source.and_then(|source| source.downcast_ref::<DatasetError>()) {
             self.catalog_fault.get_or_insert_with(|| fault.clone());
             return events.push(Event::Unlocated(tick));
         }
         let lost = error.kind().is_loss();
-        let catalog = &self.datasets[key.dataset.0 as usize].catalog;
-        if let (None, Ok(path)) = (error.object(), catalog.path(key.id)) {
-            error = error.with_object(path);
-        }
         tracing::debug!(%key, %error, "a read failed");
         if let Some(errors) = &mut self.errors {
             errors.insert(key, (tick, error));
         }
         events.push(if lost { Event::Lost(tick) } else { Event::Failed(tick) });
+    }
+
+    /// Ends the run with what the failed sample is called, which is read from a file.
+    async fn report_failure(&mut self) {
+        let Some((key, epoch, error)) = self.failure.take() else { return };
+        let error = self.datasets[key.dataset.0 as usize].named(key, error).await;
+        self.finish(Err(LoadError::sample(key, epoch, error)));
     }
 
     fn finish(&mut self, end: Result<(), LoadError>) {
@@ -304,7 +304,7 @@ impl Driver {
             others: BTreeMap::new(),
         };
         for waiting in std::mem::take(&mut self.singly) {
-            self.read_singly(waiting, &mut turn, events);
+            self.read_singly(waiting, &mut turn);
         }
         let mut actions = Vec::new();
         loop {
@@ -319,16 +319,26 @@ impl Driver {
             }
         }
         self.begin_blocks(&mut turn);
-        for (origin, outgoing) in self.datasets.iter().map(|dataset| &dataset.origin).zip(turn.origins) {
-            send(&mut self.reads, &**origin, outgoing, Where::of_origin(&**origin));
+        for (at, outgoing) in turn.origins.into_iter().enumerate() {
+            let origin = Arc::clone(&self.datasets[at].origin);
+            let at = Where::of_origin(&*origin);
+            self.send(origin, outgoing, at);
         }
-        for (cache, outgoing) in self.caches.iter().zip(turn.caches) {
-            send(&mut self.reads, &**cache, outgoing, Where::Here);
+        for (at, outgoing) in turn.caches.into_iter().enumerate() {
+            let cache = Arc::clone(&self.caches[at]);
+            self.send(cache, outgoing, Where::Here);
         }
         for (store, outgoing) in turn.others {
             if let Some(tier) = self.others.as_ref().and_then(|others| others.tier(store)) {
-                send(&mut self.reads, &*tier, outgoing, Where::Here);
+                self.send(tier, outgoing, Where::Here);
             }
+        }
+    }
+
+    fn send(&mut self, tier: Arc<dyn Tier>, outgoing: Outgoing, at: Where) {
+        if !outgoing.pending.is_empty() {
+            let reading = Reading::of(tier, &self.datasets, &self.locating, outgoing.pending, at);
+            self.reads.push(reading.ready_chunks(CHUNK));
         }
     }
 
@@ -344,31 +354,22 @@ impl Driver {
                 Lookup::Stored => Event::Kept(tick),
                 Lookup::Absent => Event::Absent(tick),
             }),
-            Action::Fetch { tick, key, level, takes } => match self.locate(key) {
-                Ok(place) => {
-                    let wanted = Wanted { tick, key, block: None, crc32c: None, last: true };
-                    turn.caches[level].push(place, wanted, |_| self.staging.charge(takes));
-                }
-                Err(error) => {
-                    self.handover.release(takes);
-                    self.failed(tick, key, error, events);
-                }
-            },
+            Action::Fetch { tick, key, level, takes } => {
+                let pending = Pending::new(tick, key, self.bytes(key), self.staging.charge(takes));
+                turn.caches[level].pending.push(pending);
+            }
             Action::Ask { tick, key, store } => self.ask(tick, key, store, turn, events),
             Action::Hurry { due } => {
                 if let Some(others) = &self.others {
                     others.peers.hurry(due, self.patience.left());
                 }
             }
-            Action::Read { tick, key } => match self.locate(key) {
-                // Nothing lies between two bytes of an object, and nobody is asked for it.
-                Ok((_, Span::Range(range))) if range.is_empty() => {
-                    self.held.put(tick, key.id, Sample::uncharged(Bytes::new()));
-                    events.push(Event::Arrived(tick));
-                }
-                Ok(place) => self.read(place, tick, key, turn),
-                Err(error) => self.unread(tick, key, error, events),
-            },
+            // Nothing lies between two bytes of an object, and nobody is asked for it.
+            Action::Read { tick, key } if self.bytes(key) == 0 && self.is_packed(key) => {
+                self.held.put(tick, key.id, Sample::uncharged(Bytes::new()));
+                events.push(Event::Arrived(tick));
+            }
+            Action::Read { tick, key } => self.read(tick, key, turn),
             Action::Store { tick, key, level } => self.store(tick, key, level),
             Action::Remove { key, level } => {
                 let cache = Arc::clone(&self.caches[level]);
@@ -389,16 +390,14 @@ impl Driver {
             Action::Fail { tick, key } => {
                 let epoch = self.run.pass_of(tick).map_or(0, |pass| pass.epoch);
                 let error = self.errors.as_mut().and_then(|errors| errors.remove(&key));
-                let other = || TierError::new(ErrorKind::Other, "engine");
                 let fault = self.catalog_fault.take();
-                let failure = match (error, fault) {
-                    (Some((at, error)), fault) if at == tick || fault.is_none() => {
-                        LoadError::sample(key, epoch, error)
-                    }
-                    (_, Some(fault)) => LoadError::catalog(fault),
-                    (_, None) => LoadError::sample(key, epoch, other()),
+                let error = match (error, fault) {
+                    (Some((at, error)), fault) if at == tick || fault.is_none() => error,
+                    (_, Some(fault)) => return self.finish(Err(LoadError::catalog(fault))),
+                    (_, None) => TierError::new(ErrorKind::Other, "engine"),
                 };
-                self.finish(Err(failure));
+                self.failure = Some((key, epoch, error));
+                self.ended = true;
             }
             Action::End => {
                 let end = self.disorder.take().map_or(Ok(()), Err);
@@ -409,30 +408,25 @@ impl Driver {
 
     /// Asks the owner of a sample for it; where nobody stands for the owner, the read fails at once.
     fn ask(&mut self, tick: Tick, key: SampleKey, store: usize, turn: &mut Turn, events: &mut Vec<Event>) {
-        let known = self.others.as_ref().is_some_and(|others| others.tier(store).is_some());
-        match self.locate(key) {
-            Ok(place) if known => {
-                let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
-                // What a peer gets wrong is read from the origin.
-                let wanted = Wanted { tick, key, block: None, crc32c, last: true };
-                turn.others.entry(store).or_default().push(place, wanted, |bytes| self.staging.charge(bytes));
-            }
-            Ok(_) => {
-                self.unread(tick, key, TierError::new(ErrorKind::Absent, "peer"), events);
-            }
-            Err(error) => self.unread(tick, key, error, events),
+        if self.others.as_ref().is_none_or(|others| others.tier(store).is_none()) {
+            // The core has counted its bytes, and there is no charge to give them back.
+            self.handover.release(self.bytes(key));
+            return self.failed(tick, key, TierError::new(ErrorKind::Absent, "peer"), events);
         }
+        let bytes = self.bytes(key);
+        let pending = Pending::new(tick, key, bytes, self.staging.charge(bytes));
+        // What a peer gets wrong is read from the origin.
+        let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
+        turn.others.entry(store).or_default().pending.push(pending.checked(crc32c));
     }
 
-    /// A read that cannot even be sent. The core has counted its bytes, and there is no charge to give them back.
-    pub(crate) fn unread(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
-        let bytes = self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id);
-        self.handover.release(bytes);
-        self.failed(tick, key, error, events);
+    /// A sample's length.
+    pub(crate) fn bytes(&self, key: SampleKey) -> u64 {
+        self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id)
     }
 
-    pub(crate) fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
-        self.datasets[key.dataset.0 as usize].locate(key)
+    fn is_packed(&self, key: SampleKey) -> bool {
+        self.datasets[key.dataset.0 as usize].catalog.format().is_packed()
     }
 
     fn deal(&mut self, index: usize) {
@@ -459,26 +453,24 @@ impl Driver {
         if self.plan.owned(key).is_some() {
             return;
         }
-        let Some((id, mut sample)) = self.held.get(tick).cloned() else { return };
+        let Some((_, sample)) = self.held.get(tick).cloned() else { return };
         let cache = Arc::clone(&self.caches[level]);
         let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {
             return skipped(&*cache);
         };
-        // What a disk has read lies in whole blocks, and memory would keep those. One copy in a run.
         if sample.charged() > sample.len() as u64 {
-            let Some(bytes) = own_copy(&sample) else { return skipped(&*cache) };
-            // The copy is what is handed out, too, so that the blocks are free now.
-            sample = Sample::new(bytes, self.staging.charge(0));
-            self.held.put(tick, id, sample.clone());
+            // What a disk has read lies in whole blocks, and memory would keep those. One copy in a run, which its use need
+            // not wait for: that holds the blocks, and is charged for them.
+            let nothing = self.staging.charge(0);
+            tokio::spawn(async move {
+                match own_copy(&sample) {
+                    Some(bytes) => keep(&*cache, room, key, Sample::new(bytes, nothing)).await,
+                    None => skipped(&*cache),
+                }
+            });
+            return;
         }
-        in_passing(async move {
-            match cache.store(room, key, sample).await {
-                Ok(()) => {}
-                // Too much is on its way already: the next use will store it.
-                Err(error) if error.kind() == ErrorKind::Full => skipped(&*cache),
-                Err(error) => not_kept(&*cache, key, &error),
-            }
-        });
+        in_passing(async move { keep(&*cache, room, key, sample).await });
     }
 
     fn hand(&mut self, pass: usize, index: u64, ticks: u64, taking: Taking) {
@@ -502,6 +494,16 @@ pub(crate) fn own_copy(bytes: &[u8]) -> Option<Bytes> {
     let mut own = HeapBuffers.allocate(bytes.len(), 1)?;
     own.extend(bytes);
     Some(own.freeze())
+}
+
+/// Stores a sample in a cache that has `room` for it.
+pub(crate) async fn keep(cache: &dyn CacheTier, room: Charge, key: SampleKey, sample: Sample) {
+    match cache.store(room, key, sample).await {
+        Ok(()) => {}
+        // Too much is on its way already: the next use will store it.
+        Err(error) if error.kind() == ErrorKind::Full => skipped(cache),
+        Err(error) => not_kept(cache, key, &error),
+    }
 }
 
 /// Notes that a cache had no room, or too much on its way into it.

@@ -27,7 +27,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::oneshot;
 
-use crate::driver::{Dataset, in_passing, not_kept, skipped};
+use crate::driver::{Dataset, in_passing, keep, skipped};
 
 /// What a flight brings.
 pub(crate) type Landing = Result<Bytes, TierError>;
@@ -98,6 +98,13 @@ impl Keeper {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How long a sample is; nothing if there is none of this number.
+    pub(crate) fn bytes(&self, key: SampleKey) -> u64 {
+        let of = self.datasets.get(key.dataset.0 as usize);
+        let of = of.filter(|of| key.id.0 < of.catalog.len());
+        of.map_or(0, |of| of.catalog.sizes().bytes(key.id))
+    }
+
     /// The cache that an owned sample belongs into.
     pub(crate) fn home(&self, key: SampleKey) -> Option<&Arc<dyn CacheTier>> {
         self.caches.get(usize::from(self.plan.owned(key)?.0))
@@ -158,11 +165,7 @@ impl Keeper {
         let room = cache.reserve(cache.footprint().of(bytes.len() as u64));
         // A charge of nothing, which the cache replaces by the room's.
         let Some((room, nothing)) = room.zip(cache.reserve(0)) else { return skipped(&**cache) };
-        match cache.store(room, key, Sample::new(bytes, nothing)).await {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Full => skipped(&**cache),
-            Err(error) => not_kept(&**cache, key, &error),
-        }
+        keep(&**cache, room, key, Sample::new(bytes, nothing)).await;
     }
 
     /// Reads a batch, all of one dataset, from its origin: owned samples in their flights, the others by themselves.

@@ -13,6 +13,7 @@ mod answers;
 mod batch;
 mod blocks;
 mod cold_start;
+mod cutting;
 mod direct;
 mod driver;
 mod error;

@@ -11,6 +11,7 @@ use foreread_tier::{Budget, CacheTier, Serve, Tier};
 use foreread_types::{Footprint, Tick};
 use futures::Stream;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tracing::Instrument;
 
@@ -24,7 +25,7 @@ use crate::keeper::{Keeper, KeptOrigin};
 use crate::others::Others;
 use crate::pace::LookAhead;
 use crate::patience::Patience;
-use crate::reading::Reads;
+use crate::reading::{LOCATING, Reads};
 use crate::report::{RunReport, Source};
 use crate::serving::Serving;
 
@@ -116,7 +117,7 @@ impl Loader {
             core: Core::new(Config { look_ahead, on_error, levels, warm }, run.clone(), plan.clone(), sizes),
             run: run.clone(),
             plan: plan.clone(),
-            datasets,
+            datasets: datasets.into(),
             caches,
             others,
             staging: staging.clone(),
@@ -126,12 +127,14 @@ impl Loader {
             catalog_fault: None,
             disorder: None,
             reads: Reads::new(),
+            locating: Arc::new(Semaphore::new(LOCATING)),
             dealing: None,
             blocks,
             block_budget,
             copy_budget: Budget::new(look_ahead / BLOCKS),
             singly: Vec::new(),
             patience: Patience::default(),
+            failure: None,
             ended: false,
         };
         let span = tracing::info_span!("foreread.run", rank = run.rank().0, world_size = run.world_size());

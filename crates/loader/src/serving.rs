@@ -16,8 +16,8 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Asked, CacheTier, Completion, ErrorKind, Lookup, Object, ReadRequest, Sample, Serve, Served,
-    Serving as Answers, Span, TierError,
+    Asked, CacheTier, Completion, ErrorKind, Lookup, ReadRequest, Sample, Serve, Served, Serving as Answers,
+    TierError,
 };
 use foreread_types::{Rank, SampleKey, Tick};
 use futures::StreamExt;
@@ -27,6 +27,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::answers::answer_of;
+use crate::driver::Dataset;
 use crate::keeper::{Begun, Keeper, Landing, landed};
 
 /// Budgets are counted in KiB, because a semaphore counts in 32 bits.
@@ -86,14 +87,14 @@ impl Serving {
     /// Reads what this rank owns and does not have, in the order in which it is needed, as the budget allows. Nothing is
     /// begun before there is room for it, or the own trainer would wait behind what others ask for; and what has not
     /// been begun ends with the asker.
-    fn read(&self, rooms: Rooms, mut wanted: Vec<(u32, ReadRequest)>) -> UnboundedReceiver<Served> {
-        wanted.sort_by_key(|(_, request)| request.due);
+    fn read(&self, rooms: Rooms, mut wanted: Vec<Asked>) -> UnboundedReceiver<Served> {
+        wanted.sort_by_key(|asked| asked.due);
         let keeper = Arc::clone(&self.keeper);
         let (answers, listen) = unbounded_channel();
         self.runtime.spawn(async move {
             let mut reads = FuturesUnordered::new();
-            for (tag, request) in wanted {
-                let mut waiting = std::pin::pin!(rooms.take(kib(&request, rooms.share)));
+            for Asked { tag, key, due } in wanted {
+                let mut waiting = std::pin::pin!(rooms.take(kib(keeper.bytes(key), rooms.share)));
                 let permit = loop {
                     // What is under way makes room only if somebody looks.
                     tokio::select! {
@@ -106,8 +107,7 @@ impl Serving {
                 }
                 let (keeper, answers) = (Arc::clone(&keeper), answers.clone());
                 reads.push(async move {
-                    let key = request.key;
-                    let came = read_one(&keeper, request).await;
+                    let came = read_one(&keeper, key, due).await;
                     let answer = match keeper.home(key).map(|cache| cache.lookup(key)) {
                         // The cache counts it.
                         Some(Lookup::Ready(sample)) if came.is_ok() => Served::Kept { tag, sample },
@@ -122,69 +122,57 @@ impl Serving {
         listen
     }
 
-    /// Where a sample lies in the origin.
-    fn locate(&self, key: SampleKey) -> Option<(Object, Span)> {
-        let entry = self.keeper.datasets.get(key.dataset.0 as usize)?.catalog.entry(key.id).ok()?;
-        Some((entry.object, entry.span))
-    }
-
     fn find(&self, key: SampleKey) -> Found {
-        let Some((object, span)) = self.locate(key) else { return Found::Nowhere };
-        let place = Place { key, object, span };
+        let of = self.keeper.datasets.get(key.dataset.0 as usize);
+        let Some(of) = of.filter(|of| key.id.0 < of.catalog.len()) else { return Found::Nowhere };
         let level = self.keeper.plan.level(key).map(|level| usize::from(level.0));
         let Some(cache) = level.and_then(|level| self.keeper.caches.get(level)) else {
             return Found::Nowhere;
         };
         match cache.lookup(key) {
             Lookup::Ready(sample) => Found::Here(sample),
-            Lookup::Stored => Found::Kept(Arc::clone(cache), place),
+            Lookup::Stored => Found::Kept(Arc::clone(cache), of.clone()),
             Lookup::Absent if self.keeper.plan.owned(key).is_none() => Found::Nowhere,
-            Lookup::Absent => Found::Owned(place),
+            Lookup::Absent => Found::Owned,
         }
     }
 }
 
 /// Reads an owned sample from the origin, or waits for whoever does.
-async fn read_one(keeper: &Arc<Keeper>, request: ReadRequest) -> Landing {
-    let key = request.key;
+async fn read_one(keeper: &Arc<Keeper>, key: SampleKey, due: Tick) -> Landing {
     match keeper.begin(key) {
         Begun::Here(bytes) => Ok(bytes),
         Begun::Join(landing) => landed(landing.await),
         Begun::Mine(ticket) => {
             let of = keeper.datasets.get(key.dataset.0 as usize).ok_or_else(|| absent(key))?;
-            ticket.land(answer_of(&*of.origin, request).await)
+            let came = match request(of, key, due).await {
+                Ok(request) => answer_of(&*of.origin, request).await,
+                Err(error) => Err(error),
+            };
+            ticket.land(came)
         }
     }
 }
 
-/// A sample, and where it lies.
-#[derive(Clone, Debug)]
-struct Place {
-    key: SampleKey,
-    object: Object,
-    span: Span,
-}
-
-impl Place {
-    fn request(self, due: Tick) -> ReadRequest {
-        let Self { key, object, span } = self;
-        ReadRequest { tag: 0, key, object, span, due }
-    }
+/// The read of one sample.
+async fn request(of: &Dataset, key: SampleKey, due: Tick) -> Result<ReadRequest, TierError> {
+    let (object, span) = of.located(key).await?;
+    Ok(ReadRequest { tag: 0, key, object, span, due })
 }
 
 /// What there is of a sample that was asked for.
 enum Found {
     Here(Sample),
     /// A cache wants to be read.
-    Kept(Arc<dyn CacheTier>, Place),
+    Kept(Arc<dyn CacheTier>, Dataset),
     /// This rank owns it, and does not have it yet.
-    Owned(Place),
+    Owned,
     Nowhere,
 }
 
-/// What reading a sample takes of a budget of `most` KiB.
-fn kib(request: &ReadRequest, most: u32) -> u32 {
-    u32::try_from(request.len().div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, most)
+/// What reading a sample of so many bytes takes of a budget of `most` KiB.
+fn kib(bytes: u64, most: u32) -> u32 {
+    u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, most)
 }
 
 /// The same bytes, which hold `permit` for as long as they live.
@@ -210,14 +198,15 @@ impl Serve for Serving {
     fn serve(&self, from: Rank, asked: Vec<Asked>) -> Answers {
         tracing::trace!(%from, samples = asked.len(), "asked for samples");
         let (mut at_once, mut wanted, mut kept) = (Vec::with_capacity(asked.len()), Vec::new(), Vec::new());
-        for Asked { tag, key, due } in asked {
+        for asked in asked {
+            let Asked { tag, key, .. } = asked;
             match self.find(key) {
                 Found::Here(sample) => at_once.push(Served::Kept { tag, sample }),
                 Found::Nowhere => at_once.push(done(tag, Err(absent(key)))),
-                Found::Kept(cache, place) => kept.push((tag, cache, place.request(due))),
-                Found::Owned(place) => {
+                Found::Kept(cache, of) => kept.push((asked, cache, of)),
+                Found::Owned => {
                     at_once.push(Served::Reading { tag });
-                    wanted.push((tag, place.request(due)));
+                    wanted.push(asked);
                 }
             }
         }
@@ -228,11 +217,15 @@ impl Serve for Serving {
         let rooms = self.rooms(from);
         let of_kept = rooms.clone();
         let fetched = futures::stream::iter(kept)
-            .map(move |(tag, cache, request)| {
+            .map(move |(Asked { tag, key, due }, cache, of)| {
                 let rooms = of_kept.clone();
                 async move {
-                    let permit = rooms.take(kib(&request, rooms.share)).await;
-                    done(tag, fetch(&*cache, request).await.map(|bytes| held(bytes, permit)))
+                    let permit = rooms.take(kib(of.catalog.sizes().bytes(key.id), rooms.share)).await;
+                    let came = match request(&of, key, due).await {
+                        Ok(request) => fetch(&*cache, request).await,
+                        Err(error) => Err(error),
+                    };
+                    done(tag, came.map(|bytes| held(bytes, permit)))
                 }
             })
             .buffer_unordered(FETCHES);

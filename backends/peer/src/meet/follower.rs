@@ -16,7 +16,7 @@ use super::messages::{Hello, Message, Person, key, ranks, refusal};
 use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
 use super::{MeetError, MeetErrorKind};
 use crate::Address;
-use crate::run_id::Nonce;
+use crate::Nonce;
 
 /// For so long who answers in rank 0's place has to have another token before it is believed, or until the deadline. Nothing
 /// proves it: it may be an earlier run that is about to end, or anybody, where rank 0 is not there yet.

@@ -60,7 +60,7 @@ impl Hub {
 mod tests {
     use super::super::messages::Person;
     use super::*;
-    use crate::run_id::Nonce;
+    use crate::Nonce;
 
     #[test]
     fn lowest_position_follows_ranks_that_step_at_once() {

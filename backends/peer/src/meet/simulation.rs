@@ -21,7 +21,7 @@ use super::leader::{Due, Fault, Leader, Refusal, Speaker};
 use super::members::{RECONNECT, Session};
 use super::messages::{Hello, Message, Person, SILENCE, Words, key};
 use super::waiting::Patience;
-use crate::run_id::Nonce;
+use crate::Nonce;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);

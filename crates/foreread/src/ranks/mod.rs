@@ -122,7 +122,7 @@ impl Run<'_> {
         let shared = Shared::new(config, context);
         let (told, opened) = self.datasets(joining, &shared, resume, progress).await?;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        let words = self.words(&told, &catalogs)?;
+        let words = self.words(&told, &catalogs).await?;
         let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
         let figures = told.figures(config);
         let nodes = joining.nodes().to_vec();
@@ -224,19 +224,18 @@ impl Run<'_> {
     }
 
     /// What has to be equal on all ranks, in the words in which users say it.
-    fn words(&self, told: &Told, catalogs: &[Catalog]) -> Result<Words> {
-        let config = &self.config;
+    async fn words(&self, told: &Told, catalogs: &[Catalog]) -> Result<Words> {
+        let (config, context) = (&self.config, self.context);
+        let validation = match (&config.validate, catalogs.get(1)) {
+            (Some(target), Some(catalog)) => {
+                crate::origin::names(&Named::by(target), catalog, context).await?
+            }
+            (Some(target), None) => target.clone(),
+            (None, _) => "none".to_owned(),
+        };
         let mut words = vec![
-            ("dataset", crate::origin::names(self.targets, &catalogs[0])?),
-            (
-                "validation set",
-                match (&config.validate, catalogs.get(1)) {
-                    (Some(target), Some(catalog)) => crate::origin::names(&Named::by(target), catalog)?,
-                    (Some(target), None) => target.clone(),
-                    (None, Some(_)) => "none".to_owned(),
-                    (None, None) => "none".to_owned(),
-                },
-            ),
+            ("dataset", crate::origin::names(self.targets, &catalogs[0], context).await?),
+            ("validation set", validation),
             ("sampler", config.sampler.to_string()),
             ("seed", config.seed.to_string()),
             ("batch size", config.batch_size.to_string()),

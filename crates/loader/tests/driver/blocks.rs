@@ -121,7 +121,7 @@ fn shard(number: usize) -> Bytes {
     shard.into()
 }
 
-struct Rig {
+pub struct Rig {
     origin: Objects,
     catalog: Catalog,
     run: Run,
@@ -130,7 +130,7 @@ struct Rig {
 }
 
 impl Rig {
-    async fn new(caches: Vec<(Source, Arc<dyn CacheTier>, u64)>) -> Self {
+    pub async fn new(caches: Vec<(Source, Arc<dyn CacheTier>, u64)>) -> Self {
         let held = (0..SHARDS).map(|at| (format!("{at}.tfrecord").into(), shard(at))).collect();
         let origin = Objects { held, ..Objects::default() };
         let catalog = Catalog::index(&origin, "objects://", &IndexOptions::default(), |_| ()).await.unwrap();
@@ -179,7 +179,7 @@ impl Rig {
     }
 
     /// Runs to the end, checks every byte in order, and returns requests and bytes of the origin.
-    async fn check(&self, look_ahead: u64) -> (u64, u64) {
+    pub async fn check(&self, look_ahead: u64) -> (u64, u64) {
         let mut loader = self.start(look_ahead);
         let mut ids = Vec::new();
         while let Some(batch) = next(&mut loader).await {

@@ -1,18 +1,16 @@
 //! The right samples with the right bytes in the right order.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_loader::{OnError, Source};
 use foreread_memory::MemoryTier;
-use foreread_tier::{CacheTier, ErrorKind, Tier};
+use foreread_tier::{CacheTier, ErrorKind};
 use foreread_tier_testing::{FailingTier, Fault, StoredCache, When};
 use foreread_types::SampleId;
-use futures::StreamExt;
 use tokio::runtime::Runtime;
 
-use crate::rig::{Custom, Rig, mixed, next};
+use crate::rig::{Rig, mixed, next};
 
 #[tokio::test(start_paused = true)]
 async fn three_epochs_through_two_caches() {
@@ -122,29 +120,4 @@ async fn unreadable_samples_are_skipped_or_substituted() {
         assert_eq!((report.skipped, report.substituted), (2 * missing, 4 - 2 * missing));
         assert_eq!(loader.staged_bytes(), 0);
     }
-}
-
-/// The fault that this guards: the task that decides also decrypted, checked and copied what came.
-#[tokio::test(start_paused = true)]
-async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
-    let fake = mixed(64, 37, 1_000).with_latency(Duration::from_millis(5));
-    let issued = Arc::new(Mutex::new(HashSet::new()));
-    let received = Arc::new(Mutex::new(HashSet::new()));
-    let (by, of, from) = (Arc::clone(&issued), Arc::clone(&received), fake.clone());
-    let origin = Custom(move |batch| {
-        by.lock().unwrap().insert(tokio::task::id());
-        let of = Arc::clone(&of);
-        from.read(batch).inspect(move |_| {
-            of.lock().unwrap().insert(tokio::task::id());
-        })
-    });
-    let mut loader = Rig::new(fake.clone()).origin(origin).start();
-    while let Some(batch) = next(&mut loader).await {
-        for (id, bytes) in batch.unwrap().iter() {
-            assert_eq!(*bytes, fake.expected(id));
-        }
-    }
-    let (issued, received) = (issued.lock().unwrap(), received.lock().unwrap());
-    assert_eq!(issued.len(), 1, "one task decides");
-    assert!(!received.is_empty() && issued.is_disjoint(&received));
 }

@@ -5,6 +5,7 @@
 mod blocks;
 mod content;
 mod ends;
+mod engine;
 mod errors;
 mod memory;
 mod metrics;

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 /// A run in the making.
 pub struct Rig {
     pub fake: FakeOrigin,
-    /// The catalog, where it is not to be made in memory.
+    /// The catalog, where it is not to be made of the fake.
     pub catalog: Option<Catalog>,
     /// What is read, where that is not the fake itself.
     pub origin: Option<Arc<dyn Tier>>,

@@ -1,0 +1,148 @@
+//! What the task that decides leaves to others: bytes, and whatever may block.
+
+use std::collections::HashSet;
+use std::fs;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use foreread_dataset::Catalog;
+use foreread_loader::Source;
+use foreread_memory::MemoryTier;
+use foreread_tier::{
+    CacheTier, Charge, Completions, Lookup, ReadRequest, Sample, Tier, TierError, TierProfile,
+};
+use foreread_types::{Footprint, SampleId, SampleKey};
+use futures::StreamExt;
+use tokio::task::Id;
+
+use crate::blocks;
+use crate::rig::{Custom, Rig, mixed, next};
+
+/// A memory tier that notes which tasks look samples up and which store them. The first to look one up is the engine's.
+#[derive(Debug)]
+pub struct Noting {
+    memory: MemoryTier,
+    looked: Mutex<Vec<Id>>,
+    stored: Mutex<HashSet<Id>>,
+}
+
+impl Noting {
+    pub fn new(room: u64) -> Self {
+        Self { memory: MemoryTier::new(room), looked: Mutex::default(), stored: Mutex::default() }
+    }
+
+    fn engine(&self) -> Id {
+        self.looked.lock().unwrap()[0]
+    }
+}
+
+impl Tier for Noting {
+    fn name(&self) -> &str {
+        self.memory.name()
+    }
+
+    fn profile(&self) -> &TierProfile {
+        self.memory.profile()
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        self.memory.read(batch)
+    }
+}
+
+#[async_trait]
+impl CacheTier for Noting {
+    fn footprint(&self) -> Footprint {
+        self.memory.footprint()
+    }
+
+    fn lookup(&self, key: SampleKey) -> Lookup {
+        self.looked.lock().unwrap_or_else(PoisonError::into_inner).push(tokio::task::id());
+        self.memory.lookup(key)
+    }
+
+    fn reserve(&self, bytes: u64) -> Option<Charge> {
+        self.memory.reserve(bytes)
+    }
+
+    async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner).insert(tokio::task::id());
+        self.memory.store(room, key, sample).await
+    }
+
+    async fn remove(&self, keys: Vec<SampleKey>) {
+        self.memory.remove(keys).await;
+    }
+}
+
+/// The task that decides once also decrypted, checked and copied what came.
+#[tokio::test(start_paused = true)]
+async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
+    let fake = mixed(64, 37, 1_000).with_latency(Duration::from_millis(5));
+    let worked = Arc::new(Mutex::new(HashSet::new()));
+    let (of, from) = (Arc::clone(&worked), fake.clone());
+    let origin = Custom(move |batch| {
+        of.lock().unwrap().insert(tokio::task::id());
+        let of = Arc::clone(&of);
+        from.read(batch).inspect(move |_| {
+            of.lock().unwrap().insert(tokio::task::id());
+        })
+    });
+    let cache = Arc::new(Noting::new(1 << 20));
+    let rig = Rig::new(fake).origin(origin).cache(Source::Memory, Arc::clone(&cache) as _, 1 << 20);
+    rig.check_all(&mut rig.start()).await;
+    let worked = worked.lock().unwrap();
+    assert!(!worked.is_empty() && !worked.contains(&cache.engine()));
+}
+
+/// Eight mebibytes of checksums and copies were once one turn of the task that decides.
+#[tokio::test(start_paused = true)]
+async fn block_is_cut_by_another_task_than_the_one_that_decides() {
+    let cache = Arc::new(Noting::new(1 << 20));
+    let rig = blocks::Rig::new(vec![(Source::Memory, Arc::clone(&cache) as _, 1 << 20)]).await;
+    for look_ahead in [0, 5_000, 100_000] {
+        rig.check(look_ahead).await;
+    }
+    let stored = cache.stored.lock().unwrap();
+    // What an answer brings is stored in passing, which copies nothing.
+    let others = stored.iter().filter(|id| **id != cache.engine()).count();
+    assert!(others >= 20, "one for each block: {others}");
+}
+
+/// How often this thread has read from files, sockets or pipes; `None` where the kernel does not count.
+fn reads_of_this_thread() -> Option<u64> {
+    let text = fs::read_to_string("/proc/thread-self/io").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("syscr: "))?.parse().ok()
+}
+
+/// Names of files are read from the catalog's file, which a file server may take long to answer.
+#[test]
+fn engine_thread_reads_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fake.foreread");
+    let fake = mixed(500, 37, 5_000).with_latency(Duration::from_millis(1));
+    let objects = (0..500).map(|id| fake.object(SampleId(id)));
+    Catalog::from_objects("fake://", objects).unwrap().save(&path).unwrap();
+    let catalog = Catalog::open(&path).unwrap();
+    assert!(catalog.reads_entries(), "names are in the file");
+    let memory = Arc::new(MemoryTier::new(200_000));
+    let rig = Rig { catalog: Some(catalog), look_ahead: 100_000, ..Rig::new(fake) };
+    let rig = rig.cache(Source::Memory, memory, 200_000);
+    // All tasks of it are on this thread; blocking work is not.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let mut loader = rig.start();
+        let (mut batches, before) = (Vec::new(), reads_of_this_thread());
+        while let Some(batch) = next(&mut loader).await {
+            batches.push(batch.unwrap());
+        }
+        let (after, again) = (reads_of_this_thread(), reads_of_this_thread());
+        let ids: Vec<SampleId> = batches.iter().flat_map(|batch| rig.check(batch)).collect();
+        assert_eq!(ids, rig.ids());
+        if let (Some(before), Some(after), Some(again)) = (before, after, again) {
+            // What asking takes by itself.
+            assert_eq!(after - before, again - after);
+        }
+    });
+}

@@ -8,6 +8,7 @@
 //! * [`CountingAllocator`]: what a test program has in use.
 //! * [`StoredCache`]: a cache that has to be read, as a disk has, but without the disk.
 //! * [`Draw`]: numbers from the seed of a run of the tests.
+//! * [`Scheduler`]: simulated time, seeded randomness and the hash of a trace, for simulations of state machines.
 //! * `store`, with the feature `http`: an object store that is spoken to over HTTP, with counts and faults.
 //! * [`conformance`]: what the contract promises, as functions that every backend's tests call.
 //!
@@ -24,6 +25,7 @@ mod counts;
 mod draw;
 mod failing;
 mod origin;
+mod scheduler;
 mod stored;
 mod trainer;
 
@@ -39,5 +41,6 @@ pub use counts::{Counts, Tally};
 pub use draw::Draw;
 pub use failing::{FailingTier, Fault, When};
 pub use origin::FakeOrigin;
+pub use scheduler::{EventId, Scheduler};
 pub use stored::StoredCache;
 pub use trainer::{Course, Fared, Trainer};

@@ -29,6 +29,7 @@ use crate::blocks::{BlockId, BlockTable, Blocks, Waiting};
 use crate::core::{Action, Core, Event};
 use crate::error::LoadError;
 use crate::handover::Handover;
+use crate::hedges::{Hedged, Hedges};
 use crate::others::Others;
 use crate::patience::Patience;
 use crate::reading::{Reads, Where, send};
@@ -102,6 +103,8 @@ pub(crate) struct Driver {
     pub(crate) singly: Vec<Waiting>,
     /// How long the trainer has been waiting, where other ranks may be the reason.
     pub(crate) patience: Patience,
+    /// Reads of the origin for samples whose owners are slow.
+    pub(crate) hedges: Hedges,
     pub(crate) ended: bool,
 }
 
@@ -126,8 +129,13 @@ impl Held {
         self.samples[index] = Some((id, sample));
     }
 
-    fn get(&self, tick: Tick) -> Option<&(SampleId, Sample)> {
+    pub(crate) fn get(&self, tick: Tick) -> Option<&(SampleId, Sample)> {
         self.samples.get(tick.0.checked_sub(self.base)? as usize)?.as_ref()
+    }
+
+    /// Whether the use has its sample or has been handed out: of an ask and a hedge, the second result is not needed.
+    fn is_settled(&self, tick: Tick) -> bool {
+        tick.0 < self.base || self.get(tick).is_some()
     }
 
     /// Takes the first `ticks` uses out; those without a sample are left out.
@@ -210,7 +218,11 @@ impl Driver {
                     }
                 }
                 () = self.handover.changed() => {}
-                () = self.patience.late() => events.push(Event::Late),
+                hedged = self.hedges.next(), if !self.hedges.is_empty() => self.hedged(hedged, &mut events),
+                () = self.patience.late() => {
+                    let (waited, origin) = (self.patience.waited(), self.hedges.origin_pace());
+                    events.push(Event::Late { waited, origin });
+                }
             }
         }
     }
@@ -248,6 +260,9 @@ impl Driver {
         if let Some(block) = block {
             return self.block_answered(block, result, events);
         }
+        if self.held.is_settled(tick) {
+            return; // by a hedge
+        }
         if let (Err(error), Some(charge)) = (&result, again) {
             tracing::debug!(%key, %error, "a sample is not what was written; it is read once more");
             return self.singly.push(Waiting { tick, key, charge });
@@ -261,6 +276,26 @@ impl Driver {
                 events.push(Event::Arrived(tick));
             }
             Err(error) => self.failed(tick, key, error, events),
+        }
+    }
+
+    fn hedged(&mut self, hedged: Option<Hedged>, events: &mut Vec<Event>) {
+        let Some((tick, key, result)) = hedged else { return };
+        match result {
+            Ok(sample) => {
+                if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
+                    errors.remove(&key); // the owner's
+                }
+                self.held.put(tick, key.id, sample);
+                events.push(Event::Hedged(tick));
+            }
+            Err(error) => {
+                tracing::debug!(%key, %error, "a hedge failed");
+                if let Some(errors) = &mut self.errors {
+                    errors.insert(key, (tick, error));
+                }
+                events.push(Event::HedgeFailed(tick));
+            }
         }
     }
 
@@ -302,6 +337,9 @@ impl Driver {
         let mut actions = Vec::new();
         loop {
             for event in events.drain(..).chain([Event::Proceed]) {
+                if self.others.is_some() {
+                    self.hedges.note(&event, &self.held);
+                }
                 self.core.on(event, &mut actions);
             }
             for action in actions.drain(..) {
@@ -348,9 +386,11 @@ impl Driver {
                 }
             },
             Action::Ask { tick, key, store } => self.ask(tick, key, store, turn, events),
-            Action::Hurry { due } => {
+            Action::Hedge { tick, key } => self.hedge(tick, key, events),
+            Action::CancelHedge { tick } => self.hedges.cancel(tick),
+            Action::CancelAsk { key, store } => {
                 if let Some(others) = &self.others {
-                    others.peers.hurry(due, self.patience.left());
+                    others.cancel(store, key);
                 }
             }
             Action::Read { tick, key } => match self.locate(key) {
@@ -359,7 +399,12 @@ impl Driver {
                     self.held.put(tick, key.id, Sample::uncharged(Bytes::new()));
                     events.push(Event::Arrived(tick));
                 }
-                Ok(place) => self.read(place, tick, key, turn),
+                Ok(place) => {
+                    if self.others.is_some() {
+                        self.hedges.read_begins(tick);
+                    }
+                    self.read(place, tick, key, turn);
+                }
                 Err(error) => self.unread(tick, key, error, events),
             },
             Action::Store { tick, key, level } => self.store(tick, key, level),
@@ -407,6 +452,23 @@ impl Driver {
                 self.unread(tick, key, TierError::new(ErrorKind::Absent, "peer"), events);
             }
             Err(error) => self.unread(tick, key, error, events),
+        }
+    }
+
+    /// Reads a sample from the origin although its owner was asked for it.
+    fn hedge(&mut self, tick: Tick, key: SampleKey, events: &mut Vec<Event>) {
+        let dataset = &self.datasets[key.dataset.0 as usize];
+        match dataset.locate(key) {
+            Ok((object, span)) => {
+                let request = ReadRequest { tag: 0, key, object, span, due: tick };
+                let charge = self.staging.charge(request.len());
+                self.hedges.begin(dataset.clone(), request, charge);
+            }
+            Err(error) => {
+                tracing::debug!(%key, %error, "a hedge cannot be sent");
+                self.handover.release(dataset.catalog.sizes().bytes(key.id));
+                events.push(Event::HedgeFailed(tick));
+            }
         }
     }
 

@@ -51,6 +51,8 @@ mod server;
 mod serving;
 #[cfg(feature = "testing")]
 mod simulated;
+#[cfg(test)]
+mod simulation;
 mod system;
 mod tags;
 mod token;

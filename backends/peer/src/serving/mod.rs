@@ -480,7 +480,7 @@ impl<R> Machine<R> {
     }
 
     /// Bytes that are held: started and silent, or waiting to leave.
-    #[cfg(feature = "testing")]
+    #[cfg(test)]
     pub(crate) fn held_bytes(&self) -> u64 {
         self.silent + self.output.waiting() as u64 + self.needs_room().unwrap_or(0)
     }

@@ -94,7 +94,7 @@ fn batches_larger_than_the_origin_delivers_are_not_read_from_it() {
         let job = job(2, 60, 240, 200_000, Duration::from_millis(1));
         job.network.delay(&host(0), &host(1), Duration::from_millis(28));
         // 6 MB of 12 MB come from the other, at 2.3 MB/s.
-        let origin = FakeOrigin::uniform(240, 200_000).with_bandwidth(1_000_000);
+        let origin = FakeOrigin::uniform(240, 200_000).with_bandwidth(2_000_000);
         let job = Job { network: job.network, origin, config: job.config, memory: job.memory };
         let fared = run(&job).await;
         assert!(fared.iter().all(|(waited, late)| waited.as_secs() >= 2 && *late == 0), "{fared:?}");

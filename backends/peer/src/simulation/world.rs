@@ -26,7 +26,7 @@ const RUN: u64 = 7;
 const OTHER_RUN: u64 = 8;
 
 const BATCH: usize = 4;
-const LOOK_AHEAD: usize = 4 * BATCH;
+const LOOK_AHEAD: usize = 8 * BATCH;
 
 /// When faults begin, when all have ended, how long a breaker may stay open after that, and when the simulation ends.
 const FAULTS: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(15));
@@ -214,10 +214,13 @@ pub(super) struct World {
     outcome: Outcome,
 }
 
+const LARGEST: u64 = 60_000;
+
 fn length(sample: u64) -> u64 {
     match sample % 11 {
         0 => 0,
-        1 => 60_000,
+        1 => LARGEST,
+        2 => 30_000,
         other => 500 * other,
     }
 }
@@ -235,7 +238,7 @@ impl World {
         let mut scheduler = Scheduler::new(seed);
         let ranks = 2 + scheduler.below(3) as usize;
         let samples = 40 + scheduler.below(100);
-        let (share, budget) = (20_000 + scheduler.below(200_000), 30_000 + scheduler.below(300_000));
+        let (share, budget) = (5000 + scheduler.below(60_000), 30_000 + scheduler.below(200_000));
         let (disk, delay) = (scheduler.happens(300), scheduler.between(MS / 10, 3 * MS));
         let nodes = (0..ranks).map(|rank| {
             let order = (0..20_000).map(|_| scheduler.below(samples)).collect();
@@ -328,8 +331,9 @@ impl World {
     fn check(&self) {
         for conn in self.conns.values() {
             if let Some(serving) = &conn.serving {
-                // The first sample may be larger than the share, and one answer may wait for room.
-                let most = self.share + 2 * (60_000 + 48) + 64 * 1024;
+                // The share of those that were started, that of answers that came from the origin, one answer more, and
+                // headers and words.
+                let most = 2 * self.share + LARGEST + 100 * 48;
                 let held = serving.machine.held_bytes();
                 assert!(held <= most, "{held} bytes on a connection, {most} at most");
             }

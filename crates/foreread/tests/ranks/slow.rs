@@ -98,7 +98,9 @@ fn batches_larger_than_the_origin_delivers_are_not_read_from_it() {
         let job = Job { network: job.network, origin, config: job.config, memory: job.memory };
         let fared = run(&job).await;
         assert!(fared.iter().all(|(waited, late)| waited.as_secs() >= 2 && *late == 0), "{fared:?}");
-        assert_eq!(job.origin.counts().tally().requests, 240, "each sample once");
+        // Each sample once, but for the second reads of what was late in the origin's queue: 16 at most.
+        let requests = job.origin.counts().tally().requests;
+        assert!(requests <= 240 + 16, "{requests} requests");
     });
 }
 

@@ -12,10 +12,10 @@
 //! |---|---|---|
 //! | a connection and its handshake, at the end that asks | 1 s | what was asked fails |
 //! | whoever connects to say who he is | 5 s | the connection is closed |
-//! | a rank that says nothing at all | 0.65 s | all that it was asked fails |
+//! | a rank that says nothing at all | 0.65 s | one second connection, after a jitter of 0.2 s at most |
+//! | the same, which says nothing on the second connection either | 2.5 s in all | all that it was asked fails |
 //! | a rank that says nothing of one sample | 1 s | that sample fails |
 //! | a sample that is said to be on its way | 30 s | that sample fails |
-//! | a sample that the trainer waits for, unless its owner reads it from the origin | what the trainer may wait | that sample fails |
 //! | a rank that does not take what it asked for | 10 s | its connection is closed |
 //! | a new connection after one failed | 0.05 s, doubling to 0.5 s | until then what is asked fails at once |
 //!
@@ -31,18 +31,17 @@
 
 mod asking;
 mod batch;
-mod chunk;
 mod counters;
 mod doorway;
 pub mod meet;
-mod pace;
 mod peer_tier;
 mod remote;
 mod server;
 mod serving;
 #[cfg(feature = "testing")]
 mod simulated;
-mod wanted;
+#[cfg(test)]
+mod simulation;
 
 use foreread_connection::{channel, connection, input, output, system, tags, token};
 #[cfg(feature = "testing")]

@@ -1,10 +1,9 @@
 //! A store of another node or rank, as a tier.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierError, TierProfile};
-use foreread_types::Tick;
+use foreread_types::SampleKey;
 use futures::{StreamExt, stream};
 
 use crate::Remote;
@@ -29,9 +28,9 @@ impl PeerTier {
         &self.remotes
     }
 
-    /// As [`Peers::hurry`](foreread_tier::Peers::hurry), of what this store was asked for.
-    pub fn hurry(&self, due: Tick, within: Duration) {
-        self.remotes.iter().for_each(|remote| remote.hurry(due, within));
+    /// As [`Peers::cancel`](foreread_tier::Peers::cancel).
+    pub fn cancel(&self, key: SampleKey) {
+        self.remotes.iter().for_each(|remote| remote.cancel(key));
     }
 }
 

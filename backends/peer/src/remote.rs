@@ -1,11 +1,12 @@
 //! Another rank, as one that asks it sees it.
 //!
 //! The connection is opened when something is asked for the first time, and stays. When it breaks, all that was asked on it
-//! fails at once (the sample is worth reading elsewhere more than waiting for), and the next question opens another, after
+//! fails at once (the sample is worth reading elsewhere more than waiting for). When it falls silent, one second connection
+//! gets the open questions first: the rank may have been paused. After a failure the next question opens another, after
 //! a wait that doubles with each failure in a row. Questions that come during the wait fail at once as well. How often
 //! that may happen before nobody asks any more is the breaker's matter (`foreread-layers`), not this module's.
 //!
-//! No question waits longer than [`CONNECT`] for the connection and then as `asking.rs` says.
+//! No question waits longer than [`CONNECT`] for the connection and then as `asking/mod.rs` says.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,13 +15,13 @@ use std::task::{Context as Task, Poll};
 use std::time::Duration;
 
 use foreread_tier::{Buffers, Completion, Completions, Context, ErrorKind, ReadRequest, TierError};
-use foreread_types::{Rank, Tick};
+use foreread_types::{Rank, SampleKey};
 use futures::StreamExt;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::asking::{Asking, Command, NAME};
+use crate::asking::{Asking, Command, JITTER, NAME, Open};
 use crate::batch::Batch;
 use crate::channel::Channel;
 use crate::frame::MOST_ASKED;
@@ -150,10 +151,10 @@ impl Remote {
         matches!(self.0.state().link, Link::Down { until, .. } if Instant::now() < until)
     }
 
-    /// The trainer waits for what is due by `due`.
-    pub(crate) fn hurry(&self, due: Tick, within: Duration) {
+    /// The sample is no longer wanted.
+    pub(crate) fn cancel(&self, key: SampleKey) {
         if let Link::Some(link) = &self.0.state().link {
-            let _ = link.send(Command::Hurry { due, within }); // nothing is asked where the task is gone
+            let _ = link.send(Command::Forget(key)); // nothing is asked where the task is gone
         }
     }
 
@@ -215,20 +216,14 @@ impl Inner {
         link: mpsc::WeakUnboundedSender<Command>,
     ) {
         let listed = Listed(&self, link);
-        let (error, was_useful, lost) = match self.open().await {
-            Ok(channel) => {
-                let mut asking = Asking::new(&self, channel, &mut commands);
-                let error = (&mut asking).await;
-                let (useful, lost) = (asking.was_useful(), asking.open());
-                asking.fail(&error);
-                (error, useful, lost > 0)
-            }
-            Err(error) => (error, false, true),
-        };
+        let mut open = Open::new(&self);
+        let (error, useful) = self.ask(&mut commands, &mut open).await;
+        let lost = open.len() > 0 || useful.is_none();
+        open.fail(&self, &error);
         tracing::debug!(rank = %self.rank, %error, "a connection to a rank ended");
         {
             let mut state = self.state();
-            state.failures = if was_useful { 1 } else { state.failures.saturating_add(1) };
+            state.failures = if useful == Some(true) { 1 } else { state.failures.saturating_add(1) };
             // A connection that ends while nobody waits for anything was put down, not broken.
             // Still this one: it may have been given up.
             if listed.is_listed(&state) {
@@ -246,6 +241,37 @@ impl Inner {
                 batch.fail(&error);
             }
         }
+    }
+
+    /// Asks on a connection, and on a second one where it falls silent; why that ended, and whether anything ever
+    /// came; `None` if no connection could be opened.
+    async fn ask(
+        &self,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+        open: &mut Open,
+    ) -> (WireError, Option<bool>) {
+        let mut was_useful = None;
+        loop {
+            let mut asking = match self.open().await {
+                Ok(channel) => Asking::new(self, channel, commands, open),
+                Err(error) => return (error, was_useful),
+            };
+            let error = (&mut asking).await;
+            let useful = asking.was_useful();
+            was_useful = Some(useful || was_useful == Some(true));
+            // Only one on which something came is followed by a second.
+            if !useful || error.kind() != WireErrorKind::Late {
+                return (error, was_useful);
+            }
+            tracing::debug!(rank = %self.rank, %error, "asks once more");
+            sleep(JITTER.mul_f64(self.draw(open.len() as u64))).await;
+        }
+    }
+
+    /// A number from 0 to 1 that depends on the seed, the rank and `number`.
+    fn draw(&self, number: u64) -> f64 {
+        let drawn = mix(self.asker.seed ^ mix(u64::from(self.rank.0) << 32 | number));
+        (drawn >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Connects within `patience`. Whoever takes the connection is there: a rank that is busy, most of the time, which gets
@@ -273,9 +299,8 @@ impl Inner {
     fn backoff(&self, failures: u32) -> Duration {
         let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         let bound = BACKOFF.0.saturating_mul(doubled).min(BACKOFF.1);
-        let drawn = mix(self.asker.seed ^ mix(u64::from(self.rank.0) << 32 | u64::from(failures)));
         // Between half of it and all: never at once.
-        bound.mul_f64(0.5 + 0.5 * ((drawn >> 11) as f64 / (1u64 << 53) as f64))
+        bound.mul_f64(0.5 + 0.5 * self.draw(u64::from(failures)))
     }
 
     async fn open(&self) -> Result<Channel, WireError> {

@@ -39,9 +39,6 @@ const ASK: usize = 28;
 /// Bytes of a message that goes with an error.
 pub const MOST_WORDS: usize = 1024;
 
-/// The status of samples that are on their way and are being read from the origin at this moment.
-pub const AT_ORIGIN: u8 = 1;
-
 const MAGIC: u32 = u32::from_le_bytes(*b"frd\x01");
 
 /// What a frame says.
@@ -52,8 +49,8 @@ pub enum Kind {
     Ask = 1,
     /// A sample, or why there is none.
     Answer = 2,
-    /// These samples are on their way: their tags, four bytes each. With the status [`AT_ORIGIN`] they are being read from
-    /// the origin; else they wait for their turn, or for the cable.
+    /// These samples are on their way: their tags, four bytes each. They are being read, or wait for their turn or for the
+    /// cable.
     Reading = 3,
     /// Nothing to say; the connection lives.
     Alive = 4,
@@ -86,7 +83,7 @@ impl Kind {
 pub struct Header {
     /// What the frame says.
     pub kind: Kind,
-    /// Of an answer: 0, or why there is none ([`status_of`]). Of samples that are on their way: 0 or [`AT_ORIGIN`].
+    /// Of an answer: 0, or why there is none ([`status_of`]).
     pub status: u8,
     /// Of samples: half of the run's id ([`RunId::tag`](crate::RunId::tag)). Of a meeting: the job, as in the handshake.
     pub job: u64,

@@ -34,7 +34,8 @@ pub struct Report {
     pub substituted: u64,
     /// Requests that were repeated.
     pub retried: u64,
-    /// Requests that were sent a second time because the answer was late.
+    /// Requests that were sent a second time because the answer was late, and reads of the origin for samples that another
+    /// rank was asked for and did not deliver in time.
     pub hedged: u64,
     /// What the run has found out and set by itself.
     pub adapted: Adapted,
@@ -298,7 +299,7 @@ impl Report {
             skipped: run.skipped,
             substituted: run.substituted,
             retried: origin.retried,
-            hedged: origin.hedged,
+            hedged: origin.hedged + run.hedged,
             adapted,
             disk: None,
             peers: None,

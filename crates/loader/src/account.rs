@@ -36,6 +36,7 @@ impl Account {
         }
         self.report.skipped += taking.skipped;
         self.report.substituted += taking.substituted;
+        self.report.hedged += taking.hedged;
         if let Some(entry) = self.report.passes.last_mut() {
             entry.batches += 1;
             entry.reads.merge(&taking.reads);

@@ -31,6 +31,7 @@ use crate::blocks::{BlockTable, Blocks, Waiting};
 use crate::core::{Action, Core, Event};
 use crate::error::LoadError;
 use crate::handover::Handover;
+use crate::hedges::{Hedged, Hedges};
 use crate::others::Others;
 use crate::patience::Patience;
 use crate::reading::{CHUNK, Reading, Reads, Where};
@@ -139,6 +140,8 @@ pub(crate) struct Driver {
     pub(crate) patience: Patience,
     /// The sample that ends the run, its epoch, and why.
     pub(crate) failure: Option<(SampleKey, u64, TierError)>,
+    /// Reads of the origin for samples whose owners are slow.
+    pub(crate) hedges: Hedges,
     pub(crate) ended: bool,
 }
 
@@ -163,8 +166,13 @@ impl Held {
         self.samples[index] = Some((id, sample));
     }
 
-    fn get(&self, tick: Tick) -> Option<&(SampleId, Sample)> {
+    pub(crate) fn get(&self, tick: Tick) -> Option<&(SampleId, Sample)> {
         self.samples.get(tick.0.checked_sub(self.base)? as usize)?.as_ref()
+    }
+
+    /// Whether the use has its sample or has been handed out: of an ask and a hedge, the second result is not needed.
+    fn is_settled(&self, tick: Tick) -> bool {
+        tick.0 < self.base || self.get(tick).is_some()
     }
 
     /// Takes the first `ticks` uses out; those without a sample are left out.
@@ -215,7 +223,11 @@ impl Driver {
                     }
                 }
                 () = self.handover.changed() => {}
-                () = self.patience.late() => events.push(Event::Late),
+                hedged = self.hedges.next(), if !self.hedges.is_empty() => self.hedged(hedged, &mut events),
+                () = self.patience.late() => {
+                    let (waited, origin) = (self.patience.waited(), self.hedges.origin_pace());
+                    events.push(Event::Late { waited, origin });
+                }
             }
         }
     }
@@ -253,6 +265,9 @@ impl Driver {
         if let Some(block) = block {
             return self.block_answered(block, result);
         }
+        if self.held.is_settled(tick) {
+            return; // by a hedge
+        }
         if let (Err(error), Some(charge)) = (&result, again) {
             tracing::debug!(%key, %error, "a sample is not what was written; it is read once more");
             return self.singly.push(Waiting { tick, key, charge });
@@ -269,10 +284,40 @@ impl Driver {
         }
     }
 
-    pub(crate) fn failed(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
-        let source = std::error::Error::source(&error);
-        if let Some(fault) = source.and_then(|source| source.downcast_ref::<DatasetError>()) {
+    fn hedged(&mut self, hedged: Option<Hedged>, events: &mut Vec<Event>) {
+        let Some((tick, key, result)) = hedged else { return };
+        match result {
+            Ok(sample) => {
+                if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
+                    errors.remove(&key); // the owner's
+                }
+                self.held.put(tick, key.id, sample);
+                events.push(Event::Hedged(tick));
+            }
+            Err(error) => {
+                tracing::debug!(%key, %error, "a hedge failed");
+                if !self.is_catalog_fault(&error)
+                    && let Some(errors) = &mut self.errors
+                {
+                    errors.insert(key, (tick, error));
+                }
+                events.push(Event::HedgeFailed(tick));
+            }
+        }
+    }
+
+    /// Whether a read failed because the catalog could not be read, which is remembered.
+    fn is_catalog_fault(&mut self, error: &TierError) -> bool {
+        let source = std::error::Error::source(error);
+        let fault = source.and_then(|source| source.downcast_ref::<DatasetError>());
+        if let Some(fault) = fault {
             self.catalog_fault.get_or_insert_with(|| fault.clone());
+        }
+        fault.is_some()
+    }
+
+    pub(crate) fn failed(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
+        if self.is_catalog_fault(&error) {
             return events.push(Event::Unlocated(tick));
         }
         let lost = error.kind().is_loss();
@@ -309,6 +354,9 @@ impl Driver {
         let mut actions = Vec::new();
         loop {
             for event in events.drain(..).chain([Event::Proceed]) {
+                if self.others.is_some() {
+                    self.hedges.note(&event, &self.held);
+                }
                 self.core.on(event, &mut actions);
             }
             for action in actions.drain(..) {
@@ -359,9 +407,11 @@ impl Driver {
                 turn.caches[level].pending.push(pending);
             }
             Action::Ask { tick, key, store } => self.ask(tick, key, store, turn, events),
-            Action::Hurry { due } => {
+            Action::Hedge { tick, key } => self.hedge(tick, key),
+            Action::CancelHedge { tick } => self.hedges.cancel(tick),
+            Action::CancelAsk { key, store } => {
                 if let Some(others) = &self.others {
-                    others.peers.hurry(due, self.patience.left());
+                    others.cancel(store, key);
                 }
             }
             // Nothing lies between two bytes of an object, and nobody is asked for it.
@@ -369,7 +419,12 @@ impl Driver {
                 self.held.put(tick, key.id, Sample::uncharged(Bytes::new()));
                 events.push(Event::Arrived(tick));
             }
-            Action::Read { tick, key } => self.read(tick, key, turn),
+            Action::Read { tick, key } => {
+                if self.others.is_some() {
+                    self.hedges.read_begins(tick);
+                }
+                self.read(tick, key, turn);
+            }
             Action::Store { tick, key, level } => self.store(tick, key, level),
             Action::Remove { key, level } => {
                 let cache = Arc::clone(&self.caches[level]);
@@ -423,6 +478,12 @@ impl Driver {
     /// A sample's length.
     pub(crate) fn bytes(&self, key: SampleKey) -> u64 {
         self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id)
+    }
+
+    /// Reads a sample from the origin although its owner was asked for it.
+    fn hedge(&mut self, tick: Tick, key: SampleKey) {
+        let charge = self.staging.charge(self.bytes(key));
+        self.hedges.begin(self.datasets[key.dataset.0 as usize].clone(), tick, key, charge);
     }
 
     fn is_packed(&self, key: SampleKey) -> bool {

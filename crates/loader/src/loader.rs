@@ -21,6 +21,7 @@ use crate::core::{CacheLevel, Config, Core, OnError, SLOT_BYTES};
 use crate::driver::{Dataset, Driver, Held};
 use crate::error::LoadError;
 use crate::handover::Handover;
+use crate::hedges::Hedges;
 use crate::keeper::{Keeper, KeptOrigin};
 use crate::others::Others;
 use crate::pace::LookAhead;
@@ -135,6 +136,7 @@ impl Loader {
             singly: Vec::new(),
             patience: Patience::default(),
             failure: None,
+            hedges: Hedges::new(),
             ended: false,
         };
         let span = tracing::info_span!("foreread.run", rank = run.rank().0, world_size = run.world_size());

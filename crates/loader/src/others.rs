@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foreread_oracle::{AccessStream, OracleError, Pass, Run};
 use foreread_planner::{Cluster, Locality, Owners};
 use foreread_tier::{Peers, Tier};
-use foreread_types::{SampleId, StoreId};
+use foreread_types::{SampleId, SampleKey, StoreId};
 
 /// What a run needs to work together with other ranks.
 #[derive(Clone, Debug)]
@@ -24,6 +24,13 @@ impl Others {
     /// What is asked for the samples of a store.
     pub(crate) fn tier(&self, store: usize) -> Option<Arc<dyn Tier>> {
         self.peers.tier(*self.stores.get(store)?)
+    }
+
+    /// What a store was asked for is no longer wanted.
+    pub(crate) fn cancel(&self, store: usize, key: SampleKey) {
+        if let Some(store) = self.stores.get(store) {
+            self.peers.cancel(*store, key);
+        }
     }
 }
 

@@ -85,6 +85,8 @@ pub struct Taking {
     pub skipped: u64,
     /// Uses that got a neighbour's sample.
     pub substituted: u64,
+    /// Uses that were read from the origin as well, because their owners were slow.
+    pub hedged: u64,
 }
 
 /// One pass (a phase of an epoch), as far as the trainer has taken it.
@@ -117,6 +119,8 @@ pub struct RunReport {
     pub skipped: u64,
     /// Uses that got a neighbour's sample instead of their own.
     pub substituted: u64,
+    /// Uses that were read from the origin as well, because the ranks that own their samples were slow.
+    pub hedged: u64,
 }
 
 impl RunReport {
@@ -126,6 +130,7 @@ impl RunReport {
         self.passes.extend(later.passes);
         self.skipped += later.skipped;
         self.substituted += later.substituted;
+        self.hedged += later.hedged;
         self
     }
 }

@@ -6,13 +6,12 @@
 //! ([`Served::Reading`]): that an owner is slow and that it is gone look alike from outside, and only the second is a
 //! reason to read the sample oneself. The price is a few bytes on the wire for each sample that is not there yet.
 //!
-//! How long a sample is worth waiting for, only the asker's engine knows: one that is needed in a minute may take its time
-//! on a slow link, and the same link must not hold up a trainer. So the engine says when its trainer waits
-//! ([`Peers::hurry`]), and whoever knows the links decides what of it will not come in time.
+//! How long a sample is worth waiting for, only the asker's engine knows: a sample that is needed in a minute may take its
+//! time on a slow link, and the same link must not hold up a trainer. So the engine reads late samples from the origin as
+//! well and cancels the request that lost ([`Peers::cancel`]).
 
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use foreread_types::{Rank, SampleKey, StoreId, Tick};
 use futures::stream::BoxStream;
@@ -83,11 +82,9 @@ pub trait Peers: Debug + Send + Sync + 'static {
     /// nobody uses. Requests need their key, and nothing of the object but its length.
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>>;
 
-    /// The trainer waits, and should have what is due by `due` within `within`. What was asked of others, is due by then and
-    /// is not going to come in time fails now, as [`ErrorKind::Transient`](crate::ErrorKind::Transient), so that it is read
-    /// elsewhere; but not what its owner is reading from the origin at this moment, which reading it a second time would
-    /// not bring sooner. Returns at once; is said again as long as the trainer waits.
-    fn hurry(&self, due: Tick, within: Duration);
+    /// The sample that `store` was asked for is no longer wanted. If its request is still open, it fails with
+    /// [`ErrorKind::Transient`](crate::ErrorKind::Transient) and is cancelled at the owner. Returns at once.
+    fn cancel(&self, store: StoreId, key: SampleKey);
 
     /// Answers what others ask from now on. Until then their questions wait; when `source` is gone, they are told that nothing
     /// is held.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{Context, Peers, Serve, Tier};
-use foreread_types::{Rank, StoreId, Tick};
+use foreread_types::{Rank, SampleKey, StoreId};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -340,8 +340,10 @@ impl Peers for Group {
         Some(Arc::clone(tier) as Arc<dyn Tier>)
     }
 
-    fn hurry(&self, due: Tick, within: Duration) {
-        lock(&self.tiers).values().for_each(|tier| tier.hurry(due, within));
+    fn cancel(&self, store: StoreId, key: SampleKey) {
+        if let Some(tier) = lock(&self.tiers).get(&store) {
+            tier.cancel(key);
+        }
     }
 
     fn serve(&self, source: Weak<dyn Serve>) {

@@ -5,7 +5,6 @@ mod asking;
 mod budgets;
 mod contents;
 mod hostile;
-mod hurrying;
 mod relay;
 mod runs;
 mod support;

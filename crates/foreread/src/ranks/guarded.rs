@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
 use foreread_layers::{Breaker, BreakerPolicy};
 use foreread_peer::meet::Group;
 use foreread_tier::{Peers, Serve, Tier};
-use foreread_types::{Rank, StoreId, Tick};
+use foreread_types::{Rank, SampleKey, StoreId};
 
 /// A group whose ranks are asked through breakers.
 #[derive(Debug)]
@@ -47,8 +46,8 @@ impl Peers for Guarded {
         Some(Arc::clone(breaker) as Arc<dyn Tier>)
     }
 
-    fn hurry(&self, due: Tick, within: Duration) {
-        self.group.hurry(due, within);
+    fn cancel(&self, store: StoreId, key: SampleKey) {
+        self.group.cancel(store, key);
     }
 
     fn serve(&self, source: Weak<dyn Serve>) {

@@ -87,6 +87,23 @@ fn batches_that_take_long_at_full_speed_come_from_ranks() {
     });
 }
 
+/// Every batch takes 2.7 s at the full speed of the links, and the origin is slower than they are.
+#[test]
+fn batches_larger_than_the_origin_delivers_are_not_read_from_it() {
+    runtime().block_on(async {
+        let job = job(2, 60, 240, 200_000, Duration::from_millis(1));
+        job.network.delay(&host(0), &host(1), Duration::from_millis(28));
+        // 6 MB of 12 MB come from the other, at 2.3 MB/s.
+        let origin = FakeOrigin::uniform(240, 200_000).with_bandwidth(2_000_000);
+        let job = Job { network: job.network, origin, config: job.config, memory: job.memory };
+        let fared = run(&job).await;
+        assert!(fared.iter().all(|(waited, late)| waited.as_secs() >= 2 && *late == 0), "{fared:?}");
+        // Each sample once, but for the second reads of what was late in the origin's queue: 16 at most.
+        let requests = job.origin.counts().tally().requests;
+        assert!(requests <= 240 + 16, "{requests} requests");
+    });
+}
+
 /// 1.3 MB/s, for samples of 2 MB.
 #[test]
 fn a_link_that_grows_slow_holds_up_nobody_for_two_seconds() {

@@ -1,8 +1,11 @@
 //! What the core is told and what it asks for.
 
+use std::time::Duration;
+
 use foreread_oracle::AccessStream;
 use foreread_types::{SampleKey, Tick};
 
+use super::OriginPace;
 use crate::report::Taking;
 
 /// Something that happened.
@@ -47,7 +50,16 @@ pub enum Event {
     /// The trainer asks for the next batch and it is not there.
     Asked,
     /// The trainer has waited long for the next batch. May be told again and again.
-    Late,
+    Late {
+        /// How long it has waited, without the time in which this process stood still.
+        waited: Duration,
+        /// What reads of the origin take.
+        origin: OriginPace,
+    },
+    /// A hedge ([`Action::Hedge`]) has delivered the sample.
+    Hedged(Tick),
+    /// A hedge has failed.
+    HedgeFailed(Tick),
     /// The trainer has taken the next batch.
     Taken,
     /// Everything that is known has been told; reads for which there is room may be issued. Kept apart from the other
@@ -100,11 +112,25 @@ pub enum Action {
         /// The sample.
         key: SampleKey,
     },
-    /// The trainer waits for samples that other ranks were asked for, all of them due by this use. No answer; but asks that
-    /// will not be answered in time should fail.
-    Hurry {
-        /// The last use that the trainer waits for.
-        due: Tick,
+    /// Read it from the origin, too: its owner was asked and is slow. Answer with `Hedged` or `HedgeFailed`. At most once
+    /// per use.
+    Hedge {
+        /// The use that it is wanted for.
+        tick: Tick,
+        /// The sample.
+        key: SampleKey,
+    },
+    /// The owner has delivered the sample: cancel the hedge. No answer.
+    CancelHedge {
+        /// The use that it was wanted for.
+        tick: Tick,
+    },
+    /// The hedge has delivered the sample: cancel the request to its owner. It may be answered all the same.
+    CancelAsk {
+        /// The sample.
+        key: SampleKey,
+        /// The position of the owner's store in the cluster.
+        store: usize,
     },
     /// Put the sample that is at hand for `tick` into the cache at `level`, if there is room. No answer.
     Store {

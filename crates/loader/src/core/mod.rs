@@ -32,22 +32,28 @@
 //! is cached: the cache is asked, so a lost sample costs one read and nothing else.
 //!
 //! Where ranks work together, a sample that another rank owns is asked for there, after the own caches (which may have a
-//! second copy) and before the origin, which it is read from where the owner does not give it. How long an owner may take
-//! is not decided here, but that the trainer waits for it is said ([`Action::Hurry`]).
+//! second copy) and before the origin, which it is read from where the owner does not give it. While
+//! the trainer waits, samples of owners that are slower than the origin are read from both ([`Action::Hedge`]; the rules
+//! are in `hedging.rs`). The first result counts, and the other is cancelled. Both are charged while both are open, so the
+//! budget may be exceeded by the front batch.
 
 mod event;
+mod hedging;
 mod upcoming;
 mod window;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
 use foreread_types::{Footprint, SampleKey, Sizes, Tick};
 
 pub use self::event::{Action, Event};
+pub use self::hedging::OriginPace;
+use self::hedging::{Owner, choose};
 use self::upcoming::{Next, Upcoming};
-use self::window::{State, Window};
+use self::window::{Hedge, State, Window};
 use crate::report::{Source, Taking};
 
 /// What a use counts in the look-ahead beyond its bytes, so that a stream of empty samples is bounded too.
@@ -133,6 +139,8 @@ pub struct Core {
     /// Uses whose samples the catalog could not locate.
     unlocated: BTreeSet<Tick>,
     asked: bool,
+    /// Bytes that owners have delivered since the trainer began to wait, by store.
+    came: BTreeMap<usize, u64>,
     ended: bool,
 }
 
@@ -159,6 +167,7 @@ impl Core {
             last_taken: 0,
             unlocated: BTreeSet::new(),
             asked: false,
+            came: BTreeMap::new(),
             ended: false,
         }
     }
@@ -197,8 +206,10 @@ impl Core {
             }
             Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
             Event::Reach { bytes } => self.reach = bytes.min(self.config.look_ahead),
-            Event::Asked => self.asked = true,
-            Event::Late => self.late(actions),
+            Event::Asked => self.asked(),
+            Event::Late { waited, origin } => self.late(waited, origin, actions),
+            Event::Hedged(tick) => self.hedged(tick, actions),
+            Event::HedgeFailed(tick) => self.hedge_failed(tick, actions),
             Event::Taken => self.taken(),
             Event::Proceed => self.proceed(actions),
         }
@@ -235,7 +246,13 @@ impl Core {
         let Some(slot) = self.window.get(tick) else { return };
         match slot.state {
             State::Reading => self.settle(tick, State::Ready(Source::Origin), false, actions),
-            State::Asking => self.settle(tick, State::Ready(Source::Peer), false, actions),
+            State::Asking { store, hedge } => {
+                *self.came.entry(store).or_default() += slot.bytes;
+                if hedge == Hedge::Open {
+                    actions.push(Action::CancelHedge { tick });
+                }
+                self.settle(tick, State::Ready(Source::Peer), false, actions);
+            }
             State::Fetching { level } => self.served(tick, level, actions),
             _ => {}
         }
@@ -247,7 +264,8 @@ impl Core {
             // A cache that cannot deliver what it said it kept costs a read, not the run. An owner that is gone, slow or
             // wrong costs a read of one's own, never the sample. The failed read gives back its staging memory; this one
             // takes its own.
-            State::Fetching { .. } | State::Asking => {
+            State::Asking { hedge: Hedge::Open, .. } => slot.state = State::Reading,
+            State::Fetching { .. } | State::Asking { .. } => {
                 if let State::Fetching { level } = slot.state
                     && lost
                 {
@@ -278,7 +296,9 @@ impl Core {
         let (state, action) = match self.candidate(key, after) {
             Some(level) => (State::Finding { level }, Action::Find { tick, key, level }),
             None => match self.plan.elsewhere(key) {
-                Some(store) => (State::Asking, Action::Ask { tick, key, store }),
+                Some(store) => {
+                    (State::Asking { store, hedge: Hedge::None }, Action::Ask { tick, key, store })
+                }
                 None => (State::Reading, Action::Read { tick, key }),
             },
         };
@@ -396,13 +416,57 @@ impl Core {
         self.span = self.span.saturating_sub(batch.bytes + batch.ticks * SLOT_BYTES);
     }
 
-    /// The trainer waits long: whoever was asked for a sample of the next batch should answer, or another be asked.
-    fn late(&mut self, actions: &mut Vec<Action>) {
+    fn asked(&mut self) {
+        self.asked = true;
+        self.came.clear();
+    }
+
+    /// The trainer waits long: what slow owners owe of the next batch is read from the origin as well.
+    fn late(&mut self, waited: Duration, origin: OriginPace, actions: &mut Vec<Action>) {
         let Some(batch) = self.batches.front().filter(|_| self.handed == 0) else { return };
-        let mut uses = (batch.first.0..batch.first.0 + batch.ticks).map(Tick).rev();
-        let is_asked = |tick: &Tick| self.window.get(*tick).is_some_and(|slot| slot.state == State::Asking);
-        if let Some(due) = uses.find(is_asked) {
-            actions.push(Action::Hurry { due });
+        let mut owners: BTreeMap<usize, Owner> = BTreeMap::new();
+        for (&store, &came) in &self.came {
+            owners.entry(store).or_default().came = came;
+        }
+        let mut open = 0;
+        for tick in (batch.first.0..batch.first.0 + batch.ticks).map(Tick) {
+            let Some(slot) = self.window.get(tick) else { continue };
+            if let State::Asking { store, hedge } = slot.state {
+                open += if hedge == Hedge::Open { slot.bytes } else { 0 };
+                owners.entry(store).or_default().owed.push((tick, slot.bytes, hedge != Hedge::None));
+            }
+        }
+        for tick in choose(waited, origin, open, &owners) {
+            let Some(slot) = self.window.get_mut(tick) else { continue };
+            let State::Asking { hedge, .. } = &mut slot.state else { continue };
+            *hedge = Hedge::Open;
+            self.charged += slot.bytes;
+            actions.push(Action::Hedge { tick, key: slot.key });
+            if let Some(batch) = self.batches.front_mut() {
+                batch.taking.hedged += 1;
+            }
+        }
+    }
+
+    fn hedged(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+        let Some(slot) = self.window.get(tick) else { return };
+        match slot.state {
+            State::Asking { store, hedge: Hedge::Open } => {
+                actions.push(Action::CancelAsk { key: slot.key, store });
+                self.settle(tick, State::Ready(Source::Origin), false, actions);
+            }
+            // The owner failed, and the hedge became the use's own read.
+            State::Reading => self.settle(tick, State::Ready(Source::Origin), false, actions),
+            _ => {}
+        }
+    }
+
+    fn hedge_failed(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+        let Some(slot) = self.window.get_mut(tick) else { return };
+        match &mut slot.state {
+            State::Asking { hedge, .. } => *hedge = Hedge::Failed,
+            State::Reading => self.settle(tick, State::Bad, false, actions),
+            _ => {}
         }
     }
 

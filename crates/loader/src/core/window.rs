@@ -14,8 +14,8 @@ pub(super) enum State {
     Finding { level: usize },
     /// Being read from the cache at this level.
     Fetching { level: usize },
-    /// Being asked for at the rank that owns it.
-    Asking,
+    /// Being asked for at the rank that owns it, which uses this store; perhaps being read from the origin as well.
+    Asking { store: usize, hedge: Hedge },
     /// Being read from the origin.
     Reading,
     /// Waiting for an earlier use of the same sample.
@@ -24,6 +24,15 @@ pub(super) enum State {
     Ready(Source),
     /// It cannot be read.
     Bad,
+}
+
+/// Whether a use that another rank was asked for is read from the origin as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hedge {
+    None,
+    Open,
+    /// It failed: there is no second one.
+    Failed,
 }
 
 impl State {

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 
-use foreread_loader::core::{Action, CacheLevel, Config, Core, Event};
+use foreread_loader::core::{Action, CacheLevel, Config, Core, Event, OriginPace};
 use foreread_loader::{Source, Taking};
 use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
@@ -41,6 +42,7 @@ enum Question {
     Fetch { tick: Tick, key: SampleKey, level: usize, charge: Charge },
     Read { tick: Tick, key: SampleKey, charge: Charge },
     Ask { tick: Tick, key: SampleKey, charge: Charge },
+    Hedge { tick: Tick, key: SampleKey, charge: Charge },
 }
 
 impl Question {
@@ -49,9 +51,10 @@ impl Question {
         match self {
             Self::Deal { .. } => None,
             Self::Find { tick, .. } => Some((*tick, true)),
-            Self::Fetch { tick, .. } | Self::Read { tick, .. } | Self::Ask { tick, .. } => {
-                Some((*tick, false))
-            }
+            Self::Fetch { tick, .. }
+            | Self::Read { tick, .. }
+            | Self::Ask { tick, .. }
+            | Self::Hedge { tick, .. } => Some((*tick, false)),
         }
     }
 }
@@ -94,8 +97,9 @@ pub struct World<'a> {
     warm: u64,
     /// Uses whose sample's owner was asked and did not deliver.
     refused: HashSet<u64>,
-    /// The use up to which the trainer was last said to wait for other ranks.
-    hurried: Option<Tick>,
+    /// Uses that were hedged, and those of them for which the hedge won.
+    hedged: HashSet<u64>,
+    won: HashSet<u64>,
     /// Samples that a cache had and did not deliver, and those of them that it had lost.
     undelivered: HashSet<SampleKey>,
     lost: HashSet<SampleKey>,
@@ -146,7 +150,8 @@ impl<'a> World<'a> {
             removed: 0,
             warm: 0,
             refused: HashSet::new(),
-            hurried: None,
+            hedged: HashSet::new(),
+            won: HashSet::new(),
             undelivered: HashSet::new(),
             lost: HashSet::new(),
             latest: HashMap::new(),
@@ -269,20 +274,41 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The trainer waits long: others are hurried if, and only if, they were asked for something that it waits for.
+    /// The trainer waits long: what is hedged is what it waits for.
     fn be_late(&mut self) -> Checked {
-        self.tell(Event::Late)?;
-        let hurried = self.hurried.take();
+        let before = self.hedged.clone();
+        let waited = Duration::from_millis(1000 + 100 * self.draw(10));
+        let origin = OriginPace {
+            latency: Duration::from_millis(self.draw(700)),
+            bytes_per_second: (1 + self.draw(1 << 20)) as f64,
+        };
+        self.tell(Event::Late { waited, origin })?;
         // Of the batch that ends the run, the model knows nothing.
         let Some(batch) = self.model.batches.get(self.handed) else { return Ok(()) };
         let range = batch.first..batch.first + batch.keys.len() as u64;
-        let asked = self.questions.iter().filter_map(|question| match question {
-            Question::Ask { tick, .. } if range.contains(&tick.0) => Some(*tick),
+        let busy = self.untold.taken > 0 || !self.queue.is_empty();
+        for tick in self.hedged.difference(&before) {
+            prop_assert!(
+                range.contains(tick) && !busy,
+                "{tick} is hedged for a trainer that waits for {range:?}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether an owner was asked for this use and has not answered.
+    fn is_asked(&self, of: Tick) -> bool {
+        self.questions.iter().any(|question| matches!(question, Question::Ask { tick, .. } if *tick == of))
+    }
+
+    /// Staging memory of uses that are read twice: hedges whose ask is open, and asks that lost.
+    fn twice(&self) -> u64 {
+        let bytes = self.questions.iter().filter_map(|question| match question {
+            Question::Hedge { key, .. } => Some(self.scenario.bytes(*key)),
+            Question::Ask { tick, key, .. } if self.won.contains(&tick.0) => Some(self.scenario.bytes(*key)),
             _ => None,
         });
-        let last = asked.max().filter(|_| self.untold.taken == 0 && self.queue.is_empty());
-        prop_assert_eq!(hurried, last, "for a trainer that waits for {:?}", range);
-        Ok(())
+        bytes.sum()
     }
 
     fn answer(&mut self, at: usize) -> Checked {
@@ -319,6 +345,14 @@ impl<'a> World<'a> {
                 self.lost.insert(key);
                 self.tell(Event::Lost(tick))
             }
+            Question::Ask { tick, charge, .. } if self.won.contains(&tick.0) => {
+                drop(charge);
+                let event = if self.chance(50) { Event::Failed(tick) } else { Event::Arrived(tick) };
+                let mut actions = Vec::new();
+                self.core.on(event, &mut actions);
+                prop_assert!(actions.is_empty(), "an ask that lost led to {actions:?}");
+                Ok(())
+            }
             Question::Ask { tick, charge, key } => {
                 // What the origin does not deliver, nobody has.
                 if self.scenario.is_bad(key) || self.chance(self.scenario.faults.deaf) {
@@ -328,6 +362,19 @@ impl<'a> World<'a> {
                 }
                 self.hold(tick, Sample::read(key, charge), Source::Peer)?;
                 self.tell(Event::Arrived(tick))
+            }
+            Question::Hedge { tick, charge, key } => {
+                if self.scenario.is_bad(key)
+                    || (self.is_asked(tick) && self.chance(self.scenario.faults.deaf))
+                {
+                    drop(charge);
+                    return self.tell(Event::HedgeFailed(tick));
+                }
+                if self.is_asked(tick) {
+                    self.won.insert(tick.0);
+                }
+                self.hold(tick, Sample::read(key, charge), Source::Origin)?;
+                self.tell(Event::Hedged(tick))
             }
             Question::Read { tick, charge, key } if self.scenario.is_bad(key) => {
                 drop(charge);
@@ -504,7 +551,20 @@ impl<'a> World<'a> {
                 self.latest.insert(sample.key, to.0);
                 self.hold(to, sample, Source::Memory)?;
             }
-            Action::Hurry { due } => self.hurried = Some(due),
+            Action::Hedge { tick, key } => {
+                prop_assert!(self.is_asked(tick), "{key} is hedged, and nobody was asked for it");
+                prop_assert!(self.hedged.insert(tick.0), "{key} is hedged twice for {tick}");
+                *self.read.entry(key).or_default() += 1;
+                let charge = Charge::staging(&self.ledger, self.scenario.bytes(key));
+                self.questions.push(Question::Hedge { tick, key, charge });
+            }
+            Action::CancelHedge { tick: lost } => {
+                let before = self.questions.len();
+                self.questions
+                    .retain(|question| !matches!(question, Question::Hedge { tick, .. } if *tick == lost));
+                prop_assert_eq!(before - self.questions.len(), 1, "hedges for {}", lost);
+            }
+            Action::CancelAsk { key, store } => prop_assert_eq!(self.plan.elsewhere(key), Some(store)),
             Action::Hand { pass, index, first, ticks, taking } => {
                 self.hand((pass, index, first.0, ticks), taking)?
             }

@@ -13,9 +13,10 @@ use foreread_tier::{
     TierProfile,
 };
 use foreread_tier_testing::{FakeOrigin, StoredCache};
-use foreread_types::{DatasetId, Rank, SampleId, StoreId, Tick};
+use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::rig::{mixed, next};
 
@@ -28,8 +29,8 @@ struct Switchboard {
     /// How long answers take.
     slow: Mutex<Duration>,
     asked: Mutex<Vec<(Rank, u32)>>,
-    /// Who said until when which of its asks should be answered.
-    hurried: Mutex<Vec<(Rank, Tick, Duration)>>,
+    /// Who cancelled what.
+    cancelled: Mutex<Vec<(Rank, SampleKey)>>,
 }
 
 #[derive(Debug)]
@@ -59,8 +60,8 @@ impl Peers for Line {
         (store.0 != self.rank.0).then(|| Arc::new(asking) as Arc<dyn Tier>)
     }
 
-    fn hurry(&self, due: Tick, within: Duration) {
-        self.board.hurried.lock().unwrap().push((self.rank, due, within));
+    fn cancel(&self, _: StoreId, key: SampleKey) {
+        self.board.cancelled.lock().unwrap().push((self.rank, key));
     }
 
     fn serve(&self, source: Weak<dyn Serve>) {
@@ -241,11 +242,10 @@ async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
     }
 }
 
-/// Others are told what the trainer waits for when it has waited for a second, and again until it has it; not what it does
-/// not wait for, nor before.
+/// An owner that takes less than a second is waited for. Of one that takes longer, each use is read from the origin once, and
+/// its request is cancelled.
 #[tokio::test(start_paused = true)]
-async fn others_are_hurried_while_a_trainer_waits_for_them() {
-    // One slowness a run: what is asked far ahead goes out at any time in the first epoch.
+async fn silent_owner_costs_one_hedge_per_use() {
     let after = async |slow: u64| {
         let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
         *job.board.slow.lock().unwrap() = Duration::from_millis(slow);
@@ -255,22 +255,21 @@ async fn others_are_hurried_while_a_trainer_waits_for_them() {
             next(&mut loaders[0]).await.unwrap().unwrap();
             next(&mut loaders[1]).await.unwrap().unwrap();
         }
+        let (mut longest, mut asked) = (Duration::ZERO, Instant::now());
         while let Some(batch) = next(&mut loaders[0]).await {
             batch.unwrap();
+            longest = longest.max(asked.elapsed());
+            asked = Instant::now();
         }
-        job.board.hurried.lock().unwrap().clone()
+        let cancelled = job.board.cancelled.lock().unwrap().clone();
+        (loaders[0].report().hedged, cancelled, longest)
     };
-    assert_eq!(after(900).await, [], "nobody has waited for a second");
-    let hurried = after(1850).await;
-    assert!(!hurried.is_empty());
-    assert!(hurried.iter().all(|(rank, ..)| *rank == Rank(0)), "{hurried:?}");
-    let batches: std::collections::BTreeSet<u64> = hurried.iter().map(|(_, due, _)| due.0 / 8).collect();
-    for batch in batches {
-        let of_batch = hurried.iter().filter(|(_, due, _)| due.0 / 8 == batch);
-        let left: Vec<_> = of_batch.map(|(.., left)| left.as_millis()).collect();
-        let most = [600, 500, 400, 300, 200, 100, 0, 0, 0];
-        assert!(most.starts_with(&left), "batch {batch}: {left:?}");
-    }
+    let (hedged, cancelled, _) = after(900).await;
+    assert_eq!((hedged, cancelled), (0, Vec::new()), "nobody has waited for a second");
+    let (hedged, cancelled, longest) = after(20_000).await;
+    assert!(hedged > 0 && cancelled.len() as u64 == hedged, "{hedged} hedges, {cancelled:?}");
+    assert!(cancelled.iter().all(|(rank, _)| *rank == Rank(0)), "{cancelled:?}");
+    assert!(longest < Duration::from_secs(2), "{longest:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -320,11 +319,7 @@ async fn a_sample_that_several_want_at_once_is_read_once() {
     // Before this rank's trainer has asked for anything at all.
     let serving = job.board.serving[0].get().and_then(Weak::upgrade).unwrap();
     let asked: Vec<Asked> = (0..64)
-        .map(|id| Asked {
-            tag: id as u32,
-            key: foreread_types::SampleKey::new(DatasetId(0), SampleId(id)),
-            due: Tick(id),
-        })
+        .map(|id| Asked { tag: id as u32, key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id) })
         .collect();
     let streams: Vec<_> = (0..3).map(|_| serving.serve(Rank(1), asked.clone())).collect();
     let (mut given, mut refused) = (0, 0);
@@ -359,11 +354,8 @@ async fn bytes_for_others_stay_in_their_budget_until_they_have_left() {
     let job = Job { disk: true, ..Job::new(mixed(64, 10, 1000), 2, EVERYTHING) };
     let _loader = job.start(0);
     let serving = job.board.serving[0].get().and_then(Weak::upgrade).unwrap();
-    let asked = |id: u64| Asked {
-        tag: id as u32,
-        key: foreread_types::SampleKey::new(DatasetId(0), SampleId(id)),
-        due: Tick(id),
-    };
+    let asked =
+        |id: u64| Asked { tag: id as u32, key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id) };
     // From the origin, and then from the disk.
     for round in 0..2 {
         let mut stream = serving.serve(Rank(1), (0..64).map(asked).collect());

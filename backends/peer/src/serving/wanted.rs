@@ -1,28 +1,29 @@
 //! What another rank wants and has not got.
 
+use std::time::Duration;
+
 use foreread_types::{SampleKey, Tick};
-use tokio::time::Instant;
 
 /// What is known of a request.
-pub(crate) struct Request {
+pub(super) struct Request {
     /// One bit a sample: still wanted.
     open: Vec<u64>,
-    pub(crate) left: usize,
-    pub(crate) since: Instant,
+    pub(super) left: usize,
+    pub(super) since: Duration,
     /// Who asked was told that it waits.
-    pub(crate) told: bool,
+    pub(super) told: bool,
 }
 
 impl Request {
-    pub(crate) fn new(samples: usize) -> Self {
+    pub(super) fn new(samples: usize, now: Duration) -> Self {
         let bits =
             |place: usize| if samples - place * 64 < 64 { (1 << (samples % 64)) - 1 } else { u64::MAX };
         let open = (0..samples.div_ceil(64)).map(bits).collect();
-        Self { open, left: samples, since: Instant::now(), told: false }
+        Self { open, left: samples, since: now, told: false }
     }
 
     /// Takes one out; `false` where it was not in.
-    pub(crate) fn close(&mut self, tag: u32) -> bool {
+    pub(super) fn close(&mut self, tag: u32) -> bool {
         let (word, bit) = (tag as usize / 64, 1u64 << (tag % 64));
         match self.open.get_mut(word) {
             Some(word) if *word & bit != 0 => {
@@ -35,19 +36,19 @@ impl Request {
     }
 
     /// Whether it is still wanted.
-    pub(crate) fn is_open(&self, tag: u32) -> bool {
+    pub(super) fn is_open(&self, tag: u32) -> bool {
         self.open.get(tag as usize / 64).is_some_and(|word| word & (1 << (tag % 64)) != 0)
     }
 }
 
 /// A sample that waits to be started. Ordered by need, then by arrival.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Queued {
-    pub(crate) due: Tick,
-    pub(crate) request: u64,
-    pub(crate) tag: u32,
-    pub(crate) key: SampleKey,
-    pub(crate) length: u64,
+pub(super) struct Queued {
+    pub(super) due: Tick,
+    pub(super) request: u64,
+    pub(super) tag: u32,
+    pub(super) key: SampleKey,
+    pub(super) length: u64,
 }
 
 #[cfg(test)]
@@ -57,7 +58,7 @@ mod tests {
     #[test]
     fn each_sample_is_closed_once_and_no_other() {
         for samples in [1, 63, 64, 65, 128, 4096] {
-            let mut request = Request::new(samples);
+            let mut request = Request::new(samples, Duration::ZERO);
             let tags = || (0..samples as u32 + 200).chain([u32::MAX]);
             assert_eq!(tags().filter(|tag| request.is_open(*tag)).count(), samples);
             assert_eq!(tags().filter(|tag| request.close(*tag)).count(), samples);

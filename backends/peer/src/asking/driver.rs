@@ -1,0 +1,288 @@
+//! The task that drives [`Machine`](super::Machine) over one connection.
+//!
+//! Answers are read into memory of their exact length and handed on at once, to a queue that never makes this task wait:
+//! what may come is what was asked for, which its askers have counted already. So a slow asker holds up nobody, and this
+//! end always reads.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::buf::Limit;
+use bytes::{BufMut, BytesMut};
+use foreread_tier::{Buffer, ErrorKind, TierError};
+use foreread_types::SampleKey;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::{Action, Event, Expected, Machine, NAME};
+use crate::batch::Batch;
+use crate::channel::Channel;
+use crate::counters::count;
+use crate::frame::Header;
+use crate::input::Input;
+use crate::output::Output;
+use crate::remote::Inner;
+use crate::{Stream, WireError, WireErrorKind};
+
+/// What the connection's task is told.
+pub(crate) enum Command {
+    /// A request of this number.
+    Ask(u64, Batch),
+    /// The request of this number is no longer wanted.
+    Cancel(u64),
+    /// This sample is no longer wanted.
+    Forget(SampleKey),
+}
+
+/// What follows a header.
+enum Body {
+    Sample(Header, SampleKey, Buffer),
+    Small(Header, Limit<BytesMut>),
+    /// So many bytes are left.
+    Skipped(u64),
+}
+
+/// What is open, beyond the end of a connection.
+pub(crate) struct Open {
+    machine: Machine,
+    batches: BTreeMap<u64, Batch>,
+    clock: Instant,
+}
+
+impl Open {
+    pub(crate) fn new(remote: &Inner) -> Self {
+        let machine = Machine::new(remote.rank, remote.asker.run.tag());
+        Self { machine, batches: BTreeMap::new(), clock: Instant::now() }
+    }
+
+    /// Samples that were asked for and not answered.
+    pub(crate) fn len(&self) -> usize {
+        self.machine.open()
+    }
+
+    /// Answers all that is open.
+    pub(crate) fn fail(self, remote: &Inner, why: &WireError) {
+        count(&remote.asker.counters.lost, self.len() as u64);
+        self.batches.into_values().for_each(|batch| batch.fail(why));
+    }
+}
+
+/// The task of a connection.
+pub(crate) struct Asking<'a> {
+    remote: &'a Inner,
+    stream: Stream,
+    commands: &'a mut mpsc::UnboundedReceiver<Command>,
+    open: &'a mut Open,
+    /// Taken from the machine and carried out; empty between events.
+    actions: Vec<Action>,
+    input: Input,
+    body: Option<Body>,
+    output: Output,
+    came: u64,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<'a> Asking<'a> {
+    /// Goes on with what is `open`.
+    pub(crate) fn new(
+        remote: &'a Inner,
+        channel: Channel,
+        commands: &'a mut mpsc::UnboundedReceiver<Command>,
+        open: &'a mut Open,
+    ) -> Self {
+        let (stream, input, output) = channel.into_parts();
+        let mut actions = Vec::new();
+        open.machine.resume(open.clock.elapsed(), &mut actions);
+        let mut this =
+            Self { remote, stream, commands, open, actions, input, body: None, output, came: 0, timer: None };
+        this.act();
+        this
+    }
+
+    /// Whether anything ever came.
+    pub(crate) fn was_useful(&self) -> bool {
+        self.input.came() > 0
+    }
+
+    fn on(&mut self, event: Event) -> Result<(), WireError> {
+        self.open.machine.on(event, self.open.clock.elapsed(), &mut self.actions)?;
+        self.act();
+        Ok(())
+    }
+
+    /// Carries out what the machine wants; whether frames are to be sent.
+    fn act(&mut self) -> bool {
+        let counters = &self.remote.asker.counters;
+        let mut sends = false;
+        for action in self.actions.drain(..) {
+            match action {
+                Action::Send(header, payload) => {
+                    self.output.push(header, payload, None, ());
+                    sends = true;
+                }
+                Action::Answer { request, tag, result } => {
+                    if let Ok(bytes) = &result {
+                        count(&counters.got, 1);
+                        count(&counters.got_bytes, bytes.len() as u64);
+                    }
+                    if let Some(batch) = self.open.batches.get_mut(&request) {
+                        batch.answer(tag as usize, result);
+                        if batch.is_empty() {
+                            self.open.batches.remove(&request);
+                        }
+                    }
+                }
+            }
+        }
+        count(&counters.late, self.open.machine.take_late());
+        // What still comes of a sample that was given up takes no memory.
+        if let Some(Body::Sample(header, _, buffer)) = &self.body
+            && !self.open.machine.is_open(header.request, header.tag)
+        {
+            self.body = Some(Body::Skipped(buffer.remaining_mut() as u64));
+        }
+        sends
+    }
+
+    fn command(&mut self, command: Command) -> Result<(), WireError> {
+        match command {
+            Command::Ask(request, batch) => {
+                count(&self.remote.asker.counters.asked, batch.left() as u64);
+                let asks = batch.asks().collect();
+                self.open.batches.insert(request, batch);
+                self.on(Event::Ask { request, asks })
+            }
+            Command::Cancel(request) => {
+                self.open.batches.remove(&request);
+                self.on(Event::Cancel { request })
+            }
+            Command::Forget(key) => self.on(Event::Forget { key }),
+        }
+    }
+
+    /// Reads a frame and does what it says; `false` at the end of the stream.
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, WireError>> {
+        if self.body.is_none() {
+            let Some(header) = ready!(self.input.poll_header(&mut self.stream, cx))? else {
+                return Poll::Ready(Ok(false));
+            };
+            self.body = Some(self.expect(header)?);
+        }
+        match &mut self.body {
+            Some(Body::Sample(_, _, buffer)) => ready!(self.input.poll_body(&mut self.stream, cx, buffer))?,
+            Some(Body::Small(_, bytes)) => ready!(self.input.poll_body(&mut self.stream, cx, bytes))?,
+            Some(Body::Skipped(left)) => ready!(self.input.poll_skip(&mut self.stream, cx, left))?,
+            None => {}
+        }
+        match self.body.take() {
+            Some(Body::Sample(header, key, buffer)) => {
+                let bytes = buffer.freeze();
+                let result = if self.input.fits(&header, Some(key), &bytes) {
+                    Ok(bytes)
+                } else {
+                    let rank = self.remote.rank;
+                    let detail = format!("rank {rank}: the checksum or tag does not match what arrived");
+                    Err(TierError::new(ErrorKind::Corrupt, NAME).with_detail(detail))
+                };
+                self.on(Event::Sample { header, result })?;
+            }
+            Some(Body::Small(header, bytes)) => {
+                let bytes = bytes.into_inner().freeze();
+                if !self.input.fits(&header, None, &bytes) {
+                    return Poll::Ready(Err(WireError::malformed("a frame arrived damaged")));
+                }
+                self.on(Event::Small { header, bytes })?;
+            }
+            Some(Body::Skipped(..)) | None => {}
+        }
+        Poll::Ready(Ok(true))
+    }
+
+    /// Where the bytes that follow `header` go.
+    fn expect(&mut self, header: Header) -> Result<Body, WireError> {
+        let length = header.length as usize;
+        let skipped = Body::Skipped(u64::from(header.length));
+        let expected = self.open.machine.expect(&header, &mut self.actions)?;
+        self.act();
+        Ok(match expected {
+            Expected::Skipped => skipped,
+            Expected::Small => Body::Small(header, BytesMut::with_capacity(length).limit(length)),
+            Expected::Sample(key) => match self.remote.asker.buffers.allocate(length, 1) {
+                Some(buffer) => Body::Sample(header, key, buffer),
+                None => {
+                    let error = TierError::new(ErrorKind::Other, NAME)
+                        .with_detail(format!("no memory for {length} bytes"));
+                    self.on(Event::Sample { header, result: Err(error) })?;
+                    skipped
+                }
+            },
+        })
+    }
+
+    /// When to look again.
+    fn look(&mut self) -> Result<Option<Duration>, WireError> {
+        loop {
+            let busy = self.body.is_some();
+            let next = self.open.machine.look(self.open.clock.elapsed(), busy, &mut self.actions);
+            if !self.act() || next.is_err() {
+                return next;
+            }
+        }
+    }
+
+    /// All that can be done without waiting; the connection's end is an error.
+    fn go_on(&mut self, cx: &mut Context<'_>) -> Result<(), WireError> {
+        while let Poll::Ready(frame) = self.poll_frame(cx) {
+            if !frame? {
+                return Err(WireError::new(WireErrorKind::Gone, "it closed the connection"));
+            }
+        }
+        if self.input.came() > self.came {
+            self.came = self.input.came();
+            self.on(Event::Heard)?;
+        }
+        while let Poll::Ready(command) = self.commands.poll_recv(cx) {
+            match command {
+                Some(command) => self.command(command)?,
+                None => return Err(WireError::new(WireErrorKind::Gone, "nobody asks any more")),
+            }
+        }
+        loop {
+            let next = self.look()?;
+            if let Poll::Ready(written) = self.output.poll_write(&mut self.stream, cx) {
+                written?;
+            }
+            let Some(next) = next else {
+                self.input.rest();
+                return Ok(());
+            };
+            let (now, next) = (Instant::now(), self.open.clock + next);
+            let timer = match &mut self.timer {
+                // One that rings earlier is let ring: putting it off at each frame would cost more.
+                Some(timer) if timer.deadline() <= now || timer.deadline() > next => {
+                    timer.as_mut().reset(next);
+                    timer
+                }
+                Some(timer) => timer,
+                None => self.timer.insert(Box::pin(sleep_until(next))),
+            };
+            if Future::poll(timer.as_mut(), cx).is_pending() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Future for Asking<'_> {
+    /// Why the connection ended.
+    type Output = WireError;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<WireError> {
+        match self.get_mut().go_on(cx) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(error),
+        }
+    }
+}

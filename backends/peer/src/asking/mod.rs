@@ -1,0 +1,415 @@
+//! The asking end of a connection between ranks, as a state machine.
+//!
+//! Events and the time go in, actions come out: frames to send, answers to give, when to look again. There is no clock,
+//! no I/O, no channel and no hash order, so a simulation drives it through any interleaving. [`Asking`] is the task that
+//! owns stream, timer and channels.
+//!
+//! # When a request fails
+//!
+//! | what happens | after | what fails |
+//! |---|---|---|
+//! | no byte comes while something is open | [`SILENT`] and [`LOOK_AGAIN`] | the connection; see below |
+//! | bytes come, and nothing is said of a sample | [`UNSEEN`] | that sample |
+//! | it was said to be on its way, and does not come | [`LONGEST`] after it was asked for | that sample |
+//! | the engine has it from the origin by now | at once | that sample |
+//!
+//! When a connection falls silent on which bytes had come, everything open is asked for once more on a second connection
+//! ([`Machine::resume`]). It is opened after a jitter of at most [`JITTER`], so that the askers of a rank that was paused
+//! do not return together. If the second connection cannot be opened, or falls silent before anything comes, everything
+//! open fails. So a silent rank is known after [`SILENT`] + [`LOOK_AGAIN`] + [`JITTER`], the time to connect
+//! ([`CONNECT`](crate::remote::CONNECT)), and [`SILENT`] + [`LOOK_AGAIN`] again: 2.5 s. A trainer does not wait for that: its
+//! engine reads from the origin what it waits for.
+//!
+//! The other end sends a heartbeat every 100 ms. A process that was itself stopped finds the bytes that came meanwhile when
+//! it resumes, which is why silence is looked at twice. While a long sample arrives nothing else can be said, so a sample
+//! that waits after it is not counted as unseen, up to [`LONGEST`].
+
+mod driver;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_tier::{ErrorKind, TierError};
+use foreread_types::{Rank, SampleKey};
+
+pub(crate) use self::driver::{Asking, Command, Open};
+use crate::frame::{Ask, Header, Kind, MOST_WORDS, decode_tags, encode_tags, kind_of};
+use crate::{WireError, WireErrorKind};
+
+/// Silence after which a rank counts as gone, while something is open.
+pub const SILENT: Duration = Duration::from_millis(600);
+
+/// How much later silence is looked at again before it counts.
+pub const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The longest wait before the second connection to a rank that fell silent.
+pub const JITTER: Duration = Duration::from_millis(200);
+
+/// How long a rank may say nothing of a sample.
+pub const UNSEEN: Duration = Duration::from_secs(1);
+
+/// How long a sample may be on its way.
+pub const LONGEST: Duration = Duration::from_secs(30);
+
+/// The tier's name.
+pub(crate) const NAME: &str = "peer";
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A request of this number is made.
+    Ask {
+        /// Larger than all before it.
+        request: u64,
+        /// What is asked for; the position is the tag on the wire.
+        asks: Vec<Ask>,
+    },
+    /// The request is no longer wanted.
+    Cancel {
+        /// Which.
+        request: u64,
+    },
+    /// A sample is no longer wanted, whichever request it belongs to.
+    Forget {
+        /// Which.
+        key: SampleKey,
+    },
+    /// Bytes came.
+    Heard,
+    /// A sample came ([`Expected::Sample`]); an error says why it cannot be used.
+    Sample {
+        /// Its frame.
+        header: Header,
+        /// Its bytes.
+        result: Result<Bytes, TierError>,
+    },
+    /// What follows a short frame came ([`Expected::Small`]), undamaged.
+    Small {
+        /// The frame.
+        header: Header,
+        /// What followed.
+        bytes: Bytes,
+    },
+}
+
+/// Something to be done.
+#[derive(Debug)]
+pub enum Action {
+    /// Send this frame.
+    Send(Header, Bytes),
+    /// Answer a sample of a request.
+    Answer {
+        /// The request.
+        request: u64,
+        /// The sample's position in it.
+        tag: u32,
+        /// The sample.
+        result: Result<Bytes, TierError>,
+    },
+}
+
+/// What follows a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// A sample.
+    Sample(SampleKey),
+    /// Tags, or the words of an error.
+    Small,
+    /// Nothing of interest.
+    Skipped,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing was said of it.
+    Unseen,
+    /// It was said to be on its way.
+    Coming,
+    Done,
+}
+
+#[derive(Debug)]
+struct Request {
+    asks: Vec<(Ask, State)>,
+    left: usize,
+    since: Duration,
+}
+
+impl Request {
+    fn open(&self) -> impl Iterator<Item = (u32, &Ask, State)> {
+        let all = (0..).zip(&self.asks).map(|(tag, (ask, state))| (tag, ask, *state));
+        all.filter(|(.., state)| *state != State::Done)
+    }
+}
+
+/// The state of one rank's open requests to another, beyond the end of a connection.
+#[derive(Debug)]
+pub struct Machine {
+    rank: Rank,
+    run: u64,
+    requests: BTreeMap<u64, Request>,
+    /// Samples in `requests` that are open.
+    open: usize,
+    /// Samples that were given up because they came too late, so far.
+    late: u64,
+    /// When bytes last came, or something was asked after all was answered.
+    heard: Duration,
+    /// Silence was seen once; when it counts.
+    doubt: Option<Duration>,
+    /// Until when something must have been said of all of a request.
+    unseen: VecDeque<(Duration, u64)>,
+}
+
+impl Machine {
+    /// Asks `rank` for samples of the run with the tag `run`.
+    pub fn new(rank: Rank, run: u64) -> Self {
+        let (requests, unseen) = (BTreeMap::new(), VecDeque::new());
+        Self { rank, run, requests, open: 0, late: 0, heard: Duration::ZERO, doubt: None, unseen }
+    }
+
+    /// Samples that were asked for and not answered.
+    pub fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Samples that were given up because they came too late, since the last call.
+    pub fn take_late(&mut self) -> u64 {
+        std::mem::take(&mut self.late)
+    }
+
+    /// Whether this sample of a request is open.
+    pub fn is_open(&self, request: u64, tag: u32) -> bool {
+        let slot = self.requests.get(&request).and_then(|request| request.asks.get(tag as usize));
+        slot.is_some_and(|(_, state)| *state != State::Done)
+    }
+
+    /// Takes note of `event` and appends what is to be done to `actions`.
+    ///
+    /// # Errors
+    /// The other end broke the protocol: the connection must end.
+    pub fn on(&mut self, event: Event, now: Duration, actions: &mut Vec<Action>) -> Result<(), WireError> {
+        match event {
+            Event::Ask { request, asks } => self.ask(request, asks, now, actions),
+            Event::Cancel { request } => {
+                if let Some(known) = self.requests.remove(&request) {
+                    self.open -= known.left;
+                    self.cancel(request, &[], actions);
+                }
+            }
+            Event::Forget { key } => self.forget(key, actions),
+            Event::Heard => (self.heard, self.doubt) = (now, None),
+            Event::Sample { header, result } => self.answer(header.request, header.tag, result, actions),
+            Event::Small { header, bytes } => return self.small(&header, &bytes, actions),
+        }
+        Ok(())
+    }
+
+    fn send(&self, kind: Kind, request: u64, payload: Bytes, actions: &mut Vec<Action>) {
+        actions.push(Action::Send(Header::new(kind, self.run, request).over(&payload), payload));
+    }
+
+    fn ask(&mut self, request: u64, asks: Vec<Ask>, now: Duration, actions: &mut Vec<Action>) {
+        self.send(Kind::Ask, request, Ask::encode(asks.iter().copied()), actions);
+        if self.open == 0 {
+            (self.heard, self.doubt) = (now, None);
+        }
+        self.open += asks.len();
+        self.unseen.push_back((now + UNSEEN, request));
+        let (left, asks) = (asks.len(), asks.into_iter().map(|ask| (ask, State::Unseen)).collect());
+        self.requests.insert(request, Request { asks, left, since: now });
+    }
+
+    /// A second connection is open: asks for everything that is open again.
+    pub fn resume(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        (self.heard, self.doubt) = (now, None);
+        self.unseen.clear();
+        for (&number, request) in &mut self.requests {
+            let asks = request.asks.iter().map(|(ask, _)| *ask);
+            let payload = Ask::encode(asks);
+            actions.push(Action::Send(Header::new(Kind::Ask, self.run, number).over(&payload), payload));
+            let done = (0..).zip(&mut request.asks).filter_map(|(tag, (_, state))| match state {
+                State::Done => Some(tag),
+                open => {
+                    *open = State::Unseen;
+                    None
+                }
+            });
+            let done: Vec<u32> = done.collect();
+            if !done.is_empty() {
+                let payload = encode_tags(&done);
+                let header = Header::new(Kind::Cancel, self.run, number);
+                actions.push(Action::Send(header.over(&payload), payload));
+            }
+            self.unseen.push_back((now + UNSEEN, number));
+        }
+    }
+
+    /// Tells the other end what is no longer wanted.
+    fn cancel(&self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
+        self.send(Kind::Cancel, request, encode_tags(tags), actions);
+    }
+
+    fn forget(&mut self, key: SampleKey, actions: &mut Vec<Action>) {
+        let of_request = |(&number, request): (&u64, &Request)| {
+            let tag = request.open().find(|(_, ask, _)| ask.key == key).map(|(tag, ..)| tag)?;
+            Some((number, tag))
+        };
+        let found: Vec<(u64, u32)> = self.requests.iter().filter_map(of_request).collect();
+        for (request, tag) in found {
+            self.give_up(request, &[tag], "the origin was sooner", actions);
+        }
+    }
+
+    /// What follows a frame.
+    ///
+    /// # Errors
+    /// No rank sends such a frame: the connection must end.
+    pub fn expect(&mut self, header: &Header, actions: &mut Vec<Action>) -> Result<Expected, WireError> {
+        if header.job != self.run {
+            return Err(WireError::malformed("a frame of another run"));
+        }
+        match header.kind {
+            Kind::Alive => Ok(Expected::Skipped),
+            Kind::Reading => Ok(Expected::Small),
+            Kind::Answer => {
+                let length = header.length;
+                if header.status != 0 && length as usize > MOST_WORDS {
+                    return Err(WireError::malformed(format!("an error in {length} bytes")));
+                }
+                let known = self.requests.get(&header.request);
+                let slot = known.and_then(|request| request.asks.get(header.tag as usize));
+                let Some((ask, _)) = slot.filter(|(_, state)| *state != State::Done) else {
+                    return Ok(Expected::Skipped);
+                };
+                if ask.key.id.0 != header.sample {
+                    let detail = format!("sample {} as the answer to {}", header.sample, ask.key);
+                    return Err(WireError::malformed(detail));
+                }
+                if header.status != 0 {
+                    return Ok(Expected::Small);
+                }
+                if u64::from(length) == ask.length {
+                    return Ok(Expected::Sample(ask.key));
+                }
+                let detail = format!("{length} bytes instead of {}", ask.length);
+                let error = TierError::new(ErrorKind::Changed, NAME).with_detail(detail);
+                self.answer(header.request, header.tag, Err(error), actions);
+                Ok(Expected::Skipped)
+            }
+            Kind::Ask | Kind::Cancel | Kind::Control => {
+                Err(WireError::malformed(format!("a frame {:?} from who is asked for samples", header.kind)))
+            }
+        }
+    }
+
+    fn small(&mut self, header: &Header, bytes: &[u8], actions: &mut Vec<Action>) -> Result<(), WireError> {
+        if let Some(kind) = kind_of(header.status).filter(|_| header.kind == Kind::Answer) {
+            let words = String::from_utf8_lossy(bytes);
+            let colon = if words.is_empty() { "" } else { ": " };
+            let detail = format!("rank {}{colon}{words}", self.rank);
+            let error = TierError::new(kind, NAME).with_detail(detail);
+            self.answer(header.request, header.tag, Err(error), actions);
+            return Ok(());
+        }
+        let Some(request) = self.requests.get_mut(&header.request) else { return Ok(()) };
+        for tag in decode_tags(bytes)? {
+            if let Some((_, state)) = request.asks.get_mut(tag as usize).filter(|slot| slot.1 != State::Done)
+            {
+                *state = State::Coming;
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        request: u64,
+        tag: u32,
+        result: Result<Bytes, TierError>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(known) = self.requests.get_mut(&request) else { return };
+        let Some((_, state)) = known.asks.get_mut(tag as usize).filter(|slot| slot.1 != State::Done) else {
+            return;
+        };
+        *state = State::Done;
+        known.left -= 1;
+        self.open -= 1;
+        if known.left == 0 {
+            self.requests.remove(&request);
+        }
+        actions.push(Action::Answer { request, tag, result });
+    }
+
+    /// Gives up what has taken too long; says when to look again, if anything is open. `busy`: the bytes of a sample are
+    /// arriving.
+    ///
+    /// # Errors
+    /// The other end is silent: the connection must end, and [`resume`](Self::resume) may be tried.
+    pub fn look(
+        &mut self,
+        now: Duration,
+        busy: bool,
+        actions: &mut Vec<Action>,
+    ) -> Result<Option<Duration>, WireError> {
+        // Requests are numbered in the order of their time.
+        while let Some((&number, oldest)) = self.requests.first_key_value() {
+            if now < oldest.since + LONGEST {
+                break;
+            }
+            let tags: Vec<u32> = oldest.open().map(|(tag, ..)| tag).collect();
+            self.give_up(number, &tags, &format!("it was on its way for {} s", LONGEST.as_secs()), actions);
+        }
+        if self.open == 0 {
+            self.unseen.clear();
+            return Ok(None);
+        }
+        let mut next = self.heard + SILENT;
+        if next <= now {
+            // From now on, not from then: this process may have been the one that stood still.
+            next = *self.doubt.get_or_insert(now + LOOK_AGAIN);
+            if next <= now {
+                let silence = now.saturating_sub(self.heard).as_secs_f64();
+                let detail = format!("it has said nothing for {silence:.1} s");
+                return Err(WireError::new(WireErrorKind::Late, detail));
+            }
+        }
+        while let Some(&(until, number)) = self.unseen.front() {
+            let Some(request) = self.requests.get(&number) else {
+                self.unseen.pop_front();
+                continue;
+            };
+            if until > now {
+                next = next.min(until);
+                break;
+            }
+            if busy {
+                next = next.min(now + LOOK_AGAIN);
+                break;
+            }
+            self.unseen.pop_front();
+            let unseen = request.open().filter(|(.., state)| *state == State::Unseen);
+            let unseen: Vec<u32> = unseen.map(|(tag, ..)| tag).collect();
+            let why = format!("nothing was said of it in {} s", UNSEEN.as_secs());
+            self.give_up(number, &unseen, &why, actions);
+        }
+        if let Some(oldest) = self.requests.values().next() {
+            next = next.min(oldest.since + LONGEST);
+        }
+        Ok((self.open > 0).then_some(next))
+    }
+
+    fn give_up(&mut self, request: u64, tags: &[u32], why: &str, actions: &mut Vec<Action>) {
+        let error =
+            TierError::new(ErrorKind::Transient, NAME).with_detail(format!("rank {}: {why}", self.rank));
+        let open: Vec<u32> = tags.iter().copied().filter(|tag| self.is_open(request, *tag)).collect();
+        for tag in &open {
+            self.answer(request, *tag, Err(error.clone()), actions);
+        }
+        if !open.is_empty() {
+            self.late += open.len() as u64;
+            self.cancel(request, &open, actions);
+        }
+    }
+}

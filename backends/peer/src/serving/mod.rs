@@ -1,0 +1,495 @@
+//! The serving end of a connection between ranks, as a state machine.
+//!
+//! Events and the time go in; frames in a queue and [`Action`]s for the engine come out. There is no clock, no I/O, no
+//! channel and no hash order, so a simulation drives it through any interleaving. [`Serving`] is the task that owns stream,
+//! timer, budget and the engine's answers. What a connection may hold is bounded:
+//!
+//! * Samples that were handed to the engine of which nothing was said, and answers that wait to be written, have
+//!   together at most [`Settings::share`] bytes (or are one sample). The engine's word that it reads a sample frees its place:
+//!   samples that come from the origin do not hold up those that are in memory.
+//! * Answers that wait on all connections have at most [`Settings::budget`] bytes beside one on each connection. So a rank that
+//!   does not read what it asked for holds its share and no more, a sample larger than the budget leaves when its
+//!   connection has nothing else, and there is no state in which two ranks wait for each other: each always has room for one
+//!   answer more.
+//! * Questions wait where they arrived, the earliest due first; beyond [`MOST_OPEN`] the connection is not read, and who
+//!   asks finds it full.
+//!
+//! Who asks must know that this end lives although it has nothing to say yet, so while something is open a frame leaves
+//! every [`ALIVE`]. Questions that had to wait here, and answers that wait for the cable, are said to be on their way after
+//! [`TELL`]; what the engine reads from the origin is said to be so at once. Such words go before the answers that wait, and
+//! no new ones are said while earlier ones have not left: who does not listen makes nothing grow. What is cancelled does not
+//! leave any more, unless it has begun to.
+
+mod driver;
+mod started;
+mod wanted;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_tier::{Asked, ErrorKind, TierError};
+use foreread_types::SampleKey;
+
+pub(crate) use self::driver::Serving;
+use self::started::{Chunk, Slot};
+use self::wanted::{Queued, Request};
+use crate::frame::{Ask, Header, Kind, MOST_ASKED, MOST_WORDS, decode_tags, encode_tags, status_of};
+use crate::output::Output;
+use crate::tags::Trailer;
+use crate::{WireError, WireErrorKind};
+
+#[cfg(doc)]
+use crate::Settings;
+
+/// While something is open, no longer than this passes without a frame.
+pub const ALIVE: Duration = Duration::from_millis(100);
+
+/// A sample that waits here for this long is said to be on its way.
+pub const TELL: Duration = Duration::from_millis(300);
+
+/// A connection that takes no byte for so long is given up.
+pub const STALLED: Duration = Duration::from_secs(10);
+
+/// Samples that one connection may have asked for and not got.
+pub const MOST_OPEN: usize = 64 << 10;
+
+/// Bytes that are handed to the engine in one call, and samples.
+const CHUNK: (u64, usize) = (1 << 20, 64);
+
+/// The checksum of a sample, and its tag on authenticated connections.
+pub(crate) type Check = (u32, Option<Trailer>);
+
+/// What the engine says of a sample.
+pub(crate) enum Said {
+    /// It is being read.
+    Reading,
+    /// The answer.
+    Done(Result<(Bytes, Check), TierError>),
+}
+
+/// What the engine is to do.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// Answer these samples; the tags count from 0.
+    Start { chunk: u64, asked: Vec<Asked> },
+    /// Stop a chunk: nobody wants its answers.
+    Stop { chunk: u64 },
+}
+
+/// What a frame that waits to leave has.
+pub(crate) enum Held<R> {
+    Answer {
+        /// Its part of the budget.
+        _room: Option<R>,
+        request: u64,
+        tag: u32,
+        /// Since when it waits, until it was said to be on its way.
+        untold: Option<Duration>,
+    },
+    /// That samples are on their way.
+    Word,
+    Alive,
+}
+
+impl<R> Held<R> {
+    /// Whether it is an answer to these of a request, in order; to any of it where none is named.
+    fn is_of(&self, asked: u64, tags: &[u32]) -> bool {
+        match self {
+            Self::Answer { request, tag, .. } => *request == asked && names(tags, *tag),
+            Self::Word | Self::Alive => false,
+        }
+    }
+}
+
+/// Whether a list of tags, in order, names this one; an empty list names all.
+fn names(tags: &[u32], tag: u32) -> bool {
+    tags.is_empty() || tags.binary_search(&tag).is_ok()
+}
+
+/// The state of a connection. `R` is a part of the budget, which is given back when it is dropped.
+pub(crate) struct Machine<R> {
+    run: u64,
+    /// The most bytes that the connection may hold.
+    share: u64,
+    /// What waits to leave.
+    pub(crate) output: Output<Held<R>>,
+    requests: BTreeMap<u64, Request>,
+    /// Samples in `requests`.
+    open: usize,
+    queue: BinaryHeap<Reverse<Queued>>,
+    started: BTreeMap<u64, Chunk>,
+    /// The number of the next chunk.
+    chunks: u64,
+    /// Bytes that were started and of which nothing was said.
+    silent: u64,
+    /// To be said to be on their way from the origin.
+    reading: Vec<(u64, u32)>,
+    /// An answer for which there is no room yet.
+    held: Option<(Header, Bytes, Option<Trailer>)>,
+    /// When something last left, or began to wait.
+    sent: Duration,
+    /// When to look again for what has waited long.
+    look: Duration,
+    /// Samples that were answered, with how many bytes, and refused, since the driver counted last.
+    pub(crate) served: (u64, u64),
+    pub(crate) refused: u64,
+}
+
+impl<R> Machine<R> {
+    /// A connection of the run with the tag `run` that may hold `share` bytes.
+    pub(crate) fn new(run: u64, share: u64, output: Output<Held<R>>) -> Self {
+        Self {
+            run,
+            share,
+            output,
+            requests: BTreeMap::new(),
+            open: 0,
+            queue: BinaryHeap::new(),
+            started: BTreeMap::new(),
+            chunks: 0,
+            silent: 0,
+            reading: Vec::new(),
+            held: None,
+            sent: Duration::ZERO,
+            look: Duration::ZERO,
+            served: (0, 0),
+            refused: 0,
+        }
+    }
+
+    /// Whether questions are read.
+    pub(crate) fn takes_questions(&self) -> bool {
+        self.open < MOST_OPEN
+    }
+
+    /// Whether nothing is open and nothing waits to leave.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.open == 0 && self.output.is_empty()
+    }
+
+    /// Whether the frame is one that an asker sends.
+    ///
+    /// # Errors
+    /// It is none: the connection must end.
+    pub(crate) fn expect(&self, header: &Header) -> Result<(), WireError> {
+        if matches!(header.kind, Kind::Ask | Kind::Cancel) && header.job == self.run {
+            return Ok(());
+        }
+        Err(WireError::malformed(format!("a frame {:?} from who asks for samples", header.kind)))
+    }
+
+    /// A question came, undamaged.
+    ///
+    /// # Errors
+    /// No rank asks so: the connection must end.
+    pub(crate) fn asked(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        now: Duration,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), WireError> {
+        let request = header.request;
+        if header.kind == Kind::Cancel {
+            let mut tags: Vec<u32> = decode_tags(payload)?.collect();
+            tags.sort_unstable();
+            self.cancel(request, &tags, actions);
+            return Ok(());
+        }
+        let asks = Ask::decode(payload)?;
+        if self.requests.insert(request, Request::new(asks.len(), now)).is_some() {
+            return Err(WireError::malformed(format!("request {request} was made twice")));
+        }
+        if self.open == 0 {
+            self.sent = now;
+        }
+        self.open += asks.len();
+        self.queue.extend(asks.into_iter().zip(0..).map(|(ask, tag)| {
+            Reverse(Queued { due: ask.due, request, tag, key: ask.key, length: ask.length })
+        }));
+        Ok(())
+    }
+
+    /// These are no longer wanted; all of the request where none is named. What waits in the queue stays there until its turn
+    /// comes, but not for ever: whoever asks and cancels all the time must not make it grow.
+    fn cancel(&mut self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
+        self.forget(request, tags, actions);
+        self.output.discard(|held| held.is_of(request, tags));
+        let is_unwanted = |header: &Header| header.request == request && names(tags, header.tag);
+        drop(self.held.take_if(|(header, ..)| is_unwanted(header)));
+        if self.queue.len() > 2 * self.open + CHUNK.1 {
+            let requests = &self.requests;
+            let is_open = |queued: &Queued| {
+                requests.get(&queued.request).is_some_and(|known| known.is_open(queued.tag))
+            };
+            self.queue.retain(|Reverse(queued)| is_open(queued));
+        }
+    }
+
+    fn forget(&mut self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
+        let Some(known) = self.requests.get_mut(&request) else { return };
+        let closed = match tags {
+            [] => std::mem::take(&mut known.left),
+            tags => tags.iter().filter(|tag| known.close(**tag)).count(),
+        };
+        self.open -= closed;
+        let all = known.left == 0;
+        if all {
+            self.requests.remove(&request);
+        }
+        let silent = &mut self.silent;
+        self.started.retain(|&number, chunk| {
+            if chunk.request == request {
+                *silent -= match all {
+                    true => chunk.silent(),
+                    false => tags.iter().map(|tag| chunk.forget(*tag)).sum(),
+                };
+                if all || chunk.is_done() {
+                    actions.push(Action::Stop { chunk: number });
+                    return false;
+                }
+            }
+            true
+        });
+    }
+
+    /// Hands what is due first to the engine, as much as there is room for.
+    pub(crate) fn start(&mut self, actions: &mut Vec<Action>) {
+        while let Some(action) = self.start_one() {
+            actions.push(action);
+        }
+    }
+
+    fn start_one(&mut self) -> Option<Action> {
+        let waiting = self.output.waiting() as u64;
+        let mut slots: Vec<Slot> = Vec::new();
+        let mut asked: Vec<Asked> = Vec::new();
+        let (mut request, mut bytes) = (0, 0u64);
+        while let Some(Reverse(next)) = self.queue.peek() {
+            let known = self.requests.get(&next.request);
+            if !known.is_some_and(|known| known.is_open(next.tag)) {
+                self.queue.pop(); // cancelled
+                continue;
+            }
+            let held = self.silent.saturating_add(waiting).saturating_add(bytes);
+            let fits = held == 0 || held.saturating_add(next.length) <= self.share;
+            let same = slots.is_empty() || next.request == request;
+            if !fits || !same || slots.len() == CHUNK.1 || bytes >= CHUNK.0 {
+                break;
+            }
+            let Some(Reverse(next)) = self.queue.pop() else { break };
+            request = next.request;
+            bytes = bytes.saturating_add(next.length);
+            asked.push(Asked { tag: slots.len() as u32, key: next.key, due: next.due });
+            slots.push(Slot::new(next.tag, next.key, next.length));
+        }
+        if slots.is_empty() {
+            return None;
+        }
+        self.silent = self.silent.saturating_add(bytes);
+        let chunk = self.chunks;
+        self.chunks += 1;
+        self.started.insert(chunk, Chunk::new(request, slots));
+        Some(Action::Start { chunk, asked })
+    }
+
+    /// Whether the engine's answers are taken.
+    pub(crate) fn has_room(&self) -> bool {
+        self.held.is_none() && (self.output.waiting() as u64) < self.share
+    }
+
+    /// Which sample this is of a chunk, if it is still wanted.
+    pub(crate) fn wanted(&self, chunk: u64, place: u32) -> Option<SampleKey> {
+        self.started.get(&chunk)?.wanted(place)
+    }
+
+    /// The engine says something of a sample of a chunk; whether the chunk has ended with it.
+    pub(crate) fn said(&mut self, chunk: u64, place: u32, said: Said, now: Duration) -> bool {
+        let Some(of) = self.started.get_mut(&chunk) else { return true };
+        let request = of.request;
+        let told = of.said(place, matches!(said, Said::Reading));
+        let ended = of.is_done();
+        if ended {
+            self.started.remove(&chunk);
+        }
+        let Some((tag, key, freed)) = told else { return ended };
+        self.silent -= freed;
+        let Some(known) = self.requests.get_mut(&request) else { return ended };
+        let Said::Done(result) = said else {
+            self.reading.push((request, tag));
+            return ended;
+        };
+        if known.close(tag) {
+            self.open -= 1;
+            if known.left == 0 {
+                self.requests.remove(&request);
+            }
+            self.answer(request, tag, key, result, now);
+        }
+        ended
+    }
+
+    /// The engine says no more of a chunk: nothing else of it is held here.
+    pub(crate) fn ended(&mut self, chunk: u64, now: Duration) {
+        while let Some(place) = self.started.get(&chunk).and_then(Chunk::first_open) {
+            self.said(chunk, place, Said::Done(Err(TierError::new(ErrorKind::Absent, "peer"))), now);
+        }
+    }
+
+    fn answer(
+        &mut self,
+        request: u64,
+        tag: u32,
+        key: SampleKey,
+        result: Result<(Bytes, Check), TierError>,
+        now: Duration,
+    ) {
+        let header = Header { sample: key.id.0, tag, ..Header::new(Kind::Answer, self.run, request) };
+        match result {
+            Ok((bytes, (crc32c, trailer))) => {
+                self.served = (self.served.0 + 1, self.served.1 + bytes.len() as u64);
+                let answer = (header.over_checked(&bytes, crc32c), bytes, trailer);
+                match self.output.is_empty() {
+                    true => self.push(answer, None, now),
+                    false => self.held = Some(answer),
+                }
+            }
+            Err(error) => {
+                self.refused += 1;
+                let words = Bytes::from(words_of(&error));
+                let header = Header { status: status_of(error.kind()), ..header };
+                self.push((header.over(&words), words, None), None, now);
+            }
+        }
+    }
+
+    fn push(&mut self, answer: (Header, Bytes, Option<Trailer>), room: Option<R>, now: Duration) {
+        let (header, bytes, trailer) = answer;
+        let Header { request, tag, .. } = header;
+        let held = Held::Answer { _room: room, request, tag, untold: Some(now) };
+        self.output.push(header, bytes, trailer, held);
+    }
+
+    /// Bytes of an answer that waits for its part of the budget.
+    pub(crate) fn needs_room(&self) -> Option<u64> {
+        self.held.as_ref().map(|(_, bytes, _)| bytes.len() as u64)
+    }
+
+    /// There is room for the answer that waits. An answer needs none where nothing else waits to leave.
+    pub(crate) fn give_room(&mut self, room: Option<R>, now: Duration) {
+        if let Some(answer) = self.held.take() {
+            self.push(answer, room, now);
+        }
+    }
+
+    /// Whether words are still to leave. They are the first that do.
+    fn words_wait(&mut self) -> bool {
+        self.output.held().take(2).any(|held| matches!(held, Held::Word))
+    }
+
+    /// Says what is on its way from the origin, as far as it still is.
+    pub(crate) fn say_reading(&mut self) {
+        if self.reading.is_empty() {
+            return;
+        }
+        let wait = self.words_wait();
+        if wait && self.reading.len() <= 2 * self.open + CHUNK.1 {
+            return;
+        }
+        let requests = &self.requests;
+        self.reading.retain(|(request, tag)| requests.get(request).is_some_and(|known| known.is_open(*tag)));
+        if !wait {
+            let reading = std::mem::take(&mut self.reading);
+            self.say_on_their_way(reading);
+        }
+    }
+
+    fn say_on_their_way(&mut self, mut samples: Vec<(u64, u32)>) {
+        samples.sort_unstable();
+        for of_one in samples.chunk_by(|one, other| one.0 == other.0) {
+            for part in of_one.chunks(MOST_ASKED) {
+                let tags = encode_tags(&part.iter().map(|(_, tag)| *tag).collect::<Vec<_>>());
+                let header = Header::new(Kind::Reading, self.run, part[0].0);
+                self.output.push_early(header.over(&tags), tags, Held::Word);
+            }
+        }
+    }
+
+    /// Something left.
+    pub(crate) fn left(&mut self, now: Duration) {
+        self.sent = now;
+    }
+
+    /// Says that this end lives, and what had to wait; finds out that the other end takes nothing. Says when to look again,
+    /// if there is anything to wait for; at once where something is to be written first.
+    ///
+    /// # Errors
+    /// The other end takes nothing: the connection must end.
+    pub(crate) fn look(&mut self, now: Duration) -> Result<Option<Duration>, WireError> {
+        if self.is_idle() {
+            return Ok(None);
+        }
+        if self.look <= now {
+            self.look = now + ALIVE;
+            self.tell(now);
+            return Ok(Some(now));
+        }
+        let blocked = !self.output.is_empty();
+        if blocked && now.saturating_sub(self.sent) >= STALLED {
+            let detail = format!("it takes nothing for {} s", STALLED.as_secs());
+            return Err(WireError::new(WireErrorKind::Late, detail));
+        }
+        // An answer that waits shows that this end lives when it leaves.
+        let due = if blocked { now.max(self.sent) + ALIVE } else { self.sent + ALIVE };
+        if due > now {
+            return Ok(Some(due));
+        }
+        let header = Header::new(Kind::Alive, self.run, 0);
+        self.output.push(header.over(&[]), Bytes::new(), None, Held::Alive);
+        self.sent = now; // also where it does not leave: the kernel has what left before
+        Ok(Some(now))
+    }
+
+    /// Says of what has waited here for long that it is on its way: of questions, and of answers that wait to leave.
+    fn tell(&mut self, now: Duration) {
+        if self.words_wait() {
+            return;
+        }
+        let mut waiting: Vec<(u64, u32)> = Vec::new();
+        for held in self.output.held() {
+            if let Held::Answer { request, tag, untold, .. } = held
+                && untold.take_if(|since| now.saturating_sub(*since) >= TELL).is_some()
+            {
+                waiting.push((*request, *tag));
+            }
+        }
+        let waits = |request: &Request| !request.told && now.saturating_sub(request.since) >= TELL;
+        if self.requests.values().any(waits) {
+            for Reverse(queued) in &self.queue {
+                let known = self.requests.get(&queued.request);
+                if known.is_some_and(|known| waits(known) && known.is_open(queued.tag)) {
+                    waiting.push((queued.request, queued.tag));
+                }
+            }
+            self.requests.values_mut().filter(|request| waits(request)).for_each(|known| known.told = true);
+        }
+        self.say_reading();
+        self.say_on_their_way(waiting);
+    }
+
+    /// Bytes that are held: started and silent, or waiting to leave.
+    #[cfg(test)]
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.silent + self.output.waiting() as u64 + self.needs_room().unwrap_or(0)
+    }
+}
+
+/// What the other end is told of a failure, cut to what a frame may have.
+fn words_of(error: &TierError) -> String {
+    let mut words = error.detail().unwrap_or_default().to_owned();
+    let end = (0..=MOST_WORDS.min(words.len())).rev().find(|end| words.is_char_boundary(*end));
+    words.truncate(end.unwrap_or(0));
+    words
+}

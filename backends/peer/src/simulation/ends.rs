@@ -1,0 +1,246 @@
+//! The two ends of a simulated connection: what the drivers do, without tasks, sockets and timers.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::buf::Limit;
+use bytes::{BufMut, Bytes, BytesMut};
+use foreread_tier::{ErrorKind, TierError};
+
+use super::pipe::Pipe;
+use crate::asking::{self, Expected};
+use crate::frame::Header;
+use crate::input::Input;
+use crate::output::Output;
+use crate::serving;
+use crate::{WireError, WireErrorKind};
+
+/// A part of a rank's budget for answers.
+pub(super) struct Room(Rc<Cell<u64>>, u64);
+
+impl Room {
+    pub(super) fn take(free: &Rc<Cell<u64>>, bytes: u64) -> Option<Self> {
+        free.set(free.get().checked_sub(bytes)?);
+        Some(Self(Rc::clone(free), bytes))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() + self.1);
+    }
+}
+
+enum Body {
+    Sample(Header, foreread_types::SampleKey, Limit<BytesMut>),
+    Small(Header, Limit<BytesMut>),
+    Skipped(u64),
+}
+
+fn body(header: &Header) -> Limit<BytesMut> {
+    let length = header.length as usize;
+    BytesMut::with_capacity(length).limit(length)
+}
+
+fn fits(input: &Input, header: &Header, bytes: &[u8]) -> Result<(), WireError> {
+    match input.fits(header, None, bytes) {
+        true => Ok(()),
+        false => Err(WireError::malformed("damaged")),
+    }
+}
+
+/// The asking end.
+pub(super) struct AskingEnd {
+    input: Input,
+    body: Option<Body>,
+    output: Output,
+    came: u64,
+}
+
+impl AskingEnd {
+    pub(super) fn new() -> Self {
+        Self { input: Input::new(None), body: None, output: Output::new(None), came: 0 }
+    }
+
+    pub(super) fn was_useful(&self) -> bool {
+        self.came > 0
+    }
+
+    /// Does all that can be done; answers are appended. Returns when to look again.
+    pub(super) fn run(
+        &mut self,
+        machine: &mut asking::Machine,
+        pipes: &mut [Pipe; 2],
+        now: Duration,
+        answers: &mut Vec<(u64, u32, Result<Bytes, TierError>)>,
+    ) -> Result<Option<Duration>, WireError> {
+        let cx = &mut Context::from_waker(Waker::noop());
+        let mut actions = Vec::new();
+        while let Poll::Ready(frame) = self.poll_frame(machine, &mut pipes[1], now, &mut actions, cx) {
+            if !frame? {
+                return Err(WireError::new(WireErrorKind::Gone, "closed"));
+            }
+            self.act(machine, &mut actions, answers);
+        }
+        self.act(machine, &mut actions, answers);
+        if self.input.came() > self.came {
+            self.came = self.input.came();
+            machine.on(asking::Event::Heard, now, &mut actions)?;
+        }
+        let next = machine.look(now, self.body.is_some(), &mut actions);
+        self.act(machine, &mut actions, answers);
+        if let Poll::Ready(written) = self.output.poll_write(&mut pipes[0], cx) {
+            written?;
+        }
+        next
+    }
+
+    pub(super) fn act(
+        &mut self,
+        machine: &asking::Machine,
+        actions: &mut Vec<asking::Action>,
+        answers: &mut Vec<(u64, u32, Result<Bytes, TierError>)>,
+    ) {
+        for action in actions.drain(..) {
+            match action {
+                asking::Action::Send(header, payload) => self.output.push(header, payload, None, ()),
+                asking::Action::Answer { request, tag, result } => answers.push((request, tag, result)),
+            }
+        }
+        if let Some(Body::Sample(header, _, buffer)) = &self.body
+            && !machine.is_open(header.request, header.tag)
+        {
+            self.body = Some(Body::Skipped(buffer.remaining_mut() as u64));
+        }
+    }
+
+    fn poll_frame(
+        &mut self,
+        machine: &mut asking::Machine,
+        pipe: &mut Pipe,
+        now: Duration,
+        actions: &mut Vec<asking::Action>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<bool, WireError>> {
+        if self.body.is_none() {
+            let Some(header) = std::task::ready!(self.input.poll_header(pipe, cx))? else {
+                return Poll::Ready(Ok(false));
+            };
+            self.body = Some(match machine.expect(&header, actions)? {
+                Expected::Skipped => Body::Skipped(u64::from(header.length)),
+                Expected::Small => Body::Small(header, body(&header)),
+                Expected::Sample(key) => Body::Sample(header, key, body(&header)),
+            });
+        }
+        match &mut self.body {
+            Some(Body::Sample(_, _, bytes) | Body::Small(_, bytes)) => {
+                std::task::ready!(self.input.poll_body(pipe, cx, bytes))?;
+            }
+            Some(Body::Skipped(left)) => std::task::ready!(self.input.poll_skip(pipe, cx, left))?,
+            None => {}
+        }
+        match self.body.take() {
+            Some(Body::Sample(header, key, bytes)) => {
+                let bytes = bytes.into_inner().freeze();
+                let corrupt = || TierError::new(ErrorKind::Corrupt, "peer");
+                let result = self.input.fits(&header, Some(key), &bytes).then_some(bytes).ok_or_else(corrupt);
+                machine.on(asking::Event::Sample { header, result }, now, actions)?;
+            }
+            Some(Body::Small(header, bytes)) => {
+                let bytes = bytes.into_inner().freeze();
+                fits(&self.input, &header, &bytes)?;
+                machine.on(asking::Event::Small { header, bytes }, now, actions)?;
+            }
+            Some(Body::Skipped(_)) | None => {}
+        }
+        Poll::Ready(Ok(true))
+    }
+}
+
+/// The serving end.
+pub(super) struct ServingEnd {
+    input: Input,
+    body: Option<(Header, Limit<BytesMut>)>,
+    pub(super) machine: serving::Machine<Room>,
+}
+
+impl ServingEnd {
+    pub(super) fn new(run: u64, share: u64) -> Self {
+        let machine = serving::Machine::new(run, share, Output::new(None));
+        Self { input: Input::new(None), body: None, machine }
+    }
+
+    /// Does all that can be done; what the engine is to do is appended. Returns when to look again.
+    pub(super) fn run(
+        &mut self,
+        pipes: &mut [Pipe; 2],
+        free: &Rc<Cell<u64>>,
+        now: Duration,
+        actions: &mut Vec<serving::Action>,
+    ) -> Result<Option<Duration>, WireError> {
+        let cx = &mut Context::from_waker(Waker::noop());
+        while self.machine.takes_questions() {
+            let Poll::Ready(frame) = self.poll_frame(&mut pipes[0], now, actions, cx) else { break };
+            if !frame? {
+                return Err(WireError::new(WireErrorKind::Gone, "closed"));
+            }
+        }
+        self.give_room(free, now);
+        self.write(&mut pipes[1], now, cx)?;
+        self.give_room(free, now);
+        self.machine.start(actions);
+        loop {
+            self.machine.say_reading();
+            self.write(&mut pipes[1], now, cx)?;
+            let next = self.machine.look(now)?;
+            if next.is_none_or(|next| next > now) {
+                return Ok(next);
+            }
+        }
+    }
+
+    fn give_room(&mut self, free: &Rc<Cell<u64>>, now: Duration) {
+        let Some(bytes) = self.machine.needs_room() else { return };
+        let room = Room::take(free, bytes);
+        if room.is_some() || self.machine.output.is_empty() {
+            self.machine.give_room(room, now);
+        }
+    }
+
+    fn write(&mut self, pipe: &mut Pipe, now: Duration, cx: &mut Context<'_>) -> Result<(), WireError> {
+        let before = self.machine.output.left_ever();
+        if let Poll::Ready(written) = self.machine.output.poll_write(pipe, cx) {
+            written?;
+        }
+        if self.machine.output.left_ever() > before {
+            self.machine.left(now);
+        }
+        Ok(())
+    }
+
+    fn poll_frame(
+        &mut self,
+        pipe: &mut Pipe,
+        now: Duration,
+        actions: &mut Vec<serving::Action>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<bool, WireError>> {
+        if self.body.is_none() {
+            let Some(header) = std::task::ready!(self.input.poll_header(pipe, cx))? else {
+                return Poll::Ready(Ok(false));
+            };
+            self.machine.expect(&header)?;
+            self.body = Some((header, body(&header)));
+        }
+        if let Some((_, bytes)) = &mut self.body {
+            std::task::ready!(self.input.poll_body(pipe, cx, bytes))?;
+        }
+        let Some((header, bytes)) = self.body.take() else { return Poll::Pending };
+        let bytes = bytes.into_inner().freeze();
+        fits(&self.input, &header, &bytes)?;
+        self.machine.asked(&header, &bytes, now, actions)?;
+        Poll::Ready(Ok(true))
+    }
+}

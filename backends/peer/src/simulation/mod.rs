@@ -1,0 +1,55 @@
+//! Simulated ranks: asking and serving machines, links, engines and trainers on one seeded scheduler.
+//!
+//! One number gives one run: no thread, clock or hash order has a part in it, and the trace has the same hash twice. The
+//! bytes of frames pass through real queues, so a connection may break within a frame. Engines, breakers and hedges are
+//! small models that follow the product's rules.
+//!
+//! `FOREREAD_TEST_SEED` repeats a failure, `FOREREAD_TRACE` prints what happened.
+
+mod ends;
+mod pipe;
+mod world;
+
+use std::time::Duration;
+
+use foreread_tier_testing::Draw;
+
+use self::world::{Outcome, World};
+
+/// Runs in an ordinary test, and in a long one.
+const RUNS: (u64, u64) = (30, 5000);
+
+/// The longest that a trainer may wait whose own process does not stand still.
+const STALL: Duration = Duration::from_secs(2);
+
+fn run(seed: u64) -> Outcome {
+    World::new(seed).run()
+}
+
+#[test]
+fn simulated_ranks_get_every_sample_within_bounds() {
+    let mut draw = Draw::new();
+    let runs = if std::env::var_os("FOREREAD_SOAK").is_some() { RUNS.1 } else { RUNS.0 };
+    let mut sum = Outcome::default();
+    for number in 0..runs {
+        // The first is the seed itself, so that a failure is repeated by its own number.
+        let seed = if number == 0 { draw.seed } else { draw.below(u64::MAX) };
+        println!("FOREREAD_TEST_SEED={seed}");
+        let outcome = run(seed);
+        assert!(outcome.stall <= STALL, "seed {seed}: a trainer waited for {:?}", outcome.stall);
+        assert_eq!(outcome.off_plan, 0, "seed {seed}: reads of others' samples long after the last fault");
+        sum.add(&outcome);
+    }
+    // What the runs are for did happen.
+    let Outcome { asked, failed, hedged, resumed, broken, .. } = sum;
+    assert!(asked > 0 && failed > 0 && hedged > 0 && resumed > 0 && broken > 0, "{sum:?}");
+}
+
+#[test]
+fn same_seed_gives_the_same_trace() {
+    for seed in 1..5 {
+        let (one, other) = (run(seed), run(seed));
+        assert_eq!(one.digest, other.digest, "seed {seed}");
+        assert_ne!(one.digest, run(seed + 100).digest);
+    }
+}

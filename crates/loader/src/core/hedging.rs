@@ -1,0 +1,142 @@
+//! Which samples of the front batch are read from the origin although their owners were asked for them.
+//!
+//! A hedge makes sense where the origin delivers a sample sooner than its owner. The rules, for a trainer that has
+//! waited for `waited`:
+//!
+//! 1. An owner is slow when it delivers less than a [`SLOW`]th of its share of what the origin, or all owners together,
+//!    deliver. Only slow owners are hedged: what owners deliver at a good pace keeps coming.
+//! 2. A sample is hedged when `waited` is longer than the origin would have needed for it (twice its latency, and the
+//!    bytes), when its owner will not deliver it by [`MOST`], and when the origin will deliver it before its owner.
+//! 3. Hedges under way are bounded by what the origin delivers in [`OPEN`]. One is always allowed.
+//!
+//! Owners deliver by due time, so the last uses of a batch are hedged first: owner and origin work from both ends. The
+//! price is that an owner that resumes within a second costs a few reads of the batch that was waited for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use foreread_types::Tick;
+
+/// What an owner may deliver of its share before it is slow: a quarter.
+const SLOW: f64 = 4.0;
+
+/// Owners that deliver the batch within so much time of waiting are not hedged.
+const MOST: f64 = 1.6;
+
+/// Hedges under way together take the origin at most so many seconds, or are one.
+const OPEN: f64 = 1.0;
+
+/// What reads of the origin take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OriginPace {
+    /// How long a small read takes.
+    pub latency: Duration,
+    /// How many bytes all reads together deliver per second; positive.
+    pub bytes_per_second: f64,
+}
+
+/// One owner, as far as the front batch is concerned.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Owner {
+    /// Bytes that it has delivered since the trainer began to wait.
+    pub(super) came: u64,
+    /// What it owes, by due time: the use, its bytes, and whether it is hedged already.
+    pub(super) owed: Vec<(Tick, u64, bool)>,
+}
+
+/// The uses to hedge now; `open` bytes are being read as hedges already.
+pub(super) fn choose(
+    waited: Duration,
+    origin: OriginPace,
+    mut open: u64,
+    owners: &BTreeMap<usize, Owner>,
+) -> Vec<Tick> {
+    let waited = waited.as_secs_f64().max(0.001);
+    let latency = origin.latency.as_secs_f64();
+    let seconds_of = |bytes: u64| bytes as f64 / origin.bytes_per_second;
+    let all: u64 = owners.values().map(|owner| owner.came).sum();
+    let share = (all as f64 / waited).max(origin.bytes_per_second) / owners.len().max(1) as f64;
+    let mut chosen = Vec::new();
+    for owner in owners.values() {
+        let pace = owner.came as f64 / waited;
+        if pace * SLOW >= share {
+            continue;
+        }
+        let mut left: u64 = owner.owed.iter().map(|(_, bytes, _)| bytes).sum();
+        for &(tick, bytes, hedged) in owner.owed.iter().rev() {
+            let by_owner = if pace > 0.0 { left as f64 / pace } else { f64::INFINITY };
+            left -= bytes;
+            let by_origin = latency + seconds_of(open + bytes);
+            let is_due = waited >= 2.0 * latency + seconds_of(bytes) && waited + by_owner > MOST;
+            let has_room = open == 0 || seconds_of(open + bytes) <= OPEN;
+            if !hedged && is_due && has_room && by_origin < by_owner {
+                open += bytes;
+                chosen.push(tick);
+            }
+        }
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1_000_000;
+
+    fn origin(milliseconds: u64, megabytes: u64) -> OriginPace {
+        let latency = Duration::from_millis(milliseconds);
+        OriginPace { latency, bytes_per_second: (megabytes * MB) as f64 }
+    }
+
+    /// An owner that has delivered `came` bytes and owes `owed` samples of `bytes` from `first` on.
+    fn owner(came: u64, first: u64, owed: u64, bytes: u64) -> Owner {
+        Owner { came, owed: (first..first + owed).map(|tick| (Tick(tick), bytes, false)).collect() }
+    }
+
+    fn after(milliseconds: u64, origin: OriginPace, owners: impl IntoIterator<Item = Owner>) -> Vec<u64> {
+        let owners = (0..).zip(owners).collect();
+        choose(Duration::from_millis(milliseconds), origin, 0, &owners).iter().map(|tick| tick.0).collect()
+    }
+
+    /// 1 GB per batch from ranks at 3 Gb/s takes 2.7 s, and the origin delivers 100 MB/s.
+    #[test]
+    fn large_batches_at_full_link_speed_are_not_hedged() {
+        for waited in [1000, 1600, 2600] {
+            let came = 375_000 * waited;
+            let left = (1000 * MB - came) / MB;
+            assert_eq!(after(waited, origin(20, 100), [owner(came, 0, left, MB)]), [0; 0]);
+            let fifteen = (0..15).map(|number| owner(came / 15, number * 100, left / 15, MB));
+            assert_eq!(after(waited, origin(20, 100), fifteen), [0; 0]);
+        }
+    }
+
+    #[test]
+    fn silent_owner_among_fast_ones_is_hedged_alone() {
+        let owners = [owner(300 * MB, 0, 100, MB), owner(0, 200, 20, MB)];
+        let chosen = after(1000, origin(20, 100), owners);
+        assert_eq!(chosen, (200..220).rev().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn hedges_under_way_are_what_the_origin_delivers_in_a_second() {
+        assert_eq!(after(1000, origin(20, 100), [owner(0, 0, 1000, MB)]).len(), 100);
+        // One is always allowed, when the origin would have delivered it by now.
+        assert_eq!(after(3100, origin(20, 100), [owner(0, 0, 3, 300 * MB)]), [2]);
+        assert_eq!(after(2900, origin(20, 100), [owner(0, 0, 3, 300 * MB)]), [0; 0]);
+    }
+
+    #[test]
+    fn origin_that_is_as_slow_as_the_wait_is_not_asked() {
+        // The owner reads from the same origin, most likely.
+        assert_eq!(after(4900, origin(5000, 100), [owner(0, 0, 4, 1000)]), [0; 0]);
+        assert_eq!(after(10_100, origin(5000, 100), [owner(0, 0, 4, 1000)]).len(), 4);
+    }
+
+    #[test]
+    fn slow_link_keeps_what_it_delivers_soon() {
+        // 1 MB/s: the first comes in time, the others do not.
+        let chosen = after(1000, origin(5, 100), [owner(MB, 0, 6, MB / 2)]);
+        assert_eq!(chosen, [5, 4, 3, 2, 1]);
+    }
+}

@@ -1,0 +1,101 @@
+//! Hedges: reads of the origin for samples that another rank was asked for.
+//!
+//! The core decides which ([`Action::Hedge`](crate::core::Action::Hedge)); this carries them out, cancels those that lost,
+//! and measures what reads of the origin take. Hedges are few, so each is a future of its own.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use foreread_tier::{Charge, ReadRequest, Sample, TierError};
+use foreread_types::{SampleKey, Tick};
+use futures::StreamExt;
+use futures::future::{AbortHandle, Abortable, BoxFuture};
+use futures::stream::FuturesUnordered;
+use tokio::time::Instant;
+
+use crate::answers::answer_of;
+use crate::core::{Event, OriginPace};
+use crate::driver::{Dataset, Held};
+use crate::origin_pace::OriginReads;
+
+/// How a hedge ended.
+pub(crate) type Hedged = (Tick, SampleKey, Result<Sample, TierError>);
+
+/// Reads a sample from the origin.
+async fn read(dataset: &Dataset, tick: Tick, key: SampleKey) -> Result<Bytes, TierError> {
+    let (object, span) = dataset.located(key).await?;
+    let request = ReadRequest { tag: 0, key, object, span, due: tick };
+    dataset.checked(key, answer_of(&*dataset.origin, request).await?)
+}
+
+/// The hedges under way, and the pace of the origin. Dropping it cancels them.
+pub(crate) struct Hedges {
+    began: Instant,
+    origin: OriginReads,
+    reads: FuturesUnordered<BoxFuture<'static, Option<Hedged>>>,
+    open: BTreeMap<Tick, AbortHandle>,
+}
+
+impl Hedges {
+    pub(crate) fn new() -> Self {
+        let (origin, reads) = (OriginReads::default(), FuturesUnordered::new());
+        Self { began: Instant::now(), origin, reads, open: BTreeMap::new() }
+    }
+
+    /// Begins a hedge; `charge` is what its bytes are counted in.
+    pub(crate) fn begin(&mut self, dataset: Dataset, tick: Tick, key: SampleKey, charge: Charge) {
+        self.read_begins(tick);
+        let (abort, aborted) = AbortHandle::new_pair();
+        let read = async move {
+            let came = read(&dataset, tick, key).await;
+            (tick, key, came.map(|bytes| Sample::new(bytes, charge)))
+        };
+        let read = Abortable::new(read, aborted);
+        self.reads.push(Box::pin(async move { read.await.ok() }));
+        self.open.insert(tick, abort);
+    }
+
+    /// Cancels a hedge.
+    pub(crate) fn cancel(&mut self, tick: Tick) {
+        self.origin.forget(tick);
+        if let Some(abort) = self.open.remove(&tick) {
+            abort.abort();
+        }
+    }
+
+    /// Whether none is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reads.is_empty()
+    }
+
+    /// The next hedge that ends; `None` if it was cancelled.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> Option<Hedged> {
+        let hedged = self.reads.next().await.flatten()?;
+        self.open.remove(&hedged.0).map(|_| hedged)
+    }
+
+    /// A read of the origin begins.
+    pub(crate) fn read_begins(&mut self, tick: Tick) {
+        self.origin.begin(tick, self.began.elapsed());
+    }
+
+    /// Takes note of what the core is about to be told.
+    pub(crate) fn note(&mut self, event: &Event, held: &Held) {
+        match event {
+            Event::Arrived(tick) | Event::Hedged(tick) => {
+                let bytes = held.get(*tick).map_or(0, |(_, sample)| sample.len() as u64);
+                self.origin.end(*tick, bytes, self.began.elapsed());
+            }
+            Event::Failed(tick) | Event::Lost(tick) | Event::HedgeFailed(tick) => self.origin.forget(*tick),
+            _ => {}
+        }
+    }
+
+    /// What reads of the origin take now.
+    pub(crate) fn origin_pace(&self) -> OriginPace {
+        self.origin.pace(self.began.elapsed())
+    }
+}

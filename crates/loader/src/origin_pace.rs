@@ -1,0 +1,121 @@
+//! What reads of the origin take, as this rank's engine sees it: with all queues and layers on the way.
+//!
+//! The latency is that of recent reads, the slow ones above all: it rises at once and falls by a tenth per read, and by
+//! half in [`FADES`] without reads. A read that is under way for longer counts with its age. The rate is what came in
+//! the best of recent windows, or what the best single read got. Times are arguments, so this is tested without a clock.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use foreread_types::Tick;
+
+use crate::core::OriginPace;
+
+/// Taken for the latency before a read was seen.
+const GUESS: Duration = Duration::from_secs(1);
+
+/// An origin delivers at least so many bytes per second.
+const LEAST: f64 = 5e6;
+
+/// In what time bytes are counted.
+const WINDOW: Duration = Duration::from_millis(250);
+
+/// How long it takes an old latency to count half.
+const FADES: Duration = Duration::from_secs(10);
+
+/// What is known of reads of the origin.
+#[derive(Debug, Default)]
+pub(crate) struct OriginReads {
+    open: BTreeMap<Tick, Duration>,
+    latency: Option<Duration>,
+    /// When a read last ended.
+    ended: Duration,
+    window: Option<(Duration, u64)>,
+    rate: f64,
+}
+
+impl OriginReads {
+    /// The read for `tick` begins.
+    pub(crate) fn begin(&mut self, tick: Tick, now: Duration) {
+        self.open.insert(tick, now);
+    }
+
+    /// A use is settled; `bytes` came if it was being read.
+    pub(crate) fn end(&mut self, tick: Tick, bytes: u64, now: Duration) {
+        let Some(began) = self.open.remove(&tick) else { return };
+        let took = now.saturating_sub(began);
+        let before = self.latency_at(now).unwrap_or_default();
+        (self.latency, self.ended) = (Some(took.max(before.mul_f64(0.9) + took.mul_f64(0.1))), now);
+        let (begun, sum) = self.window.unwrap_or((began, 0));
+        let sum = sum + bytes;
+        let since = now.saturating_sub(begun);
+        self.window = Some((begun, sum));
+        self.rate = self.rate.max(bytes as f64 / took.as_secs_f64().max(1e-6));
+        if since >= WINDOW {
+            self.rate = (self.rate * 0.9).max(sum as f64 / since.as_secs_f64());
+            self.window = Some((now, 0));
+        }
+    }
+
+    /// The read for `tick` failed, which says nothing of the pace.
+    pub(crate) fn forget(&mut self, tick: Tick) {
+        self.open.remove(&tick);
+    }
+
+    fn latency_at(&self, now: Duration) -> Option<Duration> {
+        let idle = now.saturating_sub(self.ended).as_secs_f64() / FADES.as_secs_f64();
+        Some(self.latency?.mul_f64(0.5f64.powf(idle)))
+    }
+
+    /// What a read takes now.
+    pub(crate) fn pace(&self, now: Duration) -> OriginPace {
+        let oldest = self.open.values().min().map_or(Duration::ZERO, |began| now.saturating_sub(*began));
+        let latency = self.latency_at(now).unwrap_or(GUESS).max(oldest);
+        OriginPace { latency, bytes_per_second: self.rate.max(LEAST) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn latency_rises_at_once_and_falls_slowly() {
+        let mut reads = OriginReads::default();
+        assert_eq!(reads.pace(seconds(5.0)), OriginPace { latency: GUESS, bytes_per_second: LEAST });
+        let mut read = |tick, from, took: f64| {
+            reads.begin(Tick(tick), seconds(from));
+            reads.end(Tick(tick), 1000, seconds(from + took));
+            reads.pace(seconds(from + took)).latency.as_millis()
+        };
+        assert_eq!(read(1, 0.0, 0.01), 10);
+        assert_eq!(read(2, 0.1, 2.0), 2000);
+        assert!((1750..1850).contains(&read(3, 2.1, 0.01)));
+        assert!((100..130).contains(&reads.pace(seconds(42.0)).latency.as_millis()));
+    }
+
+    #[test]
+    fn open_read_counts_with_its_age() {
+        let mut reads = OriginReads::default();
+        reads.begin(Tick(1), seconds(1.0));
+        assert_eq!(reads.pace(seconds(8.0)).latency, seconds(7.0));
+        reads.forget(Tick(1));
+        assert_eq!(reads.pace(seconds(8.0)).latency, GUESS);
+    }
+
+    #[test]
+    fn rate_is_that_of_all_reads_together() {
+        let mut reads = OriginReads::default();
+        for read in 0..100u64 {
+            reads.begin(Tick(read), Duration::ZERO);
+        }
+        // One after the other on a pipe of 100 MB/s.
+        (0..100).for_each(|read| reads.end(Tick(read), 1_000_000, seconds(0.01 * (read + 1) as f64)));
+        let rate = reads.pace(seconds(1.0)).bytes_per_second;
+        assert!((90e6..=110e6).contains(&rate), "{rate}");
+    }
+}

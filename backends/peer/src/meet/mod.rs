@@ -46,9 +46,9 @@ mod notice;
 mod roster;
 mod run;
 mod sessions;
-#[cfg(test)]
-mod simulation;
 mod store;
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 use foreread_launcher as launcher;

@@ -288,9 +288,11 @@ impl World {
     }
 
     fn closed(&mut self, link: usize, up: bool) {
-        if !std::mem::take(&mut self.links[link].open[usize::from(!up)]) {
+        if !self.links[link].open[usize::from(!up)] {
             return;
         }
+        // What ends at one side is closed there, which the other side sees.
+        self.close(link, up);
         let now = self.now();
         let Link { leader, member, .. } = self.links[link];
         if !up {
@@ -307,8 +309,6 @@ impl World {
             }
             self.pump(leader);
         }
-        // What is closed at one end ends at the other.
-        self.close(link, !up);
     }
 
     // Members.

@@ -14,7 +14,7 @@
 //! | the crate `foreread-launcher` | who this rank is and where ranks meet, from the environment |
 //! | `ground`, `notice`, `board`, `dial`, `node`, `interfaces`, `descriptors` | where a rank listens, how it finds rank 0, what it may open |
 //! | `messages`, `link` | what is said, on one connection |
-//! | `joining` | the steps until the start, the same on all ranks: [`Joining`] |
+//! | `settings`, `joining` | the steps until the start, the same on all ranks: [`Joining`] |
 //! | `store`, `members`, `leader`, `hub`, `sessions`, `first`, `compare` | rank 0's side |
 //! | `follower`, `member`, `run` | the others' side, before and after the start |
 //! | `bulk` | catalogs, which travel once per node |
@@ -46,6 +46,7 @@ mod notice;
 mod roster;
 mod run;
 mod sessions;
+mod settings;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -58,7 +59,8 @@ pub use bulk::Bulk;
 pub use error::{MeetError, MeetErrorKind};
 pub use group::{Group, Left};
 pub use interfaces::INTERFACE;
-pub use joining::{Joining, Settings};
+pub use joining::Joining;
 pub use launcher::{Launched, MEET, Rendezvous, Surroundings, TOKEN};
 pub use notice::given_token;
+pub use settings::Settings;
 pub use waiting::{Progress, Waiting};

@@ -6,8 +6,8 @@
 //! Samples do not pass through it, and catalogs once per node. A star is the simplest shape that can say which of a thousand
 //! ranks is missing or differs in what; its price is that what concerns all ends with rank 0.
 //!
-//! What is decided is decided in state machines without I/O ([`leader`], [`first::Steps`], [`follower`]); tasks for sockets
-//! call them.
+//! State machines without I/O decide (`leader`, `first::Steps`, `follower`), and tasks for sockets call them. Tests play them
+//! on a seeded scheduler.
 //!
 //! | module | what it is about |
 //! |---|---|

@@ -25,9 +25,10 @@ use crate::run_id::Nonce;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
-/// All that was drawn has happened by then, and everything has its outcome long after.
+/// All that is drawn begins before.
 const FAULTS_END: Duration = Duration::from_secs(60);
-const END: Duration = Duration::from_secs(400);
+/// Everything has its outcome by then: faults last up to 25 s, and then each of four steps has its deadline.
+const END: Duration = Duration::from_secs(60 + 25 + 4 * 30 + 25);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {

@@ -27,6 +27,12 @@ pub(super) const MOST_BYTES: u64 = 16 << 30;
 /// How long a relay may take to answer at one address.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// How long a relay may be silent that waits for the bulk.
+pub(super) const SILENCE: Duration = Duration::from_secs(30);
+
+/// How often a relay says that the bulk is on its way.
+const NEWS: Duration = Duration::from_secs(5);
+
 /// Reads the bulk.
 type Read = Arc<dyn Fn() -> io::Result<Vec<Bytes>> + Send + Sync>;
 
@@ -111,11 +117,19 @@ pub(super) async fn pass_on(
     while let Some((greeting, connection)) = meetings.recv().await {
         let (mut bulk, traffic) = (bulk.clone(), Arc::clone(&traffic));
         all.spawn(async move {
-            let link = Link::new(connection, traffic);
-            let bulk = match bulk.wait_for(Option::is_some).await {
-                Ok(bulk) => bulk.clone().unwrap_or_default(),
-                // It has none: who came asks rank 0.
-                Err(_) => return,
+            let link = Link::new(connection, Arc::clone(&traffic));
+            let mut moved = traffic.moved();
+            let bulk = loop {
+                let comes = async { bulk.wait_for(Option::is_some).await.ok()?.clone() };
+                match timeout(NEWS, comes).await {
+                    Ok(Some(bulk)) => break bulk,
+                    // It has none: who came asks rank 0.
+                    Ok(None) => return,
+                    Err(_) if std::mem::replace(&mut moved, traffic.moved()) != traffic.moved() => {
+                        link.say(&Message::Working { on: "receives the catalog".to_owned() }).await;
+                    }
+                    Err(_) => {}
+                }
             };
             tracing::debug!(to = %greeting.rank, bytes = bulk.len(), "passes the catalog on");
             let message = Message::Value { key: key::BULK.to_owned(), length: bulk.len() as u64 };
@@ -127,14 +141,13 @@ pub(super) async fn pass_on(
     while all.join_next().await.is_some() {}
 }
 
-/// The bulk from the `relay` at one of these addresses, which may take `patience` until it has it; nothing where it does
-/// not come.
+/// The bulk from the `relay` at one of these addresses, which may be silent for so long; nothing where it does not come.
 pub(super) async fn fetch(
     network: &dyn Network,
     (relay, addresses): (Rank, &[Address]),
     identity: &Identity,
     traffic: &Arc<Traffic>,
-    patience: Duration,
+    silence: Duration,
 ) -> Option<Bytes> {
     for address in addresses {
         let opened = Connection::open(network, address, identity, Some(relay), ANSWER).await;
@@ -148,7 +161,7 @@ pub(super) async fn fetch(
         let mut link = Link::new(connection, Arc::clone(traffic));
         let mut moved = traffic.moved();
         loop {
-            match timeout(patience, link.next()).await {
+            match timeout(silence, link.next()).await {
                 Ok(Some(Incoming { message: Message::Value { key, .. }, bulk, .. })) if key == key::BULK => {
                     return Some(bulk);
                 }

@@ -26,13 +26,13 @@ use super::leader::Leader;
 use super::link::{Incoming, Link, Traffic};
 use super::member::Member;
 use super::messages::{Hello, Message, Person, Words, key, refusal};
-use super::node::{host_name, node_id};
+use super::node::host_name;
 use super::roster::Roster;
 use super::sessions::{redirect_all, serve_all};
-use super::waiting::{Patience, Progress};
+use super::settings::Settings;
+use super::waiting::Patience;
 use super::{MeetError, MeetErrorKind};
-use crate::Nonce;
-use crate::{Address, Counters, Identity, Network, RunId, Server, Settings as Serving, System, Token, token};
+use crate::{Address, Identity, Network, Nonce, RunId, Server, token};
 
 /// How long another rank 0 may take to say that it is there.
 const ANOTHER: Duration = Duration::from_secs(2);
@@ -47,102 +47,6 @@ const PUSHED: u8 = 2;
 
 /// How often rank 0 sees to it that it can be found.
 const REPUBLISH: Duration = Duration::from_secs(1);
-
-/// How ranks meet.
-#[allow(missing_debug_implementations, reason = "it holds a closure")]
-pub struct Settings {
-    launched: Launched,
-    version: String,
-    loader: u16,
-    board: Arc<Board>,
-    network: Arc<dyn Network>,
-    token: Option<Token>,
-    listen: Vec<Address>,
-    deadline: Duration,
-    progress: Progress,
-    serving: Serving,
-    counters: Arc<Counters>,
-    node: String,
-    interface: Option<String>,
-}
-
-impl Settings {
-    /// The ranks that a launcher started, all of which have to be of one `version`. 300 s for all to come and for each step;
-    /// the machine's own sockets; nothing is shown.
-    pub fn new(launched: Launched, version: impl Into<String>) -> Self {
-        Self {
-            launched,
-            version: version.into(),
-            loader: 0,
-            board: Arc::default(),
-            network: Arc::new(System),
-            token: None,
-            listen: Vec::new(),
-            deadline: Duration::from_secs(300),
-            progress: Box::new(|_| ()),
-            serving: Serving::default(),
-            counters: Arc::default(),
-            node: node_id(),
-            interface: None,
-        }
-    }
-
-    /// The same for a process of this node.
-    #[cfg(feature = "testing")]
-    #[must_use]
-    pub fn with_node(self, node: impl Into<String>) -> Self {
-        Self { node: node.into(), ..self }
-    }
-
-    /// The same for the process's loader of this number, counted from 0 on every rank: the n-th of one rank meets the n-th of
-    /// the others, beside earlier ones that still last. All of a process's loaders at one place share `board`.
-    #[must_use]
-    pub fn with_loader(self, loader: u16, board: Arc<Board>) -> Self {
-        Self { loader, board, ..self }
-    }
-
-    /// The same with the user's token ([`given_token`](super::given_token)).
-    #[must_use]
-    pub fn with_token(self, token: Option<Token>) -> Self {
-        Self { token, ..self }
-    }
-
-    /// The same over another network.
-    #[must_use]
-    pub fn with_network(self, network: Arc<dyn Network>) -> Self {
-        Self { network, ..self }
-    }
-
-    /// The same for a rank that listens at these addresses alone.
-    #[must_use]
-    pub fn with_listen(self, listen: Vec<Address>) -> Self {
-        Self { listen, ..self }
-    }
-
-    /// The same for a rank that other nodes reach by these network interfaces ([`INTERFACE`](super::INTERFACE)).
-    #[must_use]
-    pub fn with_interface(self, interface: Option<String>) -> Self {
-        Self { interface, ..self }
-    }
-
-    /// The same with another deadline.
-    #[must_use]
-    pub fn with_deadline(self, deadline: Duration) -> Self {
-        Self { deadline, ..self }
-    }
-
-    /// The same, and once a second `progress` is told what is waited for.
-    #[must_use]
-    pub fn with_progress(self, progress: Progress) -> Self {
-        Self { progress, ..self }
-    }
-
-    /// The same with other bounds for serving samples, counted in `counters`.
-    #[must_use]
-    pub fn with_serving(self, serving: Serving, counters: Arc<Counters>) -> Self {
-        Self { serving, counters, ..self }
-    }
-}
 
 /// Ranks that have come together and not yet started. All go through the same steps in the same order; each step has the
 /// deadline of the [`Settings`], which begins anew while bytes move or a rank says that it works.
@@ -464,8 +368,8 @@ impl Joining {
         };
         if let Some(relay) = relay {
             let to = (relay, &addresses[..]);
-            let patience = self.deadline / 3;
-            if let Some(bulk) = bulk::fetch(&*self.network, to, identity, &member.traffic, patience).await {
+            let silence = bulk::SILENCE.min(self.deadline / 3);
+            if let Some(bulk) = bulk::fetch(&*self.network, to, identity, &member.traffic, silence).await {
                 return Ok(Some(bulk));
             }
             tracing::debug!(%relay, "the catalog does not come from this node's rank; rank 0 is asked");
@@ -594,7 +498,8 @@ impl Joining {
         let side = match std::mem::replace(&mut self.side, Side::Left) {
             Side::First { first, serving, .. } => Started::First { hub: first.hub, serving },
             Side::Member { mut member, .. } => {
-                member.follower.moved.clear();
+                // The roster has them.
+                (member.follower.people, member.follower.moved) = Default::default();
                 Started::Member(member)
             }
             Side::Left => return Err(MeetError::new(MeetErrorKind::Broken, "the ranks have started before")),

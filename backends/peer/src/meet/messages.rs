@@ -69,8 +69,10 @@ pub(super) struct Hello {
     /// Which rank 0 it has a roster of: its number of this kind.
     pub met: Option<u64>,
     /// How many values of steps it has.
+    #[serde(default)]
     pub steps: u32,
     /// How many changes of the roster it has.
+    #[serde(default)]
     pub moves: u64,
     /// Whether it has started and comes back.
     pub started: bool,

@@ -6,15 +6,15 @@
 //! Samples do not pass through it, and catalogs once per node. A star is the simplest shape that can say which of a thousand
 //! ranks is missing or differs in what; its price is that what concerns all ends with rank 0.
 //!
-//! What is decided is decided in state machines without I/O ([`leader`], [`first::Steps`], [`follower`]); tasks for sockets
-//! call them.
+//! State machines without I/O decide (`leader`, `first::Steps`, `follower`), and tasks for sockets call them. Tests play them
+//! on a seeded scheduler.
 //!
 //! | module | what it is about |
 //! |---|---|
 //! | the crate `foreread-launcher` | who this rank is and where ranks meet, from the environment |
 //! | `ground`, `notice`, `board`, `dial`, `node`, `interfaces`, `descriptors` | where a rank listens, how it finds rank 0, what it may open |
 //! | `messages`, `link` | what is said, on one connection |
-//! | `joining` | the steps until the start, the same on all ranks: [`Joining`] |
+//! | `settings`, `joining` | the steps until the start, the same on all ranks: [`Joining`] |
 //! | `store`, `members`, `leader`, `hub`, `sessions`, `first`, `compare` | rank 0's side |
 //! | `follower`, `member`, `run` | the others' side, before and after the start |
 //! | `bulk` | catalogs, which travel once per node |
@@ -46,9 +46,10 @@ mod notice;
 mod roster;
 mod run;
 mod sessions;
-#[cfg(test)]
-mod simulation;
+mod settings;
 mod store;
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 use foreread_launcher as launcher;
@@ -58,7 +59,8 @@ pub use bulk::Bulk;
 pub use error::{MeetError, MeetErrorKind};
 pub use group::{Group, Left};
 pub use interfaces::INTERFACE;
-pub use joining::{Joining, Settings};
+pub use joining::Joining;
 pub use launcher::{Launched, MEET, Rendezvous, Surroundings, TOKEN};
 pub use notice::given_token;
+pub use settings::Settings;
 pub use waiting::{Progress, Waiting};

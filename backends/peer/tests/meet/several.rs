@@ -161,6 +161,20 @@ async fn later_loader_is_found_although_the_earlier_one_has_ended() {
     leave(validation).await;
 }
 
+/// A process that was started again counts its loaders from 0.
+#[tokio::test(start_paused = true)]
+async fn restarted_process_is_told_that_a_later_loader_cannot_be_joined() {
+    let job = Several::new(3);
+    let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
+    leave(start(&job, 0, &place).await).await;
+    let mut second = start(&job, 1, &place).await;
+    drop(second.pop());
+    sleep(SECOND * 5).await;
+    let error = Joining::join(settings(&job, 2, 0, &place)).await.unwrap_err().to_string();
+    let said = "rank 0 there has loader 2 of its process, and this is loader 1; a process that was started again cannot";
+    assert!(error.contains(said), "{error}");
+}
+
 /// A loader that differs on one rank ends, and the place is free for the next.
 #[tokio::test(start_paused = true)]
 async fn loader_that_was_given_up_leaves_nothing_on_the_board() {

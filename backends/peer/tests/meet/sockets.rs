@@ -137,6 +137,31 @@ async fn rank_0_writes_its_notice_again_if_it_was_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn interface_that_is_named_is_the_one_in_the_notice() {
+    let base = tempfile::tempdir().unwrap();
+    let path = base.path().join("job");
+    let place = || Rendezvous::Directory(path.clone());
+    let settings = |rank, interface: &str| {
+        settings(launched(rank, 2, place()), None).with_interface(Some(interface.to_owned()))
+    };
+    let error = Joining::join(settings(0, "nosuch")).await.unwrap_err();
+    assert_eq!(error.kind(), MeetErrorKind::Setting);
+    assert!(error.to_string().contains("lo (127.0.0.1)"), "{error}");
+
+    let first = tokio::spawn(Joining::join(settings(0, "=lo")));
+    while !path.join("rank0").exists() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let notice = fs::read_to_string(path.join("rank0")).unwrap();
+    let addresses = notice.split_once("\"addresses\":[").unwrap().1.split_once(']').unwrap().0;
+    let is_own =
+        |address: &str| ["\"unix:", "\"127.", "\"[::1"].iter().any(|start| address.starts_with(start));
+    assert!(addresses.contains("127.0.0.1:") && addresses.split(',').all(is_own), "{notice}");
+    let other = Joining::join(settings(1, "=lo")).await;
+    assert!(other.is_ok() && first.await.unwrap().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn loaders_side_by_side_in_one_directory_have_each_its_notice_and_leave_nothing_behind() {
     let base = tempfile::tempdir().unwrap();
     let (path, board) = (base.path().join("meet"), Arc::default());

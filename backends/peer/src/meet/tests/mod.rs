@@ -5,6 +5,10 @@
 //! the same place. `FOREREAD_SOAK`
 //! plays thousands of seeds instead of a sample, `FOREREAD_CASE` one with its trace (`FOREREAD_TRACE`).
 
+mod connections;
+mod first;
+mod member;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -12,22 +16,20 @@ use bytes::Bytes;
 use foreread_tier_testing::Scheduler;
 use tokio::time::Instant;
 
-use super::MeetError;
-use super::compare::{differences, pack, unpack};
-use super::dial::Miss;
-use super::first::{Outside, Steps};
-use super::follower::{Follower, Heard};
-use super::leader::{Due, Fault, Leader, Refusal, Speaker};
-use super::members::{RECONNECT, Session};
+use super::first::Steps;
+use super::follower::Follower;
+use super::leader::{Leader, Speaker};
+use super::members::Session;
 use super::messages::{Hello, Message, Person, SILENCE, Words, key};
 use super::waiting::Patience;
 use crate::Nonce;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
-/// All that was drawn has happened by then, and everything has its outcome long after.
+/// All that is drawn begins before.
 const FAULTS_END: Duration = Duration::from_secs(60);
-const END: Duration = Duration::from_secs(400);
+/// Everything has its outcome by then: faults last up to 25 s, and then each of four steps has its deadline.
+const END: Duration = Duration::from_secs(60 + 25 + 4 * 30 + 25);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
@@ -250,315 +252,6 @@ impl World {
 
     fn is_cut(&self, rank: u32, up: bool) -> bool {
         self.cuts.get(&rank).is_some_and(|cut| cut[usize::from(!up)])
-    }
-
-    // Connections.
-
-    fn send(&mut self, link: usize, up: bool, message: Message, bulk: Bytes) {
-        let rank = self.rank(self.links[link].member);
-        let side = usize::from(!up);
-        if self.is_cut(rank, up) {
-            return self.links[link].held[side].push((message, bulk));
-        }
-        let latency = self.scheduler.between(Duration::from_millis(1), Duration::from_millis(30));
-        let at = (self.scheduler.now() + latency).max(self.links[link].last[side]);
-        self.links[link].last[side] = at;
-        self.scheduler.after(at - self.scheduler.now(), Event::Message { link, up, message, bulk });
-    }
-
-    /// One side closes a connection; the other sees it behind all messages, unless a cut hides it.
-    fn close(&mut self, link: usize, by_leader: bool) {
-        let side = usize::from(!by_leader);
-        if !std::mem::take(&mut self.links[link].open[side]) {
-            return;
-        }
-        let up = !by_leader;
-        if !self.is_cut(self.rank(self.links[link].member), up) {
-            let after = self.links[link].last[usize::from(!up)].saturating_sub(self.scheduler.now());
-            self.scheduler.after(after, Event::Closed { link, up });
-        }
-    }
-
-    /// A connection is lost without a word.
-    fn lose(&mut self, link: usize) {
-        for up in [true, false] {
-            let after = self.scheduler.between(Duration::ZERO, SECOND);
-            self.scheduler.after(after, Event::Closed { link, up });
-        }
-    }
-
-    fn closed(&mut self, link: usize, up: bool) {
-        if !std::mem::take(&mut self.links[link].open[usize::from(!up)]) {
-            return;
-        }
-        let now = self.now();
-        let Link { leader, member, .. } = self.links[link];
-        if !up {
-            let process = &mut self.members[member];
-            if process.link == Some(link) && process.is_alive {
-                process.follower.closed(now);
-                self.redial(member);
-            }
-        } else if let Some(speaker) = self.links[link].speaker.take() {
-            let process = &mut self.leaders[leader];
-            if process.leader.disconnect(speaker.session, now) {
-                let session = speaker.session;
-                self.scheduler.after(RECONNECT, Event::Check { leader, session });
-            }
-            self.pump(leader);
-        }
-        // What is closed at one end ends at the other.
-        self.close(link, !up);
-    }
-
-    // Members.
-
-    fn redial(&mut self, member: usize) {
-        let process = &mut self.members[member];
-        (process.link, process.is_welcome, process.has_said) = (None, false, false);
-        process.follower.attempts += 1;
-        let pause = Duration::from_millis(20 << process.follower.attempts.min(6)).min(SECOND);
-        let jitter = self.scheduler.between(Duration::ZERO, Duration::from_millis(80));
-        self.scheduler.after(pause + jitter, Event::Dial(member));
-    }
-
-    fn dial(&mut self, member: usize) {
-        let rank = self.rank(member);
-        let now = self.now();
-        let listening: Vec<_> =
-            (0..self.leaders.len()).filter(|leader| self.leaders[*leader].is_alive).collect();
-        let process = &mut self.members[member];
-        if !process.is_alive || process.link.is_some() {
-            return;
-        }
-        if listening.is_empty() || self.cuts.get(&rank).is_some_and(|cut| cut.contains(&true)) {
-            process.follower.missed(Miss::NotYet(Some("cannot connect".to_owned())), now).unwrap();
-            return self.redial(member);
-        }
-        process.follower.reached();
-        let leader = listening[self.scheduler.below(listening.len() as u64) as usize];
-        let (open, last, held) = ([true; 2], [self.scheduler.now(); 2], Default::default());
-        self.links.push(Link { leader, member, speaker: None, open, last, held });
-        let link = self.links.len() - 1;
-        let process = &mut self.members[member];
-        process.link = Some(link);
-        let hello = Message::Hello(Box::new(process.follower.hello.clone()));
-        self.send(link, true, hello, Bytes::new());
-    }
-
-    /// A member has its outcome: what it knows is printed by its process.
-    fn end_member(&mut self, member: usize, error: &MeetError) {
-        let process = &mut self.members[member];
-        if process.outcome.is_none() {
-            process.outcome = Some(Err(error.to_string()));
-            self.scheduler.note(format_args!("member {member} ends: {error}"));
-            self.members[member].is_alive = false;
-        }
-        if let Some(link) = self.members[member].link.take() {
-            self.send(link, true, Message::GiveUp { why: error.to_string() }, Bytes::new());
-            self.close(link, false);
-        }
-    }
-
-    fn hear(&mut self, member: usize, message: Message, bulk: Bytes) {
-        let now = self.now();
-        let process = &mut self.members[member];
-        match process.follower.hear(message, bulk, now) {
-            Err(error) => self.end_member(member, &error),
-            Ok(Heard::Known) => self.advance(member),
-            Ok(Heard::Welcome) => {
-                process.is_welcome = true;
-                process.nonces.extend(process.follower.nonce);
-                self.advance(member);
-            }
-            Ok(Heard::NotYet) => {
-                if let Some(link) = self.members[member].link {
-                    self.close(link, false);
-                }
-                self.redial(member);
-            }
-            Ok(Heard::Elsewhere(_)) => panic!("there is one loader"),
-        }
-    }
-
-    /// Goes on with a member's steps, as [`Joining`](super::Joining) does.
-    fn advance(&mut self, member: usize) {
-        let now = self.now();
-        while self.members[member].is_welcome && self.members[member].stage < 4 {
-            let process = &mut self.members[member];
-            let (stage, rank) = (process.stage, process.follower.hello.person.rank);
-            match process.follower.take(&step(stage)) {
-                Err(error) => return self.end_member(member, &error),
-                Ok(Some(value)) => {
-                    process.values.push(value);
-                    process.stage += 1;
-                    process.has_said = false;
-                    process.follower.begin(now);
-                    if process.stage == 4 {
-                        process.follower.hello.started = true;
-                        process.follower.patience = Patience::new(END * 10, Box::new(|_| ()), now);
-                        process.outcome = Some(Ok(()));
-                        self.scheduler.note(format_args!("member {member} starts"));
-                    }
-                }
-                Ok(None) => {
-                    let Some(link) = process.link else { return };
-                    if !std::mem::replace(&mut process.has_said, true) && stage > 1 {
-                        let part = pack(&words(), format!("{rank}").as_bytes());
-                        let message = Message::Part { key: step(stage), length: part.len() as u64 };
-                        self.send(link, true, message, part);
-                    }
-                    return;
-                }
-            }
-        }
-        let process = &mut self.members[member];
-        process.acknowledged |= matches!(process.follower.take(key::REPORT), Ok(Some(_)));
-        if process.is_welcome
-            && !std::mem::replace(&mut process.has_said, true)
-            && let Some(link) = process.link
-        {
-            let message = Message::Part { key: key::REPORT.to_owned(), length: 2 };
-            self.send(link, true, message, Bytes::from_static(b"{}"));
-        }
-    }
-
-    // Rank 0.
-
-    fn take(&mut self, link: usize, message: Message, bulk: Bytes) {
-        let now = self.now();
-        let leader = self.links[link].leader;
-        if let Message::Hello(hello) = message {
-            match self.leaders[leader].leader.hello(&hello, "", now) {
-                Ok(speaker) => self.links[link].speaker = Some(speaker),
-                Err(Refusal::NoRun(refuse)) => {
-                    self.leaders[leader].leader.heard(hello.person.rank as usize);
-                    self.send(link, false, refuse, Bytes::new());
-                    self.close(link, true);
-                }
-                Err(Refusal::Connection(refuse)) => {
-                    self.send(link, false, refuse, Bytes::new());
-                    self.close(link, true);
-                }
-            }
-        } else if let Some(speaker) = &mut self.links[link].speaker
-            && let Err(fault) = self.leaders[leader].leader.message(speaker, message, bulk)
-        {
-            if let Fault::Refuse(refuse) = fault {
-                self.send(link, false, refuse, Bytes::new());
-            }
-            self.drop_speaker(link);
-        }
-        self.pump(leader);
-    }
-
-    /// Rank 0 ends a connection.
-    fn drop_speaker(&mut self, link: usize) {
-        let (now, leader) = (self.now(), self.links[link].leader);
-        if let Some(speaker) = self.links[link].speaker.take()
-            && self.leaders[leader].leader.disconnect(speaker.session, now)
-        {
-            self.scheduler.after(RECONNECT, Event::Check { leader, session: speaker.session });
-        }
-        self.close(link, true);
-    }
-
-    /// Rank 0's own steps, as [`First`](super::first::First) makes them, and what is due on its connections.
-    fn pump(&mut self, leader: usize) {
-        let now = self.now();
-        if !self.leaders[leader].is_alive {
-            return;
-        }
-        while self.leaders[leader].ends.is_none() && self.leaders[leader].stage < 3 {
-            let process = &mut self.leaders[leader];
-            let key = (process.stage > 0).then(|| step(process.stage + 1));
-            let ours = pack(&words(), b"0");
-            let complete = |leader: &Leader| match &key {
-                None => leader.all_here(),
-                Some(key) => leader.store.is_whole(key),
-            };
-            let polled =
-                process.steps.poll(&mut process.leader, key.as_deref(), complete, Outside::default(), now);
-            match polled {
-                None => break,
-                Some(Err(error)) => {
-                    self.scheduler.note(format_args!("leader {leader} ends: {error}"));
-                    process.outcome = Some(Err(error.to_string()));
-                    process.leader.fail(error);
-                    process.ends = Some(self.scheduler.now() + SECOND * 10);
-                }
-                Some(Ok(())) => {
-                    process.stage += 1;
-                    match (&key, process.stage) {
-                        (None, _) => {
-                            process.leader.welcome_all();
-                            let value = Bytes::from(format!("shared by {leader}"));
-                            process.leader.put(&step(1), value.clone());
-                            process.values.push(value);
-                        }
-                        (Some(key), 2) => {
-                            let parts = process.leader.store.parts(key);
-                            let said: Vec<_> =
-                                parts.iter().map(|part| part.as_ref().map(|part| unpack(part).0)).collect();
-                            assert_eq!(differences(&said), None);
-                            let all: Vec<_> = parts.iter().flatten().map(|part| unpack(part).1).collect();
-                            let value = pack(&words(), &all.join(&b' '));
-                            process.leader.put(key, value.clone());
-                            process.values.push(value);
-                        }
-                        (Some(key), _) => {
-                            let value = pack(&words(), &[]);
-                            match process.leader.start(key, value.clone()) {
-                                Ok(()) => {
-                                    process.values.push(value);
-                                    process.outcome = Some(Ok(()));
-                                    self.scheduler.note(format_args!("leader {leader} starts"));
-                                }
-                                Err(error) => process.outcome = Some(Err(error.to_string())),
-                            }
-                        }
-                    }
-                    if process.stage < 3 {
-                        let next = step(process.stage + 1);
-                        process.leader.part(0, &next, ours).unwrap();
-                        process.steps.begin(Some(&next), &process.leader, 0, now);
-                    }
-                }
-            }
-        }
-        for link in 0..self.links.len() {
-            while self.links[link].leader == leader
-                && let Some(mut speaker) = self.links[link].speaker.take()
-            {
-                let due = self.leaders[leader].leader.due(&mut speaker);
-                let rank = speaker.session.rank;
-                self.links[link].speaker = Some(speaker);
-                match due {
-                    None => break,
-                    Some(Due::Say(message, bulk)) => self.send(link, false, message, bulk),
-                    Some(Due::Bulk(_)) => panic!("there is none"),
-                    Some(Due::Replaced) => self.drop_speaker(link),
-                    Some(Due::Refuse(refuse)) => {
-                        self.send(link, false, refuse, Bytes::new());
-                        self.drop_speaker(link);
-                        self.leaders[leader].leader.heard(rank);
-                    }
-                }
-            }
-        }
-        if self.leaders[leader].ends.is_some_and(|ends| ends <= self.scheduler.now()) {
-            self.end_leader(leader);
-        }
-    }
-
-    fn end_leader(&mut self, leader: usize) {
-        self.leaders[leader].is_alive = false;
-        for link in
-            (0..self.links.len()).filter(|link| self.links[*link].leader == leader).collect::<Vec<_>>()
-        {
-            self.links[link].speaker = None;
-            self.close(link, true);
-        }
     }
 
     // What happens.

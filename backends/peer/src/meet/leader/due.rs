@@ -1,0 +1,131 @@
+//! What rank 0 sends on each connection, and in which order.
+
+use bytes::Bytes;
+
+use super::super::bulk::{self, Bulk};
+use super::super::members::Session;
+use super::super::messages::{Hello, Message, key};
+use super::Leader;
+
+/// A connection that has a rank, and what was sent on it.
+#[derive(Debug)]
+pub(in super::super) struct Speaker {
+    pub(in super::super) session: Session,
+    /// It has no roster.
+    is_new: bool,
+    welcomed: bool,
+    steps: u32,
+    moves: u64,
+    /// The keys whose values it requests.
+    pub(super) wanted: Vec<String>,
+    waiting: Option<u64>,
+    pub(super) wants_bulk: bool,
+    /// It gives the bulk to the others of its node.
+    passes_on: bool,
+    /// Whether it was told that the run is over.
+    pub(in super::super) over: bool,
+}
+
+/// What is to be sent on a connection.
+#[derive(Debug)]
+pub(in super::super) enum Due {
+    /// A message and the bulk behind it.
+    Say(Message, Bytes),
+    /// The bulk.
+    Bulk(Bulk),
+    /// The end, and why; the connection closes then.
+    Refuse(Message),
+    /// Another connection has the rank: this one closes.
+    Replaced,
+}
+
+impl Leader {
+    /// What is to be sent next on a connection; it counts as sent. Nothing where all was sent.
+    pub(in super::super) fn due(&mut self, to: &mut Speaker) -> Option<Due> {
+        if !self.members.is_current(to.session) {
+            return Some(Due::Replaced);
+        }
+        if let Some(error) = &self.failed {
+            return Some(Due::Refuse(Message::refuse(error)));
+        }
+        if self.roster.is_some() {
+            if !std::mem::replace(&mut to.welcomed, true) {
+                return Some(self.welcome(to));
+            }
+            if let Some((key, value)) = self.store.step(to.steps + 1) {
+                to.steps += 1;
+                return Some(say(key, value.clone()));
+            }
+            let moved = key::moved(to.moves);
+            if let Some(value) = self.store.value(&moved) {
+                to.moves += 1;
+                return Some(say(&moved, value.clone()));
+            }
+            let found = to.wanted.iter().position(|key| self.store.value(key).is_some());
+            if let Some(key) = found.map(|at| to.wanted.remove(at)) {
+                to.over |= key == key::DONE;
+                return Some(say(&key, self.store.value(&key).cloned().unwrap_or_default()));
+            }
+            if let Some(bulk) = &self.bulk
+                && (to.wants_bulk || to.passes_on && bulk.is_pushed())
+            {
+                (to.wants_bulk, to.passes_on) = (false, false);
+                return Some(self.bulk(bulk.clone()));
+            }
+        }
+        let (number, waiting) = self.waiting.as_ref().filter(|_| !self.started)?;
+        (to.waiting.replace(*number) != Some(*number)).then(|| Due::Say(waiting.clone(), Bytes::new()))
+    }
+
+    /// Who rank 0 is and, for a connection that has none, the roster.
+    fn welcome(&mut self, to: &mut Speaker) -> Due {
+        let mut roster = Bytes::new();
+        if to.is_new {
+            to.moves = self.moves;
+            if self.roster.as_ref().is_none_or(|(moves, _)| *moves != self.moves) {
+                // Texts and numbers alone: it cannot fail.
+                let text = serde_json::to_vec(&self.people()).unwrap_or_default();
+                self.roster = Some((self.moves, text.into()));
+            }
+            roster = self.roster.as_ref().map(|(_, roster)| roster.clone()).unwrap_or_default();
+            to.passes_on = bulk::relay(self.nodes(), to.session.rank) == Some(to.session.rank);
+        }
+        let (process, nonce, place) = (self.process, self.nonce.to_string(), self.members.place(0));
+        let length = roster.len() as u64;
+        Due::Say(Message::Welcome { process, nonce, place, moves: to.moves, length }, roster)
+    }
+
+    /// The bulk, if so much may leave.
+    fn bulk(&mut self, bulk: Bulk) -> Due {
+        self.bulk_bytes = self.bulk_bytes.saturating_add(bulk.length());
+        if self.bulk_bytes <= bulk::MOST_BYTES {
+            return Due::Bulk(bulk);
+        }
+        let error = bulk::too_much(self.bulk_bytes);
+        if !self.started {
+            self.fail(error.clone());
+        }
+        Due::Refuse(Message::refuse(&error))
+    }
+}
+
+impl Speaker {
+    pub(super) fn new(session: Session, hello: &Hello) -> Self {
+        Self {
+            session,
+            is_new: hello.met.is_none(),
+            welcomed: false,
+            steps: hello.steps,
+            moves: hello.moves,
+            wanted: Vec::new(),
+            waiting: None,
+            wants_bulk: false,
+            passes_on: false,
+            over: false,
+        }
+    }
+}
+
+fn say(key: &str, value: Bytes) -> Due {
+    Due::Say(Message::Value { key: key.to_owned(), length: value.len() as u64 }, value)
+}

@@ -1,0 +1,68 @@
+//! Connections of a simulated meeting.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::super::members::RECONNECT;
+use super::super::messages::Message;
+use super::{Event, Link, SECOND, World};
+
+impl World {
+    pub(super) fn send(&mut self, link: usize, up: bool, message: Message, bulk: Bytes) {
+        let rank = self.rank(self.links[link].member);
+        let side = usize::from(!up);
+        if self.is_cut(rank, up) {
+            return self.links[link].held[side].push((message, bulk));
+        }
+        let latency = self.scheduler.between(Duration::from_millis(1), Duration::from_millis(30));
+        let at = (self.scheduler.now() + latency).max(self.links[link].last[side]);
+        self.links[link].last[side] = at;
+        self.scheduler.after(at - self.scheduler.now(), Event::Message { link, up, message, bulk });
+    }
+
+    /// One side closes a connection; the other sees it behind all messages, unless a cut hides it.
+    pub(super) fn close(&mut self, link: usize, by_leader: bool) {
+        let side = usize::from(!by_leader);
+        if !std::mem::take(&mut self.links[link].open[side]) {
+            return;
+        }
+        let up = !by_leader;
+        if !self.is_cut(self.rank(self.links[link].member), up) {
+            let after = self.links[link].last[usize::from(!up)].saturating_sub(self.scheduler.now());
+            self.scheduler.after(after, Event::Closed { link, up });
+        }
+    }
+
+    /// A connection is lost without a word.
+    pub(super) fn lose(&mut self, link: usize) {
+        for up in [true, false] {
+            let after = self.scheduler.between(Duration::ZERO, SECOND);
+            self.scheduler.after(after, Event::Closed { link, up });
+        }
+    }
+
+    pub(super) fn closed(&mut self, link: usize, up: bool) {
+        if !self.links[link].open[usize::from(!up)] {
+            return;
+        }
+        // What ends at one side is closed there, which the other side sees.
+        self.close(link, up);
+        let now = self.now();
+        let Link { leader, member, .. } = self.links[link];
+        if !up {
+            let process = &mut self.members[member];
+            if process.link == Some(link) && process.is_alive {
+                process.follower.closed(now);
+                self.redial(member);
+            }
+        } else if let Some(speaker) = self.links[link].speaker.take() {
+            let process = &mut self.leaders[leader];
+            if process.leader.disconnect(speaker.session, now) {
+                let session = speaker.session;
+                self.scheduler.after(RECONNECT, Event::Check { leader, session });
+            }
+            self.pump(leader);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Rank 0 of a simulated meeting, as [`First`](super::super::first::First) drives it.
+
+use bytes::Bytes;
+
+use super::super::compare::{differences, pack, unpack};
+use super::super::first::Outside;
+use super::super::leader::{Due, Fault, Leader, Refusal};
+use super::super::members::RECONNECT;
+use super::super::messages::Message;
+use super::{Event, SECOND, World, step, words};
+
+impl World {
+    pub(super) fn take(&mut self, link: usize, message: Message, bulk: Bytes) {
+        let now = self.now();
+        let leader = self.links[link].leader;
+        if let Message::Hello(hello) = message {
+            match self.leaders[leader].leader.hello(&hello, "", now) {
+                Ok(speaker) => self.links[link].speaker = Some(speaker),
+                Err(Refusal::NoRun(refuse)) => {
+                    self.leaders[leader].leader.heard(hello.person.rank as usize);
+                    self.send(link, false, refuse, Bytes::new());
+                    self.close(link, true);
+                }
+                Err(Refusal::Connection(refuse)) => {
+                    self.send(link, false, refuse, Bytes::new());
+                    self.close(link, true);
+                }
+            }
+        } else if let Some(speaker) = &mut self.links[link].speaker
+            && let Err(fault) = self.leaders[leader].leader.message(speaker, message, bulk)
+        {
+            if let Fault::Refuse(refuse) = fault {
+                self.send(link, false, refuse, Bytes::new());
+            }
+            self.drop_speaker(link);
+        }
+        self.pump(leader);
+    }
+
+    /// Rank 0 ends a connection.
+    pub(super) fn drop_speaker(&mut self, link: usize) {
+        let (now, leader) = (self.now(), self.links[link].leader);
+        if let Some(speaker) = self.links[link].speaker.take()
+            && self.leaders[leader].leader.disconnect(speaker.session, now)
+        {
+            self.scheduler.after(RECONNECT, Event::Check { leader, session: speaker.session });
+        }
+        self.close(link, true);
+    }
+
+    /// Rank 0's own steps, as [`First`](super::first::First) makes them, and what is due on its connections.
+    pub(super) fn pump(&mut self, leader: usize) {
+        let now = self.now();
+        if !self.leaders[leader].is_alive {
+            return;
+        }
+        while self.leaders[leader].ends.is_none() && self.leaders[leader].stage < 3 {
+            let process = &mut self.leaders[leader];
+            let key = (process.stage > 0).then(|| step(process.stage + 1));
+            let ours = pack(&words(), b"0");
+            let complete = |leader: &Leader| match &key {
+                None => leader.all_here(),
+                Some(key) => leader.store.is_whole(key),
+            };
+            let polled =
+                process.steps.poll(&mut process.leader, key.as_deref(), complete, Outside::default(), now);
+            match polled {
+                None => break,
+                Some(Err(error)) => {
+                    self.scheduler.note(format_args!("leader {leader} ends: {error}"));
+                    process.outcome = Some(Err(error.to_string()));
+                    process.leader.fail(error);
+                    process.ends = Some(self.scheduler.now() + SECOND * 10);
+                }
+                Some(Ok(())) => {
+                    process.stage += 1;
+                    match (&key, process.stage) {
+                        (None, _) => {
+                            process.leader.welcome_all();
+                            let value = Bytes::from(format!("shared by {leader}"));
+                            process.leader.put(&step(1), value.clone());
+                            process.values.push(value);
+                        }
+                        (Some(key), 2) => {
+                            let parts = process.leader.store.parts(key);
+                            let said: Vec<_> =
+                                parts.iter().map(|part| part.as_ref().map(|part| unpack(part).0)).collect();
+                            assert_eq!(differences(&said), None);
+                            let all: Vec<_> = parts.iter().flatten().map(|part| unpack(part).1).collect();
+                            let value = pack(&words(), &all.join(&b' '));
+                            process.leader.put(key, value.clone());
+                            process.values.push(value);
+                        }
+                        (Some(key), _) => {
+                            let value = pack(&words(), &[]);
+                            match process.leader.start(key, value.clone()) {
+                                Ok(()) => {
+                                    process.values.push(value);
+                                    process.outcome = Some(Ok(()));
+                                    self.scheduler.note(format_args!("leader {leader} starts"));
+                                }
+                                Err(error) => process.outcome = Some(Err(error.to_string())),
+                            }
+                        }
+                    }
+                    if process.stage < 3 {
+                        let next = step(process.stage + 1);
+                        process.leader.part(0, &next, ours).unwrap();
+                        process.steps.begin(Some(&next), &process.leader, 0, now);
+                    }
+                }
+            }
+        }
+        for link in 0..self.links.len() {
+            while self.links[link].leader == leader
+                && let Some(mut speaker) = self.links[link].speaker.take()
+            {
+                let due = self.leaders[leader].leader.due(&mut speaker);
+                let rank = speaker.session.rank;
+                self.links[link].speaker = Some(speaker);
+                match due {
+                    None => break,
+                    Some(Due::Say(message, bulk)) => self.send(link, false, message, bulk),
+                    Some(Due::Bulk(_)) => panic!("there is none"),
+                    Some(Due::Replaced) => self.drop_speaker(link),
+                    Some(Due::Refuse(refuse)) => {
+                        self.send(link, false, refuse, Bytes::new());
+                        self.drop_speaker(link);
+                        self.leaders[leader].leader.heard(rank);
+                    }
+                }
+            }
+        }
+        if self.leaders[leader].ends.is_some_and(|ends| ends <= self.scheduler.now()) {
+            self.end_leader(leader);
+        }
+    }
+
+    pub(super) fn end_leader(&mut self, leader: usize) {
+        self.leaders[leader].is_alive = false;
+        for link in
+            (0..self.links.len()).filter(|link| self.links[*link].leader == leader).collect::<Vec<_>>()
+        {
+            self.links[link].speaker = None;
+            self.close(link, true);
+        }
+    }
+}

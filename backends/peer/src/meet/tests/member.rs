@@ -1,0 +1,125 @@
+//! A rank of a simulated meeting, as [`Joining`](super::super::Joining) drives it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::super::MeetError;
+use super::super::compare::pack;
+use super::super::dial::Miss;
+use super::super::follower::Heard;
+use super::super::messages::{Message, key};
+use super::super::waiting::Patience;
+use super::{END, Event, Link, SECOND, World, step, words};
+
+impl World {
+    pub(super) fn redial(&mut self, member: usize) {
+        let process = &mut self.members[member];
+        (process.link, process.is_welcome, process.has_said) = (None, false, false);
+        process.follower.attempts += 1;
+        let pause = Duration::from_millis(20 << process.follower.attempts.min(6)).min(SECOND);
+        let jitter = self.scheduler.between(Duration::ZERO, Duration::from_millis(80));
+        self.scheduler.after(pause + jitter, Event::Dial(member));
+    }
+
+    pub(super) fn dial(&mut self, member: usize) {
+        let rank = self.rank(member);
+        let now = self.now();
+        let listening: Vec<_> =
+            (0..self.leaders.len()).filter(|leader| self.leaders[*leader].is_alive).collect();
+        let process = &mut self.members[member];
+        if !process.is_alive || process.link.is_some() {
+            return;
+        }
+        if listening.is_empty() || self.cuts.get(&rank).is_some_and(|cut| cut.contains(&true)) {
+            process.follower.missed(Miss::NotYet(Some("cannot connect".to_owned())), now).unwrap();
+            return self.redial(member);
+        }
+        process.follower.reached();
+        let leader = listening[self.scheduler.below(listening.len() as u64) as usize];
+        let (open, last, held) = ([true; 2], [self.scheduler.now(); 2], Default::default());
+        self.links.push(Link { leader, member, speaker: None, open, last, held });
+        let link = self.links.len() - 1;
+        let process = &mut self.members[member];
+        process.link = Some(link);
+        let hello = Message::Hello(Box::new(process.follower.hello.clone()));
+        self.send(link, true, hello, Bytes::new());
+    }
+
+    /// A member has its outcome: what it knows is printed by its process.
+    pub(super) fn end_member(&mut self, member: usize, error: &MeetError) {
+        let process = &mut self.members[member];
+        if process.outcome.is_none() {
+            process.outcome = Some(Err(error.to_string()));
+            self.scheduler.note(format_args!("member {member} ends: {error}"));
+            self.members[member].is_alive = false;
+        }
+        if let Some(link) = self.members[member].link.take() {
+            self.send(link, true, Message::GiveUp { why: error.to_string() }, Bytes::new());
+            self.close(link, false);
+        }
+    }
+
+    pub(super) fn hear(&mut self, member: usize, message: Message, bulk: Bytes) {
+        let now = self.now();
+        let process = &mut self.members[member];
+        match process.follower.hear(message, bulk, now) {
+            Err(error) => self.end_member(member, &error),
+            Ok(Heard::Known) => self.advance(member),
+            Ok(Heard::Welcome) => {
+                process.is_welcome = true;
+                process.nonces.extend(process.follower.nonce);
+                self.advance(member);
+            }
+            Ok(Heard::NotYet) => {
+                if let Some(link) = self.members[member].link {
+                    self.close(link, false);
+                }
+                self.redial(member);
+            }
+            Ok(Heard::Elsewhere(_)) => panic!("there is one loader"),
+        }
+    }
+
+    /// Goes on with a member's steps, as [`Joining`](super::Joining) does.
+    pub(super) fn advance(&mut self, member: usize) {
+        let now = self.now();
+        while self.members[member].is_welcome && self.members[member].stage < 4 {
+            let process = &mut self.members[member];
+            let (stage, rank) = (process.stage, process.follower.hello.person.rank);
+            match process.follower.take(&step(stage)) {
+                Err(error) => return self.end_member(member, &error),
+                Ok(Some(value)) => {
+                    process.values.push(value);
+                    process.stage += 1;
+                    process.has_said = false;
+                    process.follower.begin(now);
+                    if process.stage == 4 {
+                        process.follower.hello.started = true;
+                        process.follower.patience = Patience::new(END * 10, Box::new(|_| ()), now);
+                        process.outcome = Some(Ok(()));
+                        self.scheduler.note(format_args!("member {member} starts"));
+                    }
+                }
+                Ok(None) => {
+                    let Some(link) = process.link else { return };
+                    if !std::mem::replace(&mut process.has_said, true) && stage > 1 {
+                        let part = pack(&words(), format!("{rank}").as_bytes());
+                        let message = Message::Part { key: step(stage), length: part.len() as u64 };
+                        self.send(link, true, message, part);
+                    }
+                    return;
+                }
+            }
+        }
+        let process = &mut self.members[member];
+        process.acknowledged |= matches!(process.follower.take(key::REPORT), Ok(Some(_)));
+        if process.is_welcome
+            && !std::mem::replace(&mut process.has_said, true)
+            && let Some(link) = process.link
+        {
+            let message = Message::Part { key: key::REPORT.to_owned(), length: 2 };
+            self.send(link, true, message, Bytes::from_static(b"{}"));
+        }
+    }
+}

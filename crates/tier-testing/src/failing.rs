@@ -321,7 +321,7 @@ mod tests {
         let failing = FailingTier::new(Arc::clone(&origin))
             .on(When::Key(KEY), Fault::Stall(Duration::from_secs(5)))
             .on(When::Burst { reads: 2, of: 6 }, Fault::Error(ErrorKind::Transient));
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         let transient = Err(ErrorKind::Transient);
         let expected = [(0, Ok(10)), (1, Ok(10)), (2, Ok(10)), (3, Ok(10)), (4, transient), (5, transient)];
         assert_eq!(kinds(&failing, &origin).await, expected);

@@ -337,7 +337,7 @@ impl Catalog {
             (None, None) => None,
         };
         let path = match row.object {
-            Text::File(path) => path.into(),
+            Text::File(path) => path,
             Text::Shard(path) => Arc::clone(path),
         };
         Ok(match row.part {
@@ -359,7 +359,7 @@ impl Catalog {
     /// Those of [`entry`](Self::entry).
     pub fn path(&self, id: SampleId) -> Result<Cow<'_, str>, DatasetError> {
         let shard = match self.row(id)?.object {
-            Text::File(path) => return Ok(path),
+            Text::File(path) => return Ok(Cow::Owned(path.to_string())),
             Text::Shard(shard) => shard,
         };
         Ok(Cow::Owned(match self.key(id)? {

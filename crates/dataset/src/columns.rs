@@ -131,6 +131,22 @@ pub(crate) struct Texts {
 impl Texts {
     /// The row's text; `None` if it has none.
     pub(crate) fn get<'a>(&self, source: &'a Source, row: usize) -> Result<Option<Cow<'a, str>>, Fault> {
+        self.read(source, row, Cow::Borrowed, |text| Cow::Owned(text.to_owned()))
+    }
+
+    /// The same, to be shared: copied once from where it was read.
+    pub(crate) fn shared(&self, source: &Source, row: usize) -> Result<Option<Arc<str>>, Fault> {
+        self.read(source, row, Arc::from, |text| Arc::from(text))
+    }
+
+    /// Makes something of the row's text, which is `kept` as long as the source or `read` for this call.
+    fn read<'a, R>(
+        &self,
+        source: &'a Source,
+        row: usize,
+        kept: impl FnOnce(&'a str) -> R,
+        read: impl FnOnce(&str) -> R,
+    ) -> Result<Option<R>, Fault> {
         if !is_present(self.validity.as_deref(), row) {
             return Ok(None);
         }
@@ -141,22 +157,24 @@ impl Texts {
             Source::Memory(bytes) => {
                 let place = (self.start + start) as usize..(self.start + end) as usize;
                 let text = std::str::from_utf8(bytes.get(place).ok_or_else(outside)?);
-                return text.map(Cow::Borrowed).map(Some).map_err(no_text);
+                return text.map(kept).map(Some).map_err(no_text);
             }
             Source::File(file, _) => file,
         };
+        // Before the file is read: memory that is waited for is then waited for once.
+        let checksum = self.checksums.get(row / GROUP).copied();
         let first = row / GROUP * GROUP;
         let group = self.ends.get(first)..self.ends.get(self.rows.min(first + GROUP));
         let own = (start - group.start) as usize..(end - group.start) as usize;
         with_room((group.end - group.start) as usize, |room| {
             file.read_exact_at(room, self.start + group.start).map_err(|error| unreadable(&error))?;
-            if self.checksums.get(row / GROUP) != Some(&xxh3_64(room)) {
+            if checksum != Some(xxh3_64(room)) {
                 let why = "the file was written to".to_owned();
                 return Err(Fault { kind: DatasetErrorKind::Changed, why });
             }
             let text = room.get(own).ok_or_else(outside)?;
             let text = std::str::from_utf8(text).map_err(no_text)?;
-            Ok(Some(Cow::Owned(text.to_owned())))
+            Ok(Some(read(text)))
         })
     }
 }

@@ -111,7 +111,7 @@ pub(crate) struct Row<'a> {
 /// The path of an object.
 pub(crate) enum Text<'a> {
     /// Of a file.
-    File(Cow<'a, str>),
+    File(Arc<str>),
     /// Of a shard, which many samples share.
     Shard(&'a Arc<str>),
 }
@@ -215,6 +215,7 @@ impl Image {
         Some((|| {
             let missing = || corrupt("it has no path");
             let length = self.parts.sizes.bytes(SampleId(number));
+            let modified = batch.modified.as_ref().and_then(|times| times.get(row));
             let (object, part) = match (&batch.object, &batch.object_size, &batch.offset) {
                 (Some(object), Some(size), Some(offset)) => {
                     let object = tables.objects.get(object.get(row) as usize).ok_or_else(missing)?;
@@ -222,18 +223,17 @@ impl Image {
                     (Text::Shard(object), Some((size.get(row), start..start + length)))
                 }
                 _ => {
-                    let path = batch.path.as_ref().map_or(Ok(None), |path| path.get(&self.source, row))?;
+                    let path = batch.path.as_ref().map_or(Ok(None), |path| path.shared(&self.source, row))?;
                     (Text::File(path.ok_or_else(missing)?), None)
                 }
             };
             let etag = match (&batch.etag, &batch.etag_number) {
-                (Some(tags), _) => tags.get(&self.source, row)?.map(Arc::from),
+                (Some(tags), _) => tags.shared(&self.source, row)?,
                 (None, Some(numbers)) => {
                     numbers.get(row).and_then(|number| tables.etags.get(number as usize)).cloned()
                 }
                 (None, None) => None,
             };
-            let modified = batch.modified.as_ref().and_then(|times| times.get(row));
             Ok(Row { object, part, length, modified: modified.map(u64::cast_signed), etag })
         })())
     }

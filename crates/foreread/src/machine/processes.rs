@@ -3,6 +3,8 @@
 //! The machine's free memory is imagined, or the tests would have to fill half of it. Each test starts its own program again
 //! for each process and measures all of them at one time, because pages that processes share count as a part for each.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;

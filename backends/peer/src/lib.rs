@@ -49,9 +49,8 @@ mod remote;
 mod run_id;
 mod server;
 mod serving;
-#[cfg(feature = "testing")]
-mod simulated;
 #[cfg(test)]
+#[path = "../tests/simulation/mod.rs"]
 mod simulation;
 mod system;
 mod tags;
@@ -71,8 +70,6 @@ pub use peer_tier::PeerTier;
 pub use remote::{Asker, Remote};
 pub use run_id::{Nonce, RunId};
 pub use server::{Server, Settings};
-#[cfg(feature = "testing")]
-pub use simulated::Simulated;
 pub use system::System;
 pub use token::{Token, WeakTokenError};
 pub use wire::{ParseWireError, Wire};

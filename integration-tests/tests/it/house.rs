@@ -39,6 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-s3", &["foreread-types", "foreread-tier"]),
     ("foreread-opendal", &["foreread-types", "foreread-tier"]),
     ("foreread-peer", &["foreread-types", "foreread-launcher", "foreread-tier"]),
+    ("foreread-peer-testing", &["foreread-peer"]),
     (
         "foreread",
         &[

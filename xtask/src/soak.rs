@@ -39,7 +39,7 @@ pub struct Args {
 struct Long {
     /// What it does then.
     name: &'static str,
-    /// Where it is: `PACKAGE'S FOLDER/tests/TARGET/MODULE.rs`.
+    /// Where it is: `PACKAGE'S FOLDER/tests/TARGET/MODULE.rs`, or `.../tests/MODULE/mod.rs` for a module of the library.
     file: &'static str,
     test: &'static str,
 }
@@ -54,6 +54,11 @@ const LONG: &[Long] = &[
         name: "a thousand ranks get a catalog of 50 MiB",
         file: "backends/peer/tests/meet/thousand.rs",
         test: "a_thousand_ranks_meet_in_one_process",
+    },
+    Long {
+        name: "5,000 simulated clusters with faults",
+        file: "backends/peer/tests/simulation/mod.rs",
+        test: "simulated_ranks_get_every_sample_within_bounds",
     },
     Long {
         name: "the engine against its model, 100,000 runs",
@@ -138,12 +143,13 @@ impl Long {
         };
         let target = place.split('/').next().unwrap_or_default();
         let module = Path::new(place).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        let test = match module {
-            "main" => self.test.to_owned(),
-            module => format!("{module}::{}", self.test),
+        let (of, test) = match module {
+            "main" => (vec!["--test", target], self.test.to_owned()),
+            "mod" => (vec!["--lib"], format!("{target}::{}", self.test)),
+            module => (vec!["--test", target], format!("{module}::{}", self.test)),
         };
-        let words = ["test", "--package", &package, "--test", target, "--", "--nocapture", "--exact", &test];
-        cargo::cargo(workspace, words)
+        let end = ["--", "--nocapture", "--exact", &test];
+        cargo::cargo(workspace, ["test", "--package", &package].into_iter().chain(of).chain(end))
     }
 }
 

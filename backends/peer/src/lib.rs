@@ -38,9 +38,8 @@ mod peer_tier;
 mod remote;
 mod server;
 mod serving;
-#[cfg(feature = "testing")]
-mod simulated;
 #[cfg(test)]
+#[path = "../tests/simulation/mod.rs"]
 mod simulation;
 
 use foreread_connection::{channel, connection, input, output, system, tags, token};
@@ -56,5 +55,3 @@ pub use counters::{Counters, Tally};
 pub use peer_tier::PeerTier;
 pub use remote::{Asker, Remote};
 pub use server::{Server, Settings};
-#[cfg(feature = "testing")]
-pub use simulated::Simulated;

@@ -5,7 +5,8 @@ mod common;
 
 use std::sync::Arc;
 
-use foreread_peer::{Address, Asker, Identity, Nonce, PeerTier, RunId, Server, Settings, Simulated, Token};
+use foreread_peer::{Address, Asker, Identity, Nonce, PeerTier, RunId, Server, Settings, Token};
+use foreread_peer_testing::Simulated;
 use foreread_tier::{Context, HeapBuffers, Tier};
 use foreread_types::Rank;
 use futures::StreamExt;

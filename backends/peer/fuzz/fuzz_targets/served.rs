@@ -4,9 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_peer::{
-    Address, Identity, Nonce, Purpose, RunId, Server, Settings, Simulated, Token, Wire, handshake,
-};
+use foreread_peer::{Address, Identity, Nonce, Purpose, RunId, Server, Settings, Token, Wire, handshake};
+use foreread_peer_testing::Simulated;
 use foreread_tier::{Asked, Completion, Serve, Served, Serving};
 use foreread_types::Rank;
 use futures::{StreamExt, stream};

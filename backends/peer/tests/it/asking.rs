@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::{
-    Address, Counters, Identity, Network, PeerTier, RawFrames, Server, Settings, Simulated, Token, Wire,
-    frame,
+    Address, Counters, Identity, Network, PeerTier, RawFrames, Server, Settings, Token, Wire, frame,
 };
+use foreread_peer_testing::Simulated;
 use foreread_tier::{ErrorKind, Serve, Tier};
 use foreread_tier_testing::Known;
 use foreread_types::{Rank, SampleKey};

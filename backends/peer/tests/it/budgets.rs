@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_peer::{Address, Settings, Simulated, frame};
+use foreread_peer::{Address, Settings, frame};
+use foreread_peer_testing::Simulated;
 use foreread_tier::Tier;
 use foreread_tier_testing::Draw;
 use foreread_types::Rank;

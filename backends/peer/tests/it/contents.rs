@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use foreread_peer::{Address, Network, Settings, Simulated, System, Wire};
+use foreread_peer::{Address, Network, Settings, System, Wire};
+use foreread_peer_testing::Simulated;
 use foreread_tier::{ErrorKind, Span, Tier};
 use foreread_tier_testing::conformance;
 use foreread_types::{DatasetId, SampleKey};

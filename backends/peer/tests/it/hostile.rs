@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread_peer::frame::{Ask, Header, Kind, encode_tags};
-use foreread_peer::{Address, Network, PeerTier, RawFrames, Settings, Simulated, System, Wire};
+use foreread_peer::{Address, Network, PeerTier, RawFrames, Settings, System, Wire};
+use foreread_peer_testing::Simulated;
 use foreread_tier::Tier;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use futures::StreamExt;

@@ -7,8 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_peer::frame::HEADER;
 use foreread_peer::{
-    Address, Connection, Identity, Network, Nonce, PeerTier, RunId, Server, Settings, Simulated, Stream, Wire,
+    Address, Connection, Identity, Network, Nonce, PeerTier, RunId, Server, Settings, Stream, Wire,
 };
+use foreread_peer_testing::Simulated;
 use foreread_tier::{Serve, Tier};
 use foreread_tier_testing::{Draw, Known};
 use foreread_types::Rank;

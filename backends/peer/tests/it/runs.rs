@@ -4,9 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foreread_peer::frame::{Header, Kind};
-use foreread_peer::{
-    Address, Counters, Network, Nonce, PeerTier, RunId, Server, Settings, Simulated, System, Wire,
-};
+use foreread_peer::{Address, Counters, Network, Nonce, PeerTier, RunId, Server, Settings, System, Wire};
+use foreread_peer_testing::Simulated;
 use foreread_tier::{ErrorKind, Serve, Tier};
 use foreread_types::Rank;
 use futures::StreamExt;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_peer::Simulated;
 use foreread_peer::meet::{Group, Joining, Left, MeetErrorKind};
+use foreread_peer_testing::Simulated;
 use foreread_tier::{Asked, Completion, Object, Peers, ReadRequest, Serve, Served, Serving, Span};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 use futures::{StreamExt, stream};

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_peer::Token;
 use foreread_peer::meet::{Group, Joining, Launched, MeetError, Rendezvous, Settings};
-use foreread_peer::{Simulated, Token};
+use foreread_peer_testing::Simulated;
 use foreread_tier::{Context, HeapBuffers};
 use foreread_types::{Fingerprint, Rank, StoreId};
 use tokio::task::JoinHandle;

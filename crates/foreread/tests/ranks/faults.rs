@@ -99,7 +99,7 @@ impl Case {
             faults.splice(0..0, others.map(|other| (Duration::ZERO, Fault::Delay(slow, other, delay))));
         }
         let origin = FakeOrigin::new(objects).with_seed(number).with_latency(latency);
-        let network = foreread::peer::Simulated::new(number);
+        let network = foreread_peer_testing::Simulated::new(number);
         Self { job: Job { network, origin, config, memory }, pace, faults }
     }
 }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use foreread::peer::Simulated;
 use foreread::types::SampleId;
 use foreread::{Config, Deal, Loader, SamplerKind, State};
+use foreread_peer_testing::Simulated;
 use foreread_tier_testing::{Draw, FakeOrigin};
 use futures::StreamExt;
 use tokio::time::sleep;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use foreread::oracle::{Phase, PhaseKind, Run, Schedule};
-use foreread::peer::Simulated;
 use foreread::types::{DatasetId, Rank, SampleId};
 use foreread::{Builder, Config, Loader, Meeting, Meetings, Memory, State};
+use foreread_peer_testing::Simulated;
 use foreread_tier_testing::FakeOrigin;
 use tokio::runtime::{Handle, Runtime};
 

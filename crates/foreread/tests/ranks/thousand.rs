@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use foreread::Config;
-use foreread::peer::Simulated;
+use foreread_peer_testing::Simulated;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::sleep;

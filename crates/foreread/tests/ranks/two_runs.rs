@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use foreread::peer::Simulated;
 use foreread::{Config, Loader};
+use foreread_peer_testing::Simulated;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
 use tokio::time::sleep;

@@ -17,6 +17,10 @@ use std::time::Duration;
 
 use foreread_types::Tick;
 
+use super::window::{Hedge, State};
+use super::{Action, Core};
+use crate::report::Source;
+
 /// What an owner may deliver of its share before it is slow: a quarter.
 const SLOW: f64 = 4.0;
 
@@ -37,20 +41,15 @@ pub struct OriginPace {
 
 /// One owner, as far as the front batch is concerned.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Owner {
+struct Owner {
     /// Bytes that it has delivered since the trainer began to wait.
-    pub(super) came: u64,
+    came: u64,
     /// What it owes, by due time: the use, its bytes, and whether it is hedged already.
-    pub(super) owed: Vec<(Tick, u64, bool)>,
+    owed: Vec<(Tick, u64, bool)>,
 }
 
 /// The uses to hedge now; `open` bytes are being read as hedges already.
-pub(super) fn choose(
-    waited: Duration,
-    origin: OriginPace,
-    mut open: u64,
-    owners: &BTreeMap<usize, Owner>,
-) -> Vec<Tick> {
+fn choose(waited: Duration, origin: OriginPace, mut open: u64, owners: &BTreeMap<usize, Owner>) -> Vec<Tick> {
     let waited = waited.as_secs_f64().max(0.001);
     let latency = origin.latency.as_secs_f64();
     let seconds_of = |bytes: u64| bytes as f64 / origin.bytes_per_second;
@@ -76,6 +75,57 @@ pub(super) fn choose(
         }
     }
     chosen
+}
+
+impl Core {
+    /// The trainer waits long: what slow owners owe of the next batch is read from the origin as well.
+    pub(super) fn late(&mut self, waited: Duration, origin: OriginPace, actions: &mut Vec<Action>) {
+        let Some(batch) = self.batches.front().filter(|_| self.handed == 0) else { return };
+        let mut owners: BTreeMap<usize, Owner> = BTreeMap::new();
+        for (&store, &came) in &self.came {
+            owners.entry(store).or_default().came = came;
+        }
+        let mut open = 0;
+        for tick in (batch.first.0..batch.first.0 + batch.ticks).map(Tick) {
+            let Some(slot) = self.window.get(tick) else { continue };
+            if let State::Asking { store, hedge } = slot.state {
+                open += if hedge == Hedge::Open { slot.bytes } else { 0 };
+                owners.entry(store).or_default().owed.push((tick, slot.bytes, hedge != Hedge::None));
+            }
+        }
+        for tick in choose(waited, origin, open, &owners) {
+            let Some(slot) = self.window.get_mut(tick) else { continue };
+            let State::Asking { hedge, .. } = &mut slot.state else { continue };
+            *hedge = Hedge::Open;
+            self.charged += slot.bytes;
+            actions.push(Action::Hedge { tick, key: slot.key });
+            if let Some(batch) = self.batches.front_mut() {
+                batch.taking.hedged += 1;
+            }
+        }
+    }
+
+    pub(super) fn hedged(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+        let Some(slot) = self.window.get(tick) else { return };
+        match slot.state {
+            State::Asking { store, hedge: Hedge::Open } => {
+                actions.push(Action::CancelAsk { key: slot.key, store });
+                self.settle(tick, State::Ready(Source::Origin), false, actions);
+            }
+            // The owner failed, and the hedge became the use's own read.
+            State::Reading => self.settle(tick, State::Ready(Source::Origin), false, actions),
+            _ => {}
+        }
+    }
+
+    pub(super) fn hedge_failed(&mut self, tick: Tick, actions: &mut Vec<Action>) {
+        let Some(slot) = self.window.get_mut(tick) else { return };
+        match &mut slot.state {
+            State::Asking { hedge, .. } => *hedge = Hedge::Failed,
+            State::Reading => self.settle(tick, State::Bad, false, actions),
+            _ => {}
+        }
+    }
 }
 
 #[cfg(test)]

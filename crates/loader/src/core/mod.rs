@@ -43,7 +43,6 @@ mod upcoming;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Duration;
 
 use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
@@ -51,7 +50,6 @@ use foreread_types::{Footprint, SampleKey, Sizes, Tick};
 
 pub use self::event::{Action, Event};
 pub use self::hedging::OriginPace;
-use self::hedging::{Owner, choose};
 use self::upcoming::{Next, Upcoming};
 use self::window::{Hedge, State, Window};
 use crate::report::{Source, Taking};
@@ -419,55 +417,6 @@ impl Core {
     fn asked(&mut self) {
         self.asked = true;
         self.came.clear();
-    }
-
-    /// The trainer waits long: what slow owners owe of the next batch is read from the origin as well.
-    fn late(&mut self, waited: Duration, origin: OriginPace, actions: &mut Vec<Action>) {
-        let Some(batch) = self.batches.front().filter(|_| self.handed == 0) else { return };
-        let mut owners: BTreeMap<usize, Owner> = BTreeMap::new();
-        for (&store, &came) in &self.came {
-            owners.entry(store).or_default().came = came;
-        }
-        let mut open = 0;
-        for tick in (batch.first.0..batch.first.0 + batch.ticks).map(Tick) {
-            let Some(slot) = self.window.get(tick) else { continue };
-            if let State::Asking { store, hedge } = slot.state {
-                open += if hedge == Hedge::Open { slot.bytes } else { 0 };
-                owners.entry(store).or_default().owed.push((tick, slot.bytes, hedge != Hedge::None));
-            }
-        }
-        for tick in choose(waited, origin, open, &owners) {
-            let Some(slot) = self.window.get_mut(tick) else { continue };
-            let State::Asking { hedge, .. } = &mut slot.state else { continue };
-            *hedge = Hedge::Open;
-            self.charged += slot.bytes;
-            actions.push(Action::Hedge { tick, key: slot.key });
-            if let Some(batch) = self.batches.front_mut() {
-                batch.taking.hedged += 1;
-            }
-        }
-    }
-
-    fn hedged(&mut self, tick: Tick, actions: &mut Vec<Action>) {
-        let Some(slot) = self.window.get(tick) else { return };
-        match slot.state {
-            State::Asking { store, hedge: Hedge::Open } => {
-                actions.push(Action::CancelAsk { key: slot.key, store });
-                self.settle(tick, State::Ready(Source::Origin), false, actions);
-            }
-            // The owner failed, and the hedge became the use's own read.
-            State::Reading => self.settle(tick, State::Ready(Source::Origin), false, actions),
-            _ => {}
-        }
-    }
-
-    fn hedge_failed(&mut self, tick: Tick, actions: &mut Vec<Action>) {
-        let Some(slot) = self.window.get_mut(tick) else { return };
-        match &mut slot.state {
-            State::Asking { hedge, .. } => *hedge = Hedge::Failed,
-            State::Reading => self.settle(tick, State::Bad, false, actions),
-            _ => {}
-        }
     }
 
     // ---- going ahead ----

@@ -1,4 +1,4 @@
-//! A network in memory, whose cables can be cut.
+//! For tests only: a network in memory, whose cables can be cut.
 //!
 //! Hosts are names. Every pair of them has one cable, with a delay; it can be cut (what was sent waits, as packets do that
 //! are sent again), mended, and broken (all its connections end at once). A chance by which writing breaks a connection
@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::{Address, Listener, Network, Stream};
+use foreread_peer::{Address, Listener, Network, Stream};
 
 /// Bytes that may be under way in one direction.
 const CAPACITY: usize = 64 << 10;

@@ -4,6 +4,8 @@
 //! bytes of frames pass through real queues, so a connection may break within a frame. Engines, breakers and hedges are
 //! small models that follow the product's rules.
 //!
+//! These are unit tests of the crate, so that the machines need not be public.
+//!
 //! `FOREREAD_TEST_SEED` repeats a failure, `FOREREAD_TRACE` prints what happened.
 
 mod ends;

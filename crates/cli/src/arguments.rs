@@ -317,7 +317,8 @@ pub struct Load {
     /// Write the report as JSON to this file instead of standard output; %r stands for the rank
     #[arg(long, value_name = "FILE")]
     pub report_file: Option<String>,
-    /// Whether ranks that can find each other share their caches: auto or off [default: auto]
+    /// Whether ranks that can find each other share their caches: auto or off [default: auto]. FOREREAD_INTERFACE names
+    /// the network interface that they use
     #[arg(long, value_name = "WHEN")]
     pub peers: Option<String>,
 }

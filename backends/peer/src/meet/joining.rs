@@ -397,16 +397,7 @@ impl Joining {
         own: Bytes,
         digest: impl FnOnce(Vec<Bytes>) -> Bytes + Send,
     ) -> Result<Bytes, MeetError> {
-        let key = self.step("exchange");
-        match &mut self.side {
-            Side::First { first, .. } => {
-                let value = digest(first.gather(&key, &words, &own).await?);
-                first.agree(&key, &words, &value);
-                Ok(value)
-            }
-            Side::Member { .. } => self.part(&key, &words, &own).await,
-            Side::Left => Ok(Bytes::new()),
-        }
+        self.agree("exchange", words, own, digest).await
     }
 
     /// Makes sure that all ranks have the same names and values.
@@ -415,15 +406,26 @@ impl Joining {
     ///
     /// As [`exchange`](Self::exchange).
     pub async fn compare(&mut self, words: Words) -> Result<(), MeetError> {
-        let key = self.step("compare");
+        self.agree("compare", words, Bytes::new(), |_| Bytes::new()).await.map(drop)
+    }
+
+    /// An exchange, as a step of this name.
+    async fn agree(
+        &mut self,
+        step: &str,
+        words: Words,
+        own: Bytes,
+        digest: impl FnOnce(Vec<Bytes>) -> Bytes + Send,
+    ) -> Result<Bytes, MeetError> {
+        let key = self.step(step);
         match &mut self.side {
             Side::First { first, .. } => {
-                first.gather(&key, &words, &[]).await?;
-                first.agree(&key, &words, &[]);
-                Ok(())
+                let value = digest(first.gather(&key, &words, &own).await?);
+                first.agree(&key, &words, &value);
+                Ok(value)
             }
-            Side::Member { .. } => self.part(&key, &words, &[]).await.map(drop),
-            Side::Left => Ok(()),
+            Side::Member { .. } => self.part(&key, &words, &own).await,
+            Side::Left => Ok(Bytes::new()),
         }
     }
 

@@ -17,7 +17,7 @@ mod due;
 pub(super) use self::due::{Due, Speaker};
 use super::board::Board;
 use super::bulk::{self, Bulk};
-use super::members::{Members, News, Seated, Session, Strays, not_yet};
+use super::members::{Members, Seated, Session, Strays, not_yet};
 use super::messages::{Hello, Message, Person, key};
 use super::store::Store;
 use super::waiting::NAMED;
@@ -169,8 +169,8 @@ impl Leader {
                 self.changed(true);
                 Err(Refusal::NoRun(Message::refuse(&error)))
             }
-            Seated::Here { session, news } => {
-                let has_moved = news == News::Moved && self.roster.is_some();
+            Seated::Here { session, has_moved } => {
+                let has_moved = has_moved && self.roster.is_some();
                 if has_moved {
                     self.store.forget(rank, &[key::REPORT, key::DONE]);
                     self.publish_move(rank);

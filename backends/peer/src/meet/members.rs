@@ -51,21 +51,12 @@ pub(super) struct Session {
 /// What a hello comes to.
 #[derive(Debug)]
 pub(super) enum Seated {
-    /// The rank is this connection's.
-    Here { session: Session, news: News },
+    /// The rank is this connection's; it is another process than before or has other addresses, if it `has_moved`.
+    Here { session: Session, has_moved: bool },
     /// This connection is told so and closed; the meeting goes on.
     Refused(Message),
     /// A process was replaced before the start: the meeting ends.
     Replaced(MeetError),
-}
-
-/// What is new of a rank that has its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
-    /// Nothing: it was connected before, from the same addresses.
-    Nothing,
-    /// It is another process, or has other addresses.
-    Moved,
 }
 
 /// Missing ranks that are claimed by processes that were refused.
@@ -191,7 +182,7 @@ impl Members {
         member.session += 1;
         let session = Session { rank: rank as usize, number: member.session };
         self.strays.remove(&session.rank);
-        Seated::Here { session, news: if same { News::Nothing } else { News::Moved } }
+        Seated::Here { session, has_moved: !same }
     }
 
     pub(super) fn is_current(&self, session: Session) -> bool {
@@ -299,9 +290,9 @@ mod tests {
         Members::new(person(0, 1), 3, "1".into(), 1)
     }
 
-    fn here(seated: Seated) -> (Session, News) {
+    fn here(seated: Seated) -> (Session, bool) {
         match seated {
-            Seated::Here { session, news } => (session, news),
+            Seated::Here { session, has_moved } => (session, has_moved),
             other => panic!("{other:?}"),
         }
     }
@@ -309,10 +300,10 @@ mod tests {
     #[test]
     fn process_takes_its_rank_again_and_its_earlier_connection_counts_no_more() {
         let (mut members, now) = (members(), Instant::now());
-        let (first, news) = here(members.seat(&hello(1, 7), "", false, false, now));
-        assert_eq!(news, News::Moved);
-        let (second, news) = here(members.seat(&hello(1, 7), "", false, false, now));
-        assert_eq!(news, News::Nothing);
+        let (first, has_moved) = here(members.seat(&hello(1, 7), "", false, false, now));
+        assert!(has_moved);
+        let (second, has_moved) = here(members.seat(&hello(1, 7), "", false, false, now));
+        assert!(!has_moved);
         assert!(!members.disconnect(first, now) && members.disconnect(second, now));
         here(members.seat(&hello(1, 7), "", false, false, now + RECONNECT * 10));
     }
@@ -328,8 +319,8 @@ mod tests {
             Seated::Replaced(error) => assert!(error.to_string().contains("rank 1 was started again")),
             other => panic!("{other:?}"),
         }
-        let (_, news) = here(members.seat(&hello(1, 8), "", true, false, now + RECONNECT));
-        assert_eq!(news, News::Moved);
+        let (_, has_moved) = here(members.seat(&hello(1, 8), "", true, false, now + RECONNECT));
+        assert!(has_moved);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! One task for each listener takes connections, and one for each connection proves who is there and then serves it. Those
 //! who have not proved themselves stand in the doorway (`doorway.rs`), which has few places; those of other ranks are handed
-//! to the meeting or served (`serving.rs`). Nothing that a stranger sends is kept, and nothing of his is written to a log but
+//! to the meeting or served (`serving/`). Nothing that a stranger sends is kept, and nothing of his is written to a log but
 //! one line a minute.
 
 use std::io;

@@ -413,3 +413,84 @@ impl Machine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use foreread_types::{DatasetId, SampleId, Tick};
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn key(id: u64) -> SampleKey {
+        SampleKey::new(DatasetId(0), SampleId(id))
+    }
+
+    /// A machine that has asked for `samples` samples of 10 bytes at time 0, as request 1.
+    fn asking(samples: u64) -> Machine {
+        let mut machine = Machine::new(Rank(3), 7);
+        let asks = (0..samples).map(|id| Ask { key: key(id), due: Tick(id), length: 10 }).collect();
+        let mut actions = Vec::new();
+        machine.on(Event::Ask { request: 1, asks }, Duration::ZERO, &mut actions).unwrap();
+        assert!(matches!(actions[..], [Action::Send(Header { kind: Kind::Ask, .. }, _)]));
+        machine
+    }
+
+    /// What is done: kinds of frames with their tags, and answers.
+    fn shown(actions: &[Action]) -> Vec<String> {
+        let shown = actions.iter().map(|action| match action {
+            Action::Send(header, payload) if header.kind == Kind::Cancel => {
+                format!("Cancel {:?}", decode_tags(payload).unwrap().collect::<Vec<_>>())
+            }
+            Action::Send(header, _) => format!("{:?}", header.kind),
+            Action::Answer { tag, result, .. } => format!("{tag} {}", result.is_ok()),
+        });
+        shown.collect()
+    }
+
+    fn sample(machine: &mut Machine, tag: u32, now: Duration) -> Vec<String> {
+        let header = Header { tag, ..Header::new(Kind::Answer, 7, 1) };
+        let (mut actions, result) = (Vec::new(), Ok(Bytes::from_static(&[0; 10])));
+        machine.on(Event::Sample { header, result }, now, &mut actions).unwrap();
+        shown(&actions)
+    }
+
+    #[test]
+    fn silence_is_looked_at_twice() {
+        let mut machine = asking(2);
+        let mut look = |at| machine.look(at * MS, false, &mut Vec::new());
+        assert_eq!(look(1).unwrap(), Some(SILENT));
+        // This process stood still: what came meanwhile is read first.
+        assert_eq!(look(700).unwrap(), Some(750 * MS));
+        assert_eq!(look(750).unwrap_err().kind(), WireErrorKind::Late);
+    }
+
+    #[test]
+    fn second_connection_is_asked_for_what_is_open() {
+        let mut machine = asking(3);
+        assert_eq!(sample(&mut machine, 1, 5 * MS), ["1 true"]);
+        let mut actions = Vec::new();
+        machine.resume(800 * MS, &mut actions);
+        assert_eq!(shown(&actions), ["Ask", "Cancel [1]"]);
+        assert_eq!(sample(&mut machine, 1, 900 * MS), [""; 0], "answered on the first connection");
+        assert_eq!(sample(&mut machine, 0, 900 * MS), ["0 true"]);
+        // What nothing is said of gets its second anew; the 30 seconds count from when it was asked for.
+        machine.on(Event::Heard, 1700 * MS, &mut Vec::new()).unwrap();
+        let mut actions = Vec::new();
+        machine.look(1700 * MS, false, &mut actions).unwrap();
+        assert_eq!(shown(&actions), [""; 0]);
+        machine.on(Event::Heard, LONGEST, &mut Vec::new()).unwrap();
+        assert_eq!(machine.look(LONGEST, true, &mut actions).unwrap(), None);
+        assert_eq!(shown(&actions), ["2 false", "Cancel [2]"]);
+    }
+
+    #[test]
+    fn forgotten_sample_fails_and_is_cancelled() {
+        let mut machine = asking(3);
+        let mut actions = Vec::new();
+        machine.on(Event::Forget { key: key(2) }, MS, &mut actions).unwrap();
+        machine.on(Event::Forget { key: key(9) }, MS, &mut actions).unwrap();
+        assert_eq!(shown(&actions), ["2 false", "Cancel [2]"]);
+        assert_eq!((machine.open(), machine.take_late(), machine.take_late()), (2, 1, 0));
+    }
+}

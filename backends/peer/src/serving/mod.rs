@@ -478,12 +478,6 @@ impl<R> Machine<R> {
         self.say_reading();
         self.say_on_their_way(waiting);
     }
-
-    /// Bytes that are held: started and silent, or waiting to leave.
-    #[cfg(test)]
-    pub(crate) fn held_bytes(&self) -> u64 {
-        self.silent + self.output.waiting() as u64 + self.needs_room().unwrap_or(0)
-    }
 }
 
 /// What the other end is told of a failure, cut to what a frame may have.
@@ -492,4 +486,103 @@ fn words_of(error: &TierError) -> String {
     let end = (0..=MOST_WORDS.min(words.len())).rev().find(|end| words.is_char_boundary(*end));
     words.truncate(end.unwrap_or(0));
     words
+}
+
+#[cfg(test)]
+impl<R> Machine<R> {
+    /// Bytes that are held: started and silent, or waiting to leave.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.silent + self.output.waiting() as u64 + self.needs_room().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_types::{DatasetId, SampleId, Tick};
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A connection with a share of 250 bytes that was asked for `samples` samples of 100 bytes, the last first, as
+    /// request 1 at time 0.
+    fn serving(samples: u64) -> Machine<()> {
+        let mut machine = Machine::new(7, 250, Output::new(None));
+        let ask =
+            |id| Ask { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(99 - id), length: 100 };
+        let asks = Ask::encode((0..samples).map(ask));
+        let header = Header::new(Kind::Ask, 7, 1).over(&asks);
+        machine.expect(&header).unwrap();
+        machine.asked(&header, &asks, Duration::ZERO, &mut Vec::new()).unwrap();
+        machine
+    }
+
+    /// The samples that are handed to the engine, by chunk.
+    fn started(machine: &mut Machine<()>) -> Vec<(u64, Vec<u64>)> {
+        let mut actions = Vec::new();
+        machine.start(&mut actions);
+        let started = actions.into_iter().map(|action| match action {
+            Action::Start { chunk, asked } => (chunk, asked.iter().map(|asked| asked.key.id.0).collect()),
+            Action::Stop { chunk } => panic!("chunk {chunk} is stopped"),
+        });
+        started.collect()
+    }
+
+    fn bytes() -> Said {
+        Said::Done(Ok((Bytes::from_static(&[1; 100]), (0, None))))
+    }
+
+    #[test]
+    fn engine_gets_the_most_urgent_within_the_share() {
+        let mut machine = serving(5);
+        assert_eq!(started(&mut machine), [(0, vec![4, 3])]);
+        assert_eq!(started(&mut machine), []);
+        // A sample that is being read frees its place; one that is answered waits to leave in it.
+        assert!(!machine.said(0, 0, Said::Reading, MS));
+        assert_eq!(started(&mut machine), [(1, vec![2])]);
+        assert!(!machine.said(0, 1, bytes(), MS));
+        assert_eq!((started(&mut machine), machine.held_bytes()), (vec![], 248));
+        // The second answer waits for room, and until it has it, no more are taken.
+        assert!(machine.said(1, 0, bytes(), MS));
+        assert_eq!((machine.needs_room(), machine.has_room()), (Some(100), false));
+        machine.give_room(Some(()), MS);
+        assert_eq!((machine.needs_room(), machine.output.waiting()), (None, 296));
+    }
+
+    #[test]
+    fn cancelled_request_is_stopped_and_does_not_leave() {
+        let mut machine = serving(4);
+        started(&mut machine);
+        machine.said(0, 0, bytes(), MS);
+        assert!(!machine.output.is_empty());
+        let header = Header::new(Kind::Cancel, 7, 1);
+        let mut actions = Vec::new();
+        machine.asked(&header, &[], MS, &mut actions).unwrap();
+        assert!(matches!(actions[..], [Action::Stop { chunk: 0 }]));
+        assert!(machine.is_idle() && machine.held_bytes() == 0);
+        assert_eq!((started(&mut machine), machine.wanted(0, 1)), (vec![], None));
+    }
+
+    #[test]
+    fn samples_that_the_engine_forgets_are_absent() {
+        let mut machine = serving(2);
+        started(&mut machine);
+        machine.ended(0, MS);
+        assert_eq!((machine.refused, machine.silent, machine.open), (2, 0, 0));
+    }
+
+    #[test]
+    fn heartbeats_leave_while_something_is_open() {
+        let mut machine = serving(1);
+        started(&mut machine);
+        assert_eq!(machine.look(Duration::ZERO).unwrap(), Some(Duration::ZERO));
+        assert_eq!(machine.look(Duration::ZERO).unwrap(), Some(ALIVE));
+        assert!(machine.output.is_empty());
+        machine.look(ALIVE).unwrap();
+        machine.look(ALIVE).unwrap();
+        assert!(machine.output.held().all(|held| matches!(held, Held::Alive)) && !machine.output.is_empty());
+        // Nothing of it leaves.
+        machine.look = STALLED + 2 * ALIVE;
+        assert_eq!(machine.look(STALLED + ALIVE).unwrap_err().kind(), WireErrorKind::Late);
+    }
 }

@@ -10,7 +10,7 @@
 //! Dropping the task drops the streams of answers, which cancels what has not started; nothing outlives the run.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{
     Budget, Buffers, CacheTier, Charge, ErrorKind, HeapBuffers, Lookup, Object, Sample, Span, Tier, TierError,
 };
-use foreread_types::{SampleId, SampleKey, Tick};
+use foreread_types::{SampleKey, Tick};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -32,6 +32,7 @@ use crate::core::{Action, Core, Event};
 use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::hedges::{Hedged, Hedges};
+use crate::held::Held;
 use crate::others::Others;
 use crate::patience::Patience;
 use crate::reading::{CHUNK, Reading, Reads, Where};
@@ -143,44 +144,6 @@ pub(crate) struct Driver {
     /// Reads of the origin for samples whose owners are slow.
     pub(crate) hedges: Hedges,
     pub(crate) ended: bool,
-}
-
-/// The samples at hand, by tick, from the first that has not been handed out. Each has its own id beside it, because a
-/// use may have got another sample than its own ([`OnError::Substitute`](crate::OnError::Substitute)).
-#[derive(Debug, Default)]
-pub(crate) struct Held {
-    base: u64,
-    samples: VecDeque<Option<(SampleId, Sample)>>,
-}
-
-impl Held {
-    pub(crate) fn starting_at(base: Tick) -> Self {
-        Self { base: base.0, samples: VecDeque::new() }
-    }
-
-    pub(crate) fn put(&mut self, tick: Tick, id: SampleId, sample: Sample) {
-        let Some(index) = tick.0.checked_sub(self.base).map(|index| index as usize) else { return };
-        if index >= self.samples.len() {
-            self.samples.resize(index + 1, None);
-        }
-        self.samples[index] = Some((id, sample));
-    }
-
-    pub(crate) fn get(&self, tick: Tick) -> Option<&(SampleId, Sample)> {
-        self.samples.get(tick.0.checked_sub(self.base)? as usize)?.as_ref()
-    }
-
-    /// Whether the use has its sample or has been handed out: of an ask and a hedge, the second result is not needed.
-    fn is_settled(&self, tick: Tick) -> bool {
-        tick.0 < self.base || self.get(tick).is_some()
-    }
-
-    /// Takes the first `ticks` uses out; those without a sample are left out.
-    fn take(&mut self, ticks: u64) -> Vec<(SampleId, Sample)> {
-        self.base += ticks;
-        let count = self.samples.len().min(ticks as usize);
-        self.samples.drain(..count).flatten().collect()
-    }
 }
 
 /// Reads that leave together: those of one origin or one cache.

@@ -19,6 +19,7 @@ mod driver;
 mod error;
 mod handover;
 mod hedges;
+mod held;
 mod instruments;
 mod keeper;
 mod loader;

@@ -1,0 +1,44 @@
+//! The samples at hand, until their batches are handed out.
+
+use std::collections::VecDeque;
+
+use foreread_tier::Sample;
+use foreread_types::{SampleId, Tick};
+
+/// The samples at hand, by tick, from the first that has not been handed out. Each has its own id beside it, because a
+/// use may have got another sample than its own ([`OnError::Substitute`](crate::OnError::Substitute)).
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    base: u64,
+    samples: VecDeque<Option<(SampleId, Sample)>>,
+}
+
+impl Held {
+    pub(crate) fn starting_at(base: Tick) -> Self {
+        Self { base: base.0, samples: VecDeque::new() }
+    }
+
+    pub(crate) fn put(&mut self, tick: Tick, id: SampleId, sample: Sample) {
+        let Some(index) = tick.0.checked_sub(self.base).map(|index| index as usize) else { return };
+        if index >= self.samples.len() {
+            self.samples.resize(index + 1, None);
+        }
+        self.samples[index] = Some((id, sample));
+    }
+
+    pub(crate) fn get(&self, tick: Tick) -> Option<&(SampleId, Sample)> {
+        self.samples.get(tick.0.checked_sub(self.base)? as usize)?.as_ref()
+    }
+
+    /// Whether the use has its sample or has been handed out: of an ask and a hedge, the second result is not needed.
+    pub(crate) fn is_settled(&self, tick: Tick) -> bool {
+        tick.0 < self.base || self.get(tick).is_some()
+    }
+
+    /// Takes the first `ticks` uses out; those without a sample are left out.
+    pub(crate) fn take(&mut self, ticks: u64) -> Vec<(SampleId, Sample)> {
+        self.base += ticks;
+        let count = self.samples.len().min(ticks as usize);
+        self.samples.drain(..count).flatten().collect()
+    }
+}

@@ -42,14 +42,14 @@ mod serving;
 #[path = "../tests/simulation/mod.rs"]
 mod simulation;
 
-use foreread_connection::{channel, connection, input, output, system, tags, token};
 #[cfg(feature = "testing")]
 pub use foreread_connection::RawFrames;
 pub use foreread_connection::{
     Address, Channel, Connection, Duplex, Greeting, Identity, Listener, Message, Network, Nonce, Offer,
-    ParseAddressError, ParseWireError, Purpose, Receiver, RunId, Sender, Stream, System, Token, WeakTokenError,
-    Wire, WireError, WireErrorKind, frame, handshake,
+    ParseAddressError, ParseWireError, Purpose, Receiver, RunId, Sender, Stream, System, Token,
+    WeakTokenError, Wire, WireError, WireErrorKind, frame, handshake,
 };
+use foreread_connection::{channel, connection, input, output, system, tags, token};
 
 pub use counters::{Counters, Tally};
 pub use peer_tier::PeerTier;

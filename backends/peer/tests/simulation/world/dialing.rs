@@ -1,0 +1,102 @@
+//! How ranks connect, and what becomes of a connection that is lost.
+
+use super::*;
+
+impl World {
+    pub(super) fn dial(&mut self, rank: usize, to: usize) {
+        let number = self.number();
+        let from = self.process(rank);
+        let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };
+        link.state = LinkState::Dialing { number };
+        self.work(rank, CONNECT, Work::TimedOut { to, number });
+        if self.is_cut(rank, to) || self.is_cut(to, rank) {
+            return; // retransmissions come too late
+        }
+        let delay = self.delay;
+        if self.nodes[to].alive {
+            let process = self.process(to);
+            self.scheduler.after(delay, Event::Work(process, Work::Accept { from, number }));
+        } else {
+            self.work(rank, 2 * delay, Work::TimedOut { to, number });
+        }
+    }
+
+    pub(super) fn accept(&mut self, rank: usize, from: Process, number: u64) {
+        if !self.is_there(from) {
+            return;
+        }
+        let id = self.number();
+        let serving = ServingEnd::new(self.nodes[rank].run, self.share);
+        let conn = Conn {
+            asker: from,
+            owner: self.process(rank),
+            pipes: Default::default(),
+            asking: None,
+            serving: Some(serving),
+            timers: [None, None],
+        };
+        self.conns.insert(id, conn);
+        let delay = self.delay;
+        self.scheduler.after(delay, Event::Work(from, Work::Connected { to: rank, number, conn: id }));
+    }
+
+    pub(super) fn connected(&mut self, rank: usize, to: usize, number: u64, id: u64) {
+        let now = self.scheduler.now();
+        let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };
+        if !matches!(link.state, LinkState::Dialing { number: dialing } if dialing == number) {
+            return self.close(id, false);
+        }
+        link.state = LinkState::Open { conn: id };
+        let mut end = AskingEnd::new();
+        let (mut actions, mut answers) = (Vec::new(), Vec::new());
+        link.machine.resume(now, &mut actions);
+        for (request, asks) in std::mem::take(&mut link.pending) {
+            let made = link.machine.on(asking::Event::Ask { request, asks }, now, &mut actions);
+            assert!(made.is_ok());
+        }
+        end.act(&link.machine, &mut actions, &mut answers);
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.asking = Some(end);
+        }
+        self.work_soon(rank, Work::Asking(id));
+    }
+
+    pub(super) fn timed_out(&mut self, rank: usize, to: usize, number: u64) {
+        let Some(link) = self.nodes[rank].links.get(&to) else { return };
+        if matches!(link.state, LinkState::Dialing { number: dialing } if dialing == number) {
+            self.lose(rank, to, false, &WireError::new(WireErrorKind::Late, "no answer"));
+        }
+    }
+
+    /// A connection ended at the asker.
+    pub(super) fn ended(&mut self, rank: usize, to: usize, useful: bool, error: &WireError) {
+        if useful && error.kind() == WireErrorKind::Late {
+            self.outcome.resumed += 1;
+            let number = self.number();
+            let jitter = self.scheduler.between(Duration::ZERO, JITTER);
+            if let Some(link) = self.nodes[rank].links.get_mut(&to) {
+                link.state = LinkState::Dialing { number };
+            }
+            return self.work(rank, jitter, Work::Dial { to });
+        }
+        self.lose(rank, to, useful, error);
+    }
+
+    /// Everything that a rank was asked fails.
+    pub(super) fn lose(&mut self, rank: usize, to: usize, useful: bool, why: &WireError) {
+        let now = self.scheduler.now();
+        let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };
+        link.failures = if useful { 1 } else { link.failures + 1 };
+        let wait = (BACKOFF.0 * 2u32.pow(link.failures.min(5) - 1)).min(BACKOFF.1);
+        link.state = LinkState::Down { until: now + wait };
+        link.machine = asking::Machine::new(Rank(to as u32), RUN);
+        link.pending.clear();
+        let error = crate::remote::error_of(Rank(to as u32), why);
+        let mut answers = Vec::new();
+        for (&request, uses) in &link.batches {
+            let open = (0..).zip(uses).filter(|(_, (_, answered))| !answered);
+            answers.extend(open.map(|(tag, _)| (request, tag, Err(error.clone()))));
+        }
+        self.answered(rank, to, answers);
+    }
+}

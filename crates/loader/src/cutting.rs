@@ -20,7 +20,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::answers::{Answer, Check};
 use crate::blocks::{BlockId, Extent, Waiting};
-use crate::driver::{Dataset, keep, own_copy, skipped};
+use crate::dataset::Dataset;
+use crate::driver::{keep, own_copy, skipped};
 use crate::reading::Worked;
 
 /// What there is to know of a block.
@@ -93,7 +94,7 @@ impl Cutting {
 
     /// Which part of the block a sample is.
     fn part(&self, key: SampleKey) -> Result<Part, TierError> {
-        let (_, span) = self.dataset.locate(key)?;
+        let (_, span) = self.dataset.locator.locate(key.id)?;
         let Span::Range(range) = span else { return Err(outside()) };
         let check = self.dataset.catalog.crc32c(key.id);
         let check = check.map(|crc32c| Check { crc32c, at: range.start });

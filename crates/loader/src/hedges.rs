@@ -15,7 +15,8 @@ use tokio::time::Instant;
 
 use crate::answers::answer_of;
 use crate::core::{Event, OriginPace};
-use crate::driver::{Dataset, Held};
+use crate::dataset::Dataset;
+use crate::driver::Held;
 use crate::origin_pace::OriginReads;
 
 /// How a hedge ended.

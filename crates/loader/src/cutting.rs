@@ -1,8 +1,8 @@
 //! Shares a block out, in a task of its own: it computes the checksum of each sample and copies it.
 //!
-//! Whoever waits gets its sample first; the others go into their caches after that. Then the block returns to the driver,
-//! because a use may have come meanwhile that found its sample neither kept nor on its way: such uses wait for the next
-//! round. The price is that a block's budget is held for as long as this takes, a few milliseconds.
+//! Whoever waits gets its sample first; the others go into their caches after that. A use may come meanwhile that finds its
+//! sample neither kept nor on its way: such uses have a round of their own at once, in another task. The price is that a
+//! block's budget is held for as long as this takes, a few milliseconds.
 //!
 //! However the task ends, whoever waits is answered.
 

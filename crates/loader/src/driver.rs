@@ -301,6 +301,7 @@ impl Driver {
                 break;
             }
         }
+        self.share_out_late();
         self.begin_blocks(&mut turn);
         for (at, outgoing) in turn.origins.into_iter().enumerate() {
             let origin = Arc::clone(&self.datasets[at].origin);

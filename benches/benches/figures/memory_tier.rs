@@ -9,7 +9,7 @@ use foreread::{Catalog, Config, Memory, OnError, Planned};
 use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};
-use foreread_loader::{BlockTable, Dataset, Loader, Parts, Source};
+use foreread_loader::{Dataset, Loader, Parts, Source};
 use foreread_memory::MemoryTier;
 use foreread_tier::{CacheTier, Completion, Completions, Lookup, Object, ReadRequest, Tier, TierProfile};
 use foreread_types::SampleKey;
@@ -90,7 +90,7 @@ pub fn part() -> Result<()> {
         plan: planned.plan().clone(),
         others: None,
         warm: false,
-        datasets: vec![Dataset { catalog, origin: Arc::new(Made), blocks: BlockTable::default() }],
+        datasets: vec![Dataset::new(catalog, Arc::new(Made))],
         caches: vec![(Source::Memory, Arc::clone(&memory) as Arc<dyn CacheTier>)],
         look_ahead,
         on_error: OnError::Fail,

@@ -54,6 +54,15 @@ const CHUNK: u64 = 256 << 10;
 /// How many times as long as the room that it takes a file may be: more than file systems can compress.
 const DENSE: u64 = 64;
 
+/// Shorter files are read whatever room they take. A file system may report the room of a file that was just written
+/// only seconds later (ZFS), and no more than this is read for nothing.
+const SHORT: u64 = 1 << 30;
+
+/// Whether a file of `length` bytes that takes `blocks` of 512 is sparse. Some file systems do not report blocks.
+fn is_sparse(length: u64, blocks: u64) -> bool {
+    length >= SHORT && blocks > 0 && length / DENSE > blocks.saturating_mul(512)
+}
+
 /// Why a file is not a catalog that can be used, without its name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
@@ -132,9 +141,7 @@ impl Image {
     pub(crate) fn open(file: File) -> Result<Self, Fault> {
         let metadata = file.metadata().map_err(|error| Fault::io(&error))?;
         let length = metadata.len();
-        // Some file systems do not tell how much room a file takes.
-        let takes = metadata.blocks().saturating_mul(512);
-        if takes > 0 && length / DENSE > takes {
+        if is_sparse(length, metadata.blocks()) {
             return Err(corrupt("it is a sparse file, which takes less room than its length says"));
         }
         Self::of(Source::File(file, length))
@@ -458,4 +465,19 @@ pub(crate) fn checksum(bytes: &[u8], digits: &Range<usize>) -> String {
     hash.update(&CHECKSUM_BLANK);
     hash.update(&bytes[digits.end..]);
     format!("{:032x}", hash.digest128())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ZFS reports a block for each file that was just written.
+    #[test]
+    fn catalog_that_was_just_written_is_not_sparse() {
+        assert!(!is_sparse(100 << 20, 1));
+        assert!(!is_sparse(1 << 40, 0));
+        assert!(!is_sparse(1 << 40, 1 << 30));
+        assert!(is_sparse(1 << 30, 1));
+        assert!(is_sparse(1 << 42, 16));
+    }
 }

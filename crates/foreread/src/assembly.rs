@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use foreread_layers::RetryPolicy;
 use foreread_loader::{BlockTable, Dataset, Direct, OnError, Others, Parts, Source};
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
@@ -32,12 +33,11 @@ impl Assembly {
         look_ahead: u64,
         on_error: OnError,
         blocks: BlockTable,
+        retry: RetryPolicy,
     ) -> Self {
-        let datasets = opened.into_iter().map(|dataset| Dataset {
-            catalog: dataset.catalog,
-            origin: dataset.origin as Arc<dyn Tier>,
-            blocks: BlockTable::default(),
-        });
+        let datasets = opened
+            .into_iter()
+            .map(|dataset| Dataset::new(dataset.catalog, dataset.origin as Arc<dyn Tier>).with_retry(retry));
         let (datasets, blocks) = (datasets.collect(), Some(blocks));
         Self { datasets, caches, others, look_ahead, on_error, blocks, warm: false }
     }
@@ -46,7 +46,7 @@ impl Assembly {
     pub(crate) fn start(&mut self, run: Run, plan: LocalPlan, runtime: &Handle) -> foreread_loader::Loader {
         let mut datasets = self.datasets.clone();
         if let (Some(train), Some(blocks)) = (datasets.first_mut(), self.blocks.take()) {
-            train.blocks = blocks;
+            *train = train.clone().with_blocks(blocks);
         }
         let warm = std::mem::replace(&mut self.warm, true);
         let parts = Parts {

@@ -153,6 +153,7 @@ impl From<LoadError> for Error {
             LoadErrorKind::Sample(kind) => Some(kind),
             _ => None,
         };
-        Self { tier, ..Self::caused(ErrorKind::Load, error) }
+        let dataset = error.dataset_kind();
+        Self { tier, dataset, ..Self::caused(ErrorKind::Load, error) }
     }
 }

@@ -79,7 +79,8 @@ impl Ready {
             "starting"
         );
         let others = joint.as_ref().map(Joint::others);
-        let mut assembly = Assembly::new(opened, caches, others, config.look_ahead, config.on_error, blocks);
+        let Config { look_ahead, on_error, retry, .. } = config;
+        let mut assembly = Assembly::new(opened, caches, others, look_ahead, on_error, blocks, retry);
         let inner = assembly.start(run, plan, workers.handle());
         Loader {
             inner,

@@ -85,7 +85,7 @@ impl Pace {
     }
 }
 
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A tier whose reads are answered in bounded time.
 ///

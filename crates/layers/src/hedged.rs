@@ -32,6 +32,7 @@ use futures::{FutureExt, Stream, StreamExt};
 use metrics::Counter;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::deadline::YEAR;
 use crate::histogram::Histogram;
 use crate::open::Open;
 use crate::{Limit, Meter, Permit};
@@ -137,10 +138,14 @@ impl Rules {
     fn late_after(&self, seen: &Seen, bytes: u64) -> (Duration, Duration) {
         match seen.latencies.quantile(bytes) {
             Some(usual) => {
-                let late = usual.mul_f64(self.policy.factor.clamp(0.0, 1e6)).max(self.policy.shortest);
-                (late, Duration::MAX)
+                // Cut at a year, so that the sum with any instant stays one.
+                let late = Duration::try_from_secs_f64(usual.as_secs_f64() * self.policy.factor.max(0.0));
+                (late.unwrap_or(YEAR).max(self.policy.shortest).min(YEAR), YEAR)
             }
-            None => (GUESS + Duration::from_secs_f64(bytes as f64 / SLOW), UNKNOWN),
+            None => {
+                let guess = GUESS + Duration::from_secs_f64(bytes as f64 / SLOW);
+                (guess.min(YEAR), UNKNOWN)
+            }
         }
     }
 }
@@ -539,6 +544,25 @@ mod tests {
         }
         let sent = meter.read().hedged;
         assert!((1..=62).contains(&sent), "{sent} second reads of 2,000");
+    }
+
+    /// The sum of an instant and the time after which a read is late panicked.
+    #[tokio::test(start_paused = true)]
+    async fn policy_that_never_hedges_reads() {
+        let default = HedgePolicy::default();
+        for policy in [
+            default.with_lateness(0.95, 3.0, Duration::MAX),
+            default.with_lateness(1.0, f64::INFINITY, Duration::ZERO),
+            default.with_lateness(f64::NAN, f64::NAN, Duration::MAX),
+            default.with_lateness(-1.0, -1.0, Duration::MAX).with_budget(f64::NAN),
+        ] {
+            let origin = origin();
+            let hedged = Hedged::new(Arc::clone(&origin), policy);
+            assert_eq!(hedged.read(batch(&origin, 0..200)).count().await, 200);
+            // By now a latency is known.
+            assert_eq!(hedged.read(batch(&origin, 0..200)).count().await, 200);
+            assert_eq!(origin.counts().tally().requests, 400);
+        }
     }
 
     #[tokio::test(start_paused = true)]

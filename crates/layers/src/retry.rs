@@ -83,8 +83,8 @@ impl RetryPolicy {
         Self { patience, ..self }
     }
 
-    /// The longest wait after so many failures.
-    fn bound(&self, failures: u32) -> Duration {
+    /// The longest wait after so many failures, 1 or more.
+    pub fn longest_wait_after(&self, failures: u32) -> Duration {
         let doubled = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first_wait.saturating_mul(doubled).min(self.longest_wait)
     }
@@ -288,7 +288,7 @@ impl Rules {
         let attempt = u64::from(failed.failures) << 32 | u64::from(failed.request.tag);
         let drawn = mix(self.seed ^ mix(sample ^ mix(attempt)));
         let part = (drawn >> 11) as f64 / (1u64 << 53) as f64;
-        let jitter = self.policy.bound(failed.failures).mul_f64(part);
+        let jitter = self.policy.longest_wait_after(failed.failures).mul_f64(part);
         // What the store asks for is added to: all who were told the same would else come back together.
         asked.unwrap_or_default().saturating_add(jitter).min(Duration::from_secs(u64::from(u32::MAX)))
     }
@@ -513,7 +513,8 @@ mod tests {
     #[test]
     fn waits_double_up_to_the_longest_and_never_overflow() {
         let policy = RetryPolicy::default();
-        let bounds: Vec<u128> = [1, 2, 3, 7, 8, 33, u32::MAX].map(|n| policy.bound(n).as_millis()).to_vec();
+        let bounds: Vec<u128> =
+            [1, 2, 3, 7, 8, 33, u32::MAX].map(|n| policy.longest_wait_after(n).as_millis()).to_vec();
         assert_eq!(bounds, [100, 200, 400, 6400, 10_000, 10_000, 10_000]);
     }
 

@@ -17,6 +17,7 @@ use foreread_types::{SampleKey, Tick};
 use futures::{Stream, StreamExt};
 
 use crate::blocks::BlockId;
+use crate::locate::Place;
 
 /// Why a read fails that a tier's stream ended without.
 const UNANSWERED: &str = "the tier ended without an answer";
@@ -77,15 +78,11 @@ impl Located {
     /// Asks `locate` where each of these lies.
     pub(crate) fn of(
         pending: Vec<Pending>,
-        locate: impl Fn(SampleKey) -> Result<(Object, Span), TierError>,
+        mut locate: impl FnMut(SampleKey) -> Result<Place, TierError>,
     ) -> Self {
         let mut located = Self::default();
         for mut pending in pending {
-            let place = catch_unwind(AssertUnwindSafe(|| locate(pending.key))).unwrap_or_else(|panic| {
-                let detail = format!("the catalog panicked: {}", panic_message(&*panic));
-                Err(TierError::new(ErrorKind::Other, "catalog").with_detail(detail))
-            });
-            match place {
+            match locate(pending.key) {
                 Ok((object, span)) => {
                     let tag = located.requests.len() as u32;
                     located.requests.push(pending.request(tag, object, span));
@@ -321,7 +318,7 @@ mod tests {
         let pending = (0..4).map(|id| Pending::new(Tick(id), key(id), 2, budget.charge(2))).collect();
         let located = Located::of(pending, |key| match key.id.0 {
             1 => Err(TierError::new(ErrorKind::Invalid, "catalog")),
-            2 => panic!("of a catalog"),
+            2 => Err(TierError::new(ErrorKind::Other, "catalog").with_detail("the catalog panicked")),
             id => Ok((Object { path: id.to_string().into(), size: 2, version: None }, Span::Whole)),
         });
         assert_eq!(
@@ -335,6 +332,6 @@ mod tests {
             got.iter().filter(|answer| answer.result.is_ok()).map(|answer| answer.tick.0).collect();
         right.sort_unstable();
         assert_eq!((right, got.len()), (vec![0, 3], 4));
-        assert!(got.iter().any(|answer| format!("{:?}", answer.result).contains("of a catalog")));
+        assert!(got.iter().any(|answer| format!("{:?}", answer.result).contains("the catalog panicked")));
     }
 }

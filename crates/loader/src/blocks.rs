@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use foreread_dataset::{Catalog, DatasetError};
 use foreread_planner::Plan;
-use foreread_tier::{Charge, Span};
+use foreread_tier::{Charge, Sample, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
 /// Of a block, at most this part lies between samples, and is read for nothing.
@@ -142,9 +142,17 @@ enum State {
     /// Queued or under way; or here, and being shared out.
     Reading {
         waiting: Vec<Waiting>,
-        is_here: bool,
+        here: Option<Here>,
     },
     Done,
+}
+
+/// A block that has come.
+#[derive(Debug)]
+struct Here {
+    block: Sample,
+    /// How many tasks share it out now.
+    rounds: usize,
 }
 
 /// The blocks of all datasets while a run goes on.
@@ -155,6 +163,8 @@ pub(crate) struct Blocks {
     states: HashMap<BlockId, State>,
     /// Those that wait to be read, in order of need.
     queue: VecDeque<BlockId>,
+    /// Those that are here and waited for again.
+    late: Vec<BlockId>,
 }
 
 impl Blocks {
@@ -169,12 +179,15 @@ impl Blocks {
         let Some(at) = table.and_then(|table| table.find(waiting.key.id)) else { return Err(waiting) };
         match self.states.get_mut(&(dataset, at)) {
             None => {
-                let state = State::Reading { waiting: vec![waiting], is_here: false };
+                let state = State::Reading { waiting: vec![waiting], here: None };
                 self.states.insert((dataset, at), state);
                 self.queue.push_back((dataset, at));
                 Ok(())
             }
-            Some(State::Reading { waiting: others, .. }) => {
+            Some(State::Reading { waiting: others, here }) => {
+                if here.is_some() && others.is_empty() {
+                    self.late.push((dataset, at));
+                }
                 others.push(waiting);
                 Ok(())
             }
@@ -199,14 +212,32 @@ impl Blocks {
         self.tables.get(dataset.0 as usize)?.blocks.get(at)
     }
 
-    /// Takes those who wait for a block that is here; others may come while they get their samples. Whether they are the
-    /// first.
-    pub(crate) fn take_waiting(&mut self, id: BlockId) -> (Vec<Waiting>, bool) {
-        match self.states.get_mut(&id) {
-            Some(State::Reading { waiting, is_here }) => {
-                (std::mem::take(waiting), !std::mem::replace(is_here, true))
+    /// Keeps a block that was read for as long as it is shared out, and returns who waits for it. `None` if it is here
+    /// already, or has ended.
+    pub(crate) fn came(&mut self, id: BlockId, block: &Sample) -> Option<Vec<Waiting>> {
+        let State::Reading { waiting, here: here @ None } = self.states.get_mut(&id)? else { return None };
+        *here = Some(Here { block: block.clone(), rounds: 1 });
+        Some(std::mem::take(waiting))
+    }
+
+    /// Blocks that are here, for uses that came while they are shared out. Each has another round.
+    pub(crate) fn late(&mut self) -> Vec<(BlockId, Sample, Vec<Waiting>)> {
+        let mut rounds = Vec::new();
+        for id in std::mem::take(&mut self.late) {
+            if let Some(State::Reading { waiting, here: Some(here) }) = self.states.get_mut(&id) {
+                here.rounds += 1;
+                rounds.push((id, here.block.clone(), std::mem::take(waiting)));
             }
-            _ => Default::default(),
+        }
+        rounds
+    }
+
+    /// A round has ended; the last one ends the block, unless a use waits for it.
+    pub(crate) fn shared_out(&mut self, id: BlockId) {
+        let Some(State::Reading { waiting, here: Some(here) }) = self.states.get_mut(&id) else { return };
+        here.rounds -= 1;
+        if here.rounds == 0 && waiting.is_empty() {
+            self.end(id);
         }
     }
 
@@ -216,5 +247,53 @@ impl Blocks {
             Some(State::Reading { waiting, .. }) => waiting,
             _ => Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use foreread_tier::Budget;
+
+    use super::*;
+
+    /// It waited until the others' samples had been copied into their caches.
+    #[test]
+    fn late_use_of_a_block_waits_for_no_round_of_others() {
+        let id = (DatasetId(0), 0);
+        let budget = Budget::new(1000);
+        let table = BlockTable { blocks: vec![Extent { samples: 0..4, bytes: 0..400 }], waste: 0 };
+        let mut blocks = Blocks::new(vec![table]);
+        let waiting = |sample| Waiting {
+            tick: Tick(sample),
+            key: SampleKey::new(DatasetId(0), SampleId(sample)),
+            charge: budget.charge(0),
+        };
+        let ticks = |waiting: &[Waiting]| waiting.iter().map(|one| one.tick.0).collect::<Vec<_>>();
+        blocks.wait(waiting(0)).unwrap();
+        blocks.wait(waiting(1)).unwrap();
+        assert!(blocks.late().is_empty(), "it is not here");
+        let block = Sample::new(Bytes::from(vec![0; 400]), budget.charge(400));
+        assert_eq!(ticks(&blocks.came(id, &block).unwrap()), [0, 1]);
+        drop(block);
+        for sample in [2, 3] {
+            blocks.wait(waiting(sample)).unwrap();
+        }
+        let late = blocks.late();
+        assert_eq!(
+            late.iter().map(|(id, _, waiting)| (*id, ticks(waiting))).collect::<Vec<_>>(),
+            [(id, vec![2, 3])]
+        );
+        drop(late);
+        assert!(blocks.late().is_empty());
+        blocks.shared_out(id);
+        assert_eq!(budget.used(), 400, "the first round goes on");
+        // The last round ends while a use waits again: it has its own.
+        blocks.wait(waiting(1)).unwrap();
+        blocks.shared_out(id);
+        assert_eq!(ticks(&blocks.late()[0].2), [1]);
+        blocks.shared_out(id);
+        assert_eq!(budget.used(), 0);
+        assert!(blocks.wait(waiting(2)).is_err(), "it has ended");
     }
 }

@@ -89,13 +89,23 @@ impl Driver {
                 return self.singly.extend(waiting);
             }
         };
-        let (waiting, is_new) = self.blocks.take_waiting(id);
-        let extent = self.blocks.extent(id).cloned();
-        // It has come back, and nobody has asked for a sample of it meanwhile.
-        let Some(extent) = extent.filter(|_| is_new || !waiting.is_empty()) else {
-            self.blocks.end(id);
-            return;
-        };
+        match self.blocks.came(id, &block) {
+            Some(waiting) => self.share_out(id, block, waiting, true),
+            // It comes back from those who share it out.
+            None => self.blocks.shared_out(id),
+        }
+    }
+
+    /// Has blocks that are here shared out to the uses that came late.
+    pub(crate) fn share_out_late(&mut self) {
+        for (id, block, waiting) in self.blocks.late() {
+            self.share_out(id, block, waiting, false);
+        }
+    }
+
+    /// Begins a round: those who wait get their samples, and with `is_new` the others their caches.
+    fn share_out(&mut self, id: BlockId, block: Sample, waiting: Vec<Waiting>, is_new: bool) {
+        let Some(extent) = self.blocks.extent(id).cloned() else { return };
         let cutting = Cutting {
             id,
             extent,

@@ -1,8 +1,8 @@
 //! Shares a block out, in a task of its own: it computes the checksum of each sample and copies it.
 //!
-//! Whoever waits gets its sample first; the others go into their caches after that. Then the block returns to the driver,
-//! because a use may have come meanwhile that found its sample neither kept nor on its way: such uses wait for the next
-//! round. The price is that a block's budget is held for as long as this takes, a few milliseconds.
+//! Whoever waits gets its sample first; the others go into their caches after that. A use may come meanwhile that finds its
+//! sample neither kept nor on its way: such uses have a round of their own at once, in another task. The price is that a
+//! block's budget is held for as long as this takes, a few milliseconds.
 //!
 //! However the task ends, whoever waits is answered.
 
@@ -20,7 +20,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::answers::{Answer, Check};
 use crate::blocks::{BlockId, Extent, Waiting};
-use crate::driver::{Dataset, keep, own_copy, skipped};
+use crate::dataset::Dataset;
+use crate::driver::{keep, own_copy, skipped};
 use crate::reading::Worked;
 
 /// What there is to know of a block.
@@ -93,7 +94,7 @@ impl Cutting {
 
     /// Which part of the block a sample is.
     fn part(&self, key: SampleKey) -> Result<Part, TierError> {
-        let (_, span) = self.dataset.locate(key)?;
+        let (_, span) = self.dataset.locator.locate(key.id)?;
         let Span::Range(range) = span else { return Err(outside()) };
         let check = self.dataset.catalog.crc32c(key.id);
         let check = check.map(|crc32c| Check { crc32c, at: range.start });

@@ -10,7 +10,8 @@ use foreread_tier::{CacheTier, ErrorKind, Lookup, ReadRequest, Sample, Span, Tie
 use foreread_types::{SampleKey, Tick};
 
 use crate::answers::answer_of;
-use crate::driver::{Dataset, not_kept};
+use crate::dataset::Dataset;
+use crate::driver::not_kept;
 use crate::report::Source;
 use crate::serving::fetch;
 

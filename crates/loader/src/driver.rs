@@ -9,30 +9,31 @@
 //!
 //! Dropping the task drops the streams of answers, which cancels what has not started; nothing outlives the run.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_dataset::{Catalog, DatasetError};
+use foreread_dataset::DatasetError;
 use foreread_oracle::{AccessStream, OracleError, Run};
 use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{
-    Budget, Buffers, CacheTier, Charge, ErrorKind, HeapBuffers, Lookup, Object, Sample, Span, Tier, TierError,
+    Budget, Buffers, CacheTier, Charge, ErrorKind, HeapBuffers, Lookup, Sample, Tier, TierError,
 };
 use foreread_types::{SampleKey, Tick};
 use futures::{FutureExt, StreamExt};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use crate::answers::{Answer, Check, Pending, panic_message};
+use crate::answers::{Answer, Pending, panic_message};
 use crate::batch::Batch;
-use crate::blocks::{BlockTable, Blocks, Waiting};
+use crate::blocks::{Blocks, Waiting};
+use crate::copies::Copies;
 use crate::core::{Action, Core, Event};
+use crate::dataset::Dataset;
 use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::hedges::{Hedged, Hedges};
 use crate::held::Held;
+use crate::locate::fault;
 use crate::others::Others;
 use crate::patience::Patience;
 use crate::reading::{CHUNK, Reading, Reads, Where};
@@ -43,71 +44,6 @@ const GATHER: usize = 256;
 
 /// Errors of earlier batches that are remembered, at most.
 const ERRORS: usize = 1024;
-
-/// One dataset of the run: what its samples are and where they are read.
-#[derive(Clone, Debug)]
-pub struct Dataset {
-    /// The samples.
-    pub catalog: Catalog,
-    /// The origin, with whatever layers it needs.
-    pub origin: Arc<dyn Tier>,
-    /// What the first epoch reads together; empty where each sample is read by itself.
-    pub blocks: BlockTable,
-}
-
-impl Dataset {
-    /// Bytes that are as long as the catalog says, and add up where it says to what: for what no [`Answers`] has checked.
-    pub(crate) fn checked(&self, key: SampleKey, bytes: Bytes) -> Result<Bytes, TierError> {
-        let expected = self.catalog.sizes().bytes(key.id);
-        if bytes.len() as u64 != expected {
-            return Err(TierError::new(ErrorKind::Changed, self.origin.name())
-                .with_detail(format!("{} bytes instead of {expected}", bytes.len())));
-        }
-        match self.catalog.crc32c(key.id) {
-            Some(crc32c) => Check { crc32c, at: 0 }.passed(self.origin.name(), bytes),
-            None => Ok(bytes),
-        }
-    }
-
-    /// Where a sample lies in the origin. May block: see [`Catalog::reads_entries`].
-    pub(crate) fn locate(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
-        locate(&self.catalog, key)
-    }
-
-    /// The same, which does not block the thread.
-    pub(crate) async fn located(&self, key: SampleKey) -> Result<(Object, Span), TierError> {
-        if !self.catalog.reads_entries() {
-            return self.locate(key);
-        }
-        let catalog = self.catalog.clone();
-        match tokio::task::spawn_blocking(move || locate(&catalog, key)).await {
-            Ok(place) => place,
-            Err(error) => Err(TierError::new(ErrorKind::Closed, "catalog").with_detail(error.to_string())),
-        }
-    }
-
-    /// `error`, with the path of the sample that it is of unless it names an object. Does not block the thread.
-    pub(crate) async fn named(&self, key: SampleKey, error: TierError) -> TierError {
-        if error.object().is_some() {
-            return error;
-        }
-        let catalog = self.catalog.clone();
-        let path = move || catalog.path(key.id).ok().map(Cow::into_owned);
-        match tokio::task::spawn_blocking(path).await.ok().flatten() {
-            Some(path) => error.with_object(path),
-            None => error,
-        }
-    }
-}
-
-fn locate(catalog: &Catalog, key: SampleKey) -> Result<(Object, Span), TierError> {
-    match catalog.entry(key.id) {
-        Ok(entry) => Ok((entry.object, entry.span)),
-        Err(error) => Err(TierError::new(ErrorKind::Invalid, "catalog")
-            .with_detail(error.to_string())
-            .with_source(error)),
-    }
-}
 
 type Dealing = (usize, JoinHandle<Result<AccessStream, OracleError>>);
 
@@ -128,14 +64,14 @@ pub(crate) struct Driver {
     /// Why the order of a pass could not be computed; said when all before it has been handed out.
     pub(crate) disorder: Option<LoadError>,
     pub(crate) reads: Reads,
-    /// How many threads may look up where samples lie.
-    pub(crate) locating: Arc<Semaphore>,
     pub(crate) dealing: Option<Dealing>,
     /// What is read in blocks, what blocks under way hold, what copies hold that are cut out of them for caches, and uses
     /// whose block failed or whose bytes were wrong.
     pub(crate) blocks: Blocks,
     pub(crate) block_budget: Budget,
     pub(crate) copy_budget: Budget,
+    /// Copies of what disks have read, on their way into caches.
+    pub(crate) copies: Copies,
     pub(crate) singly: Vec<Waiting>,
     /// How long the trainer has been waiting, where other ranks may be the reason.
     pub(crate) patience: Patience,
@@ -271,8 +207,7 @@ impl Driver {
 
     /// Whether a read failed because the catalog could not be read, which is remembered.
     fn is_catalog_fault(&mut self, error: &TierError) -> bool {
-        let source = std::error::Error::source(error);
-        let fault = source.and_then(|source| source.downcast_ref::<DatasetError>());
+        let fault = fault(error);
         if let Some(fault) = fault {
             self.catalog_fault.get_or_insert_with(|| fault.clone());
         }
@@ -329,6 +264,7 @@ impl Driver {
                 break;
             }
         }
+        self.share_out_late();
         self.begin_blocks(&mut turn);
         for (at, outgoing) in turn.origins.into_iter().enumerate() {
             let origin = Arc::clone(&self.datasets[at].origin);
@@ -348,8 +284,8 @@ impl Driver {
 
     fn send(&mut self, tier: Arc<dyn Tier>, outgoing: Outgoing, at: Where) {
         if !outgoing.pending.is_empty() {
-            let reading = Reading::of(tier, &self.datasets, &self.locating, outgoing.pending, at);
-            self.reads.push(reading.ready_chunks(CHUNK));
+            let readings = Reading::of(&tier, &self.datasets, outgoing.pending, at);
+            self.reads.extend(readings.into_iter().map(|reading| reading.ready_chunks(CHUNK)));
         }
     }
 
@@ -390,6 +326,7 @@ impl Driver {
             }
             Action::Store { tick, key, level } => self.store(tick, key, level),
             Action::Remove { key, level } => {
+                self.copies.cancel(key, level);
                 let cache = Arc::clone(&self.caches[level]);
                 in_passing(async move { cache.remove(vec![key]).await });
             }
@@ -483,16 +420,7 @@ impl Driver {
             return skipped(&*cache);
         };
         if sample.charged() > sample.len() as u64 {
-            // What a disk has read lies in whole blocks, and memory would keep those. One copy in a run, which its use need
-            // not wait for: that holds the blocks, and is charged for them.
-            let nothing = self.staging.charge(0);
-            tokio::spawn(async move {
-                match own_copy(&sample) {
-                    Some(bytes) => keep(&*cache, room, key, Sample::new(bytes, nothing)).await,
-                    None => skipped(&*cache),
-                }
-            });
-            return;
+            return self.copies.begin((level, cache), room, key, sample, self.staging.charge(0));
         }
         in_passing(async move { keep(&*cache, room, key, sample).await });
     }

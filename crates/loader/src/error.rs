@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use foreread_dataset::DatasetError;
+use foreread_dataset::{DatasetError, DatasetErrorKind};
 use foreread_oracle::OracleError;
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleKey;
@@ -66,6 +66,14 @@ impl LoadError {
             Cause::Order(_) => LoadErrorKind::Order,
             Cause::Stopped => LoadErrorKind::Stopped,
             Cause::Blocking => LoadErrorKind::Blocking,
+        }
+    }
+
+    /// What is wrong with the catalog, where that is the cause.
+    pub fn dataset_kind(&self) -> Option<DatasetErrorKind> {
+        match &self.0 {
+            Cause::Catalog(error) => Some(error.kind()),
+            _ => None,
         }
     }
 

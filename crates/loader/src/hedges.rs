@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::answers::answer_of;
 use crate::core::{Event, OriginPace};
-use crate::driver::Dataset;
+use crate::dataset::Dataset;
 use crate::held::Held;
 use crate::origin_pace::OriginReads;
 

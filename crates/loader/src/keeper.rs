@@ -27,7 +27,8 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::oneshot;
 
-use crate::driver::{Dataset, in_passing, keep, skipped};
+use crate::dataset::Dataset;
+use crate::driver::{in_passing, keep, skipped};
 
 /// What a flight brings.
 pub(crate) type Landing = Result<Bytes, TierError>;

@@ -11,23 +11,25 @@ use foreread_tier::{Budget, CacheTier, Serve, Tier};
 use foreread_types::{Footprint, Tick};
 use futures::Stream;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tracing::Instrument;
 
 use crate::batch::Batch;
 use crate::blocks::Blocks;
+use crate::copies::Copies;
 use crate::core::{CacheLevel, Config, Core, OnError, SLOT_BYTES};
-use crate::driver::{Dataset, Driver};
+use crate::dataset::Dataset;
+use crate::driver::Driver;
 use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::hedges::Hedges;
+use crate::held::Held;
 use crate::held::Held;
 use crate::keeper::{Keeper, KeptOrigin};
 use crate::others::Others;
 use crate::pace::LookAhead;
 use crate::patience::Patience;
-use crate::reading::{LOCATING, Reads};
+use crate::reading::Reads;
 use crate::report::{RunReport, Source};
 use crate::serving::Serving;
 
@@ -129,11 +131,11 @@ impl Loader {
             catalog_fault: None,
             disorder: None,
             reads: Reads::new(),
-            locating: Arc::new(Semaphore::new(LOCATING)),
             dealing: None,
             blocks,
             block_budget,
             copy_budget: Budget::new(look_ahead / BLOCKS),
+            copies: Copies::default(),
             singly: Vec::new(),
             patience: Patience::default(),
             failure: None,

@@ -7,29 +7,31 @@
 //! them, and the hop would be a part of what they take.
 //!
 //! Before it is read, a sample must be found: a catalog file has the names of files, and a file server may take long to
-//! answer, or for ever. Such look-ups are made on blocking threads, a batch at a time and on [`LOCATING`] threads at most.
-//! The price is a hop for each batch. What is ready is handed out meanwhile, and reads of other datasets go on.
+//! answer, or for ever. Such look-ups are [made](crate::locate) on blocking threads, [`PIECE`] at a time and in the order of
+//! need, so that one that hangs holds up the reads of its piece alone. The price is a hop for each piece.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use foreread_tier::Tier;
+use foreread_tier::{ErrorKind, Tier, TierError};
+use foreread_types::{DatasetId, SampleKey};
 use futures::future::BoxFuture;
 use futures::stream::{ReadyChunks, SelectAll};
 use futures::{FutureExt, Stream, StreamExt};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
 use crate::answers::{Answer, Answers, Located, Pending};
-use crate::driver::Dataset;
+use crate::dataset::Dataset;
+use crate::locate::Locator;
 
 /// How many answers of one tier are taken at once: a stream that is one of many costs an allocation each time it is asked.
 pub(crate) const CHUNK: usize = 64;
 
-/// How many threads of a run look up where samples lie, at most. More would not help a server that hangs.
-pub(crate) const LOCATING: usize = 4;
+/// How many samples are looked up in the catalog's file at once: a look-up that hangs or fails holds the others up.
+const PIECE: usize = 256;
 
 /// A task that works on bytes lets others have its thread after so many: a wake-up of the driver may wait behind it.
 const TURN: u64 = 256 << 10;
@@ -50,6 +52,11 @@ impl Where {
     pub(crate) fn of_origin(origin: &dyn Tier) -> Self {
         if origin.profile().kernel_cached { Self::Here } else { Self::Aside }
     }
+
+    /// Who works on the answers to these reads: a checksum is not computed by the driver.
+    fn of(self, pending: &[Pending]) -> Self {
+        if pending.iter().any(|pending| pending.check.is_some()) { Self::Aside } else { self }
+    }
 }
 
 /// The answers to one batch of reads. Dropping it ends the reads.
@@ -69,31 +76,39 @@ pub(crate) enum Reading {
 impl Reading {
     /// Begins reads of `datasets`. Within a runtime.
     pub(crate) fn of(
-        tier: Arc<dyn Tier>,
+        tier: &Arc<dyn Tier>,
         datasets: &Arc<[Dataset]>,
-        threads: &Arc<Semaphore>,
         pending: Vec<Pending>,
         at: Where,
-    ) -> Self {
-        let is_checked = pending.iter().any(|pending| pending.check.is_some());
-        let at = if is_checked { Where::Aside } else { at };
-        let reads_files =
-            pending.iter().any(|pending| datasets[pending.key.dataset.0 as usize].catalog.reads_entries());
-        let datasets = Arc::clone(datasets);
-        let locate = move || Located::of(pending, |key| datasets[key.dataset.0 as usize].locate(key));
-        if !reads_files && at == Where::Here {
-            return Self::Here(Answers::of(&*tier, locate()));
+    ) -> Vec<Self> {
+        let locator = |key: SampleKey| &datasets[key.dataset.0 as usize].locator;
+        let (in_files, at_hand): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|pending| locator(pending.key).may_block());
+        let mut readings = Vec::new();
+        if !at_hand.is_empty() {
+            let (at, datasets) = (at.of(&at_hand), Arc::clone(datasets));
+            let locate =
+                move || Located::of(at_hand, |key| datasets[key.dataset.0 as usize].locator.locate(key.id));
+            readings.push(match at {
+                Where::Here => Self::Here(Answers::of(&**tier, locate())),
+                Where::Aside => Self::begin(Arc::clone(tier), async move { locate() }.boxed(), at),
+            });
         }
-        let threads = Arc::clone(threads);
-        let located = async move {
-            if !reads_files {
-                return locate();
+        let mut by_dataset: BTreeMap<DatasetId, Vec<Pending>> = BTreeMap::new();
+        for pending in in_files {
+            by_dataset.entry(pending.key.dataset).or_default().push(pending);
+        }
+        for mut pending in by_dataset.into_values() {
+            pending.sort_unstable_by_key(|pending| pending.tick);
+            let mut pending = pending.into_iter().peekable();
+            while let Some(first) = pending.peek() {
+                let locator = locator(first.key).clone();
+                let piece: Vec<Pending> = pending.by_ref().take(PIECE).collect();
+                let at = at.of(&piece);
+                readings.push(Self::begin(Arc::clone(tier), look_up(locator, piece).boxed(), at));
             }
-            // Never closed. A runtime that is shut down ends the driver as well.
-            let _turn = threads.acquire_owned().await;
-            tokio::task::spawn_blocking(locate).await.unwrap_or_default()
-        };
-        Self::begin(tier, located.boxed(), at)
+        }
+        readings
     }
 
     fn begin(tier: Arc<dyn Tier>, located: BoxFuture<'static, Located>, at: Where) -> Self {
@@ -122,6 +137,14 @@ impl Reading {
         let task = tokio::spawn(work(sender));
         Self::Aside { answers, _task: AbortOnDrop(task.abort_handle()) }
     }
+}
+
+/// Looks up samples of one dataset.
+async fn look_up(locator: Locator, pending: Vec<Pending>) -> Located {
+    let ids = pending.iter().map(|pending| pending.key.id).collect();
+    let mut places = locator.locate_all(ids).await.into_iter();
+    let missing = || Err(TierError::new(ErrorKind::Closed, "catalog"));
+    Located::of(pending, |_| places.next().unwrap_or_else(missing))
 }
 
 impl Stream for Reading {
@@ -168,12 +191,16 @@ impl Drop for AbortOnDrop {
 
 #[cfg(test)]
 mod tests {
-    use foreread_tier::{Budget, Completions, Object, ReadRequest, Span, TierProfile};
-    use foreread_tier_testing::FakeOrigin;
-    use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+    use std::collections::HashSet;
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use foreread_dataset::Catalog;
+    use foreread_tier::{Budget, Completions, Object, ReadRequest, Span, TierProfile};
+    use foreread_tier_testing::FakeOrigin;
+    use foreread_types::{SampleId, Tick};
+
     use super::*;
+    use crate::locate::tests::Server;
 
     /// A fake that counts what it is asked.
     #[derive(Debug)]
@@ -192,6 +219,84 @@ mod tests {
             self.1.fetch_add(batch.len() as u64, Ordering::Relaxed);
             self.0.read(batch)
         }
+    }
+
+    fn datasets(fake: &FakeOrigin, servers: &[Server]) -> Arc<[Dataset]> {
+        let objects: Vec<Object> = (0..fake.samples()).map(|id| fake.object(SampleId(id))).collect();
+        let catalog = Catalog::from_objects("fake://", objects).unwrap();
+        let of = |server: &Server| Dataset {
+            locator: Locator::new(server.clone()),
+            ..Dataset::new(catalog.clone(), Arc::new(fake.clone()))
+        };
+        servers.iter().map(of).collect()
+    }
+
+    /// A name that hung held up all reads of its turn, and four held up all datasets.
+    #[tokio::test]
+    async fn stuck_name_holds_up_its_piece_and_no_other_dataset() {
+        const SAMPLES: u64 = 6 * PIECE as u64;
+        let fake = FakeOrigin::uniform(SAMPLES, 100);
+        let servers = [Server::new(fake.clone()), Server::new(fake.clone())];
+        let datasets = datasets(&fake, &servers);
+        let tier: Arc<dyn Tier> = Arc::new(fake.clone());
+        let budget = Budget::new(1 << 20);
+        // What is needed last comes first, and datasets in turn.
+        let pending = (0..2 * SAMPLES).rev().map(|tick| {
+            let key = SampleKey::new(DatasetId(tick as u32 % 2), SampleId(tick / 2));
+            Pending::new(Tick(tick), key, 100, budget.charge(100))
+        });
+        let pending: Vec<Pending> = pending.collect();
+        let of = |tick: u64| (tick % 2, tick / 2 / PIECE as u64);
+        // In one piece, then in one for each thread.
+        for (at, stuck, held) in [(Where::Here, vec![0], 1), (Where::Aside, vec![0, 1, 2, 3], 6)] {
+            servers[0].hang(stuck.iter().map(|piece| piece * PIECE as u64));
+            let again = |one: &Pending| Pending::new(one.tick, one.key, 100, budget.charge(100));
+            let readings = Reading::of(&tier, &datasets, pending.iter().map(again).collect(), at);
+            let mut reads: Reads = readings.into_iter().map(|reading| reading.ready_chunks(CHUNK)).collect();
+            let mut came = HashSet::new();
+            let free = (2 * SAMPLES) as usize - held * PIECE;
+            while came.len() < free {
+                came.extend(reads.next().await.unwrap().iter().map(|answer| answer.tick.0));
+            }
+            assert!(came.iter().all(|tick| of(*tick).0 == 1 || of(*tick).1 >= held as u64));
+            while servers[0].hanging() < stuck.len() {
+                tokio::task::yield_now().await;
+            }
+            servers[0].release();
+            while let Some(answers) = reads.next().await {
+                assert!(answers.iter().all(|answer| answer.result.is_ok() && came.insert(answer.tick.0)));
+            }
+            assert_eq!(came.len() as u64, 2 * SAMPLES);
+        }
+        drop(pending);
+        assert_eq!(budget.used(), 0);
+    }
+
+    /// The origin and the caches of a run lived as long as a look-up that hung.
+    #[tokio::test]
+    async fn look_up_that_hangs_keeps_the_catalog_alone() {
+        let fake = FakeOrigin::uniform(10, 100);
+        let server = Server::new(fake.clone());
+        let datasets = datasets(&fake, std::slice::from_ref(&server));
+        server.hang(0..10);
+        let budget = Budget::new(1000);
+        for at in [Where::Here, Where::Aside] {
+            let tier: Arc<dyn Tier> = Arc::new(fake.clone());
+            let key = SampleKey::new(DatasetId(0), SampleId(3));
+            let pending = vec![Pending::new(Tick(0), key, 100, budget.charge(100))];
+            let mut readings = Reading::of(&tier, &datasets, pending, at);
+            let began = server.hanging();
+            while server.hanging() == began {
+                assert!(readings[0].next().now_or_never().is_none());
+                tokio::task::yield_now().await;
+            }
+            drop(readings);
+            while budget.used() > 0 || Arc::strong_count(&tier) > 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!((server.hanging(), Arc::strong_count(&datasets)), (2, 1));
+        server.release();
     }
 
     /// A catalog on a file server that hangs once stopped the whole engine.

@@ -27,7 +27,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::answers::answer_of;
-use crate::driver::Dataset;
+use crate::dataset::Dataset;
 use crate::keeper::{Begun, Keeper, Landing, landed};
 
 /// Budgets are counted in KiB, because a semaphore counts in 32 bits.

@@ -108,7 +108,7 @@ impl World {
         let parts = Parts {
             run,
             plan: LocalPlan::Alone(plan),
-            datasets: vec![Dataset { catalog: self.catalog.clone(), origin, blocks }],
+            datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(blocks)],
             caches: caches.into_iter().map(|(source, cache, _)| (source, cache)).collect(),
             look_ahead: LOOK_AHEAD,
             on_error: OnError::Fail,

@@ -109,7 +109,7 @@ pub(crate) fn raised(error: &Error) -> PyErr {
 pub(crate) fn ended(error: &LoadError) -> PyErr {
     let class = match error.kind() {
         LoadErrorKind::Sample(kind) => Class::of_tier(kind),
-        LoadErrorKind::Catalog => Class::Changed,
+        LoadErrorKind::Catalog => error.dataset_kind().map_or(Class::Error, Class::of_dataset),
         _ => Class::Error,
     };
     let raised = class.with(error.to_string());

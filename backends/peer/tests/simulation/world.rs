@@ -302,9 +302,9 @@ impl World {
     fn check(&self) {
         for conn in self.conns.values() {
             if let Some(serving) = &conn.serving {
-                // The share of those that were started, that of answers that came from the origin, one answer more, and
-                // headers and words.
-                let most = 2 * self.share + LARGEST + 100 * 48;
+                // Those that were started have a share or are one sample; answers that came from the origin have another and
+                // are one more; then headers and words.
+                let most = self.share.max(LARGEST) + self.share + LARGEST + 100 * 48;
                 let held = serving.machine.held_bytes();
                 assert!(held <= most, "{held} bytes on a connection, {most} at most");
             }

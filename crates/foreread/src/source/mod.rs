@@ -164,7 +164,7 @@ impl Ready {
         let memory = memory.collect();
         // What cannot be read is an error of whoever asks for it.
         let blocks = foreread_loader::BlockTable::default();
-        let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, blocks);
+        let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, blocks, config.retry);
         let inner = Inner {
             catalog,
             cluster,

@@ -134,7 +134,7 @@ pub struct Core {
     span: u64,
     /// What may still be counted for the batch that the trainer took last.
     last_taken: u64,
-    /// Uses whose samples the catalog could not locate.
+    /// Uses that are settled without a sample because the catalog could not locate it. The run ends at the first.
     unlocated: BTreeSet<Tick>,
     asked: bool,
     /// Bytes that owners have delivered since the trainer began to wait, by store.
@@ -199,7 +199,10 @@ impl Core {
             Event::Failed(tick) => self.failed(tick, false, actions),
             Event::Lost(tick) => self.failed(tick, true, actions),
             Event::Unlocated(tick) => {
-                self.unlocated.insert(tick);
+                // A cache's read is followed by one of the origin, which may find it.
+                if self.window.get(tick).is_some_and(|slot| slot.state == State::Reading) {
+                    self.unlocated.insert(tick);
+                }
                 self.failed(tick, false, actions);
             }
             Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),

@@ -1,9 +1,10 @@
 //! Faults that were found once, by name.
 
-use foreread_loader::OnError;
+use foreread_loader::core::{Action, CacheLevel, Config, Core, Event};
+use foreread_loader::{OnError, Source};
 use foreread_oracle::Deal;
 use foreread_planner::Retention;
-use foreread_types::Footprint;
+use foreread_types::{Footprint, Tick};
 
 use crate::scenario::{Cache, Draw, Faults, Reading, Scenario};
 use crate::world::{End, World};
@@ -87,5 +88,39 @@ fn nothing_is_asked_for_behind_a_failure() {
         let mut scenario = plain(vec![10; 6], Draw::Shuffle, 4);
         (scenario.seed, scenario.faults.bad) = (seed, 20);
         World::new(&scenario).play().unwrap();
+    }
+}
+
+/// A cache's read that the catalog could not locate ended the run even where the origin's read succeeded later.
+#[test]
+fn unlocated_cache_read_leaves_the_policy_to_the_origins() {
+    let mut scenario = plain(vec![100; 4], Draw::Sequential, 1);
+    scenario.caches = vec![cache(false, 1_000)];
+    let run = scenario.run();
+    let levels = vec![CacheLevel { source: Source::Disk, read: Footprint::EXACT }];
+    let config = Config { look_ahead: 100_000, on_error: OnError::Skip, levels, warm: false };
+    for (of_origin, is_end) in [(Event::Failed(Tick(0)), false), (Event::Unlocated(Tick(0)), true)] {
+        let mut core = Core::new(config.clone(), run.clone(), scenario.plan(&run), scenario.sizes());
+        let mut told = |event: Event| {
+            let mut actions = Vec::new();
+            core.on(event, &mut actions);
+            actions
+        };
+        told(Event::Proceed);
+        let stream = run.stream(&run.pass(0).unwrap()).unwrap();
+        told(Event::Dealt { pass: 0, stream });
+        told(Event::Proceed);
+        for tick in (0..4).map(Tick) {
+            told(Event::Kept(tick));
+        }
+        let read = told(Event::Unlocated(Tick(0)));
+        assert!(matches!(read[..], [Action::Read { tick: Tick(0), .. }]), "{read:?}");
+        for tick in (1..4).map(Tick) {
+            told(Event::Arrived(tick));
+        }
+        told(of_origin);
+        let end = told(Event::Proceed);
+        assert_eq!(end.iter().any(|action| matches!(action, Action::Fail { .. })), is_end, "{end:?}");
+        assert_eq!(end.iter().any(|action| matches!(action, Action::Hand { .. })), !is_end, "{end:?}");
     }
 }

@@ -166,11 +166,9 @@ impl Rig {
             plan: LocalPlan::Alone(Arc::clone(&self.plan)),
             others: None,
             warm: false,
-            datasets: vec![Dataset {
-                catalog: self.catalog.clone(),
-                origin: Arc::new(self.origin.clone()),
-                blocks: self.blocks(),
-            }],
+            datasets: vec![
+                Dataset::new(self.catalog.clone(), Arc::new(self.origin.clone())).with_blocks(self.blocks()),
+            ],
             caches: self.caches.clone(),
             look_ahead,
             on_error: OnError::Fail,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foreread_dataset::Catalog;
+use foreread_dataset::{Catalog, DatasetErrorKind};
 use foreread_loader::{LoadErrorKind, OnError};
 use foreread_oracle::Sequential;
 use foreread_tier::{Completion, ErrorKind, ReadRequest, Tier, TierError};
@@ -87,6 +87,7 @@ async fn truncated_catalog_ends_the_run_under_every_policy() {
             }
         };
         assert_eq!((error.kind(), error.key()), (LoadErrorKind::Catalog, None));
+        assert_eq!(error.dataset_kind(), Some(DatasetErrorKind::Changed));
         assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
         assert_eq!(loader.report().skipped, 0);
     }

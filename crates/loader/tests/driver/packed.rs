@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use foreread_dataset::{Catalog, IndexOptions};
-use foreread_loader::{BlockTable, Dataset, LoadErrorKind, Loader, OnError, Parts};
+use foreread_loader::{Dataset, LoadErrorKind, Loader, OnError, Parts};
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Sequential};
 use foreread_planner::{Cluster, Level, LocalPlan, Store, plan};
 use foreread_tier::{
@@ -103,11 +103,7 @@ async fn start(indexed: &Shelf, origin: Shelf, on_error: OnError) -> (Catalog, L
         plan: LocalPlan::Alone(plan),
         others: None,
         warm: false,
-        datasets: vec![Dataset {
-            catalog: catalog.clone(),
-            origin: Arc::new(origin),
-            blocks: BlockTable::default(),
-        }],
+        datasets: vec![Dataset::new(catalog.clone(), Arc::new(origin))],
         caches: vec![(foreread_loader::Source::Memory, memory)],
         look_ahead: 1 << 20,
         on_error,

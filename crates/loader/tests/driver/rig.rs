@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
-use foreread_loader::{Batch, BlockTable, Dataset, LoadError, Loader, OnError, Parts, Source};
+use foreread_loader::{Batch, Dataset, LoadError, Loader, OnError, Parts, Source};
 use foreread_oracle::{Deal, Phase, PhaseKind, Position, Run, Sampler, Schedule, Shuffle};
 use foreread_planner::{Cluster, Level, LocalPlan, Store, plan};
 use foreread_tier::{CacheTier, Completion, Completions, ReadRequest, Tier, TierProfile};
@@ -98,7 +98,7 @@ impl Rig {
             plan: LocalPlan::Alone(plan),
             others: None,
             warm: false,
-            datasets: vec![Dataset { catalog, origin, blocks: BlockTable::default() }],
+            datasets: vec![Dataset::new(catalog, origin)],
             caches: self.caches.iter().map(|(source, cache, _)| (*source, Arc::clone(cache))).collect(),
             look_ahead: self.look_ahead,
             on_error: self.on_error,

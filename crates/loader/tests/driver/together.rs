@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use foreread_dataset::Catalog;
-use foreread_loader::{BlockTable, Dataset, Loader, LocalDeal, OnError, Others, Parts, Source};
+use foreread_loader::{Dataset, Loader, LocalDeal, OnError, Others, Parts, Source};
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{Cluster, Level, LocalPlan, Ranks, Store, plan_cluster};
@@ -152,11 +152,7 @@ impl Job {
             plan: LocalPlan::Together { plan: Arc::new(plan), store: rank as usize },
             others: Some(others),
             warm: false,
-            datasets: vec![Dataset {
-                catalog,
-                origin: Arc::new(self.fake.clone()),
-                blocks: BlockTable::default(),
-            }],
+            datasets: vec![Dataset::new(catalog, Arc::new(self.fake.clone()))],
             caches: vec![(source, memory)],
             look_ahead: 20_000,
             on_error: OnError::Fail,

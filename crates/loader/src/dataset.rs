@@ -1,0 +1,118 @@
+//! One dataset of a run: what its samples are and where they are read.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_dataset::Catalog;
+use foreread_layers::RetryPolicy;
+use foreread_tier::{ErrorKind, Tier, TierError};
+use foreread_types::SampleKey;
+use tokio::time::timeout;
+
+use crate::answers::Check;
+use crate::blocks::BlockTable;
+use crate::locate::{Locator, Place};
+
+/// How long an error waits for the name of its sample.
+const NAMING: Duration = Duration::from_secs(1);
+
+/// One dataset of the run. Cheap to clone; clones share their threads for look-ups in the catalog's file.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    pub(crate) catalog: Catalog,
+    pub(crate) origin: Arc<dyn Tier>,
+    pub(crate) blocks: BlockTable,
+    pub(crate) locator: Locator,
+}
+
+impl Dataset {
+    /// The samples of `catalog`, read from `origin` with whatever layers it needs.
+    pub fn new(catalog: Catalog, origin: Arc<dyn Tier>) -> Self {
+        let locator = Locator::new(catalog.clone());
+        Self { catalog, origin, blocks: BlockTable::default(), locator }
+    }
+
+    /// The same, of which the first epoch reads these blocks together; without, each sample is read by itself.
+    #[must_use]
+    pub fn with_blocks(self, blocks: BlockTable) -> Self {
+        Self { blocks, ..self }
+    }
+
+    /// The same, where reads of the catalog's file that fail by an I/O error are repeated by this policy.
+    #[must_use]
+    pub fn with_retry(self, retry: RetryPolicy) -> Self {
+        Self { locator: self.locator.with_retry(retry), ..self }
+    }
+
+    /// Bytes that are as long as the catalog says, and add up where it says to what: for what no
+    /// [`Answers`](crate::answers::Answers) has checked.
+    pub(crate) fn checked(&self, key: SampleKey, bytes: Bytes) -> Result<Bytes, TierError> {
+        let expected = self.catalog.sizes().bytes(key.id);
+        if bytes.len() as u64 != expected {
+            return Err(TierError::new(ErrorKind::Changed, self.origin.name())
+                .with_detail(format!("{} bytes instead of {expected}", bytes.len())));
+        }
+        match self.catalog.crc32c(key.id) {
+            Some(crc32c) => Check { crc32c, at: 0 }.passed(self.origin.name(), bytes),
+            None => Ok(bytes),
+        }
+    }
+
+    /// Where a sample lies in the origin. Does not block the thread.
+    pub(crate) async fn located(&self, key: SampleKey) -> Result<Place, TierError> {
+        let missing = || TierError::new(ErrorKind::Closed, "catalog");
+        self.locator.locate_all(vec![key.id]).await.pop().unwrap_or_else(|| Err(missing()))
+    }
+
+    /// `error`, with the path of the sample that it is of, unless it names an object. Does not block the thread, and
+    /// waits [`NAMING`] at most.
+    pub(crate) async fn named(&self, key: SampleKey, error: TierError) -> TierError {
+        if error.object().is_some() {
+            return error;
+        }
+        let catalog = self.catalog.clone();
+        let path = self.locator.run(move || catalog.path(key.id).ok().map(Cow::into_owned));
+        match timeout(NAMING, path).await {
+            Ok(Ok(Some(path))) => error.with_object(path),
+            _ => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_tier_testing::FakeOrigin;
+    use foreread_types::{DatasetId, SampleId};
+
+    use super::*;
+    use crate::locate::THREADS;
+    use crate::locate::tests::Server;
+
+    /// A file server that hung kept a failed run from ending.
+    #[tokio::test]
+    async fn error_waits_a_second_at_most_for_its_samples_name() {
+        let fake = FakeOrigin::uniform(10, 100);
+        let server = Server::new(fake.clone());
+        let objects = (0..10).map(|id| fake.object(SampleId(id)));
+        let catalog = Catalog::from_objects("fake://", objects).unwrap();
+        let dataset = Dataset {
+            locator: Locator::new(server.clone()),
+            ..Dataset::new(catalog, Arc::new(fake.clone()))
+        };
+        let key = SampleKey::new(DatasetId(0), SampleId(7));
+        let error = || TierError::new(ErrorKind::Other, "engine");
+        let named = dataset.named(key, error()).await;
+        assert_eq!(named.object(), Some(&*fake.object(key.id).path));
+        server.hang(0..10);
+        let stuck = (0..THREADS as u64).map(|id| dataset.located(SampleKey::new(DatasetId(0), SampleId(id))));
+        let stuck = futures::future::join_all(stuck);
+        tokio::select! {
+            biased;
+            _ = stuck => panic!("the server hangs"),
+            named = dataset.named(key, error()) => assert_eq!(named.object(), None),
+        }
+        server.release();
+    }
+}

@@ -1,0 +1,314 @@
+//! Looks up where the samples of a dataset lie.
+//!
+//! A catalog file has the names of files, and a file server may take long to answer, may fail, or may never answer. Such
+//! look-ups run on blocking threads, [`THREADS`] per dataset at most, whichever part of the engine requests them. A look-up
+//! that hangs keeps its thread and no other dataset's. It holds the catalog alone: no origin, cache or budget.
+//!
+//! A look-up that fails by an I/O error is repeated by the run's retry policy. Only then is it a fault of the catalog,
+//! which ends the run. The price is that the other look-ups of its batch wait with it.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_dataset::{Catalog, DatasetError, DatasetErrorKind, Entry};
+use foreread_layers::RetryPolicy;
+use foreread_tier::{ErrorKind, Object, Span, TierError};
+use foreread_types::SampleId;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+
+use crate::answers::panic_message;
+
+/// How many threads look up samples of one dataset, at most. More would not help a server that hangs.
+pub(crate) const THREADS: usize = 4;
+
+/// The shortest wait before a look-up is repeated, whatever the policy allows.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+
+/// Where a sample lies in the origin.
+pub(crate) type Place = (Object, Span);
+
+/// What has the entries of a dataset.
+pub(crate) trait Entries: fmt::Debug + Send + Sync + 'static {
+    /// Where a sample's bytes are.
+    fn entry(&self, id: SampleId) -> Result<Entry, DatasetError>;
+
+    /// Whether [`entry`](Self::entry) may block.
+    fn may_block(&self) -> bool;
+}
+
+impl Entries for Catalog {
+    fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
+        Self::entry(self, id)
+    }
+
+    fn may_block(&self) -> bool {
+        self.reads_entries()
+    }
+}
+
+/// Looks up the samples of one dataset. Clones share their threads.
+#[derive(Clone, Debug)]
+pub(crate) struct Locator {
+    entries: Arc<dyn Entries>,
+    threads: Arc<Semaphore>,
+    retry: RetryPolicy,
+}
+
+impl Locator {
+    pub(crate) fn new(entries: impl Entries) -> Self {
+        let threads = Arc::new(Semaphore::new(THREADS));
+        Self { entries: Arc::new(entries), threads, retry: RetryPolicy::default() }
+    }
+
+    /// The same, whose failed look-ups are repeated by this policy.
+    pub(crate) fn with_retry(self, retry: RetryPolicy) -> Self {
+        Self { retry, ..self }
+    }
+
+    /// Whether a look-up reads a file.
+    pub(crate) fn may_block(&self) -> bool {
+        self.entries.may_block()
+    }
+
+    /// Looks up one sample on this thread, once.
+    pub(crate) fn locate(&self, id: SampleId) -> Result<Place, TierError> {
+        place(&*self.entries, id)
+    }
+
+    /// Looks up samples without blocking the thread, in their order.
+    ///
+    /// # Cancel safety
+    /// A look-up that has begun keeps its thread until it ends, and nothing else.
+    pub(crate) async fn locate_all(&self, ids: Vec<SampleId>) -> Vec<Result<Place, TierError>> {
+        if !self.may_block() {
+            return ids.into_iter().map(|id| self.locate(id)).collect();
+        }
+        let mut places = self.attempt(ids.clone()).await;
+        let began = Instant::now();
+        for failures in 1..self.retry.attempts.get() {
+            let failed = || places.iter().enumerate().filter(|(_, place)| is_io(place)).map(|(at, _)| at);
+            let wait = self.retry.longest_wait_after(failures).max(SHORTEST_WAIT);
+            if failed().next().is_none() || began.elapsed().saturating_add(wait) > self.retry.patience {
+                break;
+            }
+            let again: Vec<usize> = failed().collect();
+            tracing::debug!(samples = again.len(), ?wait, "the catalog cannot be read; it is read again");
+            sleep(wait).await;
+            let repeated = self.attempt(again.iter().map(|&at| ids[at]).collect()).await;
+            for (at, place) in again.into_iter().zip(repeated) {
+                places[at] = place;
+            }
+        }
+        places
+    }
+
+    async fn attempt(&self, ids: Vec<SampleId>) -> Vec<Result<Place, TierError>> {
+        let (entries, count) = (Arc::clone(&self.entries), ids.len());
+        let look_up = move || ids.into_iter().map(|id| place(&*entries, id)).collect();
+        match self.run(look_up).await {
+            Ok(places) => places,
+            Err(error) => vec![Err(error); count],
+        }
+    }
+
+    /// Runs work that may block on one of the dataset's threads.
+    pub(crate) async fn run<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, TierError> {
+        // Never closed.
+        let thread = Arc::clone(&self.threads).acquire_owned().await;
+        let work = move || {
+            // Held by the thread: who waits for it may be gone before it ends.
+            let _thread = thread;
+            work()
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| TierError::new(ErrorKind::Closed, "catalog").with_detail(error.to_string()))
+    }
+}
+
+fn place(entries: &dyn Entries, id: SampleId) -> Result<Place, TierError> {
+    match catch_unwind(AssertUnwindSafe(|| entries.entry(id))) {
+        Ok(Ok(entry)) => Ok((entry.object, entry.span)),
+        Ok(Err(error)) => Err(TierError::new(ErrorKind::Invalid, "catalog")
+            .with_detail(error.to_string())
+            .with_source(error)),
+        Err(panic) => {
+            let detail = format!("the catalog panicked: {}", panic_message(&*panic));
+            Err(TierError::new(ErrorKind::Other, "catalog").with_detail(detail))
+        }
+    }
+}
+
+/// The catalog's error, where it is why a sample could not be looked up.
+pub(crate) fn fault(error: &TierError) -> Option<&DatasetError> {
+    std::error::Error::source(error)?.downcast_ref()
+}
+
+fn is_io(place: &Result<Place, TierError>) -> bool {
+    let fault = place.as_ref().err().and_then(fault);
+    fault.is_some_and(|fault| fault.kind() == DatasetErrorKind::Io)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::HashMap;
+    use std::num::NonZeroU32;
+    use std::sync::{Condvar, Mutex};
+
+    use foreread_tier_testing::FakeOrigin;
+    use futures::future::join_all;
+
+    use super::*;
+
+    /// Entries on a file server that can hang and fail.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Server(Arc<(FakeOrigin, Mutex<Faults>, Condvar)>);
+
+    #[derive(Debug, Default)]
+    struct Faults {
+        /// Samples whose look-ups hang.
+        stuck: Vec<u64>,
+        /// How often look-ups of a sample fail from now on.
+        failures: HashMap<u64, u32>,
+        /// Look-ups so far, and those that hang now.
+        looked_up: u32,
+        hanging: usize,
+    }
+
+    impl Server {
+        pub(crate) fn new(fake: FakeOrigin) -> Self {
+            Self(Arc::new((fake, Mutex::default(), Condvar::new())))
+        }
+
+        /// These look-ups hang until the server is released.
+        pub(crate) fn hang(&self, ids: impl IntoIterator<Item = u64>) {
+            self.0.1.lock().unwrap().stuck.extend(ids);
+        }
+
+        pub(crate) fn release(&self) {
+            self.0.1.lock().unwrap().stuck.clear();
+            self.0.2.notify_all();
+        }
+
+        pub(crate) fn hanging(&self) -> usize {
+            self.0.1.lock().unwrap().hanging
+        }
+
+        fn fail(&self, id: u64, times: u32) {
+            self.0.1.lock().unwrap().failures.insert(id, times);
+        }
+
+        /// How many look-ups there were since the last time.
+        fn looked_up(&self) -> u32 {
+            std::mem::take(&mut self.0.1.lock().unwrap().looked_up)
+        }
+    }
+
+    impl Entries for Server {
+        fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
+            let (fake, faults, released) = &*self.0;
+            let mut now = faults.lock().unwrap();
+            now.looked_up += 1;
+            if let Some(times) = now.failures.get_mut(&id.0).filter(|times| **times > 0) {
+                *times -= 1;
+                // An I/O error: there is no such file.
+                return Catalog::open("/nowhere/at.foreread").map(|_| unreachable!());
+            }
+            now.hanging += 1;
+            while now.stuck.contains(&id.0) {
+                now = released.wait(now).unwrap();
+            }
+            now.hanging -= 1;
+            Ok(Entry { object: fake.object(id), span: Span::Whole })
+        }
+
+        fn may_block(&self) -> bool {
+            true
+        }
+    }
+
+    fn ids(ids: impl IntoIterator<Item = u64>) -> Vec<SampleId> {
+        ids.into_iter().map(SampleId).collect()
+    }
+
+    /// One `EIO` of a catalog on NFS ended the run at once.
+    #[tokio::test(start_paused = true)]
+    async fn catalogs_io_error_is_repeated_for_the_sample_alone() {
+        let server = Server::new(FakeOrigin::uniform(10, 100));
+        server.fail(3, 2);
+        let places = Locator::new(server.clone()).locate_all(ids(0..10)).await;
+        let paths: Vec<_> = places.into_iter().map(|place| place.unwrap().0.path).collect();
+        let right: Vec<_> = (0..10).map(|id| server.0.0.object(SampleId(id)).path).collect();
+        assert_eq!((paths, server.looked_up()), (right, 12));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn catalog_that_fails_for_ever_ends_with_the_policy() {
+        let server = Server::new(FakeOrigin::uniform(10, 100));
+        server.fail(3, u32::MAX);
+        let default = RetryPolicy::default();
+        let patient = default.with_attempts(NonZeroU32::MAX).with_patience(Duration::from_secs(5));
+        let waits = Duration::from_millis(100 + 200 + 400 + 800 + 1600);
+        for (policy, attempts, waited) in [
+            (default.with_attempts(NonZeroU32::MIN), 1, Duration::ZERO),
+            (default.with_attempts(NonZeroU32::MIN.saturating_add(2)), 3, Duration::from_millis(300)),
+            (patient, 6, waits),
+        ] {
+            let began = Instant::now();
+            let places = Locator::new(server.clone()).with_retry(policy).locate_all(ids(2..5)).await;
+            assert_eq!(places.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+            let error = places[1].as_ref().unwrap_err();
+            assert_eq!(fault(error).unwrap().kind(), DatasetErrorKind::Io);
+            assert_eq!((server.looked_up(), began.elapsed()), (2 + attempts, waited));
+        }
+    }
+
+    #[tokio::test]
+    async fn stuck_look_ups_take_four_threads_however_many_wait() {
+        let server = Server::new(FakeOrigin::uniform(100, 100));
+        server.hang(0..100);
+        let locator = Locator::new(server.clone());
+        // Callers that are gone leave their threads to look-ups that hang.
+        for _ in 0..3 {
+            let waiting = join_all((0..20).map(|id| locator.locate_all(ids([id]))));
+            let hang = async {
+                while server.hanging() < THREADS {
+                    tokio::task::yield_now().await
+                }
+            };
+            tokio::select! {
+                _ = waiting => panic!("the server hangs"),
+                () = hang => {}
+            }
+        }
+        assert_eq!((server.hanging(), server.looked_up()), (THREADS, THREADS as u32));
+        server.release();
+        assert!(
+            join_all((0..20).map(|id| locator.locate_all(ids([id])))).await.iter().all(|one| one[0].is_ok())
+        );
+    }
+
+    #[tokio::test]
+    async fn catalog_that_panics_fails_its_sample_alone() {
+        #[derive(Debug)]
+        struct Panics(FakeOrigin);
+        impl Entries for Panics {
+            fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
+                assert!(id.0 != 1, "of a catalog");
+                Ok(Entry { object: self.0.object(id), span: Span::Whole })
+            }
+            fn may_block(&self) -> bool {
+                true
+            }
+        }
+        let places = Locator::new(Panics(FakeOrigin::uniform(3, 1))).locate_all(ids(0..3)).await;
+        assert!(places[0].is_ok() && places[2].is_ok());
+        assert!(places[1].as_ref().unwrap_err().to_string().contains("of a catalog"));
+    }
+}

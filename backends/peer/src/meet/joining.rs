@@ -9,13 +9,12 @@ use foreread_types::{Fingerprint, Rank, StoreId};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::board::Board;
 use super::bulk::{self, Bulk};
 use super::compare::{difference, pack, unpack};
 use super::descriptors;
-use super::dial::{Dial, Miss};
 use super::first::{First, Steps};
 use super::follower::Follower;
 use super::ground::Ground;
@@ -23,9 +22,9 @@ use super::group::{Group, Parts, Side as Started};
 use super::hub::Hub;
 use super::launcher::Launched;
 use super::leader::Leader;
-use super::link::{Incoming, Link, Traffic};
-use super::member::Member;
-use super::messages::{Hello, Message, Person, Words, key, refusal};
+use super::link::Traffic;
+use super::member::{Member, another_first};
+use super::messages::{Hello, Message, Person, Words, key};
 use super::node::host_name;
 use super::roster::Roster;
 use super::sessions::{redirect_all, serve_all};
@@ -34,11 +33,8 @@ use super::waiting::Patience;
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Identity, Network, Nonce, RunId, Server, token};
 
-/// How long another rank 0 may take to say that it is there.
-const ANOTHER: Duration = Duration::from_secs(2);
-
 /// What one rank may bring for a key, in bytes.
-const LARGEST_PART: u64 = 256 << 20;
+pub(super) const LARGEST_PART: u64 = 256 << 20;
 
 /// What rank 0's value says of bulk, in its first byte.
 const NO_BULK: u8 = 0;
@@ -576,25 +572,4 @@ impl Drop for Joining {
             ground.withdraw(&self.board);
         }
     }
-}
-
-/// Finds out whether another process is rank 0 of this job.
-async fn another_first(dial: &Dial, hello: &Hello) -> Result<(), MeetError> {
-    let ask = async {
-        // What cannot be read now is replaced.
-        let found = match dial.attempt().await {
-            Ok(found) => found,
-            Err(Miss::NotYet(_) | Miss::OtherToken(_) | Miss::Never(_)) => return Ok(()),
-        };
-        let mut link = Link::new(found.connection, Traffic::new(LARGEST_PART, Arc::default()));
-        link.say(&Message::Hello(Box::new(hello.clone()))).await;
-        match link.next().await {
-            Some(Incoming { message: Message::Refuse { kind, why, again: false }, .. }) => {
-                Err(refusal(&kind, why))
-            }
-            _ => Ok(()),
-        }
-    };
-    // Nobody is waited for who does not answer.
-    timeout(ANOTHER, ask).await.unwrap_or(Ok(()))
 }

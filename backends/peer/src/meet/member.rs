@@ -5,17 +5,22 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::dial::{Dial, Found};
+use super::dial::{Dial, Found, Miss};
 use super::follower::{Follower, Heard};
+use super::joining::LARGEST_PART;
 use super::link::{Incoming, Link, Traffic};
 use super::members::RECONNECT;
-use super::messages::Message;
+use super::messages::{Hello, Message, refusal};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Identity};
+
+/// How long another rank 0 may take to say that it is there.
+const ANOTHER: Duration = Duration::from_secs(2);
 
 /// A rank while ranks meet.
 #[derive(Debug)]
@@ -179,4 +184,25 @@ impl Member {
         self.lose();
         drop(timeout(RECONNECT, self.connect(identity)).await);
     }
+}
+
+/// Finds out whether another process is rank 0 of this job.
+pub(super) async fn another_first(dial: &Dial, hello: &Hello) -> Result<(), MeetError> {
+    let ask = async {
+        // What cannot be read now is replaced.
+        let found = match dial.attempt().await {
+            Ok(found) => found,
+            Err(Miss::NotYet(_) | Miss::OtherToken(_) | Miss::Never(_)) => return Ok(()),
+        };
+        let mut link = Link::new(found.connection, Traffic::new(LARGEST_PART, Arc::default()));
+        link.say(&Message::Hello(Box::new(hello.clone()))).await;
+        match link.next().await {
+            Some(Incoming { message: Message::Refuse { kind, why, again: false }, .. }) => {
+                Err(refusal(&kind, why))
+            }
+            _ => Ok(()),
+        }
+    };
+    // Nobody is waited for who does not answer.
+    timeout(ANOTHER, ask).await.unwrap_or(Ok(()))
 }

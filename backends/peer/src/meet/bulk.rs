@@ -7,12 +7,12 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_types::Rank;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -42,6 +42,20 @@ pub struct Bulk {
     length: u64,
     is_pushed: bool,
     read: Read,
+    /// What was read, while any of it waits to be sent: ranks that request it at about the same time share it.
+    sending: Arc<Mutex<Weak<Vec<Bytes>>>>,
+}
+
+/// One of several bytes that are kept as long as one of them is needed.
+struct Part {
+    all: Arc<Vec<Bytes>>,
+    number: usize,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.all[self.number]
+    }
 }
 
 impl fmt::Debug for Bulk {
@@ -57,15 +71,19 @@ impl Bulk {
     /// These bytes, which each node needs: they are sent without a request.
     pub fn needed(parts: Vec<Bytes>) -> Self {
         let length = parts.iter().map(|part| part.len() as u64).sum();
-        Self { length, is_pushed: true, read: Arc::new(move || Ok(parts.clone())) }
+        Self::new(length, true, Arc::new(move || Ok(parts.clone())))
     }
 
-    /// `length` bytes that ranks mostly have: `read`, on a thread that may block, for each rank that requests them.
+    /// `length` bytes that ranks mostly have: `read`, on a thread that may block, when ranks request them.
     pub fn on_request(
         length: u64,
         read: impl Fn() -> io::Result<Vec<Bytes>> + Send + Sync + 'static,
     ) -> Self {
-        Self { length, is_pushed: false, read: Arc::new(read) }
+        Self::new(length, false, Arc::new(read))
+    }
+
+    fn new(length: u64, is_pushed: bool, read: Read) -> Self {
+        Self { length, is_pushed, read, sending: Arc::default() }
     }
 
     pub(super) fn length(&self) -> u64 {
@@ -76,26 +94,41 @@ impl Bulk {
         self.is_pushed
     }
 
-    /// Its bytes and the message that they follow; nothing where they cannot be read, which is logged.
-    pub(super) async fn value(self) -> Option<(Message, Vec<Bytes>)> {
-        let parts = match tokio::task::spawn_blocking(move || (self.read)()).await.ok()? {
-            Ok(parts) => parts,
-            Err(error) => {
-                tracing::warn!(%error, "a rank needs the catalog, which cannot be read");
-                return None;
-            }
-        };
-        let length = parts.iter().map(|part| part.len() as u64).sum();
-        Some((Message::Value { key: key::BULK.to_owned(), length }, parts))
+    /// Its bytes and the message that they follow.
+    ///
+    /// # Errors
+    /// They cannot be read any more.
+    pub(super) async fn value(self) -> Result<(Message, Vec<Bytes>), MeetError> {
+        let all = self.parts().await.map_err(|error| {
+            let line = format!(
+                "rank 0's catalog cannot be read any more: {error}; leave its file as it is while ranks start"
+            );
+            MeetError::new(MeetErrorKind::Broken, line)
+        })?;
+        let length = all.iter().map(|part| part.len() as u64).sum();
+        let part = |number| Bytes::from_owner(Part { all: Arc::clone(&all), number });
+        Ok((Message::Value { key: key::BULK.to_owned(), length }, (0..all.len()).map(part).collect()))
+    }
+
+    /// Its bytes, read by one request at a time.
+    async fn parts(self) -> io::Result<Arc<Vec<Bytes>>> {
+        let mut sending = self.sending.lock().await;
+        if let Some(all) = sending.upgrade() {
+            return Ok(all);
+        }
+        let all = Arc::new(tokio::task::spawn_blocking(move || (self.read)()).await??);
+        *sending = Arc::downgrade(&all);
+        Ok(all)
     }
 }
 
 /// That more bulk would leave rank 0 than may.
 pub(super) fn too_much(bytes: u64) -> MeetError {
     let line = format!(
-        "rank 0 would send {} GiB of catalogs to the other nodes: run `foreread index` into a shared file first, and give \
-         that file to all ranks",
-        bytes >> 30
+        "rank 0 would send {} GiB of catalogs, and at most {} GiB may leave it: run `foreread index` into a shared file \
+         first, and give that file to all ranks",
+        bytes >> 30,
+        MOST_BYTES >> 30
     );
     MeetError::new(MeetErrorKind::Setting, line)
 }
@@ -117,7 +150,7 @@ pub(super) async fn pass_on(
     while let Some((greeting, connection)) = meetings.recv().await {
         let (mut bulk, traffic) = (bulk.clone(), Arc::clone(&traffic));
         all.spawn(async move {
-            let link = Link::new(connection, Arc::clone(&traffic));
+            let mut link = Link::new(connection, Arc::clone(&traffic));
             let mut moved = traffic.moved();
             let bulk = loop {
                 let comes = async { bulk.wait_for(Option::is_some).await.ok()?.clone() };
@@ -134,7 +167,14 @@ pub(super) async fn pass_on(
             tracing::debug!(to = %greeting.rank, bytes = bulk.len(), "passes the catalog on");
             let message = Message::Value { key: key::BULK.to_owned(), length: bulk.len() as u64 };
             link.say_with(&message, vec![bulk]).await;
-            link.close().await;
+            // Whoever has it closes. Closed here, with a heartbeat unread, TCP could cut off the end of it.
+            loop {
+                match timeout(SILENCE, link.next()).await {
+                    Ok(Some(_)) => {}
+                    Err(_) if std::mem::replace(&mut moved, traffic.moved()) != traffic.moved() => {}
+                    Ok(None) | Err(_) => return,
+                }
+            }
         });
         while all.try_join_next().is_some() {}
     }

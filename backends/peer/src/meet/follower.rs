@@ -52,6 +52,8 @@ pub(super) struct Follower {
     pub moved: Vec<Person>,
     /// Values that came.
     values: BTreeMap<String, Bytes>,
+    /// Why rank 0 wants this rank no more.
+    refused: Option<MeetError>,
     /// Whether the connection was made again since it had the roster: what was sent once may be lost.
     pub was_lost: bool,
     /// Bytes that had come when it was looked last.
@@ -90,6 +92,7 @@ impl Follower {
             people: Vec::new(),
             moved: Vec::new(),
             values: BTreeMap::new(),
+            refused: None,
             was_lost: false,
             transferred: 0,
         }
@@ -173,7 +176,9 @@ impl Follower {
                 (self.lost, self.why, self.is_connected) = (None, Some(why), false);
                 return Ok(Heard::NotYet);
             }
-            Message::Refuse { kind, why, .. } => return Err(refusal(&kind, why)),
+            Message::Refuse { kind, why, .. } => {
+                return Err(self.refused.insert(refusal(&kind, why)).clone());
+            }
             // What others than rank 0 say, or a later version.
             _ => {}
         }
@@ -192,13 +197,21 @@ impl Follower {
         self.missing = (vec![Rank(0)], 0, None);
     }
 
+    /// Whether rank 0 has said that there is no run for this rank.
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
     /// The value of a key, once it has come.
     ///
     /// # Errors
-    /// Rank 0 is at another step of this number.
+    /// Rank 0 is at another step of this number, or has refused this rank.
     pub(super) fn take(&mut self, key: &str) -> Result<Option<Bytes>, MeetError> {
         if let Some(value) = self.values.remove(key) {
             return Ok(Some(value));
+        }
+        if let Some(error) = &self.refused {
+            return Err(error.clone());
         }
         let start = &key[..key.rfind('/').map_or(0, |end| end + 1)];
         let other = self.values.keys().find(|known| key.starts_with(key::STEP) && known.starts_with(start));

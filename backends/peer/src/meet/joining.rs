@@ -370,14 +370,21 @@ impl Joining {
             }
             tracing::debug!(%relay, "the catalog does not come from this node's rank; rank 0 is asked");
         }
-        // What was sent once without a request may be lost with a connection.
-        let comes = relay.is_none() && self.has_bulk == PUSHED && !member.follower.was_lost;
-        let fetch = (!comes).then_some((Message::Fetch, Bytes::new()));
-        let value = member.value(identity, key::BULK, fetch).await?;
+        let comes = relay.is_none() && self.has_bulk == PUSHED;
+        let fetch = (Message::Fetch, Bytes::new());
+        let value = member.value(identity, key::BULK, Some(fetch), comes).await?;
         if let Some(bulk) = bulk {
             bulk.send_replace(Some(value.clone()));
         }
         Ok(Some(value))
+    }
+
+    /// Says that this rank does not need the bulk, or the others of its node would wait for it until the next step: they
+    /// get it from rank 0.
+    pub fn skip_bulk(&mut self) {
+        if let Side::Member { bulk, .. } = &mut self.side {
+            bulk.take_if(|bulk| bulk.borrow().is_none());
+        }
     }
 
     /// What `digest` makes, on rank 0, of what all ranks bring, on all ranks, which have to have the same `words` (seed,
@@ -428,11 +435,8 @@ impl Joining {
     /// The key of the next step.
     fn step(&mut self, name: &str) -> String {
         self.steps += 1;
-        if let Side::Member { bulk, .. } = &mut self.side
-            && self.has_bulk != NO_BULK
-        {
-            // Where it was not needed, the others of this node go to rank 0.
-            bulk.take_if(|bulk| bulk.borrow().is_none());
+        if self.has_bulk != NO_BULK {
+            self.skip_bulk();
         }
         key::step(self.steps, name)
     }
@@ -440,7 +444,7 @@ impl Joining {
     /// The value of a key, which `say` brings where it does not come without.
     async fn value(&mut self, key: &str, say: Option<(Message, Bytes)>) -> Result<Bytes, MeetError> {
         match (&mut self.side, &self.identity) {
-            (Side::Member { member, .. }, Some(identity)) => member.value(identity, key, say).await,
+            (Side::Member { member, .. }, Some(identity)) => member.value(identity, key, say, false).await,
             _ => Ok(Bytes::new()),
         }
     }
@@ -498,6 +502,8 @@ impl Joining {
             Side::Member { mut member, .. } => {
                 // The roster has them.
                 (member.follower.people, member.follower.moved) = Default::default();
+                // What came without a request, to a rank that did not need it.
+                drop(member.follower.take(key::BULK));
                 Started::Member(member)
             }
             Side::Left => return Err(MeetError::new(MeetErrorKind::Broken, "the ranks have started before")),

@@ -50,7 +50,8 @@ pub(super) struct Leader {
     pub(super) members: Members,
     pub(super) store: Store,
     bulk: Option<Bulk>,
-    /// Bytes of bulk that have left.
+    /// Ranks that it has left for, and its bytes, once for each of them.
+    bulk_to: BTreeSet<usize>,
     bulk_bytes: u64,
     failed: Option<MeetError>,
     /// Ranks that know why there is no run, or that it is over.
@@ -102,6 +103,7 @@ impl Leader {
             members,
             store,
             bulk: None,
+            bulk_to: BTreeSet::new(),
             bulk_bytes: 0,
             failed: None,
             told: BTreeSet::new(),
@@ -392,6 +394,16 @@ impl Leader {
             self.fail(bulk::too_much(all));
         }
         self.bulk = Some(bulk);
+        self.bulk_to.clear();
+    }
+
+    /// A rank cannot have the bulk that it needs, so that there is no run. What it is told.
+    pub(super) fn no_bulk(&mut self, error: MeetError) -> Message {
+        let refuse = Message::refuse(&error);
+        if !self.started {
+            self.fail(error);
+        }
+        refuse
     }
 
     /// Puts the value of a key; whoever waits for it gets it.
@@ -521,6 +533,54 @@ mod tests {
         assert_eq!(leader.lowest(), 5, "it was started again");
         leader.progress(1, 7);
         assert_eq!(leader.lowest(), 7);
+    }
+
+    /// All ranks of a meeting that has come together, as connections.
+    fn speakers(leader: &mut Leader, steps: u32) -> Vec<Speaker> {
+        let (world_size, version) = (leader.world as u32, "1".to_owned());
+        let hello = |rank: u32| {
+            let person =
+                Person { rank, node: rank.to_string(), host: "h".into(), pid: 1, addresses: Vec::new() };
+            let (process, met, version) = (u64::from(rank), None, version.clone());
+            Hello { person, world_size, version, loader: 0, process, met, steps, moves: 0, started: false }
+        };
+        let now = Instant::now();
+        let all = (1..world_size).map(|rank| leader.hello(&hello(rank), "", now).unwrap()).collect();
+        leader.welcome_all();
+        all
+    }
+
+    #[test]
+    fn number_of_steps_from_the_wire_does_not_overflow() {
+        let mut leader = leader(2);
+        let mut speakers = speakers(&mut leader, u32::MAX);
+        leader.put(&key::step(1, "share"), Bytes::new());
+        assert!(matches!(leader.due(&mut speakers[0]), Some(Due::Say(Message::Welcome { .. }, _))));
+        assert!(leader.due(&mut speakers[0]).is_none());
+    }
+
+    #[test]
+    fn bulk_counts_once_for_a_rank_that_requests_it_again() {
+        let mut leader = leader(3);
+        let mut speakers = speakers(&mut leader, 0);
+        leader.put_bulk(Bulk::on_request(10 << 30, || Ok(Vec::new())));
+        let mut fetch = |rank: usize| {
+            let speaker = &mut speakers[rank - 1];
+            leader.message(speaker, Message::Fetch, Bytes::new()).unwrap();
+            loop {
+                match leader.due(speaker) {
+                    Some(Due::Say(..)) => {}
+                    due => return due,
+                }
+            }
+        };
+        for _ in 0..3 {
+            assert!(matches!(fetch(1), Some(Due::Bulk(_))));
+        }
+        match fetch(2) {
+            Some(Due::Refuse(Message::Refuse { why, .. })) => assert!(why.contains("send 20 GiB"), "{why}"),
+            due => panic!("{due:?}"),
+        }
     }
 
     #[test]

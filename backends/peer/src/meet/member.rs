@@ -15,7 +15,7 @@ use super::follower::{Follower, Heard};
 use super::joining::LARGEST_PART;
 use super::link::{Incoming, Link, Traffic};
 use super::members::RECONNECT;
-use super::messages::{Hello, Message, refusal};
+use super::messages::{Hello, LAST_WORDS, Message, refusal};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Identity};
 
@@ -109,7 +109,7 @@ impl Member {
     }
 
     /// Makes the connection again, as the same rank.
-    async fn connect(&mut self, identity: &Identity) -> Result<&mut Link, MeetError> {
+    async fn connect(&mut self, identity: &Identity) -> Result<(), MeetError> {
         while self.link.is_none() {
             let found = self.find().await?;
             if found.identity.token.expose() != identity.token.expose() {
@@ -120,23 +120,28 @@ impl Member {
                 self.pause().await?;
             }
         }
-        self.link.as_mut().ok_or_else(|| MeetError::new(MeetErrorKind::Broken, "no connection to rank 0"))
+        Ok(())
     }
 
-    /// The value of `key`. `say` is what brings it, where it does not come without; said on each connection anew.
+    /// The value of `key`. `say` is what brings it, said on each connection anew; where it `comes` without, only once a
+    /// connection broke that may have brought it.
     pub(super) async fn value(
         &mut self,
         identity: &Identity,
         key: &str,
         say: Option<(Message, Bytes)>,
+        comes: bool,
     ) -> Result<Bytes, MeetError> {
         self.follower.begin(Instant::now());
         loop {
             if let Some(value) = self.follower.take(key)? {
                 return Ok(value);
             }
-            let link = self.connect(identity).await?;
-            if let Some((message, bulk)) = &say {
+            self.connect(identity).await?;
+            let is_said = !comes || self.follower.was_lost;
+            if let Some((message, bulk)) = say.as_ref().filter(|_| is_said)
+                && let Some(link) = &self.link
+            {
                 // Where it could not be said, what came before the link broke may say why.
                 link.say_with(message, vec![bulk.clone()]).await;
             }
@@ -181,8 +186,13 @@ impl Member {
     /// Makes the connection again that broke while this rank was busy, or the others would take it for gone. What stands in
     /// the way is said at the next request.
     pub(super) async fn reconnect(&mut self, identity: &Identity) {
+        // What came before it broke may say that there is no run, and rank 0 may be gone since.
+        let listen = async { while self.link.is_some() && self.next().await.is_ok() {} };
+        drop(timeout(LAST_WORDS, listen).await);
         self.lose();
-        drop(timeout(RECONNECT, self.connect(identity)).await);
+        if !self.follower.is_refused() {
+            drop(timeout(RECONNECT, self.connect(identity)).await);
+        }
     }
 }
 

@@ -27,6 +27,9 @@ pub(super) const ALIVE: Duration = Duration::from_secs(2);
 /// Who says nothing for so long is gone.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
 
+/// How long what the other end said before its connection broke is listened to.
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// What a frame of a meeting holds.
 pub(super) mod what {
     /// Nothing.

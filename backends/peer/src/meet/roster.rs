@@ -25,13 +25,13 @@ struct Entry {
 }
 
 impl Roster {
-    /// `at` is where this rank reached rank 0; `None` for rank 0 itself.
+    /// `people` are all ranks; `at` is where this one reached rank 0; `None` for rank 0 itself.
     pub(super) fn new(people: &[Person], node: String, at: Option<&Address>) -> Self {
         let first = match at {
             Some(Address::Tcp(host, _)) => host.clone(),
             Some(Address::Local(_)) | None => "localhost".to_owned(),
         };
-        let roster = Self { node, first, ranks: Mutex::default() };
+        let roster = Self { node, first, ranks: Mutex::new(vec![Entry::default(); people.len()]) };
         people.iter().for_each(|person| roster.place(person));
         roster
     }
@@ -40,18 +40,13 @@ impl Roster {
         self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A rank is where `person` says from now on.
+    /// A rank is where `person` says from now on. One that there is none of is passed over.
     pub(super) fn place(&self, person: &Person) {
         let mut addresses: Vec<_> =
             person.addresses.iter().filter_map(|text| self.reached(person, text)).collect();
         // Unix sockets first.
         addresses.sort();
-        let rank = person.rank as usize;
-        let mut ranks = self.ranks();
-        if ranks.len() <= rank {
-            ranks.resize_with(rank + 1, Entry::default);
-        }
-        if let Some(entry) = ranks.get_mut(rank) {
+        if let Some(entry) = self.ranks().get_mut(person.rank as usize) {
             entry.addresses.clone_from(&addresses);
             if let Some(remote) = &entry.remote {
                 remote.moved(addresses);
@@ -124,5 +119,12 @@ mod tests {
         roster.place(&person(1, "a", &["h:2"]));
         assert_eq!(roster.addresses(Rank(1)), [Address::tcp("h", 2)]);
         assert_eq!(roster.addresses(Rank(9)), []);
+    }
+
+    #[test]
+    fn rank_beyond_the_world_takes_no_memory() {
+        let roster = Roster::new(&[person(0, "a", &[]), person(1, "a", &["h:1"])], "a".into(), None);
+        roster.place(&person(u32::MAX, "a", &["h:2"]));
+        assert_eq!(roster.ranks().len(), 2);
     }
 }

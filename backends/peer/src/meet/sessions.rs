@@ -15,15 +15,12 @@ use super::hub::Hub;
 use super::leader::{Due, Fault, Refusal, Speaker};
 use super::link::{Incoming, Link, Traffic};
 use super::members::RECONNECT;
-use super::messages::Message;
+use super::messages::{LAST_WORDS, Message};
 use crate::counters::count;
 use crate::{Address, Connection, Greeting};
 
 /// Who has proved to be of the job says soon which rank it is.
 const INTRODUCTION: Duration = Duration::from_secs(10);
-
-/// How long what a rank said before its connection broke is listened to.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Serves all that come. Ends with the last handle on `meetings`.
 pub(super) async fn serve_all(hub: Arc<Hub>, mut meetings: mpsc::Receiver<(Greeting, Connection)>) {
@@ -166,11 +163,15 @@ impl Serving<'_> {
             let said = match due {
                 Due::Say(message, bulk) => link.say_with(&message, vec![bulk]).await,
                 Due::Bulk(bulk) => match bulk.value().await {
-                    Some((message, parts)) => {
+                    Ok((message, parts)) => {
                         count(&self.hub.traffic.counters().bulks, 1);
                         link.say_with(&message, parts).await
                     }
-                    None => return Told::Broken,
+                    Err(error) => {
+                        tracing::warn!(%error, "a rank needs the catalog");
+                        let refuse = self.hub.with(|leader| leader.no_bulk(error));
+                        return if link.say(&refuse).await { Told::Refused } else { Told::Broken };
+                    }
                 },
                 Due::Refuse(refuse) => {
                     return if link.say(&refuse).await { Told::Refused } else { Told::Broken };

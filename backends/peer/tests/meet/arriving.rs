@@ -437,3 +437,25 @@ async fn a_rank_that_hangs_at_a_step_is_named() {
         assert!(error.contains("rank 1"), "{error}");
     }
 }
+
+/// Rank 0 is gone when a rank speaks again that has computed meanwhile.
+#[tokio::test(start_paused = true)]
+async fn rank_that_was_busy_hears_why_the_meeting_ended() {
+    let job = Job::new(3);
+    let first = job.spawn(0, Duration::ZERO, |joining| async {
+        joining.unwrap().compare(Vec::new()).await.unwrap_err().to_string()
+    });
+    let busy = job.spawn(1, Duration::ZERO, |joining| async {
+        let mut joining = joining.unwrap();
+        tokio::time::sleep(SECOND * 20).await;
+        joining.working("computes").await;
+        joining.compare(Vec::new()).await.unwrap_err().to_string()
+    });
+    let ends = job.spawn(2, Duration::ZERO, |joining| async {
+        joining.unwrap().give_up("its disk is full").await;
+        String::new()
+    });
+    for error in &all([first, busy, ends]).await[..2] {
+        assert!(error.ends_with("gave up: its disk is full"), "{error}");
+    }
+}

@@ -7,6 +7,7 @@
 )]
 
 mod arriving;
+mod catalogs;
 mod differing;
 mod left_over;
 mod relay;

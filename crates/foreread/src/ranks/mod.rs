@@ -207,16 +207,18 @@ impl Run<'_> {
         }
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(config));
         let told = Told::new(&opened, resume, config);
-        let bulk = told.bulk(&opened)?;
+        let bulk = told.bulk(&opened, targets.catalog.is_some())?;
         joining.share_with(Some(told.encode()?), Some(bulk)).await?;
         Ok((told, opened))
     }
 
-    /// Rank 0's catalogs on another rank: from their files, or from what rank 0 has sent to this node.
+    /// Rank 0's catalogs on another rank: as its program has them, from their files, or from what rank 0 has sent to this node.
     async fn catalogs(&self, joining: &mut Joining, told: &Told) -> Result<Vec<Catalog>> {
-        let catalogs = told.catalogs.clone();
-        let opening = self.context.runtime.spawn_blocking(move || Told::open_files(&catalogs));
+        let (catalogs, at_hand) = (told.catalogs.clone(), self.targets.catalog.clone());
+        let opening =
+            self.context.runtime.spawn_blocking(move || Told::open_files(&catalogs, at_hand.as_ref()));
         if let Some(catalogs) = working(joining, "opens its catalog", opening).await.map_err(ended)? {
+            joining.skip_bulk();
             return Ok(catalogs);
         }
         let bulk = joining.bulk().await?.ok_or_else(|| unreadable(&"it has no catalog"))?;

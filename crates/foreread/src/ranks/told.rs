@@ -38,12 +38,15 @@ impl ToldCatalog {
         Self { base_url, fingerprint, length: catalog.encoded_len(), file: file.clone() }
     }
 
-    /// The catalog from its file, where this process finds the same there. Blocks.
-    fn open(&self) -> Option<Catalog> {
-        let file = self.file.as_ref()?;
+    /// The catalog that is `at_hand`, or that of rank 0's file, where this process finds the same there. Blocks.
+    fn open(&self, at_hand: Option<&Catalog>) -> Option<Catalog> {
         let same = |catalog: &Catalog| {
             catalog.base_url() == self.base_url && catalog.fingerprint().to_string() == self.fingerprint
         };
+        if let Some(catalog) = at_hand.filter(|catalog| same(catalog)) {
+            return Some(catalog.clone());
+        }
+        let file = self.file.as_ref()?;
         match Catalog::open(file) {
             Ok(catalog) if same(&catalog) => Some(catalog),
             Ok(_) => {
@@ -93,10 +96,11 @@ impl Told {
         serde_json::from_slice(bytes).map_err(|error| unreadable(&error))
     }
 
-    /// The catalogs' bytes for ranks that need them: all, unless each is in a file.
-    pub(super) fn bulk(&self, opened: &[Opened]) -> Result<Bulk> {
+    /// The catalogs' bytes for ranks that need them: all, unless each is in a file, or the first is `at_hand`: given to rank 0
+    /// by its program, and so probably to the others by theirs.
+    pub(super) fn bulk(&self, opened: &[Opened], at_hand: bool) -> Result<Bulk> {
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        if self.are_files() {
+        if self.catalogs.iter().skip(usize::from(at_hand)).all(|catalog| catalog.file.is_some()) {
             let length = self.catalogs.iter().map(|catalog| catalog.length).sum();
             let read = move || catalogs.iter().map(Catalog::to_bytes).collect::<Result<_, _>>();
             return Ok(Bulk::on_request(length, move || read().map_err(io::Error::other)));
@@ -104,13 +108,9 @@ impl Told {
         Ok(Bulk::needed(catalogs.iter().map(Catalog::to_bytes).collect::<Result<_, _>>()?))
     }
 
-    fn are_files(&self) -> bool {
-        self.catalogs.iter().all(|catalog| catalog.file.is_some())
-    }
-
-    /// The catalogs from their files, where all of them are the same here. Blocks.
-    pub(super) fn open_files(catalogs: &[ToldCatalog]) -> Option<Vec<Catalog>> {
-        catalogs.iter().map(ToldCatalog::open).collect()
+    /// The catalogs from their files, or the one that is `at_hand`, where all of them are the same here. Blocks.
+    pub(super) fn open_files(catalogs: &[ToldCatalog], at_hand: Option<&Catalog>) -> Option<Vec<Catalog>> {
+        catalogs.iter().map(|catalog| catalog.open(at_hand)).collect()
     }
 
     /// The catalogs that `bulk` holds. They share its memory.
@@ -176,14 +176,22 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("c.arrow");
         let own = catalog("s3://b/x", &["a", "b"]);
-        let opened = |catalog: &Catalog| Told::open_files(&[told(catalog, Some(path.clone()))]).is_some();
+        let opened =
+            |catalog: &Catalog| Told::open_files(&[told(catalog, Some(path.clone()))], None).is_some();
         assert!(!opened(&own), "there is none");
         own.save(&path).unwrap();
         assert!(opened(&own));
         assert!(!opened(&catalog("s3://b/x", &["a", "c"])), "of other samples");
         assert!(!opened(&catalog("s3://b/y", &["a", "b"])), "of another place");
         // One that rank 0 has listed has no file.
-        assert!(Told::open_files(&[told(&own, Some(path)), told(&own, None)]).is_none());
+        assert!(Told::open_files(&[told(&own, Some(path)), told(&own, None)], None).is_none());
+    }
+
+    #[test]
+    fn catalog_that_the_program_has_given_is_not_requested() {
+        let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
+        let opened = |at_hand: &Catalog| Told::open_files(&[told(&own, None)], Some(at_hand)).is_some();
+        assert!(opened(&own) && !opened(&other));
     }
 
     #[test]

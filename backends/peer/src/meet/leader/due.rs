@@ -52,7 +52,8 @@ impl Leader {
             if !std::mem::replace(&mut to.welcomed, true) {
                 return Some(self.welcome(to));
             }
-            if let Some((key, value)) = self.store.step(to.steps + 1) {
+            // A number of steps that somebody else has named.
+            if let Some((key, value)) = to.steps.checked_add(1).and_then(|next| self.store.step(next)) {
                 to.steps += 1;
                 return Some(say(key, value.clone()));
             }
@@ -70,7 +71,7 @@ impl Leader {
                 && (to.wants_bulk || to.passes_on && bulk.is_pushed())
             {
                 (to.wants_bulk, to.passes_on) = (false, false);
-                return Some(self.bulk(bulk.clone()));
+                return Some(self.bulk(to.session.rank, bulk.clone()));
             }
         }
         let (number, waiting) = self.waiting.as_ref().filter(|_| !self.started)?;
@@ -95,17 +96,15 @@ impl Leader {
         Due::Say(Message::Welcome { process, nonce, place, moves: to.moves, length }, roster)
     }
 
-    /// The bulk, if so much may leave.
-    fn bulk(&mut self, bulk: Bulk) -> Due {
-        self.bulk_bytes = self.bulk_bytes.saturating_add(bulk.length());
+    /// The bulk for a rank, if so much may leave. A rank whose connection broke gets it again.
+    fn bulk(&mut self, rank: usize, bulk: Bulk) -> Due {
+        if self.bulk_to.insert(rank) {
+            self.bulk_bytes = self.bulk_bytes.saturating_add(bulk.length());
+        }
         if self.bulk_bytes <= bulk::MOST_BYTES {
             return Due::Bulk(bulk);
         }
-        let error = bulk::too_much(self.bulk_bytes);
-        if !self.started {
-            self.fail(error.clone());
-        }
-        Due::Refuse(Message::refuse(&error))
+        Due::Refuse(self.no_bulk(bulk::too_much(self.bulk_bytes)))
     }
 }
 

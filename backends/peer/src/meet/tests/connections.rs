@@ -62,7 +62,7 @@ impl World {
                 let session = speaker.session;
                 self.scheduler.after(RECONNECT, Event::Check { leader, session });
             }
-            self.pump(leader);
+            self.pump(leader, Some(link));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Rank 0 of a simulated meeting, as [`First`](super::super::first::First) drives it.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use super::super::compare::{differences, pack, unpack};
@@ -34,7 +36,7 @@ impl World {
             }
             self.drop_speaker(link);
         }
-        self.pump(leader);
+        self.pump(leader, Some(link));
     }
 
     /// Rank 0 ends a connection.
@@ -48,12 +50,30 @@ impl World {
         self.close(link, true);
     }
 
-    /// Rank 0's own steps, as [`First`](super::first::First) makes them, and what is due on its connections.
-    pub(super) fn pump(&mut self, leader: usize) {
-        let now = self.now();
+    /// Rank 0's own steps, as [`First`](super::first::First) makes them, and what is due: on the connection whose task was
+    /// woken, and on the others where the leader says that there is something for them.
+    pub(super) fn pump(&mut self, leader: usize, woken: Option<usize>) {
         if !self.leaders[leader].is_alive {
             return;
         }
+        let is_timer = woken.is_none();
+        let before = self.leaders[leader].leader.take_changes();
+        if before.arrived || is_timer {
+            self.make_steps(leader);
+        }
+        let after = self.leaders[leader].leader.take_changes();
+        let mut woken: BTreeSet<usize> = woken.into_iter().collect();
+        if before.published || after.published {
+            woken = (0..self.links.len()).filter(|link| self.links[*link].leader == leader).collect();
+        }
+        woken.into_iter().for_each(|link| self.say_all(link));
+        if self.leaders[leader].ends.is_some_and(|ends| ends <= self.scheduler.now()) {
+            self.end_leader(leader);
+        }
+    }
+
+    fn make_steps(&mut self, leader: usize) {
+        let now = self.now();
         while self.leaders[leader].ends.is_none() && self.leaders[leader].stage < 3 {
             let process = &mut self.leaders[leader];
             let key = (process.stage > 0).then(|| step(process.stage + 1));
@@ -68,7 +88,7 @@ impl World {
                 None => break,
                 Some(Err(error)) => {
                     self.scheduler.note(format_args!("leader {leader} ends: {error}"));
-                    process.outcome = Some(Err(error.to_string()));
+                    process.outcome = Some(Err(error.clone().into()));
                     process.leader.fail(error);
                     process.ends = Some(self.scheduler.now() + SECOND * 10);
                 }
@@ -99,7 +119,7 @@ impl World {
                                     process.outcome = Some(Ok(()));
                                     self.scheduler.note(format_args!("leader {leader} starts"));
                                 }
-                                Err(error) => process.outcome = Some(Err(error.to_string())),
+                                Err(error) => process.outcome = Some(Err(error.into())),
                             }
                         }
                     }
@@ -111,28 +131,26 @@ impl World {
                 }
             }
         }
-        for link in 0..self.links.len() {
-            while self.links[link].leader == leader
-                && let Some(mut speaker) = self.links[link].speaker.take()
-            {
-                let due = self.leaders[leader].leader.due(&mut speaker);
-                let rank = speaker.session.rank;
-                self.links[link].speaker = Some(speaker);
-                match due {
-                    None => break,
-                    Some(Due::Say(message, bulk)) => self.send(link, false, message, bulk),
-                    Some(Due::Bulk(_)) => panic!("there is none"),
-                    Some(Due::Replaced) => self.drop_speaker(link),
-                    Some(Due::Refuse(refuse)) => {
-                        self.send(link, false, refuse, Bytes::new());
-                        self.drop_speaker(link);
-                        self.leaders[leader].leader.heard(rank);
-                    }
+    }
+
+    /// What is due on a connection.
+    fn say_all(&mut self, link: usize) {
+        let leader = self.links[link].leader;
+        while let Some(mut speaker) = self.links[link].speaker.take() {
+            let due = self.leaders[leader].leader.due(&mut speaker);
+            let rank = speaker.session.rank;
+            self.links[link].speaker = Some(speaker);
+            match due {
+                None => break,
+                Some(Due::Say(message, bulk)) => self.send(link, false, message, bulk),
+                Some(Due::Bulk(_)) => panic!("there is none"),
+                Some(Due::Replaced) => self.drop_speaker(link),
+                Some(Due::Refuse(refuse)) => {
+                    self.send(link, false, refuse, Bytes::new());
+                    self.drop_speaker(link);
+                    self.leaders[leader].leader.heard(rank);
                 }
             }
-        }
-        if self.leaders[leader].ends.is_some_and(|ends| ends <= self.scheduler.now()) {
-            self.end_leader(leader);
         }
     }
 

@@ -50,7 +50,7 @@ impl World {
     pub(super) fn end_member(&mut self, member: usize, error: &MeetError) {
         let process = &mut self.members[member];
         if process.outcome.is_none() {
-            process.outcome = Some(Err(error.to_string()));
+            process.outcome = Some(Err(error.clone().into()));
             self.scheduler.note(format_args!("member {member} ends: {error}"));
             self.members[member].is_alive = false;
         }

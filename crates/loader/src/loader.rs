@@ -24,7 +24,6 @@ use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::hedges::Hedges;
 use crate::held::Held;
-use crate::held::Held;
 use crate::keeper::{Keeper, KeptOrigin};
 use crate::others::Others;
 use crate::pace::LookAhead;

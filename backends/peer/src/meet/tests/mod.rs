@@ -305,7 +305,7 @@ impl World {
             }
             Disturbance::RestartFirst => {
                 if let Some(leader) = (0..self.leaders.len()).rfind(|leader| self.leaders[*leader].is_alive) {
-                    self.leaders[leader].outcome.get_or_insert_with(|| Err(End::Killed));
+                    self.leaders[leader].outcome.get_or_insert(Err(End::Killed));
                     self.end_leader(leader);
                     let late = self.scheduler.between(Duration::ZERO, SECOND * 10);
                     self.scheduler.after(late, Event::StartLeader);
@@ -322,7 +322,7 @@ impl World {
                 if let Some(member) = last(self, rank) {
                     let process = &mut self.members[member];
                     process.is_alive = false;
-                    process.outcome.get_or_insert_with(|| Err(End::Killed));
+                    process.outcome.get_or_insert(Err(End::Killed));
                     if let Some(link) = process.link.take() {
                         self.lose(link);
                     }

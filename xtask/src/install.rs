@@ -42,10 +42,9 @@ pub fn everything(workspace: &Workspace, steps: &[&str]) -> Result<()> {
 fn debian_packages(need: &Need) -> Vec<&'static str> {
     match need.source {
         Source::Program { package, .. } | Source::Module { package, .. } => vec![package],
-        Source::Programs { packages, .. } => packages.to_vec(),
+        Source::Programs { packages, .. } | Source::Ways { packages, .. } => packages.to_vec(),
         Source::Component { .. }
         | Source::Environment { .. }
-        | Source::Ways { .. }
         | Source::Node { .. }
         | Source::Crate { .. } => Vec::new(),
     }

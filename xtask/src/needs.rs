@@ -53,7 +53,13 @@ pub enum Source {
     /// Python packages in an environment of our own below the target directory, pinned; Debian's are there too or not.
     Environment { directory: &'static str, with_system: bool, packages: &'static [&'static str] },
     /// A shell script that succeeds in an empty directory, after the words of one of `ways`; the tests get those words.
-    Ways { ways: &'static [&'static str], script: &'static str, remedy: &'static str },
+    /// It takes these Debian packages, and rights that no package brings.
+    Ways {
+        ways: &'static [&'static str],
+        script: &'static str,
+        packages: &'static [&'static str],
+        remedy: &'static str,
+    },
     /// Debian packages that bring several programs.
     Programs { programs: &'static [&'static str], packages: &'static [&'static str] },
     /// A package from npm with a program, in a directory of our own below the target directory, pinned.
@@ -114,6 +120,7 @@ pub const NEEDS: &[Need] = &[
             // As root, or where users may make namespaces of their own.
             ways: &["unshare --mount", "unshare --map-root-user --mount"],
             script: "mount -t tmpfs tmpfs .",
+            packages: &[],
             remedy: "sudo --preserve-env cargo xtask test --all",
         },
     },
@@ -124,6 +131,7 @@ pub const NEEDS: &[Need] = &[
         source: Source::Ways {
             ways: &["unshare --mount"],
             script: "truncate -s 8M image && mkfs.ext4 -q -F image && mkdir on && mount -o loop image on",
+            packages: &["e2fsprogs"],
             remedy: "sudo --preserve-env cargo xtask test --all",
         },
     },
@@ -135,6 +143,7 @@ pub const NEEDS: &[Need] = &[
             ways: &["unshare --mount"],
             script: "truncate -s 128M image && mkfs.btrfs -q image && mkdir on && mount -o loop image on && btrfs quota \
                      enable on",
+            packages: &["btrfs-progs"],
             remedy: "sudo apt-get install btrfs-progs && sudo --preserve-env cargo xtask test --all",
         },
     },
@@ -145,6 +154,7 @@ pub const NEEDS: &[Need] = &[
         source: Source::Ways {
             ways: &["unshare --mount"],
             script: "mkdir from on && bindfs --chmod-ignore from on",
+            packages: &["bindfs"],
             remedy: "sudo apt-get install bindfs && sudo --preserve-env cargo xtask test --all",
         },
     },
@@ -179,6 +189,7 @@ pub const NEEDS: &[Need] = &[
             ways: &["unshare --net --mount --pid --fork --kill-child"],
             script: "ip netns add foreread-probe && ip netns del foreread-probe && ip link add probe0 type veth peer name probe1 && \
                      tc qdisc add dev probe0 root tbf rate 1gbit burst 512k latency 20ms",
+            packages: &[],
             remedy: "sudo --preserve-env cargo xtask test --all",
         },
     },

@@ -11,8 +11,9 @@ use foreread_types::Tick;
 
 use crate::core::OriginPace;
 
-/// Taken for the latency before a read was seen.
-const GUESS: Duration = Duration::from_secs(1);
+/// Taken for the latency before a read was seen. Twice as long has to pass before a hedge, and a trainer waits two seconds at
+/// most: a rank that owns nothing has no reads to measure.
+const GUESS: Duration = Duration::from_millis(500);
 
 /// An origin delivers at least so many bytes per second.
 const LEAST: f64 = 5e6;
@@ -81,6 +82,14 @@ mod tests {
 
     fn seconds(seconds: f64) -> Duration {
         Duration::from_secs_f64(seconds)
+    }
+
+    /// A rank that owns nothing once waited 2.3 s for 1.5 MB.
+    #[test]
+    fn origin_that_was_never_read_is_asked_within_two_seconds() {
+        let OriginPace { latency, bytes_per_second } = OriginReads::default().pace(seconds(60.0));
+        let asked = 2.0 * latency.as_secs_f64() + 2e6 / bytes_per_second;
+        assert!(asked < 1.6, "{asked} s");
     }
 
     #[test]

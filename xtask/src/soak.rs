@@ -39,7 +39,8 @@ pub struct Args {
 struct Long {
     /// What it does then.
     name: &'static str,
-    /// Where it is: `PACKAGE'S FOLDER/tests/TARGET/MODULE.rs`, or `.../tests/MODULE/mod.rs` for a module of the library.
+    /// Where it is: `PACKAGE'S FOLDER/tests/TARGET/MODULE.rs`; for a module of the library `.../tests/MODULE/mod.rs` or
+    /// `.../src/MODULE.rs`.
     file: &'static str,
     test: &'static str,
 }
@@ -53,7 +54,12 @@ const LONG: &[Long] = &[
     Long {
         name: "a thousand ranks get a catalog of 50 MiB",
         file: "backends/peer/tests/meet/thousand.rs",
-        test: "a_thousand_ranks_meet_in_one_process",
+        test: "thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node",
+    },
+    Long {
+        name: "20,000 simulated meetings with faults",
+        file: "backends/peer/src/meet/tests/mod.rs",
+        test: "ranks_start_with_equal_values_or_name_the_cause",
     },
     Long {
         name: "5,000 simulated clusters with faults",
@@ -135,8 +141,8 @@ const LONG: &[Long] = &[
 impl Long {
     /// `cargo test` for this test alone; what it prints goes through as it comes.
     fn command(&self, workspace: &Workspace) -> Command {
-        let mut parts = self.file.split("/tests/");
-        let (folder, place) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let in_library = self.file.split_once("/src/");
+        let (folder, place) = in_library.or_else(|| self.file.split_once("/tests/")).unwrap_or_default();
         let package = match folder.rsplit('/').next() {
             Some("foreread") | None => "foreread".to_owned(),
             Some(name) => format!("foreread-{name}"),
@@ -144,6 +150,10 @@ impl Long {
         let target = place.split('/').next().unwrap_or_default();
         let module = Path::new(place).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let (of, test) = match module {
+            _ if in_library.is_some() => {
+                let path = place.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::");
+                (vec!["--lib"], format!("{path}::{}", self.test))
+            }
             "main" => (vec!["--test", target], self.test.to_owned()),
             "mod" => (vec!["--lib"], format!("{target}::{}", self.test)),
             module => (vec!["--test", target], format!("{module}::{}", self.test)),
@@ -277,6 +287,11 @@ mod tests {
         assert!(
             shown(&long.command(&workspace))
                 .contains("--package foreread --test a -- --nocapture --exact it")
+        );
+        let long = Long { name: "x", file: "crates/a/src/b/tests/mod.rs", test: "it" };
+        assert!(
+            shown(&long.command(&workspace))
+                .contains("--package foreread-a --lib -- --nocapture --exact b::tests::it")
         );
         let long = Long { name: "x", file: "integration-tests/tests/it/b.rs", test: "it" };
         assert!(shown(&long.command(&workspace)).contains("--package foreread-integration-tests --test it "));

@@ -2,7 +2,7 @@
 //!
 //! Headers and short payloads are taken from a buffer of a few kilobytes, so that many small frames cost one system call;
 //! what is long goes from the socket into the memory that it will stay in. A sample of 100 KB takes two reads and one
-//! copy of less than [`STAGING`] bytes. All state is here and none in a future: whoever polls may stop at any time and go on
+//! copy of less than 4 KiB. All state is here and none in a future: whoever polls may stop at any time and go on
 //! later.
 
 use std::pin::{Pin, pin};

@@ -41,6 +41,7 @@ mod serving;
 #[cfg(test)]
 #[path = "../tests/simulation/mod.rs"]
 mod simulation;
+mod timer;
 
 #[cfg(feature = "testing")]
 pub use foreread_connection::RawFrames;

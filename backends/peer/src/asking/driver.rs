@@ -14,7 +14,7 @@ use bytes::{BufMut, BytesMut};
 use foreread_tier::{Buffer, ErrorKind, TierError};
 use foreread_types::SampleKey;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
 use super::{Action, Event, Expected, Machine, NAME};
 use crate::batch::Batch;
@@ -24,6 +24,7 @@ use crate::frame::Header;
 use crate::input::Input;
 use crate::output::Output;
 use crate::remote::Inner;
+use crate::timer::Timer;
 use crate::{Stream, WireError, WireErrorKind};
 
 /// What the connection's task is told.
@@ -81,7 +82,7 @@ pub(crate) struct Asking<'a> {
     body: Option<Body>,
     output: Output,
     came: u64,
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: Timer,
 }
 
 impl<'a> Asking<'a> {
@@ -95,8 +96,18 @@ impl<'a> Asking<'a> {
         let (stream, input, output) = channel.into_parts();
         let mut actions = Vec::new();
         open.machine.resume(open.clock.elapsed(), &mut actions);
-        let mut this =
-            Self { remote, stream, commands, open, actions, input, body: None, output, came: 0, timer: None };
+        let mut this = Self {
+            remote,
+            stream,
+            commands,
+            open,
+            actions,
+            input,
+            body: None,
+            output,
+            came: 0,
+            timer: Timer::default(),
+        };
         this.act();
         this
     }
@@ -259,16 +270,7 @@ impl<'a> Asking<'a> {
                 return Ok(());
             };
             let (now, next) = (Instant::now(), self.open.clock + next);
-            let timer = match &mut self.timer {
-                // One that rings earlier is let ring: putting it off at each frame would cost more.
-                Some(timer) if timer.deadline() <= now || timer.deadline() > next => {
-                    timer.as_mut().reset(next);
-                    timer
-                }
-                Some(timer) => timer,
-                None => self.timer.insert(Box::pin(sleep_until(next))),
-            };
-            if Future::poll(timer.as_mut(), cx).is_pending() {
+            if self.timer.poll(next, now, cx).is_pending() {
                 return Ok(());
             }
         }

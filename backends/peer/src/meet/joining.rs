@@ -116,20 +116,7 @@ impl Joining {
         };
         let patience = Patience::new(deadline, progress, Instant::now());
         let world = launched.world_size as usize;
-        let hello = |person| {
-            let (world_size, version) = (launched.world_size, version.clone());
-            Hello {
-                person,
-                world_size,
-                version,
-                loader,
-                process,
-                met: None,
-                steps: 0,
-                moves: 0,
-                started: false,
-            }
-        };
+        let hello = |person| Hello::new(person, launched.world_size, version.clone(), loader, process);
         let mut joining = Self {
             side: Side::Left,
             network: Arc::clone(&network),

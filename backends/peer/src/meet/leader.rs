@@ -541,8 +541,7 @@ mod tests {
         let hello = |rank: u32| {
             let person =
                 Person { rank, node: rank.to_string(), host: "h".into(), pid: 1, addresses: Vec::new() };
-            let (process, met, version) = (u64::from(rank), None, version.clone());
-            Hello { person, world_size, version, loader: 0, process, met, steps, moves: 0, started: false }
+            Hello { steps, ..Hello::new(person, world_size, version.clone(), 0, u64::from(rank)) }
         };
         let now = Instant::now();
         let all = (1..world_size).map(|rank| leader.hello(&hello(rank), "", now).unwrap()).collect();

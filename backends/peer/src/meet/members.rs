@@ -272,18 +272,7 @@ mod tests {
     }
 
     fn hello(rank: u32, process: u64) -> Hello {
-        let (person, version) = (person(rank, process as u32), "1".to_owned());
-        Hello {
-            person,
-            world_size: 3,
-            version,
-            loader: 0,
-            process,
-            met: None,
-            steps: 0,
-            moves: 0,
-            started: false,
-        }
+        Hello::new(person(rank, process as u32), 3, "1".to_owned(), 0, process)
     }
 
     fn members() -> Members {

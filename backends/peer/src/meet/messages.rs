@@ -81,6 +81,13 @@ pub(super) struct Hello {
     pub started: bool,
 }
 
+impl Hello {
+    /// Of a process that has met nobody yet.
+    pub(super) fn new(person: Person, world_size: u32, version: String, loader: u16, process: u64) -> Self {
+        Self { person, world_size, version, loader, process, met: None, steps: 0, moves: 0, started: false }
+    }
+}
+
 /// Names and values that have to be equal on all ranks.
 pub(super) type Words = Vec<(String, String)>;
 

@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream as _, StreamExt};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
 use super::{Action, Check, Machine, Said};
 use crate::channel::Channel;
@@ -24,6 +24,7 @@ use crate::frame::Header;
 use crate::input::Input;
 use crate::server::Shared;
 use crate::tags::SampleTags;
+use crate::timer::Timer;
 use crate::{RunId, Stream, WireError};
 
 /// The engine's answers to a chunk. The stream ends after as many answers as samples, or after the engine's last word.
@@ -75,7 +76,7 @@ pub(crate) struct Serving {
     /// The turn of an answer for which there is no room yet.
     turn: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
     clock: Instant,
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: Timer,
 }
 
 impl Serving {
@@ -95,7 +96,7 @@ impl Serving {
             started: SelectAll::new(),
             turn: None,
             clock: Instant::now(),
-            timer: None,
+            timer: Timer::default(),
         }
     }
 
@@ -260,15 +261,7 @@ impl Serving {
                 continue;
             }
             let (now, next) = (self.clock + now, self.clock + next);
-            let timer = match &mut self.timer {
-                Some(timer) if timer.deadline() <= now || timer.deadline() > next => {
-                    timer.as_mut().reset(next);
-                    timer
-                }
-                Some(timer) => timer,
-                None => self.timer.insert(Box::pin(sleep_until(next))),
-            };
-            if Future::poll(timer.as_mut(), cx).is_pending() {
+            if self.timer.poll(next, now, cx).is_pending() {
                 return Ok(());
             }
         }

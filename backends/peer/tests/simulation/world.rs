@@ -181,6 +181,17 @@ struct Conn {
     timers: [Option<Duration>; 2],
 }
 
+impl Conn {
+    /// Sets an end's timer, unless it is to ring by then already; says whether it did.
+    fn sets_timer(&mut self, end: usize, next: Duration, now: Duration) -> bool {
+        let sets = self.timers[end].is_none_or(|set| set <= now || next < set);
+        if sets {
+            self.timers[end] = Some(next);
+        }
+        sets
+    }
+}
+
 struct Node {
     process: u32,
     alive: bool,
@@ -421,10 +432,7 @@ impl World {
         self.send(id, &mut conn);
         match result {
             Ok(next) => {
-                if let Some(next) =
-                    next.filter(|next| conn.timers[0].is_none_or(|set| set <= now || *next < set))
-                {
-                    conn.timers[0] = Some(next);
+                if let Some(next) = next.filter(|next| conn.sets_timer(0, *next, now)) {
                     self.work(rank, next - now, Work::Asking(id));
                 }
                 self.conns.insert(id, conn);
@@ -461,10 +469,7 @@ impl World {
         self.send(id, &mut conn);
         match result {
             Ok(next) => {
-                if let Some(next) =
-                    next.filter(|next| conn.timers[1].is_none_or(|set| set <= now || *next < set))
-                {
-                    conn.timers[1] = Some(next);
+                if let Some(next) = next.filter(|next| conn.sets_timer(1, *next, now)) {
                     self.work(rank, next - now, Work::Serving(id));
                 }
                 self.conns.insert(id, conn);

@@ -235,18 +235,7 @@ impl World {
 
     fn start_member(&mut self, rank: u32) {
         let person = self.person(rank);
-        let (world_size, version, process) = (self.size, "1".to_owned(), self.processes);
-        let hello = Hello {
-            person,
-            world_size,
-            version,
-            loader: 0,
-            process,
-            met: None,
-            steps: 0,
-            moves: 0,
-            started: false,
-        };
+        let hello = Hello::new(person, self.size, "1".to_owned(), 0, self.processes);
         self.members.push(MemberProcess {
             follower: Follower::new(hello, quiet(self.now()), "here".to_owned()),
             link: None,

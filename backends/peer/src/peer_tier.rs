@@ -1,10 +1,10 @@
 //! A store of another node or rank, as a tier.
 
+use std::future::ready;
 use std::sync::Arc;
 
-use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierError, TierProfile};
+use foreread_tier::{ErrorKind, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
 use foreread_types::SampleKey;
-use futures::{StreamExt, stream};
 
 use crate::Remote;
 use crate::asking::NAME;
@@ -43,19 +43,21 @@ impl Tier for PeerTier {
         const { &TierProfile::new(64) }
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let alive = self.remotes.iter().find(|remote| !remote.is_down()).or(self.remotes.first());
         match alive {
-            Some(remote) => remote.read(batch),
+            Some(remote) => remote.read(request),
             None => {
-                let none = |request: ReadRequest| {
-                    let error = TierError::new(ErrorKind::Absent, NAME)
-                        .with_object(&*request.object.path)
-                        .with_detail("no rank uses this store");
-                    Completion { tag: request.tag, result: Err(error) }
-                };
-                stream::iter(batch.into_iter().map(none)).boxed()
+                let error = TierError::new(ErrorKind::Absent, NAME)
+                    .with_object(&*request.object.path)
+                    .with_detail("no rank uses this store");
+                Box::pin(ready(Err(error)))
             }
         }
+    }
+
+    /// Sends what was asked of each rank in one frame.
+    fn submit(&self) {
+        self.remotes.iter().for_each(|remote| remote.submit());
     }
 }

@@ -9,20 +9,25 @@
 //! No question waits longer than [`CONNECT`] for the connection and then as `asking/mod.rs` says.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::future;
+use std::pin::Pin;
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context as Task, Poll};
+use std::task::{Context as Task, Poll, ready};
 use std::time::Duration;
 
-use foreread_tier::{Buffers, Completion, Completions, Context, ErrorKind, ReadRequest, TierError};
+use bytes::Bytes;
+use foreread_tier::{Buffers, Context, ErrorKind, ReadFuture, ReadRequest, TierError};
 use foreread_types::{Rank, SampleKey};
-use futures::StreamExt;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::asking::{Asking, Command, JITTER, NAME, Open};
-use crate::batch::Batch;
+use crate::batch::{Batch, Slot};
 use crate::channel::Channel;
 use crate::frame::MOST_ASKED;
 use crate::handshake::{self, Identity, Purpose};
@@ -70,7 +75,8 @@ impl Asker {
     /// The rank `rank`, which listens at any of `addresses`. Sockets of this node are tried first.
     pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<Remote> {
         let state = Mutex::new(State { addresses: Vec::new(), link: Link::None, failures: 0 });
-        let inner = Inner { asker: self.clone(), rank, requests: AtomicU64::new(0), state };
+        let (requests, burst, sweeps) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
+        let inner = Inner { asker: self.clone(), rank, requests, burst, sweeps, state };
         let remote = Remote(Arc::new(inner));
         remote.moved(addresses);
         Arc::new(remote)
@@ -86,6 +92,10 @@ pub(crate) struct Inner {
     pub(crate) rank: Rank,
     /// How many requests were made: their numbers.
     requests: AtomicU64,
+    /// Samples that were asked for since the last request.
+    burst: Mutex<Vec<Slot>>,
+    /// The connection's task was told that reads were dropped, and has not looked yet.
+    pub(crate) sweeps: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -158,22 +168,22 @@ impl Remote {
         }
     }
 
-    /// Asks for samples.
-    pub(crate) fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let (out, incoming) = mpsc::unbounded_channel();
-        let mut answers = Answers { incoming, left: batch.len(), asked: Vec::new() };
-        let mut batch = batch.into_iter().peekable();
-        while batch.peek().is_some() {
-            let part = Batch::new(self.0.rank, batch.by_ref().take(MOST_ASKED), &out);
-            if part.is_empty() {
-                continue; // refused already
-            }
-            let number = self.0.requests.fetch_add(1, Relaxed);
-            if let Some(link) = self.0.send(number, part) {
-                answers.asked.push((number, link));
-            }
+    /// Asks for a sample, together with the others of the burst.
+    pub(crate) fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        if u32::try_from(request.len()).is_err() {
+            let error = TierError::new(ErrorKind::Unsupported, NAME)
+                .with_object(&*request.object.path)
+                .with_detail("a sample of 4 GiB or more does not go from rank to rank");
+            return Box::pin(future::ready(Err(error)));
         }
-        answers.boxed()
+        let (answer, incoming) = oneshot::channel();
+        self.0.burst().push(Slot { request, answer: Some(answer) });
+        Box::pin(Asked { incoming, remote: Arc::clone(&self.0), is_submitted: false, is_done: false })
+    }
+
+    /// Sends what was asked for since the last burst.
+    pub(crate) fn submit(&self) {
+        self.0.submit();
     }
 }
 
@@ -182,31 +192,51 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a part to the connection's task, which is started if there is none; says where to cancel it.
-    fn send(self: &Arc<Self>, number: u64, batch: Batch) -> Option<mpsc::UnboundedSender<Command>> {
+    fn burst(&self) -> MutexGuard<'_, Vec<Slot>> {
+        self.burst.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(self: &Arc<Self>) {
+        let mut burst = std::mem::take(&mut *self.burst());
+        burst.retain(|slot| !slot.is_dropped());
+        while !burst.is_empty() {
+            let rest = burst.split_off(burst.len().min(MOST_ASKED));
+            let number = self.requests.fetch_add(1, Relaxed);
+            self.send(number, Batch::new(self.rank, std::mem::replace(&mut burst, rest)));
+        }
+    }
+
+    /// A read was dropped: the connection's task looks which, unless it is about to do so.
+    fn dropped(&self) {
+        if let Link::Some(link) = &self.state().link
+            && !self.sweeps.swap(true, AcqRel)
+        {
+            let _ = link.send(Command::Sweep); // nothing is asked where the task is gone
+        }
+    }
+
+    /// Hands a part to the connection's task, which is started if there is none.
+    fn send(self: &Arc<Self>, number: u64, batch: Batch) {
         let mut state = self.state();
         match &state.link {
             Link::Down { until, why } if Instant::now() < *until => {
                 let why = why.clone();
                 drop(state);
-                batch.fail(&why);
-                return None;
+                return batch.fail(&why);
             }
             Link::Some(link) => {
-                // The task leaves the state before it stops listening.
-                if link.send(Command::Ask(number, batch)).is_ok() {
-                    return Some(link.clone());
-                }
-                return None; // the task was ended with its runtime; the batch has said so
+                // The task leaves the state before it stops listening. One that was ended with its runtime drops the
+                // batch, which says so.
+                let _ = link.send(Command::Ask(number, batch));
+                return;
             }
             Link::None | Link::Down { .. } => {}
         }
         let (link, commands) = mpsc::unbounded_channel();
-        let sent = link.send(Command::Ask(number, batch)).is_ok();
+        let _ = link.send(Command::Ask(number, batch)); // `commands` is here
         state.link = Link::Some(link.clone());
         drop(state);
         self.asker.runtime.spawn(Arc::clone(self).run(commands, link.downgrade()));
-        sent.then_some(link)
     }
 
     /// The task of a connection, from its opening to its end.
@@ -215,6 +245,7 @@ impl Inner {
         mut commands: mpsc::UnboundedReceiver<Command>,
         link: mpsc::WeakUnboundedSender<Command>,
     ) {
+        self.sweeps.store(false, Relaxed); // what an earlier task was told
         let listed = Listed(&self, link);
         let mut open = Open::new(&self);
         let (error, useful) = self.ask(&mut commands, &mut open).await;
@@ -351,37 +382,32 @@ const fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The answers to a batch. Dropping it cancels what has not come.
-struct Answers {
-    incoming: mpsc::UnboundedReceiver<Completion>,
-    left: usize,
-    /// The requests that it was made of, and where to cancel them.
-    asked: Vec<(u64, mpsc::UnboundedSender<Command>)>,
+/// A sample that is asked for. Dropping it cancels the question.
+struct Asked {
+    incoming: oneshot::Receiver<Result<Bytes, TierError>>,
+    remote: Arc<Inner>,
+    is_submitted: bool,
+    is_done: bool,
 }
 
-impl futures::Stream for Answers {
-    type Item = Completion;
+impl Future for Asked {
+    type Output = Result<Bytes, TierError>;
 
-    fn poll_next(mut self: std::pin::Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Option<Completion>> {
-        if self.left == 0 {
-            return Poll::Ready(None);
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
+        if !std::mem::replace(&mut self.is_submitted, true) {
+            self.remote.submit();
         }
-        let next = std::task::ready!(self.incoming.poll_recv(cx));
-        self.left = if next.is_some() { self.left - 1 } else { 0 };
-        Poll::Ready(next)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (0, Some(self.left))
+        let answer = ready!(Pin::new(&mut self.incoming).poll(cx));
+        self.is_done = true;
+        Poll::Ready(answer.unwrap_or_else(|_| Err(TierError::new(ErrorKind::Closed, NAME))))
     }
 }
 
-impl Drop for Answers {
+impl Drop for Asked {
     fn drop(&mut self) {
-        if self.left > 0 {
-            for (number, link) in &self.asked {
-                let _ = link.send(Command::Cancel(*number)); // nothing to cancel where the task is gone
-            }
+        if !self.is_done {
+            self.incoming.close();
+            self.remote.dropped();
         }
     }
 }

@@ -12,8 +12,8 @@ use foreread_peer::{
     Address, Asker, Counters, Identity, Network, Nonce, PeerTier, RunId, Server, Settings, System, Token,
     handshake,
 };
-use foreread_tier::{Context, RecycledBuffers, Serve, Tier};
-use foreread_tier_testing::Known;
+use foreread_tier::{Context, RecycledBuffers, Serve};
+use foreread_tier_testing::{Known, ReadAll};
 use foreread_types::Rank;
 use futures::StreamExt;
 use tokio::runtime::Handle;
@@ -66,7 +66,7 @@ impl Rig {
             // A rank of its own each time: with a connection of its own.
             let remote = self.asker.remote(Rank(0), self.server.addresses().to_vec());
             let tier = PeerTier::new(vec![remote]);
-            let answer = tier.read(vec![self.known.whole(0)]).next().await.unwrap();
+            let answer = tier.read_all(vec![self.known.whole(0)]).next().await.unwrap();
             match answer.result {
                 Ok(bytes) => {
                     assert!(bytes == self.known.content);

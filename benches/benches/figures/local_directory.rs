@@ -15,7 +15,8 @@ use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};
 use foreread_local::{LocalConfig, LocalOrigin};
-use foreread_tier::{HeapBuffers, Object, ReadRequest, RecycledBuffers, Span, Tier};
+use foreread_tier::{HeapBuffers, Object, ReadRequest, RecycledBuffers, Span};
+use foreread_tier_testing::ReadAll;
 use futures::StreamExt;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -288,15 +289,14 @@ fn origin(directory: &Path) -> Result<Found> {
         let path = path.strip_prefix(directory)?.to_str().context("the file's name is text")?;
         objects.push(Object { path: path.into(), size: *size as u64, version: None });
     }
-    let request = |(tag, id): (usize, &SampleId)| ReadRequest {
-        tag: tag as u32,
+    let request = |(due, id): (usize, &SampleId)| ReadRequest {
         key: SampleKey::new(DatasetId(0), *id),
         object: objects[id.0 as usize].clone(),
         span: Span::Whole,
-        due: Tick(tag as u64),
+        due: Tick(due as u64),
     };
     let read =
-        |ids: &[SampleId]| origin.read(ids.iter().enumerate().map(request).collect()).collect::<Vec<_>>();
+        |ids: &[SampleId]| origin.read_all(ids.iter().enumerate().map(request).collect()).collect::<Vec<_>>();
     plan.measure(start, |_, order| {
         runtime.block_on(async {
             let mut bytes = 0;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use foreread::tier::{
     Asked as Question, Context as Surroundings, Object, ReadRequest, RecycledBuffers, Sample, Serve, Served,
-    Serving, Span, Tier,
+    Serving, Span,
 };
 use foreread::types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use foreread::{Config, Loader, Meeting, Memory};
@@ -23,6 +23,7 @@ use foreread_peer::{
     Address, Asker, Counters, Identity, Network, Nonce, PeerTier, RunId, Server, Settings, System, Token,
     Wire,
 };
+use foreread_tier_testing::ReadAll;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
@@ -273,14 +274,13 @@ fn wire(kind: &str, wire: Wire) -> Result<()> {
         anyhow::Ok((server, tier))
     })?;
     let ask = |first: u64| {
-        let request = |tag: usize| ReadRequest {
-            tag: tag as u32,
-            key: SampleKey::new(DatasetId(0), SampleId((first + tag as u64) % KEPT)),
+        let request = |at: u64| ReadRequest {
+            key: SampleKey::new(DatasetId(0), SampleId((first + at) % KEPT)),
             object: Object { path: "sample".into(), size: LENGTH as u64, version: None },
             span: Span::Whole,
-            due: Tick(first + tag as u64),
+            due: Tick(first + at),
         };
-        tier.read((0..ASKED).map(request).collect())
+        tier.read_all((0..ASKED as u64).map(request).collect())
     };
     let round = |samples: u64| -> Result<()> {
         runtime.block_on(async {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "local")]
-use foreread_layers::{Breaker, BreakerPolicy, DeadlinePolicy, Deadlined};
+use foreread_layers::{Breaker, BreakerPolicy, DeadlinePolicy};
 #[cfg(feature = "local")]
 use foreread_local::DiskTier;
 #[cfg(feature = "local")]
@@ -98,9 +98,9 @@ impl Disk {
 /// and the origin is read instead.
 #[cfg(feature = "local")]
 fn guarded(tier: Arc<impl CacheTier + 'static>) -> Arc<dyn CacheTier> {
-    let deadlined = Deadlined::new(tier, DeadlinePolicy::default().with_floor(PATIENCE));
     let policy = BreakerPolicy::default().with_waits(Duration::from_millis(500), Duration::from_secs(60));
-    Arc::new(Breaker::new(Arc::new(deadlined), policy, "the disk", 0))
+    let deadline = DeadlinePolicy::default().with_floor(PATIENCE);
+    Arc::new(Breaker::new(tier, policy, "the disk", 0).with_deadline(deadline))
 }
 
 #[cfg(not(feature = "local"))]
@@ -199,7 +199,6 @@ mod tests {
 
     use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, StoredCache, When};
     use foreread_types::{SampleId, Tick};
-    use futures::StreamExt;
 
     use super::*;
 
@@ -212,9 +211,7 @@ mod tests {
         let mut waited = Duration::ZERO;
         for id in 0..100 {
             let began = tokio::time::Instant::now();
-            let request = origin.request(0, SampleId(id), Tick(id));
-            let answer = cache.read(vec![request]).next().await.unwrap();
-            let error = answer.result.unwrap_err();
+            let error = cache.read(Arc::new(origin.request(SampleId(id), Tick(id)))).await.unwrap_err();
             // The record stays: the device may come back.
             assert!(!error.kind().is_loss(), "{error}");
             waited += began.elapsed();

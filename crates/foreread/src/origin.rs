@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, Progress};
-use foreread_layers::{AdaptivePolicy, Limit, Meter, Stack, Throttle};
+use foreread_layers::{AdaptivePolicy, Bandwidth, Limit, Meter, Stack};
 use foreread_tier::{Context, OpenOptions, OriginTier};
 use foreread_types::DatasetIdentity;
 
@@ -39,7 +39,7 @@ impl Shared {
         // Ranks that fail together must not try again together.
         let seed = config.seed ^ (u64::from(config.rank) << 32);
         let stack = Stack::new(seed)
-            .with_throttle(config.origin_limit.and_then(NonZeroU64::new).map(Throttle::new))
+            .with_bandwidth(config.origin_limit.and_then(NonZeroU64::new).map(Bandwidth::new))
             .with_limit(Some(Limit::adaptive(policy)))
             .with_retry(config.retry)
             .with_deadline(config.deadline)

@@ -3,7 +3,6 @@
 //! The decisions themselves are in the [`Controller`]. Nothing here has a task or a timer: a limit can only be wrong
 //! while requests come and go, so it is looked at when one does. The price is one reading of the clock for each.
 
-use foreread_tier::Completion;
 use metrics::{Counter, Gauge};
 use tokio::time::Instant;
 
@@ -23,8 +22,8 @@ pub struct Decisions {
     pub changes: u64,
     /// Why it was last changed.
     pub why: Why,
-    /// Requests a second that a store lets us ask for, as far as its complaints tell: of several origins and prefixes
-    /// the lowest; `None` where none complains.
+    /// Requests a second that a store lets us ask for, as far as its complaints tell: of several origins the
+    /// lowest; `None` where none complains.
     pub rate: Option<u64>,
     /// Requests under way now.
     pub in_flight: usize,
@@ -72,12 +71,8 @@ impl Adaptive {
         self.decisions.why = Why::Throttled;
     }
 
-    pub(crate) fn answered(&mut self, now: Instant, started: Instant, completion: &Completion) {
+    pub(crate) fn answered(&mut self, now: Instant, started: Instant, outcome: Outcome) {
         let began = *self.began.get_or_insert(started);
-        let outcome = match &completion.result {
-            Ok(_) => Outcome::Answered,
-            Err(_) => Outcome::Failed,
-        };
         let at = |instant: Instant| instant.saturating_duration_since(began);
         self.controller.finished(at(now), at(started), outcome);
         let limit = self.controller.limit();

@@ -1,25 +1,42 @@
-//! All layers in their order, in one place.
+//! All layers around an origin, in one future a read.
 //!
 //! The order and its reasons are in the [crate's](crate) own words. What a run's origins share (the user's limit on
 //! bandwidth, the places, the numbers) is shared by all tiers that one [`Stack`] wraps; what is a tier's own (how long
 //! its reads take) is learnt for each by itself.
+//!
+//! A read begins when it is asked for, as far as it can without waiting: it takes its place and is queued at the store, or
+//! it joins the queue for a place. So reads leave in the order in which they were asked for, whoever polls them.
 
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 
-use foreread_tier::{Buffers, HeapBuffers, OriginTier};
-
-use crate::speed::Speed;
-use crate::{
-    AdaptivePolicy, DeadlinePolicy, Deadlined, HedgePolicy, Hedged, Limit, Limited, MergePolicy, Merged,
-    Meter, Metered, RetryPolicy, Retrying, Throttle, Throttled,
+use bytes::Bytes;
+use foreread_tier::{
+    Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError,
+    TierProfile,
 };
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use tokio::time::{Instant, sleep_until};
 
-/// Which layers origins get. Clones share the throttle, the limit and the meter.
+use crate::deadline::Deadline;
+use crate::hedge::{Hedge, Second};
+use crate::joined::Joins;
+use crate::limit::{Gate, Permit, Turn};
+use crate::meter::{Flight, Metrics};
+use crate::retry::{Failures, Retry};
+use crate::speed::Speed;
+use crate::{AdaptivePolicy, Bandwidth, DeadlinePolicy, HedgePolicy, Limit, MergePolicy, Meter, RetryPolicy};
+
+/// Failures after which a joined read is read part by part, where the store does not throttle.
+const JOINED_ATTEMPTS: u32 = 3;
+
+/// Which layers origins get. Clones share the bandwidth, the limit and the meter.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stack {
     /// The rate that all are held to, where the user gave one.
-    pub throttle: Option<Throttle>,
+    pub bandwidth: Option<Bandwidth>,
     /// How many reads are under way at once: [`Limit::adaptive`] or a fixed [`Limit::new`]; `None`: as many as are
     /// asked for.
     pub limit: Option<Limit>,
@@ -31,9 +48,9 @@ pub struct Stack {
     pub hedge_within_limit: bool,
     /// When a read without an answer is ended; `None`: never.
     pub deadline: Option<DeadlinePolicy>,
-    /// Which ranges of one object are read together; `None`: none. Origins that the kernel caches never merge.
+    /// Which ranges of one object are read together; `None`: none. Origins that the kernel caches never join.
     pub merge: Option<MergePolicy>,
-    /// Where the memory for answers out of merged reads comes from.
+    /// Where the memory for answers out of joined reads comes from.
     pub buffers: Arc<dyn Buffers>,
     /// Where all is counted.
     pub meter: Meter,
@@ -42,27 +59,40 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// The defaults: no throttle, a limit that adapts itself ([`AdaptivePolicy::default`]), retries, hedges,
-    /// deadlines and merged ranges, in memory from the program's allocator.
+    /// The defaults: no bound on bandwidth, a limit that adapts itself ([`AdaptivePolicy::default`]), retries, hedges,
+    /// deadlines and joined ranges, in memory from the program's allocator.
     pub fn new(seed: u64) -> Self {
         Self {
-            throttle: None,
             limit: Some(Limit::adaptive(AdaptivePolicy::default())),
             retry: RetryPolicy::default(),
             hedge: Some(HedgePolicy::default()),
-            hedge_within_limit: false,
             deadline: Some(DeadlinePolicy::default()),
             merge: Some(MergePolicy::default()),
-            buffers: Arc::new(HeapBuffers),
-            meter: Meter::new(),
             seed,
+            ..Self::bare()
         }
     }
 
-    /// The same with another throttle, or none.
+    /// Nothing but the meter: every read is tried once, and at once.
+    pub fn bare() -> Self {
+        Self {
+            bandwidth: None,
+            limit: None,
+            retry: RetryPolicy::default().with_attempts(NonZeroU32::MIN),
+            hedge: None,
+            hedge_within_limit: false,
+            deadline: None,
+            merge: None,
+            buffers: Arc::new(HeapBuffers),
+            meter: Meter::new(),
+            seed: 0,
+        }
+    }
+
+    /// The same with another bound on bandwidth, or none.
     #[must_use]
-    pub fn with_throttle(self, throttle: Option<Throttle>) -> Self {
-        Self { throttle, ..self }
+    pub fn with_bandwidth(self, bandwidth: Option<Bandwidth>) -> Self {
+        Self { bandwidth, ..self }
     }
 
     /// The same with another limit, or none.
@@ -95,7 +125,7 @@ impl Stack {
         Self { deadline, ..self }
     }
 
-    /// The same with other merging, or none.
+    /// The same with other joining, or none.
     #[must_use]
     pub fn with_merge(self, merge: Option<MergePolicy>) -> Self {
         Self { merge, ..self }
@@ -116,31 +146,251 @@ impl Stack {
     /// `origin` in its layers.
     pub fn wrap(&self, origin: Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
         let merge = self.merge.filter(|_| !origin.profile().kernel_cached);
-        let speed = Speed::default();
-        let mut tier = origin;
-        if let Some(policy) = self.deadline {
-            tier = Arc::new(Deadlined::new(tier, policy));
-        }
-        let metered = Metered::with_meter(tier, self.meter.clone());
-        tier = Arc::new(if merge.is_some() { metered.with_speed(speed.clone()) } else { metered });
-        if let Some(throttle) = &self.throttle {
-            tier = Arc::new(Throttled::with_throttle(tier, throttle.clone()));
-        }
-        if let Some(policy) = self.hedge {
-            let hedged = Hedged::new(tier, policy).with_meter(&self.meter);
-            let limit = self.limit.as_ref().filter(|_| self.hedge_within_limit);
-            tier = Arc::new(match limit {
-                Some(limit) => hedged.within(limit.clone()),
-                None => hedged,
-            });
-        }
+        let speed = merge.map(|_| Speed::default());
+        let (tier, meter) = (origin.name().to_owned(), &self.meter);
+        let mut profile = origin.profile().clone();
         if let Some(limit) = &self.limit {
-            tier = Arc::new(Limited::with_limit(tier, limit.clone()));
+            profile.parallelism = profile.parallelism.min(limit.most());
         }
-        if let Some(policy) = merge {
-            let merged = Merged::new(tier, policy).with_buffers(Arc::clone(&self.buffers));
-            tier = Arc::new(merged.with_speed(speed));
+        // A bound on bandwidth needs the queue, and no bound on places.
+        let unbounded = || self.bandwidth.as_ref().map(|_| Limit::new(NonZeroUsize::MAX));
+        let limit = self.limit.clone().or_else(unbounded);
+        let layers = Arc::new(Layers {
+            gate: limit.map(|limit| limit.origin(&tier, self.bandwidth.clone())),
+            // What a second read brings is bandwidth, too.
+            is_hedge_limited: self.hedge_within_limit || self.bandwidth.is_some(),
+            retry: Retry::new(&tier, self.retry, self.seed, meter.clone()),
+            hedge: self.hedge.map(|policy| Hedge::new(&tier, policy, meter.clone())),
+            deadline: self.deadline.map(|policy| Deadline::new(&tier, policy)),
+            metrics: Metrics::new(&tier, meter.clone(), speed.clone()),
+            origin,
+        });
+        let joins = merge.zip(speed).map(|(policy, speed)| {
+            Arc::new(Joins::new(Arc::clone(&layers), policy, speed, Arc::clone(&self.buffers)))
+        });
+        Arc::new(Layered { layers, joins, profile })
+    }
+}
+
+/// An origin in its layers.
+struct Layered {
+    layers: Arc<Layers>,
+    joins: Option<Arc<Joins>>,
+    profile: TierProfile,
+}
+
+impl std::fmt::Debug for Layered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Layered").field("origin", &self.layers.origin).finish_non_exhaustive()
+    }
+}
+
+impl Tier for Layered {
+    fn name(&self) -> &str {
+        self.layers.tier()
+    }
+
+    /// The origin's, with no more parallelism than there are places.
+    fn profile(&self) -> &TierProfile {
+        &self.profile
+    }
+
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        match (&self.joins, &request.span) {
+            (Some(joins), Span::Range(_)) => joins.read(request),
+            _ => self.layers.read(request),
         }
-        Arc::new(Retrying::new(tier, self.retry, self.seed).with_meter(&self.meter))
+    }
+
+    fn submit(&self) {
+        match &self.joins {
+            Some(joins) => joins.submit(),
+            None => self.layers.submit(),
+        }
+    }
+}
+
+impl OriginTier for Layered {
+    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        self.layers.origin.list(prefix, after)
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        self.layers.origin.stat(path)
+    }
+
+    fn place(&self) -> &str {
+        self.layers.origin.place()
+    }
+}
+
+/// The layers of one origin, but for joining.
+pub(crate) struct Layers {
+    origin: Arc<dyn OriginTier>,
+    gate: Option<Gate>,
+    is_hedge_limited: bool,
+    retry: Retry,
+    hedge: Option<Hedge>,
+    deadline: Option<Deadline>,
+    metrics: Metrics,
+}
+
+/// How far an attempt has come without waiting.
+enum Begun {
+    /// It waits for a place.
+    Waiting(Turn),
+    Reading(Reading),
+}
+
+/// A request at the store, and the place that it has.
+struct Reading {
+    permit: Option<Permit>,
+    flight: Flight,
+    answer: ReadFuture,
+}
+
+impl Layers {
+    /// The origin's name.
+    pub(crate) fn tier(&self) -> &str {
+        self.origin.name()
+    }
+
+    pub(crate) fn submit(&self) {
+        self.origin.submit();
+    }
+
+    /// Reads through all layers.
+    pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
+        let (layers, begun) = (Arc::clone(self), self.begin(&request));
+        Box::pin(async move {
+            let mut failures = Failures::default();
+            let mut begun = begun;
+            loop {
+                match layers.attempt(&request, begun).await {
+                    Err(error) => layers.wait(&request, &mut failures, error).await?,
+                    answer => return answer,
+                }
+                begun = layers.begin(&request);
+            }
+        })
+    }
+
+    /// Reads what several requests asked for; nothing if they are better read by themselves.
+    pub(crate) fn read_joined(
+        self: &Arc<Self>,
+        request: Arc<ReadRequest>,
+    ) -> BoxFuture<'static, Option<Result<Bytes, TierError>>> {
+        let (layers, begun) = (Arc::clone(self), self.begin(&request));
+        Box::pin(async move {
+            let mut failures = Failures::default();
+            let mut begun = begun;
+            loop {
+                let error = match layers.attempt(&request, begun).await {
+                    Err(error) => error,
+                    answer => return Some(answer),
+                };
+                let is_throttled = error.kind() == ErrorKind::Throttled;
+                if let Err(error) = layers.wait(&request, &mut failures, error).await {
+                    return Some(Err(error));
+                }
+                // It may be the joined read that fails: a body too long for a proxy, one bad part of it.
+                if !is_throttled && failures.count() >= JOINED_ATTEMPTS {
+                    return None;
+                }
+                begun = layers.begin(&request);
+            }
+        })
+    }
+
+    /// Waits until a failed read may be tried again.
+    async fn wait(
+        &self,
+        request: &ReadRequest,
+        failures: &mut Failures,
+        error: TierError,
+    ) -> Result<(), TierError> {
+        sleep_until(self.retry.failed(request, failures, error)?).await;
+        self.retry.count();
+        Ok(())
+    }
+
+    /// Begins an attempt, as far as it goes without waiting.
+    fn begin(&self, request: &Arc<ReadRequest>) -> Begun {
+        let Some(gate) = &self.gate else { return Begun::Reading(self.start(request, None)) };
+        match gate.enter(request.due, request.len()).take() {
+            Ok(permit) => Begun::Reading(self.start(request, Some(permit))),
+            Err(turn) => Begun::Waiting(turn),
+        }
+    }
+
+    fn start(&self, request: &Arc<ReadRequest>, permit: Option<Permit>) -> Reading {
+        let flight = self.metrics.start();
+        Reading { permit, flight, answer: self.origin.read(Arc::clone(request)) }
+    }
+
+    /// One attempt: a place, a read, and second ones if it is late.
+    async fn attempt(&self, request: &Arc<ReadRequest>, begun: Begun) -> Result<Bytes, TierError> {
+        let reading = match begun {
+            Begun::Waiting(turn) => {
+                let permit = turn.await;
+                self.start(request, Some(permit))
+            }
+            Begun::Reading(reading) => reading,
+        };
+        let Reading { permit, flight, answer } = reading;
+        let started = flight.started;
+        let first = self.answer(request, flight, answer);
+        let result = match &self.hedge {
+            None => first.await,
+            Some(hedge) => {
+                let second = || self.second(request);
+                let withheld = |error: &TierError| self.withheld(started, error);
+                hedge.race(request, started, first, second, withheld).await
+            }
+        };
+        if let Some(permit) = permit {
+            permit.answered(&result);
+        }
+        result
+    }
+
+    /// The answer of a read that has left.
+    async fn answer(
+        &self,
+        request: &ReadRequest,
+        flight: Flight,
+        answer: ReadFuture,
+    ) -> Result<Bytes, TierError> {
+        let result = match &self.deadline {
+            Some(deadline) => deadline.within(request, flight.started, answer).await,
+            None => answer.await,
+        };
+        flight.answered(&result);
+        result
+    }
+
+    /// A second read.
+    fn second<'a>(&'a self, request: &'a Arc<ReadRequest>) -> Second<'a> {
+        Box::pin(async move {
+            let gate = self.gate.as_ref().filter(|_| self.is_hedge_limited);
+            let permit = match gate {
+                Some(gate) => Some(gate.enter(request.due, request.len()).await),
+                None => None,
+            };
+            let read: BoxFuture<'a, Result<Bytes, TierError>> = Box::pin(async move {
+                let Reading { permit, flight, answer } = self.start(request, permit);
+                let result = self.answer(request, flight, answer).await;
+                drop(permit);
+                result
+            });
+            read
+        })
+    }
+
+    /// A read that left at `started` or later has failed, and another one has answered.
+    fn withheld(&self, started: Instant, error: &TierError) {
+        if let (Some(gate), ErrorKind::Throttled) = (&self.gate, error.kind()) {
+            gate.complained(started);
+        }
     }
 }

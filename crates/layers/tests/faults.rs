@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use foreread_layers::{Reading, RetryPolicy, Stack};
 use foreread_tier::{ErrorKind, OriginTier, Tier};
-use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, Trainer, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, ReadAll, Trainer, When};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 
@@ -25,7 +25,7 @@ async fn train(rules: &[(When, Fault)], compute: Duration) -> (Fared, Reading) {
     }
     let stack = Stack::new(3);
     let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(failing));
-    let request = |tag, sample| origin.request(tag, SampleId(sample), Tick(sample));
+    let request = |sample| origin.request(SampleId(sample), Tick(sample));
     let fared = Trainer::new(compute).run(tier, SAMPLES, Duration::from_secs(600), request, |_| 0).await;
     assert_eq!(stack.meter.read().in_flight, 0);
     (fared, stack.meter.read())
@@ -112,9 +112,8 @@ async fn what_cannot_be_read_is_one_clear_error() {
         let attempts = std::num::NonZeroU32::MIN.saturating_add(3);
         let stack = Stack::new(3).with_retry(RetryPolicy::default().with_attempts(attempts));
         let tier = stack.wrap(Arc::new(failing));
-        let batch =
-            (0..64).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(u64::from(id)))).collect();
-        let answers: Vec<_> = tier.read(batch).collect().await;
+        let batch = (0..64).map(|id| origin.request(SampleId(id), Tick(id))).collect();
+        let answers: Vec<_> = tier.read_all(batch).collect().await;
         assert_eq!(answers.len(), 64);
         let errors: Vec<_> = answers.iter().filter_map(|answer| answer.result.as_ref().err()).collect();
         let [error] = errors[..] else { panic!("{fault:?}: {errors:?}") };
@@ -128,7 +127,7 @@ async fn what_cannot_be_read_is_one_clear_error() {
 #[tokio::test(start_paused = true)]
 async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
     let reads = |ids: std::ops::Range<u64>, origin: &FakeOrigin| {
-        ids.map(|id| origin.request(id as u32, SampleId(id), Tick(id))).collect::<Vec<_>>()
+        ids.map(|id| origin.request(SampleId(id), Tick(id))).collect::<Vec<_>>()
     };
     for fault in [Fault::Never, Fault::Stall(Duration::from_secs(3600))] {
         let origin = origin();
@@ -141,7 +140,7 @@ async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
         let mut slowest = Duration::ZERO;
         for from in (0..1000).step_by(50) {
             let began = tokio::time::Instant::now();
-            let answers: Vec<_> = tier.read(reads(from..from + 50, &origin)).collect().await;
+            let answers: Vec<_> = tier.read_all(reads(from..from + 50, &origin)).collect().await;
             assert!(answers.len() == 50 && answers.iter().all(|answer| answer.result.is_ok()));
             slowest = slowest.max(began.elapsed());
         }
@@ -172,9 +171,9 @@ async fn reads_that_hang_hold_no_place_for_ever() {
     let limit = foreread_layers::Limit::new(places);
     let stack = Stack::new(3).with_hedge(None).with_limit(Some(limit));
     let tier: Arc<dyn Tier> = stack.wrap(Arc::new(failing));
-    let batch = (0..12).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(u64::from(id)))).collect();
+    let batch = (0..12).map(|id| origin.request(SampleId(id), Tick(id))).collect();
     let began = tokio::time::Instant::now();
-    let answers: Vec<_> = tier.read(batch).collect().await;
+    let answers: Vec<_> = tier.read_all(batch).collect().await;
     assert!(answers.iter().all(|answer| answer.result.is_ok()));
     // Twelve hang in three turns of four.
     let took = began.elapsed().as_secs();

@@ -1,26 +1,23 @@
-//! The answers to one batch of reads, held to the tier's contract.
+//! The answers to one burst of reads, held to the tier's contract.
 //!
-//! Whatever a tier does, every read that was issued is answered once: tags that are unknown or come twice are dropped,
-//! a wrong length or a wrong checksum (where the catalog has one) becomes an error, and reads that a tier forgot when its
-//! stream ended, or when it panicked, fail by name, as do those of which the catalog cannot say where they lie. An engine
-//! that trusted a tier here would wait for ever.
+//! Whatever a tier answers, a wrong length or a wrong checksum (where the catalog has one) becomes an error, and a tier that
+//! panics fails the read in which it did, as do reads of which the catalog cannot say where they lie fail by name.
 
 use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use foreread_tier::{Charge, Completions, ErrorKind, Object, ReadRequest, Sample, Span, Tier, TierError};
+use foreread_tier::{Charge, ErrorKind, Object, ReadFuture, ReadRequest, Sample, Span, Tier, TierError};
 use foreread_types::{SampleKey, Tick};
+use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
 
 use crate::blocks::BlockId;
 use crate::locate::Place;
-
-/// Why a read fails that a tier's stream ended without.
-const UNANSWERED: &str = "the tier ended without an answer";
 
 /// One read that is under way: of one sample, or of a block that begins with it.
 #[derive(Debug)]
@@ -50,12 +47,34 @@ impl Pending {
     }
 
     /// The request for what begins in `object` at the sample's `span`.
-    fn request(&mut self, tag: u32, object: Object, span: Span) -> ReadRequest {
+    fn request(&mut self, object: Object, span: Span) -> ReadRequest {
         if let (Some(check), Span::Range(range)) = (&mut self.check, &span) {
             check.at = range.start;
         }
         let span = self.block.as_ref().map_or(span, |(_, range)| Span::Range(range.clone()));
-        ReadRequest { tag, key: self.key, object, span, due: self.tick }
+        ReadRequest { key: self.key, object, span, due: self.tick }
+    }
+
+    /// Holds what came to what was asked for.
+    fn answered(self, tier: &str, came: Result<Bytes, TierError>) -> Answer {
+        let Self { tick, key, block, bytes, charge, check, last } = self;
+        let data = match came {
+            Ok(data) if data.len() as u64 == bytes => match check {
+                Some(check) => check.passed(tier, data),
+                None => Ok(data),
+            },
+            Ok(data) => Err(TierError::new(ErrorKind::Changed, tier)
+                .with_detail(format!("{} bytes instead of {bytes}", data.len()))),
+            Err(error) => Err(error),
+        };
+        let (result, again) = match data {
+            Ok(data) => (Ok(Sample::new(data, charge)), None),
+            Err(error) if !last && check.is_some() && error.kind() == ErrorKind::Corrupt => {
+                (Err(error), Some(charge))
+            }
+            Err(error) => (Err(error), None),
+        };
+        Answer { tick, key, block: block.map(|(id, _)| id), result, again }
     }
 
     fn failed(self, error: TierError) -> Answer {
@@ -64,12 +83,10 @@ impl Pending {
     }
 }
 
-/// A batch of reads, and where they lie.
+/// Reads that leave together, and where they lie.
 #[derive(Debug, Default)]
 pub(crate) struct Located {
-    /// `pending[tag]` is the one with that tag.
-    pub(crate) requests: Vec<ReadRequest>,
-    pub(crate) pending: Vec<Pending>,
+    pub(crate) reads: Vec<(ReadRequest, Pending)>,
     /// Those of which the catalog could not say where they lie.
     pub(crate) failed: Vec<Answer>,
 }
@@ -84,9 +101,7 @@ impl Located {
         for mut pending in pending {
             match locate(pending.key) {
                 Ok((object, span)) => {
-                    let tag = located.requests.len() as u32;
-                    located.requests.push(pending.request(tag, object, span));
-                    located.pending.push(pending);
+                    located.reads.push((pending.request(object, span), pending));
                 }
                 Err(error) => located.failed.push(pending.failed(error)),
             }
@@ -121,21 +136,17 @@ impl Check {
 }
 
 pub(crate) struct Answers {
-    tier: String,
-    completions: Option<Completions>,
-    pending: Vec<Option<Pending>>,
+    reads: FuturesUnordered<Read>,
     /// What was not even sent.
     failed: Vec<Answer>,
-    /// Why reads that are still pending when the stream has ended fail.
-    ended: String,
 }
 
-/// Reads one sample by itself, and waits for it.
-pub(crate) async fn answer_of(tier: &(impl Tier + ?Sized), request: ReadRequest) -> Result<Bytes, TierError> {
-    match tier.read(vec![request]).next().await {
-        Some(completion) => completion.result,
-        None => Err(TierError::new(ErrorKind::Closed, tier.name()).with_detail(UNANSWERED)),
-    }
+/// One read under way.
+struct Read {
+    tier: Arc<str>,
+    /// Until it has ended.
+    pending: Option<Pending>,
+    answer: Result<ReadFuture, TierError>,
 }
 
 /// How one read ended.
@@ -151,27 +162,49 @@ pub(crate) struct Answer {
 }
 
 impl Answers {
-    /// Starts a batch.
-    pub(crate) fn of(tier: &dyn Tier, Located { requests, pending, failed }: Located) -> Self {
-        let mut answers = Self {
-            tier: tier.name().to_owned(),
-            completions: None,
-            pending: pending.into_iter().map(Some).collect(),
-            failed,
-            ended: UNANSWERED.to_owned(),
+    /// Starts a burst of reads.
+    pub(crate) fn of(tier: &dyn Tier, Located { reads, failed }: Located) -> Self {
+        let name: Arc<str> = tier.name().into();
+        let panicked = |panic: Box<dyn Any + Send>| panic_error(&name, &*panic);
+        let begin = |(request, pending)| {
+            let read = catch_unwind(AssertUnwindSafe(|| tier.read(Arc::new(request))));
+            Read { tier: Arc::clone(&name), pending: Some(pending), answer: read.map_err(panicked) }
         };
-        match catch_unwind(AssertUnwindSafe(|| tier.read(requests))) {
-            Ok(completions) => answers.completions = Some(completions),
-            Err(panic) => answers.panicked(&*panic),
+        let reads = reads.into_iter().map(begin).collect();
+        if catch_unwind(AssertUnwindSafe(|| tier.submit())).is_err() {
+            tracing::debug!(
+                tier = &*name,
+                "it panicked at the end of a burst; the first poll of a read submits, too"
+            );
         }
-        answers
+        Self { reads, failed }
     }
+}
 
-    /// Nothing of the tier's is used after this, so it does not matter in which state the panic has left it.
-    fn panicked(&mut self, panic: &(dyn Any + Send)) {
-        self.ended = format!("the tier panicked: {}", panic_message(panic));
-        self.completions = None;
+impl Future for Read {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+        let this = &mut *self;
+        let result = match &mut this.answer {
+            Err(error) => Err(error.clone()),
+            Ok(answer) => match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
+                Ok(answer) => ready!(answer),
+                // Nothing of the read is used after this, so it does not matter in which state the panic has left it.
+                Err(panic) => Err(panic_error(&this.tier, &*panic)),
+            },
+        };
+        match this.pending.take() {
+            Some(pending) => Poll::Ready(pending.answered(&this.tier, result)),
+            None => Poll::Pending, // it was polled after its end, which no stream does
+        }
     }
+}
+
+/// Why a read failed in which a tier panicked.
+fn panic_error(tier: &str, panic: &(dyn Any + Send)) -> TierError {
+    TierError::new(ErrorKind::Closed, tier)
+        .with_detail(format!("the tier panicked: {}", panic_message(panic)))
 }
 
 /// What a panic has said.
@@ -184,65 +217,26 @@ impl Stream for Answers {
     type Item = Answer;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
-        let this = &mut *self;
-        if let Some(answer) = this.failed.pop() {
-            return Poll::Ready(Some(answer));
+        match self.failed.pop() {
+            Some(answer) => Poll::Ready(Some(answer)),
+            None => self.reads.poll_next_unpin(context),
         }
-        while let Some(completions) = &mut this.completions {
-            let completion = match catch_unwind(AssertUnwindSafe(|| completions.poll_next_unpin(context))) {
-                Ok(Poll::Pending) => return Poll::Pending,
-                Ok(Poll::Ready(Some(completion))) => completion,
-                Ok(Poll::Ready(None)) => {
-                    this.completions = None;
-                    break;
-                }
-                Err(panic) => {
-                    this.panicked(&*panic);
-                    break;
-                }
-            };
-            let Some(pending) = this.pending.get_mut(completion.tag as usize).and_then(Option::take) else {
-                continue;
-            };
-            let Pending { tick, key, block, bytes, charge, check, last } = pending;
-            let data = match completion.result {
-                Ok(data) if data.len() as u64 == bytes => match check {
-                    Some(check) => check.passed(&this.tier, data),
-                    None => Ok(data),
-                },
-                Ok(data) => Err(TierError::new(ErrorKind::Changed, &*this.tier)
-                    .with_detail(format!("{} bytes instead of {bytes}", data.len()))),
-                Err(error) => Err(error),
-            };
-            let (result, again) = match data {
-                Ok(data) => (Ok(Sample::new(data, charge)), None),
-                Err(error) if !last && check.is_some() && error.kind() == ErrorKind::Corrupt => {
-                    (Err(error), Some(charge))
-                }
-                Err(error) => (Err(error), None),
-            };
-            let block = block.map(|(id, _)| id);
-            return Poll::Ready(Some(Answer { tick, key, block, result, again }));
-        }
-        let forgotten = this.pending.iter_mut().find_map(Option::take);
-        Poll::Ready(forgotten.map(|pending| {
-            let error = TierError::new(ErrorKind::Closed, &*this.tier).with_detail(&*this.ended);
-            pending.failed(error)
-        }))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use foreread_tier::{Budget, Completion, TierProfile};
+    use std::collections::HashMap;
+
+    use foreread_tier::{Budget, TierProfile};
     use foreread_types::{DatasetId, SampleId};
-    use futures::{FutureExt, stream};
+    use futures::FutureExt;
 
     use super::*;
 
-    /// Says what it was given to say, whatever it is asked.
+    /// Answers what it was given to answer, by the tick of what it is asked; panics at any other.
     #[derive(Debug)]
-    struct Odd(Vec<Completion>);
+    struct Odd(HashMap<Tick, &'static [u8]>);
 
     impl Tier for Odd {
         fn name(&self) -> &str {
@@ -254,13 +248,21 @@ mod tests {
             &PROFILE
         }
 
-        fn read(&self, _: Vec<ReadRequest>) -> Completions {
-            stream::iter(self.0.clone()).boxed()
+        fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+            let answer = self.0.get(&request.due).copied();
+            assert!(answer.is_some() || request.due.0 % 2 == 0, "at once");
+            Box::pin(async move { Ok(Bytes::from_static(answer.expect("later"))) })
         }
+
+        fn submit(&self) {}
+    }
+
+    fn whole() -> (Object, Span) {
+        (Object { path: "x".into(), size: 2, version: None }, Span::Whole)
     }
 
     #[test]
-    fn a_tier_that_lies_still_answers_every_read_once() {
+    fn tier_that_lies_or_panics_still_answers_every_read_once() {
         let budget = Budget::new(100);
         let pending = |tick| Pending {
             tick: Tick(tick),
@@ -271,15 +273,19 @@ mod tests {
             check: (tick == 11).then_some(Check { crc32c: crc32c::crc32c(b"ab"), at: 5 }),
             last: false,
         };
-        let say = |tag, bytes: &'static [u8]| Completion { tag, result: Ok(Bytes::from_static(bytes)) };
-        let told = vec![say(9, b"ab"), say(1, b"ab"), say(1, b"cd"), say(0, b"abc")];
-        let pending = vec![pending(10), pending(11), pending(12)];
-        let answers = Answers::of(&Odd(told), Located { pending, ..Located::default() });
-        let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
-        assert_eq!(got.iter().map(|answer| answer.tick.0).collect::<Vec<_>>(), [11, 10, 12]);
-        assert_eq!(&got[0].result.as_ref().unwrap()[..], b"ab");
-        assert_eq!(got[1].result.as_ref().unwrap_err().kind(), ErrorKind::Changed);
-        assert_eq!(got[2].result.as_ref().unwrap_err().kind(), ErrorKind::Closed);
+        let odd = Odd([(Tick(10), &b"abc"[..]), (Tick(11), b"ab")].into());
+        let pending = (10..14).map(pending).collect();
+        let answers = Answers::of(&odd, Located::of(pending, |_| Ok(whole())));
+        let mut got: Vec<Answer> = answers.collect().now_or_never().unwrap();
+        got.sort_by_key(|answer| answer.tick);
+        assert_eq!(got.iter().map(|answer| answer.tick.0).collect::<Vec<_>>(), [10, 11, 12, 13]);
+        assert_eq!(got[0].result.as_ref().unwrap_err().kind(), ErrorKind::Changed);
+        assert_eq!(&got[1].result.as_ref().unwrap()[..], b"ab");
+        for (answer, said) in got[2..].iter().zip(["later", "at once"]) {
+            let error = answer.result.as_ref().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Closed);
+            assert!(error.to_string().contains(&format!("the tier panicked: {said}")), "{error}");
+        }
         drop(got);
         assert_eq!(budget.used(), 0);
     }
@@ -288,7 +294,7 @@ mod tests {
     fn bytes_that_do_not_add_up_are_asked_for_once_more_and_then_corrupt() {
         let budget = Budget::new(100);
         for last in [false, true] {
-            let check = Some(Check { crc32c: crc32c::crc32c(b"ab"), at: 1234 });
+            let check = Some(Check { crc32c: crc32c::crc32c(b"ab"), at: 0 });
             let pending = Pending {
                 tick: Tick(1),
                 key: SampleKey::default(),
@@ -298,9 +304,10 @@ mod tests {
                 check,
                 last,
             };
-            let told = vec![Completion { tag: 0, result: Ok(Bytes::from_static(b"aB")) }];
-            let located = Located { pending: vec![pending], ..Located::default() };
-            let answers = Answers::of(&Odd(told), located);
+            let located = Located::of(vec![pending], |_| {
+                Ok((Object { path: "x".into(), size: 5000, version: None }, Span::Range(1234..1236)))
+            });
+            let answers = Answers::of(&Odd([(Tick(1), &b"aB"[..])].into()), located);
             let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
             let error = got[0].result.as_ref().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -322,12 +329,12 @@ mod tests {
             id => Ok((Object { path: id.to_string().into(), size: 2, version: None }, Span::Whole)),
         });
         assert_eq!(
-            located.requests.iter().map(|request| (request.tag, request.key)).collect::<Vec<_>>(),
-            [(0, key(0)), (1, key(3))]
+            located.reads.iter().map(|(request, _)| request.key).collect::<Vec<_>>(),
+            [key(0), key(3)]
         );
         assert_eq!(budget.used(), 4, "what is not read is not counted");
-        let told = (0..2).map(|tag| Completion { tag, result: Ok(Bytes::from_static(b"ab")) }).collect();
-        let got: Vec<Answer> = Answers::of(&Odd(told), located).collect().now_or_never().unwrap();
+        let odd = Odd([0, 3].map(|tick| (Tick(tick), &b"ab"[..])).into());
+        let got: Vec<Answer> = Answers::of(&odd, located).collect().now_or_never().unwrap();
         let mut right: Vec<u64> =
             got.iter().filter(|answer| answer.result.is_ok()).map(|answer| answer.tick.0).collect();
         right.sort_unstable();

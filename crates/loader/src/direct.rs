@@ -9,7 +9,6 @@ use bytes::Bytes;
 use foreread_tier::{CacheTier, ErrorKind, Lookup, ReadRequest, Sample, Span, TierError};
 use foreread_types::{SampleKey, Tick};
 
-use crate::answers::answer_of;
 use crate::dataset::Dataset;
 use crate::driver::not_kept;
 use crate::report::Source;
@@ -51,12 +50,12 @@ impl Direct {
             return Ok(ready);
         }
         let (object, span) = of.located(key).await?;
-        let request = ReadRequest { tag: 0, key, object, span, due: Tick(0) };
+        let request = Arc::new(ReadRequest { key, object, span, due: Tick(0) });
         for (source, cache) in &*self.caches {
             match cache.lookup(key) {
                 Lookup::Ready(sample) => return Ok((sample, *source)),
                 Lookup::Absent => {}
-                Lookup::Stored => match fetch(&**cache, request.clone()).await {
+                Lookup::Stored => match fetch(&**cache, Arc::clone(&request)).await {
                     Ok(bytes) => return Ok((Sample::uncharged(bytes), *source)),
                     // The origin has it.
                     Err(error) => not_kept(&**cache, key, &error),
@@ -66,7 +65,7 @@ impl Direct {
         let came = match request.len() {
             // Nothing lies between two bytes of an object, and nobody is asked for it.
             0 if matches!(request.span, Span::Range(_)) => Ok(Bytes::new()),
-            _ => answer_of(&*of.origin, request).await,
+            _ => of.origin.read(request).await,
         };
         let bytes = match came.and_then(|bytes| of.checked(key, bytes)) {
             Ok(bytes) => bytes,

@@ -4,6 +4,7 @@
 //! and measures what reads of the origin take. Hedges are few, so each is a future of its own.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_tier::{Charge, ReadRequest, Sample, TierError};
@@ -13,7 +14,6 @@ use futures::future::{AbortHandle, Abortable, BoxFuture};
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use crate::answers::answer_of;
 use crate::core::{Event, OriginPace};
 use crate::dataset::Dataset;
 use crate::held::Held;
@@ -25,8 +25,8 @@ pub(crate) type Hedged = (Tick, SampleKey, Result<Sample, TierError>);
 /// Reads a sample from the origin.
 async fn read(dataset: &Dataset, tick: Tick, key: SampleKey) -> Result<Bytes, TierError> {
     let (object, span) = dataset.located(key).await?;
-    let request = ReadRequest { tag: 0, key, object, span, due: tick };
-    dataset.checked(key, answer_of(&*dataset.origin, request).await?)
+    let request = Arc::new(ReadRequest { key, object, span, due: tick });
+    dataset.checked(key, dataset.origin.read(request).await?)
 }
 
 /// The hedges under way, and the pace of the origin. Dropping it cancels them.

@@ -195,7 +195,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use foreread_dataset::Catalog;
-    use foreread_tier::{Budget, Completions, Object, ReadRequest, Span, TierProfile};
+    use foreread_tier::{Budget, Object, ReadFuture, ReadRequest, Span, TierProfile};
     use foreread_tier_testing::FakeOrigin;
     use foreread_types::{SampleId, Tick};
 
@@ -215,9 +215,13 @@ mod tests {
             self.0.profile()
         }
 
-        fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-            self.1.fetch_add(batch.len() as u64, Ordering::Relaxed);
-            self.0.read(batch)
+        fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.read(request)
+        }
+
+        fn submit(&self) {
+            self.0.submit();
         }
     }
 

@@ -16,8 +16,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Asked, CacheTier, Completion, ErrorKind, Lookup, ReadRequest, Sample, Serve, Served, Serving as Answers,
-    TierError,
+    Asked, CacheTier, ErrorKind, Lookup, ReadRequest, Sample, Serve, Served, Serving as Answers, TierError,
 };
 use foreread_types::{Rank, SampleKey, Tick};
 use futures::StreamExt;
@@ -26,7 +25,6 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::answers::answer_of;
 use crate::dataset::Dataset;
 use crate::keeper::{Begun, Keeper, Landing, landed};
 
@@ -146,7 +144,7 @@ async fn read_one(keeper: &Arc<Keeper>, key: SampleKey, due: Tick) -> Landing {
         Begun::Mine(ticket) => {
             let of = keeper.datasets.get(key.dataset.0 as usize).ok_or_else(|| absent(key))?;
             let came = match request(of, key, due).await {
-                Ok(request) => answer_of(&*of.origin, request).await,
+                Ok(request) => of.origin.read(request).await,
                 Err(error) => Err(error),
             };
             ticket.land(came)
@@ -155,9 +153,9 @@ async fn read_one(keeper: &Arc<Keeper>, key: SampleKey, due: Tick) -> Landing {
 }
 
 /// The read of one sample.
-async fn request(of: &Dataset, key: SampleKey, due: Tick) -> Result<ReadRequest, TierError> {
+async fn request(of: &Dataset, key: SampleKey, due: Tick) -> Result<Arc<ReadRequest>, TierError> {
     let (object, span) = of.located(key).await?;
-    Ok(ReadRequest { tag: 0, key, object, span, due })
+    Ok(Arc::new(ReadRequest { key, object, span, due }))
 }
 
 /// What there is of a sample that was asked for.
@@ -187,7 +185,7 @@ fn held(bytes: Bytes, permit: impl Send + 'static) -> Bytes {
 }
 
 fn done(tag: u32, result: Landing) -> Served {
-    Served::Done(Completion { tag, result })
+    Served::Done { tag, result }
 }
 
 fn absent(key: SampleKey) -> TierError {
@@ -243,9 +241,9 @@ impl Serve for Serving {
 
 /// Reads a sample from a cache. What the cache has lost it is told to forget, and the asker reads it: at its next use
 /// here it comes from the origin.
-pub(crate) async fn fetch(cache: &dyn CacheTier, request: ReadRequest) -> Landing {
+pub(crate) async fn fetch(cache: &dyn CacheTier, request: Arc<ReadRequest>) -> Landing {
     let key = request.key;
-    let came = answer_of(cache, request).await;
+    let came = cache.read(request).await;
     if came.as_ref().is_err_and(|error| error.kind().is_loss()) {
         cache.remove(vec![key]).await;
     }

@@ -5,6 +5,7 @@
 //! * [`FailingTier`]: any tier, with failures on command.
 //! * [`Trainer`]: what an engine and a trainer ask of an origin, in time, and how they fare.
 //! * [`CountingTier`]: any tier, counted and recorded.
+//! * [`ReadAll`]: several reads of any tier as one stream.
 //! * [`CountingAllocator`]: what a test program has in use.
 //! * [`StoredCache`]: a cache that has to be read, as a disk has, but without the disk.
 //! * [`Draw`]: numbers from the seed of a run of the tests.
@@ -25,6 +26,7 @@ mod counts;
 mod draw;
 mod failing;
 mod origin;
+mod reads;
 mod scheduler;
 mod stored;
 mod trainer;
@@ -41,6 +43,7 @@ pub use counts::{Counts, Tally};
 pub use draw::Draw;
 pub use failing::{FailingTier, Fault, When};
 pub use origin::FakeOrigin;
+pub use reads::{Answered, ReadAll};
 pub use scheduler::{EventId, Scheduler};
 pub use stored::StoredCache;
 pub use trainer::{Course, Fared, Trainer};

@@ -1,13 +1,9 @@
-//! Reads and their answers.
+//! What a read asks for.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use foreread_types::{SampleKey, Tick};
-use futures::stream::BoxStream;
-
-use crate::TierError;
 
 /// What tells one state of an object from another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,10 +67,9 @@ pub enum Span {
 }
 
 /// One read. It says everything that any tier may need, so that it can travel through layers and on to another tier.
+/// Layers and backends share it ([`Arc`]) instead of copying it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Chosen by the caller, unique within its batch; the completion carries it back.
-    pub tag: u32,
     /// What caches and peers know the sample by.
     pub key: SampleKey,
     /// What the origin knows it by.
@@ -99,20 +94,3 @@ impl ReadRequest {
         self.len() == 0
     }
 }
-
-/// The answer to one [`ReadRequest`].
-#[derive(Clone, Debug)]
-pub struct Completion {
-    /// The request's tag.
-    pub tag: u32,
-    /// The bytes, exactly as many as were asked for and in an allocation of their own, so that keeping them keeps
-    /// nothing else; or why there are none. A cache's answer may be a part of an allocation as long as the sample's
-    /// [`footprint`](crate::CacheTier::footprint) there, which is what it is to be charged as; who keeps such a sample for
-    /// longer copies it.
-    pub result: Result<Bytes, TierError>,
-}
-
-/// The answers to a batch: one for each tag, in any order, then the end.
-///
-/// Dropping it cancels the requests that have not started; one that has started owns its buffer and ends by itself.
-pub type Completions = BoxStream<'static, Completion>;

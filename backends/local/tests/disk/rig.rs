@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
-use foreread_tier::{CacheTier, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span, Tier, TierError};
-use foreread_tier_testing::{Known, content};
+use foreread_tier::{CacheTier, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span, TierError};
+use foreread_tier_testing::{Known, ReadAll, content};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 
@@ -76,8 +76,8 @@ pub async fn store(tier: &DiskTier, known: &Known) -> Option<Result<(), TierErro
 
 pub async fn read(tier: &DiskTier, known: &Known) -> Result<Bytes, TierError> {
     let object = known.object.clone();
-    let request = ReadRequest { tag: 3, key: known.key, object, span: Span::Whole, due: Tick(0) };
-    let mut answers = tier.read(vec![request]);
+    let request = ReadRequest { key: known.key, object, span: Span::Whole, due: Tick(0) };
+    let mut answers = tier.read_all(vec![request]);
     let answer = answers.next().await.expect("every read is answered");
     assert_eq!(answer.tag, 3);
     answer.result

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::atomic::Ordering::AcqRel;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -31,8 +32,8 @@ use crate::{Stream, WireError, WireErrorKind};
 pub(crate) enum Command {
     /// A request of this number.
     Ask(u64, Batch),
-    /// The request of this number is no longer wanted.
-    Cancel(u64),
+    /// Reads were dropped.
+    Sweep,
     /// This sample is no longer wanted.
     Forget(SampleKey),
 }
@@ -165,12 +166,21 @@ impl<'a> Asking<'a> {
                 self.open.batches.insert(request, batch);
                 self.on(Event::Ask { request, asks })
             }
-            Command::Cancel(request) => {
-                self.open.batches.remove(&request);
-                self.on(Event::Cancel { request })
-            }
+            Command::Sweep => self.sweep(),
             Command::Forget(key) => self.on(Event::Forget { key }),
         }
+    }
+
+    /// Cancels what nobody waits for any longer.
+    fn sweep(&mut self) -> Result<(), WireError> {
+        self.remote.sweeps.swap(false, AcqRel);
+        let batches = self.open.batches.iter_mut();
+        let dropped: Vec<_> = batches.map(|(request, batch)| (*request, batch.take_dropped())).collect();
+        self.open.batches.retain(|_, batch| !batch.is_empty());
+        for (request, tags) in dropped.into_iter().filter(|(_, tags)| !tags.is_empty()) {
+            self.on(Event::Cancel { request, tags })?;
+        }
+        Ok(())
     }
 
     /// Reads a frame and does what it says; `false` at the end of the stream.

@@ -1,17 +1,14 @@
 //! Throughput of any tier over the number of reads under way.
 //!
-//! For each number, doubling, reads are kept under way for a while through the layer that limits them in every run
-//! ([`Limited`]), and the bytes that came are divided by the time. The first generation of answers is left out: it
+//! For each number, doubling, reads are kept under way for a while, and the bytes that came are divided by the time. The first generation of answers is left out: it
 //! measures the start. The rest is cut into parts, whose differences say how sure the figure is.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foreread_layers::{Limit, Limited};
-use foreread_tier::{Completions, ReadRequest, Tier, TierError};
-use futures::StreamExt;
-use futures::stream::SelectAll;
+use foreread_tier::{ReadRequest, Tier, TierError};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 
 use super::Point;
 
@@ -28,7 +25,7 @@ pub(super) struct Budget {
     pub(super) bytes: u64,
 }
 
-/// Measures `tier` with 1, 2, 4, ... reads under way, at most `most`; `next` makes requests, whose tags are replaced.
+/// Measures `tier` with 1, 2, 4, ... reads under way, at most `most`; `next` makes requests.
 ///
 /// # Errors
 /// The first read that fails.
@@ -73,47 +70,34 @@ async fn at<T: Tier + ?Sized>(
     share: Budget,
     next: &mut impl FnMut() -> ReadRequest,
 ) -> Result<Answers, TierError> {
-    let places = NonZeroUsize::new(parallelism as usize).unwrap_or(NonZeroUsize::MIN);
-    let limited = Limited::with_limit(Arc::clone(tier), Limit::new(places));
-    let mut reads: SelectAll<Completions> = SelectAll::new();
-    // As much again waits outside, so that no place is ever empty.
-    let (mut waiting, turn) = (0, places.get().max(8));
-    let (mut asked, mut sizes) = (0, Vec::new());
+    let mut reads = FuturesUnordered::new();
+    let (mut asked, mut is_full, mut requests) = (0, false, 0u64);
     let mut came = Vec::new();
     let began = Instant::now();
     loop {
-        while waiting < turn + places.get() && asked < share.bytes {
-            let mut requests = Vec::new();
-            // One at least, or nothing would ever be known of samples that are longer than the share.
-            while requests.len() < turn && (asked < share.bytes || sizes.is_empty()) {
-                let request = ReadRequest { tag: sizes.len() as u32, ..next() };
-                // The last one may not fit either.
-                if !sizes.is_empty() && asked.saturating_add(request.len()) > share.bytes {
-                    asked = share.bytes;
-                    break;
-                }
-                asked += request.len();
-                sizes.push(request.len());
-                requests.push(request);
+        // One at least, or nothing would ever be known of samples that are longer than the share.
+        while reads.len() < parallelism as usize && !is_full && (asked < share.bytes || requests == 0) {
+            let request = next();
+            let bytes = request.len();
+            // The last one may not fit either.
+            is_full = requests > 0 && asked.saturating_add(bytes) > share.bytes;
+            if !is_full {
+                (asked, requests) = (asked + bytes, requests + 1);
+                reads.push(tier.read(Arc::new(request)).map(move |result| (bytes, result)));
             }
-            if requests.is_empty() {
-                break;
-            }
-            waiting += requests.len();
-            reads.push(limited.read(requests));
         }
-        // An answer that does not come is no reason to go over the time; its read is cancelled with the stream.
+        tier.submit();
+        // An answer that does not come is no reason to go over the time; its read is cancelled.
         let left = share.time.saturating_sub(began.elapsed());
-        let Ok(Some(answer)) = tokio::time::timeout(left, reads.next()).await else { break };
-        answer.result?;
-        waiting -= 1;
+        let Ok(Some((bytes, result))) = tokio::time::timeout(left, reads.next()).await else { break };
+        result?;
         let now = began.elapsed();
-        came.push((now, sizes[answer.tag as usize]));
+        came.push((now, bytes));
         if now >= share.time {
             break;
         }
     }
-    Ok(Answers { took: began.elapsed(), bytes: sizes.iter().sum(), came })
+    Ok(Answers { took: began.elapsed(), bytes: asked, came })
 }
 
 impl Answers {

@@ -12,8 +12,7 @@ use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{Cluster, Level, LocalPlan, Plan, Store, plan};
 use foreread_tier::{
-    CacheTier, Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError,
-    TierProfile,
+    CacheTier, ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
 };
 use foreread_tier_testing::StoredCache;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId};
@@ -49,33 +48,29 @@ impl Tier for Objects {
         &PROFILE
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let this = self.clone();
-        self.asked.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.asked.fetch_add(1, Ordering::Relaxed);
         if self.silent.load(Ordering::Relaxed) {
-            return stream::pending().boxed();
+            return Box::pin(std::future::pending());
         }
-        let answers = stream::iter(batch).then(move |request| {
-            let this = this.clone();
-            async move {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-                let held = &this.held[&request.object.path];
-                let range = match &request.span {
-                    Span::Whole => 0..held.len(),
-                    Span::Range(range) => range.start as usize..range.end as usize,
-                };
-                this.requests.fetch_add(1, Ordering::Relaxed);
-                this.bytes.fetch_add(range.len() as u64, Ordering::Relaxed);
-                let broken = this.no_blocks.load(Ordering::Relaxed) && range.len() > LENGTH;
-                let result = match broken {
-                    true => Err(TierError::new(ErrorKind::Transient, "objects")),
-                    false => Ok(Bytes::copy_from_slice(&held[range])),
-                };
-                Completion { tag: request.tag, result }
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let held = &this.held[&request.object.path];
+            let range = match &request.span {
+                Span::Whole => 0..held.len(),
+                Span::Range(range) => range.start as usize..range.end as usize,
+            };
+            this.requests.fetch_add(1, Ordering::Relaxed);
+            this.bytes.fetch_add(range.len() as u64, Ordering::Relaxed);
+            match this.no_blocks.load(Ordering::Relaxed) && range.len() > LENGTH {
+                true => Err(TierError::new(ErrorKind::Transient, "objects")),
+                false => Ok(Bytes::copy_from_slice(&held[range])),
             }
-        });
-        answers.boxed()
+        })
     }
+
+    fn submit(&self) {}
 }
 
 impl OriginTier for Objects {

@@ -102,7 +102,7 @@ async fn unreadable_samples_are_skipped_or_substituted() {
         let mut rig = Rig { on_error, ..Rig::new(fake.clone()) };
         let mut failing = FailingTier::new(Arc::new(fake.clone()));
         for id in lost {
-            let key = fake.request(0, id, Default::default()).key;
+            let key = fake.request(id, Default::default()).key;
             failing = failing.on(When::Key(key), Fault::Error(ErrorKind::NotFound));
         }
         rig = rig.origin(failing);

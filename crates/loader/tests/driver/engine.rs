@@ -10,10 +10,10 @@ use foreread_dataset::Catalog;
 use foreread_loader::Source;
 use foreread_memory::MemoryTier;
 use foreread_tier::{
-    CacheTier, Charge, Completions, Lookup, ReadRequest, Sample, Tier, TierError, TierProfile,
+    CacheTier, Charge, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile,
 };
 use foreread_types::{Footprint, SampleId, SampleKey};
-use futures::StreamExt;
+use futures::FutureExt;
 use tokio::task::Id;
 
 use crate::blocks;
@@ -46,8 +46,12 @@ impl Tier for Noting {
         self.memory.profile()
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        self.memory.read(batch)
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        self.memory.read(request)
+    }
+
+    fn submit(&self) {
+        self.memory.submit();
     }
 }
 
@@ -82,10 +86,10 @@ async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
     let fake = mixed(64, 37, 1_000).with_latency(Duration::from_millis(5));
     let worked = Arc::new(Mutex::new(HashSet::new()));
     let (of, from) = (Arc::clone(&worked), fake.clone());
-    let origin = Custom(move |batch| {
+    let origin = Custom(move |request| {
         of.lock().unwrap().insert(tokio::task::id());
         let of = Arc::clone(&of);
-        from.read(batch).inspect(move |_| {
+        from.read(request).inspect(move |_| {
             of.lock().unwrap().insert(tokio::task::id());
         })
     });

@@ -11,8 +11,7 @@ use foreread_loader::{Dataset, LoadErrorKind, Loader, OnError, Parts};
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Sequential};
 use foreread_planner::{Cluster, Level, LocalPlan, Store, plan};
 use foreread_tier::{
-    CacheTier, Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError,
-    TierProfile,
+    CacheTier, ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
 };
 use foreread_types::{DatasetId, Rank, SampleId, StoreId};
 use futures::StreamExt;
@@ -48,20 +47,19 @@ impl Tier for Shelf {
         &self.profile
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let answer = |request: ReadRequest| {
-            let Span::Range(range) = request.span else { panic!("a part of a shard is a range") };
-            assert!(!range.is_empty(), "nothing is nobody's to read");
-            let object = &self.objects[&*request.object.path];
-            let mut bytes = object[range.start as usize..range.end as usize].to_vec();
-            self.reads.fetch_add(1, Relaxed);
-            if self.wrong.fetch_update(Relaxed, Relaxed, |wrong| wrong.checked_sub(1)).is_ok() {
-                bytes[0] ^= 1;
-            }
-            Completion { tag: request.tag, result: Ok(bytes.into()) }
-        };
-        stream::iter(batch.into_iter().map(answer).collect::<Vec<_>>()).boxed()
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let Span::Range(range) = &request.span else { panic!("a part of a shard is a range") };
+        assert!(!range.is_empty(), "nothing is nobody's to read");
+        let object = &self.objects[&*request.object.path];
+        let mut bytes = object[range.start as usize..range.end as usize].to_vec();
+        self.reads.fetch_add(1, Relaxed);
+        if self.wrong.fetch_update(Relaxed, Relaxed, |wrong| wrong.checked_sub(1)).is_ok() {
+            bytes[0] ^= 1;
+        }
+        Box::pin(std::future::ready(Ok(Bytes::from(bytes))))
     }
+
+    fn submit(&self) {}
 }
 
 impl OriginTier for Shelf {

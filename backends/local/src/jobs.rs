@@ -1,0 +1,195 @@
+//! Between those who ask for reads and the threads that read: what is queued, and what is answered.
+//!
+//! Each read is a [`Job`], shared by the future that waits for it and the thread that carries it out. Putting an answer
+//! there and waking the future's task are two things: a wake-up costs more than a tenth of a cached read, so threads *owe*
+//! it ([`Owed`]) and pay when they know that nothing better comes at once.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use foreread_tier::{ErrorKind, ReadRequest, TierError};
+
+use crate::pool::Read;
+
+/// Why reads that had not begun are answered with an error.
+pub(crate) const CLOSED: &str = "the tier was closed";
+
+/// How many answers may share one wake-up, and how many bytes: half a millisecond of copying.
+const WAKE_EVERY: usize = 64;
+const WAKE_BYTES: u64 = 4 << 20;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing here panics while it holds a lock; the state is whole even if something did.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One read.
+#[derive(Debug)]
+pub(crate) struct Job {
+    request: Arc<ReadRequest>,
+    /// Nobody will take the answer; what has not started need not.
+    dropped: AtomicBool,
+    answer: Mutex<Answer>,
+}
+
+#[derive(Debug)]
+enum Answer {
+    /// Not there; whom to wake.
+    Waiting(Option<Waker>),
+    Done(Result<Bytes, TierError>),
+    Taken,
+}
+
+impl Job {
+    pub(crate) fn new(request: Arc<ReadRequest>) -> Arc<Self> {
+        let (dropped, answer) = (AtomicBool::new(false), Mutex::new(Answer::Waiting(None)));
+        Arc::new(Self { request, dropped, answer })
+    }
+
+    pub(crate) fn request(&self) -> &ReadRequest {
+        &self.request
+    }
+
+    /// Whether nobody will take the answer.
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Puts the answer where the future finds it when it is polled; whom to wake.
+    fn put(&self, result: Result<Bytes, TierError>) -> Option<Waker> {
+        let mut answer = lock(&self.answer);
+        match std::mem::replace(&mut *answer, Answer::Done(result)) {
+            Answer::Waiting(waker) => waker,
+            Answer::Done(_) | Answer::Taken => None,
+        }
+    }
+
+    /// Answers it with an error.
+    pub(crate) fn refuse<R: Read>(&self, kind: ErrorKind, why: &str) {
+        let error = TierError::new(kind, R::NAME).with_object(R::asked(&self.request)).with_detail(why);
+        if let Some(waker) = self.put(Err(error)) {
+            waker.wake();
+        }
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes, TierError>> {
+        let mut answer = lock(&self.answer);
+        match &mut *answer {
+            Answer::Waiting(Some(waker)) => waker.clone_from(cx.waker()),
+            Answer::Waiting(none) => *none = Some(cx.waker().clone()),
+            Answer::Done(_) | Answer::Taken => {
+                if let Answer::Done(result) = std::mem::replace(&mut *answer, Answer::Taken) {
+                    return Poll::Ready(result);
+                }
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// Reads that wait, first in, first out.
+#[derive(Debug, Default)]
+pub(crate) struct Queue(VecDeque<Arc<Job>>);
+
+impl Queue {
+    pub(crate) fn push(&mut self, job: Arc<Job>) {
+        self.0.push_back(job);
+    }
+
+    pub(crate) fn next(&mut self) -> Option<Arc<Job>> {
+        self.0.pop_front()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Answers all that is left with an error.
+    pub(crate) fn refuse<R: Read>(self, kind: ErrorKind, why: &str) {
+        self.0.iter().for_each(|job| job.refuse::<R>(kind, why));
+    }
+}
+
+/// The wake-ups that a thread owes.
+#[derive(Default)]
+pub(crate) struct Owed {
+    to: Vec<Waker>,
+    answers: usize,
+    bytes: u64,
+}
+
+impl Owed {
+    pub(crate) fn is_any(&self) -> bool {
+        !self.to.is_empty()
+    }
+
+    /// Answers a job and owes its wake-up; pays all after [`WAKE_EVERY`] answers or [`WAKE_BYTES`].
+    pub(crate) fn answer(&mut self, job: Arc<Job>, result: Result<Bytes, TierError>) {
+        self.answers += 1;
+        self.bytes += job.request.len();
+        self.to.extend(job.put(result));
+        if self.answers >= WAKE_EVERY || self.bytes >= WAKE_BYTES {
+            self.pay();
+        }
+    }
+
+    /// Calls the wakers one after the other: those of one task wake it once.
+    pub(crate) fn pay(&mut self) {
+        (self.answers, self.bytes) = (0, 0);
+        self.to.drain(..).for_each(Waker::wake);
+    }
+}
+
+/// Who carries reads out that were queued.
+pub(crate) trait Workers: Send + Sync + 'static {
+    /// How many reads were queued since the last burst ended.
+    fn burst(&self) -> &AtomicUsize;
+
+    /// Puts threads to work on so many reads that were queued.
+    fn wake(self: &Arc<Self>, queued: usize);
+
+    /// Ends a burst. A load of one number where nothing was queued.
+    fn submit(self: &Arc<Self>) {
+        if self.burst().load(Ordering::Relaxed) > 0 {
+            self.wake(self.burst().swap(0, Ordering::AcqRel));
+        }
+    }
+}
+
+/// A read as a future. Dropping it cancels what has not started.
+pub(crate) struct Reading<W> {
+    job: Arc<Job>,
+    /// Until the first poll, which ends the burst.
+    workers: Option<Arc<W>>,
+}
+
+impl<W: Workers> Reading<W> {
+    pub(crate) fn new(job: Arc<Job>, workers: Arc<W>) -> Self {
+        Self { job, workers: Some(workers) }
+    }
+}
+
+impl<W: Workers> Future for Reading<W> {
+    type Output = Result<Bytes, TierError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(workers) = self.workers.take() {
+            workers.submit();
+        }
+        self.job.poll(cx)
+    }
+}
+
+impl<W> Drop for Reading<W> {
+    fn drop(&mut self) {
+        self.job.dropped.store(true, Ordering::Relaxed);
+    }
+}

@@ -77,14 +77,25 @@ impl Asker {
         let state = Mutex::new(State { addresses: Vec::new(), link: Link::None, failures: 0 });
         let (requests, burst, sweeps) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
         let inner = Inner { asker: self.clone(), rank, requests, burst, sweeps, state };
-        let remote = Remote(Arc::new(inner));
+        let remote = Remote(Arc::new(Shared(Arc::new(inner))));
         remote.moved(addresses);
         Arc::new(remote)
     }
 }
 
 /// Another rank. Dropping it closes the connection when nobody waits for answers any more.
-pub struct Remote(Arc<Inner>);
+pub struct Remote(Arc<Shared>);
+
+/// What keeps the connection: the [`Remote`], and whoever waits for an answer.
+struct Shared(Arc<Inner>);
+
+impl std::ops::Deref for Shared {
+    type Target = Arc<Inner>;
+
+    fn deref(&self) -> &Arc<Inner> {
+        &self.0
+    }
+}
 
 /// What the connection's task knows too.
 pub(crate) struct Inner {
@@ -132,9 +143,9 @@ impl fmt::Debug for Remote {
     }
 }
 
-impl Drop for Remote {
+impl Drop for Shared {
     fn drop(&mut self) {
-        self.0.state().link = Link::None;
+        self.state().link = Link::None;
     }
 }
 
@@ -385,7 +396,7 @@ const fn mix(value: u64) -> u64 {
 /// A sample that is asked for. Dropping it cancels the question.
 struct Asked {
     incoming: oneshot::Receiver<Result<Bytes, TierError>>,
-    remote: Arc<Inner>,
+    remote: Arc<Shared>,
     is_submitted: bool,
     is_done: bool,
 }

@@ -169,7 +169,7 @@ async fn one_get_a_sample_and_never_a_head() {
     assert_eq!(object.size, 10);
     assert!(matches!(&object.version, Some(Version::ETag(_))));
     assert_eq!(read(&*origin, &object).await.unwrap(), "0123456789");
-    let part = read_all(&*origin, vec![request(1, &object, Span::Range(3..5))]).await.remove(&1).unwrap();
+    let part = read_all(&*origin, vec![request(1, &object, Span::Range(3..5))]).await.remove(&0).unwrap();
     assert_eq!(part.unwrap(), "34");
     let requests = store.requests();
     assert_eq!((requests.get, requests.head, requests.list, requests.bytes), (2, 0, 0, 12));
@@ -206,7 +206,7 @@ async fn an_object_that_was_replaced_is_an_error_and_no_mixture() {
     store.put("train", "images/a.jpg", "new");
     for span in [Span::Whole, Span::Range(0..2)] {
         let error =
-            read_all(&*origin, vec![request(1, &object, span)]).await.remove(&1).unwrap().unwrap_err();
+            read_all(&*origin, vec![request(1, &object, span)]).await.remove(&0).unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Changed);
         let text = error.to_string();
         assert!(

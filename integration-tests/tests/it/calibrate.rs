@@ -1,7 +1,11 @@
 //! `foreread calibrate`, and what plans make of it.
 
+use std::time::Duration;
+
+use foreread_tier_testing::store::{Fault, Kind, Store, When};
 use serde_json::Value;
 
+use crate::s3;
 use crate::support::{Samples, foreread, number, run};
 
 fn plan(arguments: &[&str]) -> Value {
@@ -98,7 +102,10 @@ fn what_cannot_be_measured_or_read_is_one_line_that_names_it() {
     assert!(said.contains("--seconds 0 (argument): it is at least 1"), "{said}");
     let samples = Samples::awkward(20, 50_000);
     let data = samples.path().to_str().unwrap();
-    let said = run(&mut foreread(["calibrate", data, "--seconds", "1", "--origin-limit", "1KB/s"])).fails(1);
+    let store = Store::start();
+    store.put("train", "a", "a sample");
+    store.on(Kind::Get, When::Always, Fault::StallHeaders(Duration::from_secs(600)));
+    let said = run(&mut s3::at(&store, &["calibrate", "s3://train", "--seconds", "1"])).fails(1);
     assert!(said.contains("not one sample came in 0.7 s; allow more time"), "{said}");
     let said = run(&mut foreread(["calibrate", data, "--origin-bytes", "0"])).fails(2);
     assert!(said.contains("--origin-bytes 0 (argument): it is at least 1"), "{said}");

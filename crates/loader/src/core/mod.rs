@@ -305,12 +305,14 @@ impl Core {
         };
         let Some(slot) = self.window.get_mut(tick) else { return };
         slot.state = state;
-        let bytes = slot.bytes;
+        let (bytes, charged) = (slot.bytes, slot.charged);
         let takes = match state {
             State::Finding { .. } => self.takes(key, bytes, after),
             _ => bytes,
         };
-        self.recharge(tick, takes);
+        if takes != charged {
+            self.recharge(tick, takes);
+        }
         actions.push(action);
     }
 
@@ -323,6 +325,10 @@ impl Core {
 
     /// The most that reading a sample takes, whichever of the places it is found in that are left after `after`.
     fn takes(&self, key: SampleKey, bytes: u64, mut after: Option<usize>) -> u64 {
+        // No place matters where no cache rounds up: a run in memory alone pays nothing here.
+        if self.config.levels.iter().all(|level| level.read == Footprint::EXACT) {
+            return bytes;
+        }
         let mut most = bytes;
         while let Some(level) = self.candidate(key, after) {
             most = most.max(self.config.levels[level].read.of(bytes));

@@ -117,6 +117,8 @@ struct Batch {
 #[derive(Debug)]
 pub struct Core {
     config: Config,
+    /// Whether a read from any cache takes just the sample's length.
+    reads_are_exact: bool,
     plan: LocalPlan,
     /// Under [`Retention::Threshold`]: how far away a sample's next use may be for it to stay.
     horizon: Option<u64>,
@@ -152,6 +154,7 @@ impl Core {
         };
         Self {
             reach: config.look_ahead,
+            reads_are_exact: config.levels.iter().all(|level| level.read == Footprint::EXACT),
             config,
             plan,
             horizon,
@@ -324,9 +327,10 @@ impl Core {
     }
 
     /// The most that reading a sample takes, whichever of the places it is found in that are left after `after`.
+    #[inline]
     fn takes(&self, key: SampleKey, bytes: u64, mut after: Option<usize>) -> u64 {
         // No place matters where no cache rounds up: a run in memory alone pays nothing here.
-        if self.config.levels.iter().all(|level| level.read == Footprint::EXACT) {
+        if self.reads_are_exact {
             return bytes;
         }
         let mut most = bytes;

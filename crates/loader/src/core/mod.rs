@@ -117,6 +117,8 @@ struct Batch {
 #[derive(Debug)]
 pub struct Core {
     config: Config,
+    /// Whether a read from any cache takes just the sample's length.
+    reads_are_exact: bool,
     plan: LocalPlan,
     /// Under [`Retention::Threshold`]: how far away a sample's next use may be for it to stay.
     horizon: Option<u64>,
@@ -152,6 +154,7 @@ impl Core {
         };
         Self {
             reach: config.look_ahead,
+            reads_are_exact: config.levels.iter().all(|level| level.read == Footprint::EXACT),
             config,
             plan,
             horizon,
@@ -305,12 +308,14 @@ impl Core {
         };
         let Some(slot) = self.window.get_mut(tick) else { return };
         slot.state = state;
-        let bytes = slot.bytes;
+        let (bytes, charged) = (slot.bytes, slot.charged);
         let takes = match state {
             State::Finding { .. } => self.takes(key, bytes, after),
             _ => bytes,
         };
-        self.recharge(tick, takes);
+        if takes != charged {
+            self.recharge(tick, takes);
+        }
         actions.push(action);
     }
 
@@ -322,7 +327,12 @@ impl Core {
     }
 
     /// The most that reading a sample takes, whichever of the places it is found in that are left after `after`.
+    #[inline]
     fn takes(&self, key: SampleKey, bytes: u64, mut after: Option<usize>) -> u64 {
+        // No place matters where no cache rounds up: a run in memory alone pays nothing here.
+        if self.reads_are_exact {
+            return bytes;
+        }
         let mut most = bytes;
         while let Some(level) = self.candidate(key, after) {
             most = most.max(self.config.levels[level].read.of(bytes));

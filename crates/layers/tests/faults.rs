@@ -1,18 +1,13 @@
 //! Failing origins behind the whole stack: what is read is right, or there is one clear error, and faults cost little.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_layers::{Reading, RetryPolicy, Stack};
-use foreread_tier::{
-    Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Tier, TierError, TierProfile,
-};
+use foreread_tier::{ErrorKind, OriginTier, Tier};
 use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, Trainer, When};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
-use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 
 const SAMPLES: u64 = 20_000;
 
@@ -158,71 +153,27 @@ async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
     }
 }
 
-/// The first read of each sample from `FROM` on is refused, late; all others are the origin's.
-#[derive(Debug)]
-struct LateRefusal {
-    origin: Arc<FakeOrigin>,
-    after: Duration,
-    seen: Mutex<HashSet<SampleKey>>,
-}
-
-impl LateRefusal {
-    const FROM: u64 = 1000;
-}
-
-impl Tier for LateRefusal {
-    fn name(&self) -> &str {
-        self.origin.name()
-    }
-
-    fn profile(&self) -> &TierProfile {
-        self.origin.profile()
-    }
-
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let is_refused = |request: &ReadRequest| {
-            request.key.id.0 >= Self::FROM && self.seen.lock().unwrap().insert(request.key)
-        };
-        let (refused, read): (Vec<_>, Vec<_>) = batch.into_iter().partition(is_refused);
-        let after = self.after;
-        let refused = futures::stream::iter(refused).then(move |request| async move {
-            tokio::time::sleep(after).await;
-            Completion { tag: request.tag, result: Err(TierError::new(ErrorKind::Throttled, "fake")) }
-        });
-        futures::stream::select(self.origin.read(read), refused).boxed()
-    }
-}
-
-impl OriginTier for LateRefusal {
-    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
-        self.origin.list(prefix, after)
-    }
-
-    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
-        self.origin.stat(path)
-    }
-
-    fn place(&self) -> &str {
-        self.origin.place()
-    }
-}
-
 /// A store whose refusals all waited for a second read was asked as often as before.
 #[tokio::test(start_paused = true)]
 async fn refusal_that_a_second_read_mends_teaches_the_rate() {
     let origin = origin();
-    // A second read is sent after 30 to 36 ms and takes 10.
-    let (after, seen) = (Duration::from_millis(38), Mutex::default());
+    let late = (1000..1012).map(|id| SampleKey::new(DatasetId(0), SampleId(id)));
+    let first = |key| When::First(key, 1);
+    // A second read is sent after 31 to 34 ms and takes 10. The first one is refused while that is under way.
+    let refusing = late.clone().fold(FailingTier::new(Arc::clone(&origin)), |tier, key| {
+        tier.on(first(key), Fault::Error(ErrorKind::Throttled))
+    });
+    let refusing = late.fold(FailingTier::new(Arc::new(refusing)), |tier, key| {
+        tier.on(first(key), Fault::Stall(Duration::from_millis(38)))
+    });
     let stack = Stack::new(3);
-    let tier = stack.wrap(Arc::new(LateRefusal { origin: Arc::clone(&origin), after, seen }));
+    let tier = stack.wrap(Arc::new(refusing));
     let reads = |ids: std::ops::Range<u64>| {
         ids.map(|id| origin.request(id as u32, SampleId(id), Tick(id))).collect::<Vec<_>>()
     };
     assert_eq!(tier.read(reads(0..200)).count().await, 200);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    // Each in a batch of its own, because refusals of one batch come one after another here.
-    let late = (0..12).map(|id| tier.read(reads(LateRefusal::FROM + id..LateRefusal::FROM + id + 1)));
-    let answers = futures::stream::select_all(late).collect::<Vec<_>>().await;
+    let answers: Vec<_> = tier.read(reads(1000..1012)).collect().await;
     assert!(answers.len() == 12 && answers.iter().all(|answer| answer.result.is_ok()), "{answers:?}");
     let Reading { hedged, retried, errors, .. } = stack.meter.read();
     assert_eq!((hedged, retried, errors), (12, 0, 12), "second reads have mended them");

@@ -17,7 +17,7 @@ use foreread_types::{SampleKey, Tick};
 use futures::{Stream, StreamExt};
 
 use crate::blocks::BlockId;
-use crate::locate::Place;
+use crate::locate::{Place, by_key};
 
 /// Why a read fails that a tier's stream ended without.
 const UNANSWERED: &str = "the tier ended without an answer";
@@ -92,6 +92,16 @@ impl Located {
             }
         }
         located
+    }
+
+    /// Those of a tier that knows samples by their keys.
+    pub(crate) fn by_key(mut pending: Vec<Pending>) -> Self {
+        let request = |(pending, tag): (&mut Pending, u32)| {
+            let (object, span) = by_key(pending.bytes);
+            pending.request(tag, object, span)
+        };
+        let requests = pending.iter_mut().zip(0..).map(request).collect();
+        Self { requests, pending, failed: Vec::new() }
     }
 }
 

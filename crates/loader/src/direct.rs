@@ -6,10 +6,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{CacheTier, ErrorKind, Lookup, ReadRequest, Sample, Span, TierError};
+use foreread_tier::{CacheTier, ErrorKind, Lookup, Sample, TierError};
 use foreread_types::{SampleKey, Tick};
 
-use crate::answers::answer_of;
 use crate::dataset::Dataset;
 use crate::driver::not_kept;
 use crate::report::Source;
@@ -43,31 +42,19 @@ impl Direct {
         if key.id.0 >= of.catalog.len() {
             return Err(unknown());
         }
-        let ready = self.caches.iter().find_map(|(source, cache)| match cache.lookup(key) {
-            Lookup::Ready(sample) => Some((sample, *source)),
-            Lookup::Stored | Lookup::Absent => None,
-        });
-        if let Some(ready) = ready {
-            return Ok(ready);
-        }
-        let (object, span) = of.located(key).await?;
-        let request = ReadRequest { tag: 0, key, object, span, due: Tick(0) };
+        let bytes = of.catalog.sizes().bytes(key.id);
         for (source, cache) in &*self.caches {
             match cache.lookup(key) {
                 Lookup::Ready(sample) => return Ok((sample, *source)),
                 Lookup::Absent => {}
-                Lookup::Stored => match fetch(&**cache, request.clone()).await {
+                Lookup::Stored => match fetch(&**cache, key, bytes, Tick(0)).await {
                     Ok(bytes) => return Ok((Sample::uncharged(bytes), *source)),
                     // The origin has it.
                     Err(error) => not_kept(&**cache, key, &error),
                 },
             }
         }
-        let came = match request.len() {
-            // Nothing lies between two bytes of an object, and nobody is asked for it.
-            0 if matches!(request.span, Span::Range(_)) => Ok(Bytes::new()),
-            _ => answer_of(&*of.origin, request).await,
-        };
+        let came = of.read(key, Tick(0)).await;
         let bytes = match came.and_then(|bytes| of.checked(key, bytes)) {
             Ok(bytes) => bytes,
             Err(error) => return Err(of.named(key, error).await),

@@ -195,9 +195,10 @@ impl Driver {
             }
             Err(error) => {
                 tracing::debug!(%key, %error, "a hedge failed");
-                if !self.is_catalog_fault(&error)
-                    && let Some(errors) = &mut self.errors
-                {
+                if self.is_catalog_fault(key, &error) {
+                    return events.push(Event::HedgeUnlocated(tick));
+                }
+                if let Some(errors) = &mut self.errors {
                     errors.insert(key, (tick, error));
                 }
                 events.push(Event::HedgeFailed(tick));
@@ -205,17 +206,19 @@ impl Driver {
         }
     }
 
-    /// Whether a read failed because the catalog could not be read, which is remembered.
-    fn is_catalog_fault(&mut self, error: &TierError) -> bool {
-        let fault = fault(error);
-        if let Some(fault) = fault {
-            self.catalog_fault.get_or_insert_with(|| fault.clone());
+    /// Whether a read of the origin failed because the catalog could not be read. That is remembered instead of why a cache
+    /// or another rank did not deliver the sample.
+    fn is_catalog_fault(&mut self, key: SampleKey, error: &TierError) -> bool {
+        let Some(fault) = fault(error) else { return false };
+        self.catalog_fault.get_or_insert_with(|| fault.clone());
+        if let Some(errors) = &mut self.errors {
+            errors.remove(&key);
         }
-        fault.is_some()
+        true
     }
 
     pub(crate) fn failed(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
-        if self.is_catalog_fault(&error) {
+        if self.is_catalog_fault(key, &error) {
             return events.push(Event::Unlocated(tick));
         }
         let lost = error.kind().is_loss();
@@ -266,26 +269,28 @@ impl Driver {
         }
         self.share_out_late();
         self.begin_blocks(&mut turn);
-        for (at, outgoing) in turn.origins.into_iter().enumerate() {
-            let origin = Arc::clone(&self.datasets[at].origin);
-            let at = Where::of_origin(&*origin);
-            self.send(origin, outgoing, at);
+        for (at, Outgoing { pending }) in turn.origins.into_iter().enumerate() {
+            if !pending.is_empty() {
+                let origin = &self.datasets[at].origin;
+                let readings = Reading::of(origin, &self.datasets, pending, Where::of_origin(&**origin));
+                self.reads.extend(readings.into_iter().map(|reading| reading.ready_chunks(CHUNK)));
+            }
         }
         for (at, outgoing) in turn.caches.into_iter().enumerate() {
             let cache = Arc::clone(&self.caches[at]);
-            self.send(cache, outgoing, Where::Here);
+            self.send(cache, outgoing);
         }
         for (store, outgoing) in turn.others {
             if let Some(tier) = self.others.as_ref().and_then(|others| others.tier(store)) {
-                self.send(tier, outgoing, Where::Here);
+                self.send(tier, outgoing);
             }
         }
     }
 
-    fn send(&mut self, tier: Arc<dyn Tier>, outgoing: Outgoing, at: Where) {
-        if !outgoing.pending.is_empty() {
-            let readings = Reading::of(&tier, &self.datasets, outgoing.pending, at);
-            self.reads.extend(readings.into_iter().map(|reading| reading.ready_chunks(CHUNK)));
+    /// Asks a cache or another rank.
+    fn send(&mut self, tier: Arc<dyn Tier>, Outgoing { pending }: Outgoing) {
+        if !pending.is_empty() {
+            self.reads.push(Reading::by_key(&tier, pending).ready_chunks(CHUNK));
         }
     }
 

@@ -106,6 +106,8 @@ struct Job {
     locality: bool,
     /// Whether samples are kept on a disk, from which they have to be read.
     disk: bool,
+    /// The catalog, where it is not to be made of the fake.
+    catalog: Option<Catalog>,
     board: Arc<Switchboard>,
 }
 
@@ -113,7 +115,7 @@ impl Job {
     fn new(fake: FakeOrigin, world_size: u32, memory: u64) -> Self {
         let serving = (0..world_size).map(|_| OnceLock::new()).collect();
         let board = Arc::new(Switchboard { serving, ..Switchboard::default() });
-        Self { fake, world_size, epochs: 3, memory, locality: false, disk: false, board }
+        Self { fake, world_size, epochs: 3, memory, locality: false, disk: false, catalog: None, board }
     }
 
     fn run(&self, rank: u32) -> Run {
@@ -128,9 +130,14 @@ impl Job {
         Run::new(schedule, Deal::Torch, self.world_size, Rank(rank)).unwrap()
     }
 
-    fn start(&self, rank: u32) -> Loader {
+    /// The catalog of the fake, in memory.
+    fn listed(&self) -> Catalog {
         let objects = (0..self.fake.samples()).map(|id| self.fake.object(SampleId(id)));
-        let catalog = Catalog::from_objects("fake://", objects).unwrap();
+        Catalog::from_objects("fake://", objects).unwrap()
+    }
+
+    fn start(&self, rank: u32) -> Loader {
+        let catalog = self.catalog.clone().unwrap_or_else(|| self.listed());
         let (source, memory): (_, Arc<dyn CacheTier>) = match self.disk {
             true => (Source::Disk, Arc::new(StoredCache::new(self.memory))),
             false => (Source::Memory, Arc::new(MemoryTier::new(self.memory))),
@@ -266,6 +273,41 @@ async fn silent_owner_costs_one_hedge_per_use() {
     assert!(hedged > 0 && cancelled.len() as u64 == hedged, "{hedged} hedges, {cancelled:?}");
     assert!(cancelled.iter().all(|(rank, _)| *rank == Rank(0)), "{cancelled:?}");
     assert!(longest < Duration::from_secs(2), "{longest:?}");
+}
+
+/// Samples of other ranks, and kept ones for others, were looked up in the catalog's file.
+#[tokio::test(start_paused = true)]
+async fn ranks_give_each_other_samples_without_the_catalogs_file() {
+    for disk in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("c.foreread");
+        let mut job = Job { disk, ..Job::new(mixed(384, 10, 1000), 2, 384 * 4096) };
+        job.listed().save(&path).unwrap();
+        job.catalog = Some(Catalog::open(&path).unwrap());
+        let mut loaders = job.all();
+        let mut steps = 0;
+        loop {
+            let mut batches = Vec::new();
+            for loader in &mut loaders {
+                batches.extend(next(loader).await);
+            }
+            if batches.is_empty() {
+                break;
+            }
+            for (id, bytes) in batches.iter().flat_map(|batch| batch.as_ref().unwrap().iter()) {
+                assert_eq!(*bytes, job.fake.expected(id), "{id}");
+            }
+            steps += 1;
+            if steps == 384 / 8 / 2 {
+                // Each rank has what it owns.
+                std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+            }
+        }
+        assert_eq!(steps, 3 * 384 / 8 / 2);
+        let passes = loaders.iter().flat_map(|loader| loader.report().passes);
+        let given: u64 = passes.map(|pass| pass.reads.from(Source::Peer).samples).sum();
+        assert!(given > 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

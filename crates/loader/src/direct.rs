@@ -78,3 +78,36 @@ impl Direct {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use foreread_dataset::Catalog;
+    use foreread_tier_testing::{FakeOrigin, StoredCache};
+    use foreread_types::{DatasetId, SampleId};
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::locate::Locator;
+    use crate::locate::tests::Server;
+
+    /// It waited for the catalog's file server, of which only the origin needs anything.
+    #[tokio::test]
+    async fn kept_sample_waits_for_no_name() {
+        let fake = FakeOrigin::uniform(4, 100);
+        let server = Server::new(fake.clone());
+        server.hang(0..4);
+        let objects = (0..4).map(|id| fake.object(SampleId(id)));
+        let catalog = Catalog::from_objects("fake://", objects).unwrap();
+        let dataset = Dataset {
+            locator: Locator::new(server.clone()),
+            ..Dataset::new(catalog, Arc::new(fake.clone()))
+        };
+        let disk = Arc::new(StoredCache::new(1 << 20));
+        let key = SampleKey::new(DatasetId(0), SampleId(2));
+        let room = disk.reserve(disk.footprint().of(100)).unwrap();
+        disk.store(room, key, Sample::uncharged(fake.expected(key.id))).await.unwrap();
+        let direct = Direct::new(vec![dataset], vec![(Source::Disk, disk)]);
+        let (sample, source) = direct.read(key, false).now_or_never().expect("no wait").unwrap();
+        assert_eq!((sample.data(), source), (&fake.expected(key.id), Source::Disk));
+    }
+}

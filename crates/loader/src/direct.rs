@@ -9,6 +9,7 @@ use bytes::Bytes;
 use foreread_tier::{CacheTier, ErrorKind, Lookup, Sample, TierError};
 use foreread_types::{SampleKey, Tick};
 
+use crate::answers::caught;
 use crate::dataset::Dataset;
 use crate::driver::not_kept;
 use crate::report::Source;
@@ -31,11 +32,17 @@ impl Direct {
     /// for a future that nobody knows, the first come are as good to keep as any.
     ///
     /// # Errors
-    /// If there is no such sample, or it cannot be read, is not as long as the catalog says or does not add up.
+    /// If there is no such sample, or it cannot be read, is not as long as the catalog says or does not add up; if a tier
+    /// panics.
     ///
     /// # Cancel safety
     /// Dropping the future reads nothing, or reads and keeps nothing.
     pub async fn read(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
+        // Whoever asked may wait for an answer without an end.
+        caught("engine", self.find(key, keep)).await
+    }
+
+    async fn find(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
         let unknown =
             || TierError::new(ErrorKind::Invalid, "catalog").with_detail(format!("there is no sample {key}"));
         let of = self.datasets.get(key.dataset.0 as usize).ok_or_else(unknown)?;

@@ -10,6 +10,7 @@
 //! Dropping the task drops the streams of answers, which cancels what has not started; nothing outlives the run.
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -96,9 +97,28 @@ pub(crate) struct Turn {
     others: BTreeMap<usize, Outgoing>,
 }
 
+/// Ends the run when dropped, unless it has ended.
+struct EndOfRun(Arc<Handover>);
+
+impl Drop for EndOfRun {
+    fn drop(&mut self) {
+        self.0.finish(Err(LoadError::stopped()));
+    }
+}
+
 impl Driver {
-    /// Runs until the last batch has been handed out, the run has failed, or the task is dropped.
-    pub(crate) async fn run(mut self) {
+    /// Runs until the last batch has been handed out, the run has failed, or the task is dropped. However the task ends,
+    /// nobody waits for it any longer.
+    pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
+        let end = EndOfRun(Arc::clone(&self.handover));
+        async move {
+            if let Err(panic) = AssertUnwindSafe(self.carry_out()).catch_unwind().await {
+                end.0.finish(Err(LoadError::panicked(&*panic)));
+            }
+        }
+    }
+
+    async fn carry_out(mut self) {
         let mut events = Vec::new();
         loop {
             self.gather(&mut events);
@@ -439,13 +459,6 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
-    /// However the task ends, nobody waits for it any longer.
-    fn drop(&mut self) {
-        self.handover.finish(Err(LoadError::stopped()));
-    }
-}
-
 /// The same bytes in memory of just their length; `None` if there is none.
 pub(crate) fn own_copy(bytes: &[u8]) -> Option<Bytes> {
     let mut own = HeapBuffers.allocate(bytes.len(), 1)?;
@@ -473,9 +486,14 @@ pub(crate) fn not_kept(cache: &dyn CacheTier, key: SampleKey, error: &TierError)
     tracing::debug!(tier = cache.name(), %key, %error, "a sample could not be kept");
 }
 
-/// Drives `work` as far as it goes at once (all the way, for a memory tier), and the rest as a task of its own.
+/// Drives what a cache is to do as far as it goes at once (all the way, for a memory tier), and the rest as a task of its own.
+/// If the cache panics, it has not done it, and the caller goes on.
 pub(crate) fn in_passing(work: impl Future<Output = ()> + Send + 'static) {
-    let mut work = Box::pin(work);
+    let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind().map(|done| {
+        if let Err(panic) = done {
+            tracing::error!("a cache has panicked: {}", panic_message(&*panic));
+        }
+    }));
     if work.as_mut().now_or_never().is_none() {
         tokio::spawn(work);
     }

@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread_tier::Budget;
 
-use crate::machine::node_grants::{NodeGrants, Entry, ProcessGrants};
+use crate::machine::node_grants::{Entry, NodeGrants, ProcessGrants};
 
 /// A loader leaves this part of the share to later ones.
 const LEFT: u64 = 8;
@@ -238,7 +238,8 @@ fn amount(meminfo: &str, name: &str) -> Option<u64> {
 /// machine.
 pub(crate) fn pool(root: &Path) -> u64 {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let total = fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| amount(&text, "MemTotal:"));
+    let total =
+        fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| amount(&text, "MemTotal:"));
     // Version 1 says no limit by a number that no machine has.
     let mut tightest = (total.unwrap_or(u64::MAX >> 1), 0);
     for (base, path, limit, _) in groups.lines().filter_map(|line| of_memory(root, line)) {

@@ -124,8 +124,10 @@ mod tests {
             all = all.followed_by(account.report().clone());
             assert!(all.passes.len() <= 1024);
         }
-        let (batches, passes) =
-            all.passes.iter().fold((0, 0), |(batches, passes), pass| (batches + pass.batches, passes + pass.passes));
+        let (batches, passes) = all
+            .passes
+            .iter()
+            .fold((0, 0), |(batches, passes), pass| (batches + pass.batches, passes + pass.passes));
         assert_eq!((batches, passes), (18_000, 6000));
     }
 }

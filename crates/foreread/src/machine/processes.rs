@@ -78,10 +78,8 @@ fn work(job: &str) {
     let torchrun = [("RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", ranks)];
     let variables = torchrun.map(|(name, value)| (name, value.to_string()));
     let node = NodeGrants::of_pool(job.split(' ').nth(3).unwrap().to_owned());
-    let machine = Machine {
-        account: Some(Account::on(node)),
-        ..Machine::imagined(root.path(), FREE, &variables)
-    };
+    let machine =
+        Machine { account: Some(Account::on(node)), ..Machine::imagined(root.path(), FREE, &variables) };
     let before = pss();
     let mut granted = 0;
     let mut live = Vec::new();

@@ -118,7 +118,17 @@ impl Job {
     fn new(fake: FakeOrigin, world_size: u32, memory: u64) -> Self {
         let serving = (0..world_size).map(|_| OnceLock::new()).collect();
         let board = Arc::new(Switchboard { serving, ..Switchboard::default() });
-        Self { fake, world_size, epochs: 3, memory, locality: false, disk: false, catalog: None, origin: None, board }
+        Self {
+            fake,
+            world_size,
+            epochs: 3,
+            memory,
+            locality: false,
+            disk: false,
+            catalog: None,
+            origin: None,
+            board,
+        }
     }
 
     fn run(&self, rank: u32) -> Run {

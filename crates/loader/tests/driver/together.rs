@@ -107,6 +107,8 @@ struct Job {
     locality: bool,
     /// Whether samples are kept on a disk, from which they have to be read.
     disk: bool,
+    /// What others may have of a rank at a time, in bytes. Here it is theirs until their trainer lets go of it.
+    budget: u64,
     /// The catalog, where it is not to be made of the fake.
     catalog: Option<Catalog>,
     /// What is read, where that is not the fake itself.
@@ -125,6 +127,7 @@ impl Job {
             memory,
             locality: false,
             disk: false,
+            budget: 10_000,
             catalog: None,
             origin: None,
             board,
@@ -166,7 +169,7 @@ impl Job {
             peers: Arc::new(Line { board: Arc::clone(&self.board), rank: Rank(rank) }),
             stores: (0..self.world_size).map(StoreId).collect(),
             locality: self.locality.then(|| Arc::new(LocalDeal { cluster, owners })),
-            budget: 10_000,
+            budget: self.budget,
         };
         let parts = Parts {
             run,
@@ -321,7 +324,7 @@ async fn ranks_give_each_other_samples_without_the_catalogs_file() {
     for disk in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c.foreread");
-        let mut job = Job { disk, ..Job::new(mixed(384, 10, 1000), 2, 384 * 4096) };
+        let mut job = Job { disk, budget: 1 << 20, ..Job::new(mixed(384, 10, 1000), 2, 384 * 4096) };
         job.listed().save(&path).unwrap();
         job.catalog = Some(Catalog::open(&path).unwrap());
         let mut loaders = job.all();

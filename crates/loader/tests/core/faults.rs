@@ -104,8 +104,7 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
     let config = Config { look_ahead: 100_000, on_error: OnError::Skip, levels, warm: false };
     let origin = OriginPace { latency: Duration::from_millis(1), bytes_per_second: 1e9 };
     let is_ask = |action: &Action| matches!(action, Action::Ask { .. });
-    let (unlocated, failed): (fn(Tick) -> Event, fn(Tick) -> Event) =
-        (Event::HedgeUnlocated, Event::HedgeFailed);
+    let [unlocated, failed]: [fn(Tick) -> Event; 2] = [Event::HedgeUnlocated, Event::HedgeFailed];
     // Where the hedge fails first, the read that follows decides.
     for (hedge, owner_first, is_end) in
         [(unlocated, true, true), (failed, true, false), (unlocated, false, false)]

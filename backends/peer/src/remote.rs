@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{Buffers, Context, ErrorKind, ReadFuture, ReadRequest, TierError};
-use foreread_types::{Rank, SampleKey};
+use foreread_types::{Rank, SampleKey, mix};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -383,14 +383,6 @@ impl Drop for Listed<'_> {
             state.link = Link::None;
         }
     }
-}
-
-/// SplitMix64's output function.
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// A sample that is asked for. Dropping it cancels the question.

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use foreread_tier::{
     CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile,
 };
-use foreread_types::{Footprint, SampleKey};
+use foreread_types::{Footprint, SampleKey, mix};
 use metrics::Counter;
 use tokio::time::Instant;
 
@@ -182,14 +182,6 @@ impl Switch {
         self.state = State::Open { until: now + wait };
         Change::Opened(wait)
     }
-}
-
-/// SplitMix64's output function.
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// A tier that is not asked while it does not answer.

@@ -367,6 +367,38 @@ mod tests {
         assert!((1..=62).contains(&sent), "{sent} second reads of 2,000");
     }
 
+    /// Second reads that waited for a place until their first ones had answered had used up the budget.
+    #[tokio::test(start_paused = true)]
+    async fn second_read_that_was_never_sent_costs_nothing() {
+        let (hedge, meter) = (HedgePolicy::default(), Meter::new());
+        let hedge = Hedge::new("test", hedge, meter.clone());
+        let request = origin().request(SampleId(7), Tick(0));
+        let late = GUESS + Duration::from_secs(1);
+        let place = tokio::sync::Semaphore::new(0);
+        let race = async |first: Duration| {
+            let second = || -> Second<'_> {
+                Box::pin(async {
+                    place.acquire().await.unwrap().forget();
+                    let read: BoxFuture<'_, Answer> = Box::pin(async { Ok(Bytes::from_static(b"second")) });
+                    read
+                })
+            };
+            let first = async {
+                tokio::time::sleep(first).await;
+                Ok(Bytes::from_static(b"first"))
+            };
+            hedge.race(&request, Instant::now(), first, second, |_| ()).await.unwrap()
+        };
+        for _ in 0..40 {
+            assert_eq!(race(late).await, "first");
+        }
+        assert_eq!((meter.read().hedged, hedge.seen().saved), (0, SAVED));
+        // So there is budget for one that hangs.
+        place.add_permits(1);
+        assert_eq!(race(YEAR).await, "second");
+        assert_eq!(meter.read().hedged, 1);
+    }
+
     /// The sum of an instant and the time after which a read is late panicked.
     #[tokio::test(start_paused = true)]
     async fn policy_that_never_hedges_reads() {

@@ -204,7 +204,11 @@ impl Gate {
 
     /// The store has complained of a read that left at `started`, and nobody waits for that answer.
     pub(crate) fn complained(&self, started: Instant) {
-        self.back(0, |state, number, now| state.refused(number, started, now));
+        self.back(0, |state, number, now| {
+            if state.adaptive.is_some() && state.queues.refused_beside(now, started, number) {
+                state.slowed();
+            }
+        });
     }
 
     /// Gives back `places`, after `told` has told who measures about it.
@@ -253,13 +257,12 @@ impl Gate {
 }
 
 impl State {
-    fn refused(&mut self, number: usize, started: Instant, now: Instant) {
-        if let Some(adaptive) = &mut self.adaptive
-            && self.queues.answered(now, started, number, Verdict::Refused)
-        {
+    /// A rate became lower.
+    fn slowed(&mut self) {
+        if let Some(adaptive) = &mut self.adaptive {
             adaptive.slowed();
-            self.changed();
         }
+        self.changed();
     }
 
     fn answered(&mut self, number: usize, started: Instant, now: Instant, result: &Result<Bytes, TierError>) {
@@ -271,9 +274,10 @@ impl State {
         if adaptive.decisions().changes != before {
             self.changed();
         }
-        match result {
-            Err(error) if error.kind() == ErrorKind::Throttled => self.refused(number, started, now),
-            _ => drop(self.queues.answered(now, started, number, Verdict::Admitted)),
+        let is_refused = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Throttled);
+        let verdict = if is_refused { Verdict::Refused } else { Verdict::Admitted };
+        if self.queues.answered(now, started, number, verdict) {
+            self.slowed();
         }
     }
 

@@ -149,6 +149,12 @@ impl Queues {
         waited
     }
 
+    /// A request was refused beside another one of the same sample, which is answered for both. Whether a rate became lower.
+    pub(crate) fn refused_beside(&mut self, now: Instant, started: Instant, origin: usize) -> bool {
+        self.queues[origin].rate.left_beside(started.saturating_duration_since(self.began));
+        self.answered(now, started, origin, Verdict::Refused)
+    }
+
     /// A request that left at `started` has been answered. Whether a rate became lower.
     pub(crate) fn answered(
         &mut self,

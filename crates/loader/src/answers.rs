@@ -14,10 +14,10 @@ use bytes::Bytes;
 use foreread_tier::{Charge, ErrorKind, Object, ReadFuture, ReadRequest, Sample, Span, Tier, TierError};
 use foreread_types::{SampleKey, Tick};
 use futures::stream::FuturesUnordered;
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 
 use crate::blocks::BlockId;
-use crate::locate::Place;
+use crate::locate::{Place, by_key};
 
 /// One read that is under way: of one sample, or of a block that begins with it.
 #[derive(Debug)]
@@ -108,6 +108,16 @@ impl Located {
         }
         located
     }
+
+    /// Those of a tier that knows samples by their keys.
+    pub(crate) fn by_key(mut pending: Vec<Pending>) -> Self {
+        let request = |(pending, tag): (&mut Pending, u32)| {
+            let (object, span) = by_key(pending.bytes);
+            pending.request(tag, object, span)
+        };
+        let requests = pending.iter_mut().zip(0..).map(request).collect();
+        Self { requests, pending, failed: Vec::new() }
+    }
 }
 
 /// The CRC-32C of a sample's bytes, and where in its object they begin.
@@ -147,6 +157,19 @@ struct Read {
     /// Until it has ended.
     pending: Option<Pending>,
     answer: Result<ReadFuture, TierError>,
+}
+
+/// Reads one sample by itself, and waits for it.
+pub(crate) async fn answer_of(tier: &(impl Tier + ?Sized), request: ReadRequest) -> Result<Bytes, TierError> {
+    caught(tier.name(), async move { tier.read(Arc::new(request)).await }).await
+}
+
+/// What `work` comes to; a panic in it is an error of the tier.
+pub(crate) async fn caught<T>(
+    tier: &str,
+    work: impl Future<Output = Result<T, TierError>>,
+) -> Result<T, TierError> {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| Err(panic_error(tier, &*panic)))
 }
 
 /// How one read ended.

@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use foreread_tier::{Charge, ReadRequest, Sample, TierError};
+use foreread_tier::{Charge, Sample, TierError};
 use foreread_types::{SampleKey, Tick};
 use futures::StreamExt;
 use futures::future::{AbortHandle, Abortable, BoxFuture};
@@ -21,13 +20,6 @@ use crate::origin_pace::OriginReads;
 
 /// How a hedge ended.
 pub(crate) type Hedged = (Tick, SampleKey, Result<Sample, TierError>);
-
-/// Reads a sample from the origin.
-async fn read(dataset: &Dataset, tick: Tick, key: SampleKey) -> Result<Bytes, TierError> {
-    let (object, span) = dataset.located(key).await?;
-    let request = Arc::new(ReadRequest { key, object, span, due: tick });
-    dataset.checked(key, dataset.origin.read(request).await?)
-}
 
 /// The hedges under way, and the pace of the origin. Dropping it cancels them.
 pub(crate) struct Hedges {
@@ -48,7 +40,7 @@ impl Hedges {
         self.read_begins(tick);
         let (abort, aborted) = AbortHandle::new_pair();
         let read = async move {
-            let came = read(&dataset, tick, key).await;
+            let came = dataset.read(key, tick).await.and_then(|bytes| dataset.checked(key, bytes));
             (tick, key, came.map(|bytes| Sample::new(bytes, charge)))
         };
         let read = Abortable::new(read, aborted);
@@ -90,7 +82,11 @@ impl Hedges {
                 let bytes = held.get(*tick).map_or(0, |(_, sample)| sample.len() as u64);
                 self.origin.end(*tick, bytes, self.began.elapsed());
             }
-            Event::Failed(tick) | Event::Lost(tick) | Event::HedgeFailed(tick) => self.origin.forget(*tick),
+            Event::Failed(tick)
+            | Event::Lost(tick)
+            | Event::Unlocated(tick)
+            | Event::HedgeFailed(tick)
+            | Event::HedgeUnlocated(tick) => self.origin.forget(*tick),
             _ => {}
         }
     }

@@ -11,13 +11,13 @@ use foreread_tier::{
     CacheTier, Charge, ErrorKind, Lookup, Object, OriginTier, ReadFuture, ReadRequest, Sample, Tier,
     TierError, TierProfile,
 };
-use foreread_types::{Footprint, SampleKey};
+use foreread_types::{Footprint, SampleKey, mix};
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending, ready};
 use futures::stream::BoxStream;
 use tokio::time::Instant;
 
-use crate::content::{mix, unit};
+use crate::content::unit;
 
 /// What goes wrong with a read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use foreread_tier::{
     ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile, Version,
 };
-use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::ceiling::Ceiling;
-use crate::content::{content_range, mix, unit};
+use crate::content::{content_range, unit};
 use crate::{Counts, Known};
 
 /// A store of generated objects ([`content`](crate::content)), with a latency, a bandwidth that all reads share and

@@ -15,7 +15,7 @@ use std::task::{Context as Task, Poll};
 use std::time::Duration;
 
 use foreread_tier::{Buffers, Completion, Completions, Context, ErrorKind, ReadRequest, TierError};
-use foreread_types::{Rank, SampleKey};
+use foreread_types::{Rank, SampleKey, mix};
 use futures::StreamExt;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -341,14 +341,6 @@ impl Drop for Listed<'_> {
             state.link = Link::None;
         }
     }
-}
-
-/// SplitMix64's output function.
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// The answers to a batch. Dropping it cancels what has not come.

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_tier::{ErrorKind, Object, TierError, Version};
+use foreread_types::mix;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use tokio::time::{Instant, sleep, timeout};
@@ -183,14 +184,6 @@ impl Listing {
         let bound = FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(LONGEST_WAIT);
         asked.unwrap_or_default() + bound.mul_f64(part)
     }
-}
-
-/// SplitMix64's output function.
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// The stream of a listing, as the contract has it.

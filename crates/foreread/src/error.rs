@@ -153,7 +153,11 @@ impl From<LoadError> for Error {
             LoadErrorKind::Sample(kind) => Some(kind),
             _ => None,
         };
+        let kind = match error.kind() {
+            LoadErrorKind::Panic => ErrorKind::Panic,
+            _ => ErrorKind::Load,
+        };
         let dataset = error.dataset_kind();
-        Self { tier, dataset, ..Self::caused(ErrorKind::Load, error) }
+        Self { tier, dataset, ..Self::caused(kind, error) }
     }
 }

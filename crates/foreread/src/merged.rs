@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::Report;
+use crate::report::{Report, is_one};
 
 /// The part of a rank's report that is sent to rank 0, and all ranks' sums.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,15 +23,18 @@ pub struct Merged {
     pub retried: u64,
     /// Requests that were sent a second time because the answer was late.
     pub hedged: u64,
-    /// One entry a pass, in order.
+    /// One entry a pass, in order; of a long run's middle, sums as in [`Report::epochs`].
     pub epochs: Vec<MergedEpoch>,
 }
 
 /// One pass on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MergedEpoch {
-    /// The epoch, from 0.
+    /// The epoch, from 0; of several, the first one.
     pub epoch: u64,
+    /// How many passes are summed up here; left out where it is one.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub passes: u64,
     /// `train` or `validation`.
     pub phase: String,
     /// Samples delivered.
@@ -44,6 +47,10 @@ pub struct MergedEpoch {
     pub stall_seconds: f64,
     /// Delivered samples, by where they came from.
     pub reads: BTreeMap<String, u64>,
+}
+
+fn one() -> u64 {
+    1
 }
 
 impl Merged {
@@ -59,6 +66,7 @@ impl Merged {
             ];
             MergedEpoch {
                 epoch: epoch.epoch,
+                passes: epoch.passes,
                 phase: epoch.phase.clone(),
                 samples: epoch.samples,
                 bytes: epoch.bytes,
@@ -102,6 +110,7 @@ impl Merged {
 #[cfg(feature = "peer")]
 impl MergedEpoch {
     fn add(&mut self, other: &Self) {
+        self.passes = self.passes.max(other.passes);
         self.samples = self.samples.saturating_add(other.samples);
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.seconds = self.seconds.max(other.seconds);
@@ -120,6 +129,7 @@ mod tests {
     fn rank(origin: u64, seconds: f64, epochs: u64) -> Merged {
         let epoch = |epoch| MergedEpoch {
             epoch,
+            passes: 1,
             phase: "train".to_owned(),
             samples: 5,
             seconds,

@@ -51,7 +51,9 @@ pub struct Report {
     /// How long samples were waited for; where samples are asked for by id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<AskedReport>,
-    /// One entry a pass, in order.
+    /// The passes that have begun, in order: 1,024 entries at most. Each pass has its own, until there are more. Then the
+    /// first 256 passes keep theirs, and the last 256 at least; those between are summed up in one entry per phase, which has
+    /// the key `passes`.
     pub epochs: Vec<EpochReport>,
     /// All ranks together; on rank 0, where ranks worked together and have come to their end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,11 +175,14 @@ pub struct PeersReport {
     pub strangers: u64,
 }
 
-/// One pass of an epoch: training or validation.
+/// One pass of an epoch: training or validation; or the sum of [several](Report::epochs).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EpochReport {
-    /// The epoch, from 0.
+    /// The epoch, from 0; of several, the first one.
     pub epoch: u64,
+    /// How many passes are summed up here; left out where it is one.
+    #[serde(skip_serializing_if = "is_one")]
+    pub passes: u64,
     /// `train` or `validation`.
     pub phase: String,
     /// Samples delivered.
@@ -200,6 +205,10 @@ pub struct EpochReport {
     /// The delivered ids, in order; where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<u64>>,
+}
+
+pub(crate) fn is_one(passes: &u64) -> bool {
+    *passes == 1
 }
 
 /// Delivered samples by where they came from.
@@ -256,6 +265,7 @@ impl EpochReport {
         let total = pass.reads.total();
         Self {
             epoch: pass.epoch,
+            passes: pass.passes,
             phase: pass.phase.to_string(),
             samples: total.samples,
             batches: pass.batches,

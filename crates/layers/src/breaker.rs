@@ -22,6 +22,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierError, TierProfile};
+use foreread_types::mix;
 use futures::{Stream, StreamExt};
 use metrics::Counter;
 use tokio::time::Instant;
@@ -177,14 +178,6 @@ impl Switch {
         self.state = State::Open { until: now + wait };
         Change::Opened(wait)
     }
-}
-
-/// SplitMix64's output function.
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// A tier that is not asked while it does not answer.

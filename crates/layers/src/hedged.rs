@@ -10,11 +10,13 @@
 //! A second read that is late itself is sent once more.
 //!
 //! The read that loses is dropped, where it is one that can be dropped: a second read always, a first one with the
-//! rest of its batch. An error that another attempt may mend waits for the other read; any other error is an answer.
+//! rest of its batch. An error that another attempt may mend waits for the other read; any other error is an answer. A
+//! store's refusal that waits, or is never passed on, teaches the limit its rate all the same ([`Stack`](crate::Stack)
+//! connects the two).
 //!
 //! Second reads need no place of a limit, unless they are told to ([`Hedged::within`]): then they wait in its line like any
 //! read, and leave it if the first read answers before. One that waits keeps no error of the first read back, or the two
-//! would wait for each other.
+//! would wait for each other. One that leaves the line has not been sent and costs nothing of the budget.
 //!
 //! The price is a timer for each batch that does not answer at once, one lock an answer, and up to the budget's part of
 //! load.
@@ -34,6 +36,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::deadline::YEAR;
 use crate::histogram::Histogram;
+use crate::limit::Origin;
 use crate::open::Open;
 use crate::{Limit, Meter, Permit};
 
@@ -119,6 +122,8 @@ struct Rules {
     won: Counter,
     /// Where second reads take places, too.
     limit: Option<Limit>,
+    /// What is to hear of refusals that are not passed on.
+    refusals: Option<Origin>,
     seen: Mutex<Seen>,
 }
 
@@ -131,6 +136,13 @@ struct Seen {
 impl Rules {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of two reads of a sample, which left at `started`, has failed, and the other is waited for.
+    fn withheld(&self, request: &ReadRequest, started: Instant, error: &TierError) {
+        if let Some(refusals) = &self.refusals {
+            refusals.withheld(request, started, error);
+        }
     }
 
     /// How long a read of so many bytes may take before it is late, and how soon to look again at the latest, because
@@ -160,6 +172,7 @@ impl<T: Tier + ?Sized> Hedged<T> {
             hedges: metrics::counter!("foreread_tier_read_hedges_total", "tier" => tier.clone()),
             won: metrics::counter!("foreread_tier_read_hedges_won_total", "tier" => tier),
             limit: None,
+            refusals: None,
             seen: Mutex::new(Seen {
                 latencies: Histogram::new(policy.quantile, policy.fewest),
                 saved: SAVED,
@@ -171,22 +184,28 @@ impl<T: Tier + ?Sized> Hedged<T> {
     /// The same, which counts its second reads in `meter`; what was seen so far is forgotten.
     #[must_use]
     pub fn with_meter(self, meter: &Meter) -> Self {
-        let limit = self.rules.limit.clone();
-        self.changed(|rules| Rules { meter: meter.clone(), limit, ..rules })
+        self.changed(|rules| Rules { meter: meter.clone(), ..rules })
     }
 
     /// The same, whose second reads take places of `limit`: for a bound that the user has set on all requests; what was
     /// seen so far is forgotten.
     #[must_use]
     pub fn within(self, limit: Limit) -> Self {
-        let meter = self.rules.meter.clone();
-        self.changed(|rules| Rules { meter, limit: Some(limit), ..rules })
+        self.changed(|rules| Rules { limit: Some(limit), ..rules })
     }
 
-    /// The same with fresh rules, changed.
+    /// The same, which tells `origin` of refusals that it does not pass on; what was seen so far is forgotten.
+    pub(crate) fn telling(self, origin: Origin) -> Self {
+        self.changed(|rules| Rules { refusals: Some(origin), ..rules })
+    }
+
+    /// The same with fresh rules of the same settings, changed.
     fn changed(self, change: impl FnOnce(Rules) -> Rules) -> Self {
+        let (limit, refusals) = (self.rules.limit.clone(), self.rules.refusals.clone());
+        let meter = self.rules.meter.clone();
         let Self { rules, inner } = Self::new(self.inner, self.rules.policy);
-        let rules = Arc::try_unwrap(rules).map(|rules| Arc::new(change(rules)));
+        let rules =
+            Arc::try_unwrap(rules).map(|rules| Arc::new(change(Rules { limit, refusals, meter, ..rules })));
         Self { rules: rules.unwrap_or(self.rules), inner }
     }
 }
@@ -242,9 +261,24 @@ struct Second {
 
 enum SecondState {
     /// It waits for a place.
-    Waiting(BoxFuture<'static, Permit>),
-    /// It is under way, in its place where it needs one.
-    Reading { answers: Completions, _place: Option<Permit> },
+    Waiting { place: BoxFuture<'static, Permit>, paid: Paid },
+    /// It is under way since then, in its place where it needs one.
+    Reading { answers: Completions, started: Instant, _place: Option<Permit> },
+}
+
+/// What a second read costs of the budget; returned if it is dropped before the read was sent.
+struct Paid {
+    rules: Arc<Rules>,
+    is_spent: bool,
+}
+
+impl Drop for Paid {
+    fn drop(&mut self) {
+        if !self.is_spent {
+            let mut seen = self.rules.seen();
+            seen.saved = (seen.saved + 1.0).min(SAVED);
+        }
+    }
 }
 
 impl Second {
@@ -269,8 +303,8 @@ struct Raced<T: ?Sized> {
 
 impl<T: Tier + ?Sized> Raced<T> {
     /// The same as [`answered_by`](Self::answered_by). After the last answer nothing stays under way below.
-    fn answered(&mut self, completion: Completion, of_second: bool) -> Option<Completion> {
-        let answer = self.answered_by(completion, of_second);
+    fn answered(&mut self, completion: Completion, second: Option<Instant>) -> Option<Completion> {
+        let answer = self.answered_by(completion, second);
         if self.open.len() == 0 {
             self.first = None;
             self.seconds.clear();
@@ -278,23 +312,30 @@ impl<T: Tier + ?Sized> Raced<T> {
         answer
     }
 
-    /// Takes an answer of either read; `None` if nobody waits for it any longer, or the other read may still do better.
-    fn answered_by(&mut self, Completion { tag, result }: Completion, of_second: bool) -> Option<Completion> {
+    /// Takes an answer of either read, of a `second` one that left then; `None` if nobody waits for it any longer, or the
+    /// other read may still do better.
+    fn answered_by(
+        &mut self,
+        Completion { tag, result }: Completion,
+        second: Option<Instant>,
+    ) -> Option<Completion> {
         match &result {
             Err(error) if error.is_retryable() => {
-                self.open.get(tag)?;
-                if !of_second {
+                let request = self.open.get(tag)?;
+                if second.is_none() {
                     self.failed.push((tag, error.clone()));
                 }
-                return self.give_up(tag);
+                if self.is_waited_for(tag) {
+                    self.rules.withheld(request, second.unwrap_or(self.started), error);
+                    return None;
+                }
+                self.close(tag)?;
             }
             _ => {
-                let request = self.open.close(tag)?;
-                self.seconds.retain(|second| second.tag != tag);
-                self.failed.retain(|(failed, _)| *failed != tag);
+                let request = self.close(tag)?;
                 if result.is_ok() {
                     self.rules.seen().latencies.record(request.len(), self.started.elapsed());
-                    if of_second {
+                    if second.is_some() {
                         self.rules.won.increment(1);
                     }
                 }
@@ -303,15 +344,27 @@ impl<T: Tier + ?Sized> Raced<T> {
         Some(Completion { tag, result })
     }
 
+    /// Whether a read of this tag is under way: the first one, as long as it has not failed, or another.
+    fn is_waited_for(&self, tag: u32) -> bool {
+        !self.failed.iter().any(|(failed, _)| *failed == tag)
+            || self.seconds.iter().any(|second| second.tag == tag && second.is_under_way())
+    }
+
+    /// Ends all reads of this tag, which is answered from now on.
+    fn close(&mut self, tag: u32) -> Option<ReadRequest> {
+        let request = self.open.close(tag)?;
+        self.seconds.retain(|second| second.tag != tag);
+        self.failed.retain(|(failed, _)| *failed != tag);
+        Some(request)
+    }
+
     /// The first read's own error, if that has failed and none of the others is under way any longer.
     fn give_up(&mut self, tag: u32) -> Option<Completion> {
-        let at = self.failed.iter().position(|(failed, _)| *failed == tag)?;
-        if self.seconds.iter().any(|second| second.tag == tag && second.is_under_way()) {
+        if self.is_waited_for(tag) {
             return None;
         }
-        let (_, error) = self.failed.swap_remove(at);
-        self.seconds.retain(|second| second.tag != tag);
-        self.open.close(tag)?;
+        let (_, error) = self.failed.iter().find(|(failed, _)| *failed == tag)?.clone();
+        self.close(tag)?;
         Some(Completion { tag, result: Err(error) })
     }
 
@@ -319,15 +372,18 @@ impl<T: Tier + ?Sized> Raced<T> {
         let mut at = 0;
         while let Some(second) = self.seconds.get_mut(at) {
             let tag = second.tag;
-            let answers = match &mut second.state {
-                SecondState::Reading { answers, .. } => answers,
-                SecondState::Waiting(place) => {
+            let (answers, started) = match &mut second.state {
+                SecondState::Reading { answers, started, .. } => (answers, *started),
+                SecondState::Waiting { place, paid } => {
                     let Poll::Ready(place) = place.poll_unpin(cx) else {
                         at += 1;
                         continue;
                     };
                     match self.open.get(tag).cloned() {
-                        Some(request) => self.seconds[at].state = self.leave(request, Some(place)),
+                        Some(request) => {
+                            paid.is_spent = true;
+                            self.seconds[at].state = self.leave(request, Some(place));
+                        }
                         None => drop(self.seconds.remove(at)),
                     }
                     continue;
@@ -338,7 +394,7 @@ impl<T: Tier + ?Sized> Raced<T> {
                 Poll::Ready(answer) => {
                     self.seconds.remove(at);
                     let answer = match answer.filter(|answer| answer.tag == tag) {
-                        Some(answer) => self.answered(answer, true),
+                        Some(answer) => self.answered(answer, Some(started)),
                         None => self.give_up(tag), // it broke its word
                     };
                     if answer.is_some() {
@@ -404,7 +460,10 @@ impl<T: Tier + ?Sized> Raced<T> {
             None => self.sent.push((tag, Instant::now(), 1)),
         }
         let state = match self.rules.limit.clone() {
-            Some(limit) => SecondState::Waiting(async move { limit.acquire(request.due).await }.boxed()),
+            Some(limit) => SecondState::Waiting {
+                place: async move { limit.acquire(request.due).await }.boxed(),
+                paid: Paid { rules: Arc::clone(&self.rules), is_spent: false },
+            },
             None => self.leave(request, None),
         };
         self.seconds.push(Second { tag, state });
@@ -415,7 +474,8 @@ impl<T: Tier + ?Sized> Raced<T> {
         self.rules.meter.hedged();
         self.rules.hedges.increment(1);
         tracing::debug!(object = &*request.object.path, took = ?self.started.elapsed(), "a second read");
-        SecondState::Reading { answers: self.inner.read(vec![request]), _place: place }
+        let answers = self.inner.read(vec![request]);
+        SecondState::Reading { answers, started: Instant::now(), _place: place }
     }
 }
 
@@ -435,7 +495,7 @@ impl<T: Tier + ?Sized> Stream for Raced<T> {
             }
             if let Some(first) = &mut this.first {
                 match first.poll_next_unpin(cx) {
-                    Poll::Ready(Some(completion)) => match this.answered(completion, false) {
+                    Poll::Ready(Some(completion)) => match this.answered(completion, None) {
                         Some(completion) => return Poll::Ready(Some(completion)),
                         None => continue,
                     },
@@ -544,6 +604,30 @@ mod tests {
         }
         let sent = meter.read().hedged;
         assert!((1..=62).contains(&sent), "{sent} second reads of 2,000");
+    }
+
+    /// Second reads that waited for a place until their first ones had answered had used up the budget.
+    #[tokio::test(start_paused = true)]
+    async fn second_read_that_was_never_sent_costs_nothing() {
+        let origin = origin();
+        let (hedged, _, meter) = hedged(&origin, When::First(key(500), 1), Fault::Never);
+        let limit = Limit::new(std::num::NonZeroUsize::MIN);
+        let hedged = hedged.within(limit.clone());
+        let place = limit.acquire(Tick(0)).await;
+        assert_eq!(hedged.read(batch(&origin, 0..200)).count().await, 200);
+        // All are late, and each waits for a place until it has its answer.
+        origin.set_latency(Duration::from_secs(1));
+        let mut slow = hedged.read(batch(&origin, 200..240));
+        let half = tokio::time::timeout(Duration::from_millis(500), slow.next()).await;
+        assert!(half.is_err() && hedged.rules.seen().saved < 1.0, "no second read waits");
+        assert_eq!(slow.count().await, 40);
+        assert_eq!((meter.read().hedged, hedged.rules.seen().saved), (0, SAVED));
+        assert_eq!(limit.waiting(), 0);
+        // So there is budget for one that hangs.
+        drop(place);
+        let answers: Vec<_> = hedged.read(batch(&origin, [500])).collect().await;
+        assert_eq!(answers[0].result.as_ref().unwrap(), &origin.expected(SampleId(500)));
+        assert_eq!(meter.read().hedged, 1);
     }
 
     /// The sum of an instant and the time after which a read is late panicked.

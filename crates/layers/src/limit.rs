@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierProfile};
+use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierError, TierProfile};
 use foreread_types::Tick;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -141,7 +141,7 @@ impl Limit {
     }
 
     /// A line for one more origin, and the metrics of this limit under the name of the first.
-    fn origin(&self, tier: &str) -> Origin {
+    pub(crate) fn origin(&self, tier: &str) -> Origin {
         let mut state = self.lock();
         if state.gauges.is_none() {
             let gauges = Gauges::of(tier);
@@ -268,9 +268,24 @@ const PERMITS: usize = 0;
 
 /// One origin's part in a limit.
 #[derive(Clone, Debug)]
-struct Origin {
+pub(crate) struct Origin {
     limit: Limit,
     number: usize,
+}
+
+impl Origin {
+    /// A read that left at `started` has failed, and its caller hears nothing of it, because another read of the same sample
+    /// is waited for. If the store has refused it, the rate learns of that.
+    pub(crate) fn withheld(&self, request: &ReadRequest, started: Instant, error: &TierError) {
+        if error.kind() != ErrorKind::Throttled {
+            return;
+        }
+        self.limit.back(0, |adaptive, lines, now| {
+            if lines.refused_beside(now, started, self.number, Mark::of(&request.object)) {
+                adaptive.slowed();
+            }
+        });
+    }
 }
 
 impl Gate for Origin {
@@ -363,9 +378,14 @@ impl<T: Tier + ?Sized> Limited<T> {
 
     /// The same with a limit that others share, or that adapts itself.
     pub fn with_limit(inner: Arc<T>, limit: Limit) -> Self {
-        let mut profile = inner.profile().clone();
-        profile.parallelism = profile.parallelism.min(limit.most());
         let origin = limit.origin(inner.name());
+        Self::as_origin(inner, origin)
+    }
+
+    /// The same of an origin that has its part in a limit already.
+    pub(crate) fn as_origin(inner: Arc<T>, origin: Origin) -> Self {
+        let mut profile = inner.profile().clone();
+        profile.parallelism = profile.parallelism.min(origin.limit.most());
         Self { origin, profile, inner }
     }
 }

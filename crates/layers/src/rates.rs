@@ -196,6 +196,19 @@ impl Rates {
         cut || own
     }
 
+    /// A request was refused that was not counted when it [left](Self::left), at `started`. Whether a rate was changed for it.
+    pub(crate) fn refused_beside(
+        &mut self,
+        now: Instant,
+        started: Instant,
+        origin: usize,
+        mark: Mark,
+    ) -> bool {
+        let (began, at) = (self.at(started), self.find(origin, mark));
+        self.groups[at].rate.left_beside(began);
+        self.answered(now, started, origin, (Some(mark), None), Verdict::Refused)
+    }
+
     /// Gives a prefix that alone is refused a line of its own; the rate of the others rises from where it was.
     fn split(&mut self, now: Duration, origin: usize) -> bool {
         if self.groups.iter().filter(|group| group.prefix.is_some()).count() >= OWN {

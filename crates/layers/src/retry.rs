@@ -28,6 +28,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierError, TierProfile};
+use foreread_types::mix;
 use futures::{Stream, StreamExt};
 use metrics::Counter;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -292,14 +293,6 @@ impl Rules {
         // What the store asks for is added to: all who were told the same would else come back together.
         asked.unwrap_or_default().saturating_add(jitter).min(Duration::from_secs(u64::from(u32::MAX)))
     }
-}
-
-/// SplitMix64's output function.
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// The error of a store that asks to be left alone for longer than anybody waits here.

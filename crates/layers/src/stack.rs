@@ -126,16 +126,20 @@ impl Stack {
         if let Some(throttle) = &self.throttle {
             tier = Arc::new(Throttled::with_throttle(tier, throttle.clone()));
         }
+        let limited = self.limit.as_ref().map(|limit| limit.origin(tier.name()));
         if let Some(policy) = self.hedge {
-            let hedged = Hedged::new(tier, policy).with_meter(&self.meter);
+            let mut hedged = Hedged::new(tier, policy).with_meter(&self.meter);
+            if let Some(origin) = &limited {
+                hedged = hedged.telling(origin.clone());
+            }
             let limit = self.limit.as_ref().filter(|_| self.hedge_within_limit);
             tier = Arc::new(match limit {
                 Some(limit) => hedged.within(limit.clone()),
                 None => hedged,
             });
         }
-        if let Some(limit) = &self.limit {
-            tier = Arc::new(Limited::with_limit(tier, limit.clone()));
+        if let Some(origin) = limited {
+            tier = Arc::new(Limited::as_origin(tier, origin));
         }
         if let Some(policy) = merge {
             let merged = Merged::new(tier, policy).with_buffers(Arc::clone(&self.buffers));

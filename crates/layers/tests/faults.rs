@@ -153,6 +153,36 @@ async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
     }
 }
 
+/// A store whose refusals all waited for a second read was asked as often as before.
+#[tokio::test(start_paused = true)]
+async fn refusal_that_a_second_read_mends_teaches_the_rate() {
+    let origin = origin();
+    let late = (1000..1012).map(|id| SampleKey::new(DatasetId(0), SampleId(id)));
+    let first = |key| When::First(key, 1);
+    // A second read is sent after 31 to 34 ms and takes 10. The first one is refused while that is under way.
+    let refusing = late.clone().fold(FailingTier::new(Arc::clone(&origin)), |tier, key| {
+        tier.on(first(key), Fault::Error(ErrorKind::Throttled))
+    });
+    let refusing = late.fold(FailingTier::new(Arc::new(refusing)), |tier, key| {
+        tier.on(first(key), Fault::Stall(Duration::from_millis(38)))
+    });
+    let stack = Stack::new(3);
+    let tier = stack.wrap(Arc::new(refusing));
+    let reads = |ids: std::ops::Range<u64>| {
+        ids.map(|id| origin.request(id as u32, SampleId(id), Tick(id))).collect::<Vec<_>>()
+    };
+    for from in (0..192).step_by(32) {
+        assert_eq!(tier.read(reads(from..from + 32)).count().await, 32);
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let answers: Vec<_> = tier.read(reads(1000..1012)).collect().await;
+    assert!(answers.len() == 12 && answers.iter().all(|answer| answer.result.is_ok()), "{answers:?}");
+    let Reading { hedged, retried, errors, .. } = stack.meter.read();
+    assert_eq!((hedged, retried, errors), (12, 0, 12), "second reads have mended them");
+    let rate = stack.limit.and_then(|limit| limit.decisions().rate);
+    assert!(rate.is_some_and(|rate| rate < 1000), "{rate:?}");
+}
+
 /// Where many stall, second reads keep to their budget, and what they cannot mend the deadline does.
 #[tokio::test(start_paused = true)]
 async fn hedges_are_a_few_per_cent_at_most() {

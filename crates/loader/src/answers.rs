@@ -14,10 +14,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use foreread_tier::{Charge, Completions, ErrorKind, Object, ReadRequest, Sample, Span, Tier, TierError};
 use foreread_types::{SampleKey, Tick};
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 
 use crate::blocks::BlockId;
-use crate::locate::Place;
+use crate::locate::{Place, by_key};
 
 /// Why a read fails that a tier's stream ended without.
 const UNANSWERED: &str = "the tier ended without an answer";
@@ -93,6 +93,16 @@ impl Located {
         }
         located
     }
+
+    /// Those of a tier that knows samples by their keys.
+    pub(crate) fn by_key(mut pending: Vec<Pending>) -> Self {
+        let request = |(pending, tag): (&mut Pending, u32)| {
+            let (object, span) = by_key(pending.bytes);
+            pending.request(tag, object, span)
+        };
+        let requests = pending.iter_mut().zip(0..).map(request).collect();
+        Self { requests, pending, failed: Vec::new() }
+    }
 }
 
 /// The CRC-32C of a sample's bytes, and where in its object they begin.
@@ -132,10 +142,27 @@ pub(crate) struct Answers {
 
 /// Reads one sample by itself, and waits for it.
 pub(crate) async fn answer_of(tier: &(impl Tier + ?Sized), request: ReadRequest) -> Result<Bytes, TierError> {
-    match tier.read(vec![request]).next().await {
-        Some(completion) => completion.result,
-        None => Err(TierError::new(ErrorKind::Closed, tier.name()).with_detail(UNANSWERED)),
-    }
+    let answer = async move {
+        match tier.read(vec![request]).next().await {
+            Some(completion) => completion.result,
+            None => Err(TierError::new(ErrorKind::Closed, tier.name()).with_detail(UNANSWERED)),
+        }
+    };
+    caught(tier.name(), answer).await
+}
+
+/// What `work` comes to; a panic in it is an error of the tier.
+pub(crate) async fn caught<T>(
+    tier: &str,
+    work: impl Future<Output = Result<T, TierError>>,
+) -> Result<T, TierError> {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
+        Err(TierError::new(ErrorKind::Closed, tier).with_detail(panic_detail(&*panic)))
+    })
+}
+
+fn panic_detail(panic: &(dyn Any + Send)) -> String {
+    format!("the tier panicked: {}", panic_message(panic))
 }
 
 /// How one read ended.
@@ -169,7 +196,7 @@ impl Answers {
 
     /// Nothing of the tier's is used after this, so it does not matter in which state the panic has left it.
     fn panicked(&mut self, panic: &(dyn Any + Send)) {
-        self.ended = format!("the tier panicked: {}", panic_message(panic));
+        self.ended = panic_detail(panic);
         self.completions = None;
     }
 }
@@ -236,7 +263,7 @@ impl Stream for Answers {
 mod tests {
     use foreread_tier::{Budget, Completion, TierProfile};
     use foreread_types::{DatasetId, SampleId};
-    use futures::{FutureExt, stream};
+    use futures::stream;
 
     use super::*;
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_layers::RetryPolicy;
-use foreread_tier::{ErrorKind, Tier, TierError};
-use foreread_types::SampleKey;
+use foreread_tier::{ErrorKind, ReadRequest, Span, Tier, TierError};
+use foreread_types::{SampleKey, Tick};
 use tokio::time::timeout;
 
-use crate::answers::Check;
+use crate::answers::{Check, answer_of};
 use crate::blocks::BlockTable;
 use crate::locate::{Locator, Place};
 
@@ -64,6 +64,17 @@ impl Dataset {
     pub(crate) async fn located(&self, key: SampleKey) -> Result<Place, TierError> {
         let missing = || TierError::new(ErrorKind::Closed, "catalog");
         self.locator.locate_all(vec![key.id]).await.pop().unwrap_or_else(|| Err(missing()))
+    }
+
+    /// Reads a sample from the origin, by itself. What comes is not [checked](Self::checked).
+    pub(crate) async fn read(&self, key: SampleKey, due: Tick) -> Result<Bytes, TierError> {
+        let (object, span) = self.located(key).await?;
+        let request = ReadRequest { tag: 0, key, object, span, due };
+        match request.span {
+            // Nothing lies between two bytes of an object, and nobody is asked for it.
+            Span::Range(_) if request.is_empty() => Ok(Bytes::new()),
+            _ => answer_of(&*self.origin, request).await,
+        }
     }
 
     /// `error`, with the path of the sample that it is of, unless it names an object. Does not block the thread, and

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{CacheTier, ErrorKind, Lookup, ReadRequest, Sample, Span, TierError};
+use foreread_tier::{CacheTier, ErrorKind, Lookup, Sample, TierError};
 use foreread_types::{SampleKey, Tick};
 
-use crate::answers::answer_of;
+use crate::answers::caught;
 use crate::dataset::Dataset;
 use crate::driver::not_kept;
 use crate::report::Source;
@@ -32,42 +32,36 @@ impl Direct {
     /// for a future that nobody knows, the first come are as good to keep as any.
     ///
     /// # Errors
-    /// If there is no such sample, or it cannot be read, is not as long as the catalog says or does not add up.
+    /// If there is no such sample, or it cannot be read, is not as long as the catalog says or does not add up; if a tier
+    /// panics.
     ///
     /// # Cancel safety
     /// Dropping the future reads nothing, or reads and keeps nothing.
     pub async fn read(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
+        // Whoever asked may wait for an answer without an end.
+        caught("engine", self.find(key, keep)).await
+    }
+
+    async fn find(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
         let unknown =
             || TierError::new(ErrorKind::Invalid, "catalog").with_detail(format!("there is no sample {key}"));
         let of = self.datasets.get(key.dataset.0 as usize).ok_or_else(unknown)?;
         if key.id.0 >= of.catalog.len() {
             return Err(unknown());
         }
-        let ready = self.caches.iter().find_map(|(source, cache)| match cache.lookup(key) {
-            Lookup::Ready(sample) => Some((sample, *source)),
-            Lookup::Stored | Lookup::Absent => None,
-        });
-        if let Some(ready) = ready {
-            return Ok(ready);
-        }
-        let (object, span) = of.located(key).await?;
-        let request = ReadRequest { tag: 0, key, object, span, due: Tick(0) };
+        let bytes = of.catalog.sizes().bytes(key.id);
         for (source, cache) in &*self.caches {
             match cache.lookup(key) {
                 Lookup::Ready(sample) => return Ok((sample, *source)),
                 Lookup::Absent => {}
-                Lookup::Stored => match fetch(&**cache, request.clone()).await {
+                Lookup::Stored => match fetch(&**cache, key, bytes, Tick(0)).await {
                     Ok(bytes) => return Ok((Sample::uncharged(bytes), *source)),
                     // The origin has it.
                     Err(error) => not_kept(&**cache, key, &error),
                 },
             }
         }
-        let came = match request.len() {
-            // Nothing lies between two bytes of an object, and nobody is asked for it.
-            0 if matches!(request.span, Span::Range(_)) => Ok(Bytes::new()),
-            _ => answer_of(&*of.origin, request).await,
-        };
+        let came = of.read(key, Tick(0)).await;
         let bytes = match came.and_then(|bytes| of.checked(key, bytes)) {
             Ok(bytes) => bytes,
             Err(error) => return Err(of.named(key, error).await),
@@ -89,5 +83,38 @@ impl Direct {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_dataset::Catalog;
+    use foreread_tier_testing::{FakeOrigin, StoredCache};
+    use foreread_types::{DatasetId, SampleId};
+    use futures::FutureExt;
+
+    use super::*;
+    use crate::locate::Locator;
+    use crate::locate::tests::Server;
+
+    /// It waited for the catalog's file server, of which only the origin needs anything.
+    #[tokio::test]
+    async fn kept_sample_waits_for_no_name() {
+        let fake = FakeOrigin::uniform(4, 100);
+        let server = Server::new(fake.clone());
+        server.hang(0..4);
+        let objects = (0..4).map(|id| fake.object(SampleId(id)));
+        let catalog = Catalog::from_objects("fake://", objects).unwrap();
+        let dataset = Dataset {
+            locator: Locator::new(server.clone()),
+            ..Dataset::new(catalog, Arc::new(fake.clone()))
+        };
+        let disk = Arc::new(StoredCache::new(1 << 20));
+        let key = SampleKey::new(DatasetId(0), SampleId(2));
+        let room = disk.reserve(disk.footprint().of(100)).unwrap();
+        disk.store(room, key, Sample::uncharged(fake.expected(key.id))).await.unwrap();
+        let direct = Direct::new(vec![dataset], vec![(Source::Disk, disk)]);
+        let (sample, source) = direct.read(key, false).now_or_never().expect("no wait").unwrap();
+        assert_eq!((sample.data(), source), (&fake.expected(key.id), Source::Disk));
     }
 }

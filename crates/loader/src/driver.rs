@@ -10,6 +10,7 @@
 //! Dropping the task drops the streams of answers, which cancels what has not started; nothing outlives the run.
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -96,9 +97,28 @@ pub(crate) struct Turn {
     others: BTreeMap<usize, Outgoing>,
 }
 
+/// Ends the run when dropped, unless it has ended.
+struct EndOfRun(Arc<Handover>);
+
+impl Drop for EndOfRun {
+    fn drop(&mut self) {
+        self.0.finish(Err(LoadError::stopped()));
+    }
+}
+
 impl Driver {
-    /// Runs until the last batch has been handed out, the run has failed, or the task is dropped.
-    pub(crate) async fn run(mut self) {
+    /// Runs until the last batch has been handed out, the run has failed, or the task is dropped. However the task ends,
+    /// nobody waits for it any longer.
+    pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
+        let end = EndOfRun(Arc::clone(&self.handover));
+        async move {
+            if let Err(panic) = AssertUnwindSafe(self.carry_out()).catch_unwind().await {
+                end.0.finish(Err(LoadError::panicked(&*panic)));
+            }
+        }
+    }
+
+    async fn carry_out(mut self) {
         let mut events = Vec::new();
         loop {
             self.gather(&mut events);
@@ -195,9 +215,10 @@ impl Driver {
             }
             Err(error) => {
                 tracing::debug!(%key, %error, "a hedge failed");
-                if !self.is_catalog_fault(&error)
-                    && let Some(errors) = &mut self.errors
-                {
+                if self.is_catalog_fault(key, &error) {
+                    return events.push(Event::HedgeUnlocated(tick));
+                }
+                if let Some(errors) = &mut self.errors {
                     errors.insert(key, (tick, error));
                 }
                 events.push(Event::HedgeFailed(tick));
@@ -205,17 +226,19 @@ impl Driver {
         }
     }
 
-    /// Whether a read failed because the catalog could not be read, which is remembered.
-    fn is_catalog_fault(&mut self, error: &TierError) -> bool {
-        let fault = fault(error);
-        if let Some(fault) = fault {
-            self.catalog_fault.get_or_insert_with(|| fault.clone());
+    /// Whether a read of the origin failed because the catalog could not be read. That is remembered instead of why a cache
+    /// or another rank did not deliver the sample.
+    fn is_catalog_fault(&mut self, key: SampleKey, error: &TierError) -> bool {
+        let Some(fault) = fault(error) else { return false };
+        self.catalog_fault.get_or_insert_with(|| fault.clone());
+        if let Some(errors) = &mut self.errors {
+            errors.remove(&key);
         }
-        fault.is_some()
+        true
     }
 
     pub(crate) fn failed(&mut self, tick: Tick, key: SampleKey, error: TierError, events: &mut Vec<Event>) {
-        if self.is_catalog_fault(&error) {
+        if self.is_catalog_fault(key, &error) {
             return events.push(Event::Unlocated(tick));
         }
         let lost = error.kind().is_loss();
@@ -266,26 +289,28 @@ impl Driver {
         }
         self.share_out_late();
         self.begin_blocks(&mut turn);
-        for (at, outgoing) in turn.origins.into_iter().enumerate() {
-            let origin = Arc::clone(&self.datasets[at].origin);
-            let at = Where::of_origin(&*origin);
-            self.send(origin, outgoing, at);
+        for (at, Outgoing { pending }) in turn.origins.into_iter().enumerate() {
+            if !pending.is_empty() {
+                let origin = &self.datasets[at].origin;
+                let readings = Reading::of(origin, &self.datasets, pending, Where::of_origin(&**origin));
+                self.reads.extend(readings.into_iter().map(|reading| reading.ready_chunks(CHUNK)));
+            }
         }
         for (at, outgoing) in turn.caches.into_iter().enumerate() {
             let cache = Arc::clone(&self.caches[at]);
-            self.send(cache, outgoing, Where::Here);
+            self.send(cache, outgoing);
         }
         for (store, outgoing) in turn.others {
             if let Some(tier) = self.others.as_ref().and_then(|others| others.tier(store)) {
-                self.send(tier, outgoing, Where::Here);
+                self.send(tier, outgoing);
             }
         }
     }
 
-    fn send(&mut self, tier: Arc<dyn Tier>, outgoing: Outgoing, at: Where) {
-        if !outgoing.pending.is_empty() {
-            let readings = Reading::of(&tier, &self.datasets, outgoing.pending, at);
-            self.reads.extend(readings.into_iter().map(|reading| reading.ready_chunks(CHUNK)));
+    /// Asks a cache or another rank.
+    fn send(&mut self, tier: Arc<dyn Tier>, Outgoing { pending }: Outgoing) {
+        if !pending.is_empty() {
+            self.reads.push(Reading::by_key(&tier, pending).ready_chunks(CHUNK));
         }
     }
 
@@ -434,13 +459,6 @@ impl Driver {
     }
 }
 
-impl Drop for Driver {
-    /// However the task ends, nobody waits for it any longer.
-    fn drop(&mut self) {
-        self.handover.finish(Err(LoadError::stopped()));
-    }
-}
-
 /// The same bytes in memory of just their length; `None` if there is none.
 pub(crate) fn own_copy(bytes: &[u8]) -> Option<Bytes> {
     let mut own = HeapBuffers.allocate(bytes.len(), 1)?;
@@ -468,9 +486,14 @@ pub(crate) fn not_kept(cache: &dyn CacheTier, key: SampleKey, error: &TierError)
     tracing::debug!(tier = cache.name(), %key, %error, "a sample could not be kept");
 }
 
-/// Drives `work` as far as it goes at once (all the way, for a memory tier), and the rest as a task of its own.
+/// Drives what a cache is to do as far as it goes at once (all the way, for a memory tier), and the rest as a task of its own.
+/// If the cache panics, it has not done it, and the caller goes on.
 pub(crate) fn in_passing(work: impl Future<Output = ()> + Send + 'static) {
-    let mut work = Box::pin(work);
+    let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind().map(|done| {
+        if let Err(panic) = done {
+            tracing::error!("a cache has panicked: {}", panic_message(&*panic));
+        }
+    }));
     if work.as_mut().now_or_never().is_none() {
         tokio::spawn(work);
     }

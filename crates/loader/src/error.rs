@@ -1,11 +1,15 @@
 //! Why a run ended early.
 
+use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 use foreread_dataset::{DatasetError, DatasetErrorKind};
 use foreread_oracle::OracleError;
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleKey;
+
+use crate::answers::panic_message;
 
 /// The kinds of failure that a trainer can tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,7 +21,9 @@ pub enum LoadErrorKind {
     Catalog,
     /// The order of a pass could not be computed.
     Order,
-    /// The engine has stopped without finishing, which is a bug or a runtime that was shut down under it.
+    /// Code that the engine calls has panicked: a cache of the program's own, or the engine itself.
+    Panic,
+    /// The engine has stopped without finishing: the runtime was shut down under it.
     Stopped,
     /// The call would have blocked the runtime that the engine works on. The run is not over.
     Blocking,
@@ -31,7 +37,8 @@ pub struct LoadError(Cause);
 enum Cause {
     Sample { key: SampleKey, epoch: u64, source: TierError },
     Catalog(DatasetError),
-    Order(std::sync::Arc<OracleError>),
+    Order(Arc<OracleError>),
+    Panic(Arc<str>),
     Stopped,
     Blocking,
 }
@@ -46,7 +53,12 @@ impl LoadError {
     }
 
     pub(crate) fn order(error: OracleError) -> Self {
-        Self(Cause::Order(std::sync::Arc::new(error)))
+        Self(Cause::Order(Arc::new(error)))
+    }
+
+    /// What a panic in the engine's task was for.
+    pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
+        Self(Cause::Panic(panic_message(panic).into()))
     }
 
     pub(crate) fn stopped() -> Self {
@@ -64,6 +76,7 @@ impl LoadError {
             Cause::Sample { source, .. } => LoadErrorKind::Sample(source.kind()),
             Cause::Catalog(_) => LoadErrorKind::Catalog,
             Cause::Order(_) => LoadErrorKind::Order,
+            Cause::Panic(_) => LoadErrorKind::Panic,
             Cause::Stopped => LoadErrorKind::Stopped,
             Cause::Blocking => LoadErrorKind::Blocking,
         }
@@ -104,9 +117,12 @@ impl fmt::Display for LoadError {
             }
             Cause::Catalog(error) => error.fmt(f),
             Cause::Order(error) => write!(f, "the order of an epoch cannot be computed: {error}"),
-            Cause::Stopped => f.write_str(
-                "the engine stopped before the run was over; was its runtime shut down, or did a tier panic?",
-            ),
+            Cause::Panic(message) => {
+                write!(f, "code that the engine calls has panicked (a cache, or the engine itself): {message}")
+            }
+            Cause::Stopped => {
+                f.write_str("the engine stopped before the run was over; was its runtime shut down?")
+            }
             Cause::Blocking => f.write_str(
                 "waiting for a batch would block the runtime that reads it: take batches as a stream, or leave out `runtime(..)`",
             ),

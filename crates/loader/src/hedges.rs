@@ -5,15 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use foreread_tier::{Charge, ReadRequest, Sample, TierError};
+use foreread_tier::{Charge, Sample, TierError};
 use foreread_types::{SampleKey, Tick};
 use futures::StreamExt;
 use futures::future::{AbortHandle, Abortable, BoxFuture};
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use crate::answers::answer_of;
 use crate::core::{Event, OriginPace};
 use crate::dataset::Dataset;
 use crate::held::Held;
@@ -21,13 +19,6 @@ use crate::origin_pace::OriginReads;
 
 /// How a hedge ended.
 pub(crate) type Hedged = (Tick, SampleKey, Result<Sample, TierError>);
-
-/// Reads a sample from the origin.
-async fn read(dataset: &Dataset, tick: Tick, key: SampleKey) -> Result<Bytes, TierError> {
-    let (object, span) = dataset.located(key).await?;
-    let request = ReadRequest { tag: 0, key, object, span, due: tick };
-    dataset.checked(key, answer_of(&*dataset.origin, request).await?)
-}
 
 /// The hedges under way, and the pace of the origin. Dropping it cancels them.
 pub(crate) struct Hedges {
@@ -48,7 +39,7 @@ impl Hedges {
         self.read_begins(tick);
         let (abort, aborted) = AbortHandle::new_pair();
         let read = async move {
-            let came = read(&dataset, tick, key).await;
+            let came = dataset.read(key, tick).await.and_then(|bytes| dataset.checked(key, bytes));
             (tick, key, came.map(|bytes| Sample::new(bytes, charge)))
         };
         let read = Abortable::new(read, aborted);
@@ -90,7 +81,11 @@ impl Hedges {
                 let bytes = held.get(*tick).map_or(0, |(_, sample)| sample.len() as u64);
                 self.origin.end(*tick, bytes, self.began.elapsed());
             }
-            Event::Failed(tick) | Event::Lost(tick) | Event::HedgeFailed(tick) => self.origin.forget(*tick),
+            Event::Failed(tick)
+            | Event::Lost(tick)
+            | Event::Unlocated(tick)
+            | Event::HedgeFailed(tick)
+            | Event::HedgeUnlocated(tick) => self.origin.forget(*tick),
             _ => {}
         }
     }

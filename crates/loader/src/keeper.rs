@@ -75,6 +75,18 @@ impl Drop for Ticket {
     }
 }
 
+/// A flight that ends when this is dropped, whatever became of its sample in the cache.
+struct LandedFlight {
+    keeper: Arc<Keeper>,
+    key: SampleKey,
+}
+
+impl Drop for LandedFlight {
+    fn drop(&mut self) {
+        self.keeper.flights().remove(&self.key);
+    }
+}
+
 /// The samples that this rank owns, and their ways from the origin.
 pub(crate) struct Keeper {
     pub(crate) plan: LocalPlan,
@@ -152,11 +164,8 @@ impl Keeper {
             }
         }
         if let Ok(bytes) = &came {
-            let (keeper, bytes) = (Arc::clone(self), bytes.clone());
-            in_passing(async move {
-                keeper.keep(key, bytes).await;
-                keeper.flights().remove(&key);
-            });
+            let (landed, bytes) = (LandedFlight { keeper: Arc::clone(self), key }, bytes.clone());
+            in_passing(async move { landed.keeper.keep(landed.key, bytes).await });
         }
         came
     }

@@ -1,7 +1,7 @@
 //! Looks up where the samples of a dataset lie.
 //!
-//! A catalog file has the names of files, and a file server may take long to answer, may fail, or may never answer. Such
-//! look-ups run on blocking threads, [`THREADS`] per dataset at most, whichever part of the engine requests them. A look-up
+//! A catalog file has the names of files, and a file server may take long to answer, may fail, or may never answer. Only
+//! reads of the origin need them. Such look-ups run on blocking threads, [`THREADS`] per dataset at most, whichever part of the engine requests them. A look-up
 //! that hangs keeps its thread and no other dataset's. It holds the catalog alone: no origin, cache or budget.
 //!
 //! A look-up that fails by an I/O error is repeated by the run's retry policy. Only then is it a fault of the catalog,
@@ -29,6 +29,11 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Where a sample lies in the origin.
 pub(crate) type Place = (Object, Span);
+
+/// What a tier is asked for that knows samples by their keys: a cache, or another rank. It takes no look-up.
+pub(crate) fn by_key(bytes: u64) -> Place {
+    (Object { path: Arc::default(), size: bytes, version: None }, Span::Whole)
+}
 
 /// What has the entries of a dataset.
 pub(crate) trait Entries: fmt::Debug + Send + Sync + 'static {

@@ -6,9 +6,10 @@
 //! where many come together. Samples of caches and of the kernel's page cache come without it: their own threads have read
 //! them, and the hop would be a part of what they take.
 //!
-//! Before it is read, a sample must be found: a catalog file has the names of files, and a file server may take long to
-//! answer, or for ever. Such look-ups are [made](crate::locate) on blocking threads, [`PIECE`] at a time and in the order of
-//! need, so that one that hangs holds up the reads of its piece alone. The price is a hop for each piece.
+//! Before it is read from the origin, a sample must be found: a catalog file has the names of files, and a file server may
+//! take long to answer, or for ever. Such look-ups are [made](crate::locate) on blocking threads, [`PIECE`] at a time and in
+//! the order of need, so that one that hangs holds up the reads of its piece alone. The price is a hop for each piece. Caches
+//! and other ranks know samples by their keys, and are asked at once.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -74,7 +75,15 @@ pub(crate) enum Reading {
 }
 
 impl Reading {
-    /// Begins reads of `datasets`. Within a runtime.
+    /// Begins reads of a cache or another rank. Within a runtime.
+    pub(crate) fn by_key(tier: &Arc<dyn Tier>, pending: Vec<Pending>) -> Self {
+        match Where::Here.of(&pending) {
+            Where::Here => Self::Here(Answers::of(&**tier, Located::by_key(pending))),
+            at => Self::begin(Arc::clone(tier), async move { Located::by_key(pending) }.boxed(), at),
+        }
+    }
+
+    /// Begins reads of the origin of `datasets`. Within a runtime.
     pub(crate) fn of(
         tier: &Arc<dyn Tier>,
         datasets: &Arc<[Dataset]>,

@@ -89,12 +89,14 @@ pub struct Taking {
     pub hedged: u64,
 }
 
-/// One pass (a phase of an epoch), as far as the trainer has taken it.
+/// One pass (a phase of an epoch), as far as the trainer has taken it; or the sum of [several](RunReport::passes).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassReport {
-    /// The pass's index in the run.
+    /// The pass's index in the run; of several, the first one's.
     pub pass: usize,
-    /// The epoch that it belongs to.
+    /// How many passes are summed up here: 1, except in the middle of a long run.
+    pub passes: u64,
+    /// The epoch that it belongs to; of several, the first one's.
     pub epoch: u64,
     /// Training or validation.
     pub phase: PhaseKind,
@@ -110,10 +112,23 @@ pub struct PassReport {
     pub first_batch: Duration,
 }
 
+impl PassReport {
+    /// Adds another pass of the same phase.
+    fn add(&mut self, other: &Self) {
+        self.passes += other.passes;
+        self.batches += other.batches;
+        self.reads.merge(&other.reads);
+        self.time += other.time;
+        self.stall += other.stall;
+        self.first_batch += other.first_batch;
+    }
+}
+
 /// The whole run so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunReport {
-    /// One entry a pass that has begun, in order.
+    /// The passes that have begun, in order: 1,024 entries at most. Each pass has its own, until there are more. Then the
+    /// first 256 passes keep theirs, and the last 256 at least; those between are summed up in one entry per phase.
     pub passes: Vec<PassReport>,
     /// Uses that were left out because their sample could not be read.
     pub skipped: u64,
@@ -124,10 +139,39 @@ pub struct RunReport {
 }
 
 impl RunReport {
+    /// Entries of passes, at most.
+    const MOST: usize = 1024;
+
+    /// Passes at the beginning, and at least at the end, that are not summed up.
+    const KEPT: usize = 256;
+
+    /// Adds the entry of a pass that has begun.
+    pub(crate) fn begin(&mut self, pass: PassReport) {
+        self.passes.push(pass);
+        self.sum_up();
+    }
+
+    /// Sums up the passes of the middle, if there are too many.
+    fn sum_up(&mut self) {
+        if self.passes.len() <= Self::MOST {
+            return;
+        }
+        let last = self.passes.split_off(self.passes.len() - Self::KEPT);
+        let mut sums: Vec<PassReport> = Vec::new();
+        for pass in self.passes.split_off(Self::KEPT) {
+            match sums.iter_mut().find(|sum| sum.phase == pass.phase) {
+                Some(sum) => sum.add(&pass),
+                None => sums.push(pass),
+            }
+        }
+        self.passes.extend(sums.into_iter().chain(last));
+    }
+
     /// The account of this run and of one that came after it.
     #[must_use]
     pub fn followed_by(mut self, later: Self) -> Self {
         self.passes.extend(later.passes);
+        self.sum_up();
         self.skipped += later.skipped;
         self.substituted += later.substituted;
         self.hedged += later.hedged;

@@ -27,8 +27,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::answers::answer_of;
-use crate::dataset::Dataset;
 use crate::keeper::{Begun, Keeper, Landing, landed};
+use crate::locate::by_key;
 
 /// Budgets are counted in KiB, because a semaphore counts in 32 bits.
 const KIB: u64 = 1024;
@@ -131,7 +131,7 @@ impl Serving {
         };
         match cache.lookup(key) {
             Lookup::Ready(sample) => Found::Here(sample),
-            Lookup::Stored => Found::Kept(Arc::clone(cache), of.clone()),
+            Lookup::Stored => Found::Kept(Arc::clone(cache), of.catalog.sizes().bytes(key.id)),
             Lookup::Absent if self.keeper.plan.owned(key).is_none() => Found::Nowhere,
             Lookup::Absent => Found::Owned,
         }
@@ -145,26 +145,16 @@ async fn read_one(keeper: &Arc<Keeper>, key: SampleKey, due: Tick) -> Landing {
         Begun::Join(landing) => landed(landing.await),
         Begun::Mine(ticket) => {
             let of = keeper.datasets.get(key.dataset.0 as usize).ok_or_else(|| absent(key))?;
-            let came = match request(of, key, due).await {
-                Ok(request) => answer_of(&*of.origin, request).await,
-                Err(error) => Err(error),
-            };
-            ticket.land(came)
+            ticket.land(of.read(key, due).await)
         }
     }
-}
-
-/// The read of one sample.
-async fn request(of: &Dataset, key: SampleKey, due: Tick) -> Result<ReadRequest, TierError> {
-    let (object, span) = of.located(key).await?;
-    Ok(ReadRequest { tag: 0, key, object, span, due })
 }
 
 /// What there is of a sample that was asked for.
 enum Found {
     Here(Sample),
-    /// A cache wants to be read.
-    Kept(Arc<dyn CacheTier>, Dataset),
+    /// A cache wants to be read: so many bytes.
+    Kept(Arc<dyn CacheTier>, u64),
     /// This rank owns it, and does not have it yet.
     Owned,
     Nowhere,
@@ -203,7 +193,7 @@ impl Serve for Serving {
             match self.find(key) {
                 Found::Here(sample) => at_once.push(Served::Kept { tag, sample }),
                 Found::Nowhere => at_once.push(done(tag, Err(absent(key)))),
-                Found::Kept(cache, of) => kept.push((asked, cache, of)),
+                Found::Kept(cache, bytes) => kept.push((asked, cache, bytes)),
                 Found::Owned => {
                     at_once.push(Served::Reading { tag });
                     wanted.push(asked);
@@ -217,14 +207,11 @@ impl Serve for Serving {
         let rooms = self.rooms(from);
         let of_kept = rooms.clone();
         let fetched = futures::stream::iter(kept)
-            .map(move |(Asked { tag, key, due }, cache, of)| {
+            .map(move |(Asked { tag, key, due }, cache, bytes)| {
                 let rooms = of_kept.clone();
                 async move {
-                    let permit = rooms.take(kib(of.catalog.sizes().bytes(key.id), rooms.share)).await;
-                    let came = match request(&of, key, due).await {
-                        Ok(request) => fetch(&*cache, request).await,
-                        Err(error) => Err(error),
-                    };
+                    let permit = rooms.take(kib(bytes, rooms.share)).await;
+                    let came = fetch(&*cache, key, bytes, due).await;
                     done(tag, came.map(|bytes| held(bytes, permit)))
                 }
             })
@@ -241,11 +228,11 @@ impl Serve for Serving {
     }
 }
 
-/// Reads a sample from a cache. What the cache has lost it is told to forget, and the asker reads it: at its next use
-/// here it comes from the origin.
-pub(crate) async fn fetch(cache: &dyn CacheTier, request: ReadRequest) -> Landing {
-    let key = request.key;
-    let came = answer_of(cache, request).await;
+/// Reads a sample of so many bytes from a cache. What the cache has lost it is told to forget, and the asker reads it: at its
+/// next use here it comes from the origin.
+pub(crate) async fn fetch(cache: &dyn CacheTier, key: SampleKey, bytes: u64, due: Tick) -> Landing {
+    let (object, span) = by_key(bytes);
+    let came = answer_of(cache, ReadRequest { tag: 0, key, object, span, due }).await;
     if came.as_ref().is_err_and(|error| error.kind().is_loss()) {
         cache.remove(vec![key]).await;
     }

@@ -19,7 +19,7 @@
 //! of a share cached, nearly 4 points of MIN are lost with two ranks, less than 1 with four, a quarter of one with 16.
 
 use foreread_oracle::Run;
-use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick};
+use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick, mix};
 
 use crate::demand::{chunks, table};
 use crate::error::{PlanError, Reason};
@@ -167,7 +167,7 @@ impl Sample {
                 |from, out| stream.fill(from, out),
                 |id: SampleId| {
                     let key = SampleKey::new(dataset, id);
-                    if stride == 1 || mix(key).is_multiple_of(stride) {
+                    if stride == 1 || mixed(key).is_multiple_of(stride) {
                         let last = lasts.of_sample(key);
                         if let Some(before) = last.checked_sub(1) {
                             uses[before as usize].next = tick;
@@ -245,12 +245,9 @@ fn horizon(gaps: &mut [(u32, u64)], room: u128) -> u64 {
     u64::MAX
 }
 
-/// A number that says nothing of a sample's place in its dataset (SplitMix64's finaliser).
-fn mix(key: SampleKey) -> u64 {
-    let mut word = (key.id.0 ^ (u64::from(key.dataset.0) << 40)).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
+/// A number that says nothing of a sample's place in its dataset.
+const fn mixed(key: SampleKey) -> u64 {
+    mix(key.id.0 ^ ((key.dataset.0 as u64) << 40))
 }
 
 #[cfg(test)]

@@ -131,6 +131,7 @@ fn brief(report: Report) -> Report {
 }
 
 fn followed(mut sum: EpochReport, next: EpochReport) -> EpochReport {
+    sum.passes += next.passes;
     sum.samples += next.samples;
     sum.batches += next.batches;
     sum.bytes += next.bytes;

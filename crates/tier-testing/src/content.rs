@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use foreread_tier::{Object, ReadRequest, Span};
-use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 
 /// The content of the object `path` of `size` bytes: a pure function of its arguments, unlike that of any other
 /// object, and without a period, so that a wrong path, length or offset shows.
@@ -29,14 +29,6 @@ pub fn content_range(seed: u64, path: &str, size: u64, range: Range<u64>) -> Byt
         at += part.len() as u64;
     }
     Bytes::from(bytes)
-}
-
-/// SplitMix64's output function: every bit of the answer depends on every bit of the input.
-pub(crate) const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// A number in `0.0..1.0`.

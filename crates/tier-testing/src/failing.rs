@@ -11,13 +11,13 @@ use foreread_tier::{
     CacheTier, Charge, Completion, Completions, ErrorKind, Lookup, Object, OriginTier, ReadRequest, Sample,
     Tier, TierError, TierProfile,
 };
-use foreread_types::{Footprint, SampleKey};
+use foreread_types::{Footprint, SampleKey, mix};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, FuturesUnordered};
 use tokio::time::Instant;
 
-use crate::content::{mix, unit};
+use crate::content::unit;
 
 /// What goes wrong with a read.
 #[derive(Clone, Debug, PartialEq, Eq)]

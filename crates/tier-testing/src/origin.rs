@@ -11,7 +11,7 @@ use foreread_tier::{
     Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile,
     Version,
 };
-use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, FuturesUnordered};
 use futures::{FutureExt, StreamExt};
@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::ceiling::Ceiling;
-use crate::content::{content_range, mix, unit};
+use crate::content::{content_range, unit};
 use crate::{Counts, Known};
 
 /// A store of generated objects ([`content`](crate::content)), with a latency, a bandwidth that all reads share and

@@ -105,10 +105,11 @@ impl TierError {
         self
     }
 
-    /// Names the object, sample or directory that was asked for.
+    /// Names the object, sample or directory that was asked for. An empty name is none.
     #[must_use]
     pub fn with_object(self, object: impl Into<String>) -> Self {
-        self.edit(|inner| inner.object = Some(object.into()))
+        let object = object.into();
+        self.edit(|inner| inner.object = (!object.is_empty()).then_some(object))
     }
 
     /// Says in the message what the kind alone does not: the cause and the remedy.

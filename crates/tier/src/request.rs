@@ -77,7 +77,8 @@ pub struct ReadRequest {
     pub tag: u32,
     /// What caches and peers know the sample by.
     pub key: SampleKey,
-    /// What the origin knows it by.
+    /// What the origin knows it by. For caches and peers, which know it by its key, this may be an object without a path that
+    /// is as long as the sample: names may lie in a file, and looking one up takes time.
     pub object: Object,
     /// Which part of the object.
     pub span: Span,

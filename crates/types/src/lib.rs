@@ -9,6 +9,7 @@ mod footprint;
 mod identity;
 mod ids;
 mod map;
+mod mix;
 mod sizes;
 
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
@@ -16,4 +17,5 @@ pub use footprint::Footprint;
 pub use identity::{DatasetIdentity, ParseIdentityError};
 pub use ids::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 pub use map::{KeyHasher, KeyMap};
+pub use mix::mix;
 pub use sizes::Sizes;

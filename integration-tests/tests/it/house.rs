@@ -40,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-s3", &["foreread-types", "foreread-tier"]),
     ("foreread-opendal", &["foreread-types", "foreread-tier"]),
     ("foreread-peer", &["foreread-types", "foreread-connection", "foreread-launcher", "foreread-tier"]),
-    ("foreread-peer-testing", &["foreread-peer"]),
+    ("foreread-peer-testing", &["foreread-types", "foreread-peer"]),
     (
         "foreread",
         &[

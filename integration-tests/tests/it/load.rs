@@ -27,6 +27,33 @@ fn everything_in_memory_reads_each_sample_once() {
     assert_digests(samples, &report, "shuffle", "11");
 }
 
+/// A report had as many entries as a run had passes, and each line of text was made of all of them.
+#[test]
+fn report_of_many_epochs_sums_up_its_middle() {
+    let samples = Samples::awkward(5, 200);
+    let path = samples.path().to_str().unwrap();
+    let run_of = |more: &[&str]| {
+        let arguments = ["load", path, "--epochs", "1300", "--memory", "1MiB", "--digest"];
+        run(&mut foreread(arguments.iter().chain(more)))
+    };
+    let report = run_of(&["--report", "json"]).json();
+    let epochs = report["epochs"].as_array().unwrap();
+    let count: u64 = epochs.iter().map(|epoch| epoch["passes"].as_u64().unwrap_or(1)).sum();
+    let delivered: u64 = epochs.iter().map(|epoch| epoch["samples"].as_u64().unwrap()).sum();
+    assert_eq!((count, delivered), (1300, 6500));
+    let (sums, own): (Vec<_>, Vec<_>) = epochs.iter().partition(|epoch| epoch.get("passes").is_some());
+    assert!(own.len() >= 512 && sums.len() == 1 && epochs.len() <= 1024, "{} entries", epochs.len());
+    assert!(sums[0].get("digest").is_none());
+    for epoch in [own[0], own[255], own[own.len() - 256], own[own.len() - 1]] {
+        let ids = order(&["--samples", "5", "--epoch", &epoch["epoch"].to_string()]);
+        assert_eq!(epoch["digest"], samples.digest(&ids), "epoch {}", epoch["epoch"]);
+    }
+    // For people each epoch has its line.
+    let text = run_of(&[]).ok();
+    let numbers = text.lines().filter_map(|line| line.strip_prefix("epoch ")?.split_whitespace().next());
+    assert!(numbers.eq((0..1300).map(|epoch| epoch.to_string()).collect::<Vec<_>>()), "{text}");
+}
+
 #[test]
 fn memory_for_a_part_stays_at_the_floor() {
     let samples = four_thousand();

@@ -20,6 +20,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use foreread_peer::{Address, Listener, Network, Stream};
+use foreread_types::mix;
 
 /// Bytes that may be under way in one direction.
 const CAPACITY: usize = 64 << 10;
@@ -103,14 +104,6 @@ impl Simulated {
         let drawn = mix(world.seed ^ mix(world.draws));
         ((drawn >> 11) as f64 / (1u64 << 53) as f64) < world.breaking
     }
-}
-
-/// SplitMix64's output function.
-const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 impl fmt::Debug for Simulated {

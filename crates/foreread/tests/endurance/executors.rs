@@ -5,12 +5,16 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use foreread::tier::{Backend, Context, OpenOptions, OriginTier, TierError};
+use foreread::tier::{
+    Backend, Completions, Context, Object, OpenOptions, OriginTier, ReadRequest, Tier, TierError, TierProfile,
+};
 use foreread::{
     Batch, Builder, Error, ErrorKind, IndexOptions, LoadErrorKind, Loader, Memory, Registry, Source,
 };
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 use tokio::runtime::{Builder as Tokio, Handle, Runtime};
 
 /// Longer than anything here takes; a test that gets there hangs.
@@ -21,7 +25,7 @@ const BATCHES: usize = 10;
 
 /// Runs on a thread of its own, so that a call which never returns fails the test instead of stopping it.
 #[track_caller]
-fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         // Without a receiver the test has failed already.
@@ -234,9 +238,22 @@ fn given_runtime_refuses_a_source_that_waits() {
     });
 }
 
-/// A backend with a fault.
+/// A backend with a fault: what its URL names panics.
 #[derive(Debug)]
 struct Broken;
+
+/// A store of which one call panics.
+#[derive(Debug)]
+struct BrokenStore {
+    inner: FakeOrigin,
+    at: String,
+}
+
+impl BrokenStore {
+    fn at(&self, call: &str) {
+        assert!(self.at != call, "{call} was not thought of");
+    }
+}
 
 #[async_trait]
 impl Backend for Broken {
@@ -245,21 +262,81 @@ impl Backend for Broken {
     }
 
     async fn open(&self, url: &str, _: &OpenOptions, _: &Context) -> Result<Arc<dyn OriginTier>, TierError> {
-        panic!("{url} was not thought of")
+        let at = url.trim_start_matches("broken://").to_owned();
+        let store = BrokenStore { inner: FakeOrigin::uniform(SAMPLES, 500), at };
+        store.at("open");
+        Ok(Arc::new(store))
     }
+}
+
+impl Tier for BrokenStore {
+    fn name(&self) -> &str {
+        "broken"
+    }
+
+    fn profile(&self) -> &TierProfile {
+        self.inner.profile()
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        self.at("read");
+        let at = self.at.clone();
+        self.inner.read(batch).inspect(move |_| assert!(at != "answer", "answer was not thought of")).boxed()
+    }
+}
+
+impl OriginTier for BrokenStore {
+    fn place(&self) -> &str {
+        self.inner.place()
+    }
+
+    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        self.at("list");
+        let at = self.at.clone();
+        let listed = self.inner.list(prefix, after);
+        listed.inspect(move |_| assert!(at != "page", "page was not thought of")).boxed()
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        self.inner.stat(path)
+    }
+}
+
+/// A run of a backend that panics at this.
+pub fn broken(at: &str) -> Builder {
+    let registry = Registry::empty().register(Broken);
+    Loader::builder(format!("broken://{at}")).epochs(1).batch_size(6).registry(registry)
 }
 
 #[test]
 fn panic_of_the_callers_code_is_reported_as_one() {
-    let broken = || Loader::builder("broken://x").epochs(1).registry(Registry::empty().register(Broken));
-    let open = broken().start().unwrap_err();
-    let opened = smol::block_on(broken().start_async()).unwrap_err();
+    let opened = smol::block_on(broken("open").start_async()).unwrap_err();
     let progress = builder().prepare_with(|_| panic!("no place to show it")).unwrap_err();
-    for (error, words) in
-        [(open, "broken://x was not"), (opened, "broken://x was not"), (progress, "no place to show it")]
+    let mut errors = vec![(opened, "open was not thought of"), (progress, "no place to show it")];
+    for (at, words) in
+        [("open", "open was not"), ("list", "list was not thought of"), ("page", "page was not thought of")]
     {
-        assert_eq!(error.kind(), ErrorKind::Panic);
+        errors.push((broken(at).start().unwrap_err(), words));
+    }
+    for (error, words) in errors {
+        assert_eq!(error.kind(), ErrorKind::Panic, "{error}");
         assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+/// Whoever had asked a source for a sample by its id waited for ever.
+#[test]
+fn read_that_panics_is_an_answer_that_says_so() {
+    for at in ["read", "answer"] {
+        let words = format!("the tier panicked: {at} was not thought of");
+        let error = ends(move || broken(at).start().unwrap().batches().next().unwrap().unwrap_err());
+        assert!(error.to_string().contains(&words), "{error}");
+        let asked = ends(move || {
+            let source = broken(at).source().unwrap();
+            let mut asked = source.ask(&[3, 4]);
+            [(); 2].map(|()| asked.wait(Duration::MAX).unwrap().1.unwrap_err().to_string())
+        });
+        assert!(asked.iter().all(|error| error.contains(&words)), "{asked:?}");
     }
 }
 

@@ -6,6 +6,7 @@ use foreread::types::SampleId;
 use foreread::{Memory, Source};
 use foreread_tier_testing::{Draw, FakeOrigin};
 
+use crate::executors::{broken, ends};
 use crate::small::{builder, origin, shuffled};
 
 fn share(source: &Source) -> Server {
@@ -55,6 +56,16 @@ fn workers_side_by_side_get_what_was_announced_and_read_once() {
             assert_eq!((direct, report.origin_requests), (0, 600), "seed {}", draw.seed);
         }
     }
+}
+
+#[test]
+fn read_that_panics_is_a_workers_error() {
+    let error = ends(|| {
+        let source = broken("read").source().unwrap();
+        let server = share(&source);
+        connect(&server).get(&[SampleId(3)]).remove(0).map(drop).unwrap_err().to_string()
+    });
+    assert!(error.contains("the tier panicked: read was not thought of"), "{error}");
 }
 
 #[test]

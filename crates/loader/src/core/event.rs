@@ -60,6 +60,9 @@ pub enum Event {
     Hedged(Tick),
     /// A hedge has failed.
     HedgeFailed(Tick),
+    /// The same, because the catalog does not say where the sample lies: as [`Unlocated`](Self::Unlocated), if the owner does
+    /// not deliver it.
+    HedgeUnlocated(Tick),
     /// The trainer has taken the next batch.
     Taken,
     /// Everything that is known has been told; reads for which there is room may be issued. Kept apart from the other

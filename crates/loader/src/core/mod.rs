@@ -202,10 +202,7 @@ impl Core {
             Event::Failed(tick) => self.failed(tick, false, actions),
             Event::Lost(tick) => self.failed(tick, true, actions),
             Event::Unlocated(tick) => {
-                // A cache's read is followed by one of the origin, which may find it.
-                if self.window.get(tick).is_some_and(|slot| slot.state == State::Reading) {
-                    self.unlocated.insert(tick);
-                }
+                self.note_unlocated(tick);
                 self.failed(tick, false, actions);
             }
             Event::Released { bytes } => self.charged = self.charged.saturating_sub(bytes),
@@ -214,6 +211,10 @@ impl Core {
             Event::Late { waited, origin } => self.late(waited, origin, actions),
             Event::Hedged(tick) => self.hedged(tick, actions),
             Event::HedgeFailed(tick) => self.hedge_failed(tick, actions),
+            Event::HedgeUnlocated(tick) => {
+                self.note_unlocated(tick);
+                self.hedge_failed(tick, actions);
+            }
             Event::Taken => self.taken(),
             Event::Proceed => self.proceed(actions),
         }
@@ -282,6 +283,14 @@ impl Core {
             }
             State::Reading => self.settle(tick, State::Bad, false, actions),
             _ => {}
+        }
+    }
+
+    /// The catalog could not locate a sample for its last read. Any other is followed by a read of the origin, which may
+    /// find it.
+    fn note_unlocated(&mut self, tick: Tick) {
+        if self.window.get(tick).is_some_and(|slot| slot.state == State::Reading) {
+            self.unlocated.insert(tick);
         }
     }
 

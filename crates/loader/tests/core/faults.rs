@@ -1,6 +1,8 @@
 //! Faults that were found once, by name.
 
-use foreread_loader::core::{Action, CacheLevel, Config, Core, Event};
+use std::time::Duration;
+
+use foreread_loader::core::{Action, CacheLevel, Config, Core, Event, OriginPace};
 use foreread_loader::{OnError, Source};
 use foreread_oracle::Deal;
 use foreread_planner::Retention;
@@ -88,6 +90,75 @@ fn nothing_is_asked_for_behind_a_failure() {
         let mut scenario = plain(vec![10; 6], Draw::Shuffle, 4);
         (scenario.seed, scenario.faults.bad) = (seed, 20);
         World::new(&scenario).play().unwrap();
+    }
+}
+
+/// A hedge that the catalog could not locate made its sample a bad one, which the policy left out.
+#[test]
+fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
+    let mut scenario = plain(vec![100; 16], Draw::Shuffle, 2);
+    (scenario.world_size, scenario.together) = (2, true);
+    scenario.caches = vec![cache(true, 10_000)];
+    let run = scenario.run();
+    let levels = vec![CacheLevel { source: Source::Memory, read: Footprint::EXACT }];
+    let config = Config { look_ahead: 100_000, on_error: OnError::Skip, levels, warm: false };
+    let origin = OriginPace { latency: Duration::from_millis(1), bytes_per_second: 1e9 };
+    let is_ask = |action: &Action| matches!(action, Action::Ask { .. });
+    let [unlocated, failed]: [fn(Tick) -> Event; 2] = [Event::HedgeUnlocated, Event::HedgeFailed];
+    // Where the hedge fails first, the read that follows decides.
+    for (hedge, owner_first, is_end) in
+        [(unlocated, true, true), (failed, true, false), (unlocated, false, false)]
+    {
+        let mut core = Core::new(config.clone(), run.clone(), scenario.plan(&run), scenario.sizes());
+        let mut told = |event: Event| {
+            let mut actions = Vec::new();
+            core.on(event, &mut actions);
+            actions
+        };
+        told(Event::Proceed);
+        let mut opened = Vec::new();
+        for pass in 0..2 {
+            let stream = run.stream(&run.pass(pass).unwrap()).unwrap();
+            told(Event::Dealt { pass, stream });
+            opened.extend(told(Event::Proceed));
+        }
+        // What the memory does not have is asked for, or read.
+        for at in 0..opened.len() {
+            if let Action::Find { tick, .. } = opened[at] {
+                opened.extend(told(Event::Absent(tick)));
+            }
+        }
+        let asked: Vec<Tick> = opened.iter().filter(|action| is_ask(action)).filter_map(about).collect();
+        let slow = *asked.first().expect("a sample of the other rank's");
+        for tick in opened.iter().filter(|action| !is_ask(action)).filter_map(about).chain(asked) {
+            if tick != slow {
+                told(Event::Arrived(tick));
+            }
+        }
+        told(Event::Proceed);
+        (0..slow.0 / 4).for_each(|_| drop(told(Event::Taken)));
+        told(Event::Asked);
+        let hedges = told(Event::Late { waited: Duration::from_secs(10), origin });
+        assert!(matches!(hedges[..], [Action::Hedge { tick, .. }] if tick == slow), "{hedges:?}");
+        if owner_first {
+            assert!(told(Event::Failed(slow)).is_empty(), "the hedge is its read now");
+            told(hedge(slow));
+        } else {
+            told(hedge(slow));
+            assert!(matches!(told(Event::Failed(slow))[..], [Action::Read { tick, .. }] if tick == slow));
+            told(Event::Failed(slow));
+        }
+        let end = told(Event::Proceed);
+        assert_eq!(end.iter().any(|action| matches!(action, Action::Fail { .. })), is_end, "{end:?}");
+        assert_eq!(end.iter().any(|action| matches!(action, Action::Hand { .. })), !is_end, "{end:?}");
+    }
+}
+
+/// The use that a read is for.
+fn about(action: &Action) -> Option<Tick> {
+    match action {
+        Action::Ask { tick, .. } | Action::Read { tick, .. } => Some(*tick),
+        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, PhaseKind, Run, Sampler, Schedule, Sequential, Shuffle, Torch, Weighted,
 };
 use foreread_planner::{Cluster, Level, LocalPlan, Ranks, Store, plan, plan_cluster};
-use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId};
+use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId, mix};
 use proptest::prelude::*;
 
 /// How a phase draws its order.
@@ -190,14 +190,6 @@ impl Scenario {
 pub fn content(key: SampleKey) -> u64 {
     let SampleKey { dataset: DatasetId(dataset), id: SampleId(id) } = key;
     mix(u64::from(dataset) << 32 | id)
-}
-
-/// SplitMix64's output function.
-pub const fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 fn sizes() -> impl Strategy<Value = Vec<u64>> {

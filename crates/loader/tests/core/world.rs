@@ -8,13 +8,13 @@ use foreread_loader::core::{Action, CacheLevel, Config, Core, Event, OriginPace}
 use foreread_loader::{Source, Taking};
 use foreread_oracle::Run;
 use foreread_planner::{LocalPlan, Retention};
-use foreread_types::{Footprint, SampleKey, Tick};
+use foreread_types::{Footprint, SampleKey, Tick, mix};
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq};
 
 use crate::ledger::{Charge, Found, Ledger, Sample, Store};
 use crate::model::Model;
-use crate::scenario::{Scenario, content, mix};
+use crate::scenario::{Scenario, content};
 
 mod checks;
 mod nonsense;

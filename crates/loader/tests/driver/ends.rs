@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use foreread_loader::{LoadErrorKind, Loader};
+use async_trait::async_trait;
+use foreread_loader::{LoadErrorKind, Loader, Source};
 use foreread_oracle::{OracleError, Order, Sampler, Sequential};
-use foreread_tier::{ErrorKind, Tier};
-use foreread_tier_testing::{FailingTier, Fault, When};
-use foreread_types::{Fingerprint, SampleId};
+use foreread_tier::{
+    CacheTier, Charge, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier, TierError, TierProfile,
+};
+use foreread_tier_testing::{FailingTier, Fault, StoredCache, When};
+use foreread_types::{Fingerprint, Footprint, SampleId, SampleKey};
 use futures::{StreamExt, stream};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
@@ -81,6 +84,88 @@ async fn a_tier_that_panics_is_named() {
     let (batches, kind, text) = until_error(&mut Rig::new(fake).origin(reading).start()).await;
     assert_eq!((batches, kind), (0, LoadErrorKind::Sample(ErrorKind::Closed)));
     assert!(text.contains("custom") && text.contains("the tier panicked: at once"), "{text}");
+}
+
+/// A disk that panics when it is asked for this.
+#[derive(Debug)]
+struct Panicking {
+    inner: StoredCache,
+    at: &'static str,
+    panics: AtomicUsize,
+}
+
+impl Panicking {
+    fn at(&self, call: &str) {
+        if call == self.at {
+            self.panics.fetch_add(1, Ordering::Relaxed);
+            panic!("of {call}");
+        }
+    }
+}
+
+impl Tier for Panicking {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn profile(&self) -> &TierProfile {
+        self.inner.profile()
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+        self.at("read");
+        self.inner.read(batch)
+    }
+}
+
+#[async_trait]
+impl CacheTier for Panicking {
+    fn footprint(&self) -> Footprint {
+        self.inner.footprint()
+    }
+
+    fn lookup(&self, key: SampleKey) -> Lookup {
+        self.at("lookup");
+        self.inner.lookup(key)
+    }
+
+    fn reserve(&self, bytes: u64) -> Option<Charge> {
+        self.at("reserve");
+        self.inner.reserve(bytes)
+    }
+
+    async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
+        self.at("store");
+        tokio::task::yield_now().await;
+        self.at("end of a store");
+        self.inner.store(room, key, sample).await
+    }
+
+    async fn remove(&self, keys: Vec<SampleKey>) {
+        self.at("remove");
+        self.inner.remove(keys).await;
+    }
+}
+
+/// A look-up that panicked ended the run with a question: "did a tier panic?".
+#[tokio::test(start_paused = true)]
+async fn panic_of_a_cache_is_reported_as_one_or_costs_its_sample() {
+    for (at, is_end) in
+        [("lookup", true), ("reserve", true), ("store", false), ("end of a store", false), ("read", false)]
+    {
+        let cache = Panicking { inner: StoredCache::new(1 << 20), at, panics: AtomicUsize::new(0) };
+        let cache = Arc::new(cache);
+        let rig = Rig::new(mixed(64, 37, 1_000)).cache(Source::Disk, Arc::clone(&cache) as _, 1 << 20);
+        let mut loader = rig.start();
+        if is_end {
+            let (_, kind, text) = until_error(&mut loader).await;
+            assert_eq!(kind, LoadErrorKind::Panic, "{text}");
+            assert!(text.contains(&format!("of {at}")), "{text}");
+        } else {
+            assert_eq!(rig.check_all(&mut loader).await, 16, "{at}");
+        }
+        assert!(cache.panics.load(Ordering::Relaxed) > 0, "{at}");
+    }
 }
 
 /// In order, up to an epoch for which it has none.

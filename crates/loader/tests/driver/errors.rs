@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use foreread_dataset::{Catalog, DatasetErrorKind};
-use foreread_loader::{LoadErrorKind, OnError};
+use foreread_loader::{LoadErrorKind, OnError, Source};
 use foreread_oracle::Sequential;
 use foreread_tier::{Completion, ErrorKind, ReadRequest, Tier, TierError};
-use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, StoredCache, When};
 use foreread_types::{SampleId, SampleKey};
 use futures::StreamExt;
 
@@ -91,6 +91,60 @@ async fn truncated_catalog_ends_the_run_under_every_policy() {
         assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
         assert_eq!(loader.report().skipped, 0);
     }
+}
+
+/// Samples that a disk kept were looked up in the catalog's file, and were lost with it.
+#[tokio::test(start_paused = true)]
+async fn kept_samples_are_read_without_the_catalogs_file() {
+    const SAMPLES: u64 = 200;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c.foreread");
+    let disk = Arc::new(StoredCache::new(1 << 20));
+    let mut rig = Rig { look_ahead: 10_000, ..Rig::new(FakeOrigin::uniform(SAMPLES, 100)) }.cache(
+        Source::Disk,
+        Arc::clone(&disk) as _,
+        1 << 20,
+    );
+    rig.listed().save(&path).unwrap();
+    rig.catalog = Some(Catalog::open(&path).unwrap());
+    let mut loader = rig.start();
+    let mut batches = 0;
+    while let Some(batch) = next(&mut loader).await {
+        rig.check(&batch.unwrap());
+        batches += 1;
+        if batches == SAMPLES / rig.batch_size {
+            // The first epoch is over.
+            assert_eq!(disk.len() as u64, SAMPLES);
+            std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        }
+    }
+    assert_eq!(batches, 2 * SAMPLES / rig.batch_size);
+    assert_eq!(loader.report().passes[1].reads.from(Source::Disk).samples, SAMPLES);
+}
+
+/// The error was that of the disk's read, which nobody can do anything about.
+#[tokio::test(start_paused = true)]
+async fn catalog_that_fails_after_a_cache_is_what_ends_the_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c.foreread");
+    let failing = FailingTier::new(Arc::new(StoredCache::new(1 << 20)))
+        .on(When::Always, Fault::Error(ErrorKind::Transient));
+    let rig = Rig { look_ahead: 10_000, ..Rig::new(FakeOrigin::uniform(200, 100)) };
+    let mut rig = rig.cache(Source::Disk, Arc::new(failing), 1 << 20);
+    rig.listed().save(&path).unwrap();
+    rig.catalog = Some(Catalog::open(&path).unwrap());
+    let mut loader = rig.start();
+    // The first epoch stores everything.
+    for _ in 0..25 {
+        rig.check(&next(&mut loader).await.unwrap().unwrap());
+    }
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+    let error = loop {
+        if let Err(error) = next(&mut loader).await.expect("an error before the end") {
+            break error;
+        }
+    };
+    assert_eq!((error.kind(), error.key()), (LoadErrorKind::Catalog, None), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

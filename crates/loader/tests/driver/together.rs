@@ -1,5 +1,6 @@
 //! Ranks whose caches are one: what each reads, from whom, and what happens when one of them does not answer.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::rig::{mixed, next};
+use crate::rig::{Custom, mixed, next};
 
 /// All ranks of a run, in this process: what is asked goes straight to whoever serves.
 #[derive(Debug, Default)]
@@ -106,6 +107,12 @@ struct Job {
     locality: bool,
     /// Whether samples are kept on a disk, from which they have to be read.
     disk: bool,
+    /// What others may have of a rank at a time, in bytes. Here it is theirs until their trainer lets go of it.
+    budget: u64,
+    /// The catalog, where it is not to be made of the fake.
+    catalog: Option<Catalog>,
+    /// What is read, where that is not the fake itself.
+    origin: Option<Arc<dyn Tier>>,
     board: Arc<Switchboard>,
 }
 
@@ -113,7 +120,18 @@ impl Job {
     fn new(fake: FakeOrigin, world_size: u32, memory: u64) -> Self {
         let serving = (0..world_size).map(|_| OnceLock::new()).collect();
         let board = Arc::new(Switchboard { serving, ..Switchboard::default() });
-        Self { fake, world_size, epochs: 3, memory, locality: false, disk: false, board }
+        Self {
+            fake,
+            world_size,
+            epochs: 3,
+            memory,
+            locality: false,
+            disk: false,
+            budget: 10_000,
+            catalog: None,
+            origin: None,
+            board,
+        }
     }
 
     fn run(&self, rank: u32) -> Run {
@@ -128,9 +146,14 @@ impl Job {
         Run::new(schedule, Deal::Torch, self.world_size, Rank(rank)).unwrap()
     }
 
-    fn start(&self, rank: u32) -> Loader {
+    /// The catalog of the fake, in memory.
+    fn listed(&self) -> Catalog {
         let objects = (0..self.fake.samples()).map(|id| self.fake.object(SampleId(id)));
-        let catalog = Catalog::from_objects("fake://", objects).unwrap();
+        Catalog::from_objects("fake://", objects).unwrap()
+    }
+
+    fn start(&self, rank: u32) -> Loader {
+        let catalog = self.catalog.clone().unwrap_or_else(|| self.listed());
         let (source, memory): (_, Arc<dyn CacheTier>) = match self.disk {
             true => (Source::Disk, Arc::new(StoredCache::new(self.memory))),
             false => (Source::Memory, Arc::new(MemoryTier::new(self.memory))),
@@ -139,20 +162,21 @@ impl Job {
         let stores = (0..self.world_size).map(|id| Store::new(StoreId(id), vec![level.clone()]));
         let cluster = Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
         let run = self.run(rank);
+        let origin = self.origin.clone().unwrap_or_else(|| Arc::new(self.fake.clone()));
         let plan = plan_cluster(&run, &[catalog.sizes()], &cluster).unwrap();
         let owners = plan.owners().clone();
         let others = Others {
             peers: Arc::new(Line { board: Arc::clone(&self.board), rank: Rank(rank) }),
             stores: (0..self.world_size).map(StoreId).collect(),
             locality: self.locality.then(|| Arc::new(LocalDeal { cluster, owners })),
-            budget: 10_000,
+            budget: self.budget,
         };
         let parts = Parts {
             run,
             plan: LocalPlan::Together { plan: Arc::new(plan), store: rank as usize },
             others: Some(others),
             warm: false,
-            datasets: vec![Dataset::new(catalog, Arc::new(self.fake.clone()))],
+            datasets: vec![Dataset::new(catalog, origin)],
             caches: vec![(source, memory)],
             look_ahead: 20_000,
             on_error: OnError::Fail,
@@ -266,6 +290,67 @@ async fn silent_owner_costs_one_hedge_per_use() {
     assert!(hedged > 0 && cancelled.len() as u64 == hedged, "{hedged} hedges, {cancelled:?}");
     assert!(cancelled.iter().all(|(rank, _)| *rank == Rank(0)), "{cancelled:?}");
     assert!(longest < Duration::from_secs(2), "{longest:?}");
+}
+
+/// It ended the run, whose owners would have delivered.
+#[tokio::test(start_paused = true)]
+async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
+    let mut job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
+    let (inner, is_over) = (job.fake.clone(), Arc::new(AtomicBool::new(false)));
+    let is_epoch_over = Arc::clone(&is_over);
+    job.origin = Some(Arc::new(Custom(move |batch: Vec<ReadRequest>| {
+        assert!(!is_epoch_over.load(Ordering::Relaxed), "of a hedge");
+        inner.read(batch)
+    })));
+    let mut loaders = job.all();
+    // The first epoch reads all that a rank owns.
+    for _ in 0..loaders[0].run().passes().next().unwrap().batches {
+        next(&mut loaders[0]).await.unwrap().unwrap();
+        next(&mut loaders[1]).await.unwrap().unwrap();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    *job.board.slow.lock().unwrap() = Duration::from_secs(20);
+    while let Some(batch) = next(&mut loaders[0]).await {
+        for (id, bytes) in batch.unwrap().iter() {
+            assert_eq!(*bytes, job.fake.expected(id), "{id}");
+        }
+    }
+    assert!(loaders[0].report().hedged > 0, "nothing was hedged");
+}
+
+/// Samples of other ranks, and kept ones for others, were looked up in the catalog's file.
+#[tokio::test(start_paused = true)]
+async fn ranks_give_each_other_samples_without_the_catalogs_file() {
+    for disk in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("c.foreread");
+        let mut job = Job { disk, budget: 1 << 20, ..Job::new(mixed(384, 10, 1000), 2, 384 * 4096) };
+        job.listed().save(&path).unwrap();
+        job.catalog = Some(Catalog::open(&path).unwrap());
+        let mut loaders = job.all();
+        let mut steps = 0;
+        loop {
+            let mut batches = Vec::new();
+            for loader in &mut loaders {
+                batches.extend(next(loader).await);
+            }
+            if batches.is_empty() {
+                break;
+            }
+            for (id, bytes) in batches.iter().flat_map(|batch| batch.as_ref().unwrap().iter()) {
+                assert_eq!(*bytes, job.fake.expected(id), "{id}");
+            }
+            steps += 1;
+            if steps == 384 / 8 / 2 {
+                // Each rank has what it owns.
+                std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+            }
+        }
+        assert_eq!(steps, 3 * 384 / 8 / 2);
+        let passes = loaders.iter().flat_map(|loader| loader.report().passes);
+        let given: u64 = passes.map(|pass| pass.reads.from(Source::Peer).samples).sum();
+        assert!(given > 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{Budget, CacheTier, Charge, ErrorKind, Lookup, Sample};
-use foreread_types::{DatasetId, SampleId, SampleKey};
+use foreread_types::{DatasetId, SampleId, SampleKey, mix};
 use futures::FutureExt;
 
 use super::{assert_bytes, assert_kind, read, tier};
-use crate::content::mix;
 use crate::{Known, content};
 
 /// Checks what every cache promises. The cache is empty, keeps between 4 MiB and 1 GiB, and is empty again at the

@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-
-use crate::content::mix;
+use foreread_types::mix;
 
 /// What an object holds. The server asks for parts of at most [`PART`](super::PART) bytes.
 pub trait Content: Send + Sync + 'static {

@@ -5,8 +5,10 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use foreread_types::mix;
+
 use super::tally::Kind;
-use crate::content::{mix, unit};
+use crate::content::unit;
 
 /// What goes wrong with a request.
 #[derive(Clone, Copy, Debug, PartialEq)]

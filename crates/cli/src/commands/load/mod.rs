@@ -9,13 +9,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use foreread::{Batch, Config, Error, Loader, Prepared, Report, State};
+use foreread::{Batch, Config, EpochReport, Error, Loader, Prepared, Report, State};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::Load;
 use crate::progress::{Show, Work};
 use crate::signals::Signals;
 use crate::{output, progress, settings};
+
+/// So many passes have an entry of their own in a report, at most.
+const ENTRIES: usize = 1024;
 
 /// A wait for a batch looks for signals this often.
 const NAP: Duration = Duration::from_millis(50);
@@ -70,7 +73,7 @@ pub fn run(options: &Load) -> Result<ExitCode> {
     keeper.keep(&loader)?;
     let work = Work::new(show, "starting", 0, "batches");
     let mut session = Session { loader, keeper, compute, wanted, work, seen: Vec::new() };
-    let mut shown = 0;
+    let mut shown = None;
     let mut ended = None;
     for batches in passes.into_iter().filter(|&batches| batches > 0) {
         let pass = session.pass(batches);
@@ -79,11 +82,12 @@ pub fn run(options: &Load) -> Result<ExitCode> {
         ended = pass?;
         kept?;
         if !json && (first || wanted.digest || wanted.ids) {
-            let report = session.report();
-            for epoch in &report.epochs[shown..] {
-                text::line(&mut out, &who, epoch)?;
+            // The pass that was just taken, if anything of it was.
+            let last = session.report().epochs.pop();
+            if let Some(last) = last.filter(|last| shown != Some((last.epoch, last.phase.clone()))) {
+                text::line(&mut out, &who, &last)?;
+                shown = Some((last.epoch, last.phase));
             }
-            shown = report.epochs.len();
             out.flush()?;
         }
         if ended.is_some() {
@@ -156,7 +160,6 @@ struct Session {
 impl Session {
     /// Takes one pass's batches; ends early, with the exit code, when a signal has come.
     fn pass(&mut self, batches: u64) -> Result<Option<ExitCode>> {
-        self.seen.push(Seen::new(self.wanted));
         for number in 0..batches {
             // Here the step before is complete: what has been taken has been computed on.
             let batch = loop {
@@ -171,6 +174,7 @@ impl Session {
             let batch = batch.map_err(Error::from)?;
             if number == 0 {
                 tracing::debug!(epoch = batch.epoch(), phase = %batch.phase(), "first batch");
+                self.begin_pass(&batch);
                 self.work.next(format!("epoch {} {}", batch.epoch(), batch.phase()), batches, "batches");
             }
             self.work.step();
@@ -184,6 +188,18 @@ impl Session {
             self.loader.step_done();
         }
         Ok(None)
+    }
+
+    /// Notes that a pass begins whose first batch this is.
+    fn begin_pass(&mut self, batch: &Batch) {
+        if !self.wanted.digest && !self.wanted.ids {
+            return;
+        }
+        if self.seen.len() > ENTRIES {
+            let report = self.loader.report();
+            self.seen.retain(|seen| report.epochs.iter().any(|epoch| seen.is_of(epoch)));
+        }
+        self.seen.push(Seen::new(batch, self.wanted));
     }
 
     fn report(&self) -> Report {
@@ -230,13 +246,22 @@ struct Wanted {
 
 /// What was seen of one pass, beyond what the loader's own report says.
 struct Seen {
+    epoch: u64,
+    phase: String,
     digest: Option<Sha256>,
     ids: Option<Vec<u64>>,
 }
 
 impl Seen {
-    fn new(wanted: Wanted) -> Self {
-        Self { digest: wanted.digest.then(Sha256::new), ids: wanted.ids.then(Vec::new) }
+    /// Nothing yet, of the pass that `batch` is of.
+    fn new(batch: &Batch, wanted: Wanted) -> Self {
+        let (epoch, phase) = (batch.epoch(), batch.phase().to_string());
+        Self { epoch, phase, digest: wanted.digest.then(Sha256::new), ids: wanted.ids.then(Vec::new) }
+    }
+
+    /// Whether `report` is of this pass alone.
+    fn is_of(&self, report: &EpochReport) -> bool {
+        (report.passes, report.epoch, &report.phase) == (1, self.epoch, &self.phase)
     }
 
     fn see(&mut self, batch: &Batch) {
@@ -253,7 +278,10 @@ impl Seen {
 }
 
 fn finish(mut report: Report, seen: &[Seen]) -> Report {
-    for (epoch, seen) in report.epochs.iter_mut().zip(seen) {
+    let mut seen = seen.iter();
+    // Both are in order. What sums up several passes has neither digest nor ids.
+    for epoch in report.epochs.iter_mut().filter(|epoch| epoch.passes == 1) {
+        let Some(seen) = seen.find(|seen| seen.is_of(epoch)) else { continue };
         epoch.digest = seen.digest.clone().map(|digest| hex(&digest.finalize()));
         epoch.ids.clone_from(&seen.ids);
     }

@@ -229,7 +229,7 @@ pub async fn read_all(tier: &PeerTier, known: &[Known]) {
 
 /// Reads one sample.
 pub async fn read_one(tier: &PeerTier, known: &Known) -> Result<Bytes, TierError> {
-    tier.read(Arc::new(known.whole(3))).await
+    foreread_tier::Tier::read(tier, Arc::new(known.whole(3))).await
 }
 
 /// Every kind of connection between nodes.

@@ -139,12 +139,12 @@ async fn a_ceiling_that_changes_is_followed() {
 }
 
 /// Reads all of an origin with 64 places and 10 ms, some of whose answers are refusals whatever it is asked.
-async fn by_chance(part: f64, compute: Duration, look_ahead: u64) -> (Fared, Reading) {
+async fn by_chance(seed: u64, part: f64, compute: Duration, look_ahead: u64) -> (Fared, Reading) {
     let origin = FakeOrigin::uniform(2 * SAMPLES, 100_000).with_zeroes();
     let origin = origin.with_latency(Duration::from_millis(10)).with_parallelism(64);
     let failing = FailingTier::new(Arc::new(origin.clone())).with_seed(11);
     let failing = failing.on(When::Chance(part), Fault::Error(ErrorKind::Throttled));
-    let stack = Stack::new(3);
+    let stack = Stack::new(seed);
     let tier = stack.wrap(Arc::new(failing));
     let request = |sample| origin.request(SampleId(sample), Tick(sample));
     let trainer = Trainer { look_ahead, ..Trainer::new(compute) };
@@ -153,17 +153,24 @@ async fn by_chance(part: f64, compute: Duration, look_ahead: u64) -> (Fared, Rea
     (fared, stack.meter.read())
 }
 
+const SEEDS: u64 = 6;
+
 /// What is beyond a tenth of the time is what the waits before retries cost: a trainer that takes 640 MB/s has read its
 /// 256 MiB of look-ahead before a sample that was refused three times is there. With 1 GiB it is not so.
 #[tokio::test(start_paused = true)]
 async fn refusals_by_chance_cost_little() {
     let (slow, greedy) = (Duration::from_millis(10), Duration::ZERO);
     for (compute, look_ahead) in [(slow, 256 << 20), (greedy, 256 << 20), (greedy, 1 << 30)] {
-        let (usual, _) = by_chance(0.0, compute, look_ahead).await;
+        let (usual, _) = by_chance(0, 0.0, compute, look_ahead).await;
         for (part, most) in [(0.01, 0.1), (0.1, if look_ahead == 256 << 20 { 0.35 } else { 0.25 })] {
-            let (fared, reading) = by_chance(part, compute, look_ahead).await;
-            let more = fared.took.as_secs_f64() / usual.took.as_secs_f64() - 1.0;
-            println!("{part}, {compute:?} a batch, {look_ahead}: {:+.1} %, {reading:?}", more * 100.0);
+            // The mean: what is left of the time is a few waits, each drawn.
+            let mut more = 0.0;
+            for seed in 1..=SEEDS {
+                let (fared, reading) = by_chance(seed, part, compute, look_ahead).await;
+                let one = fared.took.as_secs_f64() / usual.took.as_secs_f64() - 1.0;
+                println!("{part}, {compute:?} a batch, {look_ahead}: {:+.1} %, {reading:?}", one * 100.0);
+                more += one / SEEDS as f64;
+            }
             assert!(more < most, "{part}: {more}");
         }
     }

@@ -110,13 +110,12 @@ impl Located {
     }
 
     /// Those of a tier that knows samples by their keys.
-    pub(crate) fn by_key(mut pending: Vec<Pending>) -> Self {
-        let request = |(pending, tag): (&mut Pending, u32)| {
+    pub(crate) fn by_key(pending: Vec<Pending>) -> Self {
+        let read = |mut pending: Pending| {
             let (object, span) = by_key(pending.bytes);
-            pending.request(tag, object, span)
+            (pending.request(object, span), pending)
         };
-        let requests = pending.iter_mut().zip(0..).map(request).collect();
-        Self { requests, pending, failed: Vec::new() }
+        Self { reads: pending.into_iter().map(read).collect(), failed: Vec::new() }
     }
 }
 

@@ -4,7 +4,6 @@
 //! and measures what reads of the origin take. Hedges are few, so each is a future of its own.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use foreread_tier::{Charge, Sample, TierError};
 use foreread_types::{SampleKey, Tick};

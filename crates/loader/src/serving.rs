@@ -26,7 +26,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::answers::answer_of;
-use crate::dataset::Dataset;
 use crate::keeper::{Begun, Keeper, Landing, landed};
 use crate::locate::by_key;
 

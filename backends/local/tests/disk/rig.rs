@@ -9,9 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
 use foreread_tier::{CacheTier, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span, TierError};
-use foreread_tier_testing::{Known, ReadAll, content};
+use foreread_tier_testing::{Known, content};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
-use futures::StreamExt;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -77,10 +76,7 @@ pub async fn store(tier: &DiskTier, known: &Known) -> Option<Result<(), TierErro
 pub async fn read(tier: &DiskTier, known: &Known) -> Result<Bytes, TierError> {
     let object = known.object.clone();
     let request = ReadRequest { key: known.key, object, span: Span::Whole, due: Tick(0) };
-    let mut answers = tier.read_all(vec![request]);
-    let answer = answers.next().await.expect("every read is answered");
-    assert_eq!(answer.tag, 3);
-    answer.result
+    foreread_tier::Tier::read(tier, Arc::new(request)).await
 }
 
 pub fn is_stored(tier: &DiskTier, known: &Known) -> bool {

@@ -12,9 +12,9 @@ use foreread::{
     Batch, Builder, Error, ErrorKind, IndexOptions, LoadErrorKind, Loader, Memory, Registry, Source,
 };
 use foreread_tier_testing::FakeOrigin;
-use futures::{FutureExt, StreamExt};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 use tokio::runtime::{Builder as Tokio, Handle, Runtime};
 
 /// Longer than anything here takes; a test that gets there hangs.

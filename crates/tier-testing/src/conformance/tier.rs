@@ -47,12 +47,11 @@ fn nothing_is_submitted<T: Tier + ?Sized>(tier: &T) {
 /// The first poll submits, too.
 async fn without_submitting<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     let reads: Vec<_> = wholes(known).into_iter().map(|request| tier.read(Arc::new(request))).collect();
-    for (sample, read) in known.iter().zip(reads) {
-        let what = format!("{}, which nobody submitted", sample.object.path);
-        match tokio::time::timeout(PATIENCE, read).await {
-            Ok(answer) => assert_bytes(&what, &answer, &sample.content),
-            Err(_) => panic!("{what}: no answer in {PATIENCE:?}"),
-        }
+    let Ok(answers) = tokio::time::timeout(PATIENCE, join_all(reads)).await else {
+        panic!("reads that nobody submitted: no answer in {PATIENCE:?}")
+    };
+    for (sample, answer) in known.iter().zip(&answers) {
+        assert_bytes(&format!("{}, which nobody submitted", sample.object.path), answer, &sample.content);
     }
 }
 

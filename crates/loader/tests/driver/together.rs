@@ -302,9 +302,9 @@ async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
     let mut job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
     let (inner, is_over) = (job.fake.clone(), Arc::new(AtomicBool::new(false)));
     let is_epoch_over = Arc::clone(&is_over);
-    job.origin = Some(Arc::new(Custom(move |batch: Vec<ReadRequest>| {
+    job.origin = Some(Arc::new(Custom(move |request: Arc<ReadRequest>| {
         assert!(!is_epoch_over.load(Ordering::Relaxed), "of a hedge");
-        inner.read(batch)
+        inner.read(request)
     })));
     let mut loaders = job.all();
     // The first epoch reads all that a rank owns.

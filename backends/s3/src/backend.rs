@@ -13,7 +13,7 @@ use crate::core::ObjectOrigin;
 use crate::credentials::Credentials;
 use crate::environment::Environment;
 use crate::error::{Place, invalid};
-use crate::lister::{LISTS, Listing};
+use crate::lister::{HELD, LISTS, Listing};
 use crate::pages::S3Pages;
 use crate::reader::Reader;
 use crate::transport::{Errands, Judges, Shared, options};
@@ -60,11 +60,13 @@ impl Backend for S3Backend {
         ]
     }
 
-    /// Gathers the settings and gets the first credentials; the store itself is not asked anything.
+    /// Gathers the settings and gets the first credentials; the store itself is not asked anything. A source of credentials
+    /// that is busy or not reached is asked again, for two minutes at most.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a URL or a setting that makes no sense, [`ErrorKind::Denied`] where there are no
-    /// credentials, [`ErrorKind::Expired`] where they have expired.
+    /// credentials, [`ErrorKind::Expired`] where they have expired, [`ErrorKind::Transient`] where their source was not
+    /// reached to the end.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -127,9 +129,7 @@ impl Prepared {
             Arc::new(Credentials::new(chain, context.runtime.clone()))
         });
         if let Some(credentials) = &credentials {
-            let named =
-                |error: TierError| place.error(error.kind(), None, error.detail().unwrap_or_default());
-            credentials.get().await.map_err(named)?;
+            credentials.first().await.map_err(|error| place.of_credentials(None, &error))?;
         }
         let endpoint = if config.virtual_hosted { config.bucket_address() } else { config.address() };
         let mut builder = AmazonS3Builder::new()
@@ -168,6 +168,7 @@ impl Prepared {
             place,
             location: config.location(),
             most: config.parallelism.map_or(LISTS, |parallelism| parallelism.min(LISTS)),
+            held: HELD,
             seed: context.seed,
         };
         let place = config.canonical_place();

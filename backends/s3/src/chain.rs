@@ -6,12 +6,15 @@
 //! A configured source that fails ends the search with its error. The next source would be another identity: its
 //! requests would be signed in the wrong name, and the user would see what that name may not do.
 //!
+//! That error is final, unless a service was busy or not reached: then the same source may succeed in a moment, and whoever
+//! needs the credentials tries again.
+//!
 //! The providers are `reqsign`'s, each on its own: its chain takes a provider that fails for one that has nothing, and
-//! knows neither roles in profiles nor sessions of single sign-on. The price of its provider for single sign-on is that a
-//! token which expires is not refreshed; the error names `aws sso login`.
+//! knows neither roles in profiles nor sessions of single sign-on (see `sso.rs`).
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use foreread_tier::{ErrorKind, TierError};
@@ -20,19 +23,21 @@ use object_store::aws::AwsCredential;
 use reqsign_aws_v4::{
     AssumeRoleCredentialProvider, AssumeRoleWithWebIdentityCredentialProvider, Credential,
     ECSCredentialProvider, IMDSv2CredentialProvider, ProcessCredentialProvider, RequestSigner,
-    SSOCredentialProvider, StaticCredentialProvider,
+    StaticCredentialProvider,
 };
 use reqsign_core::{CommandExecute, CommandOutput, Context, FileRead, HttpSend, ProvideCredential, Signer};
 
 use crate::Environment;
 use crate::credentials::{Loaded, Source};
+use crate::failure::{Failure, is_busy};
 use crate::profile::Profiles;
+use crate::sso::{Portal, Tokens};
 use crate::words::split;
 
 /// Roles that are assumed to assume roles, at most.
 const DEPTH: usize = 8;
 
-type Found = Result<Option<Credential>, String>;
+type Found = Result<Option<Credential>, Failure>;
 
 /// The chain.
 pub(crate) struct Chain {
@@ -42,6 +47,9 @@ pub(crate) struct Chain {
     /// Whether the profile was asked for in the options, so that it goes before the variables.
     profile_first: bool,
     region: String,
+    tokens: Tokens,
+    /// Whether the machine has given credentials.
+    machine: AtomicBool,
 }
 
 impl fmt::Debug for Chain {
@@ -59,7 +67,8 @@ impl Chain {
         region: String,
     ) -> Self {
         let context = Context::new().with_env(environment.clone()).with_http_send(http).with_file_read(Files);
-        Self { environment, context, profile, profile_first, region }
+        let (tokens, machine) = (Tokens::default(), AtomicBool::new(false));
+        Self { environment, context, profile, profile_first, region, tokens, machine }
     }
 
     fn of_environment(&self) -> Found {
@@ -70,9 +79,9 @@ impl Chain {
     /// What a source gives that is configured: it has to give something.
     async fn ask(&self, what: &str, provider: impl ProvideCredential<Credential = Credential>) -> Found {
         match provider.provide_credential(&self.context).await {
-            Ok(None) => Err(format!("{what} gives none: its configuration is incomplete")),
+            Ok(None) => Err(Failure::lasting(format!("{what} gives none: its configuration is incomplete"))),
             Ok(found) => Ok(found),
-            Err(error) => Err(format!("{what}: {}", one_line(&error))),
+            Err(error) => Err(Failure::of(&error).within(what)),
         }
     }
 
@@ -92,21 +101,31 @@ impl Chain {
         }
     }
 
-    async fn of_machine(&self) -> Found {
+    /// What the machine's metadata service gives. Most machines have none, so one that is not reached is tried again only if
+    /// something configures it or it has given credentials before.
+    async fn of_machine(&self, configured: bool) -> Found {
         // The library knows this spelling alone.
         let disabled = self.environment.get("AWS_EC2_METADATA_DISABLED");
         if disabled.is_some_and(|text| text.eq_ignore_ascii_case("true")) {
             return Ok(None);
         }
-        let asked = IMDSv2CredentialProvider::new().provide_credential(&self.context).await;
-        asked.map_err(|error| format!("the machine's role: {}", one_line(&error)))
+        let error = match IMDSv2CredentialProvider::new().provide_credential(&self.context).await {
+            Ok(found) => {
+                self.machine.fetch_or(found.is_some(), Ordering::Relaxed);
+                return Ok(found);
+            }
+            Err(error) => error,
+        };
+        let mut failure = Failure::of(&error).within("the machine's role");
+        failure.passing &= configured || is_busy(&error) || self.machine.load(Ordering::Relaxed);
+        Err(failure)
     }
 
-    async fn profiles(&self) -> Result<Profiles, String> {
+    async fn profiles(&self) -> Result<Profiles, Failure> {
         let environment = self.environment.clone();
         match tokio::task::spawn_blocking(move || Profiles::read(&environment)).await {
-            Ok(profiles) => profiles.map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
+            Ok(profiles) => profiles.map_err(|error| Failure::lasting(error.to_string())),
+            Err(error) => Err(Failure::lasting(error.to_string())),
         }
     }
 
@@ -124,7 +143,7 @@ impl Chain {
             }
             let names = ["aws_access_key_id", "aws_secret_access_key", "aws_session_token"];
             if let Some(found) = keys(names, |key| profiles.get(name, key))
-                .map_err(|why| format!("profile `{name}`: {why}"))?
+                .map_err(|failure| failure.within(format!("profile `{name}`")))?
             {
                 return Ok(Some(found));
             }
@@ -140,36 +159,32 @@ impl Chain {
 
     /// Credentials of a role, got with the token that `aws sso login` has left.
     async fn of_single_sign_on(&self, profiles: &Profiles, name: &str) -> Found {
-        let failed = |why: String| format!("single sign-on of profile `{name}`: {why}");
+        let failed = |failure: Failure| failure.within(format!("single sign-on of profile `{name}`"));
         let session = profiles.get(name, "sso_session");
         let portal = |key| match session {
             Some(session) => profiles.of_session(session, key),
             None => profiles.get(name, key),
         };
         let need = |key: &str, value: Option<&str>| {
-            value.map(str::to_owned).ok_or_else(|| failed(format!("~/.aws/config has no {key}")))
+            let missing = || failed(Failure::lasting(format!("~/.aws/config has no {key}")));
+            value.map(str::to_owned).ok_or_else(missing)
         };
         let start_url = need("sso_start_url", portal("sso_start_url"))?;
-        let provider = SSOCredentialProvider::new()
-            .with_account_id(need("sso_account_id", profiles.get(name, "sso_account_id"))?)
-            .with_role_name(need("sso_role_name", profiles.get(name, "sso_role_name"))?)
-            .with_region(need("sso_region", portal("sso_region"))?)
-            // By this the provider finds the token's file, and nothing else: it is named after the session or, without
-            // one, after the URL.
-            .with_start_url(session.map_or(start_url, str::to_owned));
-        let remedy = format!("run `aws sso login --profile {name}`");
-        match provider.provide_credential(&self.context).await {
-            Ok(None) => Err(failed(format!("the token is missing or has expired; {remedy}"))),
-            Ok(found) => Ok(found),
-            Err(error) => Err(failed(format!("{}; {remedy}", one_line(&error)))),
-        }
+        let portal = Portal {
+            profile: name.to_owned(),
+            account: need("sso_account_id", profiles.get(name, "sso_account_id"))?,
+            role: need("sso_role_name", profiles.get(name, "sso_role_name"))?,
+            region: need("sso_region", portal("sso_region"))?,
+            session: session.map_or(start_url, str::to_owned),
+        };
+        self.tokens.credential(&self.context, &portal).await.map(Some).map_err(failed)
     }
 
     async fn of_process(&self, command: &str) -> Found {
-        let failed = |why: String| format!("credential_process: {why}");
-        let words = split(command).map_err(|why| failed(why.to_owned()))?;
+        let failed = |why: &str| Failure::lasting(format!("credential_process: {why}"));
+        let words = split(command).map_err(failed)?;
         let Some((program, arguments)) = words.split_first() else {
-            return Err(failed("it is empty".to_owned()));
+            return Err(failed("it is empty"));
         };
         // The library splits at every blank, and repeats the command where it logs; so it is given a word that stands for it.
         let context = self
@@ -177,8 +192,9 @@ impl Chain {
             .clone()
             .with_command_execute(Given { program: program.clone(), arguments: arguments.to_vec() });
         let provider = ProcessCredentialProvider::new().with_command("credential_process");
-        let found = provider.provide_credential(&context).await.map_err(|error| failed(one_line(&error)))?;
-        found.map(Some).ok_or_else(|| failed("it printed none".to_owned()))
+        let found = provider.provide_credential(&context).await;
+        let found = found.map_err(|error| Failure::of(&error).within("credential_process"))?;
+        found.map(Some).ok_or_else(|| failed("it printed none"))
     }
 
     /// Credentials of a role, got with those of whoever may assume it.
@@ -195,17 +211,20 @@ impl Chain {
         }
         let base = match (get("source_profile"), get("credential_source")) {
             (Some(source), _) if source == name => self.of_named(profiles, name, 0).await,
-            (Some(source), _) if !profiles.has(source) => Err(format!("there is no profile `{source}`")),
+            (Some(source), _) if !profiles.has(source) => {
+                Err(Failure::lasting(format!("there is no profile `{source}`")))
+            }
             (Some(source), _) => self.of_named(profiles, source, depth - 1).await,
             (None, Some("Environment")) => self.of_environment(),
             (None, Some("EcsContainer")) => self.of_container().await,
-            (None, Some("Ec2InstanceMetadata")) => self.of_machine().await,
+            (None, Some("Ec2InstanceMetadata")) => self.of_machine(true).await,
             (None, _) => self.of_named(profiles, name, 0).await,
         };
-        let Some(base) = base.map_err(|why| format!("whoever assumes the role {role}: {why}"))? else {
-            return Err(format!(
+        let assumes = || format!("whoever assumes the role {role}");
+        let Some(base) = base.map_err(|failure| failure.within(assumes()))? else {
+            return Err(Failure::lasting(format!(
                 "the role {role}: profile `{name}` does not say who assumes it (source_profile)"
-            ));
+            )));
         };
         let mut source = StaticCredentialProvider::new(&base.access_key_id, &base.secret_access_key);
         if let Some(token) = &base.session_token {
@@ -243,17 +262,14 @@ impl Source for Chain {
                 // Nobody else's credentials are what was asked for.
                 Ok(None) if step == 0 && self.profile_first => return Err(nothing(None)),
                 Ok(None) => {}
-                Err(why) => {
-                    let why = format!("{why}; correct that source or remove it: no other is used instead");
-                    return Err(TierError::new(ErrorKind::Denied, "s3").with_detail(why));
-                }
+                Err(failure) => return Err(failed(failure)),
             }
         }
-        match self.of_machine().await {
+        match self.of_machine(false).await {
             Ok(Some(found)) => Ok(loaded(found)),
             Ok(None) => Err(nothing(None)),
             // Nothing configures it: most machines have no metadata service.
-            Err(why) => Err(nothing(Some(why))),
+            Err(failure) => Err(nothing(Some(failure))),
         }
     }
 }
@@ -268,14 +284,22 @@ fn loaded(found: Credential) -> Loaded {
     Loaded { credential, expires }
 }
 
+/// The error of a source that is configured.
+fn failed(failure: Failure) -> TierError {
+    let remedy = if failure.passing { "" } else { "correct that source or remove it: " };
+    let why = format!("{}; {remedy}no other is used instead", failure.why);
+    TierError::new(failure.kind(), "s3").with_detail(why)
+}
+
 /// The error where no source is configured.
-fn nothing(machine: Option<String>) -> TierError {
-    let tried = machine.map(|why| format!(" ({why})")).unwrap_or_default();
+fn nothing(machine: Option<Failure>) -> TierError {
+    let kind = machine.as_ref().map_or(ErrorKind::Denied, Failure::kind);
+    let tried = machine.map(|failure| format!(" ({})", failure.why)).unwrap_or_default();
     let why = format!(
         "no credentials were found{tried}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or \
          AWS_SKIP_SIGNATURE=true for a public bucket"
     );
-    TierError::new(ErrorKind::Denied, "s3").with_detail(why)
+    TierError::new(kind, "s3").with_detail(why)
 }
 
 /// The keys that these names stand for; one without the other is an error.
@@ -289,13 +313,9 @@ fn keys<'a>(names: [&str; 3], get: impl Fn(&str) -> Option<&'a str>) -> Found {
             session_token: get(token).map(str::to_owned),
             expires_in: None,
         })),
-        (Some(_), None) => Err(format!("{id} is set and {secret} is not")),
-        (None, Some(_)) => Err(format!("{secret} is set and {id} is not")),
+        (Some(_), None) => Err(Failure::lasting(format!("{id} is set and {secret} is not"))),
+        (None, Some(_)) => Err(Failure::lasting(format!("{secret} is set and {id} is not"))),
     }
-}
-
-fn one_line(error: &impl fmt::Display) -> String {
-    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Small files: tokens, profiles.
@@ -353,7 +373,15 @@ mod tests {
 
     /// Amazon's services, as far as credentials need them; and what they were asked.
     #[derive(Clone, Debug, Default)]
-    struct Amazon(Arc<Mutex<Vec<String>>>);
+    struct Amazon(Arc<Mutex<Vec<String>>>, Arc<Mutex<Option<Trouble>>>);
+
+    /// What they answer with instead, as the client passes it on.
+    #[derive(Clone, Copy, Debug)]
+    enum Trouble {
+        Busy,
+        Unreached,
+        Forbidden,
+    }
 
     const STS: &str = "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ROLEROLEROLEROLE</AccessKeyId>\
         <SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken><Expiration>2100-01-01T00:00:00Z</Expiration>\
@@ -373,6 +401,16 @@ mod tests {
             let signed = request.headers().get("authorization").map_or("", |value| value.to_str().unwrap());
             let by = signed.split_once("Credential=").map_or("", |(_, rest)| rest.split('/').next().unwrap());
             self.0.lock().unwrap().push(format!("{uri} {by}"));
+            match *self.1.lock().unwrap() {
+                Some(Trouble::Busy) => return Err(reqsign_core::Error::rate_limited("Throttling (400)")),
+                Some(Trouble::Unreached) => {
+                    return Err(reqsign_core::Error::unexpected("connection refused").set_retryable(true));
+                }
+                Some(Trouble::Forbidden) => {
+                    return Ok(http::Response::builder().status(403).body(Bytes::new()).unwrap());
+                }
+                None => {}
+            }
             let json = |id: &str| {
                 format!(
                     "{{\"Code\":\"Success\",\"AccessKeyId\":\"{id}\",\"SecretAccessKey\":\"s\",\"Token\":\"t\",\
@@ -548,6 +586,66 @@ mod tests {
                 assert!(asked.is_empty(), "the machine's role was asked for: {asked:?}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn busy_or_unreached_source_is_a_transient_failure() {
+        let token = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(token.path(), "identity").unwrap();
+        let (role, path) = ("arn:aws:iam::123456789012:role/r", token.path().to_str().unwrap());
+        let sso = single_sign_on("2100-01-01T00:00:00Z");
+        let assumes = home(
+            &format!("[default]\nrole_arn = {role}\nsource_profile = base\n"),
+            "[base]\naws_access_key_id = BASE\naws_secret_access_key = s\n",
+        );
+        let machine =
+            home(&format!("[default]\nrole_arn = {role}\ncredential_source = Ec2InstanceMetadata\n"), "");
+        let nowhere = home("", "");
+        for (variables, home, profile) in [
+            (vec![("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/task")], nowhere.path(), "default"),
+            (vec![("AWS_ROLE_ARN", role), ("AWS_WEB_IDENTITY_TOKEN_FILE", path)], nowhere.path(), "default"),
+            (vec![], sso.path(), "train"),
+            (vec![], assumes.path(), "default"),
+            (vec![], machine.path(), "default"),
+        ] {
+            let environment = Environment::new(variables).with_home(home);
+            for (trouble, kind) in [
+                (Trouble::Busy, ErrorKind::Transient),
+                (Trouble::Unreached, ErrorKind::Transient),
+                (Trouble::Forbidden, ErrorKind::Denied),
+            ] {
+                let amazon = Amazon::default();
+                *amazon.1.lock().unwrap() = Some(trouble);
+                let chain = Chain::new(
+                    environment.clone(),
+                    amazon.clone(),
+                    profile.into(),
+                    false,
+                    "eu-west-1".into(),
+                );
+                let error = chain.load().await.map(|_| ()).unwrap_err();
+                assert_eq!(error.kind(), kind, "{trouble:?}: {error}");
+                assert!(error.to_string().contains("no other is used instead"), "{error}");
+                assert_eq!(amazon.0.lock().unwrap().len(), 1, "another source was used");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn machine_that_is_not_reached_is_tried_again_if_it_has_given_credentials() {
+        let amazon = Amazon::default();
+        let chain =
+            Chain::new(Environment::default(), amazon.clone(), "default".into(), false, "eu-west-1".into());
+        let load = async |trouble| {
+            *amazon.1.lock().unwrap() = trouble;
+            chain.load().await.map(|_| ()).map_err(|error| error.kind())
+        };
+        // Most machines have no such service.
+        assert_eq!(load(Some(Trouble::Unreached)).await, Err(ErrorKind::Denied));
+        assert_eq!(load(Some(Trouble::Busy)).await, Err(ErrorKind::Transient));
+        assert_eq!(load(None).await, Ok(()));
+        assert_eq!(load(Some(Trouble::Unreached)).await, Err(ErrorKind::Transient));
+        assert_eq!(load(Some(Trouble::Forbidden)).await, Err(ErrorKind::Denied));
     }
 
     #[tokio::test]

@@ -97,10 +97,13 @@ impl OriginTier for ObjectOrigin {
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
         let (listing, reader, path_of) = (self.listing.clone(), Arc::clone(&self.reader), Arc::from(path));
         let found = stream::once(async move {
-            match listing.stat(Arc::clone(&path_of)).await {
+            match listing.stat(&path_of).await {
                 // Who may not list may read; and where a listing has no order, a read is the shorter way.
                 Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unordered) => {
-                    reader.stat(&path_of).await.ok_or(error)
+                    let found = listing.repeated(&path_of, "answer", || reader.stat(&path_of)).await;
+                    // Where nothing may be read either, what helps is what it takes to list.
+                    let kind = error.kind();
+                    found.map_err(|other| if other.kind() == kind { error } else { other })
                 }
                 found => found,
             }

@@ -4,16 +4,21 @@
 //! there are none that are good does a request wait. When a store calls credentials expired that should have been good
 //! (a clock is wrong, somebody has revoked them, a file was rewritten) they are fetched at once, by one for all that
 //! were refused with them: each request remembers the generation that it used.
+//!
+//! A source that is busy or not reached is a failure that may pass. Its error says how long no attempt will be made, so
+//! that those who try again do so when there is one: reads by the policy of the layers, pages of listings by the
+//! listing's. Only the first credentials are tried for here.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use foreread_tier::{ErrorKind, TierError};
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 /// How long before their end credentials are fetched again. Those that live shorter are so after half their time.
 const EARLY: Duration = Duration::from_secs(300);
@@ -23,6 +28,10 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// How long a fetch may take: a metadata service, a token service, a process.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often the first credentials are tried for, and until when another attempt begins.
+const ATTEMPTS: u32 = 8;
+const OPENING: Duration = Duration::from_secs(120);
 
 /// Credentials as they come from where they are kept.
 pub(crate) struct Loaded {
@@ -71,6 +80,13 @@ struct Held {
 impl State {
     fn is_paused(&self) -> bool {
         self.in_vain.is_some_and(|since| since.elapsed() < PAUSE)
+    }
+
+    /// Why the last fetch failed; with the time until the next attempt, if that may succeed.
+    fn failure(&self) -> Option<TierError> {
+        let error = self.failure.clone()?;
+        let left = self.in_vain.map_or(Duration::ZERO, |since| PAUSE.saturating_sub(since.elapsed()));
+        Some(if error.kind() == ErrorKind::Transient { error.with_retry_after(left) } else { error })
     }
 }
 
@@ -165,13 +181,38 @@ impl Credentials {
         // timeouts in a row.
         let paused = self.0.lock().is_paused();
         if !paused {
-            self.0.fetch().await?;
+            // Its error is kept.
+            drop(self.0.fetch().await);
         }
         self.0.good().ok_or_else(|| {
             let why = "the credentials that were found have expired already; get new ones";
             let ended = || TierError::new(ErrorKind::Expired, "s3").with_detail(why);
-            self.0.lock().failure.clone().unwrap_or_else(ended)
+            self.0.lock().failure().unwrap_or_else(ended)
         })
+    }
+
+    /// The first ones. Failures that may pass are tried again, as layers try reads again.
+    ///
+    /// # Cancel safety
+    /// As [`get`](Self::get).
+    pub(crate) async fn first(&self) -> Result<Arc<AwsCredential>, TierError> {
+        let (began, mut attempts) = (Instant::now(), 0);
+        loop {
+            let error = match self.get().await {
+                Ok(credential) => return Ok(credential),
+                Err(error) => error,
+            };
+            attempts += 1;
+            let wait = error.retry_after().unwrap_or(PAUSE);
+            if error.kind() != ErrorKind::Transient
+                || attempts == ATTEMPTS
+                || began.elapsed() + wait > OPENING
+            {
+                return Err(error);
+            }
+            tracing::warn!(%error, "no credentials yet; trying again in {} s", wait.as_secs_f64().ceil());
+            tokio::time::sleep(wait).await;
+        }
     }
 
     /// After a store has called the credentials of `generation` expired: fetches, unless others have. Whether there are
@@ -187,10 +228,11 @@ impl Credentials {
                 return Ok(true);
             }
             if state.is_paused() {
-                return state.failure.clone().map_or(Ok(false), Err);
+                return state.failure().map_or(Ok(false), Err);
             }
         }
-        self.0.fetch().await
+        let fetched = self.0.fetch().await;
+        fetched.map_err(|error| self.0.lock().failure().unwrap_or(error))
     }
 }
 
@@ -301,6 +343,62 @@ mod tests {
         let renewed = credentials.renew(credentials.generation()).await;
         assert!(renewed.unwrap_err().to_string().contains("the token service is down"));
         assert_eq!(source.loads.load(Ordering::SeqCst), 1);
+    }
+
+    /// A source that fails so often, with this kind, before it gives credentials.
+    #[derive(Clone, Debug)]
+    struct Late {
+        failures: u64,
+        kind: ErrorKind,
+        loads: Arc<AtomicU64>,
+    }
+
+    #[async_trait]
+    impl Source for Late {
+        async fn load(&self) -> Result<Loaded, TierError> {
+            if self.loads.fetch_add(1, Ordering::SeqCst) < self.failures {
+                return Err(TierError::new(self.kind, "s3"));
+            }
+            let credential = AwsCredential { key_id: "key".into(), secret_key: "s".into(), token: None };
+            Ok(Loaded { credential, expires: None })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_credentials_are_tried_for_again_while_that_may_help() {
+        for (failures, kind, loads, good) in [
+            (3, ErrorKind::Transient, 4, true),
+            (1_000, ErrorKind::Transient, u64::from(ATTEMPTS), false),
+            (3, ErrorKind::Denied, 1, false),
+            (3, ErrorKind::Expired, 1, false),
+        ] {
+            let source = Late { failures, kind, loads: Arc::default() };
+            let credentials = Credentials::new(source.clone(), Handle::current());
+            let first = credentials.first().await;
+            assert_eq!(source.loads.load(Ordering::SeqCst), loads, "{kind:?}");
+            match first {
+                Ok(credential) => assert!(good && credential.key_id == "key"),
+                Err(error) => assert!(!good && error.kind() == kind, "{error}"),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failure_that_may_pass_says_when_the_next_attempt_is() {
+        let source = Late { failures: 2, kind: ErrorKind::Transient, loads: Arc::default() };
+        let credentials = Credentials::new(source.clone(), Handle::current());
+        // The second shares the failure of the first, and its time.
+        let seconds = |error: TierError| error.retry_after().map(|wait| wait.as_secs_f64().round());
+        for (waited, left) in [(0, 5.0), (2, 3.0)] {
+            tokio::time::sleep(Duration::from_secs(waited)).await;
+            assert_eq!(credentials.get().await.map(|_| ()).map_err(seconds), Err(Some(left)));
+        }
+        assert_eq!(source.loads.load(Ordering::SeqCst), 1);
+        tokio::time::sleep(PAUSE).await;
+        let renewed = credentials.renew(credentials.generation()).await;
+        assert_eq!(renewed.map_err(seconds), Err(Some(5.0)));
+        tokio::time::sleep(PAUSE).await;
+        assert!(credentials.renew(credentials.generation()).await.unwrap());
     }
 
     #[tokio::test]

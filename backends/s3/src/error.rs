@@ -60,8 +60,7 @@ impl Place {
                 return self.of_refusal(action, object, refused);
             }
             if let Some(known) = found.downcast_ref::<TierError>() {
-                let why = known.detail().unwrap_or_default();
-                return self.error(known.kind(), object, why);
+                return self.of_credentials(object, known);
             }
             if let Some(transport) = found.downcast_ref::<HttpError>()
                 && !has_refusal(transport)
@@ -72,6 +71,15 @@ impl Place {
         }
         let why = root(error).replace('\n', " ");
         self.error(ErrorKind::Other, object, why)
+    }
+
+    /// The error of credentials, which names neither bucket nor object.
+    pub(crate) fn of_credentials(&self, object: Option<&str>, known: &TierError) -> TierError {
+        let error = self.error(known.kind(), object, known.detail().unwrap_or_default());
+        match known.retry_after() {
+            Some(wait) => error.with_retry_after(wait),
+            None => error,
+        }
     }
 
     /// A connection that did not come up or did not last.
@@ -237,7 +245,7 @@ impl Place {
 }
 
 /// The codes that AWS's own clients take for throttling, and Azure's.
-fn is_throttling(code: &str) -> bool {
+pub(crate) fn is_throttling(code: &str) -> bool {
     matches!(
         code,
         "SlowDown"
@@ -374,6 +382,16 @@ mod tests {
             let text = located(status, code, "us-east-1").to_string();
             assert!(!text.contains("AWS_REGION=us-east-1"), "{text}");
         }
+    }
+
+    #[test]
+    fn credentials_failure_keeps_its_kind_and_wait() {
+        let wait = Duration::from_secs(5);
+        let known = TierError::new(ErrorKind::Transient, "s3").with_detail("busy").with_retry_after(wait);
+        let error = object_store::Error::Generic { store: "S3", source: Box::new(known) };
+        let error = place().of_client(Action::Read, Some("a"), &error);
+        assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Transient, Some(wait)));
+        assert_eq!(error.to_string(), "s3: a: transient failure: in s3://train: busy");
     }
 
     #[test]

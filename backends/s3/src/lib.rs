@@ -36,6 +36,7 @@ mod core;
 mod credentials;
 mod environment;
 mod error;
+mod failure;
 mod lister;
 #[cfg(any(feature = "gcs", feature = "azure"))]
 mod others;
@@ -44,6 +45,7 @@ mod profile;
 mod proxy;
 mod reader;
 mod sequence;
+mod sso;
 mod transport;
 mod walk;
 mod words;

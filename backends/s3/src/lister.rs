@@ -8,7 +8,8 @@
 //! empty is split further by its own pages. This needs no directories: a flat bucket is listed as fast as a tree.
 //!
 //! Objects come in the order of their keys, so that an interrupted listing can resume after the last of them: what a
-//! later range has found waits for the ranges before it. The price is that objects come in bursts.
+//! later range has found waits for the ranges before it. The price is that objects come in bursts. How many may wait is
+//! bounded (`walk.rs` says how).
 //!
 //! All of this is right only if the store lists in byte order. Most do. Some gateways to file systems walk directories,
 //! and some stores have no order at all. So the order is checked, and the check is complete if starting after an
@@ -36,7 +37,10 @@ use crate::walk::Walk;
 /// Pages under way at once.
 pub(crate) const LISTS: usize = 16;
 
-/// How long a page may take.
+/// Objects that may wait for ranges before theirs, before later ranges are requested no further. They take some 80 MB.
+pub(crate) const HELD: usize = 400_000;
+
+/// How long a page may take, and every other answer that the layers do not see.
 const PAGE: Duration = Duration::from_secs(60);
 
 /// How often a page is asked for, and for how long altogether.
@@ -55,6 +59,8 @@ pub(crate) struct Listing {
     pub(crate) location: Location,
     /// Pages under way at once.
     pub(crate) most: usize,
+    /// Objects that may wait for ranges before theirs.
+    pub(crate) held: usize,
     /// Where jitter comes from.
     pub(crate) seed: u64,
 }
@@ -107,14 +113,16 @@ impl Listing {
     /// One object by its path. A listing and no `HEAD`, because only who may list learns what is missing. In byte order
     /// the first key that begins with a name is the name itself; in another order the rest of the page is searched, and
     /// [`ErrorKind::Unordered`] says that more pages would have to be.
-    pub(crate) async fn stat(self, path: Arc<str>) -> Result<Object, TierError> {
-        let error = |kind, why: &str| self.place.error(kind, Some(&path), why);
-        check_path(&path).map_err(|why| error(ErrorKind::Invalid, why))?;
-        let key = self.location.key(&path);
+    pub(crate) async fn stat(&self, path: &Arc<str>) -> Result<Object, TierError> {
+        let error = |kind, why: &str| self.place.error(kind, Some(path), why);
+        check_path(path).map_err(|why| error(ErrorKind::Invalid, why))?;
+        let key = self.location.key(path);
         let page = self.page(&Ask::first(&key)).await?;
         let unsure = page.token.is_some() && !page.is_ascending();
         match page.entries.into_iter().find(|entry| entry.key == key) {
-            Some(entry) => Ok(Object { path, size: entry.size, version: version(entry.tag) }),
+            Some(entry) => {
+                Ok(Object { path: Arc::clone(path), size: entry.size, version: version(entry.tag) })
+            }
             None if unsure => Err(error(ErrorKind::Unordered, "the store does not list in byte order")),
             None => Err(error(ErrorKind::NotFound, "there is no such object")),
         }
@@ -151,35 +159,48 @@ impl Listing {
 
     /// A page, after as many attempts as it takes and are worth it.
     pub(crate) async fn page(&self, ask: &Ask<'_>) -> Result<Page, TierError> {
+        self.repeated(ask.after, "page of the listing", || self.pages.page(ask)).await
+    }
+
+    /// What an attempt gives that the layers do not see, after as many as it takes and are worth it. `name` is what jitter
+    /// is drawn from.
+    pub(crate) async fn repeated<T, F>(
+        &self,
+        name: &str,
+        what: &str,
+        attempt: impl Fn() -> F,
+    ) -> Result<T, TierError>
+    where
+        F: Future<Output = Result<T, TierError>>,
+    {
         let began = Instant::now();
         let mut failures = 0;
         loop {
-            let error = match timeout(PAGE, self.pages.page(ask)).await {
-                Ok(Ok(page)) => return Ok(page),
+            let error = match timeout(PAGE, attempt()).await {
+                Ok(Ok(found)) => return Ok(found),
                 Ok(Err(error)) => error,
                 Err(_) => {
-                    let why = format!("no page of the listing in {} s", PAGE.as_secs());
+                    let why = format!("no {what} in {} s", PAGE.as_secs());
                     self.place.error(ErrorKind::Transient, None, why)
                 }
             };
             failures += 1;
-            let wait = self.wait(failures, ask.after, error.retry_after());
+            let wait = self.wait(failures, name, error.retry_after());
             let again = matches!(error.kind(), ErrorKind::Transient | ErrorKind::Throttled)
                 && failures < ATTEMPTS
                 && began.elapsed() + wait < PATIENCE;
             if !again {
                 return Err(error);
             }
-            tracing::debug!(%error, failures, ?wait, "asking for a page again");
+            tracing::debug!(%error, failures, ?wait, "trying again");
             sleep(wait).await;
         }
     }
 
     /// What the store asked for and some jitter.
-    fn wait(&self, failures: u32, after: &str, asked: Option<Duration>) -> Duration {
-        let drawn = after
-            .bytes()
-            .fold(mix(self.seed ^ u64::from(failures)), |hash, byte| mix(hash ^ u64::from(byte)));
+    fn wait(&self, failures: u32, name: &str, asked: Option<Duration>) -> Duration {
+        let drawn =
+            name.bytes().fold(mix(self.seed ^ u64::from(failures)), |hash, byte| mix(hash ^ u64::from(byte)));
         let part = (drawn >> 11) as f64 / (1u64 << 53) as f64;
         let bound = FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(LONGEST_WAIT);
         asked.unwrap_or_default() + bound.mul_f64(part)

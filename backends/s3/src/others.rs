@@ -13,7 +13,7 @@ use object_store::{ObjectStore, RetryConfig};
 use crate::config::Location;
 use crate::core::ObjectOrigin;
 use crate::error::{Action, Place, invalid};
-use crate::lister::{LISTS, Listing};
+use crate::lister::{HELD, LISTS, Listing};
 use crate::pages::{Ask, Entry, Page, Pages};
 use crate::reader::Reader;
 use crate::transport::{Judges, root};
@@ -133,7 +133,8 @@ fn assemble<S: ObjectStore + PaginatedListStore + fmt::Debug>(
         location: location.clone(),
         buffers: Arc::clone(&context.buffers),
     };
-    let listing = Listing { pages: Arc::new(pages), place, location, most: LISTS, seed: context.seed };
+    let listing =
+        Listing { pages: Arc::new(pages), place, location, most: LISTS, held: HELD, seed: context.seed };
     Arc::new(ObjectOrigin::new(reader, listing, options.parallelism, context.runtime.clone(), canonical))
 }
 

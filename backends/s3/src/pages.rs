@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use foreread_tier::{ErrorKind, TierError};
+use futures::StreamExt;
 use object_store::aws::{AwsAuthorizer, AwsCredential};
 use object_store::client::{HttpClient, HttpRequest, HttpRequestBody};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -19,7 +20,10 @@ use crate::credentials::Credentials;
 use crate::error::{Action, Place};
 
 /// What a query may not have in it as it is; signatures are made of the same.
-const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+pub(crate) const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// The longest page that is read, in bytes. A thousand keys, the longest there are and escaped, take a tenth of it.
+const LONGEST: usize = 64 << 20;
 
 /// A key, as a listing tells it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,15 +94,17 @@ impl Pages for S3Pages {
     async fn page(&self, ask: &Ask<'_>) -> Result<Page, TierError> {
         let Some(credentials) = &self.credentials else { return self.attempt(ask, None).await };
         let generation = credentials.generation();
-        let named =
-            |error: TierError| self.place.error(error.kind(), None, error.detail().unwrap_or_default());
+        let named = |error: TierError| self.place.of_credentials(None, &error);
         let first = credentials.get().await.map_err(named)?;
         match self.attempt(ask, Some(&first)).await {
             Err(error) if error.kind() == ErrorKind::Expired => {
-                if !credentials.renew(generation).await.unwrap_or(false) {
-                    return Err(error);
+                match credentials.renew(generation).await {
+                    Ok(true) => {}
+                    // The page is requested again, and may find the source of credentials well.
+                    Err(failed) if failed.kind() == ErrorKind::Transient => return Err(named(failed)),
+                    _ => return Err(error),
                 }
-                let second = credentials.get().await.map_err(|_| error)?;
+                let second = credentials.get().await.map_err(named)?;
                 self.attempt(ask, Some(&second)).await
             }
             result => result,
@@ -144,7 +150,15 @@ impl S3Pages {
             self.place.of_client(Action::List, None, &error)
         };
         let response = self.client.execute(request).await.map_err(failed)?;
-        let document = response.into_body().bytes().await.map_err(failed)?;
+        let (mut document, mut chunks) = (Vec::new(), response.into_body().bytes_stream());
+        while let Some(chunk) = chunks.next().await {
+            document.extend_from_slice(&chunk.map_err(failed)?);
+            if document.len() > LONGEST {
+                let why =
+                    format!("a page of the listing is longer than {LONGEST} bytes; check AWS_ENDPOINT_URL");
+                return Err(self.place.error(ErrorKind::Other, None, why));
+            }
+        }
         parse(&document).map_err(|why| self.transient(format!("a page of the listing makes no sense: {why}")))
     }
 }
@@ -212,6 +226,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::credentials::{Loaded, Source};
+    use crate::transport::Judges;
 
     #[test]
     fn pages_are_taken_apart_and_nonsense_is_refused() {
@@ -241,6 +257,83 @@ mod tests {
         ] {
             assert!(parse(broken).is_err(), "{}", String::from_utf8_lossy(broken));
         }
+    }
+
+    /// A source that gives one credential and is not reached after that.
+    #[derive(Debug, Default)]
+    struct Once(std::sync::atomic::AtomicBool);
+
+    #[async_trait]
+    impl Source for Once {
+        async fn load(&self) -> Result<Loaded, TierError> {
+            if self.0.swap(true, std::sync::atomic::Ordering::SeqCst) {
+                return Err(TierError::new(ErrorKind::Transient, "s3").with_detail("not reached"));
+            }
+            let credential =
+                AwsCredential { key_id: "AKIDOLD".into(), secret_key: "hush".into(), token: None };
+            Ok(Loaded { credential, expires: None })
+        }
+    }
+
+    fn place(endpoint: &str) -> Place {
+        Place {
+            tier: "s3",
+            bucket: "s3://train".into(),
+            endpoint: Some(endpoint.into()),
+            region: None,
+            signed: true,
+            proxy: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn page_without_end_is_refused() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            use std::io::{Read, Write};
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<ListBucketResult>");
+            // Until nobody reads it, or to a length at which it would be read to its end.
+            for _ in 0..4 * LONGEST / (1 << 20) {
+                if stream.write_all(&[b' '; 1 << 20]).is_err() {
+                    return;
+                }
+            }
+        });
+        let pages = S3Pages {
+            client: Judges { plain: true, bundle: None }.client().unwrap(),
+            address: format!("{endpoint}/train"),
+            region: "us-east-1".into(),
+            request_payer: false,
+            credentials: None,
+            place: place(&endpoint),
+        };
+        let error = pages.page(&Ask::first("")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Other, "{error}");
+        assert!(error.to_string().contains("AWS_ENDPOINT_URL"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn page_that_waits_for_new_credentials_may_be_requested_again() {
+        let store = foreread_tier_testing::store::Store::start();
+        store.bucket("train");
+        store.allow("AKIDOLD");
+        let credentials = Credentials::new(Once::default(), tokio::runtime::Handle::current());
+        let pages = S3Pages {
+            client: Judges { plain: true, bundle: None }.client().unwrap(),
+            address: format!("{}/train", store.endpoint()),
+            region: "us-east-1".into(),
+            request_payer: false,
+            credentials: Some(Arc::new(credentials)),
+            place: place(&store.endpoint()),
+        };
+        pages.page(&Ask::first("")).await.unwrap();
+        store.expire("AKIDOLD");
+        let error = pages.page(&Ask::first("")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+        assert!(error.retry_after().is_some() && error.to_string().contains("s3://train: "), "{error}");
     }
 
     proptest! {

@@ -36,13 +36,19 @@ impl Reader {
     /// Dropping the future ends the request.
     pub(crate) async fn read(&self, request: &ReadRequest) -> Result<Bytes, TierError> {
         let (path, options) = self.prepare(request)?;
-        let Some(credentials) = &self.credentials else {
-            return self.attempt(&path, options, request).await;
-        };
+        self.renewed(&request.object.path, || self.attempt(&path, options.clone(), request)).await
+    }
+
+    /// What an attempt at the object gives; of a second one, if there are other credentials where these have expired.
+    async fn renewed<T, F>(&self, object: &str, attempt: impl Fn() -> F) -> Result<T, TierError>
+    where
+        F: Future<Output = Result<T, TierError>>,
+    {
+        let Some(credentials) = &self.credentials else { return attempt().await };
         let generation = credentials.generation();
-        match self.attempt(&path, options.clone(), request).await {
+        match attempt().await {
             Err(error) if error.kind() == ErrorKind::Expired => match credentials.renew(generation).await {
-                Ok(true) => self.attempt(&path, options, request).await,
+                Ok(true) => attempt().await,
                 Ok(false) => Err(error),
                 Err(failed) => {
                     let why = format!(
@@ -50,22 +56,37 @@ impl Reader {
                         error.detail().unwrap_or_default(),
                         failed.detail().unwrap_or_default()
                     );
-                    Err(TierError::new(ErrorKind::Expired, self.place.tier)
-                        .with_object(&*request.object.path)
-                        .with_detail(why))
+                    let error = TierError::new(ErrorKind::Expired, self.place.tier)
+                        .with_object(object)
+                        .with_detail(why);
+                    Err(match failed.retry_after() {
+                        Some(wait) => error.with_retry_after(wait),
+                        None => error,
+                    })
                 }
             },
             result => result,
         }
     }
 
-    /// What an object is, by its first byte; none if it cannot be read.
-    pub(crate) async fn stat(&self, path: &Arc<str>) -> Option<Object> {
-        let key = Path::parse(self.location.key(path)).ok()?;
-        let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
-        let meta = self.store.get_opts(&key, options).await.ok()?.meta;
-        let version = meta.e_tag.map(|tag| Version::ETag(tag.into()));
-        Some(Object { path: Arc::clone(path), size: meta.size, version })
+    /// What an object is, by its first byte.
+    pub(crate) async fn stat(&self, path: &Arc<str>) -> Result<Object, TierError> {
+        let key = Path::parse(self.location.key(path))
+            .map_err(|error| self.place.error(ErrorKind::Invalid, Some(path), error.to_string()))?;
+        self.renewed(path, || async {
+            let failed = |error| self.place.of_client(Action::Read, Some(path), &error);
+            let options = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
+            let answer = match self.store.get_opts(&key, options).await.map_err(failed) {
+                // An empty object has no first byte.
+                Err(error) if error.kind() == ErrorKind::Changed => {
+                    self.store.get_opts(&key, GetOptions::default()).await.map_err(failed)?
+                }
+                answer => answer?,
+            };
+            let version = answer.meta.e_tag.map(|tag| Version::ETag(tag.into()));
+            Ok(Object { path: Arc::clone(path), size: answer.meta.size, version })
+        })
+        .await
     }
 
     fn error(&self, request: &ReadRequest, kind: ErrorKind, why: impl AsRef<str>) -> TierError {

@@ -21,6 +21,8 @@ use object_store::client::{
 };
 use object_store::{ClientConfigKey, ClientOptions};
 
+use crate::error::is_throttling;
+
 /// How long a connection may take to come up. A store that is there answers in a round trip or two.
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -237,18 +239,44 @@ impl Errands {
 
 impl reqsign_core::HttpSend for Errands {
     async fn http_send(&self, request: http::Request<Bytes>) -> reqsign_core::Result<http::Response<Bytes>> {
-        let failed = |error: HttpError| reqsign_core::Error::unexpected(root(&error));
+        let failed = |error: HttpError| {
+            let passing = Severed::of(&error) != Severed::NotTls;
+            reqsign_core::Error::unexpected(root(&error)).set_retryable(passing)
+        };
         let client = self.client().map_err(reqsign_core::Error::unexpected)?;
         let response = client.execute(request.map(HttpRequestBody::from)).await.map_err(failed)?;
         let (parts, body) = response.into_parts();
         let mut body = body.bytes().await.map_err(failed)?;
         if !parts.status.is_success() {
             // It ends in messages, and whoever refuses may repeat what was asked with, the secrets among it.
-            let code = element(&String::from_utf8_lossy(&body), "Code");
-            body = Bytes::from(code.unwrap_or_default());
+            let code =
+                element(&String::from_utf8_lossy(&body), "Code").or_else(|| error_type(&parts.headers));
+            let refused = Refused { status: parts.status, code, region: None, retry_after: None };
+            if is_busy(&refused) {
+                return Err(reqsign_core::Error::rate_limited(refused.to_string()));
+            }
+            body = Bytes::from(refused.code.unwrap_or_default());
         }
         Ok(http::Response::from_parts(parts, body))
     }
+}
+
+/// The code of a refusal in JSON, which Amazon's services put into a header, too; some with a URL after it.
+fn error_type(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get("x-amzn-errortype")?.to_str().ok()?;
+    word(text.split(':').next()?.trim())
+}
+
+/// Whether a service that hands out credentials may answer the same request otherwise in a moment. That is an error of the
+/// client's: the providers go by the status, and throttling often has 400.
+fn is_busy(refused: &Refused) -> bool {
+    let code = refused.code.as_deref().unwrap_or_default();
+    is_throttling(code)
+        || matches!(
+            code,
+            "SlowDownException" | "RequestTimeout" | "RequestTimeoutException" | "IDPCommunicationError"
+        )
+        || matches!(refused.status.as_u16(), 408 | 429 | 500..=599)
 }
 
 /// How a connection did not come up.
@@ -311,6 +339,65 @@ mod tests {
             assert_eq!(element(hostile, "Code"), None, "{hostile}");
         }
         assert_eq!(element(&format!("<Code>{}</Code>", "x".repeat(65)), "Code"), None);
+    }
+
+    /// A server that gives this answer to whatever comes first.
+    fn saying(answer: String) -> std::net::SocketAddr {
+        use std::io::{Read, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _ = stream.read(&mut [0; 4096]);
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn busy_services_of_credentials_may_be_asked_again_and_others_not() {
+        use reqsign_core::HttpSend;
+        let errands = Errands::new(None);
+        let send = async |address: String| {
+            errands.http_send(http::Request::get(address).body(Bytes::new()).unwrap()).await
+        };
+        for (status, header, body, code) in [
+            ("503 Service Unavailable", "", "", None),
+            ("429 Too Many Requests", "", "", None),
+            ("400 Bad Request", "", "<Error><Code>Throttling</Code></Error>", None),
+            ("400 Bad Request", "", "<Error><Code>IDPCommunicationError</Code></Error>", None),
+            ("400 Bad Request", "x-amzn-ErrorType: SlowDownException:http://x/\r\n", "{}", None),
+            (
+                "400 Bad Request",
+                "x-amzn-ErrorType: InvalidGrantException\r\n",
+                "hush",
+                Some("InvalidGrantException"),
+            ),
+            ("403 Forbidden", "", "<Code>AccessDenied</Code>hush", Some("AccessDenied")),
+            ("404 Not Found", "", "hush", Some("")),
+        ] {
+            let length = body.len();
+            let address = saying(format!(
+                "HTTP/1.1 {status}\r\n{header}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            ));
+            match (send(format!("http://{address}/")).await, code) {
+                (Ok(answer), Some(code)) => assert_eq!(answer.body(), code),
+                (Err(error), None) => {
+                    assert!(error.is_retryable(), "{error}");
+                    assert_eq!(error.kind(), reqsign_core::ErrorKind::RateLimited);
+                }
+                (answer, _) => panic!("{status} {body}: {answer:?}"),
+            }
+        }
+        // What does not speak TLS will not in a moment.
+        let plain = saying("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned());
+        let error = send(format!("https://{plain}/")).await.unwrap_err();
+        assert!(!error.is_retryable(), "{error}");
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = send(format!("http://{nobody}/")).await.unwrap_err();
+        assert!(error.is_retryable() && error.kind() != reqsign_core::ErrorKind::RateLimited, "{error}");
     }
 
     #[tokio::test]

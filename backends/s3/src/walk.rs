@@ -11,6 +11,11 @@
 //! key goes on as a token does. Objects of a range are handed out only when it has met the one before it.
 //!
 //! A store that changes while it is listed can look as one without order. That costs time and nothing else.
+//!
+//! The nearest range to the next object that is due is always requested first, so that objects are handed out soon after
+//! they come. More ranges are split off than are requested at once, so that there are always near ones. If many objects
+//! wait all the same (the nearest range is large, or its store is late), it alone is requested further. The price is
+//! that such a part of the listing goes page by page.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -108,14 +113,17 @@ pub(crate) struct Walk {
     below: Arc<str>,
     /// What every key that is listed is greater than.
     after: String,
-    waiting: VecDeque<Range>,
+    /// Ranges with no request under way, by where they began.
+    waiting: BTreeMap<Arc<str>, Range>,
     running: FuturesUnordered<Running>,
     /// What has been found and not handed out, by where its range began.
     parts: BTreeMap<Arc<str>, Part>,
+    /// How much that is, in all parts.
+    held: usize,
     borders: BTreeMap<String, Border>,
     /// Pages so far, without requests for one key.
     pages: usize,
-    /// Ranges split off so far. Each costs up to two requests, and there is one for two pages at most.
+    /// Ranges split off so far. Each costs up to two requests, and there is one for four pages at most.
     cuts: usize,
     /// The listing of a store without order, once that is known.
     sequence: Option<Sequence>,
@@ -130,8 +138,9 @@ impl Walk {
             below,
             after,
             parts: BTreeMap::from([(Arc::clone(&range.from), Part::default())]),
-            waiting: VecDeque::from([range]),
+            waiting: BTreeMap::from([(Arc::clone(&range.from), range)]),
             running: FuturesUnordered::new(),
+            held: 0,
             borders: BTreeMap::new(),
             pages: 0,
             cuts: 0,
@@ -149,7 +158,10 @@ impl Walk {
                 && let Some(mut first) = self.parts.first_entry()
             {
                 match first.get_mut().found.pop_front() {
-                    Some(found) => return Some(found),
+                    Some(found) => {
+                        self.held -= 1;
+                        return Some(found);
+                    }
                     None if first.get().over => drop(first.remove()),
                     None => break,
                 }
@@ -183,10 +195,16 @@ impl Walk {
         }
     }
 
+    /// Requests pages of the nearest ranges; where too much is held, of the one alone whose objects are due.
     fn start(&mut self) {
         while self.running.len() < self.listing.most
-            && let Some(range) = self.waiting.pop_front()
+            && let Some(nearest) = self.waiting.first_entry()
         {
+            let is_due = self.parts.first_key_value().is_some_and(|(due, _)| due == nearest.key());
+            if self.held > self.listing.held && !is_due {
+                break;
+            }
+            let range = nearest.remove();
             let (listing, below) = (Arc::clone(&self.listing), Arc::clone(&self.below));
             self.running.push(Box::pin(async move {
                 let Range { after, token, probe, .. } = &range;
@@ -248,15 +266,17 @@ impl Walk {
                 range.after.clone_from(&last.key);
             }
             range.token = token.filter(|_| !probe || range.last.is_none());
-            self.waiting.push_front(range);
+            self.waiting.insert(Arc::clone(&range.from), range);
         }
         let held = entries
             .into_iter()
             .filter(|entry| entry.key > self.after && upto.as_ref().is_none_or(|upto| entry.key <= *upto));
         let found = held.filter_map(|entry| self.listing.object(&self.base, &self.below, entry));
         let part = self.parts.entry(from).or_default();
+        let before = part.found.len();
         part.found.extend(found);
         part.over = over;
+        self.held += part.found.len() - before;
         Ok(())
     }
 
@@ -278,12 +298,14 @@ impl Walk {
         if self.pages < FIRST_PAGES {
             return;
         }
-        let room = self.listing.most.saturating_sub(self.running.len() + self.waiting.len() + 1);
-        let worth = (self.pages / 2).saturating_sub(self.cuts);
+        // Twice as many as are requested at once, and none where pages come one by one anyway.
+        let ranges = 2 * self.listing.most.saturating_sub(1);
+        let room = ranges.saturating_sub(self.running.len() + self.waiting.len());
+        let worth = (self.pages / 4).saturating_sub(self.cuts);
         let cut = split(range, &self.below, first, last, room.min(worth));
         self.cuts += cut.len();
         self.parts.extend(cut.iter().map(|range| (Arc::clone(&range.from), Part::default())));
-        self.waiting.extend(cut);
+        self.waiting.extend(cut.into_iter().map(|range| (Arc::clone(&range.from), range)));
     }
 
     /// Drops what was found and begins to list in one sequence; or goes on where the only range was, if that one began
@@ -311,6 +333,7 @@ impl Walk {
         self.waiting.clear();
         self.running = FuturesUnordered::new();
         self.parts.clear();
+        self.held = 0;
         self.borders.clear();
     }
 }

@@ -403,6 +403,24 @@ async fn who_may_not_read_or_list_is_told_what_to_do() {
 }
 
 #[tokio::test]
+async fn object_is_found_where_only_reading_is_allowed() {
+    let (store, origin, object) = one("0123456789").await;
+    store.put("train", "images/empty", "");
+    store.deny("train", true, false);
+    for fault in [Fault::SlowDown(None), Fault::Internal, Fault::Close] {
+        store.on(Kind::Get, When::First(2), fault);
+        assert_eq!(origin.stat("a.jpg").await.unwrap(), object, "{fault:?}");
+        store.mend();
+    }
+    assert_eq!(origin.stat("empty").await.unwrap().size, 0);
+    let missing = origin.stat("nothing").await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
+    store.deny("train", true, true);
+    let denied = origin.stat("a.jpg").await.unwrap_err();
+    assert!(denied.kind() == ErrorKind::Denied && denied.to_string().contains("s3:ListBucket"), "{denied}");
+}
+
+#[tokio::test]
 async fn without_credentials_nothing_is_opened() {
     let store = Store::start();
     let environment = Environment::new([

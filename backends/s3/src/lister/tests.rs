@@ -1,6 +1,8 @@
 //! Listings of a store that exists only here, whatever its keys, its order and its faults.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
@@ -20,6 +22,10 @@ struct Model {
     kind: ErrorKind,
     /// Whether the last page names the first as the next, by a new token each time.
     circular: bool,
+    /// Pages that begin after one of these names take half a minute.
+    late: Option<Range<&'static str>>,
+    /// The keys that were handed out.
+    given: Mutex<BTreeSet<String>>,
     requests: AtomicU64,
 }
 
@@ -37,6 +43,8 @@ impl Model {
             failures: 0,
             kind: ErrorKind::Transient,
             circular: false,
+            late: None,
+            given: Mutex::default(),
             requests: AtomicU64::new(0),
         }
     }
@@ -62,6 +70,9 @@ impl Pages for Model {
         // A store that cannot begin anywhere begins at the beginning.
         let after = if self.begins_anywhere { ask.after } else { "" };
         let token = ask.token.map(|token| token.rsplit_once('#').unwrap().0);
+        if self.late.as_ref().is_some_and(|late| late.contains(&token.unwrap_or(after))) {
+            sleep(Duration::from_secs(30)).await;
+        }
         // After an existing key it goes on where that key stands. Other names are compared with each key, until the next
         // token: so gateways to file systems do it.
         let (from, beyond) = match token.or(Some(after)).map(|name| (name, self.find(name))) {
@@ -74,6 +85,7 @@ impl Pages for Model {
             .filter(|key| key.starts_with(ask.prefix) && (beyond.is_empty() || key.as_str() > beyond));
         let entry = |key: &String| Entry { key: key.clone(), size: 1, tag: Some("\"t\"".into()) };
         let entries: Vec<Entry> = keys.by_ref().take(ask.limit.unwrap_or(self.page)).map(entry).collect();
+        self.given.lock().unwrap().extend(entries.iter().map(|entry| entry.key.clone()));
         let next = match keys.next() {
             Some(_) => entries.last().map(|entry| entry.key.as_str()),
             None => self.circular.then_some("the beginning"),
@@ -91,7 +103,7 @@ fn listing(model: &Arc<Model>, prefix: &str) -> Listing {
     let place =
         Place { tier: "s3", bucket: "s3://b".into(), endpoint, region: None, signed: true, proxy: None };
     let location = Location { bucket: "b".into(), prefix: prefix.into() };
-    Listing { pages: Arc::clone(model) as _, place, location, most: LISTS, seed: 1 }
+    Listing { pages: Arc::clone(model) as _, place, location, most: LISTS, held: HELD, seed: 1 }
 }
 
 /// What a listing has found, as a caller keeps it.
@@ -233,9 +245,11 @@ fn flat_bucket_is_listed_in_ranges_with_few_pages_more() {
     let model = Arc::new(Model::new((0..200_000).map(|id| format!("img{id:08}.jpg")), 100));
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    // As many pages of them as of a real store.
+    let listing = Listing { held: HELD / 10, ..listing(&model, "") };
     let (found, took) = runtime.block_on(async {
         let began = Instant::now();
-        let found = listing(&model, "").list("", None).count().await;
+        let found = listing.list("", None).count().await;
         (found, began.elapsed())
     });
     let pages = model.requests();
@@ -243,6 +257,30 @@ fn flat_bucket_is_listed_in_ranges_with_few_pages_more() {
     assert!(pages < 2600, "{pages} pages for 2000");
     // One after another they would take 4 s.
     assert!(took < Duration::from_millis(800), "{took:?}");
+}
+
+#[test]
+fn late_range_holds_a_bounded_number_of_objects() {
+    const PAGE: usize = 10;
+    let mut model = Model::new((0..20_000).map(|id| format!("{id:08}")), PAGE);
+    model.late = Some("00001000".."00001020");
+    let model = Arc::new(model);
+    let listing = Listing { held: 1_000, ..listing(&model, "") };
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let (mut paths, mut most) = (Vec::new(), 0);
+    runtime.block_on(async {
+        let mut found = std::pin::pin!(listing.list("", None));
+        while let Some(object) = found.next().await {
+            // What was handed out before this one, by the store and by the listing.
+            most = most.max(model.given.lock().unwrap().len() - paths.len());
+            paths.push(object.unwrap().path.to_string());
+        }
+    });
+    assert_eq!(paths, model.keys);
+    // The pages that were under way when the bound was reached; and what each range has seen beyond its end.
+    assert!(most <= 1_000 + 16 * PAGE + 31 * PAGE, "{most} objects were held");
+    assert!(most > 500, "ranges are listed side by side: {most}");
 }
 
 #[test]
@@ -326,7 +364,7 @@ fn what_is_hidden_a_place_holder_or_no_path_is_told_apart() {
 fn object_is_found_by_its_path_in_whatever_order_the_store_lists() {
     let model = Arc::new(Model::in_this_order(["ab", "a-", "a"].map(str::to_owned), 2));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let stat = |path: &str| runtime.block_on(listing(&model, "").stat(path.into()));
+    let stat = |path: &str| runtime.block_on(listing(&model, "").stat(&path.into()));
     assert_eq!(stat("a-").unwrap().size, 1);
     // It may be on another page, which no request is made for here.
     assert_eq!(stat("a").unwrap_err().kind(), ErrorKind::Unordered);

@@ -320,8 +320,8 @@ async fn attend(stream: Stream, from: String, mut place: Place, offer: Arc<Offer
             return;
         }
         Err(error) => {
-            if error.kind() == WireErrorKind::OtherToken {
-                shared.counters.note_other_token(format!("somebody at {from}: {error}"));
+            if spoke && matches!(error.kind(), WireErrorKind::OtherToken | WireErrorKind::OtherVersion) {
+                shared.counters.note_mistaken(format!("somebody at {from}: {error}"));
             }
             return shared.stranger(&from, &error);
         }

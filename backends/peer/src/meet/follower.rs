@@ -197,6 +197,12 @@ impl Follower {
         self.missing = (vec![Rank(0)], 0, None);
     }
 
+    /// What came without a request, to a rank that did not need it, is not kept any longer; nor is the list of ranks.
+    pub(super) fn forget(&mut self) {
+        self.values.clear();
+        (self.people, self.moved) = Default::default();
+    }
+
     /// Whether rank 0 has said that there is no run for this rank.
     pub(super) fn is_refused(&self) -> bool {
         self.refused.is_some()

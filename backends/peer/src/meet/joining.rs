@@ -1,5 +1,6 @@
 //! Ranks come together, step by step.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::board::Board;
-use super::bulk::{self, Bulk};
+use super::bulk::{self, Bulk, Offers};
 use super::compare::{difference, pack, unpack};
 use super::descriptors;
 use super::first::{First, Steps};
@@ -36,11 +37,6 @@ use crate::{Address, Identity, Network, Nonce, RunId, Server, token};
 /// What one rank may bring for a key, in bytes.
 pub(super) const LARGEST_PART: u64 = 256 << 20;
 
-/// What rank 0's value says of bulk, in its first byte.
-const NO_BULK: u8 = 0;
-const ON_REQUEST: u8 = 1;
-const PUSHED: u8 = 2;
-
 /// How often rank 0 sees to it that it can be found.
 const REPUBLISH: Duration = Duration::from_secs(1);
 
@@ -61,8 +57,8 @@ pub struct Joining {
     nodes: Vec<u32>,
     /// Steps that this rank has made.
     steps: u32,
-    /// What rank 0 has said of bulk.
-    has_bulk: u8,
+    /// The catalogs that rank 0 has shared: whether each node gets them without a request.
+    pushed: Vec<bool>,
     deadline: Duration,
 }
 
@@ -76,8 +72,8 @@ enum Side {
     },
     Member {
         member: Box<Member>,
-        /// Bulk for the others of this node; none where this rank does not get it.
-        bulk: Option<watch::Sender<Option<Bytes>>>,
+        /// Catalogs for the others of this node; none when nothing is added to them any more.
+        offers: Option<watch::Sender<Offers>>,
         _passing_on: Option<Task>,
     },
     /// It has started.
@@ -127,7 +123,7 @@ impl Joining {
             node: node.clone(),
             nodes: vec![0],
             steps: 0,
-            has_bulk: NO_BULK,
+            pushed: Vec::new(),
             deadline,
             launched: launched.clone(),
         };
@@ -211,12 +207,12 @@ impl Joining {
                 member.pause().await?;
                 served = Some((server, identity));
             };
-            let (bulk, has_bulk) = watch::channel(None);
+            let (offers, offered) = watch::channel(Offers::default());
             let passing_on = server
                 .meetings()
-                .map(|meetings| Task(handle.spawn(bulk::pass_on(meetings, has_bulk, traffic))));
+                .map(|meetings| Task(handle.spawn(bulk::pass_on(meetings, offered, traffic))));
             joining.side =
-                Side::Member { member: Box::new(member), bulk: Some(bulk), _passing_on: passing_on };
+                Side::Member { member: Box::new(member), offers: Some(offers), _passing_on: passing_on };
             (joining.identity, joining.server) = (Some(identity), Some(server));
         }
         joining.ground = Some(Arc::clone(&ground));
@@ -304,28 +300,38 @@ impl Joining {
     ///
     /// As [`join`](Self::join).
     pub async fn share(&mut self, blob: Option<Bytes>) -> Result<Bytes, MeetError> {
-        self.share_with(blob, None).await
+        self.share_with(blob, Vec::new()).await
     }
 
-    /// Rank 0's `blob` on all ranks, and its `bulk` for those that call [`bulk`](Self::bulk).
+    /// Rank 0's `blob` on all ranks, and catalogs for those that get them by [`bulks`](Self::bulks). One share has catalogs.
     ///
     /// # Errors
     ///
-    /// As [`join`](Self::join); [`MeetErrorKind::Setting`] if more than 16 GiB of bulk would leave rank 0.
-    pub async fn share_with(&mut self, blob: Option<Bytes>, bulk: Option<Bulk>) -> Result<Bytes, MeetError> {
+    /// As [`join`](Self::join); [`MeetErrorKind::Setting`] if more than 16 GiB of catalogs would leave rank 0, or there are
+    /// more than 16 of them.
+    pub async fn share_with(&mut self, blob: Option<Bytes>, bulks: Vec<Bulk>) -> Result<Bytes, MeetError> {
         let key = self.step("share");
         match &mut self.side {
             Side::First { first, .. } => {
+                if bulks.len() > bulk::MOST {
+                    let error = MeetError::new(MeetErrorKind::Setting, "more than 16 catalogs are shared");
+                    return Err(first.fail(error).await);
+                }
                 let blob = blob.unwrap_or_default();
-                let kind =
-                    bulk.as_ref().map_or(NO_BULK, |bulk| if bulk.is_pushed() { PUSHED } else { ON_REQUEST });
-                first.share(&key, [&[kind], &blob[..]].concat().into(), bulk).await?;
+                // How many catalogs there are, and of each whether all need it.
+                let mut value = vec![bulks.len() as u8];
+                value.extend(bulks.iter().map(|bulk| u8::from(bulk.is_pushed())));
+                value.extend_from_slice(&blob);
+                first.share(&key, value.into(), bulks).await?;
                 Ok(blob)
             }
             Side::Member { .. } => {
                 let mut value = self.value(&key, None).await?;
-                if !value.is_empty() {
-                    self.has_bulk = value.split_to(1)[0];
+                let bulks = 1 + usize::from(value.first().copied().unwrap_or_default());
+                let kinds = value.split_to(bulks.min(value.len()));
+                self.pushed = kinds.iter().skip(1).map(|kind| *kind != 0).collect();
+                if let Side::Member { offers: Some(offers), .. } = &self.side {
+                    offers.send_modify(|offers| offers.pushed.clone_from(&self.pushed));
                 }
                 Ok(value)
             }
@@ -333,45 +339,52 @@ impl Joining {
         }
     }
 
-    /// The bulk of the last [`share_with`](Self::share_with), from a rank of this node or from rank 0; nothing on rank 0,
-    /// which has it, and where there is none.
+    /// The catalogs of the last [`share_with`](Self::share_with) that this rank does not `have`, in their order, from a rank
+    /// of this node or from rank 0. The others of the node may get from this rank what it has. Nothing on rank 0.
     ///
     /// # Errors
     ///
     /// As [`join`](Self::join).
-    pub async fn bulk(&mut self) -> Result<Option<Bytes>, MeetError> {
-        if self.has_bulk == NO_BULK {
-            return Ok(None);
-        }
-        let relay = bulk::relay(self.nodes.iter(), self.rank().0 as usize).map(|rank| Rank(rank as u32));
-        let relay = relay.filter(|relay| *relay != self.rank());
+    pub async fn bulks(&mut self, have: Vec<Option<Bulk>>) -> Result<Vec<Option<Bytes>>, MeetError> {
+        let rank = self.rank();
+        let relay = bulk::relay(self.nodes.iter(), rank.0 as usize).map(|rank| Rank(rank as u32));
+        let relay = relay.filter(|relay| *relay != rank);
         let addresses = relay.map(|relay| self.roster().addresses(relay)).unwrap_or_default();
-        let (Side::Member { member, bulk, .. }, Some(identity)) = (&mut self.side, &self.identity) else {
-            return Ok(None);
+        let numbers = 0..have.len();
+        let (Side::Member { member, offers, .. }, Some(identity)) = (&mut self.side, &self.identity) else {
+            return Ok(vec![None; have.len()]);
         };
-        if let Some(relay) = relay {
-            let to = (relay, &addresses[..]);
-            let silence = bulk::SILENCE.min(self.deadline / 3);
-            if let Some(bulk) = bulk::fetch(&*self.network, to, identity, &member.traffic, silence).await {
-                return Ok(Some(bulk));
+        let shared = self.pushed.iter().copied().enumerate();
+        let missing = shared.filter(|(number, _)| have.get(*number).is_none_or(Option::is_none));
+        let missing: BTreeMap<usize, bool> = missing.collect();
+        let offer = |here: BTreeMap<usize, Bulk>| {
+            if let Some(offers) = &*offers {
+                offers.send_modify(|offers| {
+                    offers.here.extend(here);
+                    offers.is_waiting = true;
+                });
             }
-            tracing::debug!(%relay, "the catalog does not come from this node's rank; rank 0 is asked");
+        };
+        offer(have.into_iter().enumerate().filter_map(|(number, bulk)| Some((number, bulk?))).collect());
+        let mut got = BTreeMap::new();
+        if let Some(relay) = relay.filter(|_| !missing.is_empty()) {
+            let (to, silence) = ((relay, &addresses[..]), bulk::SILENCE.min(self.deadline / 3));
+            got = bulk::fetch(&*self.network, to, identity, &member.traffic, &missing, silence).await;
         }
-        let comes = relay.is_none() && self.has_bulk == PUSHED;
-        let fetch = (Message::Fetch, Bytes::new());
-        let value = member.value(identity, key::BULK, Some(fetch), comes).await?;
-        if let Some(bulk) = bulk {
-            bulk.send_replace(Some(value.clone()));
+        for (number, is_pushed) in missing {
+            if got.contains_key(&number) {
+                continue;
+            }
+            if let Some(relay) = relay {
+                tracing::debug!(%relay, "a catalog does not come from this node's rank; rank 0 is asked");
+            }
+            let comes = relay.is_none() && is_pushed;
+            let fetch = (Message::Fetch { number: number as u32 }, Bytes::new());
+            let value = member.value(identity, &key::bulk(number), Some(fetch), comes).await?;
+            offer(BTreeMap::from([(number, Bulk::needed(value.clone()))]));
+            got.insert(number, value);
         }
-        Ok(Some(value))
-    }
-
-    /// Says that this rank does not need the bulk, or the others of its node would wait for it until the next step: they
-    /// get it from rank 0.
-    pub fn skip_bulk(&mut self) {
-        if let Side::Member { bulk, .. } = &mut self.side {
-            bulk.take_if(|bulk| bulk.borrow().is_none());
-        }
+        Ok(numbers.map(|number| got.remove(&number)).collect())
     }
 
     /// What `digest` makes, on rank 0, of what all ranks bring, on all ranks, which have to have the same `words` (seed,
@@ -387,27 +400,7 @@ impl Joining {
         own: Bytes,
         digest: impl FnOnce(Vec<Bytes>) -> Bytes + Send,
     ) -> Result<Bytes, MeetError> {
-        self.agree("exchange", words, own, digest).await
-    }
-
-    /// Makes sure that all ranks have the same names and values.
-    ///
-    /// # Errors
-    ///
-    /// As [`exchange`](Self::exchange).
-    pub async fn compare(&mut self, words: Words) -> Result<(), MeetError> {
-        self.agree("compare", words, Bytes::new(), |_| Bytes::new()).await.map(drop)
-    }
-
-    /// An exchange, as a step of this name.
-    async fn agree(
-        &mut self,
-        step: &str,
-        words: Words,
-        own: Bytes,
-        digest: impl FnOnce(Vec<Bytes>) -> Bytes + Send,
-    ) -> Result<Bytes, MeetError> {
-        let key = self.step(step);
+        let key = self.step("exchange");
         match &mut self.side {
             Side::First { first, .. } => {
                 let value = digest(first.gather(&key, &words, &own).await?);
@@ -422,8 +415,10 @@ impl Joining {
     /// The key of the next step.
     fn step(&mut self, name: &str) -> String {
         self.steps += 1;
-        if self.has_bulk != NO_BULK {
-            self.skip_bulk();
+        if let Side::Member { offers, .. } = &mut self.side
+            && !self.pushed.is_empty()
+        {
+            *offers = None;
         }
         key::step(self.steps, name)
     }
@@ -439,7 +434,7 @@ impl Joining {
     /// The value of a key, to which this rank brings its words and what is its own.
     async fn part(&mut self, key: &str, words: &Words, own: &[u8]) -> Result<Bytes, MeetError> {
         let part = pack(words, own);
-        let message = Message::Part { key: key.to_owned(), length: part.len() as u64 };
+        let message = Message::part(key, &part);
         let (ours, value) = unpack(&self.value(key, Some((message, part))).await?);
         // A rank that was started again comes when all others have agreed.
         let ours: Words = serde_json::from_slice(&ours).unwrap_or_default();
@@ -487,10 +482,7 @@ impl Joining {
         let side = match std::mem::replace(&mut self.side, Side::Left) {
             Side::First { first, serving, .. } => Started::First { hub: first.hub, serving },
             Side::Member { mut member, .. } => {
-                // The roster has them.
-                (member.follower.people, member.follower.moved) = Default::default();
-                // What came without a request, to a rank that did not need it.
-                drop(member.follower.take(key::BULK));
+                member.follower.forget();
                 Started::Member(member)
             }
             Side::Left => return Err(MeetError::new(MeetErrorKind::Broken, "the ranks have started before")),

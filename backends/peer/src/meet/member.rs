@@ -143,7 +143,7 @@ impl Member {
                 && let Some(link) = &self.link
             {
                 // Where it could not be said, what came before the link broke may say why.
-                link.say_with(message, vec![bulk.clone()]).await;
+                link.say_with(message, bulk.clone()).await;
             }
             while self.link.is_some() {
                 if let Some(value) = self.follower.take(key)? {

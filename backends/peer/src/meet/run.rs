@@ -161,8 +161,7 @@ impl Speaking<'_> {
     }
 
     async fn part(&self, key: &str, part: Bytes) -> bool {
-        let message = Message::Part { key: key.to_owned(), length: part.len() as u64 };
-        self.link.say_with(&message, vec![part]).await
+        self.link.say_with(&Message::part(key, &part), part).await
     }
 
     /// Hands on what has come.

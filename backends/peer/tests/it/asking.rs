@@ -293,7 +293,7 @@ async fn another_token_opens_nothing_in_either_direction() {
 async fn who_names_the_job_and_breaks_off_is_not_counted_as_a_stranger() {
     let (world, owner, _asker) = two(&samples(1, 1000), |_| How::Now).await;
     let address = &owner.server.addresses()[0];
-    let hello = |job: u64| [b"FRDH\x03\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
+    let hello = |job: u64| [b"FRDH\x04\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
     for (job, waits) in [(JOB, false), (JOB, true), (JOB + 1, false), (JOB + 1, true)] {
         let mut stream = world.host("three").connect(address).await.unwrap();
         stream.write_all(&hello(job)).await.unwrap();

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::running::{Holds, ask};
-use crate::support::{DEADLINE, Job, all, begin, context};
+use crate::support::{DEADLINE, Job, all, begin, compare, context};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -161,7 +161,7 @@ async fn left_over_rank_that_knocks_between_steps_changes_nothing() {
             let mut joining = Joining::join(settings).await.unwrap();
             for _ in 0..15 {
                 sleep(SECOND).await;
-                joining.compare(vec![("seed".to_owned(), "5".to_owned())]).await.unwrap();
+                compare(&mut joining, vec![("seed".to_owned(), "5".to_owned())]).await.unwrap();
             }
             begin(joining, &stores).await.unwrap().leave(DEADLINE).await
         })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use foreread_peer::Token;
 use foreread_peer::meet::{Board, Group, Joining, Launched, Left, MeetErrorKind, Rendezvous, Settings};
 
-use crate::support::{TOKEN, all, begin, launched};
+use crate::support::{TOKEN, all, begin, compare, launched};
 
 fn settings(launched: Launched, token: Option<&str>) -> Settings {
     let token = token.map(|token| Token::new(token).unwrap());
@@ -326,7 +326,7 @@ async fn why_a_rank_gives_up_is_heard_although_rank_0_is_just_speaking_to_it() {
                     joining.working("listing").await;
                     tokio::task::yield_now().await;
                 }
-                joining.compare(Vec::new()).await.err()
+                compare(&mut joining, Vec::new()).await.err()
             })
         });
         let ranks: Vec<_> = ranks.collect();

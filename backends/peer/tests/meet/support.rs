@@ -115,6 +115,11 @@ pub async fn begin(mut joining: Joining, stores: &[StoreId]) -> Result<Group, Me
     joining.start(words("5", "plan"), &[Fingerprint(5)], stores, &context()).await
 }
 
+/// Makes sure that all ranks have the same words.
+pub async fn compare(joining: &mut Joining, words: Vec<(String, String)>) -> Result<(), MeetError> {
+    joining.exchange(words, Bytes::new(), |_| Bytes::new()).await.map(drop)
+}
+
 pub fn words(seed: &str, plan: &str) -> Vec<(String, String)> {
     vec![("seed".to_owned(), seed.to_owned()), ("plan".to_owned(), plan.to_owned())]
 }

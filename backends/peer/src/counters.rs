@@ -1,22 +1,11 @@
 //! What a process did for others and others for it.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Sums of one process, kept as it goes.
 #[derive(Debug, Default)]
 pub struct Counters {
-    pub(crate) served: AtomicU64,
-    pub(crate) served_bytes: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) asked: AtomicU64,
-    pub(crate) got: AtomicU64,
-    pub(crate) got_bytes: AtomicU64,
-    pub(crate) late: AtomicU64,
-    pub(crate) lost: AtomicU64,
-    pub(crate) strangers: AtomicU64,
-    pub(crate) messages: AtomicU64,
-    pub(crate) bulks: AtomicU64,
+    tally: Mutex<Tally>,
     /// The last one who named this job and has another token or version, in words.
     mistaken: Mutex<Option<String>>,
 }
@@ -52,19 +41,12 @@ pub struct Tally {
 impl Counters {
     /// The sums now.
     pub fn read(&self) -> Tally {
-        Tally {
-            served: self.served.load(Relaxed),
-            served_bytes: self.served_bytes.load(Relaxed),
-            refused: self.refused.load(Relaxed),
-            asked: self.asked.load(Relaxed),
-            got: self.got.load(Relaxed),
-            got_bytes: self.got_bytes.load(Relaxed),
-            late: self.late.load(Relaxed),
-            lost: self.lost.load(Relaxed),
-            strangers: self.strangers.load(Relaxed),
-            messages: self.messages.load(Relaxed),
-            bulks: self.bulks.load(Relaxed),
-        }
+        *self.now()
+    }
+
+    /// The sums, to be added to.
+    pub(crate) fn now(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A process named this job and has another token or version.
@@ -76,8 +58,4 @@ impl Counters {
     pub(crate) fn mistaken(&self) -> Option<String> {
         self.mistaken.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-pub(crate) fn count(counter: &AtomicU64, by: u64) {
-    counter.fetch_add(by, Relaxed);
 }

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Network, Nonce, PeerTier, RunId, Server, Settings, System, Token,
-    handshake,
+    Address, Asker, Counters, Identity, Network, Nonce, RunId, Server, Settings, System, Token, handshake,
 };
 use foreread_tier::{Context, RecycledBuffers, Serve, Tier};
 use foreread_tier_testing::Known;
@@ -64,8 +63,7 @@ impl Rig {
         let began = Instant::now();
         loop {
             // A rank of its own each time: with a connection of its own.
-            let remote = self.asker.remote(Rank(0), self.server.addresses().to_vec());
-            let tier = PeerTier::new(vec![remote]);
+            let tier = self.asker.remote(Rank(0), self.server.addresses().to_vec());
             let answer = tier.read(vec![self.known.whole(0)]).next().await.unwrap();
             match answer.result {
                 Ok(bytes) => {

@@ -123,8 +123,9 @@ impl Bulk {
 
 /// That rank 0 has lost a catalog which others need.
 pub(super) fn unreadable(error: &io::Error) -> MeetError {
-    let line =
-        format!("rank 0's catalog cannot be read any more: {error}; leave its file as it is while ranks start");
+    let line = format!(
+        "rank 0's catalog cannot be read any more: {error}; leave its file as it is while ranks start"
+    );
     MeetError::new(MeetErrorKind::Broken, line)
 }
 
@@ -161,7 +162,11 @@ pub(super) struct Offers {
 impl Offers {
     /// The first catalog that is due on a connection on which these were `requested` and `sent`, and the catalog itself where
     /// it is here.
-    pub(super) fn due(&self, requested: &BTreeSet<usize>, sent: &BTreeSet<usize>) -> Option<(usize, Option<Bulk>)> {
+    pub(super) fn due(
+        &self,
+        requested: &BTreeSet<usize>,
+        sent: &BTreeSet<usize>,
+    ) -> Option<(usize, Option<Bulk>)> {
         let is_due = |number: &usize| self.pushed[*number] || requested.contains(number);
         let due = (0..self.pushed.len()).filter(|number| is_due(number) && !sent.contains(number));
         let mut due: Vec<_> = due.map(|number| (number, self.here.get(&number).cloned())).collect();

@@ -167,12 +167,7 @@ impl First {
     }
 
     /// Gives all `value`, and `bulks` to those who need them.
-    pub(super) async fn share(
-        &mut self,
-        key: &str,
-        value: Bytes,
-        bulks: Vec<Bulk>,
-    ) -> Result<(), MeetError> {
+    pub(super) async fn share(&mut self, key: &str, value: Bytes, bulks: Vec<Bulk>) -> Result<(), MeetError> {
         if !bulks.is_empty() {
             self.hub.with(|leader| leader.put_bulks(bulks));
         }

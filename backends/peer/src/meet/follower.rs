@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::dial::Miss;
 use super::members::RECONNECT;
-use super::messages::{Hello, Message, Person, key, ranks, refusal};
+use super::messages::{Hello, Message, Person, key, ranks};
 use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
 use super::{MeetError, MeetErrorKind};
 use crate::Address;
@@ -177,7 +177,7 @@ impl Follower {
                 return Ok(Heard::NotYet);
             }
             Message::Refuse { kind, why, .. } => {
-                return Err(self.refused.insert(refusal(&kind, why)).clone());
+                return Err(self.refused.insert(MeetError::new(kind, why)).clone());
             }
             // What others than rank 0 say, or a later version.
             _ => {}

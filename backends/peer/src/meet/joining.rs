@@ -12,16 +12,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::board::Board;
 use super::bulk::{self, Bulk, Offers};
 use super::compare::{difference, pack, unpack};
 use super::descriptors;
 use super::first::{First, Steps};
 use super::follower::Follower;
 use super::ground::Ground;
-use super::group::{Group, Parts, Side as Started};
+use super::group::{Group, Running};
 use super::hub::Hub;
-use super::launcher::Launched;
 use super::leader::Leader;
 use super::link::Traffic;
 use super::member::{Member, another_first};
@@ -32,7 +30,7 @@ use super::sessions::{redirect_all, serve_all};
 use super::settings::Settings;
 use super::waiting::Patience;
 use super::{MeetError, MeetErrorKind};
-use crate::{Address, Identity, Network, Nonce, RunId, Server, token};
+use crate::{Asker, Identity, Nonce, RunId, Server, token};
 
 /// What one rank may bring for a key, in bytes.
 pub(super) const LARGEST_PART: u64 = 256 << 20;
@@ -47,13 +45,10 @@ const REPUBLISH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Joining {
     side: Side,
-    launched: Launched,
-    network: Arc<dyn Network>,
-    identity: Option<Identity>,
+    ground: Arc<Ground>,
+    identity: Identity,
+    /// Until the start.
     server: Option<Server>,
-    ground: Option<Arc<Ground>>,
-    board: Arc<Board>,
-    node: String,
     nodes: Vec<u32>,
     /// Steps that this rank has made.
     steps: u32,
@@ -84,6 +79,13 @@ enum Side {
 #[derive(Debug)]
 pub(super) struct Task(pub JoinHandle<()>);
 
+impl Task {
+    /// Starts it on this runtime.
+    pub(super) fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(work))
+    }
+}
+
 impl Drop for Task {
     fn drop(&mut self) {
         self.0.abort();
@@ -98,129 +100,88 @@ impl Joining {
     /// [`MeetError`], one line on every rank: somebody did not come in time, is of another version or world size, or is
     /// there twice; there is no place to meet or no token.
     pub async fn join(settings: Settings) -> Result<Self, MeetError> {
-        let Settings { launched, version, loader, board, network, token, listen, deadline, .. } = settings;
-        let Settings { progress, serving: bounds, counters, node, interface, .. } = settings;
         let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
         let process = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
         let nonce = Nonce::new(*random.last_chunk().unwrap_or(&[0; 16]));
-        let person = |addresses: &[Address]| Person {
-            rank: launched.rank.0,
-            node: node.clone(),
-            host: host_name(),
-            pid: std::process::id(),
-            addresses: addresses.iter().map(ToString::to_string).collect(),
-        };
-        let patience = Patience::new(deadline, progress, Instant::now());
-        let world = launched.world_size as usize;
-        let hello = |person| Hello::new(person, launched.world_size, version.clone(), loader, process);
-        let mut joining = Self {
-            side: Side::Left,
-            network: Arc::clone(&network),
-            identity: None,
-            server: None,
-            ground: None,
-            board: Arc::clone(&board),
-            node: node.clone(),
-            nodes: vec![0],
-            steps: 0,
-            pushed: Vec::new(),
-            deadline,
-            launched: launched.clone(),
-        };
-        if world == 1 {
-            let leader = Leader::new(person(&[]), 1, version, process, nonce);
-            let hub = Arc::new(Hub::new(leader, Traffic::new(LARGEST_PART, counters)));
-            let first = First { hub, steps: Steps::new(patience, String::new()) };
-            joining.side = Side::First { first, serving: None, publishing: None };
-            return Ok(joining);
-        }
-        descriptors::allow(launched.world_size)?;
-        let has_token = token.is_some();
-        let net = Arc::clone(&network);
-        let interface = interface.as_deref();
-        let ground =
-            Ground::new(net, launched.clone(), loader, process, listen, has_token, interface).await?;
-        let made = if has_token { None } else { ground.made_token()? };
-        let ground = Arc::new(ground);
+        descriptors::allow(settings.launched.world_size)?;
+        let ground = Arc::new(Ground::new(&settings, process).await?);
+        let Settings { launched, version, loader, token, deadline, progress, serving: bounds, .. } = settings;
+        let counters = settings.counters;
+        let made = if token.is_some() { None } else { ground.made_token()? };
         let token = token.or_else(|| made.clone());
-        let (rank, job) = (launched.rank, launched.job_number());
+        let (rank, job, world_size) = (launched.rank, launched.job_number(), launched.world_size);
         let dial = ground.dial(token.clone());
-        let handle = Handle::current();
-        if rank.0 == 0 {
-            another_first(&dial, &hello(person(&[]))).await?;
+        let hello = Hello::new(ground.person(&[]), world_size, version.clone(), loader, process);
+        let patience = Patience::new(deadline, progress, Instant::now());
+        let start = |identity, listeners| {
+            Server::start(&Handle::current(), identity, listeners, bounds, Arc::clone(&counters))
+        };
+        let (side, identity, server) = if rank.0 == 0 {
+            another_first(&dial, &hello).await?;
             let Some(token) = token else {
                 return Err(MeetError::new(MeetErrorKind::Secret, "there is no token"));
             };
             let identity = Identity { rank, job, token };
-            let listeners = ground.listen().await?;
-            let server = Server::start(&handle, identity.clone(), listeners, bounds, Arc::clone(&counters));
+            let server = start(identity.clone(), ground.listen().await?);
             let listens = ground.told(server.addresses());
-            let leader = Leader::new(person(&listens), world, version, process, nonce);
+            let leader = Leader::new(ground.person(&listens), world_size as usize, version, process, nonce);
             let traffic = Traffic::new(LARGEST_PART, Arc::clone(&counters));
-            let hub = Hub::new(leader.of_loader(loader, Arc::clone(&board)), Arc::clone(&traffic));
-            let hub = Arc::new(hub);
-            let serving =
-                server.meetings().map(|meetings| Task(handle.spawn(serve_all(Arc::clone(&hub), meetings))));
-            ground.publish(&listens, made.as_ref()).await?;
-            board.put(loader, listens.clone());
-            let publishing = Arc::clone(&ground);
-            let (known, counted, runtime) = (identity.clone(), Arc::clone(&counters), handle.clone());
-            let publishing = handle.spawn(async move {
+            let leader = leader.of_loader(loader, Arc::clone(&ground.board));
+            let hub = Arc::new(Hub::new(leader, Arc::clone(&traffic)));
+            let serving = server.meetings().map(|meetings| Task::new(serve_all(Arc::clone(&hub), meetings)));
+            ground.publish(&listens, made.as_ref(), false).await?;
+            let (publishing, known, counted) = (Arc::clone(&ground), identity.clone(), Arc::clone(&counters));
+            let publishing = Task::new(async move {
                 loop {
                     sleep(REPUBLISH).await;
-                    publishing.keep_published(&listens, made.as_ref()).await;
+                    if let Err(error) = publishing.publish(&listens, made.as_ref(), true).await {
+                        tracing::debug!(%error, "cannot write the notice again");
+                    }
                     if let Some(listener) = publishing.listen_at_place(&listens).await {
                         let (known, counted) = (known.clone(), Arc::clone(&counted));
-                        let server = Server::start(&runtime, known, vec![listener], bounds, counted);
+                        let server =
+                            Server::start(&Handle::current(), known, vec![listener], bounds, counted);
                         if let Some(meetings) = server.meetings() {
                             redirect_all(&listens, &traffic, meetings).await;
                         }
                     }
                 }
             });
-            let place = dial.place.to_string();
-            let first = First { hub, steps: Steps::new(patience, place) };
-            joining.side = Side::First { first, serving, publishing: Some(Task(publishing)) };
-            (joining.identity, joining.server) = (Some(identity), Some(server));
+            let first = First { hub, steps: Steps::new(patience, dial.place.to_string()) };
+            (Side::First { first, serving, publishing: Some(publishing) }, identity, server)
         } else {
             let traffic = Traffic::new(u64::MAX, Arc::clone(&counters));
-            let follower = Follower::new(hello(person(&[])), patience, dial.place.to_string());
+            let follower = Follower::new(hello, patience, dial.place.to_string());
             let mut member = Member::new(dial, follower, Arc::clone(&traffic));
-            let mut served: Option<(Server, Identity)> = None;
-            let (server, identity) = loop {
+            let mut served: Option<(Identity, Server)> = None;
+            let (identity, server) = loop {
                 let found = member.find().await?;
                 let same =
-                    served.take().filter(|(_, known)| known.token.expose() == found.identity.token.expose());
-                let (server, identity) = match same {
+                    served.take().filter(|(known, _)| known.token.expose() == found.identity.token.expose());
+                let (identity, server) = match same {
                     Some(same) => same,
-                    None => {
-                        let identity = found.identity.clone();
-                        let listeners = ground.listen().await?;
-                        let counters = Arc::clone(&counters);
-                        (Server::start(&handle, identity.clone(), listeners, bounds, counters), identity)
-                    }
+                    None => (found.identity.clone(), start(found.identity.clone(), ground.listen().await?)),
                 };
-                member.follower.hello.person = person(&ground.told(server.addresses()));
+                member.follower.hello.person = ground.person(&ground.told(server.addresses()));
                 if member.introduce(found).await? {
-                    break (server, identity);
+                    break (identity, server);
                 }
                 member.pause().await?;
-                served = Some((server, identity));
+                served = Some((identity, server));
             };
             let (offers, offered) = watch::channel(Offers::default());
-            let passing_on = server
-                .meetings()
-                .map(|meetings| Task(handle.spawn(bulk::pass_on(meetings, offered, traffic))));
-            joining.side =
-                Side::Member { member: Box::new(member), offers: Some(offers), _passing_on: passing_on };
-            (joining.identity, joining.server) = (Some(identity), Some(server));
-        }
-        joining.ground = Some(Arc::clone(&ground));
+            let passing_on =
+                server.meetings().map(|meetings| Task::new(bulk::pass_on(meetings, offered, traffic)));
+            let member = Box::new(member);
+            (Side::Member { member, offers: Some(offers), _passing_on: passing_on }, identity, server)
+        };
+        let (nodes, pushed, server) = (Vec::new(), Vec::new(), Some(server));
+        let mut joining = Self { side, ground, identity, server, nodes, steps: 0, pushed, deadline };
         joining.count_nodes().await?;
         if joining.nodes.iter().any(|node| *node > 0)
             && let Some(own) = joining.people().get(rank.0 as usize)
         {
-            ground.log_network(&own.addresses);
+            joining.ground.log_network(&own.addresses);
         }
         Ok(joining)
     }
@@ -257,19 +218,19 @@ impl Joining {
             Side::Member { member, .. } => (member.at.as_ref(), &member.follower.moved[..]),
             Side::First { .. } | Side::Left => (None, &[][..]),
         };
-        let roster = Roster::new(&self.people(), self.node.clone(), at);
+        let roster = Roster::new(&self.people(), self.ground.node.clone(), at);
         moved.iter().for_each(|person| roster.place(person));
         roster
     }
 
     /// This rank.
     pub fn rank(&self) -> Rank {
-        self.launched.rank
+        self.ground.launched.rank
     }
 
     /// How many ranks there are.
     pub fn world_size(&self) -> u32 {
-        self.launched.world_size
+        self.ground.launched.world_size
     }
 
     /// The node of each rank, numbered in the order of their first ranks. Ranks of one node share its disks, and reach each
@@ -284,10 +245,8 @@ impl Joining {
         match &mut self.side {
             Side::First { first, .. } => first.working(on),
             Side::Member { member, .. } => {
-                if !member.say(&Message::Working { on: on.to_owned() }).await
-                    && let Some(identity) = &self.identity
-                {
-                    member.reconnect(identity).await;
+                if !member.say(&Message::Working { on: on.to_owned() }).await {
+                    member.reconnect(&self.identity).await;
                 }
             }
             Side::Left => {}
@@ -351,9 +310,8 @@ impl Joining {
         let relay = relay.filter(|relay| *relay != rank);
         let addresses = relay.map(|relay| self.roster().addresses(relay)).unwrap_or_default();
         let numbers = 0..have.len();
-        let (Side::Member { member, offers, .. }, Some(identity)) = (&mut self.side, &self.identity) else {
-            return Ok(vec![None; have.len()]);
-        };
+        let Side::Member { member, offers, .. } = &mut self.side else { return Ok(vec![None; have.len()]) };
+        let (network, identity) = (&*self.ground.network, &self.identity);
         let shared = self.pushed.iter().copied().enumerate();
         let missing = shared.filter(|(number, _)| have.get(*number).is_none_or(Option::is_none));
         let missing: BTreeMap<usize, bool> = missing.collect();
@@ -369,7 +327,7 @@ impl Joining {
         let mut got = BTreeMap::new();
         if let Some(relay) = relay.filter(|_| !missing.is_empty()) {
             let (to, silence) = ((relay, &addresses[..]), bulk::SILENCE.min(self.deadline / 3));
-            got = bulk::fetch(&*self.network, to, identity, &member.traffic, &missing, silence).await;
+            got = bulk::fetch(network, to, identity, &member.traffic, &missing, silence).await;
         }
         for (number, is_pushed) in missing {
             if got.contains_key(&number) {
@@ -425,9 +383,9 @@ impl Joining {
 
     /// The value of a key, which `say` brings where it does not come without.
     async fn value(&mut self, key: &str, say: Option<(Message, Bytes)>) -> Result<Bytes, MeetError> {
-        match (&mut self.side, &self.identity) {
-            (Side::Member { member, .. }, Some(identity)) => member.value(identity, key, say, false).await,
-            _ => Ok(Bytes::new()),
+        match &mut self.side {
+            Side::Member { member, .. } => member.value(&self.identity, key, say, false).await,
+            Side::First { .. } | Side::Left => Ok(Bytes::new()),
         }
     }
 
@@ -447,9 +405,10 @@ impl Joining {
         }
     }
 
-    /// Begins, when all ranks are ready and have the same `words` (the inputs of the plan, its fingerprint). `bound` is what the run's id is bound to: ranks exchange samples only where all of
-    /// it is equal, so it names what they read and how they have planned it. `stores` says for each rank which store it
-    /// uses; ranks may share one. Others are asked with the memory and the runtime of `context`.
+    /// Begins, when all ranks are ready and have the same `words` (the inputs of the plan, its fingerprint). `bound` is what
+    /// the run's id is bound to: ranks exchange samples only where all of it is equal, so it names what they read and how they
+    /// have planned it. `stores` says for each rank which store it has. Others are asked with the memory and the runtime of
+    /// `context`.
     ///
     /// # Errors
     ///
@@ -479,38 +438,21 @@ impl Joining {
             Side::Left => {}
         }
         let roster = Arc::new(self.roster());
-        let side = match std::mem::replace(&mut self.side, Side::Left) {
-            Side::First { first, serving, .. } => Started::First { hub: first.hub, serving },
-            Side::Member { mut member, .. } => {
-                member.follower.forget();
-                Started::Member(member)
-            }
-            Side::Left => return Err(MeetError::new(MeetErrorKind::Broken, "the ranks have started before")),
+        let has_started = || MeetError::new(MeetErrorKind::Broken, "the ranks have started before");
+        let running = match std::mem::replace(&mut self.side, Side::Left) {
+            Side::First { first, serving, .. } => Running::first(first.hub, serving, &roster, context),
+            Side::Member { member, .. } => Running::member(*member, &roster, context),
+            Side::Left => return Err(has_started()),
         };
-        let parts = Parts {
-            launched: &self.launched,
-            stores,
-            run,
-            roster,
-            side,
-            server: self.server.take(),
-            identity: self.identity.take(),
-            network: Arc::clone(&self.network),
-            ground: self.ground.take(),
-            board: Arc::clone(&self.board),
-        };
-        Ok(Group::new(parts, context))
+        let server = self.server.take().ok_or_else(has_started)?;
+        let (ground, identity) = (Arc::clone(&self.ground), self.identity.clone());
+        let (network, counters) = (Arc::clone(&ground.network), Arc::clone(server.counters()));
+        let asker = Asker::new(identity, run, network, context, counters).with_wire(server.wire());
+        Ok(Group::new(ground, running, roster, stores.to_vec(), asker, server))
     }
 
     /// Ends before the start; every rank ends with a line that says `why`.
     pub async fn give_up(mut self, why: &str) {
-        self.tell_why(why).await;
-        if let Some(ground) = self.ground.take() {
-            ground.withdraw(&self.board);
-        }
-    }
-
-    async fn tell_why(&mut self, why: &str) {
         match std::mem::replace(&mut self.side, Side::Left) {
             Side::First { mut first, serving, .. } => {
                 let line = format!("rank 0 ({}) gave up: {why}", host_name());
@@ -526,6 +468,7 @@ impl Joining {
             }
             Side::Left => {}
         }
+        self.ground.withdraw();
     }
 }
 
@@ -553,8 +496,6 @@ impl Drop for Joining {
             }
             Side::Left => return,
         }
-        if let Some(ground) = &self.ground {
-            ground.withdraw(&self.board);
-        }
+        self.ground.withdraw();
     }
 }

@@ -168,8 +168,7 @@ impl Leader {
         match self.members.seat(hello, seen, self.started, done, now) {
             Seated::Refused(refuse) => Err(Refusal::Connection(refuse)),
             Seated::Replaced(error) => {
-                self.failed = Some(error.clone());
-                self.changed(true);
+                self.fail(error.clone());
                 Err(Refusal::NoRun(Message::refuse(&error)))
             }
             Seated::Here { session, has_moved } => {
@@ -292,11 +291,7 @@ impl Leader {
     /// That a rank's part does not fit: the meeting ends, and during the run only this rank.
     fn no_room(&mut self, rank: usize, key: &str) -> Message {
         let line = format!("there is no room at rank 0 for what rank {rank} brings ({key})");
-        let error = MeetError::new(MeetErrorKind::Broken, line);
-        if !self.started {
-            self.fail(error.clone());
-        }
-        Message::refuse(&error)
+        self.end_with(MeetError::new(MeetErrorKind::Broken, line))
     }
 
     /// A rank is at the step of a key.
@@ -311,12 +306,7 @@ impl Leader {
             "rank {rank} ({}) does not follow the same steps: its {key} is others' {known}",
             self.members.place(rank),
         );
-        let error = MeetError::new(MeetErrorKind::Broken, line);
-        if !self.started {
-            self.failed.get_or_insert(error.clone());
-        }
-        self.changed(true);
-        Err(Message::refuse(&error))
+        Err(self.end_with(MeetError::new(MeetErrorKind::Broken, line)))
     }
 
     /// A rank works on something.
@@ -331,10 +321,9 @@ impl Leader {
             return;
         }
         let line = format!("rank {rank} ({}) gave up: {why}", self.members.place(rank));
-        self.failed.get_or_insert(MeetError::new(MeetErrorKind::Refused, line));
         // It knows why.
         self.told.insert(rank);
-        self.changed(true);
+        self.fail(MeetError::new(MeetErrorKind::Refused, line));
     }
 
     /// A rank has come so far. One that was started again counts from less than where it was; nobody's position falls.
@@ -402,8 +391,8 @@ impl Leader {
         self.bulks = bulks;
     }
 
-    /// A rank cannot have a catalog that it needs, so that there is no run. What it is told.
-    pub(super) fn no_bulk(&mut self, error: MeetError) -> Message {
+    /// A rank cannot be in the run, so that there is none if it has not started. What that rank is told.
+    pub(super) fn end_with(&mut self, error: MeetError) -> Message {
         let refuse = Message::refuse(&error);
         if !self.started {
             self.fail(error);

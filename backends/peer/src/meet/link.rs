@@ -17,7 +17,6 @@ use tokio::time::timeout;
 use super::messages::{ALIVE, LONGEST, Message, PIECE, SILENCE, what};
 use crate::Counters;
 use crate::connection::{Connection, Receiver, Sender};
-use crate::counters::count;
 
 /// What waits to be sent or to be taken: a few, because some are pieces of bulk.
 const WAITING: usize = 4;
@@ -150,7 +149,7 @@ async fn write(mut sender: Sender, mut outgoing: mpsc::Receiver<Outgoing>, traff
                 return Some(());
             }
             Ok(Some(Outgoing { message, mut bulk })) => {
-                count(&traffic.counters.messages, 1);
+                traffic.counters.now().messages += 1;
                 send(&mut sender, what::MESSAGE, message).await?;
                 while !bulk.is_empty() {
                     let piece = bulk.split_to(bulk.len().min(PIECE));

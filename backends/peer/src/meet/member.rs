@@ -15,7 +15,7 @@ use super::follower::{Follower, Heard};
 use super::joining::LARGEST_PART;
 use super::link::{Incoming, Link, Traffic};
 use super::members::RECONNECT;
-use super::messages::{Hello, LAST_WORDS, Message, refusal};
+use super::messages::{Hello, LAST_WORDS, Message};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Identity};
 
@@ -208,7 +208,7 @@ pub(super) async fn another_first(dial: &Dial, hello: &Hello) -> Result<(), Meet
         link.say(&Message::Hello(Box::new(hello.clone()))).await;
         match link.next().await {
             Some(Incoming { message: Message::Refuse { kind, why, again: false }, .. }) => {
-                Err(refusal(&kind, why))
+                Err(MeetError::new(kind, why))
             }
             _ => Ok(()),
         }

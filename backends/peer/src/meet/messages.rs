@@ -142,7 +142,7 @@ pub(super) enum Message {
     },
     /// The end, and why; or not yet, where `again`.
     Refuse {
-        kind: String,
+        kind: MeetErrorKind,
         why: String,
         again: bool,
     },
@@ -213,28 +213,8 @@ impl Message {
     }
 
     pub(super) fn refuse(error: &MeetError) -> Self {
-        Self::Refuse { kind: name_of(error.kind()).to_owned(), why: error.to_string(), again: false }
+        Self::Refuse { kind: error.kind(), why: error.to_string(), again: false }
     }
-}
-
-const NAMES: [(MeetErrorKind, &str); 7] = [
-    (MeetErrorKind::Setting, "setting"),
-    (MeetErrorKind::Secret, "secret"),
-    (MeetErrorKind::Deadline, "deadline"),
-    (MeetErrorKind::Differs, "differs"),
-    (MeetErrorKind::Refused, "refused"),
-    (MeetErrorKind::Network, "network"),
-    (MeetErrorKind::Broken, "broken"),
-];
-
-fn name_of(kind: MeetErrorKind) -> &'static str {
-    NAMES.iter().find(|(known, _)| *known == kind).map_or("refused", |(_, name)| name)
-}
-
-/// The error that a refusal says.
-pub(super) fn refusal(kind: &str, why: String) -> MeetError {
-    let kind = NAMES.iter().find(|(_, name)| *name == kind).map_or(MeetErrorKind::Refused, |(kind, _)| *kind);
-    MeetError::new(kind, why)
 }
 
 /// `rank 3`, `ranks 2, 5 and 9`, `ranks 2, 5, 9 and 7 others`.
@@ -266,19 +246,6 @@ mod tests {
         assert_eq!(list(&[2, 5, 9], 0), "ranks 2, 5 and 9");
         assert_eq!(list(&[2, 5], 7), "ranks 2, 5 and 7 others");
         assert_eq!(list(&[2], 1), "ranks 2 and 1 other");
-    }
-
-    #[test]
-    fn refusals_keep_their_kind() {
-        for (kind, _) in NAMES {
-            let Message::Refuse { kind: name, why, .. } = Message::refuse(&MeetError::new(kind, "why"))
-            else {
-                panic!("no refusal")
-            };
-            let error = refusal(&name, why);
-            assert_eq!((error.kind(), &error.to_string()[..]), (kind, "why"));
-        }
-        assert_eq!(refusal("of a later version", String::new()).kind(), MeetErrorKind::Refused);
     }
 
     /// Where one of these changes, the version has to be raised: programs of one version must understand each other.

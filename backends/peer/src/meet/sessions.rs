@@ -17,7 +17,6 @@ use super::leader::{Due, Fault, Refusal, Speaker};
 use super::link::{Incoming, Link, Traffic};
 use super::members::RECONNECT;
 use super::messages::{LAST_WORDS, Message};
-use crate::counters::count;
 use crate::{Address, Connection, Greeting};
 
 /// Who has proved to be of the job says soon which rank it is.
@@ -165,12 +164,12 @@ impl Serving<'_> {
                 Due::Say(message, bulk) => link.say_with(&message, bulk).await,
                 Due::Bulk(number, bulk) => match bulk.value(number).await {
                     Ok((message, bytes)) => {
-                        count(&self.hub.traffic.counters().bulks, 1);
+                        self.hub.traffic.counters().now().bulks += 1;
                         link.say_with(&message, bytes).await
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a rank needs the catalog");
-                        let refuse = self.hub.with(|leader| leader.no_bulk(bulk::unreadable(&error)));
+                        let refuse = self.hub.with(|leader| leader.end_with(bulk::unreadable(&error)));
                         return if link.say(&refuse).await { Told::Refused } else { Told::Broken };
                     }
                 },

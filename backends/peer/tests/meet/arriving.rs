@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foreread_peer::Token;
-use foreread_peer::meet::{Joining, Left, MeetErrorKind};
+use foreread_peer::meet::{Joining, Left, MeetErrorKind, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -79,7 +79,7 @@ async fn what_is_waited_for_is_shown_on_every_rank() {
         .map(|rank| {
             let shown = Arc::clone(&shown[rank as usize]);
             let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{waiting}"));
-            let settings = job.settings(rank).with_progress(Box::new(progress));
+            let settings = Settings { progress: Box::new(progress), ..job.settings(rank) };
             tokio::spawn(Joining::join(settings))
         })
         .collect();
@@ -151,7 +151,8 @@ async fn other_token_is_shown_at_once_and_ends_its_rank_after_a_minute() {
     let here = [0, 1].map(|rank| {
         let shown = Arc::clone(&shown);
         let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
-        let settings = job.settings(rank).with_deadline(SECOND * 300).with_progress(Box::new(progress));
+        let settings =
+            Settings { deadline: SECOND * 300, progress: Box::new(progress), ..job.settings(rank) };
         tokio::spawn(async move { Joining::join(settings).await.err() })
     });
     // However long the deadline is, and no longer than that.
@@ -160,8 +161,9 @@ async fn other_token_is_shown_at_once_and_ends_its_rank_after_a_minute() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let lines = Arc::clone(&told);
         let progress = move |waiting: &_| lines.lock().unwrap().push((began.elapsed(), format!("{waiting}")));
-        let settings = job.settings(2).with_token(Some(Token::new(crate::support::OTHER_TOKEN).unwrap()));
-        let settings = settings.with_deadline(deadline).with_progress(Box::new(progress));
+        let settings =
+            Settings { token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()), ..job.settings(2) };
+        let settings = Settings { deadline, progress: Box::new(progress), ..settings };
         let joined = async move { (Joining::join(settings).await.err(), began.elapsed()) };
         strange.push((deadline, told, tokio::spawn(joined)));
     }
@@ -283,7 +285,7 @@ async fn restarted_rank_is_let_in_though_another_claimed_its_place() {
     // Its machine dies without a word, and another one starts it again before that shows.
     job.network.cut("r0", "r1");
     tokio::time::sleep(SECOND).await;
-    let settings = job.settings(1).with_network(job.network.host("another"));
+    let settings = Settings { network: job.network.host("another"), ..job.settings(1) };
     let again = begin(Joining::join(settings).await.unwrap(), &job.stores()).await.unwrap();
     assert_eq!(again.run(), groups[0].run());
 }
@@ -292,7 +294,7 @@ async fn restarted_rank_is_let_in_though_another_claimed_its_place() {
 #[tokio::test(start_paused = true)]
 async fn a_port_where_another_token_is_wanted_is_passed_over() {
     let job = Job::new(3);
-    let other = job.settings(0).with_token(Some(Token::new(crate::support::OTHER_TOKEN).unwrap()));
+    let other = Settings { token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()), ..job.settings(0) };
     let other = tokio::spawn(async move { Joining::join(other).await.err() });
     tokio::time::sleep(SECOND / 2).await;
     let groups = job.start().await;
@@ -380,7 +382,8 @@ async fn a_rank_that_was_here_and_is_gone_is_named_soon_on_every_rank() {
         .map(|rank| {
             let shown = Arc::clone(&shown);
             let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
-            let settings = job.settings(rank).with_deadline(SECOND * 300).with_progress(Box::new(progress));
+            let settings =
+                Settings { deadline: SECOND * 300, progress: Box::new(progress), ..job.settings(rank) };
             tokio::spawn(async move {
                 let mut joining = Joining::join(settings).await.unwrap();
                 tokio::time::sleep(SECOND * if rank == 1 { 5 } else { 1 }).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::Counters;
-use foreread_peer::meet::{Bulk, Joining, MeetError, MeetErrorKind};
+use foreread_peer::meet::{Bulk, Joining, MeetError, MeetErrorKind, Settings};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -31,10 +31,7 @@ fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     let counters: Arc<Counters> = Arc::default();
     let ranks = (0..job.size).map(|rank| {
         let counters = if rank == 0 { Arc::clone(&counters) } else { Arc::default() };
-        let settings = job
-            .settings(rank)
-            .with_node(format!("n{}", rank / ON_NODE))
-            .with_serving(foreread_peer::Settings::default(), counters);
+        let settings = Settings { node: format!("n{}", rank / ON_NODE), counters, ..job.settings(rank) };
         let (act, bulks) = (act.clone(), if rank == 0 { bulks.to_vec() } else { Vec::new() });
         tokio::spawn(async move {
             let mut joining = Joining::join(settings).await.unwrap();
@@ -185,7 +182,11 @@ async fn catalog_file_next_to_a_listed_catalog_is_not_sent() {
         }
     });
     all(ranks).await;
-    assert_eq!((reads.load(Relaxed), counters.read().bulks), (1, 2 + 1), "the listed one for each node, and one");
+    assert_eq!(
+        (reads.load(Relaxed), counters.read().bulks),
+        (1, 2 + 1),
+        "the listed one for each node, and one"
+    );
 }
 
 /// The first byte of a small catalog takes longer than a relay may be silent.

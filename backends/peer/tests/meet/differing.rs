@@ -46,10 +46,12 @@ async fn another_version_is_told_to_every_rank() {
     let job = Job::new(3);
     let ranks = (0..3).map(|rank| {
         let version = if rank == 1 { "2.0" } else { "1.0" };
-        let settings = Settings::new(job.launched(rank), version)
-            .with_network(job.network.host(format!("r{rank}")))
-            .with_token(Some(Token::new(crate::support::TOKEN).unwrap()))
-            .with_deadline(DEADLINE);
+        let settings = Settings {
+            network: job.network.host(format!("r{rank}")),
+            token: Some(Token::new(crate::support::TOKEN).unwrap()),
+            deadline: DEADLINE,
+            ..Settings::new(job.launched(rank), version)
+        };
         async move { Joining::join(settings).await.err().map(|error| error.to_string()) }
     });
     for error in errors(ranks).await {

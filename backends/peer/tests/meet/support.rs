@@ -57,10 +57,12 @@ impl Job {
 
     pub fn settings_of(&self, launched: Launched) -> Settings {
         let host = format!("r{}", launched.rank);
-        Settings::new(launched, "1.0")
-            .with_network(self.network.host(host))
-            .with_token(Some(Token::new(TOKEN).unwrap()))
-            .with_deadline(DEADLINE)
+        Settings {
+            network: self.network.host(host),
+            token: Some(Token::new(TOKEN).unwrap()),
+            deadline: DEADLINE,
+            ..Settings::new(launched, "1.0")
+        }
     }
 
     /// Starts `rank` after `wait`.

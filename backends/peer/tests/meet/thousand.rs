@@ -15,10 +15,12 @@ const ON_NODE: u32 = 8;
 
 /// A rank of a job of nodes.
 fn settings(job: &Job, rank: u32, counters: &Arc<Counters>) -> Settings {
-    job.settings(rank)
-        .with_node(format!("n{}", rank / ON_NODE))
-        .with_deadline(Duration::from_secs(300))
-        .with_serving(foreread_peer::Settings::default(), Arc::clone(counters))
+    Settings {
+        node: format!("n{}", rank / ON_NODE),
+        deadline: Duration::from_secs(300),
+        counters: Arc::clone(counters),
+        ..job.settings(rank)
+    }
 }
 
 /// The most memory that this process had, in bytes.
@@ -103,7 +105,7 @@ async fn catalog_comes_from_rank_0_where_the_nodes_first_rank_hangs() {
         .map(|rank| {
             let (settings, catalog) = (settings(&job, rank, &counters[rank as usize]), catalog.clone());
             tokio::spawn(async move {
-                let mut joining = Joining::join(settings.with_deadline(DEADLINE)).await.unwrap();
+                let mut joining = Joining::join(Settings { deadline: DEADLINE, ..settings }).await.unwrap();
                 let bulks = if rank == 0 { vec![Bulk::needed(catalog.clone())] } else { Vec::new() };
                 joining.share_with(Some("head".into()), bulks).await.unwrap();
                 let [bulk] = joining.bulks(vec![None]).await.unwrap().try_into().unwrap();
@@ -151,10 +153,11 @@ async fn catalogs_of_more_than_16_gib_end_the_meeting_with_the_remedy() {
     // One gibibyte that is never written, six times, for three other nodes.
     let gibibyte = Bytes::from(vec![0; 1 << 30]);
     let ranks = (0..4).map(|rank| {
-        let settings = job.settings(rank).with_node(format!("n{rank}"));
+        let settings = Settings { node: format!("n{rank}"), ..job.settings(rank) };
         let bulks = if rank == 0 { vec![Bulk::needed(gibibyte.clone()); 6] } else { Vec::new() };
         tokio::spawn(async move {
-            let shared = async { Joining::join(settings).await?.share_with(Some("head".into()), bulks).await };
+            let shared =
+                async { Joining::join(settings).await?.share_with(Some("head".into()), bulks).await };
             shared.await.unwrap_err().to_string()
         })
     });

@@ -20,7 +20,7 @@ use foreread_dataset::{Catalog, Progress};
 use foreread_loader::{BlockTable, LocalDeal, Others};
 use foreread_oracle::{Fingerprinter, Schedule};
 use foreread_peer::meet::{Joining, Settings};
-use foreread_peer::{Counters, Settings as Bounds, Wire};
+use foreread_peer::{Settings as Bounds, Wire};
 use foreread_planner::{Cluster, LocalPlan, PLANNER_VERSION};
 use foreread_tier::{Context, Peers};
 use foreread_types::{Fingerprint, Sizes, StoreId};
@@ -57,15 +57,19 @@ pub(crate) async fn prepare(
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
-    let Meeting { launched, number, board, token, network, wire, interface, deadline, .. } = meeting;
-    let settings = Settings::new(launched, env!("CARGO_PKG_VERSION"))
-        .with_loader(number, board)
-        .with_token(token)
-        .with_network(network)
-        .with_deadline(deadline)
-        .with_progress(meeting.progress)
-        .with_interface(interface)
-        .with_serving(Bounds::default().with_budget(SERVING).with_wire(wire), Arc::new(Counters::default()));
+    let Meeting { launched, number, board, token, network, wire, interface, deadline, progress: show } =
+        meeting;
+    let settings = Settings {
+        loader: number,
+        board,
+        network,
+        token,
+        deadline,
+        progress: show,
+        serving: Bounds { budget: SERVING, wire, ..Bounds::default() },
+        interface,
+        ..Settings::new(launched, env!("CARGO_PKG_VERSION"))
+    };
     let mut joining = Joining::join(settings).await?;
     let run = Run { targets, config, registry, context, wire };
     match run.prepare(&mut joining, resume, progress).await {

@@ -110,7 +110,7 @@ impl Told {
         catalogs: impl Iterator<Item = &'a Catalog>,
         at_hand: bool,
     ) -> Result<Vec<Bulk>> {
-        let bulk = |(number, (told, catalog)): (usize, (&ToldCatalog, &Catalog))| {
+        let bulk = |(number, (told, catalog)): (usize, (&ToldCatalog, &Catalog))| -> Result<Bulk> {
             if told.file.is_some() || number == 0 && at_hand {
                 return Ok(on_request(catalog));
             }

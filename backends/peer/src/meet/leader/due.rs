@@ -74,7 +74,7 @@ impl Leader {
                 to.bulks.extend((0..self.bulks.len()).filter(|number| self.bulks[*number].is_pushed()));
             }
             if let Some(number) = to.bulks.pop_first() {
-                return Some(self.bulk(to.session.rank, number));
+                return self.bulk(to.session.rank, number);
             }
         }
         let (number, waiting) = self.waiting.as_ref().filter(|_| !self.started)?;
@@ -100,15 +100,15 @@ impl Leader {
     }
 
     /// A catalog for a rank, if so much may leave. A rank whose connection broke gets it again.
-    fn bulk(&mut self, rank: usize, number: usize) -> Due {
-        let bulk = self.bulks[number].clone();
+    fn bulk(&mut self, rank: usize, number: usize) -> Option<Due> {
+        let bulk = self.bulks.get(number)?.clone();
         if self.bulk_to.insert((rank, number)) {
             self.bulk_bytes = self.bulk_bytes.saturating_add(bulk.length());
         }
         if self.bulk_bytes <= bulk::MOST_BYTES {
-            return Due::Bulk(number, bulk);
+            return Some(Due::Bulk(number, bulk));
         }
-        Due::Refuse(self.no_bulk(bulk::too_much(self.bulk_bytes)))
+        Some(Due::Refuse(self.end_with(bulk::too_much(self.bulk_bytes))))
     }
 }
 

@@ -104,8 +104,8 @@ impl World {
         // As the roster names it.
         let rank = self.relay_of(self.rank(member));
         let follower = &self.members[member].follower;
-        let people = follower.people.iter().chain(&follower.moved);
-        let relay = people.filter(|person| person.rank == rank).last().and_then(|person| {
+        let mut people = follower.people.iter().chain(&follower.moved);
+        let relay = people.rfind(|person| person.rank == rank).and_then(|person| {
             self.members.iter().position(|other| other.follower.hello.person.pid == person.pid)
         });
         let after = self.delay();
@@ -211,7 +211,8 @@ impl World {
         sent.sort_unstable();
         let relays = (1..self.size).filter(|rank| self.relay_of(*rank) == *rank);
         let expected = relays.flat_map(|rank| {
-            let member = self.members.iter().find(|member| member.follower.hello.person.rank == rank).unwrap();
+            let member =
+                self.members.iter().find(|member| member.follower.hello.person.rank == rank).unwrap();
             let numbers = if member.has_file { 0..1 } else { 0..2 };
             numbers.map(move |number| (rank as usize, number))
         });

@@ -1,7 +1,6 @@
 //! Rank 0 of a simulated meeting, as [`First`](super::super::first::First) drives it.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -11,7 +10,7 @@ use super::super::leader::{Due, Fault, Leader, Refusal};
 use super::super::members::RECONNECT;
 use super::super::messages::{Message, key};
 use super::catalogs::bulks;
-use super::{Event, FAREWELL, RUN, SECOND, Who, World, step, words};
+use super::{Event, FAREWELL, SECOND, Who, World, step, words};
 
 impl World {
     pub(super) fn take(&mut self, link: usize, message: Message, bulk: Bytes) {
@@ -122,7 +121,7 @@ impl World {
                                     process.values.push(value);
                                     process.outcome = Some(Ok(()));
                                     self.scheduler.note(format_args!("leader {leader} starts"));
-                                    let run = self.scheduler.between(Duration::ZERO, RUN);
+                                    let run = self.scheduler.between(self.run / 2, self.run);
                                     self.scheduler.after(run, Event::Leave(Who::Leader(leader)));
                                     self.scheduler.after(run + FAREWELL, Event::Left(Who::Leader(leader)));
                                 }

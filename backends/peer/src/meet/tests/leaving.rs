@@ -5,7 +5,7 @@ use foreread_types::Rank;
 
 use super::super::group::Left;
 use super::super::messages::{Message, key};
-use super::{Event, LeaderProcess, SECOND, Who, World};
+use super::{LeaderProcess, SECOND, World};
 
 impl World {
     /// A member that has started says its report, and that it is done, once on each connection, and hears of both.
@@ -63,7 +63,6 @@ impl World {
             process.leader.end(&missing);
             process.missing = Some(missing);
             process.ends = Some(self.scheduler.now() + SECOND * 2);
-            self.scheduler.after(SECOND * 2, Event::Tick(Who::Leader(leader)));
         }
     }
 

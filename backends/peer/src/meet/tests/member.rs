@@ -10,7 +10,7 @@ use super::super::dial::Miss;
 use super::super::follower::Heard;
 use super::super::messages::Message;
 use super::super::waiting::Patience;
-use super::{END, Event, FAREWELL, Link, RUN, SECOND, Who, World, step, words};
+use super::{END, Event, FAREWELL, Link, SECOND, Who, World, step, words};
 
 impl World {
     pub(super) fn redial(&mut self, member: usize) {
@@ -104,7 +104,7 @@ impl World {
                         process.outcome = Some(Ok(()));
                         self.scheduler.note(format_args!("member {member} starts"));
                         self.end_visits(member);
-                        let run = self.scheduler.between(Duration::ZERO, RUN);
+                        let run = self.scheduler.between(self.run / 2, self.run);
                         self.scheduler.after(run, Event::Leave(Who::Member(member)));
                         self.scheduler.after(run + FAREWELL, Event::Left(Who::Member(member)));
                     }

@@ -40,7 +40,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const FAULTS_END: Duration = Duration::from_secs(60);
 /// The longest cut, in seconds. A pause is shorter.
 const LONGEST: u64 = 25;
-/// A run lasts up to so long.
+/// A run lasts half of this or longer, up to this.
 const RUN: Duration = Duration::from_secs(20);
 /// How long a rank that is done waits for the others.
 const FAREWELL: Duration = Duration::from_secs(60);
@@ -215,6 +215,8 @@ struct World {
     /// What has happened.
     faults: Vec<Disturbance>,
     processes: u64,
+    /// How long a run lasts at most.
+    run: Duration,
 }
 
 fn words() -> Words {
@@ -241,6 +243,7 @@ impl World {
             cuts: BTreeMap::new(),
             faults: Vec::new(),
             processes: 0,
+            run: RUN,
         };
         let late = world.scheduler.between(Duration::ZERO, SECOND * 5);
         world.scheduler.after(late, Event::StartLeader);
@@ -456,6 +459,7 @@ impl World {
             Event::Closed { link, up } => self.closed(link, up),
             Event::Silent { link, up } => {
                 if self.is_cut(self.rank(self.links[link].member), up) {
+                    self.links[link].is_lost = true;
                     self.closed(link, up);
                 }
             }
@@ -573,7 +577,7 @@ fn one_seed_gives_one_trace() {
 
 #[test]
 fn rank_of_an_earlier_run_is_refused_by_the_next_rank_0() {
-    let mut world = World::new(1, 3);
+    let mut world = World { run: SECOND * 80, ..World::new(1, 3) };
     world.scheduler.after(SECOND * 30, Event::Fault(Disturbance::RestartFirst));
     world.play();
     assert_eq!(world.leaders.len(), 2);

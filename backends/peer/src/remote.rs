@@ -1,4 +1,4 @@
-//! Another rank, as one that asks it sees it.
+//! Another rank as a tier, to one that asks it.
 //!
 //! The connection is opened when something is asked for the first time, and stays. When it breaks, all that was asked on it
 //! fails at once (the sample is worth reading elsewhere more than waiting for). When it falls silent, one second connection
@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as Task, Poll};
 use std::time::Duration;
 
-use foreread_tier::{Buffers, Completion, Completions, Context, ErrorKind, ReadRequest, TierError};
+use foreread_tier::{
+    Buffers, Completion, Completions, Context, ErrorKind, ReadRequest, Tier, TierError, TierProfile,
+};
 use foreread_types::{Rank, SampleKey, mix};
 use futures::StreamExt;
 use tokio::runtime::Handle;
@@ -69,7 +71,7 @@ impl Asker {
 
     /// The rank `rank`, which listens at any of `addresses`. Sockets of this node are tried first.
     pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<Remote> {
-        let state = Mutex::new(State { addresses: Vec::new(), link: Link::None, failures: 0 });
+        let state = Mutex::new(State { addresses: Vec::new(), link: Link::None, tasks: 0, failures: 0 });
         let inner = Inner { asker: self.clone(), rank, requests: AtomicU64::new(0), state };
         let remote = Remote(Arc::new(inner));
         remote.moved(addresses);
@@ -77,7 +79,9 @@ impl Asker {
     }
 }
 
-/// Another rank. Dropping it closes the connection when nobody waits for answers any more.
+/// Another rank. Requests need their key, and nothing of the object but its length and a name for errors.
+///
+/// Dropping it closes the connection when nobody waits for answers any more.
 pub struct Remote(Arc<Inner>);
 
 /// What the connection's task knows too.
@@ -92,6 +96,8 @@ pub(crate) struct Inner {
 struct State {
     addresses: Vec<Address>,
     link: Link,
+    /// How many tasks there were: their numbers.
+    tasks: u64,
     /// In a row.
     failures: u32,
 }
@@ -99,8 +105,8 @@ struct State {
 enum Link {
     /// Nothing is known against it.
     None,
-    /// There is a task, which has a connection or is opening one.
-    Some(mpsc::UnboundedSender<Command>),
+    /// There is a task of this number, which has a connection or is opening one.
+    Some(u64, mpsc::UnboundedSender<Command>),
     /// It failed, and is not tried until then.
     Down { until: Instant, why: WireError },
 }
@@ -110,7 +116,7 @@ impl fmt::Debug for Remote {
         let state = self.0.state();
         let link = match &state.link {
             Link::None => "none",
-            Link::Some(_) => "open",
+            Link::Some(..) => "open",
             Link::Down { .. } => "down",
         };
         let addresses = &state.addresses;
@@ -146,20 +152,24 @@ impl Remote {
         }
     }
 
-    /// Whether asking it now fails at once.
-    pub fn is_down(&self) -> bool {
-        matches!(self.0.state().link, Link::Down { until, .. } if Instant::now() < until)
-    }
-
-    /// The sample is no longer wanted.
-    pub(crate) fn cancel(&self, key: SampleKey) {
-        if let Link::Some(link) = &self.0.state().link {
+    /// As [`Peers::cancel`](foreread_tier::Peers::cancel).
+    pub fn cancel(&self, key: SampleKey) {
+        if let Link::Some(_, link) = &self.0.state().link {
             let _ = link.send(Command::Forget(key)); // nothing is asked where the task is gone
         }
     }
+}
 
-    /// Asks for samples.
-    pub(crate) fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+impl Tier for Remote {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn profile(&self) -> &TierProfile {
+        const { &TierProfile::new(64) }
+    }
+
+    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
         let (out, incoming) = mpsc::unbounded_channel();
         let mut answers = Answers { incoming, left: batch.len(), asked: Vec::new() };
         let mut batch = batch.into_iter().peekable();
@@ -185,37 +195,33 @@ impl Inner {
     /// Hands a part to the connection's task, which is started if there is none; says where to cancel it.
     fn send(self: &Arc<Self>, number: u64, batch: Batch) -> Option<mpsc::UnboundedSender<Command>> {
         let mut state = self.state();
+        let mut command = Command::Ask(number, batch);
         match &state.link {
             Link::Down { until, why } if Instant::now() < *until => {
                 let why = why.clone();
                 drop(state);
-                batch.fail(&why);
+                command.fail(&why);
                 return None;
             }
-            Link::Some(link) => {
-                // The task leaves the state before it stops listening.
-                if link.send(Command::Ask(number, batch)).is_ok() {
-                    return Some(link.clone());
-                }
-                return None; // the task was ended with its runtime; the batch has said so
-            }
+            Link::Some(_, link) => match link.send(command) {
+                Ok(()) => return Some(link.clone()),
+                // The task was ended with its runtime, or has panicked.
+                Err(unsent) => command = unsent.0,
+            },
             Link::None | Link::Down { .. } => {}
         }
         let (link, commands) = mpsc::unbounded_channel();
-        let sent = link.send(Command::Ask(number, batch)).is_ok();
-        state.link = Link::Some(link.clone());
+        let sent = link.send(command).is_ok();
+        state.tasks += 1;
+        let task = state.tasks;
+        state.link = Link::Some(task, link.clone());
         drop(state);
-        self.asker.runtime.spawn(Arc::clone(self).run(commands, link.downgrade()));
+        self.asker.runtime.spawn(Arc::clone(self).run(task, commands));
         sent.then_some(link)
     }
 
     /// The task of a connection, from its opening to its end.
-    async fn run(
-        self: Arc<Self>,
-        mut commands: mpsc::UnboundedReceiver<Command>,
-        link: mpsc::WeakUnboundedSender<Command>,
-    ) {
-        let listed = Listed(&self, link);
+    async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<Command>) {
         let mut open = Open::new(&self);
         let (error, useful) = self.ask(&mut commands, &mut open).await;
         let lost = open.len() > 0 || useful.is_none();
@@ -226,7 +232,7 @@ impl Inner {
             state.failures = if useful == Some(true) { 1 } else { state.failures.saturating_add(1) };
             // A connection that ends while nobody waits for anything was put down, not broken.
             // Still this one: it may have been given up.
-            if listed.is_listed(&state) {
+            if matches!(state.link, Link::Some(current, _) if current == task) {
                 state.link = if lost {
                     let until = Instant::now() + self.backoff(state.failures);
                     Link::Down { until, why: error.clone() }
@@ -237,9 +243,7 @@ impl Inner {
             commands.close();
         }
         while let Ok(command) = commands.try_recv() {
-            if let Command::Ask(_, batch) = command {
-                batch.fail(&error);
-            }
+            command.fail(&error);
         }
     }
 
@@ -321,25 +325,6 @@ impl Inner {
             }
         }
         Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Gone, "no address of it is known")))
-    }
-}
-
-/// Leaves no task listed that is no more, whatever ends it.
-struct Listed<'a>(&'a Inner, mpsc::WeakUnboundedSender<Command>);
-
-impl Listed<'_> {
-    fn is_listed(&self, state: &State) -> bool {
-        let own = self.1.upgrade();
-        matches!((&state.link, own), (Link::Some(link), Some(own)) if link.same_channel(&own))
-    }
-}
-
-impl Drop for Listed<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
-        if self.is_listed(&state) {
-            state.link = Link::None;
-        }
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Listener, Network, Nonce, Offer, PeerTier, Purpose, RawFrames,
-    Remote, RunId, Server, Settings, Stream, Token, Wire, handshake,
+    Address, Asker, Counters, Identity, Listener, Network, Nonce, Offer, Purpose, RawFrames, Remote, RunId,
+    Server, Settings, Stream, Token, Wire, handshake,
 };
 use foreread_tier::{
     Asked, Completion, Context, ErrorKind, RecycledBuffers, Serve, Served, Serving, Tier, TierError,
@@ -198,10 +198,6 @@ impl Node {
     pub fn seen_by(&self, other: &Self) -> Arc<Remote> {
         other.asker.remote(self.rank, self.server.addresses().to_vec())
     }
-
-    pub fn tier_for(&self, other: &Self) -> PeerTier {
-        PeerTier::new(vec![self.seen_by(other)])
-    }
 }
 
 /// `count` samples of `size` bytes.
@@ -215,7 +211,7 @@ pub fn batch(known: &[Known]) -> Vec<foreread_tier::ReadRequest> {
 }
 
 /// Reads all of `known`, each of which comes and is right.
-pub async fn read_all(tier: &PeerTier, known: &[Known]) {
+pub async fn read_all(tier: &Remote, known: &[Known]) {
     let mut answers = tier.read(batch(known));
     let mut count = 0;
     while let Some(answer) = answers.next().await {
@@ -230,7 +226,7 @@ pub async fn read_all(tier: &PeerTier, known: &[Known]) {
 }
 
 /// Reads one sample.
-pub async fn read_one(tier: &PeerTier, known: &Known) -> Result<Bytes, TierError> {
+pub async fn read_one(tier: &Remote, known: &Known) -> Result<Bytes, TierError> {
     let mut answers = tier.read(vec![known.whole(3)]);
     let answer = answers.next().await.expect("one answer");
     assert_eq!(answer.tag, 3);

@@ -22,10 +22,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     };
     let (rank, launcher, place) = (launched.rank, launched.launcher, launched.meet()?.to_string());
-    let settings = Settings::new(launched, env!("CARGO_PKG_VERSION"))
-        .with_token(given_token(&surroundings)?)
-        .with_deadline(Duration::from_secs(20))
-        .with_progress(Box::new(|waiting| eprintln!("{waiting}")));
+    let settings = Settings {
+        token: given_token(&surroundings)?,
+        deadline: Duration::from_secs(20),
+        progress: Box::new(|waiting| eprintln!("{waiting}")),
+        ..Settings::new(launched, env!("CARGO_PKG_VERSION"))
+    };
     let mut joining = Joining::join(settings).await?;
     let greeting = (rank.0 == 0).then(|| Bytes::from(format!("{launcher}, at {place}")));
     let greeting = joining.share(greeting).await?;

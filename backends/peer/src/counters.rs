@@ -1,25 +1,13 @@
 //! What a process did for others and others for it.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Sums of one process, kept as it goes.
 #[derive(Debug, Default)]
 pub struct Counters {
-    pub(crate) served: AtomicU64,
-    pub(crate) served_bytes: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) asked: AtomicU64,
-    pub(crate) got: AtomicU64,
-    pub(crate) got_bytes: AtomicU64,
-    pub(crate) late: AtomicU64,
-    pub(crate) lost: AtomicU64,
-    pub(crate) strangers: AtomicU64,
-    pub(crate) other_tokens: AtomicU64,
-    pub(crate) messages: AtomicU64,
-    pub(crate) bulks: AtomicU64,
-    /// The last of them, in words.
-    other_token: Mutex<Option<String>>,
+    tally: Mutex<Tally>,
+    /// The last one who named this job and has another token or version, in words.
+    mistaken: Mutex<Option<String>>,
 }
 
 /// The sums at one moment.
@@ -44,8 +32,6 @@ pub struct Tally {
     pub lost: u64,
     /// Connections of somebody who did not prove to be of this job.
     pub strangers: u64,
-    /// Of them, those that came to meet and had another token: most likely ranks whose user made a mistake.
-    pub other_tokens: u64,
     /// Messages that were sent to other ranks for the meeting and during the run, heartbeats aside.
     pub messages: u64,
     /// How often the catalogs were sent to another rank.
@@ -55,34 +41,21 @@ pub struct Tally {
 impl Counters {
     /// The sums now.
     pub fn read(&self) -> Tally {
-        Tally {
-            served: self.served.load(Relaxed),
-            served_bytes: self.served_bytes.load(Relaxed),
-            refused: self.refused.load(Relaxed),
-            asked: self.asked.load(Relaxed),
-            got: self.got.load(Relaxed),
-            got_bytes: self.got_bytes.load(Relaxed),
-            late: self.late.load(Relaxed),
-            lost: self.lost.load(Relaxed),
-            strangers: self.strangers.load(Relaxed),
-            other_tokens: self.other_tokens.load(Relaxed),
-            messages: self.messages.load(Relaxed),
-            bulks: self.bulks.load(Relaxed),
-        }
+        *self.now()
     }
 
-    /// Somebody came to meet with another token.
-    pub(crate) fn note_other_token(&self, who: String) {
-        count(&self.other_tokens, 1);
-        *self.other_token.lock().unwrap_or_else(PoisonError::into_inner) = Some(who);
+    /// The sums, to be added to.
+    pub(crate) fn now(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who came to meet with another token, the last of them, if anybody did. It may be a lie.
-    pub(crate) fn other_token(&self) -> Option<String> {
-        self.other_token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// A process named this job and has another token or version.
+    pub(crate) fn note_mistaken(&self, who: String) {
+        *self.mistaken.lock().unwrap_or_else(PoisonError::into_inner) = Some(who);
     }
-}
 
-pub(crate) fn count(counter: &AtomicU64, by: u64) {
-    counter.fetch_add(by, Relaxed);
+    /// The last process that named this job and has another token or version, if there was one. It may be a lie.
+    pub(crate) fn mistaken(&self) -> Option<String> {
+        self.mistaken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }

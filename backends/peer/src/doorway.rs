@@ -15,6 +15,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::WireError;
+
 /// How often strangers are written of.
 pub(crate) const LOG_EVERY: Duration = Duration::from_secs(60);
 
@@ -98,28 +100,38 @@ impl Drop for Place {
     }
 }
 
-/// When to write of strangers.
-#[derive(Debug, Default)]
+/// Connections that were refused to somebody, of which a line is written once a minute.
+#[derive(Debug)]
 pub(crate) struct StrangerLog {
-    since: u64,
-    last: Option<Instant>,
+    whom: &'static str,
+    /// Those of which nothing was written, and when that was done last.
+    since: Mutex<(u64, Option<Instant>)>,
 }
 
 impl StrangerLog {
-    /// One more; says how many to write of, where it is time.
-    pub(crate) fn note(&mut self, now: Instant) -> Option<u64> {
-        self.since += 1;
-        self.due(now)
+    pub(crate) fn new(whom: &'static str) -> Self {
+        Self { whom, since: Mutex::default() }
+    }
+
+    /// Writes a line where it is time, with who was refused `last`, if there is one more.
+    pub(crate) fn note(&self, last: Option<(&str, &WireError)>) {
+        let Some(count) = self.count(last.is_some(), Instant::now()) else { return };
+        let (from, error) = last.unzip();
+        let error = error.map(tracing::field::display);
+        tracing::warn!(count, last = from, error, "refused connections of {}", self.whom);
     }
 
     /// How many to write of now, if any.
-    pub(crate) fn due(&mut self, now: Instant) -> Option<u64> {
-        let early = self.last.is_some_and(|last| now.duration_since(last) < LOG_EVERY);
-        if early || self.since == 0 {
+    fn count(&self, one_more: bool, now: Instant) -> Option<u64> {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, last) = &mut *since;
+        *count += u64::from(one_more);
+        let early = last.is_some_and(|last| now.duration_since(last) < LOG_EVERY);
+        if early || *count == 0 {
             return None;
         }
-        self.last = Some(now);
-        Some(std::mem::take(&mut self.since))
+        *last = Some(now);
+        Some(std::mem::take(count))
     }
 }
 
@@ -145,13 +157,13 @@ mod tests {
 
     #[test]
     fn strangers_are_written_of_at_once_and_then_once_a_minute() {
-        let (mut log, start) = (StrangerLog::default(), Instant::now());
-        assert_eq!(log.note(start), Some(1));
+        let (log, start) = (StrangerLog::new("strangers"), Instant::now());
+        assert_eq!(log.count(true, start), Some(1));
         for second in 1..60 {
-            assert_eq!(log.note(start + Duration::from_secs(second)), None);
+            assert_eq!(log.count(true, start + Duration::from_secs(second)), None);
         }
-        assert_eq!(log.due(start + LOG_EVERY), Some(59));
-        assert_eq!(log.due(start + LOG_EVERY * 5), None, "nothing to write");
-        assert_eq!(log.note(start + LOG_EVERY * 6), Some(1));
+        assert_eq!(log.count(false, start + LOG_EVERY), Some(59));
+        assert_eq!(log.count(false, start + LOG_EVERY * 5), None, "nothing to write");
+        assert_eq!(log.count(true, start + LOG_EVERY * 6), Some(1));
     }
 }

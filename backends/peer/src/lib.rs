@@ -34,7 +34,6 @@ mod batch;
 mod counters;
 mod doorway;
 pub mod meet;
-mod peer_tier;
 mod remote;
 mod server;
 mod serving;
@@ -53,6 +52,5 @@ pub use foreread_connection::{
 use foreread_connection::{channel, connection, input, output, system, tags, token};
 
 pub use counters::{Counters, Tally};
-pub use peer_tier::PeerTier;
 pub use remote::{Asker, Remote};
 pub use server::{Server, Settings};

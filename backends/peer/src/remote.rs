@@ -1,4 +1,4 @@
-//! Another rank, as one that asks it sees it.
+//! Another rank as a tier, to one that asks it.
 //!
 //! The connection is opened when something is asked for the first time, and stays. When it breaks, all that was asked on it
 //! fails at once (the sample is worth reading elsewhere more than waiting for). When it falls silent, one second connection
@@ -20,7 +20,7 @@ use std::task::{Context as Task, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, Context, ErrorKind, ReadFuture, ReadRequest, TierError};
+use foreread_tier::{Buffers, Context, ErrorKind, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
 use foreread_types::{Rank, SampleKey, mix};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -74,7 +74,7 @@ impl Asker {
 
     /// The rank `rank`, which listens at any of `addresses`. Sockets of this node are tried first.
     pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<Remote> {
-        let state = Mutex::new(State { addresses: Vec::new(), link: Link::None, failures: 0 });
+        let state = Mutex::new(State { addresses: Vec::new(), link: Link::None, tasks: 0, failures: 0 });
         let (requests, burst, sweeps) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
         let inner = Inner { asker: self.clone(), rank, requests, burst, sweeps, state };
         let remote = Remote(Arc::new(Shared(Arc::new(inner))));
@@ -83,7 +83,9 @@ impl Asker {
     }
 }
 
-/// Another rank. Dropping it closes the connection when nobody waits for answers any more.
+/// Another rank. Requests need their key, and nothing of the object but its length and a name for errors.
+///
+/// Dropping it closes the connection when nobody waits for answers any more.
 pub struct Remote(Arc<Shared>);
 
 /// What keeps the connection: the [`Remote`], and whoever waits for an answer.
@@ -113,6 +115,8 @@ pub(crate) struct Inner {
 struct State {
     addresses: Vec<Address>,
     link: Link,
+    /// How many tasks there were: their numbers.
+    tasks: u64,
     /// In a row.
     failures: u32,
 }
@@ -120,8 +124,8 @@ struct State {
 enum Link {
     /// Nothing is known against it.
     None,
-    /// There is a task, which has a connection or is opening one.
-    Some(mpsc::UnboundedSender<Command>),
+    /// There is a task of this number, which has a connection or is opening one.
+    Some(u64, mpsc::UnboundedSender<Command>),
     /// It failed, and is not tried until then.
     Down { until: Instant, why: WireError },
 }
@@ -131,7 +135,7 @@ impl fmt::Debug for Remote {
         let state = self.0.state();
         let link = match &state.link {
             Link::None => "none",
-            Link::Some(_) => "open",
+            Link::Some(..) => "open",
             Link::Down { .. } => "down",
         };
         let addresses = &state.addresses;
@@ -167,20 +171,25 @@ impl Remote {
         }
     }
 
-    /// Whether asking it now fails at once.
-    pub fn is_down(&self) -> bool {
-        matches!(self.0.state().link, Link::Down { until, .. } if Instant::now() < until)
-    }
-
-    /// The sample is no longer wanted.
-    pub(crate) fn cancel(&self, key: SampleKey) {
-        if let Link::Some(link) = &self.0.state().link {
+    /// As [`Peers::cancel`](foreread_tier::Peers::cancel).
+    pub fn cancel(&self, key: SampleKey) {
+        if let Link::Some(_, link) = &self.0.state().link {
             let _ = link.send(Command::Forget(key)); // nothing is asked where the task is gone
         }
     }
+}
+
+impl Tier for Remote {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn profile(&self) -> &TierProfile {
+        const { &TierProfile::new(64) }
+    }
 
     /// Asks for a sample, together with the others of the burst.
-    pub(crate) fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         if u32::try_from(request.len()).is_err() {
             let error = TierError::new(ErrorKind::Unsupported, NAME)
                 .with_object(&*request.object.path)
@@ -192,8 +201,8 @@ impl Remote {
         Box::pin(Asked { incoming, remote: Arc::clone(&self.0), is_submitted: false, is_done: false })
     }
 
-    /// Sends what was asked for since the last burst.
-    pub(crate) fn submit(&self) {
+    /// Sends what was asked for in one frame.
+    fn submit(&self) {
         self.0.submit();
     }
 }
@@ -219,7 +228,7 @@ impl Inner {
 
     /// A read was dropped: the connection's task looks which, unless it is about to do so.
     fn dropped(&self) {
-        if let Link::Some(link) = &self.state().link
+        if let Link::Some(_, link) = &self.state().link
             && !self.sweeps.swap(true, AcqRel)
         {
             let _ = link.send(Command::Sweep); // nothing is asked where the task is gone
@@ -229,35 +238,32 @@ impl Inner {
     /// Hands a part to the connection's task, which is started if there is none.
     fn send(self: &Arc<Self>, number: u64, batch: Batch) {
         let mut state = self.state();
+        let mut command = Command::Ask(number, batch);
         match &state.link {
             Link::Down { until, why } if Instant::now() < *until => {
                 let why = why.clone();
                 drop(state);
-                return batch.fail(&why);
+                return command.fail(&why);
             }
-            Link::Some(link) => {
-                // The task leaves the state before it stops listening. One that was ended with its runtime drops the
-                // batch, which says so.
-                let _ = link.send(Command::Ask(number, batch));
-                return;
-            }
+            Link::Some(_, link) => match link.send(command) {
+                Ok(()) => return,
+                // The task was ended with its runtime, or has panicked.
+                Err(unsent) => command = unsent.0,
+            },
             Link::None | Link::Down { .. } => {}
         }
         let (link, commands) = mpsc::unbounded_channel();
-        let _ = link.send(Command::Ask(number, batch)); // `commands` is here
-        state.link = Link::Some(link.clone());
+        let _ = link.send(command); // `commands` is here
+        state.tasks += 1;
+        let task = state.tasks;
+        state.link = Link::Some(task, link);
         drop(state);
-        self.asker.runtime.spawn(Arc::clone(self).run(commands, link.downgrade()));
+        self.asker.runtime.spawn(Arc::clone(self).run(task, commands));
     }
 
     /// The task of a connection, from its opening to its end.
-    async fn run(
-        self: Arc<Self>,
-        mut commands: mpsc::UnboundedReceiver<Command>,
-        link: mpsc::WeakUnboundedSender<Command>,
-    ) {
+    async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<Command>) {
         self.sweeps.store(false, Relaxed); // what an earlier task was told
-        let listed = Listed(&self, link);
         let mut open = Open::new(&self);
         let (error, useful) = self.ask(&mut commands, &mut open).await;
         let lost = open.len() > 0 || useful.is_none();
@@ -268,7 +274,7 @@ impl Inner {
             state.failures = if useful == Some(true) { 1 } else { state.failures.saturating_add(1) };
             // A connection that ends while nobody waits for anything was put down, not broken.
             // Still this one: it may have been given up.
-            if listed.is_listed(&state) {
+            if matches!(state.link, Link::Some(current, _) if current == task) {
                 state.link = if lost {
                     let until = Instant::now() + self.backoff(state.failures);
                     Link::Down { until, why: error.clone() }
@@ -279,9 +285,7 @@ impl Inner {
             commands.close();
         }
         while let Ok(command) = commands.try_recv() {
-            if let Command::Ask(_, batch) = command {
-                batch.fail(&error);
-            }
+            command.fail(&error);
         }
     }
 
@@ -363,25 +367,6 @@ impl Inner {
             }
         }
         Err(last.unwrap_or_else(|| WireError::new(WireErrorKind::Gone, "no address of it is known")))
-    }
-}
-
-/// Leaves no task listed that is no more, whatever ends it.
-struct Listed<'a>(&'a Inner, mpsc::WeakUnboundedSender<Command>);
-
-impl Listed<'_> {
-    fn is_listed(&self, state: &State) -> bool {
-        let own = self.1.upgrade();
-        matches!((&state.link, own), (Link::Some(link), Some(own)) if link.same_channel(&own))
-    }
-}
-
-impl Drop for Listed<'_> {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
-        if self.is_listed(&state) {
-            state.link = Link::None;
-        }
     }
 }
 

@@ -14,15 +14,17 @@ use foreread_tier::Serve;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::counters::count;
 use crate::doorway::{Doorway, LOG_EVERY, Place, StrangerLog};
 use crate::handshake::{self, Identity, Offer, PATIENCE, Purpose};
 use crate::serving::Serving;
 use crate::{
     Address, Connection, Counters, Greeting, Listener, RunId, Stream, Wire, WireError, WireErrorKind,
 };
+
+/// Connections of one listener that have not proved themselves, at one time.
+const DOORWAY: usize = 64;
 
 /// Meetings that wait to be taken.
 const MEETINGS: usize = 1024;
@@ -35,50 +37,23 @@ const PIECE: u64 = 1024;
 
 /// How much others may be given at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Settings {
     /// Bytes of answers that may wait to be written, over all connections; beside it one answer on each.
     pub budget: u64,
     /// Bytes of one connection that may be asked of the engine or wait to be written; one sample always may.
     pub share: u64,
-    /// Connections of one listener that have not proved themselves, at one time.
-    pub doorway: usize,
     /// How samples are protected on connections between nodes, alike on all ranks.
     pub wire: Wire,
 }
 
 impl Default for Settings {
-    /// 32 MiB, of which one connection gets 4 MiB; 64 in each doorway; authenticated.
+    /// 32 MiB, of which one connection gets 4 MiB; authenticated.
     fn default() -> Self {
-        Self { budget: 32 << 20, share: 4 << 20, doorway: 64, wire: Wire::default() }
+        Self { budget: 32 << 20, share: 4 << 20, wire: Wire::default() }
     }
 }
 
 impl Settings {
-    /// The same with another budget.
-    #[must_use]
-    pub const fn with_budget(self, bytes: u64) -> Self {
-        Self { budget: bytes, ..self }
-    }
-
-    /// The same with another share for one connection.
-    #[must_use]
-    pub const fn with_share(self, bytes: u64) -> Self {
-        Self { share: bytes, ..self }
-    }
-
-    /// The same with another doorway.
-    #[must_use]
-    pub const fn with_doorway(self, places: usize) -> Self {
-        Self { doorway: places, ..self }
-    }
-
-    /// The same with samples protected so.
-    #[must_use]
-    pub const fn with_wire(self, wire: Wire) -> Self {
-        Self { wire, ..self }
-    }
-
     fn permits(&self) -> u32 {
         (self.budget / PIECE).clamp(1, u64::from(u32::MAX >> 3)) as u32
     }
@@ -102,9 +77,9 @@ pub(crate) struct Shared {
     run: OnceLock<RunId>,
     source: RwLock<Option<Weak<dyn Serve>>>,
     meetings: mpsc::Sender<(Greeting, Connection)>,
-    strangers: Mutex<StrangerLog>,
-    other_runs: Mutex<StrangerLog>,
-    mix_ups: Mutex<StrangerLog>,
+    strangers: StrangerLog,
+    other_runs: StrangerLog,
+    mix_ups: StrangerLog,
 }
 
 impl Shared {
@@ -120,38 +95,8 @@ impl Shared {
 
     /// Somebody did not prove to be of this job.
     fn stranger(&self, from: &str, error: &WireError) {
-        count(&self.counters.strangers, 1);
-        let log = self.strangers.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now());
-        if let Some(count) = log {
-            tracing::warn!(count, last = from, %error, "refused connections of strangers");
-        }
-    }
-
-    /// A rank of another run asked for samples. One that an earlier run left over does so every few seconds.
-    fn other_run(&self, from: &str, error: &WireError) {
-        if self.run.get().is_none() {
-            return tracing::debug!(from, %error, "refused samples before the run has started");
-        }
-        let log = self.other_runs.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now());
-        if let Some(count) = log {
-            tracing::warn!(count, last = from, %error, "refused samples to ranks of other runs");
-        }
-    }
-
-    /// Somebody wants what is not here: a rank that was started wrong, or who repeats what one has said.
-    fn mix_up(&self, from: &str, error: &WireError) {
-        let log = self.mix_ups.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now());
-        if let Some(count) = log {
-            tracing::warn!(count, last = from, %error, "refused connections");
-        }
-    }
-
-    /// Writes of those strangers that were not written of.
-    fn log_strangers(&self) {
-        let log = self.strangers.lock().unwrap_or_else(PoisonError::into_inner).due(Instant::now());
-        if let Some(count) = log {
-            tracing::warn!(count, "refused connections of strangers");
-        }
+        self.counters.now().strangers += 1;
+        self.strangers.note(Some((from, error)));
     }
 }
 
@@ -184,9 +129,9 @@ impl Server {
             run: OnceLock::new(),
             source: RwLock::default(),
             meetings: sender,
-            strangers: Mutex::default(),
-            other_runs: Mutex::default(),
-            mix_ups: Mutex::default(),
+            strangers: StrangerLog::new("strangers"),
+            other_runs: StrangerLog::new("ranks of other runs"),
+            mix_ups: StrangerLog::new("ranks that were started otherwise"),
         });
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
         let between_nodes = listeners.iter().any(|listener| matches!(listener.address(), Address::Tcp(..)));
@@ -260,7 +205,7 @@ async fn take(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     let offer = Arc::new(shared.offer.over(listener.address()));
     // One for each listener: strangers on a port do not stand in the way of ranks at the node's own socket.
-    let doorway = Arc::new(Doorway::new(shared.settings.doorway));
+    let doorway = Arc::new(Doorway::new(DOORWAY));
     let mut minute = interval(LOG_EVERY);
     minute.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -276,7 +221,7 @@ async fn take(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
                 }
             },
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            _ = minute.tick() => shared.log_strangers(),
+            _ = minute.tick() => shared.strangers.note(None),
         }
     }
 }
@@ -312,16 +257,22 @@ async fn attend(stream: Stream, from: String, mut place: Place, offer: Arc<Offer
     drop(place);
     let (channel, greeting) = match answered {
         Ok(answered) => answered,
-        Err(error) if is_mix_up(error.kind()) => return shared.mix_up(&from, &error),
-        Err(error) if error.kind() == WireErrorKind::OtherRun => return shared.other_run(&from, &error),
+        Err(error) if is_mix_up(error.kind()) => return shared.mix_ups.note(Some((&from, &error))),
+        Err(error) if error.kind() == WireErrorKind::OtherRun && shared.run.get().is_none() => {
+            return tracing::debug!(from, %error, "refused samples before the run has started");
+        }
+        // One that an earlier run left over asks every few seconds.
+        Err(error) if error.kind() == WireErrorKind::OtherRun => {
+            return shared.other_runs.note(Some((&from, &error)));
+        }
         // Most likely a rank that has died or is cut off; it is no news that somebody's handshake broke off.
         Err(error) if spoke && matches!(error.kind(), WireErrorKind::Gone | WireErrorKind::Late) => {
             tracing::debug!(from, %error, "a handshake was not finished");
             return;
         }
         Err(error) => {
-            if error.kind() == WireErrorKind::OtherToken {
-                shared.counters.note_other_token(format!("somebody at {from}: {error}"));
+            if spoke && matches!(error.kind(), WireErrorKind::OtherToken | WireErrorKind::OtherVersion) {
+                shared.counters.note_mistaken(format!("somebody at {from}: {error}"));
             }
             return shared.stranger(&from, &error);
         }

@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Arc;
 
-use foreread_peer::{Address, Asker, Identity, Nonce, PeerTier, RunId, Server, Settings, Token};
+use foreread_peer::{Address, Asker, Identity, Nonce, RunId, Server, Settings, Token};
 use foreread_peer_testing::Simulated;
 use foreread_tier::{Context, HeapBuffers};
 use foreread_tier_testing::ReadAll;
@@ -36,7 +36,7 @@ async fn a_connection_that_rests_takes_a_few_kilobytes() {
     for rank in 1..=RANKS {
         let network = world.host(format!("h{rank}"));
         let asker = Asker::new(identity(rank), run, network, &context, Arc::default());
-        let tier = PeerTier::new(vec![asker.remote(Rank(0), server.addresses().to_vec())]);
+        let tier = asker.remote(Rank(0), server.addresses().to_vec());
         let answers: Vec<_> = tier.read_all((0..10).map(|tag| known.whole(tag)).collect()).collect().await;
         assert!(answers.iter().all(|answer| answer.result.as_ref().is_ok_and(|got| *got == known.content)));
         tiers.push(tier);

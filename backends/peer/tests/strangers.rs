@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Network, Nonce, PeerTier, RunId, Server, Settings, System, Token,
-    handshake,
+    Address, Asker, Counters, Identity, Network, Nonce, RunId, Server, Settings, System, Token, handshake,
 };
 use foreread_tier::{Context, RecycledBuffers, Serve};
 use foreread_tier_testing::{Known, ReadAll};
@@ -64,8 +63,7 @@ impl Rig {
         let began = Instant::now();
         loop {
             // A rank of its own each time: with a connection of its own.
-            let remote = self.asker.remote(Rank(0), self.server.addresses().to_vec());
-            let tier = PeerTier::new(vec![remote]);
+            let tier = self.asker.remote(Rank(0), self.server.addresses().to_vec());
             let answer = tier.read_all(vec![self.known.whole(0)]).next().await.unwrap();
             match answer.result {
                 Ok(bytes) => {
@@ -94,7 +92,7 @@ async fn a_stranger_gets_nothing() {
     let rig = Rig::new().await;
     let hello = {
         let mut hello = [0; handshake::MOST_BYTES];
-        hello[..6].copy_from_slice(b"FRDH\x03\x01");
+        hello[..6].copy_from_slice(b"FRDH\x04\x01");
         hello
     };
     let mut huge = hello;
@@ -116,7 +114,7 @@ async fn a_stranger_gets_nothing() {
         stream.write_all(bytes).unwrap();
         let mut heard = Vec::new();
         let _ = stream.read_to_end(&mut heard); // it may be reset
-        let version = b"FRDH\x03\0\0\0";
+        let version = b"FRDH\x04\0\0\0";
         assert!(heard.is_empty() || bytes == other_version && heard == version, "{heard:?} for a stranger");
     }
     assert_eq!(rig.strangers(7).await, 7);
@@ -137,8 +135,8 @@ async fn ten_thousand_strangers_hold_nothing_and_keep_no_rank_out() {
             let _ = match number % 4 {
                 0 => Ok(()),
                 1 => stream.write_all(&[round; 300]),
-                2 => stream.write_all(b"FRDH\x03\x01"),
-                _ => stream.write_all(&[&b"FRDH\x03\x01"[..], &[0; 46]].concat()),
+                2 => stream.write_all(b"FRDH\x04\x01"),
+                _ => stream.write_all(&[&b"FRDH\x04\x01"[..], &[0; 46]].concat()),
             };
             held.push(stream);
             if number % 500 == 250 {

@@ -20,8 +20,7 @@ use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Network, Nonce, PeerTier, RunId, Server, Settings, System, Token,
-    Wire,
+    Address, Asker, Counters, Identity, Network, Nonce, RunId, Server, Settings, System, Token, Wire,
 };
 use foreread_tier_testing::ReadAll;
 use futures::StreamExt;
@@ -257,7 +256,7 @@ fn wire(kind: &str, wire: Wire) -> Result<()> {
             runtime.handle(),
             identity(0)?,
             vec![listener],
-            Settings::default().with_wire(wire),
+            Settings { wire, ..Settings::default() },
             Arc::clone(&counters),
         );
         let run = RunId::new(Nonce::default(), &[]);
@@ -270,7 +269,7 @@ fn wire(kind: &str, wire: Wire) -> Result<()> {
             seed: 1,
         };
         let asker = Asker::new(identity(1)?, run, network, &context, counters).with_wire(wire);
-        let tier = PeerTier::new(vec![asker.remote(Rank(0), server.addresses().to_vec())]);
+        let tier = asker.remote(Rank(0), server.addresses().to_vec());
         anyhow::Ok((server, tier))
     })?;
     let ask = |first: u64| {

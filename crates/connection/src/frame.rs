@@ -24,8 +24,9 @@ use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
 use crate::{WireError, WireErrorKind};
 
-/// The version that this program speaks.
-pub const VERSION: u8 = 3;
+/// The version that this program speaks: of handshakes, of frames, and of what ranks say when they meet. It is raised when one
+/// of these changes, so that programs which would not understand each other name the cause.
+pub const VERSION: u8 = 4;
 
 /// Bytes of a header.
 pub const HEADER: usize = 48;

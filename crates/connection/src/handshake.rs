@@ -181,7 +181,9 @@ async fn write(stream: &mut Stream, bytes: &[u8]) -> Result<(), WireError> {
 }
 
 fn other_version(version: u8) -> WireError {
-    let detail = format!("it speaks version {version}, this program {VERSION}: run one version on all ranks");
+    let detail = format!(
+        "it speaks version {version} between ranks, this program {VERSION}: run one version on all ranks"
+    );
     WireError::new(WireErrorKind::OtherVersion, detail)
 }
 

@@ -34,8 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
         let token = Token::new("b7e1c95a03f64d2893ab5c17e0d68f42").expect("a token");
         let identity = |rank| Identity { rank: Rank(rank), job: 1, token: token.clone() };
         let runtime = tokio::runtime::Handle::current();
-        let settings =
-            Settings::default().with_budget(1000).with_share(1000).with_wire(Wire::Checksummed);
+        let settings = Settings { budget: 1000, share: 1000, wire: Wire::Checksummed };
         let server = Server::start(&runtime, identity(0), vec![listener], settings, Arc::default());
         let run = RunId::new(Nonce::default(), &[]);
         server.enter(run);
@@ -43,7 +42,8 @@ fuzz_target!(|bytes: &[u8]| {
         server.serve(Arc::downgrade(&source));
         let stream = world.host("two").connect(&server.addresses()[0]).await.expect("a connection");
         // Without tags: what they refuse is never taken apart.
-        let asked = handshake::ask(stream, &identity(1), Purpose::Samples(run), Wire::Checksummed, None).await;
+        let asked =
+            handshake::ask(stream, &identity(1), Purpose::Samples(run), Wire::Checksummed, None).await;
         let (mut stream, _) = asked.expect("a handshake").0.into_raw();
         let _ = stream.write_all(bytes).await;
         let mut heard = [0; 4096];

@@ -20,7 +20,6 @@ use tokio::time::Instant;
 use super::{Action, Event, Expected, Machine, NAME};
 use crate::batch::Batch;
 use crate::channel::Channel;
-use crate::counters::count;
 use crate::frame::Header;
 use crate::input::Input;
 use crate::output::Output;
@@ -36,6 +35,15 @@ pub(crate) enum Command {
     Sweep,
     /// This sample is no longer wanted.
     Forget(SampleKey),
+}
+
+impl Command {
+    /// Answers what it asks for.
+    pub(crate) fn fail(self, why: &WireError) {
+        if let Self::Ask(_, batch) = self {
+            batch.fail(why);
+        }
+    }
 }
 
 /// What follows a header.
@@ -66,7 +74,7 @@ impl Open {
 
     /// Answers all that is open.
     pub(crate) fn fail(self, remote: &Inner, why: &WireError) {
-        count(&remote.asker.counters.lost, self.len() as u64);
+        remote.asker.counters.now().lost += self.len() as u64;
         self.batches.into_values().for_each(|batch| batch.fail(why));
     }
 }
@@ -126,8 +134,7 @@ impl<'a> Asking<'a> {
 
     /// Carries out what the machine wants; whether frames are to be sent.
     fn act(&mut self) -> bool {
-        let counters = &self.remote.asker.counters;
-        let mut sends = false;
+        let (mut sends, mut got, mut got_bytes) = (false, 0, 0);
         for action in self.actions.drain(..) {
             match action {
                 Action::Send(header, payload) => {
@@ -136,8 +143,7 @@ impl<'a> Asking<'a> {
                 }
                 Action::Answer { request, tag, result } => {
                     if let Ok(bytes) = &result {
-                        count(&counters.got, 1);
-                        count(&counters.got_bytes, bytes.len() as u64);
+                        (got, got_bytes) = (got + 1, got_bytes + bytes.len() as u64);
                     }
                     if let Some(batch) = self.open.batches.get_mut(&request) {
                         batch.answer(tag as usize, result);
@@ -148,7 +154,13 @@ impl<'a> Asking<'a> {
                 }
             }
         }
-        count(&counters.late, self.open.machine.take_late());
+        let late = self.open.machine.take_late();
+        if got + late > 0 {
+            let mut tally = self.remote.asker.counters.now();
+            tally.late += late;
+            tally.got += got;
+            tally.got_bytes += got_bytes;
+        }
         // What still comes of a sample that was given up takes no memory.
         if let Some(Body::Sample(header, _, buffer)) = &self.body
             && !self.open.machine.is_open(header.request, header.tag)
@@ -161,7 +173,7 @@ impl<'a> Asking<'a> {
     fn command(&mut self, command: Command) -> Result<(), WireError> {
         match command {
             Command::Ask(request, batch) => {
-                count(&self.remote.asker.counters.asked, batch.left() as u64);
+                self.remote.asker.counters.now().asked += batch.left() as u64;
                 let asks = batch.asks().collect();
                 self.open.batches.insert(request, batch);
                 self.on(Event::Ask { request, asks })

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::Address;
 
 /// The loaders of one process, at one place, as rank 0. An [`Arc`](std::sync::Arc) of it is handed to each of them
-/// ([`Settings::with_loader`](super::Settings::with_loader)).
+/// ([`Settings::board`](super::Settings::board)).
 #[derive(Debug, Default)]
 pub struct Board(Mutex<BTreeMap<u16, Vec<Address>>>);
 

@@ -1,10 +1,12 @@
-//! Catalogs that rank 0 has and others need: they travel once per node.
+//! Catalogs that rank 0 has and others need: each travels once per node.
 //!
-//! Rank 0 sends the bulk to one rank of each node, the relay, which passes it on to the others of its node over a connection
-//! of their own. A rank whose relay is gone or slow requests it from rank 0. The price is that a node's other ranks wait for
-//! two transfers, one after another. What leaves rank 0 is bounded, because a catalog of gigabytes for a thousand nodes
-//! belongs into a file that all read.
+//! Rank 0 sends a catalog that it has listed to one rank of each node, the relay, and others to ranks that request them. The
+//! relay gives what it has, received or opened, to the others of its node over connections of their own. A rank whose relay is
+//! gone or slow requests a catalog from rank 0. The price is that a node's other ranks wait for two transfers, one after
+//! another. What leaves rank 0 is bounded, because a catalog of gigabytes for a thousand nodes belongs into a file that all
+//! read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -14,47 +16,47 @@ use bytes::Bytes;
 use foreread_types::Rank;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::link::{Incoming, Link, Traffic};
 use super::messages::{Message, key};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Connection, Greeting, Identity, Network};
 
-/// Bytes of bulk that may leave rank 0 in one run.
+/// Catalogs of a run.
+pub(super) const MOST: usize = 16;
+
+/// Bytes of catalogs that may leave rank 0 in one run.
 pub(super) const MOST_BYTES: u64 = 16 << 30;
 
 /// How long a relay may take to answer at one address.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long a relay may be silent that waits for the bulk.
+/// How long a relay may be silent that waits for a catalog.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
-/// How often a relay says that the bulk is on its way.
+/// How often a relay reports that a catalog is on its way.
 const NEWS: Duration = Duration::from_secs(5);
 
-/// Reads the bulk.
-type Read = Arc<dyn Fn() -> io::Result<Vec<Bytes>> + Send + Sync>;
+/// Reads a catalog.
+type Read = Arc<dyn Fn() -> io::Result<Bytes> + Send + Sync>;
 
-/// Bytes that not all ranks need: catalogs.
+/// The bytes of a catalog, which not all ranks need.
 #[derive(Clone)]
 pub struct Bulk {
     length: u64,
     is_pushed: bool,
     read: Read,
-    /// What was read, while any of it waits to be sent: ranks that request it at about the same time share it.
-    sending: Arc<Mutex<Weak<Vec<Bytes>>>>,
+    /// What was read, while it waits to be sent: ranks that request it at about the same time share it.
+    sending: Arc<Mutex<Weak<Bytes>>>,
 }
 
-/// One of several bytes that are kept as long as one of them is needed.
-struct Part {
-    all: Arc<Vec<Bytes>>,
-    number: usize,
-}
+/// Bytes that are shared by all connections on which they are sent.
+struct Shared(Arc<Bytes>);
 
-impl AsRef<[u8]> for Part {
+impl AsRef<[u8]> for Shared {
     fn as_ref(&self) -> &[u8] {
-        &self.all[self.number]
+        &self.0
     }
 }
 
@@ -69,16 +71,12 @@ impl fmt::Debug for Bulk {
 
 impl Bulk {
     /// These bytes, which each node needs: they are sent without a request.
-    pub fn needed(parts: Vec<Bytes>) -> Self {
-        let length = parts.iter().map(|part| part.len() as u64).sum();
-        Self::new(length, true, Arc::new(move || Ok(parts.clone())))
+    pub fn needed(bytes: Bytes) -> Self {
+        Self::new(bytes.len() as u64, true, Arc::new(move || Ok(bytes.clone())))
     }
 
     /// `length` bytes that ranks mostly have: `read`, on a thread that may block, when ranks request them.
-    pub fn on_request(
-        length: u64,
-        read: impl Fn() -> io::Result<Vec<Bytes>> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn on_request(length: u64, read: impl Fn() -> io::Result<Bytes> + Send + Sync + 'static) -> Self {
         Self::new(length, false, Arc::new(read))
     }
 
@@ -90,36 +88,45 @@ impl Bulk {
         self.length
     }
 
-    pub(super) fn is_pushed(&self) -> bool {
+    /// Its bytes, on this thread.
+    #[cfg(test)]
+    pub(super) fn read(&self) -> Bytes {
+        (self.read)().unwrap()
+    }
+
+    /// Whether each node gets it without a request.
+    pub fn is_pushed(&self) -> bool {
         self.is_pushed
     }
 
-    /// Its bytes and the message that they follow.
+    /// Its bytes, and the message that they follow as the catalog of this number.
     ///
     /// # Errors
     /// They cannot be read any more.
-    pub(super) async fn value(self) -> Result<(Message, Vec<Bytes>), MeetError> {
-        let all = self.parts().await.map_err(|error| {
-            let line = format!(
-                "rank 0's catalog cannot be read any more: {error}; leave its file as it is while ranks start"
-            );
-            MeetError::new(MeetErrorKind::Broken, line)
-        })?;
-        let length = all.iter().map(|part| part.len() as u64).sum();
-        let part = |number| Bytes::from_owner(Part { all: Arc::clone(&all), number });
-        Ok((Message::Value { key: key::BULK.to_owned(), length }, (0..all.len()).map(part).collect()))
+    pub(super) async fn value(&self, number: usize) -> io::Result<(Message, Bytes)> {
+        let all = self.bytes().await?;
+        Ok((Message::value(&key::bulk(number), all.len()), Bytes::from_owner(Shared(all))))
     }
 
     /// Its bytes, read by one request at a time.
-    async fn parts(self) -> io::Result<Arc<Vec<Bytes>>> {
+    async fn bytes(&self) -> io::Result<Arc<Bytes>> {
         let mut sending = self.sending.lock().await;
         if let Some(all) = sending.upgrade() {
             return Ok(all);
         }
-        let all = Arc::new(tokio::task::spawn_blocking(move || (self.read)()).await??);
+        let read = Arc::clone(&self.read);
+        let all = Arc::new(tokio::task::spawn_blocking(move || read()).await??);
         *sending = Arc::downgrade(&all);
         Ok(all)
     }
+}
+
+/// That rank 0 has lost a catalog which others need.
+pub(super) fn unreadable(error: &io::Error) -> MeetError {
+    let line = format!(
+        "rank 0's catalog cannot be read any more: {error}; leave its file as it is while ranks start"
+    );
+    MeetError::new(MeetErrorKind::Broken, line)
 }
 
 /// That more bulk would leave rank 0 than may.
@@ -140,55 +147,104 @@ pub(super) fn relay<T: PartialEq>(nodes: impl Iterator<Item = T> + Clone, rank: 
     nodes.skip(1).position(|node| node == own).map(|at| at + 1)
 }
 
-/// Gives the bulk to whoever of the node comes for it. Ends with the last handle on `meetings`.
+/// What a rank offers to the others of its node.
+#[derive(Debug, Default)]
+pub(super) struct Offers {
+    /// By the catalogs' numbers: whether all ranks need it, so that it is sent without a request. Empty before rank 0 has
+    /// named them.
+    pub pushed: Vec<bool>,
+    /// Those that this rank has.
+    pub here: BTreeMap<usize, Bulk>,
+    /// Whether this rank has requested others from rank 0 and waits for them.
+    pub is_waiting: bool,
+}
+
+impl Offers {
+    /// The first catalog that is due on a connection on which these were `requested` and `sent`, and the catalog itself where
+    /// it is here.
+    pub(super) fn due(
+        &self,
+        requested: &BTreeSet<usize>,
+        sent: &BTreeSet<usize>,
+    ) -> Option<(usize, Option<Bulk>)> {
+        let is_due = |number: &usize| self.pushed[*number] || requested.contains(number);
+        let due = (0..self.pushed.len()).filter(|number| is_due(number) && !sent.contains(number));
+        let mut due: Vec<_> = due.map(|number| (number, self.here.get(&number).cloned())).collect();
+        due.sort_by_key(|(_, bulk)| bulk.is_none());
+        due.into_iter().next()
+    }
+}
+
+/// Gives catalogs to the ranks of the node that come for them. Ends with the last handle on `meetings`.
 pub(super) async fn pass_on(
     mut meetings: mpsc::Receiver<(Greeting, Connection)>,
-    bulk: watch::Receiver<Option<Bytes>>,
+    offers: watch::Receiver<Offers>,
     traffic: Arc<Traffic>,
 ) {
     let mut all = JoinSet::new();
     while let Some((greeting, connection)) = meetings.recv().await {
-        let (mut bulk, traffic) = (bulk.clone(), Arc::clone(&traffic));
-        all.spawn(async move {
-            let mut link = Link::new(connection, Arc::clone(&traffic));
-            let mut moved = traffic.moved();
-            let bulk = loop {
-                let comes = async { bulk.wait_for(Option::is_some).await.ok()?.clone() };
-                match timeout(NEWS, comes).await {
-                    Ok(Some(bulk)) => break bulk,
-                    // It has none: who came asks rank 0.
-                    Ok(None) => return,
-                    Err(_) if std::mem::replace(&mut moved, traffic.moved()) != traffic.moved() => {
-                        link.say(&Message::Working { on: "receives the catalog".to_owned() }).await;
-                    }
-                    Err(_) => {}
-                }
-            };
-            tracing::debug!(to = %greeting.rank, bytes = bulk.len(), "passes the catalog on");
-            let message = Message::Value { key: key::BULK.to_owned(), length: bulk.len() as u64 };
-            link.say_with(&message, vec![bulk]).await;
-            // Whoever has it closes. Closed here, with a heartbeat unread, TCP could cut off the end of it.
-            loop {
-                match timeout(SILENCE, link.next()).await {
-                    Ok(Some(_)) => {}
-                    Err(_) if std::mem::replace(&mut moved, traffic.moved()) != traffic.moved() => {}
-                    Ok(None) | Err(_) => return,
-                }
-            }
-        });
+        let link = Link::new(connection, Arc::clone(&traffic));
+        all.spawn(pass_on_to(greeting.rank, link, offers.clone(), Arc::clone(&traffic)));
         while all.try_join_next().is_some() {}
     }
     while all.join_next().await.is_some() {}
 }
 
-/// The bulk from the `relay` at one of these addresses, which may be silent for so long; nothing where it does not come.
+/// Gives catalogs to one rank, until that closes the connection or has to get the rest from rank 0.
+async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers>, traffic: Arc<Traffic>) {
+    let (mut requested, mut sent) = (BTreeSet::new(), BTreeSet::new());
+    // When nothing is added to the offers any more.
+    let mut is_final = false;
+    let mut moved = traffic.moved();
+    loop {
+        let (due, is_waiting) = {
+            let offers = offers.borrow_and_update();
+            (offers.due(&requested, &sent), offers.is_waiting)
+        };
+        let is_due = due.is_some();
+        if let Some((number, Some(bulk))) = due {
+            let Ok((message, bytes)) = bulk.value(number).await else { return };
+            tracing::debug!(%to, bytes = bytes.len(), "passes a catalog on");
+            sent.insert(number);
+            if !link.say_with(&message, bytes).await {
+                return;
+            }
+            continue;
+        }
+        if is_final && is_due {
+            return;
+        }
+        tokio::select! {
+            changed = offers.changed(), if !is_final => is_final = changed.is_err(),
+            // Closed by the end that has all it needs. Closed here, with a heartbeat unread, TCP could cut off what was sent.
+            come = link.next() => match come {
+                Some(Incoming { message: Message::Fetch { number }, .. }) if requested.len() < MOST => {
+                    requested.insert(number as usize);
+                }
+                Some(_) => {}
+                None => return,
+            },
+            () = sleep(NEWS) => {
+                let has_moved = std::mem::replace(&mut moved, traffic.moved()) != traffic.moved();
+                if is_due && is_waiting || has_moved {
+                    link.say(&Message::Working { on: "receives the catalog".to_owned() }).await;
+                }
+            }
+        }
+    }
+}
+
+/// The catalogs of these numbers (`true` where they are sent without a request) from the `relay` at one of these addresses,
+/// which may be silent for so long; only those that come.
 pub(super) async fn fetch(
     network: &dyn Network,
     (relay, addresses): (Rank, &[Address]),
     identity: &Identity,
     traffic: &Arc<Traffic>,
+    needed: &BTreeMap<usize, bool>,
     silence: Duration,
-) -> Option<Bytes> {
+) -> BTreeMap<usize, Bytes> {
+    let mut got = BTreeMap::new();
     for address in addresses {
         let opened = Connection::open(network, address, identity, Some(relay), ANSWER).await;
         let connection = match opened {
@@ -199,21 +255,26 @@ pub(super) async fn fetch(
             }
         };
         let mut link = Link::new(connection, Arc::clone(traffic));
+        for (&number, _) in needed.iter().filter(|(_, is_pushed)| !**is_pushed) {
+            link.say(&Message::Fetch { number: number as u32 }).await;
+        }
         let mut moved = traffic.moved();
-        loop {
+        while got.len() < needed.len() {
             match timeout(silence, link.next()).await {
-                Ok(Some(Incoming { message: Message::Value { key, .. }, bulk, .. })) if key == key::BULK => {
-                    return Some(bulk);
+                Ok(Some(Incoming { message: Message::Value { key, .. }, bulk, .. })) => {
+                    let number = needed.keys().find(|number| key == key::bulk(**number));
+                    got.extend(number.map(|number| (*number, bulk)));
                 }
                 Ok(Some(_)) => {}
-                Ok(None) => return None,
+                Ok(None) => return got,
                 // It comes, slowly.
                 Err(_) if traffic.moved() != moved => moved = traffic.moved(),
-                Err(_) => return None,
+                Err(_) => return got,
             }
         }
+        return got;
     }
-    None
+    got
 }
 
 #[cfg(test)]

@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use foreread_launcher::LaunchError;
 use foreread_tier::BoxError;
+use serde::{Deserialize, Serialize};
 
 /// The kinds of failure that callers can tell apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MeetErrorKind {
     /// What the launcher or the user said is wrong or incomplete: a variable, an address, a rank that is too large.

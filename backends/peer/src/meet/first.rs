@@ -47,7 +47,7 @@ pub(super) struct Steps {
 pub(super) struct Outside {
     /// Pieces of bulk that were sent and received.
     pub moved: u64,
-    /// Who came with another token.
+    /// Who came with another token or version.
     pub mistaken: Option<String>,
 }
 
@@ -166,15 +166,10 @@ impl First {
         Ok(())
     }
 
-    /// Gives all `value`, and `bulk` to those who need it.
-    pub(super) async fn share(
-        &mut self,
-        key: &str,
-        value: Bytes,
-        bulk: Option<Bulk>,
-    ) -> Result<(), MeetError> {
-        if let Some(bulk) = bulk {
-            self.hub.with(|leader| leader.put_bulk(bulk));
+    /// Gives all `value`, and `bulks` to those who need them.
+    pub(super) async fn share(&mut self, key: &str, value: Bytes, bulks: Vec<Bulk>) -> Result<(), MeetError> {
+        if !bulks.is_empty() {
+            self.hub.with(|leader| leader.put_bulks(bulks));
         }
         self.come(key, None).await?;
         self.hub.with(|leader| leader.put(key, value));
@@ -263,7 +258,7 @@ impl First {
         hub.with(|leader| self.steps.begin(key, leader, moved, Instant::now()));
         loop {
             arrivals.mark_unchanged();
-            let mistaken = hub.traffic.counters().other_token();
+            let mistaken = hub.traffic.counters().mistaken();
             let outside = Outside { moved: hub.traffic.moved(), mistaken };
             let polled = hub.with(|leader| self.steps.poll(leader, key, &complete, outside, Instant::now()));
             match polled {

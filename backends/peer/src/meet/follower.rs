@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::dial::Miss;
 use super::members::RECONNECT;
-use super::messages::{Hello, Message, Person, key, ranks, refusal};
+use super::messages::{Hello, Message, Person, key, ranks};
 use super::waiting::{BACK, Doubt, NOT_ALL, Patience};
 use super::{MeetError, MeetErrorKind};
 use crate::Address;
@@ -177,7 +177,7 @@ impl Follower {
                 return Ok(Heard::NotYet);
             }
             Message::Refuse { kind, why, .. } => {
-                return Err(self.refused.insert(refusal(&kind, why)).clone());
+                return Err(self.refused.insert(MeetError::new(kind, why)).clone());
             }
             // What others than rank 0 say, or a later version.
             _ => {}
@@ -195,6 +195,12 @@ impl Follower {
         self.patience.begin(now);
         // Until rank 0 says otherwise.
         self.missing = (vec![Rank(0)], 0, None);
+    }
+
+    /// What came without a request, to a rank that did not need it, is not kept any longer; nor is the list of ranks.
+    pub(super) fn forget(&mut self) {
+        self.values.clear();
+        (self.people, self.moved) = Default::default();
     }
 
     /// Whether rank 0 has said that there is no run for this rank.

@@ -22,8 +22,10 @@ use super::board::Board;
 use super::dial::{Dial, Place};
 use super::interfaces::{self, Addresses};
 use super::launcher::{Launched, Rendezvous};
+use super::messages::Person;
 use super::node::{host_name, node_id};
 use super::notice::{Notice, PrivateDirectory, no_token};
+use super::settings::Settings;
 use super::{MeetError, MeetErrorKind};
 use crate::system::is_nobody;
 use crate::token::hexadecimal;
@@ -43,12 +45,16 @@ pub(super) fn is_anywhere(host: &str) -> bool {
 /// What a rank knows before it has said a word.
 #[derive(Debug)]
 pub(super) struct Ground {
-    network: Arc<dyn Network>,
-    launched: Launched,
+    pub network: Arc<dyn Network>,
+    pub launched: Launched,
     rendezvous: Rendezvous,
     /// Which of its process's loaders it is, from 0.
     loader: u16,
     process: u64,
+    /// Where the process's other loaders meet.
+    pub board: Arc<Board>,
+    /// Which node it is on.
+    pub node: String,
     /// What the user says about where this rank listens.
     given: Vec<Address>,
     /// Where rank 0 says where it is.
@@ -63,17 +69,10 @@ pub(super) struct Ground {
 
 impl Ground {
     /// Looks for the place to meet.
-    pub(super) async fn new(
-        network: Arc<dyn Network>,
-        launched: Launched,
-        loader: u16,
-        process: u64,
-        given: Vec<Address>,
-        has_token: bool,
-        interface: Option<&str>,
-    ) -> Result<Self, MeetError> {
-        let chosen = interface.map(interfaces::chosen).transpose()?.unwrap_or_default();
-        let rendezvous = launched.meet()?.clone();
+    pub(super) async fn new(settings: &Settings, process: u64) -> Result<Self, MeetError> {
+        let Settings { launched, loader, board, network, token, listen, node, interface, .. } = settings;
+        let chosen = interface.as_deref().map(interfaces::chosen).transpose()?.unwrap_or_default();
+        let (rendezvous, has_token) = (launched.meet()?.clone(), token.is_some());
         let directory = match &rendezvous {
             Rendezvous::Directory(path) => {
                 let path = path.clone();
@@ -85,19 +84,31 @@ impl Ground {
             }
             Rendezvous::Node { .. } | Rendezvous::Host { .. } | Rendezvous::List(_) => None,
         };
-        let is_withdrawn = Arc::default();
         Ok(Self {
-            network,
-            launched,
+            network: Arc::clone(network),
+            launched: launched.clone(),
             rendezvous,
-            loader,
+            loader: *loader,
             process,
-            given,
+            board: Arc::clone(board),
+            node: node.clone(),
+            given: listen.clone(),
             directory,
             has_token,
             chosen,
-            is_withdrawn,
+            is_withdrawn: Arc::default(),
         })
+    }
+
+    /// This rank, which serves samples at these addresses.
+    pub(super) fn person(&self, addresses: &[Address]) -> Person {
+        Person {
+            rank: self.launched.rank.0,
+            node: self.node.clone(),
+            host: host_name(),
+            pid: std::process::id(),
+            addresses: addresses.iter().map(ToString::to_string).collect(),
+        }
     }
 
     /// The token of a job whose user gave none: on one node a text that all ranks know, because the kernel says whose a
@@ -281,33 +292,28 @@ impl Ground {
         }
     }
 
-    /// Lets the others know where rank 0 listens, and the token that it made.
-    pub(super) async fn publish(&self, listens: &[Address], made: Option<&Token>) -> Result<(), MeetError> {
+    /// Lets the others know where rank 0 listens, and the token that it made; `again` where somebody may have removed what
+    /// was written.
+    pub(super) async fn publish(
+        &self,
+        listens: &[Address],
+        made: Option<&Token>,
+        again: bool,
+    ) -> Result<(), MeetError> {
+        if !again {
+            self.board.put(self.loader, listens.to_vec());
+        }
         let Some(directory) = self.directory.clone() else { return Ok(()) };
         let (notice, loader) = (self.notice(listens, made), self.loader);
         let is_withdrawn = Arc::clone(&self.is_withdrawn);
-        let publish = move || match &*lock(&is_withdrawn) {
-            false => directory.publish(loader, &notice),
-            true => Ok(()),
+        let publish = move || {
+            let is_withdrawn = lock(&is_withdrawn);
+            if *is_withdrawn || again && !matches!(directory.notice(loader), Ok(None)) {
+                return Ok(());
+            }
+            directory.publish(loader, &notice)
         };
         blocking(publish).await?
-    }
-
-    /// Writes the notice again if somebody has removed it.
-    pub(super) async fn keep_published(&self, listens: &[Address], made: Option<&Token>) {
-        let Some(directory) = self.directory.clone() else { return };
-        let (notice, loader) = (self.notice(listens, made), self.loader);
-        let is_withdrawn = Arc::clone(&self.is_withdrawn);
-        let again = move || {
-            let is_withdrawn = lock(&is_withdrawn);
-            match directory.notice(loader) {
-                Ok(None) if !*is_withdrawn => directory.publish(loader, &notice),
-                _ => Ok(()),
-            }
-        };
-        if let Ok(Err(error)) = blocking(again).await {
-            tracing::debug!(%error, "cannot write the notice again");
-        }
     }
 
     fn notice(&self, listens: &[Address], made: Option<&Token>) -> Notice {
@@ -318,9 +324,9 @@ impl Ground {
     }
 
     /// Takes the notice back.
-    pub(super) fn withdraw(&self, board: &Board) {
+    pub(super) fn withdraw(&self) {
         if self.launched.rank.0 == 0 {
-            board.remove(self.loader);
+            self.board.remove(self.loader);
         }
         if let Some(directory) = &self.directory {
             *lock(&self.is_withdrawn) = true;
@@ -418,12 +424,12 @@ mod tests {
         let directory = PrivateDirectory::open(&path).unwrap();
         let ground = Ground { directory: Some(directory), ..ground(0, "withdrawn") };
         let listens = [Address::tcp("node1", 7)];
-        ground.publish(&listens, None).await.unwrap();
+        ground.publish(&listens, None, false).await.unwrap();
         assert!(path.exists());
-        ground.withdraw(&Board::default());
+        ground.withdraw();
         // Each was under way, and lands later.
-        ground.publish(&listens, None).await.unwrap();
-        ground.keep_published(&listens, None).await;
+        ground.publish(&listens, None, false).await.unwrap();
+        ground.publish(&listens, None, true).await.unwrap();
         assert!(!path.exists());
     }
 
@@ -440,7 +446,7 @@ mod tests {
             launcher: "a test",
         };
         let (network, given, directory) = (Arc::new(crate::System), Vec::new(), None);
-        let (chosen, is_withdrawn) = Default::default();
+        let (chosen, is_withdrawn, board, node) = Default::default();
         let (loader, process, has_token) = (0, 1, false);
         Ground {
             network,
@@ -448,6 +454,8 @@ mod tests {
             rendezvous,
             loader,
             process,
+            board,
+            node,
             given,
             directory,
             has_token,

@@ -4,7 +4,6 @@
 //! reports, when all are done, who comes back. When rank 0 dies, that ends and the rest goes on: whatever waits for it has a
 //! deadline. A rank that is gone is read around by the layers above; here it is only said.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -14,17 +13,15 @@ use foreread_types::{Rank, SampleKey, StoreId};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::board::Board;
 use super::ground::Ground;
 use super::hub::Hub;
 use super::joining::Task;
-use super::launcher::Launched;
 use super::member::Member;
 use super::members::RECONNECT;
 use super::messages::key;
 use super::roster::Roster;
 use super::run::{Heard, Outbox, run};
-use crate::{Asker, Counters, Identity, Network, PeerTier, RunId, Server};
+use crate::{Asker, Counters, Remote, RunId, Server};
 
 /// How long the last words may take.
 const LAST: Duration = Duration::from_secs(2);
@@ -44,104 +41,62 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The connections to the other ranks that a run needs beside those for samples.
 #[derive(Debug)]
-pub(super) enum Side {
-    First { hub: Arc<Hub>, serving: Option<Task> },
-    Member(Box<Member>),
+pub(super) enum Running {
+    First { hub: Arc<Hub>, _serving: Option<Task>, _following: Task },
+    Member { outbox: watch::Sender<Outbox>, heard: watch::Receiver<Heard>, task: Mutex<Option<Task>> },
 }
 
-#[derive(Debug)]
-enum Running {
-    First {
+impl Running {
+    pub(super) fn first(
         hub: Arc<Hub>,
-        _serving: Option<Task>,
-        _following: Task,
-    },
-    Member {
-        outbox: watch::Sender<Outbox>,
-        reported: watch::Receiver<bool>,
-        lost: watch::Receiver<bool>,
-        over: watch::Receiver<Option<Vec<Rank>>>,
-        task: Mutex<Option<Task>>,
-    },
+        serving: Option<Task>,
+        roster: &Arc<Roster>,
+        context: &Context,
+    ) -> Self {
+        let following = follow(Arc::clone(&hub), Arc::clone(roster));
+        Self::First { hub, _serving: serving, _following: Task(context.runtime.spawn(following)) }
+    }
+
+    pub(super) fn member(mut member: Member, roster: &Arc<Roster>, context: &Context) -> Self {
+        // The roster has them.
+        member.follower.forget();
+        let (outbox, told) = watch::channel(Outbox::default());
+        let (hears, heard) = watch::channel(Heard::default());
+        let task = Task(context.runtime.spawn(run(member, Arc::clone(roster), told, hears)));
+        Self::Member { outbox, heard, task: Mutex::new(Some(task)) }
+    }
 }
 
 /// The ranks of a run, which have started together.
 #[derive(Debug)]
 pub struct Group {
-    rank: Rank,
-    world_size: u32,
-    stores: Vec<StoreId>,
-    run: RunId,
-    roster: Arc<Roster>,
+    ground: Arc<Ground>,
     running: Running,
-    asker: Option<Asker>,
-    tiers: Mutex<BTreeMap<StoreId, Arc<PeerTier>>>,
-    ground: Option<Arc<Ground>>,
-    board: Arc<Board>,
-    counters: Arc<Counters>,
+    roster: Arc<Roster>,
+    /// The store of each rank.
+    stores: Vec<StoreId>,
+    asker: Asker,
     /// Answers until all have left.
     server: Mutex<Option<Server>>,
 }
 
-/// What a [`Group`] is made of.
-pub(super) struct Parts<'a> {
-    pub launched: &'a Launched,
-    pub stores: &'a [StoreId],
-    pub run: RunId,
-    pub roster: Arc<Roster>,
-    pub side: Side,
-    pub server: Option<Server>,
-    pub identity: Option<Identity>,
-    pub network: Arc<dyn Network>,
-    pub ground: Option<Arc<Ground>>,
-    pub board: Arc<Board>,
-}
-
 impl Group {
-    pub(super) fn new(parts: Parts<'_>, context: &Context) -> Self {
-        let roster = Arc::clone(&parts.roster);
-        let running = match parts.side {
-            Side::First { hub, serving } => {
-                let following = follow(Arc::clone(&hub), Arc::clone(&roster));
-                let following = Task(context.runtime.spawn(following));
-                Running::First { hub, _serving: serving, _following: following }
-            }
-            Side::Member(member) => {
-                let (outbox, told) = watch::channel(Outbox::default());
-                let (reported, has_report) = watch::channel(false);
-                let (lost, is_lost) = watch::channel(false);
-                let (over, is_over) = watch::channel(None);
-                let heard = Heard { reported, lost, over };
-                let task = Task(context.runtime.spawn(run(*member, Arc::clone(&roster), told, heard)));
-                let task = Mutex::new(Some(task));
-                Running::Member { outbox, reported: has_report, lost: is_lost, over: is_over, task }
-            }
-        };
-        let counters = parts.server.as_ref().map(|server| Arc::clone(server.counters())).unwrap_or_default();
-        let asker = parts
-            .identity
-            .map(|identity| Asker::new(identity, parts.run, parts.network, context, Arc::clone(&counters)))
-            .map(|asker| asker.with_wire(parts.server.as_ref().map(Server::wire).unwrap_or_default()));
-        Self {
-            rank: parts.launched.rank,
-            world_size: parts.launched.world_size,
-            stores: parts.stores.to_vec(),
-            run: parts.run,
-            roster,
-            running,
-            asker,
-            tiers: Mutex::default(),
-            ground: parts.ground,
-            board: parts.board,
-            counters,
-            server: Mutex::new(parts.server),
-        }
+    pub(super) fn new(
+        ground: Arc<Ground>,
+        running: Running,
+        roster: Arc<Roster>,
+        stores: Vec<StoreId>,
+        asker: Asker,
+        server: Server,
+    ) -> Self {
+        Self { ground, running, roster, stores, asker, server: Mutex::new(Some(server)) }
     }
 
     /// The run that these ranks are in: the same on all of them.
     pub fn run(&self) -> RunId {
-        self.run
+        self.asker.run
     }
 
     /// Says how far this rank has come: a count that only grows. Returns at once; rank 0 hears the latest, not each.
@@ -174,10 +129,10 @@ impl Group {
                 drop(hub.with(|leader| leader.part(0, key::REPORT, report)));
                 true
             }
-            Running::Member { outbox, reported, .. } => {
+            Running::Member { outbox, heard, .. } => {
                 outbox.send_modify(|outbox| outbox.report = Some(report));
-                let mut reported = reported.clone();
-                timeout(deadline, reported.wait_for(|reported| *reported)).await.is_ok_and(|got| got.is_ok())
+                let mut heard = heard.clone();
+                timeout(deadline, heard.wait_for(|heard| heard.reported)).await.is_ok_and(|got| got.is_ok())
             }
         }
     }
@@ -205,15 +160,15 @@ impl Group {
     /// # Cancel safety
     /// Nothing is lost but the time.
     pub async fn lost_first(&self, this_long: Duration) {
-        let Running::Member { lost, .. } = &self.running else { return std::future::pending().await };
-        let mut lost = lost.clone();
+        let Running::Member { heard, .. } = &self.running else { return std::future::pending().await };
+        let mut heard = heard.clone();
         loop {
-            if lost.wait_for(|lost| *lost).await.is_err() {
+            if heard.wait_for(|heard| heard.is_lost).await.is_err() {
                 // The connection was put down, not lost.
                 return std::future::pending().await;
             }
             let back = async {
-                if lost.wait_for(|lost| !*lost).await.is_err() {
+                if heard.wait_for(|heard| !heard.is_lost).await.is_err() {
                     // Rank 0 does not want this rank back.
                     std::future::pending::<()>().await;
                 }
@@ -235,9 +190,7 @@ impl Group {
         if let Some(server) = server {
             server.close().await;
         }
-        if let Some(ground) = &self.ground {
-            ground.withdraw(&self.board);
-        }
+        self.ground.withdraw();
         left
     }
 
@@ -267,11 +220,11 @@ impl Group {
                 drop(timeout(LAST, last).await);
                 if missing.is_empty() { Left::Together } else { Left::Without(missing) }
             }
-            Running::Member { outbox, task, over, .. } => {
+            Running::Member { outbox, task, heard } => {
                 outbox.send_modify(|outbox| outbox.done = true);
-                let mut over = over.clone();
-                let heard = timeout_at(until, over.wait_for(Option::is_some)).await;
-                let missing = heard.ok().and_then(|heard| heard.ok().and_then(|missing| missing.clone()));
+                let mut heard = heard.clone();
+                let over = timeout_at(until, heard.wait_for(|heard| heard.over.is_some())).await;
+                let missing = over.ok().and_then(|over| over.ok().and_then(|heard| heard.over.clone()));
                 outbox.send_modify(|outbox| outbox.end = true);
                 let task = lock(task).take();
                 if let Some(mut task) = task {
@@ -297,52 +250,38 @@ impl Group {
 
     /// What was asked and served.
     pub fn counters(&self) -> &Arc<Counters> {
-        &self.counters
+        &self.asker.counters
+    }
+
+    /// The rank, not this one, that has this store.
+    fn remote(&self, store: StoreId) -> Option<Arc<Remote>> {
+        let rank = Rank(self.stores.iter().position(|of_rank| *of_rank == store)? as u32);
+        (rank != self.rank()).then(|| self.roster.remote(rank, &self.asker))
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Some(ground) = &self.ground {
-            ground.withdraw(&self.board);
-        }
+        self.ground.withdraw();
     }
 }
 
 impl Peers for Group {
     fn rank(&self) -> Rank {
-        self.rank
+        self.ground.launched.rank
     }
 
     fn world_size(&self) -> u32 {
-        self.world_size
+        self.ground.launched.world_size
     }
 
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>> {
-        let own = self.stores.get(self.rank.0 as usize);
-        if own == Some(&store) {
-            return None;
-        }
-        let asker = self.asker.as_ref()?;
-        let users = self.stores.iter().enumerate().filter(|(_, used)| **used == store);
-        let mut users: Vec<_> = users.map(|(rank, _)| Rank(rank as u32)).collect();
-        if users.is_empty() {
-            return None;
-        }
-        // Not everybody asks the same of a node's ranks.
-        let turn = self.rank.0 as usize % users.len();
-        users.rotate_left(turn);
-        let mut tiers = lock(&self.tiers);
-        let tier = tiers.entry(store).or_insert_with(|| {
-            let remotes = users.into_iter().map(|rank| self.roster.remote(rank, asker)).collect();
-            Arc::new(PeerTier::new(remotes))
-        });
-        Some(Arc::clone(tier) as Arc<dyn Tier>)
+        Some(self.remote(store)?)
     }
 
     fn cancel(&self, store: StoreId, key: SampleKey) {
-        if let Some(tier) = lock(&self.tiers).get(&store) {
-            tier.cancel(key);
+        if let Some(remote) = self.remote(store) {
+            remote.cancel(key);
         }
     }
 

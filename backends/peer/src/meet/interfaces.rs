@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use if_addrs::{IfAddr, Interface, get_if_addrs};
+use if_addrs::{Interface, get_if_addrs};
 
 use super::{MeetError, MeetErrorKind};
 
@@ -41,16 +41,9 @@ impl<'a> Names<'a> {
 
 /// Addresses that other nodes may reach; of the interface of the machine alone where `with_loopback`.
 fn reachable(all: &[Interface], with_loopback: bool) -> impl Iterator<Item = (String, IpAddr)> {
-    let usable = move |ip: &IpAddr| match ip {
-        IpAddr::V4(ip) => !ip.is_link_local() && (with_loopback || !ip.is_loopback()),
-        // One of a single link means nothing on another host without that host's name for the link.
-        IpAddr::V6(ip) => !ip.is_unicast_link_local() && (with_loopback || !ip.is_loopback()),
-    };
-    let address = |interface: &Interface| match &interface.addr {
-        IfAddr::V4(four) => (interface.name.clone(), IpAddr::V4(four.ip)),
-        IfAddr::V6(six) => (interface.name.clone(), IpAddr::V6(six.ip)),
-    };
-    all.iter().map(address).filter(move |(_, ip)| usable(ip))
+    // One of a single link means nothing on another host without that host's name for the link.
+    let usable = move |of: &&Interface| !of.is_link_local() && (with_loopback || !of.is_loopback());
+    all.iter().filter(usable).map(|of| (of.name.clone(), of.ip()))
 }
 
 /// Those of `all` that `text` names.
@@ -95,7 +88,7 @@ pub(super) fn all() -> Addresses {
 /// The interface that has an address, for messages.
 pub(super) fn name_of(ip: IpAddr) -> Option<String> {
     let all = get_if_addrs().ok()?;
-    all.into_iter().find(|interface| interface.addr.ip() == ip).map(|interface| interface.name)
+    all.into_iter().find(|interface| interface.ip() == ip).map(|interface| interface.name)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Ranks come together, step by step.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,16 +12,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::board::Board;
-use super::bulk::{self, Bulk};
+use super::bulk::{self, Bulk, Offers};
 use super::compare::{difference, pack, unpack};
 use super::descriptors;
 use super::first::{First, Steps};
 use super::follower::Follower;
 use super::ground::Ground;
-use super::group::{Group, Parts, Side as Started};
+use super::group::{Group, Running};
 use super::hub::Hub;
-use super::launcher::Launched;
 use super::leader::Leader;
 use super::link::Traffic;
 use super::member::{Member, another_first};
@@ -31,15 +30,10 @@ use super::sessions::{redirect_all, serve_all};
 use super::settings::Settings;
 use super::waiting::Patience;
 use super::{MeetError, MeetErrorKind};
-use crate::{Address, Identity, Network, Nonce, RunId, Server, token};
+use crate::{Asker, Identity, Nonce, RunId, Server, token};
 
 /// What one rank may bring for a key, in bytes.
 pub(super) const LARGEST_PART: u64 = 256 << 20;
-
-/// What rank 0's value says of bulk, in its first byte.
-const NO_BULK: u8 = 0;
-const ON_REQUEST: u8 = 1;
-const PUSHED: u8 = 2;
 
 /// How often rank 0 sees to it that it can be found.
 const REPUBLISH: Duration = Duration::from_secs(1);
@@ -51,18 +45,15 @@ const REPUBLISH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Joining {
     side: Side,
-    launched: Launched,
-    network: Arc<dyn Network>,
-    identity: Option<Identity>,
+    ground: Arc<Ground>,
+    identity: Identity,
+    /// Until the start.
     server: Option<Server>,
-    ground: Option<Arc<Ground>>,
-    board: Arc<Board>,
-    node: String,
     nodes: Vec<u32>,
     /// Steps that this rank has made.
     steps: u32,
-    /// What rank 0 has said of bulk.
-    has_bulk: u8,
+    /// The catalogs that rank 0 has shared: whether each node gets them without a request.
+    pushed: Vec<bool>,
     deadline: Duration,
 }
 
@@ -76,8 +67,8 @@ enum Side {
     },
     Member {
         member: Box<Member>,
-        /// Bulk for the others of this node; none where this rank does not get it.
-        bulk: Option<watch::Sender<Option<Bytes>>>,
+        /// Catalogs for the others of this node; none when nothing is added to them any more.
+        offers: Option<watch::Sender<Offers>>,
         _passing_on: Option<Task>,
     },
     /// It has started.
@@ -87,6 +78,13 @@ enum Side {
 /// A task that ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Task(pub JoinHandle<()>);
+
+impl Task {
+    /// Starts it on this runtime.
+    pub(super) fn new(work: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(work))
+    }
+}
 
 impl Drop for Task {
     fn drop(&mut self) {
@@ -102,129 +100,88 @@ impl Joining {
     /// [`MeetError`], one line on every rank: somebody did not come in time, is of another version or world size, or is
     /// there twice; there is no place to meet or no token.
     pub async fn join(settings: Settings) -> Result<Self, MeetError> {
-        let Settings { launched, version, loader, board, network, token, listen, deadline, .. } = settings;
-        let Settings { progress, serving: bounds, counters, node, interface, .. } = settings;
         let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
         let process = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
         let nonce = Nonce::new(*random.last_chunk().unwrap_or(&[0; 16]));
-        let person = |addresses: &[Address]| Person {
-            rank: launched.rank.0,
-            node: node.clone(),
-            host: host_name(),
-            pid: std::process::id(),
-            addresses: addresses.iter().map(ToString::to_string).collect(),
-        };
-        let patience = Patience::new(deadline, progress, Instant::now());
-        let world = launched.world_size as usize;
-        let hello = |person| Hello::new(person, launched.world_size, version.clone(), loader, process);
-        let mut joining = Self {
-            side: Side::Left,
-            network: Arc::clone(&network),
-            identity: None,
-            server: None,
-            ground: None,
-            board: Arc::clone(&board),
-            node: node.clone(),
-            nodes: vec![0],
-            steps: 0,
-            has_bulk: NO_BULK,
-            deadline,
-            launched: launched.clone(),
-        };
-        if world == 1 {
-            let leader = Leader::new(person(&[]), 1, version, process, nonce);
-            let hub = Arc::new(Hub::new(leader, Traffic::new(LARGEST_PART, counters)));
-            let first = First { hub, steps: Steps::new(patience, String::new()) };
-            joining.side = Side::First { first, serving: None, publishing: None };
-            return Ok(joining);
-        }
-        descriptors::allow(launched.world_size)?;
-        let has_token = token.is_some();
-        let net = Arc::clone(&network);
-        let interface = interface.as_deref();
-        let ground =
-            Ground::new(net, launched.clone(), loader, process, listen, has_token, interface).await?;
-        let made = if has_token { None } else { ground.made_token()? };
-        let ground = Arc::new(ground);
+        descriptors::allow(settings.launched.world_size)?;
+        let ground = Arc::new(Ground::new(&settings, process).await?);
+        let Settings { launched, version, loader, token, deadline, progress, serving: bounds, .. } = settings;
+        let counters = settings.counters;
+        let made = if token.is_some() { None } else { ground.made_token()? };
         let token = token.or_else(|| made.clone());
-        let (rank, job) = (launched.rank, launched.job_number());
+        let (rank, job, world_size) = (launched.rank, launched.job_number(), launched.world_size);
         let dial = ground.dial(token.clone());
-        let handle = Handle::current();
-        if rank.0 == 0 {
-            another_first(&dial, &hello(person(&[]))).await?;
+        let hello = Hello::new(ground.person(&[]), world_size, version.clone(), loader, process);
+        let patience = Patience::new(deadline, progress, Instant::now());
+        let start = |identity, listeners| {
+            Server::start(&Handle::current(), identity, listeners, bounds, Arc::clone(&counters))
+        };
+        let (side, identity, server) = if rank.0 == 0 {
+            another_first(&dial, &hello).await?;
             let Some(token) = token else {
                 return Err(MeetError::new(MeetErrorKind::Secret, "there is no token"));
             };
             let identity = Identity { rank, job, token };
-            let listeners = ground.listen().await?;
-            let server = Server::start(&handle, identity.clone(), listeners, bounds, Arc::clone(&counters));
+            let server = start(identity.clone(), ground.listen().await?);
             let listens = ground.told(server.addresses());
-            let leader = Leader::new(person(&listens), world, version, process, nonce);
+            let leader = Leader::new(ground.person(&listens), world_size as usize, version, process, nonce);
             let traffic = Traffic::new(LARGEST_PART, Arc::clone(&counters));
-            let hub = Hub::new(leader.of_loader(loader, Arc::clone(&board)), Arc::clone(&traffic));
-            let hub = Arc::new(hub);
-            let serving =
-                server.meetings().map(|meetings| Task(handle.spawn(serve_all(Arc::clone(&hub), meetings))));
-            ground.publish(&listens, made.as_ref()).await?;
-            board.put(loader, listens.clone());
-            let publishing = Arc::clone(&ground);
-            let (known, counted, runtime) = (identity.clone(), Arc::clone(&counters), handle.clone());
-            let publishing = handle.spawn(async move {
+            let leader = leader.of_loader(loader, Arc::clone(&ground.board));
+            let hub = Arc::new(Hub::new(leader, Arc::clone(&traffic)));
+            let serving = server.meetings().map(|meetings| Task::new(serve_all(Arc::clone(&hub), meetings)));
+            ground.publish(&listens, made.as_ref(), false).await?;
+            let (publishing, known, counted) = (Arc::clone(&ground), identity.clone(), Arc::clone(&counters));
+            let publishing = Task::new(async move {
                 loop {
                     sleep(REPUBLISH).await;
-                    publishing.keep_published(&listens, made.as_ref()).await;
+                    if let Err(error) = publishing.publish(&listens, made.as_ref(), true).await {
+                        tracing::debug!(%error, "cannot write the notice again");
+                    }
                     if let Some(listener) = publishing.listen_at_place(&listens).await {
                         let (known, counted) = (known.clone(), Arc::clone(&counted));
-                        let server = Server::start(&runtime, known, vec![listener], bounds, counted);
+                        let server =
+                            Server::start(&Handle::current(), known, vec![listener], bounds, counted);
                         if let Some(meetings) = server.meetings() {
                             redirect_all(&listens, &traffic, meetings).await;
                         }
                     }
                 }
             });
-            let place = dial.place.to_string();
-            let first = First { hub, steps: Steps::new(patience, place) };
-            joining.side = Side::First { first, serving, publishing: Some(Task(publishing)) };
-            (joining.identity, joining.server) = (Some(identity), Some(server));
+            let first = First { hub, steps: Steps::new(patience, dial.place.to_string()) };
+            (Side::First { first, serving, publishing: Some(publishing) }, identity, server)
         } else {
             let traffic = Traffic::new(u64::MAX, Arc::clone(&counters));
-            let follower = Follower::new(hello(person(&[])), patience, dial.place.to_string());
+            let follower = Follower::new(hello, patience, dial.place.to_string());
             let mut member = Member::new(dial, follower, Arc::clone(&traffic));
-            let mut served: Option<(Server, Identity)> = None;
-            let (server, identity) = loop {
+            let mut served: Option<(Identity, Server)> = None;
+            let (identity, server) = loop {
                 let found = member.find().await?;
                 let same =
-                    served.take().filter(|(_, known)| known.token.expose() == found.identity.token.expose());
-                let (server, identity) = match same {
+                    served.take().filter(|(known, _)| known.token.expose() == found.identity.token.expose());
+                let (identity, server) = match same {
                     Some(same) => same,
-                    None => {
-                        let identity = found.identity.clone();
-                        let listeners = ground.listen().await?;
-                        let counters = Arc::clone(&counters);
-                        (Server::start(&handle, identity.clone(), listeners, bounds, counters), identity)
-                    }
+                    None => (found.identity.clone(), start(found.identity.clone(), ground.listen().await?)),
                 };
-                member.follower.hello.person = person(&ground.told(server.addresses()));
+                member.follower.hello.person = ground.person(&ground.told(server.addresses()));
                 if member.introduce(found).await? {
-                    break (server, identity);
+                    break (identity, server);
                 }
                 member.pause().await?;
-                served = Some((server, identity));
+                served = Some((identity, server));
             };
-            let (bulk, has_bulk) = watch::channel(None);
-            let passing_on = server
-                .meetings()
-                .map(|meetings| Task(handle.spawn(bulk::pass_on(meetings, has_bulk, traffic))));
-            joining.side =
-                Side::Member { member: Box::new(member), bulk: Some(bulk), _passing_on: passing_on };
-            (joining.identity, joining.server) = (Some(identity), Some(server));
-        }
-        joining.ground = Some(Arc::clone(&ground));
+            let (offers, offered) = watch::channel(Offers::default());
+            let passing_on =
+                server.meetings().map(|meetings| Task::new(bulk::pass_on(meetings, offered, traffic)));
+            let member = Box::new(member);
+            (Side::Member { member, offers: Some(offers), _passing_on: passing_on }, identity, server)
+        };
+        let (nodes, pushed, server) = (Vec::new(), Vec::new(), Some(server));
+        let mut joining = Self { side, ground, identity, server, nodes, steps: 0, pushed, deadline };
         joining.count_nodes().await?;
         if joining.nodes.iter().any(|node| *node > 0)
             && let Some(own) = joining.people().get(rank.0 as usize)
         {
-            ground.log_network(&own.addresses);
+            joining.ground.log_network(&own.addresses);
         }
         Ok(joining)
     }
@@ -261,19 +218,19 @@ impl Joining {
             Side::Member { member, .. } => (member.at.as_ref(), &member.follower.moved[..]),
             Side::First { .. } | Side::Left => (None, &[][..]),
         };
-        let roster = Roster::new(&self.people(), self.node.clone(), at);
+        let roster = Roster::new(&self.people(), self.ground.node.clone(), at);
         moved.iter().for_each(|person| roster.place(person));
         roster
     }
 
     /// This rank.
     pub fn rank(&self) -> Rank {
-        self.launched.rank
+        self.ground.launched.rank
     }
 
     /// How many ranks there are.
     pub fn world_size(&self) -> u32 {
-        self.launched.world_size
+        self.ground.launched.world_size
     }
 
     /// The node of each rank, numbered in the order of their first ranks. Ranks of one node share its disks, and reach each
@@ -288,10 +245,8 @@ impl Joining {
         match &mut self.side {
             Side::First { first, .. } => first.working(on),
             Side::Member { member, .. } => {
-                if !member.say(&Message::Working { on: on.to_owned() }).await
-                    && let Some(identity) = &self.identity
-                {
-                    member.reconnect(identity).await;
+                if !member.say(&Message::Working { on: on.to_owned() }).await {
+                    member.reconnect(&self.identity).await;
                 }
             }
             Side::Left => {}
@@ -304,28 +259,38 @@ impl Joining {
     ///
     /// As [`join`](Self::join).
     pub async fn share(&mut self, blob: Option<Bytes>) -> Result<Bytes, MeetError> {
-        self.share_with(blob, None).await
+        self.share_with(blob, Vec::new()).await
     }
 
-    /// Rank 0's `blob` on all ranks, and its `bulk` for those that call [`bulk`](Self::bulk).
+    /// Rank 0's `blob` on all ranks, and catalogs for those that get them by [`bulks`](Self::bulks). One share has catalogs.
     ///
     /// # Errors
     ///
-    /// As [`join`](Self::join); [`MeetErrorKind::Setting`] if more than 16 GiB of bulk would leave rank 0.
-    pub async fn share_with(&mut self, blob: Option<Bytes>, bulk: Option<Bulk>) -> Result<Bytes, MeetError> {
+    /// As [`join`](Self::join); [`MeetErrorKind::Setting`] if more than 16 GiB of catalogs would leave rank 0, or there are
+    /// more than 16 of them.
+    pub async fn share_with(&mut self, blob: Option<Bytes>, bulks: Vec<Bulk>) -> Result<Bytes, MeetError> {
         let key = self.step("share");
         match &mut self.side {
             Side::First { first, .. } => {
+                if bulks.len() > bulk::MOST {
+                    let error = MeetError::new(MeetErrorKind::Setting, "more than 16 catalogs are shared");
+                    return Err(first.fail(error).await);
+                }
                 let blob = blob.unwrap_or_default();
-                let kind =
-                    bulk.as_ref().map_or(NO_BULK, |bulk| if bulk.is_pushed() { PUSHED } else { ON_REQUEST });
-                first.share(&key, [&[kind], &blob[..]].concat().into(), bulk).await?;
+                // How many catalogs there are, and of each whether all need it.
+                let mut value = vec![bulks.len() as u8];
+                value.extend(bulks.iter().map(|bulk| u8::from(bulk.is_pushed())));
+                value.extend_from_slice(&blob);
+                first.share(&key, value.into(), bulks).await?;
                 Ok(blob)
             }
             Side::Member { .. } => {
                 let mut value = self.value(&key, None).await?;
-                if !value.is_empty() {
-                    self.has_bulk = value.split_to(1)[0];
+                let bulks = 1 + usize::from(value.first().copied().unwrap_or_default());
+                let kinds = value.split_to(bulks.min(value.len()));
+                self.pushed = kinds.iter().skip(1).map(|kind| *kind != 0).collect();
+                if let Side::Member { offers: Some(offers), .. } = &self.side {
+                    offers.send_modify(|offers| offers.pushed.clone_from(&self.pushed));
                 }
                 Ok(value)
             }
@@ -333,45 +298,51 @@ impl Joining {
         }
     }
 
-    /// The bulk of the last [`share_with`](Self::share_with), from a rank of this node or from rank 0; nothing on rank 0,
-    /// which has it, and where there is none.
+    /// The catalogs of the last [`share_with`](Self::share_with) that this rank does not `have`, in their order, from a rank
+    /// of this node or from rank 0. The others of the node may get from this rank what it has. Nothing on rank 0.
     ///
     /// # Errors
     ///
     /// As [`join`](Self::join).
-    pub async fn bulk(&mut self) -> Result<Option<Bytes>, MeetError> {
-        if self.has_bulk == NO_BULK {
-            return Ok(None);
-        }
-        let relay = bulk::relay(self.nodes.iter(), self.rank().0 as usize).map(|rank| Rank(rank as u32));
-        let relay = relay.filter(|relay| *relay != self.rank());
+    pub async fn bulks(&mut self, have: Vec<Option<Bulk>>) -> Result<Vec<Option<Bytes>>, MeetError> {
+        let rank = self.rank();
+        let relay = bulk::relay(self.nodes.iter(), rank.0 as usize).map(|rank| Rank(rank as u32));
+        let relay = relay.filter(|relay| *relay != rank);
         let addresses = relay.map(|relay| self.roster().addresses(relay)).unwrap_or_default();
-        let (Side::Member { member, bulk, .. }, Some(identity)) = (&mut self.side, &self.identity) else {
-            return Ok(None);
-        };
-        if let Some(relay) = relay {
-            let to = (relay, &addresses[..]);
-            let silence = bulk::SILENCE.min(self.deadline / 3);
-            if let Some(bulk) = bulk::fetch(&*self.network, to, identity, &member.traffic, silence).await {
-                return Ok(Some(bulk));
+        let numbers = 0..have.len();
+        let Side::Member { member, offers, .. } = &mut self.side else { return Ok(vec![None; have.len()]) };
+        let (network, identity) = (&*self.ground.network, &self.identity);
+        let shared = self.pushed.iter().copied().enumerate();
+        let missing = shared.filter(|(number, _)| have.get(*number).is_none_or(Option::is_none));
+        let missing: BTreeMap<usize, bool> = missing.collect();
+        let offer = |here: BTreeMap<usize, Bulk>| {
+            if let Some(offers) = &*offers {
+                offers.send_modify(|offers| {
+                    offers.here.extend(here);
+                    offers.is_waiting = true;
+                });
             }
-            tracing::debug!(%relay, "the catalog does not come from this node's rank; rank 0 is asked");
+        };
+        offer(have.into_iter().enumerate().filter_map(|(number, bulk)| Some((number, bulk?))).collect());
+        let mut got = BTreeMap::new();
+        if let Some(relay) = relay.filter(|_| !missing.is_empty()) {
+            let (to, silence) = ((relay, &addresses[..]), bulk::SILENCE.min(self.deadline / 3));
+            got = bulk::fetch(network, to, identity, &member.traffic, &missing, silence).await;
         }
-        let comes = relay.is_none() && self.has_bulk == PUSHED;
-        let fetch = (Message::Fetch, Bytes::new());
-        let value = member.value(identity, key::BULK, Some(fetch), comes).await?;
-        if let Some(bulk) = bulk {
-            bulk.send_replace(Some(value.clone()));
+        for (number, is_pushed) in missing {
+            if got.contains_key(&number) {
+                continue;
+            }
+            if let Some(relay) = relay {
+                tracing::debug!(%relay, "a catalog does not come from this node's rank; rank 0 is asked");
+            }
+            let comes = relay.is_none() && is_pushed;
+            let fetch = (Message::Fetch { number: number as u32 }, Bytes::new());
+            let value = member.value(identity, &key::bulk(number), Some(fetch), comes).await?;
+            offer(BTreeMap::from([(number, Bulk::needed(value.clone()))]));
+            got.insert(number, value);
         }
-        Ok(Some(value))
-    }
-
-    /// Says that this rank does not need the bulk, or the others of its node would wait for it until the next step: they
-    /// get it from rank 0.
-    pub fn skip_bulk(&mut self) {
-        if let Side::Member { bulk, .. } = &mut self.side {
-            bulk.take_if(|bulk| bulk.borrow().is_none());
-        }
+        Ok(numbers.map(|number| got.remove(&number)).collect())
     }
 
     /// What `digest` makes, on rank 0, of what all ranks bring, on all ranks, which have to have the same `words` (seed,
@@ -387,27 +358,7 @@ impl Joining {
         own: Bytes,
         digest: impl FnOnce(Vec<Bytes>) -> Bytes + Send,
     ) -> Result<Bytes, MeetError> {
-        self.agree("exchange", words, own, digest).await
-    }
-
-    /// Makes sure that all ranks have the same names and values.
-    ///
-    /// # Errors
-    ///
-    /// As [`exchange`](Self::exchange).
-    pub async fn compare(&mut self, words: Words) -> Result<(), MeetError> {
-        self.agree("compare", words, Bytes::new(), |_| Bytes::new()).await.map(drop)
-    }
-
-    /// An exchange, as a step of this name.
-    async fn agree(
-        &mut self,
-        step: &str,
-        words: Words,
-        own: Bytes,
-        digest: impl FnOnce(Vec<Bytes>) -> Bytes + Send,
-    ) -> Result<Bytes, MeetError> {
-        let key = self.step(step);
+        let key = self.step("exchange");
         match &mut self.side {
             Side::First { first, .. } => {
                 let value = digest(first.gather(&key, &words, &own).await?);
@@ -422,24 +373,26 @@ impl Joining {
     /// The key of the next step.
     fn step(&mut self, name: &str) -> String {
         self.steps += 1;
-        if self.has_bulk != NO_BULK {
-            self.skip_bulk();
+        if let Side::Member { offers, .. } = &mut self.side
+            && !self.pushed.is_empty()
+        {
+            *offers = None;
         }
         key::step(self.steps, name)
     }
 
     /// The value of a key, which `say` brings where it does not come without.
     async fn value(&mut self, key: &str, say: Option<(Message, Bytes)>) -> Result<Bytes, MeetError> {
-        match (&mut self.side, &self.identity) {
-            (Side::Member { member, .. }, Some(identity)) => member.value(identity, key, say, false).await,
-            _ => Ok(Bytes::new()),
+        match &mut self.side {
+            Side::Member { member, .. } => member.value(&self.identity, key, say, false).await,
+            Side::First { .. } | Side::Left => Ok(Bytes::new()),
         }
     }
 
     /// The value of a key, to which this rank brings its words and what is its own.
     async fn part(&mut self, key: &str, words: &Words, own: &[u8]) -> Result<Bytes, MeetError> {
         let part = pack(words, own);
-        let message = Message::Part { key: key.to_owned(), length: part.len() as u64 };
+        let message = Message::part(key, &part);
         let (ours, value) = unpack(&self.value(key, Some((message, part))).await?);
         // A rank that was started again comes when all others have agreed.
         let ours: Words = serde_json::from_slice(&ours).unwrap_or_default();
@@ -452,9 +405,10 @@ impl Joining {
         }
     }
 
-    /// Begins, when all ranks are ready and have the same `words` (the inputs of the plan, its fingerprint). `bound` is what the run's id is bound to: ranks exchange samples only where all of
-    /// it is equal, so it names what they read and how they have planned it. `stores` says for each rank which store it
-    /// uses; ranks may share one. Others are asked with the memory and the runtime of `context`.
+    /// Begins, when all ranks are ready and have the same `words` (the inputs of the plan, its fingerprint). `bound` is what
+    /// the run's id is bound to: ranks exchange samples only where all of it is equal, so it names what they read and how they
+    /// have planned it. `stores` says for each rank which store it has. Others are asked with the memory and the runtime of
+    /// `context`.
     ///
     /// # Errors
     ///
@@ -484,41 +438,21 @@ impl Joining {
             Side::Left => {}
         }
         let roster = Arc::new(self.roster());
-        let side = match std::mem::replace(&mut self.side, Side::Left) {
-            Side::First { first, serving, .. } => Started::First { hub: first.hub, serving },
-            Side::Member { mut member, .. } => {
-                // The roster has them.
-                (member.follower.people, member.follower.moved) = Default::default();
-                // What came without a request, to a rank that did not need it.
-                drop(member.follower.take(key::BULK));
-                Started::Member(member)
-            }
-            Side::Left => return Err(MeetError::new(MeetErrorKind::Broken, "the ranks have started before")),
+        let has_started = || MeetError::new(MeetErrorKind::Broken, "the ranks have started before");
+        let running = match std::mem::replace(&mut self.side, Side::Left) {
+            Side::First { first, serving, .. } => Running::first(first.hub, serving, &roster, context),
+            Side::Member { member, .. } => Running::member(*member, &roster, context),
+            Side::Left => return Err(has_started()),
         };
-        let parts = Parts {
-            launched: &self.launched,
-            stores,
-            run,
-            roster,
-            side,
-            server: self.server.take(),
-            identity: self.identity.take(),
-            network: Arc::clone(&self.network),
-            ground: self.ground.take(),
-            board: Arc::clone(&self.board),
-        };
-        Ok(Group::new(parts, context))
+        let server = self.server.take().ok_or_else(has_started)?;
+        let (ground, identity) = (Arc::clone(&self.ground), self.identity.clone());
+        let (network, counters) = (Arc::clone(&ground.network), Arc::clone(server.counters()));
+        let asker = Asker::new(identity, run, network, context, counters).with_wire(server.wire());
+        Ok(Group::new(ground, running, roster, stores.to_vec(), asker, server))
     }
 
     /// Ends before the start; every rank ends with a line that says `why`.
     pub async fn give_up(mut self, why: &str) {
-        self.tell_why(why).await;
-        if let Some(ground) = self.ground.take() {
-            ground.withdraw(&self.board);
-        }
-    }
-
-    async fn tell_why(&mut self, why: &str) {
         match std::mem::replace(&mut self.side, Side::Left) {
             Side::First { mut first, serving, .. } => {
                 let line = format!("rank 0 ({}) gave up: {why}", host_name());
@@ -534,6 +468,7 @@ impl Joining {
             }
             Side::Left => {}
         }
+        self.ground.withdraw();
     }
 }
 
@@ -561,8 +496,6 @@ impl Drop for Joining {
             }
             Side::Left => return,
         }
-        if let Some(ground) = &self.ground {
-            ground.withdraw(&self.board);
-        }
+        self.ground.withdraw();
     }
 }

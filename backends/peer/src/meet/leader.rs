@@ -49,9 +49,10 @@ pub(super) struct Leader {
     board: Arc<Board>,
     pub(super) members: Members,
     pub(super) store: Store,
-    bulk: Option<Bulk>,
-    /// Ranks that it has left for, and its bytes, once for each of them.
-    bulk_to: BTreeSet<usize>,
+    /// Catalogs.
+    bulks: Vec<Bulk>,
+    /// Ranks that catalogs of these numbers have left for, and their bytes, once for each of them.
+    bulk_to: BTreeSet<(usize, usize)>,
     bulk_bytes: u64,
     failed: Option<MeetError>,
     /// Ranks that know why there is no run, or that it is over.
@@ -102,7 +103,7 @@ impl Leader {
             board: Arc::default(),
             members,
             store,
-            bulk: None,
+            bulks: Vec::new(),
             bulk_to: BTreeSet::new(),
             bulk_bytes: 0,
             failed: None,
@@ -167,8 +168,7 @@ impl Leader {
         match self.members.seat(hello, seen, self.started, done, now) {
             Seated::Refused(refuse) => Err(Refusal::Connection(refuse)),
             Seated::Replaced(error) => {
-                self.failed = Some(error.clone());
-                self.changed(true);
+                self.fail(error.clone());
                 Err(Refusal::NoRun(Message::refuse(&error)))
             }
             Seated::Here { session, has_moved } => {
@@ -228,7 +228,10 @@ impl Leader {
                     from.wanted.push(key);
                 }
             }
-            Message::Fetch => from.wants_bulk = true,
+            Message::Fetch { number } if (number as usize) < self.bulks.len() => {
+                from.bulks.insert(number as usize);
+            }
+            Message::Fetch { .. } => return Err(Fault::Broken),
             Message::Working { on } => self.work(rank, &on),
             Message::GiveUp { why } => self.give_up(rank, &why),
             Message::Progress { at } => self.progress(rank, at),
@@ -288,11 +291,7 @@ impl Leader {
     /// That a rank's part does not fit: the meeting ends, and during the run only this rank.
     fn no_room(&mut self, rank: usize, key: &str) -> Message {
         let line = format!("there is no room at rank 0 for what rank {rank} brings ({key})");
-        let error = MeetError::new(MeetErrorKind::Broken, line);
-        if !self.started {
-            self.fail(error.clone());
-        }
-        Message::refuse(&error)
+        self.end_with(MeetError::new(MeetErrorKind::Broken, line))
     }
 
     /// A rank is at the step of a key.
@@ -307,12 +306,7 @@ impl Leader {
             "rank {rank} ({}) does not follow the same steps: its {key} is others' {known}",
             self.members.place(rank),
         );
-        let error = MeetError::new(MeetErrorKind::Broken, line);
-        if !self.started {
-            self.failed.get_or_insert(error.clone());
-        }
-        self.changed(true);
-        Err(Message::refuse(&error))
+        Err(self.end_with(MeetError::new(MeetErrorKind::Broken, line)))
     }
 
     /// A rank works on something.
@@ -327,10 +321,9 @@ impl Leader {
             return;
         }
         let line = format!("rank {rank} ({}) gave up: {why}", self.members.place(rank));
-        self.failed.get_or_insert(MeetError::new(MeetErrorKind::Refused, line));
         // It knows why.
         self.told.insert(rank);
-        self.changed(true);
+        self.fail(MeetError::new(MeetErrorKind::Refused, line));
     }
 
     /// A rank has come so far. One that was started again counts from less than where it was; nobody's position falls.
@@ -385,20 +378,21 @@ impl Leader {
         self.changed(true);
     }
 
-    /// What ranks get that need it. All that others may need is put before the value that tells them of it.
+    /// Catalogs for the ranks that need them, put before the value that names them.
     /// The meeting fails where more would leave than may.
-    pub(super) fn put_bulk(&mut self, bulk: Bulk) {
+    pub(super) fn put_bulks(&mut self, bulks: Vec<Bulk>) {
         let relays = (1..self.world).filter(|rank| bulk::relay(self.nodes(), *rank) == Some(*rank)).count();
-        let all = bulk.length().saturating_mul(relays as u64);
-        if bulk.is_pushed() && all > bulk::MOST_BYTES {
+        let pushed = bulks.iter().filter(|bulk| bulk.is_pushed());
+        let pushed = pushed.fold(0u64, |sum, bulk| sum.saturating_add(bulk.length()));
+        let all = pushed.saturating_mul(relays as u64);
+        if all > bulk::MOST_BYTES {
             self.fail(bulk::too_much(all));
         }
-        self.bulk = Some(bulk);
-        self.bulk_to.clear();
+        self.bulks = bulks;
     }
 
-    /// A rank cannot have the bulk that it needs, so that there is no run. What it is told.
-    pub(super) fn no_bulk(&mut self, error: MeetError) -> Message {
+    /// A rank cannot be in the run, so that there is none if it has not started. What that rank is told.
+    pub(super) fn end_with(&mut self, error: MeetError) -> Message {
         let refuse = Message::refuse(&error);
         if !self.started {
             self.fail(error);
@@ -562,10 +556,10 @@ mod tests {
     fn bulk_counts_once_for_a_rank_that_requests_it_again() {
         let mut leader = leader(3);
         let mut speakers = speakers(&mut leader, 0);
-        leader.put_bulk(Bulk::on_request(10 << 30, || Ok(Vec::new())));
+        leader.put_bulks(vec![Bulk::on_request(10 << 30, || Ok(Bytes::new()))]);
         let mut fetch = |rank: usize| {
             let speaker = &mut speakers[rank - 1];
-            leader.message(speaker, Message::Fetch, Bytes::new()).unwrap();
+            leader.message(speaker, Message::Fetch { number: 0 }, Bytes::new()).unwrap();
             loop {
                 match leader.due(speaker) {
                     Some(Due::Say(..)) => {}
@@ -574,7 +568,7 @@ mod tests {
             }
         };
         for _ in 0..3 {
-            assert!(matches!(fetch(1), Some(Due::Bulk(_))));
+            assert!(matches!(fetch(1), Some(Due::Bulk(0, _))));
         }
         match fetch(2) {
             Some(Due::Refuse(Message::Refuse { why, .. })) => assert!(why.contains("send 20 GiB"), "{why}"),

@@ -17,7 +17,6 @@ use tokio::time::timeout;
 use super::messages::{ALIVE, LONGEST, Message, PIECE, SILENCE, what};
 use crate::Counters;
 use crate::connection::{Connection, Receiver, Sender};
-use crate::counters::count;
 
 /// What waits to be sent or to be taken: a few, because some are pieces of bulk.
 const WAITING: usize = 4;
@@ -32,7 +31,7 @@ const ARRIVING: u32 = 1 << 20;
 #[derive(Debug)]
 struct Outgoing {
     message: Bytes,
-    bulk: Vec<Bytes>,
+    bulk: Bytes,
 }
 
 /// What comes: a message with all of its bulk.
@@ -105,17 +104,17 @@ impl Link {
 
     /// Sends a message; `false` if the link is broken.
     pub(super) async fn say(&self, message: &Message) -> bool {
-        self.say_with(message, Vec::new()).await
+        self.say_with(message, Bytes::new()).await
     }
 
     /// Sends a message if there is room for it.
     pub(super) fn try_say(&self, message: &Message) {
         // Where there is none, the end of the link says enough.
-        drop(self.out.try_send(Outgoing { message: message.encode(), bulk: Vec::new() }));
+        drop(self.out.try_send(Outgoing { message: message.encode(), bulk: Bytes::new() }));
     }
 
     /// Sends a message and the bulk whose length it names.
-    pub(super) async fn say_with(&self, message: &Message, bulk: Vec<Bytes>) -> bool {
+    pub(super) async fn say_with(&self, message: &Message, bulk: Bytes) -> bool {
         self.out.send(Outgoing { message: message.encode(), bulk }).await.is_ok()
     }
 
@@ -149,15 +148,13 @@ async fn write(mut sender: Sender, mut outgoing: mpsc::Receiver<Outgoing>, traff
                 drop(timeout(STUCK, sender.shutdown()).await);
                 return Some(());
             }
-            Ok(Some(Outgoing { message, bulk })) => {
-                count(&traffic.counters.messages, 1);
+            Ok(Some(Outgoing { message, mut bulk })) => {
+                traffic.counters.now().messages += 1;
                 send(&mut sender, what::MESSAGE, message).await?;
-                for mut bytes in bulk {
-                    while !bytes.is_empty() {
-                        let piece = bytes.split_to(bytes.len().min(PIECE));
-                        traffic.moved.fetch_add(1, Relaxed);
-                        send(&mut sender, what::PIECE, piece).await?;
-                    }
+                while !bulk.is_empty() {
+                    let piece = bulk.split_to(bulk.len().min(PIECE));
+                    traffic.moved.fetch_add(1, Relaxed);
+                    send(&mut sender, what::PIECE, piece).await?;
                 }
             }
         }

@@ -15,7 +15,7 @@ use super::follower::{Follower, Heard};
 use super::joining::LARGEST_PART;
 use super::link::{Incoming, Link, Traffic};
 use super::members::RECONNECT;
-use super::messages::{Hello, LAST_WORDS, Message, refusal};
+use super::messages::{Hello, LAST_WORDS, Message};
 use super::{MeetError, MeetErrorKind};
 use crate::{Address, Identity};
 
@@ -143,7 +143,7 @@ impl Member {
                 && let Some(link) = &self.link
             {
                 // Where it could not be said, what came before the link broke may say why.
-                link.say_with(message, vec![bulk.clone()]).await;
+                link.say_with(message, bulk.clone()).await;
             }
             while self.link.is_some() {
                 if let Some(value) = self.follower.take(key)? {
@@ -208,7 +208,7 @@ pub(super) async fn another_first(dial: &Dial, hello: &Hello) -> Result<(), Meet
         link.say(&Message::Hello(Box::new(hello.clone()))).await;
         match link.next().await {
             Some(Incoming { message: Message::Refuse { kind, why, again: false }, .. }) => {
-                Err(refusal(&kind, why))
+                Err(MeetError::new(kind, why))
             }
             _ => Ok(()),
         }

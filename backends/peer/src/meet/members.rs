@@ -6,6 +6,7 @@
 //! time is, callers say.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -78,7 +79,7 @@ pub(super) struct Members {
 }
 
 pub(super) fn not_yet(why: String) -> Message {
-    Message::Refuse { kind: "refused".to_owned(), why, again: true }
+    Message::Refuse { kind: MeetErrorKind::Refused, why, again: true }
 }
 
 impl Members {
@@ -246,19 +247,17 @@ fn twice(sitting: Option<&Person>, coming: &Person) -> String {
 /// An address as others reach it, of a rank that is seen to come from `seen`.
 fn as_seen(address: &str, seen: &str) -> String {
     let anywhere = ["0.0.0.0:", "[::]:"].iter().find_map(|start| address.strip_prefix(start));
-    let Some(port) = anywhere else { return address.to_owned() };
-    let from: Option<std::net::SocketAddr> = seen.parse().ok();
-    match from.map(|from| from.ip().to_canonical()) {
-        // An address of one link alone has a scope, without which nobody reaches it.
-        Some(std::net::IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
-            let scope = from.and_then(|from| match from {
-                std::net::SocketAddr::V6(from) => Some(from.scope_id()).filter(|scope| *scope != 0),
-                std::net::SocketAddr::V4(_) => None,
-            });
-            scope.map_or_else(|| format!("[{ip}]:{port}"), |scope| format!("[{ip}%{scope}]:{port}"))
+    let port = anywhere.and_then(|port| port.parse().ok());
+    match (port, seen.parse::<SocketAddr>()) {
+        (Some(port), Ok(mut from)) if !from.ip().to_canonical().is_loopback() => {
+            // An address of one link alone keeps its scope, without which nobody reaches it.
+            if from.ip() != from.ip().to_canonical() {
+                from.set_ip(from.ip().to_canonical());
+            }
+            from.set_port(port);
+            from.to_string()
         }
-        Some(ip) if !ip.is_loopback() => std::net::SocketAddr::new(ip, port.parse().unwrap_or(0)).to_string(),
-        // On rank 0's own host, which everybody has a name for.
+        // On rank 0's own host, which everybody has a name for; or one address of several.
         _ => address.to_owned(),
     }
 }

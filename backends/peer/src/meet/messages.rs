@@ -1,8 +1,9 @@
 //! What ranks say to rank 0, and it to them.
 //!
-//! Messages are JSON: there are few, and a rank of another version must at least understand why it is refused. Bulk (the
-//! catalog, what caches hold, the list of ranks) follows a message as pieces of bounded length. Each end sends something at
-//! least every [`ALIVE`]; one that is silent for [`SILENCE`] counts as gone.
+//! Messages are JSON: there are few, and a log shows them as they are. Programs of other versions are refused before the first
+//! message: a message that changes raises [`VERSION`](crate::frame::VERSION). Bulk (a catalog, what caches hold, the list of
+//! ranks) follows a message as pieces of bounded length. Each end sends something at least every [`ALIVE`]; one that is silent
+//! for [`SILENCE`] counts as gone.
 //!
 //! Rank 0 sends the values of steps in their order to every rank, without a request. A meeting of N ranks takes 7 messages
 //! per rank: hello, welcome with the roster, rank 0's share, and part and value of an exchange and of the start.
@@ -72,10 +73,8 @@ pub(super) struct Hello {
     /// Which rank 0 it has a roster of: its number of this kind.
     pub met: Option<u64>,
     /// How many values of steps it has.
-    #[serde(default)]
     pub steps: u32,
     /// How many changes of the roster it has.
-    #[serde(default)]
     pub moves: u64,
     /// Whether it has started and comes back.
     pub started: bool,
@@ -99,8 +98,10 @@ pub(super) mod key {
     /// longer: the ranks that have not, as JSON.
     pub(crate) const DONE: &str = "done";
 
-    /// Catalogs, which not all ranks need.
-    pub(crate) const BULK: &str = "bulk";
+    /// The catalog of this number.
+    pub(crate) fn bulk(number: usize) -> String {
+        format!("bulk/{number}")
+    }
 
     /// What [`moved`] begins with.
     pub(crate) const MOVED: &str = "moved/";
@@ -141,7 +142,7 @@ pub(super) enum Message {
     },
     /// The end, and why; or not yet, where `again`.
     Refuse {
-        kind: String,
+        kind: MeetErrorKind,
         why: String,
         again: bool,
     },
@@ -163,8 +164,10 @@ pub(super) enum Message {
         /// Where rank 0 runs, in words.
         place: String,
     },
-    /// The bulk is requested. May be repeated.
-    Fetch,
+    /// The catalog of this number is requested. May be repeated.
+    Fetch {
+        number: u32,
+    },
     /// This rank's part of a key, of so many bytes that follow; its value is requested. May be repeated.
     Part {
         key: String,
@@ -191,6 +194,16 @@ impl Message {
         serde_json::from_slice(bytes).ok()
     }
 
+    /// The value of a key, of so many bytes.
+    pub(super) fn value(key: &str, length: usize) -> Self {
+        Self::Value { key: key.to_owned(), length: length as u64 }
+    }
+
+    /// The part of a key.
+    pub(super) fn part(key: &str, part: &Bytes) -> Self {
+        Self::Part { key: key.to_owned(), length: part.len() as u64 }
+    }
+
     /// Bytes that follow it.
     pub(super) fn length(&self) -> u64 {
         match self {
@@ -200,28 +213,8 @@ impl Message {
     }
 
     pub(super) fn refuse(error: &MeetError) -> Self {
-        Self::Refuse { kind: name_of(error.kind()).to_owned(), why: error.to_string(), again: false }
+        Self::Refuse { kind: error.kind(), why: error.to_string(), again: false }
     }
-}
-
-const NAMES: [(MeetErrorKind, &str); 7] = [
-    (MeetErrorKind::Setting, "setting"),
-    (MeetErrorKind::Secret, "secret"),
-    (MeetErrorKind::Deadline, "deadline"),
-    (MeetErrorKind::Differs, "differs"),
-    (MeetErrorKind::Refused, "refused"),
-    (MeetErrorKind::Network, "network"),
-    (MeetErrorKind::Broken, "broken"),
-];
-
-fn name_of(kind: MeetErrorKind) -> &'static str {
-    NAMES.iter().find(|(known, _)| *known == kind).map_or("refused", |(_, name)| name)
-}
-
-/// The error that a refusal says.
-pub(super) fn refusal(kind: &str, why: String) -> MeetError {
-    let kind = NAMES.iter().find(|(_, name)| *name == kind).map_or(MeetErrorKind::Refused, |(kind, _)| *kind);
-    MeetError::new(kind, why)
 }
 
 /// `rank 3`, `ranks 2, 5 and 9`, `ranks 2, 5, 9 and 7 others`.
@@ -242,6 +235,7 @@ pub(super) fn ranks(named: &[Rank], more: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::VERSION;
 
     #[test]
     fn ranks_are_listed_in_words() {
@@ -254,28 +248,31 @@ mod tests {
         assert_eq!(list(&[2], 1), "ranks 2 and 1 other");
     }
 
+    /// Where one of these changes, the version has to be raised: programs of one version must understand each other.
     #[test]
-    fn refusals_keep_their_kind() {
-        for (kind, _) in NAMES {
-            let Message::Refuse { kind: name, why, .. } = Message::refuse(&MeetError::new(kind, "why"))
-            else {
-                panic!("no refusal")
-            };
-            let error = refusal(&name, why);
-            assert_eq!((error.kind(), &error.to_string()[..]), (kind, "why"));
+    fn messages_are_those_of_the_version() {
+        assert_eq!(VERSION, 4);
+        for text in [
+            r#"{"is":"hello","person":{"rank":1,"node":"n","host":"h","pid":7,"addresses":["h:1"]},"world_size":2,"version":"1","loader":0,"process":5,"met":null,"steps":0,"moves":0,"started":false}"#,
+            r#"{"is":"welcome","process":5,"nonce":"00","place":"process 7 on h","moves":0,"length":9}"#,
+            r#"{"is":"elsewhere","addresses":["h:1"]}"#,
+            r#"{"is":"refuse","kind":"differs","why":"seed","again":false}"#,
+            r#"{"is":"give_up","why":"its disk is full"}"#,
+            r#"{"is":"working","on":"lists"}"#,
+            r#"{"is":"waiting","missing":[1],"more":0,"on":null,"works":3,"place":"process 7 on h"}"#,
+            r#"{"is":"fetch","number":0}"#,
+            r#"{"is":"part","key":"step/3/exchange","length":7}"#,
+            r#"{"is":"value","key":"bulk/0","length":7}"#,
+            r#"{"is":"progress","at":9}"#,
+        ] {
+            let message = Message::decode(text.as_bytes()).unwrap();
+            assert_eq!(message.encode(), text);
+            // Of another version: a field that was not there, or is there no more.
+            let (start, _) = text.rsplit_once(',').unwrap();
+            assert!(Message::decode(format!("{start}}}").as_bytes()).is_none(), "{start}");
         }
-        assert_eq!(refusal("of a later version", String::new()).kind(), MeetErrorKind::Refused);
-    }
-
-    #[test]
-    fn messages_and_back() {
-        let message = Message::Part { key: key::step(3, "compare"), length: 7 };
-        let text = message.encode();
-        assert_eq!(
-            (text.as_ref(), message.length()),
-            (&br#"{"is":"part","key":"step/3/compare","length":7}"#[..], 7)
-        );
-        assert_eq!(Message::decode(&text).unwrap().encode(), text);
+        let keys = [key::bulk(1), key::moved(2), key::step(3, "start"), key::REPORT.into(), key::DONE.into()];
+        assert_eq!(keys, ["bulk/1", "moved/2", "step/3/start", "report", "done"]);
         assert!(Message::decode(b"{\"is\":\"of a later version\"}").is_none());
     }
 }

@@ -75,7 +75,10 @@ pub(super) struct Notice {
 
 /// A directory that this user alone can use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PrivateDirectory(PathBuf);
+pub(super) struct PrivateDirectory {
+    path: PathBuf,
+    uid: u32,
+}
 
 impl PrivateDirectory {
     /// `path`, made if it is not there.
@@ -127,17 +130,17 @@ impl PrivateDirectory {
         if found.mode() & 0o077 != 0 {
             return Err(refused(format!("others can use it: `chmod 700 {shown}`")));
         }
-        Ok(Self(path.to_owned()))
+        Ok(Self { path: path.to_owned(), uid })
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// Puts `notice` in the place of what is there of this loader.
     pub(super) fn publish(&self, loader: u16, notice: &Notice) -> Result<(), MeetError> {
-        let path = self.0.join(notice_name(loader));
-        let new = self.0.join(format!("{NOTICE}.{:016x}", notice.instance));
+        let path = self.path.join(notice_name(loader));
+        let new = self.path.join(format!("{NOTICE}.{:016x}", notice.instance));
         let write = || -> io::Result<()> {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mut attempts = 0;
@@ -146,7 +149,7 @@ impl PrivateDirectory {
                 match rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR) {
                     // The last rank of an earlier run has just removed the directory.
                     Err(rustix::io::Errno::NOENT) if attempts < AGAIN => {
-                        drop(fs::DirBuilder::new().mode(0o700).create(&self.0));
+                        drop(fs::DirBuilder::new().mode(0o700).create(&self.path));
                     }
                     file => break file?,
                 }
@@ -167,19 +170,15 @@ impl PrivateDirectory {
 
     /// What rank 0 wrote for this loader, if it did.
     pub(super) fn notice(&self, loader: u16) -> Result<Option<Notice>, MeetError> {
-        self.notice_of(loader, rustix::process::geteuid().as_raw())
+        self.notice_at(&notice_name(loader))
     }
 
-    fn notice_of(&self, loader: u16, uid: u32) -> Result<Option<Notice>, MeetError> {
-        self.notice_at(&notice_name(loader), uid)
-    }
-
-    fn notice_at(&self, name: &str, uid: u32) -> Result<Option<Notice>, MeetError> {
-        let path = self.0.join(name);
+    fn notice_at(&self, name: &str) -> Result<Option<Notice>, MeetError> {
+        let (path, uid) = (self.path.join(name), self.uid);
         let shown = path.display();
         // A network file system asks the server again what is there when a directory is listed, not when a name in it that
         // was not there before is opened.
-        let listed = fs::read_dir(&self.0).map(|entries| entries.flatten().any(|e| e.file_name() == name));
+        let listed = fs::read_dir(&self.path).map(|entries| entries.flatten().any(|e| e.file_name() == name));
         if !listed.unwrap_or(true) {
             return Ok(None);
         }
@@ -217,10 +216,9 @@ impl PrivateDirectory {
     /// Under another name it is looked at before it is removed: a new rank 0 may replace it at any moment.
     pub(super) fn withdraw(&self, loader: u16, instance: u64) {
         let (name, aside) = (notice_name(loader), format!("{NOTICE}.{instance:016x}.old"));
-        let (path, aside_path) = (self.0.join(&name), self.0.join(&aside));
-        let uid = rustix::process::geteuid().as_raw();
+        let (path, aside_path) = (self.path.join(&name), self.path.join(&aside));
         let is_ours = |name: &str| {
-            self.notice_at(name, uid).ok().flatten().is_some_and(|notice| notice.instance == instance)
+            self.notice_at(name).ok().flatten().is_some_and(|notice| notice.instance == instance)
         };
         if is_ours(&name) && fs::rename(&path, &aside_path).is_ok() {
             if !is_ours(&aside) {
@@ -230,7 +228,7 @@ impl PrivateDirectory {
             drop(fs::remove_file(&aside_path));
         }
         // Fails where others are still in it, which is right.
-        drop(fs::remove_dir(&self.0));
+        drop(fs::remove_dir(&self.path));
     }
 }
 
@@ -325,7 +323,8 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let directory = PrivateDirectory::open(&base.path().join("meet")).unwrap();
         directory.publish(0, &notice(1)).unwrap();
-        let error = directory.notice_of(0, uid() + 1).err().unwrap();
+        let others = PrivateDirectory { uid: uid() + 1, ..directory.clone() };
+        let error = others.notice(0).err().unwrap();
         assert_eq!(error.kind(), MeetErrorKind::Secret);
         let path = directory.path().join(NOTICE);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();

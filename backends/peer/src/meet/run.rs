@@ -37,14 +37,14 @@ pub(super) struct Outbox {
 }
 
 /// What the rest of this rank learns of rank 0.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Heard {
     /// Rank 0 has the report.
-    pub reported: watch::Sender<bool>,
+    pub reported: bool,
     /// There is no connection to it.
-    pub lost: watch::Sender<bool>,
+    pub is_lost: bool,
     /// The run is over, without these.
-    pub over: watch::Sender<Option<Vec<Rank>>>,
+    pub over: Option<Vec<Rank>>,
 }
 
 /// Speaks to rank 0 until the run ends.
@@ -52,19 +52,19 @@ pub(super) async fn run(
     mut member: Member,
     roster: Arc<Roster>,
     mut outbox: watch::Receiver<Outbox>,
-    heard: Heard,
+    heard: watch::Sender<Heard>,
 ) {
     member.follower.patience = Patience::new(EVER, Box::new(|_| ()), Instant::now());
     member.follower.hello.started = true;
     loop {
         if let Some(link) = member.link.take() {
-            heard.lost.send_replace(false);
+            heard.send_modify(|heard| heard.is_lost = false);
             let session = Speaking { link, follower: &mut member.follower, roster: &roster, heard: &heard };
             if session.speak(&mut outbox).await {
                 return;
             }
             member.follower.closed(Instant::now());
-            heard.lost.send_replace(true);
+            heard.send_modify(|heard| heard.is_lost = true);
             tracing::warn!("rank 0 does not answer; the run goes on, and its end is not told to the others");
         }
         tokio::select! {
@@ -106,7 +106,7 @@ struct Speaking<'a> {
     link: Link,
     follower: &'a mut Follower,
     roster: &'a Roster,
-    heard: &'a Heard,
+    heard: &'a watch::Sender<Heard>,
 }
 
 impl Speaking<'_> {
@@ -161,19 +161,19 @@ impl Speaking<'_> {
     }
 
     async fn part(&self, key: &str, part: Bytes) -> bool {
-        let message = Message::Part { key: key.to_owned(), length: part.len() as u64 };
-        self.link.say_with(&message, vec![part]).await
+        self.link.say_with(&Message::part(key, &part), part).await
     }
 
     /// Hands on what has come.
     fn heard(&mut self) {
         self.follower.moved.drain(..).for_each(|person| self.roster.place(&person));
         if let Ok(Some(_)) = self.follower.take(key::REPORT) {
-            self.heard.reported.send_replace(true);
+            self.heard.send_modify(|heard| heard.reported = true);
         }
         if let Ok(Some(missing)) = self.follower.take(key::DONE) {
             let missing: Vec<u32> = serde_json::from_slice(&missing).unwrap_or_default();
-            self.heard.over.send_replace(Some(missing.into_iter().map(Rank).collect()));
+            let missing = missing.into_iter().map(Rank).collect();
+            self.heard.send_modify(|heard| heard.over = Some(missing));
         }
     }
 }

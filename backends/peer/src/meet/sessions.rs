@@ -11,12 +11,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::bulk;
 use super::hub::Hub;
 use super::leader::{Due, Fault, Refusal, Speaker};
 use super::link::{Incoming, Link, Traffic};
 use super::members::RECONNECT;
 use super::messages::{LAST_WORDS, Message};
-use crate::counters::count;
 use crate::{Address, Connection, Greeting};
 
 /// Who has proved to be of the job says soon which rank it is.
@@ -161,15 +161,15 @@ impl Serving<'_> {
     async fn tell(&mut self, link: &Link) -> Told {
         while let Some(due) = self.hub.with(|leader| leader.due(&mut self.speaker)) {
             let said = match due {
-                Due::Say(message, bulk) => link.say_with(&message, vec![bulk]).await,
-                Due::Bulk(bulk) => match bulk.value().await {
-                    Ok((message, parts)) => {
-                        count(&self.hub.traffic.counters().bulks, 1);
-                        link.say_with(&message, parts).await
+                Due::Say(message, bulk) => link.say_with(&message, bulk).await,
+                Due::Bulk(number, bulk) => match bulk.value(number).await {
+                    Ok((message, bytes)) => {
+                        self.hub.traffic.counters().now().bulks += 1;
+                        link.say_with(&message, bytes).await
                     }
                     Err(error) => {
                         tracing::warn!(%error, "a rank needs the catalog");
-                        let refuse = self.hub.with(|leader| leader.no_bulk(error));
+                        let refuse = self.hub.with(|leader| leader.end_with(bulk::unreadable(&error)));
                         return if link.say(&refuse).await { Told::Refused } else { Told::Broken };
                     }
                 },

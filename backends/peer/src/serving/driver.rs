@@ -19,7 +19,6 @@ use tokio::time::Instant;
 
 use super::{Action, Check, Machine, Said};
 use crate::channel::Channel;
-use crate::counters::count;
 use crate::frame::Header;
 use crate::input::Input;
 use crate::server::Shared;
@@ -166,11 +165,14 @@ impl Serving {
             any = true;
             self.poll_room(cx);
         }
-        let counters = &self.shared.counters;
         let (served, bytes) = std::mem::take(&mut self.machine.served);
-        count(&counters.served, served);
-        count(&counters.served_bytes, bytes);
-        count(&counters.refused, std::mem::take(&mut self.machine.refused));
+        let refused = std::mem::take(&mut self.machine.refused);
+        if served + refused > 0 {
+            let mut tally = self.shared.counters.now();
+            tally.served += served;
+            tally.served_bytes += bytes;
+            tally.refused += refused;
+        }
         self.machine.say_reading();
         any
     }

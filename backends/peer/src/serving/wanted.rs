@@ -6,8 +6,8 @@ use foreread_types::{SampleKey, Tick};
 
 /// What is known of a request.
 pub(super) struct Request {
-    /// One bit a sample: still wanted.
-    open: Vec<u64>,
+    /// Of each sample, whether it is still wanted.
+    open: Vec<bool>,
     pub(super) left: usize,
     pub(super) since: Duration,
     /// Who asked was told that it waits.
@@ -16,28 +16,19 @@ pub(super) struct Request {
 
 impl Request {
     pub(super) fn new(samples: usize, now: Duration) -> Self {
-        let bits =
-            |place: usize| if samples - place * 64 < 64 { (1 << (samples % 64)) - 1 } else { u64::MAX };
-        let open = (0..samples.div_ceil(64)).map(bits).collect();
-        Self { open, left: samples, since: now, told: false }
+        Self { open: vec![true; samples], left: samples, since: now, told: false }
     }
 
     /// Takes one out; `false` where it was not in.
     pub(super) fn close(&mut self, tag: u32) -> bool {
-        let (word, bit) = (tag as usize / 64, 1u64 << (tag % 64));
-        match self.open.get_mut(word) {
-            Some(word) if *word & bit != 0 => {
-                *word &= !bit;
-                self.left -= 1;
-                true
-            }
-            _ => false,
-        }
+        let was_open = self.open.get_mut(tag as usize).is_some_and(std::mem::take);
+        self.left -= usize::from(was_open);
+        was_open
     }
 
     /// Whether it is still wanted.
     pub(super) fn is_open(&self, tag: u32) -> bool {
-        self.open.get(tag as usize / 64).is_some_and(|word| word & (1 << (tag % 64)) != 0)
+        self.open.get(tag as usize).is_some_and(|open| *open)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_peer::{
-    Address, Counters, Identity, Network, PeerTier, RawFrames, Server, Settings, Token, Wire, frame,
+    Address, Counters, Identity, Network, RawFrames, Remote, Server, Settings, Token, Wire, frame,
 };
 use foreread_peer_testing::Simulated;
 use foreread_tier::{ErrorKind, Serve};
@@ -34,7 +34,7 @@ async fn a_rank_that_falls_silent_is_given_up_in_bounded_time() {
     let known = samples(10, 1000);
     let (world, owner, asker) =
         two(&known, |id| if id < 5 { How::Now } else { How::Reading(Duration::from_secs(9)) }).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
     for _ in 0..5 {
         assert!(answers.next().await.unwrap().result.is_ok());
@@ -58,7 +58,7 @@ async fn a_rank_that_falls_silent_is_given_up_in_bounded_time() {
     let began = Instant::now();
     assert_eq!(read_one(&tier, &known[0]).await.unwrap_err().kind(), ErrorKind::Transient);
     assert_eq!(began.elapsed().as_millis(), 1000);
-    assert!(tier.remotes()[0].is_down());
+    assert!(format!("{tier:?}").contains(r#"link: "down""#));
     assert!(read_one(&tier, &known[0]).await.is_err());
     assert_eq!(began.elapsed().as_millis(), 1000);
     // And when the cable is mended, it is asked again.
@@ -73,7 +73,7 @@ async fn paused_owner_is_asked_once_more() {
     let known = samples(10, 1000);
     let rule = |id| if id < 5 { How::Now } else { How::Reading(Duration::from_millis(200)) };
     let (world, owner, asker) = two(&known, rule).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
     for _ in 0..5 {
         assert!(answers.next().await.unwrap().result.is_ok());
@@ -96,7 +96,7 @@ async fn paused_owner_is_asked_once_more() {
 async fn cancelled_sample_fails_alone() {
     let known = samples(3, 1000);
     let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(3))).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
     let cancel = async {
         sleep(Duration::from_secs(1)).await;
@@ -114,7 +114,7 @@ async fn cancelled_sample_fails_alone() {
 async fn a_rank_that_dies_fails_what_it_was_asked_at_once_and_is_asked_again_when_it_is_back() {
     let known = samples(10, 1000);
     let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(9))).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     let mut answers = tier.read_all(batch(&known));
     sleep(Duration::from_secs(1)).await;
     let (began, addresses) = (Instant::now(), owner.server.addresses().to_vec());
@@ -133,21 +133,21 @@ async fn a_rank_that_dies_fails_what_it_was_asked_at_once_and_is_asked_again_whe
     // Where nobody waits for anything, an end is no failure.
     drop(again);
     sleep(Duration::from_millis(1)).await;
-    assert!(!tier.remotes()[0].is_down());
+    assert!(!format!("{tier:?}").contains("down"), "{tier:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_rank_that_was_started_elsewhere_is_found_where_it_is() {
     let known = samples(3, 1000);
     let (world, owner, asker) = two(&known, |_| How::Now).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     read_all(&tier, &known).await;
     drop(owner);
     assert!(read_one(&tier, &known[0]).await.is_err());
     let shelf = Shelf::new(&known, |_, _| How::Now);
     let again =
         Node::new(&world.host("three"), 0, &[Address::tcp("three", 0)], Settings::default(), shelf).await;
-    tier.remotes()[0].moved(again.server.addresses().to_vec());
+    tier.moved(again.server.addresses().to_vec());
     read_all(&tier, &known).await;
 }
 
@@ -159,7 +159,7 @@ async fn a_busy_rank_is_not_taken_for_dead_because_it_has_several_addresses() {
     world.delay("one", "two", Duration::from_millis(110));
     let mut addresses = owner.server.addresses().to_vec();
     addresses.extend([Address::tcp("three", 9), Address::tcp("zero", 9)]);
-    let tier = PeerTier::new(vec![asker.asker.remote(Rank(0), addresses)]);
+    let tier = asker.asker.remote(Rank(0), addresses);
     read_all(&tier, &known).await;
 }
 
@@ -167,7 +167,7 @@ async fn a_busy_rank_is_not_taken_for_dead_because_it_has_several_addresses() {
 async fn what_is_said_to_be_on_its_way_is_waited_for() {
     let known = samples(4, 1000);
     let (_world, owner, asker) = two(&known, |id| How::Reading(Duration::from_secs(id * 10 + 5))).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     let began = Instant::now();
     let mut answers = tier.read_all(batch(&known));
     for tag in 0..3 {
@@ -192,7 +192,7 @@ async fn what_nothing_is_said_of_fails_alone() {
         _ => How::Silently(Duration::from_millis(1100)),
     };
     let (_world, owner, asker) = two(&known, rule).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     let began = Instant::now();
     let answers: Vec<_> = tier
         .read_all(batch(&known))
@@ -210,7 +210,7 @@ async fn what_nothing_is_said_of_fails_alone() {
 async fn dropping_the_answers_cancels_them_there() {
     let known = samples(100, 1000);
     let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(20))).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     let (kept, dropped) = (tier.read_all(batch(&known[..50])), tier.read_all(batch(&known[50..])));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(owner.shelf.open(), 100);
@@ -227,31 +227,13 @@ async fn slow_cables_are_not_silence() {
     let (world, owner, asker) = two(&known, |_| How::Now).await;
     world.delay("one", "two", Duration::from_millis(100));
     // 64 KiB in 100 ms: 1.2 MB take 2 s.
-    read_all(&owner.tier_for(&asker), &known).await;
+    read_all(&owner.seen_by(&asker), &known).await;
     assert_eq!(owner.server.counters().read().served, 20);
     let large = samples(1, 2_000_000);
     let shelf = Shelf::new(&large, |_, _| How::Now);
     let slow = Node::new(&world.host("one"), 2, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
-    read_all(&slow.tier_for(&asker), &large).await;
+    read_all(&slow.seen_by(&asker), &large).await;
     assert_eq!(asker.server.counters().read().late, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_is_asked_of_whom_is_alive() {
-    let known = samples(5, 1000);
-    let (world, owner, asker) = two(&known, |_| How::Now).await;
-    let shelf = Shelf::new(&known, |_, _| How::Now);
-    let other =
-        Node::new(&world.host("three"), 2, &[Address::tcp("three", 0)], Settings::default(), shelf).await;
-    let tier = PeerTier::new(vec![owner.seen_by(&asker), other.seen_by(&asker)]);
-    read_all(&tier, &known).await;
-    assert_eq!(other.server.counters().read().served, 0);
-    drop(owner);
-    assert!(read_one(&tier, &known[0]).await.is_err());
-    read_all(&tier, &known).await;
-    assert_eq!(other.server.counters().read().served, 5);
-    let none = PeerTier::new(Vec::new());
-    assert_eq!(read_one(&none, &known[0]).await.unwrap_err().kind(), ErrorKind::Absent);
 }
 
 #[tokio::test(start_paused = true)]
@@ -264,14 +246,14 @@ async fn another_token_opens_nothing_in_either_direction() {
     let listen = [Address::tcp("three", 0)];
     let stranger =
         Node::with_identity(&world.host("three"), stranger, run(), &listen, Settings::default(), shelf).await;
-    let error = read_one(&owner.tier_for(&stranger), &known[0]).await.unwrap_err();
+    let error = read_one(&owner.seen_by(&stranger), &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("another token"), "{error}");
     assert_eq!(owner.server.counters().read().strangers, 1);
-    let error = read_one(&stranger.tier_for(&asker), &known[0]).await.unwrap_err();
+    let error = read_one(&stranger.seen_by(&asker), &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("another token"), "{error}");
     assert_eq!((owner.server.counters().read().served, stranger.server.counters().read().served), (0, 0));
     // Another rank than the one that is looked for, and another job.
-    let wrong = PeerTier::new(vec![asker.asker.remote(Rank(5), owner.server.addresses().to_vec())]);
+    let wrong = asker.asker.remote(Rank(5), owner.server.addresses().to_vec());
     let error = read_one(&wrong, &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("rank 0 answers there and not rank 5"), "{error}");
     let other_job = Identity { job: JOB + 1, ..identity(8) };
@@ -284,7 +266,7 @@ async fn another_token_opens_nothing_in_either_direction() {
         Shelf::new(&known, |_, _| How::Now),
     )
     .await;
-    let error = read_one(&owner.tier_for(&other), &known[0]).await.unwrap_err();
+    let error = read_one(&owner.seen_by(&other), &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("of another job"), "{error}");
 }
 
@@ -293,7 +275,7 @@ async fn another_token_opens_nothing_in_either_direction() {
 async fn who_names_the_job_and_breaks_off_is_not_counted_as_a_stranger() {
     let (world, owner, _asker) = two(&samples(1, 1000), |_| How::Now).await;
     let address = &owner.server.addresses()[0];
-    let hello = |job: u64| [b"FRDH\x03\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
+    let hello = |job: u64| [b"FRDH\x04\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
     for (job, waits) in [(JOB, false), (JOB, true), (JOB + 1, false), (JOB + 1, true)] {
         let mut stream = world.host("three").connect(address).await.unwrap();
         stream.write_all(&hello(job)).await.unwrap();
@@ -314,7 +296,7 @@ type Frames = Box<dyn Fn(&mut RawFrames, u64) -> Vec<u8> + Send>;
 async fn answers_with(
     wire: Wire,
     frames: impl Fn(&mut RawFrames, u64) -> Vec<u8> + Send + 'static,
-) -> (Simulated, PeerTier) {
+) -> (Simulated, Arc<Remote>) {
     let world = Simulated::new(2);
     let mut listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let address = listener.address().clone();
@@ -332,9 +314,9 @@ async fn answers_with(
         }
     });
     let host = world.host("two");
-    let settings = Settings::default().with_wire(wire);
+    let settings = Settings { wire, ..Settings::default() };
     let asker = Node::new(&host, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
-    let tier = PeerTier::new(vec![asker.asker.remote(Rank(0), vec![address])]);
+    let tier = asker.asker.remote(Rank(0), vec![address]);
     (world, tier)
 }
 
@@ -427,7 +409,7 @@ fn nonsense(key: SampleKey, wire: Wire) -> [(&'static str, Frames); 6] {
 async fn a_connection_goes_when_nobody_has_its_rank_any_more() {
     let known = samples(5, 1000);
     let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(3))).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     let answers = tier.read_all(batch(&known));
     drop(tier);
     assert!(
@@ -524,6 +506,6 @@ async fn a_source_that_ends_early_holds_nothing() {
     let (_world, owner, asker) = two(&known, |_| How::Now).await;
     let source: Arc<dyn Serve> = Arc::new(Ends);
     owner.server.serve(Arc::downgrade(&source));
-    let answers: Vec<_> = owner.tier_for(&asker).read_all(batch(&known)).collect().await;
+    let answers: Vec<_> = owner.seen_by(&asker).read_all(batch(&known)).collect().await;
     assert!(answers.iter().all(|answer| answer.result.as_ref().unwrap_err().kind() == ErrorKind::Absent));
 }

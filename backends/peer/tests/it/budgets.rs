@@ -19,7 +19,7 @@ use crate::support::{How, Node, Shelf, batch, raw, read_all, run, samples};
 async fn ranks_that_ask_each_other_for_everything_never_wait_for_each_other() {
     for (seed, budget) in [(1, 1), (2, 5_000), (3, 200_000), (4, 32 << 20)] {
         let world = Simulated::new(seed);
-        let settings = Settings::default().with_budget(budget).with_share(budget / 2 + 1);
+        let settings = Settings { budget, share: budget / 2 + 1, ..Settings::default() };
         let known = samples(150, 20_000);
         let mut nodes = Vec::new();
         for rank in 0..4u32 {
@@ -39,7 +39,7 @@ async fn ranks_that_ask_each_other_for_everything_never_wait_for_each_other() {
         let reads = nodes.iter().enumerate().flat_map(|(me, asker)| {
             let others = nodes.iter().enumerate().filter(move |(other, _)| *other != me);
             others.map(move |(_, owner)| async move {
-                let tier = owner.tier_for(asker);
+                let tier = owner.seen_by(asker);
                 // In four batches at once.
                 join_all(known.chunks(40).map(|part| read_all(&tier, part))).await;
             })
@@ -53,7 +53,7 @@ async fn ranks_that_ask_each_other_for_everything_never_wait_for_each_other() {
 async fn a_greedy_rank_does_not_starve_another() {
     let world = Simulated::new(1);
     let known = samples(3000, 20_000);
-    let settings = Settings::default().with_budget(400_000).with_share(200_000);
+    let settings = Settings { budget: 400_000, share: 200_000, ..Settings::default() };
     let shelf = Shelf::new(&known, |_, _| How::Now);
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
     // A second for each 6.4 MB: time passes as on a cable.
@@ -62,7 +62,7 @@ async fn a_greedy_rank_does_not_starve_another() {
     for host in ["two", "three"] {
         world.delay("one", host, Duration::from_millis(10));
     }
-    let (wants_all, wants_one) = (owner.tier_for(&greedy), owner.tier_for(&modest));
+    let (wants_all, wants_one) = (owner.seen_by(&greedy), owner.seen_by(&modest));
     let mut all = wants_all.read_all(batch(&known)).ready_chunks(1_000_000);
     let hungry = tokio::spawn(async move {
         let mut got = 0;
@@ -87,7 +87,7 @@ async fn a_greedy_rank_does_not_starve_another() {
 async fn who_does_not_read_holds_its_share_and_is_given_up() {
     let world = Simulated::new(1);
     let known = samples(2000, 20_000);
-    let settings = Settings::default().with_budget(300_000).with_share(200_000);
+    let settings = Settings { budget: 300_000, share: 200_000, ..Settings::default() };
     let shelf = Shelf::new(&known, |_, _| How::Now);
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
     let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
@@ -108,7 +108,7 @@ async fn who_does_not_read_holds_its_share_and_is_given_up() {
     sleep(Duration::from_secs(1)).await;
     assert!(owner.server.in_use() <= 300_000, "{}", owner.server.in_use());
     let began = tokio::time::Instant::now();
-    read_all(&owner.tier_for(&asker), &known[..100]).await;
+    read_all(&owner.seen_by(&asker), &known[..100]).await;
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     sleep(Duration::from_secs(12)).await;
     assert_eq!(
@@ -123,7 +123,7 @@ async fn who_does_not_read_holds_its_share_and_is_given_up() {
 async fn what_comes_from_afar_does_not_hold_up_what_is_at_hand() {
     let world = Simulated::new(1);
     let known = samples(1000, 20_000);
-    let settings = Settings::default().with_budget(100_000).with_share(100_000);
+    let settings = Settings { budget: 100_000, share: 100_000, ..Settings::default() };
     let rule = |_: Rank, asked: &foreread_tier::Asked| match asked.key.id.0 {
         0..900 => How::Reading(Duration::from_secs(5)),
         _ => How::Now,
@@ -131,7 +131,7 @@ async fn what_comes_from_afar_does_not_hold_up_what_is_at_hand() {
     let owner =
         Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, Shelf::new(&known, rule)).await;
     let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     let far = tier.read_all(batch(&known[..900]));
     sleep(Duration::from_millis(10)).await;
     let began = tokio::time::Instant::now();
@@ -150,11 +150,11 @@ async fn connections_that_break_at_random_lose_no_answer_and_no_budget() {
             0 => How::Reading(Duration::from_millis(40)),
             _ => How::Now,
         });
-        let settings = Settings::default().with_budget(50_000).with_share(20_000);
+        let settings = Settings { budget: 50_000, share: 20_000, ..Settings::default() };
         let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
         let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
         world.breaking(0.02);
-        let tier = Arc::new(owner.tier_for(&asker));
+        let tier = Arc::new(owner.seen_by(&asker));
         for _ in 0..30 {
             let from = draw.below(90) as usize;
             let mut answers: Vec<_> = tier.read_all(batch(&known[from..])).collect().await;
@@ -177,14 +177,14 @@ async fn connections_that_break_at_random_lose_no_answer_and_no_budget() {
 async fn what_is_cancelled_leaves_the_queue() {
     let world = Simulated::new(1);
     let known = samples(2000, 20_000);
-    let settings = Settings::default().with_budget(20_000).with_share(20_000);
+    let settings = Settings { budget: 20_000, share: 20_000, ..Settings::default() };
     let shelf = Shelf::new(&known, |_, asked| match asked.key.id.0 {
         0 => How::Silently(Duration::from_millis(900)),
         _ => How::Now,
     });
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
     let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     let first = tier.read_all(batch(&known[..2]));
     sleep(Duration::from_millis(10)).await;
     for _ in 0..200 {

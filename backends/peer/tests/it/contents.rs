@@ -13,12 +13,12 @@ use crate::support::{How, Node, Shelf, WIRES, batch, read_all, read_one, samples
 
 async fn conforms(network: Arc<dyn Network>, address: Address, wire: Wire) {
     let known = conformance::samples(11);
-    let settings = Settings::default().with_wire(wire);
-    for settings in [settings, settings.with_budget(1).with_share(1)] {
+    let settings = Settings { wire, ..Settings::default() };
+    for settings in [settings, Settings { budget: 1, share: 1, ..settings }] {
         let shelf = Shelf::new(&known, |_, _| How::Now);
         let owner = Node::new(&network, 0, std::slice::from_ref(&address), settings, shelf).await;
         let asker = Node::new(&network, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
-        conformance::tier(&owner.tier_for(&asker), &known).await;
+        conformance::tier(&*owner.seen_by(&asker), &known).await;
         owner.rests().await;
         owner.server.close().await;
     }
@@ -62,12 +62,12 @@ async fn sockets_of_the_node_are_preferred_and_others_reached_where_there_is_non
     let addresses = owner.server.addresses().to_vec();
     let remote = asker.asker.remote(foreread_types::Rank(0), addresses.clone());
     assert!(format!("{remote:?}").contains("[Local("), "{remote:?}");
-    read_all(&foreread_peer::PeerTier::new(vec![remote]), &known).await;
+    read_all(&remote, &known).await;
     // A path of another node: nobody is there.
     let elsewhere =
         vec![Address::local(directory.path().join("other/0").to_string_lossy()), addresses[0].clone()];
     let remote = asker.asker.remote(foreread_types::Rank(0), elsewhere);
-    read_all(&foreread_peer::PeerTier::new(vec![remote]), &known).await;
+    read_all(&remote, &known).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -77,7 +77,7 @@ async fn batches_longer_than_a_frame_are_answered_whole() {
     let shelf = Shelf::new(&known, |_, _| How::Now);
     let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
     let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
-    read_all(&owner.tier_for(&asker), &known).await;
+    read_all(&owner.seen_by(&asker), &known).await;
     let (served, got) = (owner.server.counters().read(), asker.server.counters().read());
     assert_eq!((served.served, served.served_bytes, served.refused), (10_000, 100_000, 0));
     assert_eq!((got.asked, got.got, got.got_bytes, got.late, got.lost), (10_000, 10_000, 100_000, 0, 0));
@@ -94,7 +94,7 @@ async fn each_failure_arrives_as_what_it_is_and_harms_no_other() {
     });
     let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), shelf).await;
     let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     let mut asked = batch(&known);
     let mut other = known[0].whole(4);
     other.key = SampleKey { dataset: DatasetId(9), ..other.key };
@@ -142,7 +142,7 @@ async fn without_a_source_nothing_is_held() {
     )
     .await;
     let asker = Node::new(&network, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
-    let tier = owner.tier_for(&asker);
+    let tier = owner.seen_by(&asker);
     assert!(read_one(&tier, &known[0]).await.is_ok());
     owner.shelf = Shelf::new(&known, |_, _| How::Now); // the first is gone
     assert_eq!(read_one(&tier, &known[0]).await.unwrap_err().kind(), ErrorKind::Absent);

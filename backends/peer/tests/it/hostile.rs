@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread_peer::frame::{Ask, Header, Kind, encode_tags};
-use foreread_peer::{Address, Network, PeerTier, RawFrames, Settings, System, Wire};
+use foreread_peer::{Address, Network, RawFrames, Settings, System, Wire};
 use foreread_peer_testing::Simulated;
 use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
@@ -114,14 +114,14 @@ async fn to_who_serves(wire: Wire, bytes: Sends<'_>) {
         4 => How::Reading(Duration::from_millis(50)),
         _ => How::Now,
     });
-    let settings = Settings::default().with_budget(10_000).with_share(5_000).with_wire(wire);
+    let settings = Settings { budget: 10_000, share: 5_000, wire };
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
     let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
     let (mut stream, mut frames) =
         raw(&world.host("three"), &owner.server.addresses()[0], 2, settings.wire).await;
     let _ = stream.write_all(&bytes(&mut frames)).await; // it may be cut off before all is sent
     let _ = stream.flush().await;
-    read_all(&owner.tier_for(&asker), &known[..3]).await;
+    read_all(&owner.seen_by(&asker), &known[..3]).await;
     let mut heard = vec![0; 1 << 16];
     // What it has to say, until it says nothing new or ends.
     for _ in 0..20 {
@@ -147,9 +147,9 @@ async fn to_who_asks(wire: Wire, bytes: Sends<'_>) {
         std::future::pending::<()>().await;
     };
     let host = world.host("two");
-    let settings = Settings::default().with_wire(wire);
+    let settings = Settings { wire, ..Settings::default() };
     let asker = Node::new(&host, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
-    let tier = PeerTier::new(vec![asker.asker.remote(Rank(0), vec![address])]);
+    let tier = asker.asker.remote(Rank(0), vec![address]);
     let known = samples(5, 1000);
     let answers = timeout(Duration::from_secs(32), tier.read_all(batch(&known)).collect::<Vec<_>>());
     let answers = tokio::select! { answers = answers => answers, () = sends => return };
@@ -234,5 +234,5 @@ async fn half_a_frame_and_silence_harms_nobody_on_real_sockets() {
         stream.write_all(&asks[..length]).await.unwrap();
         halves.push(stream);
     }
-    read_all(&owner.tier_for(&asker), &known).await;
+    read_all(&owner.seen_by(&asker), &known).await;
 }

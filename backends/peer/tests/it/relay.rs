@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::frame::HEADER;
-use foreread_peer::{
-    Address, Connection, Identity, Network, Nonce, PeerTier, RunId, Server, Settings, Stream, Wire,
-};
+use foreread_peer::{Address, Connection, Identity, Network, Nonce, RunId, Server, Settings, Stream, Wire};
 use foreread_peer_testing::Simulated;
 use foreread_tier::Serve;
 use foreread_tier_testing::{Draw, Known, ReadAll};
@@ -232,7 +230,7 @@ async fn owners(world: &Simulated, known: &[Known], settings: Settings) -> [Node
 /// What askers got through a relay until he has changed so many frames: right bytes, wrong bytes, errors.
 async fn through_a_relay(draw: Draw, wire: Wire, every: u64, changes: u64) -> (u64, u64, u64) {
     let world = Simulated::new(draw.seed);
-    let settings = Settings::default().with_wire(wire);
+    let settings = Settings { wire, ..Settings::default() };
     let known = samples(6, 1000);
     let nodes = owners(&world, &known, settings).await;
     let askers = [
@@ -260,7 +258,7 @@ async fn through_a_relay(draw: Draw, wire: Wire, every: u64, changes: u64) -> (u
     let (mut right, mut wrong, mut failed) = (0, 0, 0);
     while middle.lock().unwrap().changed < changes {
         for (asker, rank, address, content) in &ways {
-            let tier = PeerTier::new(vec![asker.asker.remote(*rank, vec![address.clone()])]);
+            let tier = asker.asker.remote(*rank, vec![address.clone()]);
             let answers =
                 timeout(Duration::from_secs(60), tier.read_all(batch(&known)).collect::<Vec<_>>()).await;
             for answer in answers.expect("no question waits longer than half a minute") {
@@ -305,14 +303,14 @@ async fn relay_of_checksummed_samples_can_change_them() {
 async fn relay_that_changes_nothing_is_not_noticed() {
     for wire in [Wire::Authenticated, Wire::Sealed] {
         let world = Simulated::new(1);
-        let settings = Settings::default().with_wire(wire);
+        let settings = Settings { wire, ..Settings::default() };
         let known = samples(6, 20_000);
         let nodes = owners(&world, &known, settings).await;
         let asker = Node::new(&world.host("asker"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
         let middle = Middle::shared(Draw::of(1), wire, u64::MAX >> 8);
         let owner = vec![nodes[0].server.addresses()[0].clone()];
         let address = relay(world.host("relay"), Arc::clone(&middle), owner).await;
-        let tier = PeerTier::new(vec![asker.asker.remote(Rank(0), vec![address])]);
+        let tier = asker.asker.remote(Rank(0), vec![address]);
         crate::support::read_all(&tier, &known).await;
         let seen = middle.lock().unwrap().seen.concat();
         let content = &known[0].content[..32];

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use foreread_peer::frame::{Header, Kind};
-use foreread_peer::{Address, Counters, Network, Nonce, PeerTier, RunId, Server, Settings, System, Wire};
+use foreread_peer::{Address, Counters, Network, Nonce, RunId, Server, Settings, System, Wire};
 use foreread_peer_testing::Simulated;
 use foreread_tier::{ErrorKind, Serve};
 use foreread_tier_testing::ReadAll;
@@ -39,17 +39,17 @@ async fn rank_of_another_run_gets_no_sample_on_any_connection() {
     let known = samples(3, 1000);
     let network: Arc<dyn Network> = Arc::new(System);
     for (wire, address) in connections(directory.path()) {
-        let (what, settings) = (format!("{wire} {address}"), Settings::default().with_wire(wire));
+        let (what, settings) = (format!("{wire} {address}"), Settings { wire, ..Settings::default() });
         let shelf = Shelf::new(&known, |_, _| How::Now);
         let owner = Node::new(&network, 0, &[address], settings, shelf).await;
         let other = Node::with_identity(&network, identity(1), other_run(), &[], settings, nothing()).await;
         for _ in 0..3 {
-            let error = read_one(&owner.tier_for(&other), &known[0]).await.unwrap_err();
+            let error = read_one(&owner.seen_by(&other), &known[0]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Transient, "{what}: {error}");
             assert!(error.to_string().contains("rank 0 there is in another run"), "{what}: {error}");
         }
         let same = Node::new(&network, 1, &[], settings, nothing()).await;
-        read_all(&owner.tier_for(&same), &known).await;
+        read_all(&owner.seen_by(&same), &known).await;
         let tally = owner.server.counters().read();
         assert_eq!((tally.served, tally.strangers), (3, 0), "{what}");
     }
@@ -66,7 +66,7 @@ async fn rank_in_no_run_yet_serves_nobody() {
     let shelf: Arc<dyn Serve> = Shelf::new(&known, |_, _| How::Now);
     server.serve(Arc::downgrade(&shelf));
     let asker = Node::new(&world.host("two"), 1, &[], Settings::default(), nothing()).await;
-    let tier = || PeerTier::new(vec![asker.asker.remote(Rank(0), server.addresses().to_vec())]);
+    let tier = || asker.asker.remote(Rank(0), server.addresses().to_vec());
     let error = read_one(&tier(), &known[0]).await.unwrap_err().to_string();
     assert!(error.contains("in another run, or in none yet"), "{error}");
     server.enter(run());
@@ -83,7 +83,7 @@ async fn asker_takes_no_frame_of_another_run_on_any_connection() {
     let known = samples(1, 1000);
     let network: Arc<dyn Network> = Arc::new(System);
     for (wire, address) in connections(directory.path()) {
-        let (what, settings) = (format!("{wire} {address}"), Settings::default().with_wire(wire));
+        let (what, settings) = (format!("{wire} {address}"), Settings { wire, ..Settings::default() });
         let mut listener = network.listen(&address).await.unwrap();
         let address = listener.address().clone();
         let (key, content) = (known[0].key, known[0].content.clone());
@@ -101,7 +101,7 @@ async fn asker_takes_no_frame_of_another_run_on_any_connection() {
             let _ = stream.read_to_end(&mut rest).await;
         });
         let asker = Node::new(&network, 1, &[], settings, nothing()).await;
-        let tier = PeerTier::new(vec![asker.asker.remote(Rank(0), vec![address])]);
+        let tier = asker.asker.remote(Rank(0), vec![address]);
         let answer = tier.read_all(batch(&known)).next().await.unwrap();
         let error = answer.result.unwrap_err().to_string();
         assert!(error.contains("a frame of another run"), "{what}: {error}");

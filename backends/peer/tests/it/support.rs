@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::{
-    Address, Asker, Counters, Identity, Listener, Network, Nonce, Offer, PeerTier, Purpose, RawFrames,
-    Remote, RunId, Server, Settings, Stream, Token, Wire, handshake,
+    Address, Asker, Counters, Identity, Listener, Network, Nonce, Offer, Purpose, RawFrames, Remote, RunId,
+    Server, Settings, Stream, Token, Wire, handshake,
 };
-use foreread_tier::{Asked, Context, ErrorKind, RecycledBuffers, Serve, Served, Serving, TierError};
+use foreread_tier::{Asked, Context, ErrorKind, RecycledBuffers, Serve, Served, Serving, Tier, TierError};
 use foreread_tier_testing::{Known, ReadAll};
 use foreread_types::{Rank, SampleKey};
 use futures::{StreamExt, stream};
@@ -196,10 +196,6 @@ impl Node {
     pub fn seen_by(&self, other: &Self) -> Arc<Remote> {
         other.asker.remote(self.rank, self.server.addresses().to_vec())
     }
-
-    pub fn tier_for(&self, other: &Self) -> PeerTier {
-        PeerTier::new(vec![self.seen_by(other)])
-    }
 }
 
 /// `count` samples of `size` bytes.
@@ -213,7 +209,7 @@ pub fn batch(known: &[Known]) -> Vec<foreread_tier::ReadRequest> {
 }
 
 /// Reads all of `known`, each of which comes and is right.
-pub async fn read_all(tier: &PeerTier, known: &[Known]) {
+pub async fn read_all(tier: &Remote, known: &[Known]) {
     let mut answers = tier.read_all(batch(known));
     let mut count = 0;
     while let Some(answer) = answers.next().await {
@@ -228,8 +224,8 @@ pub async fn read_all(tier: &PeerTier, known: &[Known]) {
 }
 
 /// Reads one sample.
-pub async fn read_one(tier: &PeerTier, known: &Known) -> Result<Bytes, TierError> {
-    foreread_tier::Tier::read(tier, Arc::new(known.whole(3))).await
+pub async fn read_one(tier: &Remote, known: &Known) -> Result<Bytes, TierError> {
+    tier.read(Arc::new(known.whole(3))).await
 }
 
 /// Every kind of connection between nodes.

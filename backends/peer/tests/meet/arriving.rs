@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foreread_peer::Token;
-use foreread_peer::meet::{Joining, Left, MeetErrorKind};
+use foreread_peer::meet::{Joining, Left, MeetErrorKind, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
-use crate::support::{DEADLINE, Job, all, begin};
+use crate::support::{DEADLINE, Job, all, begin, compare};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -79,7 +79,7 @@ async fn what_is_waited_for_is_shown_on_every_rank() {
         .map(|rank| {
             let shown = Arc::clone(&shown[rank as usize]);
             let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{waiting}"));
-            let settings = job.settings(rank).with_progress(Box::new(progress));
+            let settings = Settings { progress: Box::new(progress), ..job.settings(rank) };
             tokio::spawn(Joining::join(settings))
         })
         .collect();
@@ -151,7 +151,8 @@ async fn other_token_is_shown_at_once_and_ends_its_rank_after_a_minute() {
     let here = [0, 1].map(|rank| {
         let shown = Arc::clone(&shown);
         let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
-        let settings = job.settings(rank).with_deadline(SECOND * 300).with_progress(Box::new(progress));
+        let settings =
+            Settings { deadline: SECOND * 300, progress: Box::new(progress), ..job.settings(rank) };
         tokio::spawn(async move { Joining::join(settings).await.err() })
     });
     // However long the deadline is, and no longer than that.
@@ -160,8 +161,9 @@ async fn other_token_is_shown_at_once_and_ends_its_rank_after_a_minute() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let lines = Arc::clone(&told);
         let progress = move |waiting: &_| lines.lock().unwrap().push((began.elapsed(), format!("{waiting}")));
-        let settings = job.settings(2).with_token(Some(Token::new(crate::support::OTHER_TOKEN).unwrap()));
-        let settings = settings.with_deadline(deadline).with_progress(Box::new(progress));
+        let settings =
+            Settings { token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()), ..job.settings(2) };
+        let settings = Settings { deadline, progress: Box::new(progress), ..settings };
         let joined = async move { (Joining::join(settings).await.err(), began.elapsed()) };
         strange.push((deadline, told, tokio::spawn(joined)));
     }
@@ -195,9 +197,10 @@ async fn stranger(mut stream: foreread_peer::Stream, says: &str) {
     let mut hello = [0; 100];
     let Ok(1..) = stream.read(&mut hello).await else { return };
     let mut challenge = [0; 40];
-    challenge[..5].copy_from_slice(b"FRDH\x02");
+    challenge[..5].copy_from_slice(b"FRDH\x04");
     match says {
         "another version" => challenge[4] = 9,
+        "another token" => challenge[5] = 3,
         "nonsense" => challenge.fill(7),
         "nothing" => return tokio::time::sleep(SECOND * 1000).await,
         _ => {}
@@ -205,9 +208,6 @@ async fn stranger(mut stream: foreread_peer::Stream, says: &str) {
     // Whoever is gone has heard enough.
     let _ = stream.write_all(&challenge).await;
     let _ = stream.read(&mut hello).await;
-    if says == "another token" {
-        let _ = stream.write_all(&[3, 0, 0, 0, 0, 0, 0, 0]).await;
-    }
 }
 
 /// Anybody can say so; what ends a rank is that rank 0 is nowhere at the deadline.
@@ -253,9 +253,24 @@ async fn other_version_in_rank_0s_place_is_named_at_the_deadline() {
     let began = Instant::now();
     let error = Joining::join(job.settings(1)).await.unwrap_err();
     assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
-    let said = "the last attempt: r0:7000: it speaks version 9, this program 3: run one version on all ranks";
+    let said = "the last attempt: r0:7000: it speaks version 9 between ranks, this program 4: run one version on all ranks";
     assert!(error.to_string().contains(said), "{error}");
     sits.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn rank_of_another_version_is_named_by_rank_0() {
+    let job = Job::new(2);
+    let first = job.spawn(0, Duration::ZERO, |joining| async { joining.unwrap_err().to_string() });
+    tokio::time::sleep(SECOND).await;
+    let at = foreread_peer::Address::tcp("r0", 7000);
+    let mut stream = job.network.host("r1").connect(&at).await.unwrap();
+    let of_job = job.launched(1).job_number().to_le_bytes();
+    let hello = [b"FRDH\x03\x02\0\0\x01\0\0\0", &of_job[..], &[7; 72]].concat();
+    stream.write_all(&hello).await.unwrap();
+    let error = first.await.unwrap();
+    let said = "it speaks version 3 between ranks, this program 4: run one version on all ranks";
+    assert!(error.contains("rank 1 of 2 did not come") && error.contains(said), "{error}");
 }
 
 /// A process that tried to be a rank long ago does not make the rank's own restart a second one.
@@ -270,7 +285,7 @@ async fn restarted_rank_is_let_in_though_another_claimed_its_place() {
     // Its machine dies without a word, and another one starts it again before that shows.
     job.network.cut("r0", "r1");
     tokio::time::sleep(SECOND).await;
-    let settings = job.settings(1).with_network(job.network.host("another"));
+    let settings = Settings { network: job.network.host("another"), ..job.settings(1) };
     let again = begin(Joining::join(settings).await.unwrap(), &job.stores()).await.unwrap();
     assert_eq!(again.run(), groups[0].run());
 }
@@ -279,7 +294,7 @@ async fn restarted_rank_is_let_in_though_another_claimed_its_place() {
 #[tokio::test(start_paused = true)]
 async fn a_port_where_another_token_is_wanted_is_passed_over() {
     let job = Job::new(3);
-    let other = job.settings(0).with_token(Some(Token::new(crate::support::OTHER_TOKEN).unwrap()));
+    let other = Settings { token: Some(Token::new(crate::support::OTHER_TOKEN).unwrap()), ..job.settings(0) };
     let other = tokio::spawn(async move { Joining::join(other).await.err() });
     tokio::time::sleep(SECOND / 2).await;
     let groups = job.start().await;
@@ -318,7 +333,7 @@ async fn a_rank_that_gives_up_ends_all_with_its_reason() {
                     joining.give_up("its disk is full").await;
                     return None;
                 }
-                joining.compare(Vec::new()).await.err()
+                compare(&mut joining, Vec::new()).await.err()
             })
         })
         .collect();
@@ -340,7 +355,7 @@ async fn a_rank_that_ends_without_a_word_does_not_keep_the_others() {
                 job.spawn(rank, Duration::ZERO, move |joining| async move {
                     match joining {
                         Ok(_) if rank == who => None,
-                        Ok(mut joining) => joining.compare(Vec::new()).await.err(),
+                        Ok(mut joining) => compare(&mut joining, Vec::new()).await.err(),
                         // Rank 0 may be gone again before all know that all are there.
                         Err(error) => Some(error),
                     }
@@ -367,11 +382,12 @@ async fn a_rank_that_was_here_and_is_gone_is_named_soon_on_every_rank() {
         .map(|rank| {
             let shown = Arc::clone(&shown);
             let progress = move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
-            let settings = job.settings(rank).with_deadline(SECOND * 300).with_progress(Box::new(progress));
+            let settings =
+                Settings { deadline: SECOND * 300, progress: Box::new(progress), ..job.settings(rank) };
             tokio::spawn(async move {
                 let mut joining = Joining::join(settings).await.unwrap();
                 tokio::time::sleep(SECOND * if rank == 1 { 5 } else { 1 }).await;
-                joining.compare(Vec::new()).await.unwrap_err()
+                compare(&mut joining, Vec::new()).await.unwrap_err()
             })
         })
         .collect();
@@ -427,7 +443,7 @@ async fn a_rank_that_hangs_at_a_step_is_named() {
                 if rank == 1 {
                     tokio::time::sleep(DEADLINE * 3).await;
                 }
-                joining.compare(Vec::new()).await.err().map(|error| error.to_string())
+                compare(&mut joining, Vec::new()).await.err().map(|error| error.to_string())
             })
         })
         .collect();
@@ -443,13 +459,13 @@ async fn a_rank_that_hangs_at_a_step_is_named() {
 async fn rank_that_was_busy_hears_why_the_meeting_ended() {
     let job = Job::new(3);
     let first = job.spawn(0, Duration::ZERO, |joining| async {
-        joining.unwrap().compare(Vec::new()).await.unwrap_err().to_string()
+        compare(&mut joining.unwrap(), Vec::new()).await.unwrap_err().to_string()
     });
     let busy = job.spawn(1, Duration::ZERO, |joining| async {
         let mut joining = joining.unwrap();
         tokio::time::sleep(SECOND * 20).await;
         joining.working("computes").await;
-        joining.compare(Vec::new()).await.unwrap_err().to_string()
+        compare(&mut joining, Vec::new()).await.unwrap_err().to_string()
     });
     let ends = job.spawn(2, Duration::ZERO, |joining| async {
         joining.unwrap().give_up("its disk is full").await;

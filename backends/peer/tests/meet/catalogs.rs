@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_peer::Counters;
-use foreread_peer::meet::{Bulk, Joining, MeetError, MeetErrorKind};
+use foreread_peer::meet::{Bulk, Joining, MeetError, MeetErrorKind, Settings};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::support::{Job, all};
+use crate::support::{Job, all, compare};
 
 const ON_NODE: u32 = 4;
 
@@ -22,23 +22,20 @@ fn catalog() -> Bytes {
     (0..4 << 20).map(|at| (at % 251) as u8).collect::<Vec<_>>().into()
 }
 
-/// The ranks of such a job, each with what it has counted, from the share with rank 0's `bulk` on.
+/// The ranks of such a job, and what rank 0 has counted, from the share with rank 0's `bulks` on.
 fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     job: &Job,
-    bulk: &Bulk,
+    bulks: &[Bulk],
     act: impl Fn(Joining) -> F + Clone + Send + 'static,
 ) -> (Vec<JoinHandle<T>>, Arc<Counters>) {
     let counters: Arc<Counters> = Arc::default();
     let ranks = (0..job.size).map(|rank| {
         let counters = if rank == 0 { Arc::clone(&counters) } else { Arc::default() };
-        let settings = job
-            .settings(rank)
-            .with_node(format!("n{}", rank / ON_NODE))
-            .with_serving(foreread_peer::Settings::default(), counters);
-        let (act, bulk) = (act.clone(), (rank == 0).then(|| bulk.clone()));
+        let settings = Settings { node: format!("n{}", rank / ON_NODE), counters, ..job.settings(rank) };
+        let (act, bulks) = (act.clone(), if rank == 0 { bulks.to_vec() } else { Vec::new() });
         tokio::spawn(async move {
             let mut joining = Joining::join(settings).await.unwrap();
-            joining.share_with(Some("head".into()), bulk).await.unwrap();
+            joining.share_with(Some("head".into()), bulks).await.unwrap();
             act(joining).await
         })
     });
@@ -47,9 +44,9 @@ fn spawn<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
 
 /// Takes the catalog and goes on to where all come, until when each has to last.
 async fn take(mut joining: Joining) -> Result<Joining, MeetError> {
-    let bulk = joining.bulk().await?;
-    assert!(joining.rank().0 == 0 || bulk.unwrap() == catalog());
-    joining.compare(Vec::new()).await?;
+    let bulks = joining.bulks(vec![None]).await?;
+    assert!(joining.rank().0 == 0 || bulks == [Some(catalog())]);
+    compare(&mut joining, Vec::new()).await?;
     Ok(joining)
 }
 
@@ -59,7 +56,7 @@ async fn relay_whose_connection_breaks_while_the_catalog_comes_gets_it_again() {
     let relay = format!("r{RELAY}");
     job.network.delay("r0", &relay, Duration::from_millis(10));
     let network = job.network.clone();
-    let (ranks, counters) = spawn(&job, &Bulk::needed(vec![catalog()]), move |joining| {
+    let (ranks, counters) = spawn(&job, &[Bulk::needed(catalog())], move |joining| {
         if joining.rank().0 == RELAY {
             let (network, relay) = (network.clone(), relay.clone());
             tokio::spawn(async move {
@@ -79,7 +76,7 @@ async fn relay_whose_connection_breaks_while_the_catalog_comes_gets_it_again() {
 async fn relay_that_gets_the_catalog_slowly_is_waited_for() {
     let job = Job::new(2 * ON_NODE);
     job.network.delay("r0", &format!("r{RELAY}"), Duration::from_secs(1));
-    let (ranks, counters) = spawn(&job, &Bulk::needed(vec![catalog()]), |joining| async move {
+    let (ranks, counters) = spawn(&job, &[Bulk::needed(catalog())], |joining| async move {
         let began = Instant::now();
         let joining = take(joining).await.unwrap();
         assert!(began.elapsed() > Duration::from_secs(60));
@@ -93,10 +90,10 @@ async fn relay_that_gets_the_catalog_slowly_is_waited_for() {
 async fn catalog_that_rank_0_cannot_read_any_more_ends_the_meeting_with_the_reason() {
     let job = Job::new(2 * ON_NODE);
     let bulk = Bulk::on_request(9, || Err(io::Error::other("it was overwritten")));
-    let (ranks, _) = spawn(&job, &bulk, |mut joining| async move {
+    let (ranks, _) = spawn(&job, &[bulk], |mut joining| async move {
         let error = match joining.rank().0 {
             RELAY => take(joining).await.unwrap_err(),
-            _ => joining.compare(Vec::new()).await.unwrap_err(),
+            _ => compare(&mut joining, Vec::new()).await.unwrap_err(),
         };
         assert_eq!(error.kind(), MeetErrorKind::Broken);
         assert!(error.to_string().contains("cannot be read any more: it was overwritten"), "{error}");
@@ -114,40 +111,114 @@ async fn requests_at_about_the_same_time_share_one_read_of_the_catalog() {
     let counted = Arc::clone(&reads);
     let bulk = Bulk::on_request(4 << 20, move || {
         counted.fetch_add(1, Relaxed);
-        let catalog = catalog();
-        Ok(vec![catalog.slice(..9), catalog.slice(9..)])
+        Ok(catalog())
     });
-    let (ranks, counters) = spawn(&job, &bulk, |joining| async move { take(joining).await.unwrap() });
+    let (ranks, counters) = spawn(&job, &[bulk], |joining| async move { take(joining).await.unwrap() });
     all(ranks).await;
     assert_eq!((reads.load(Relaxed), counters.read().bulks), (1, 5));
 }
 
-/// The relay is busy with something else until long after.
+/// The relay has opened the catalog's file, which the others of its node cannot. It is busy with something else until long
+/// after.
 #[tokio::test(start_paused = true)]
-async fn ranks_do_not_wait_for_a_relay_that_has_the_catalog_itself() {
+async fn relay_that_has_the_catalog_file_serves_its_node() {
     let job = Job::new(2 * ON_NODE);
-    let bulk = Bulk::on_request(4 << 20, || Ok(vec![catalog()]));
-    let (ranks, counters) = spawn(&job, &bulk, |mut joining| async move {
+    let bulk = Bulk::on_request(4 << 20, || Ok(catalog()));
+    let (ranks, counters) = spawn(&job, &[bulk], |mut joining| async move {
         if joining.rank().0 == RELAY {
-            joining.skip_bulk();
+            let own = Bulk::on_request(4 << 20, || Ok(catalog()));
+            assert_eq!(joining.bulks(vec![Some(own)]).await.unwrap(), [None]);
             sleep(Duration::from_secs(20)).await;
         } else if joining.rank().0 > RELAY {
             let asked = Instant::now();
-            assert!(joining.bulk().await.unwrap().unwrap() == catalog());
+            assert!(joining.bulks(vec![None]).await.unwrap() == [Some(catalog())]);
             assert!(asked.elapsed() < Duration::from_secs(1));
         }
-        joining.compare(Vec::new()).await.unwrap();
+        compare(&mut joining, Vec::new()).await.unwrap();
+        joining
+    });
+    all(ranks).await;
+    assert_eq!(counters.read().bulks, 0, "rank 0 sends none");
+}
+
+#[tokio::test(start_paused = true)]
+async fn relay_whose_catalog_file_vanishes_leaves_its_node_to_rank_0() {
+    let job = Job::new(2 * ON_NODE);
+    let bulk = Bulk::on_request(4 << 20, || Ok(catalog()));
+    let (ranks, counters) = spawn(&job, &[bulk], |mut joining| async move {
+        let gone = Bulk::on_request(4 << 20, || Err(io::Error::other("it was removed")));
+        let own = (joining.rank().0 <= RELAY).then_some(gone);
+        let bulks = joining.bulks(vec![own]).await.unwrap();
+        assert!(bulks[0].is_none() || bulks == [Some(catalog())]);
+        assert_eq!(bulks[0].is_some(), joining.rank().0 > RELAY);
+        compare(&mut joining, Vec::new()).await.unwrap();
         joining
     });
     all(ranks).await;
     assert_eq!(counters.read().bulks, u64::from(ON_NODE) - 1);
 }
 
+/// A catalog that rank 0 has listed, next to one in a file that all ranks but one can open.
+#[tokio::test(start_paused = true)]
+async fn catalog_file_next_to_a_listed_catalog_is_not_sent() {
+    let job = Job::new(2 * ON_NODE);
+    let reads = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&reads);
+    let file = Bulk::on_request(4 << 20, move || {
+        counted.fetch_add(1, Relaxed);
+        Ok(catalog())
+    });
+    let listed = Bytes::from_static(b"listed");
+    let (ranks, counters) = spawn(&job, &[Bulk::needed(listed.clone()), file], move |mut joining| {
+        let listed = listed.clone();
+        async move {
+            let own = Bulk::on_request(4 << 20, || Ok(catalog()));
+            let is_blind = joining.rank().0 == RELAY;
+            let bulks = joining.bulks(vec![None, (!is_blind).then_some(own)]).await.unwrap();
+            let expected = [Some(listed), is_blind.then(catalog)];
+            assert!(joining.rank().0 == 0 || bulks == expected);
+            compare(&mut joining, Vec::new()).await.unwrap();
+            joining
+        }
+    });
+    all(ranks).await;
+    assert_eq!(
+        (reads.load(Relaxed), counters.read().bulks),
+        (1, 2 + 1),
+        "the listed one for each node, and one"
+    );
+}
+
+/// The first byte of a small catalog takes longer than a relay may be silent.
+#[tokio::test(start_paused = true)]
+async fn relay_that_waits_for_its_first_byte_is_waited_for() {
+    let job = Job::new(2 * ON_NODE);
+    let listed = Bytes::from_static(b"listed");
+    let network = job.network.clone();
+    let bulk = listed.clone();
+    let bulk = Bulk::on_request(6, move || Ok(bulk.clone()));
+    let (ranks, counters) = spawn(&job, &[bulk], move |mut joining| {
+        if joining.rank().0 == RELAY {
+            // There and back are 14 s. The others' deadline is 30 s, of which a relay may be silent for 10 s.
+            network.delay("r0", &format!("r{RELAY}"), Duration::from_secs(7));
+        }
+        let listed = listed.clone();
+        async move {
+            let bulks = joining.bulks(vec![None]).await.unwrap();
+            assert!(joining.rank().0 == 0 || bulks == [Some(listed)]);
+            compare(&mut joining, Vec::new()).await.unwrap();
+            joining
+        }
+    });
+    all(ranks).await;
+    assert_eq!(counters.read().bulks, 2, "one for each node");
+}
+
 /// It is there and has other things to do for longer than a relay may be silent.
 #[tokio::test(start_paused = true)]
 async fn ranks_get_the_catalog_from_rank_0_where_their_relay_does_not_come_to_it() {
     let job = Job::new(2 * ON_NODE);
-    let (ranks, counters) = spawn(&job, &Bulk::needed(vec![catalog()]), |joining| async move {
+    let (ranks, counters) = spawn(&job, &[Bulk::needed(catalog())], |joining| async move {
         if joining.rank().0 == RELAY {
             sleep(Duration::from_secs(20)).await;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use foreread_peer::meet::{Joining, MeetErrorKind};
 use tokio::time::Instant;
 
-use crate::support::{DEADLINE, Job, all, words};
+use crate::support::{DEADLINE, Job, all, compare, context, words};
 
 /// Every rank's error, which all have to have.
 async fn errors<F: Future<Output = Option<String>> + Send + 'static>(
@@ -46,10 +46,12 @@ async fn another_version_is_told_to_every_rank() {
     let job = Job::new(3);
     let ranks = (0..3).map(|rank| {
         let version = if rank == 1 { "2.0" } else { "1.0" };
-        let settings = Settings::new(job.launched(rank), version)
-            .with_network(job.network.host(format!("r{rank}")))
-            .with_token(Some(Token::new(crate::support::TOKEN).unwrap()))
-            .with_deadline(DEADLINE);
+        let settings = Settings {
+            network: job.network.host(format!("r{rank}")),
+            token: Some(Token::new(crate::support::TOKEN).unwrap()),
+            deadline: DEADLINE,
+            ..Settings::new(job.launched(rank), version)
+        };
         async move { Joining::join(settings).await.err().map(|error| error.to_string()) }
     });
     for error in errors(ranks).await {
@@ -66,7 +68,7 @@ async fn another_seed_is_told_to_every_rank() {
         async move {
             let mut joining = Joining::join(settings).await.unwrap();
             let seed = if rank == 3 { "7" } else { "5" };
-            let error = joining.compare(words(seed, "plan")).await.err()?;
+            let error = compare(&mut joining, words(seed, "plan")).await.err()?;
             assert_eq!(error.kind(), MeetErrorKind::Differs);
             Some(error.to_string())
         }
@@ -84,9 +86,9 @@ async fn rank_0_may_be_the_one_that_differs() {
         async move {
             let mut joining = Joining::join(settings).await.unwrap();
             // Equal before planning, not after.
-            joining.compare(words("5", "")).await.unwrap();
+            compare(&mut joining, words("5", "")).await.unwrap();
             let plan = if rank == 0 { "a" } else { "b" };
-            joining.compare(words("5", plan)).await.err().map(|error| error.to_string())
+            compare(&mut joining, words("5", plan)).await.err().map(|error| error.to_string())
         }
     });
     for error in errors(ranks).await {
@@ -107,7 +109,7 @@ async fn a_difference_does_not_wait_for_who_hangs() {
                 tokio::time::sleep(DEADLINE / 3).await;
             }
             let seed = if rank == 3 { "7" } else { "5" };
-            let error = joining.compare(words(seed, "plan")).await.err().map(|error| error.to_string());
+            let error = compare(&mut joining, words(seed, "plan")).await.err().map(|error| error.to_string());
             if rank != 1 {
                 assert!(began.elapsed() < DEADLINE / 6, "{:?}", began.elapsed());
             }
@@ -123,12 +125,12 @@ async fn a_difference_does_not_wait_for_who_hangs() {
 async fn ranks_that_take_other_steps_are_told_so() {
     let job = Job::new(3);
     let ranks = (0..3).map(|rank| {
-        let settings = job.settings(rank);
+        let (settings, stores) = (job.settings(rank), job.stores());
         async move {
             let mut joining = Joining::join(settings).await.unwrap();
             let error = match rank {
-                2 => joining.exchange(Vec::new(), "x".into(), |_| "y".into()).await.err(),
-                _ => joining.compare(Vec::new()).await.err(),
+                2 => joining.start(Vec::new(), &[], &stores, &context()).await.err(),
+                _ => compare(&mut joining, Vec::new()).await.err(),
             };
             error.map(|error| error.to_string())
         }

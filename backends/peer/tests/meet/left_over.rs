@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use foreread_peer::meet::{Group, Joining, Left, MeetErrorKind};
+use foreread_peer::meet::{Group, Joining, Left, MeetErrorKind, Settings};
 use foreread_tier::{Peers, Serve};
 use foreread_types::Fingerprint;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::running::{Holds, ask};
-use crate::support::{DEADLINE, Job, all, begin, context};
+use crate::support::{DEADLINE, Job, all, begin, compare, context};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -24,8 +24,8 @@ fn later(job: &Job, wait: impl Fn(u32) -> Duration) -> (Shown, Vec<JoinHandle<Ar
         let host = if rank == 0 { "r0".to_owned() } else { format!("b{rank}") };
         let lines = Arc::clone(&shown);
         let progress = move |waiting: &_| lines.lock().unwrap().push(format!("{rank}: {waiting}"));
-        let settings = job.settings(rank).with_network(job.network.host(host));
-        let settings = settings.with_progress(Box::new(progress));
+        let settings = Settings { network: job.network.host(host), ..job.settings(rank) };
+        let settings = Settings { progress: Box::new(progress), ..settings };
         let (stores, wait) = (job.stores(), wait(rank));
         tokio::spawn(async move {
             sleep(wait).await;
@@ -81,7 +81,7 @@ async fn left_over_rank_gets_nothing_before_the_later_run_starts() {
     sleep(SECOND).await;
     let ranks = [0, 1].map(|rank| {
         let host = if rank == 0 { "r0" } else { "b1" };
-        let settings = job.settings(rank).with_network(job.network.host(host));
+        let settings = Settings { network: job.network.host(host), ..job.settings(rank) };
         tokio::spawn(async move { Joining::join(settings).await.unwrap() })
     });
     let joined = all(ranks).await;
@@ -155,13 +155,13 @@ async fn left_over_rank_that_knocks_between_steps_changes_nothing() {
     let hosts = ["r0", "b1", "b2"];
     let ranks = [0, 1, 2].map(|rank| {
         let network = job.network.host(hosts[rank as usize]);
-        let settings = job.settings(rank).with_network(network);
+        let settings = Settings { network, ..job.settings(rank) };
         let stores = job.stores();
         tokio::spawn(async move {
             let mut joining = Joining::join(settings).await.unwrap();
             for _ in 0..15 {
                 sleep(SECOND).await;
-                joining.compare(vec![("seed".to_owned(), "5".to_owned())]).await.unwrap();
+                compare(&mut joining, vec![("seed".to_owned(), "5".to_owned())]).await.unwrap();
             }
             begin(joining, &stores).await.unwrap().leave(DEADLINE).await
         })
@@ -181,10 +181,12 @@ async fn stray_rank_of_another_world_size_or_version_ends_itself_alone() {
         let job = Job::new(3);
         let mut launched = job.launched(1);
         launched.world_size = size;
-        let stray = foreread_peer::meet::Settings::new(launched, version)
-            .with_network(job.network.host("stray"))
-            .with_token(Some(foreread_peer::Token::new(crate::support::TOKEN).unwrap()))
-            .with_deadline(DEADLINE);
+        let stray = Settings {
+            network: job.network.host("stray"),
+            token: Some(foreread_peer::Token::new(crate::support::TOKEN).unwrap()),
+            deadline: DEADLINE,
+            ..Settings::new(launched, version)
+        };
         let stray = tokio::spawn(async move {
             sleep(SECOND).await;
             (Joining::join(stray).await.unwrap_err(), Instant::now())

@@ -283,26 +283,12 @@ async fn rank_0_alone_cannot_be_started_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ranks_of_a_store_are_asked_one_after_another() {
-    let job = Job::new(4);
-    // Two nodes of two ranks.
-    let stores = [0, 0, 1, 1].map(StoreId);
-    let ranks = (0..4).map(|rank| {
-        job.spawn(rank, Duration::ZERO, move |joining| async move {
-            begin(joining.unwrap(), &stores).await.unwrap()
-        })
-    });
-    let ranks: Vec<_> = ranks.collect();
-    let mut groups = all(ranks).await;
-    let holds: Vec<Arc<dyn Serve>> = (0..4).map(|rank| Arc::new(Holds(rank)) as Arc<dyn Serve>).collect();
-    for (group, holds) in groups.iter().zip(&holds) {
-        group.serve(Arc::downgrade(holds));
-    }
-    assert_eq!(ask(&groups[0], 1).await.unwrap(), "2:00042");
-    assert_eq!(ask(&groups[1], 1).await.unwrap(), "3:00042");
-    assert!(groups[2].tier(StoreId(1)).is_none());
-    drop(groups.pop());
-    sleep(SECOND).await;
-    assert!(ask(&groups[1], 1).await.is_err(), "that it is gone is found out by asking");
-    assert_eq!(ask(&groups[1], 1).await.unwrap(), "2:00042");
+async fn store_is_that_of_another_rank_or_none() {
+    let job = Job::new(2);
+    let groups = job.start().await;
+    let holds: Arc<dyn Serve> = Arc::new(Holds(1));
+    groups[1].serve(Arc::downgrade(&holds));
+    assert_eq!(ask(&groups[0], 1).await.unwrap(), "1:00042");
+    assert!(groups[1].tier(StoreId(1)).is_none(), "its own");
+    assert!(groups[0].tier(StoreId(2)).is_none(), "no rank has it");
 }

@@ -34,7 +34,7 @@ impl std::ops::Deref for Several {
 /// A rank with its loader of this number, met where `place` says.
 fn settings(job: &Several, rank: u32, loader: u16, place: &Rendezvous) -> Settings {
     let settings = job.settings_of(launched(rank, job.size, place.clone()));
-    settings.with_loader(loader, Arc::clone(&job.board))
+    Settings { loader, board: Arc::clone(&job.board), ..settings }
 }
 
 /// All ranks with their loader of this number.
@@ -126,7 +126,7 @@ async fn a_rank_that_is_a_meeting_ahead_waits_for_the_others() {
                     sleep(SECOND * if rank == late { 20 } else { rank }).await;
                     let progress =
                         move |waiting: &_| shown.lock().unwrap().push(format!("{rank}: {waiting}"));
-                    let second = settings(&job, rank, 1, &place).with_progress(Box::new(progress));
+                    let second = Settings { progress: Box::new(progress), ..settings(&job, rank, 1, &place) };
                     let second = begin(Joining::join(second).await.unwrap(), &job.stores()).await.unwrap();
                     (first.leave(DEADLINE).await, second.leave(DEADLINE).await)
                 })
@@ -204,7 +204,7 @@ async fn a_loader_that_only_rank_0_makes_is_told_the_remedy() {
     let shown = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&shown);
     let progress = move |waiting: &_| told.lock().unwrap().push(format!("{waiting}"));
-    let alone = settings(&job, 0, 1, &place).with_progress(Box::new(progress));
+    let alone = Settings { progress: Box::new(progress), ..settings(&job, 0, 1, &place) };
     let error = Joining::join(alone).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Deadline);
     let remedy = "takes rank=0 and world_size=1 there, or together=False";
@@ -223,7 +223,7 @@ async fn another_runs_port_behind_the_places_own_ends_no_later_meeting() {
     let first = start(&job, 0, &place).await;
     let strange = launched(0, 2, Rendezvous::Host { host: "r0".to_owned(), ports: vec![7001] });
     let token = foreread_peer::Token::new(crate::support::OTHER_TOKEN).unwrap();
-    let strange = job.settings_of(strange).with_token(Some(token));
+    let strange = Settings { token: Some(token), ..job.settings_of(strange) };
     let strange = tokio::spawn(async move { Joining::join(strange).await.err() });
     let early = {
         let (settings, stores) = (settings(&job, 1, 1, &place), job.stores());

@@ -8,11 +8,11 @@ use std::time::Duration;
 use foreread_peer::Token;
 use foreread_peer::meet::{Board, Group, Joining, Launched, Left, MeetErrorKind, Rendezvous, Settings};
 
-use crate::support::{TOKEN, all, begin, launched};
+use crate::support::{TOKEN, all, begin, compare, launched};
 
 fn settings(launched: Launched, token: Option<&str>) -> Settings {
     let token = token.map(|token| Token::new(token).unwrap());
-    Settings::new(launched, "1.0").with_token(token).with_deadline(Duration::from_secs(20))
+    Settings { token, deadline: Duration::from_secs(20), ..Settings::new(launched, "1.0") }
 }
 
 /// Where all are on one node, and what tells this job from others.
@@ -37,7 +37,7 @@ async fn meet_again(
         .map(|rank| {
             let launched = launched(rank, size, rendezvous());
             let stores: Vec<_> = (0..size).map(foreread_types::StoreId).collect();
-            let settings = settings(launched, token).with_loader(loader, Arc::clone(board));
+            let settings = Settings { loader, board: Arc::clone(board), ..settings(launched, token) };
             tokio::spawn(async move { begin(Joining::join(settings).await.unwrap(), &stores).await.unwrap() })
         })
         .collect();
@@ -68,7 +68,7 @@ async fn rank_without_the_nodes_token_is_not_let_in() {
     let place = || node("token");
     leave(meet(2, Some(TOKEN), place).await).await;
     let first = tokio::spawn(Joining::join(settings(launched(0, 2, place()), Some(TOKEN))));
-    let without = settings(launched(1, 2, place()), None).with_deadline(Duration::from_secs(3));
+    let without = Settings { deadline: Duration::from_secs(3), ..settings(launched(1, 2, place()), None) };
     let error = Joining::join(without).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Secret, "{error}");
     first.abort();
@@ -141,8 +141,9 @@ async fn interface_that_is_named_is_the_one_in_the_notice() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("job");
     let place = || Rendezvous::Directory(path.clone());
-    let settings = |rank, interface: &str| {
-        settings(launched(rank, 2, place()), None).with_interface(Some(interface.to_owned()))
+    let settings = |rank, interface: &str| Settings {
+        interface: Some(interface.to_owned()),
+        ..settings(launched(rank, 2, place()), None)
     };
     let error = Joining::join(settings(0, "nosuch")).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Setting);
@@ -297,8 +298,11 @@ async fn what_stood_in_the_way_once_is_not_said_when_it_is_gone() {
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let progress = move |waiting: &_| drop(tell.send(format!("{waiting}")));
     let launched = launched(1, 2, Rendezvous::Directory(path.clone()));
-    let settings =
-        settings(launched, None).with_deadline(Duration::from_secs(6)).with_progress(Box::new(progress));
+    let settings = Settings {
+        deadline: Duration::from_secs(6),
+        progress: Box::new(progress),
+        ..settings(launched, None)
+    };
     let joining = tokio::spawn(Joining::join(settings));
     let first = told.recv().await.unwrap();
     assert!(first.contains("cannot connect"), "{first}");
@@ -326,7 +330,7 @@ async fn why_a_rank_gives_up_is_heard_although_rank_0_is_just_speaking_to_it() {
                     joining.working("listing").await;
                     tokio::task::yield_now().await;
                 }
-                joining.compare(Vec::new()).await.err()
+                compare(&mut joining, Vec::new()).await.err()
             })
         });
         let ranks: Vec<_> = ranks.collect();

@@ -57,10 +57,12 @@ impl Job {
 
     pub fn settings_of(&self, launched: Launched) -> Settings {
         let host = format!("r{}", launched.rank);
-        Settings::new(launched, "1.0")
-            .with_network(self.network.host(host))
-            .with_token(Some(Token::new(TOKEN).unwrap()))
-            .with_deadline(DEADLINE)
+        Settings {
+            network: self.network.host(host),
+            token: Some(Token::new(TOKEN).unwrap()),
+            deadline: DEADLINE,
+            ..Settings::new(launched, "1.0")
+        }
     }
 
     /// Starts `rank` after `wait`.
@@ -113,6 +115,11 @@ pub async fn begin(mut joining: Joining, stores: &[StoreId]) -> Result<Group, Me
     let expected: Vec<_> = (0..joining.world_size()).map(|rank| rank.to_string()).collect();
     assert_eq!(held, expected.join(" "));
     joining.start(words("5", "plan"), &[Fingerprint(5)], stores, &context()).await
+}
+
+/// Makes sure that all ranks have the same words.
+pub async fn compare(joining: &mut Joining, words: Vec<(String, String)>) -> Result<(), MeetError> {
+    joining.exchange(words, Bytes::new(), |_| Bytes::new()).await.map(drop)
 }
 
 pub fn words(seed: &str, plan: &str) -> Vec<(String, String)> {

@@ -8,17 +8,19 @@ use foreread_peer::Counters;
 use foreread_peer::meet::{Bulk, Joining, Left, Settings};
 use tokio::time::sleep;
 
-use crate::support::{DEADLINE, Job, all, context, words};
+use crate::support::{DEADLINE, Job, all, compare, context, words};
 
 const RANKS: u32 = 1024;
 const ON_NODE: u32 = 8;
 
 /// A rank of a job of nodes.
 fn settings(job: &Job, rank: u32, counters: &Arc<Counters>) -> Settings {
-    job.settings(rank)
-        .with_node(format!("n{}", rank / ON_NODE))
-        .with_deadline(Duration::from_secs(300))
-        .with_serving(foreread_peer::Settings::default(), Arc::clone(counters))
+    Settings {
+        node: format!("n{}", rank / ON_NODE),
+        deadline: Duration::from_secs(300),
+        counters: Arc::clone(counters),
+        ..job.settings(rank)
+    }
 }
 
 /// The most memory that this process had, in bytes.
@@ -49,11 +51,11 @@ async fn thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node() {
             tokio::spawn(async move {
                 let mut joining = Joining::join(settings).await.unwrap();
                 let first = rank == 0;
-                let bulk = first.then(|| Bulk::needed(vec![catalog.slice(..9), catalog.slice(9..)]));
-                let head = joining.share_with(first.then(|| "head".into()), bulk).await.unwrap();
+                let bulks = if first { vec![Bulk::needed(catalog)] } else { Vec::new() };
+                let head = joining.share_with(first.then(|| "head".into()), bulks).await.unwrap();
                 assert_eq!(head, "head");
-                let bulk = joining.bulk().await.unwrap();
-                assert_eq!(bulk.map(|bulk| crc32c::crc32c(&bulk)), (!first).then_some(expected));
+                let [bulk] = joining.bulks(vec![None]).await.unwrap().try_into().unwrap();
+                assert_eq!(bulk.map(|bulk: Bytes| crc32c::crc32c(&bulk)), (!first).then_some(expected));
                 let held = Bytes::from(vec![rank as u8; 4096]);
                 let held =
                     joining.exchange(words("5", ""), held, |all| all.len().to_string().into()).await.unwrap();
@@ -103,12 +105,12 @@ async fn catalog_comes_from_rank_0_where_the_nodes_first_rank_hangs() {
         .map(|rank| {
             let (settings, catalog) = (settings(&job, rank, &counters[rank as usize]), catalog.clone());
             tokio::spawn(async move {
-                let mut joining = Joining::join(settings.with_deadline(DEADLINE)).await.unwrap();
-                let bulk = (rank == 0).then(|| Bulk::needed(vec![catalog.clone()]));
-                joining.share_with(Some("head".into()), bulk).await.unwrap();
-                let bulk = joining.bulk().await.unwrap();
-                joining.compare(Vec::new()).await.unwrap();
-                assert!(rank == 0 || bulk.unwrap() == catalog);
+                let mut joining = Joining::join(Settings { deadline: DEADLINE, ..settings }).await.unwrap();
+                let bulks = if rank == 0 { vec![Bulk::needed(catalog.clone())] } else { Vec::new() };
+                joining.share_with(Some("head".into()), bulks).await.unwrap();
+                let [bulk] = joining.bulks(vec![None]).await.unwrap().try_into().unwrap();
+                compare(&mut joining, Vec::new()).await.unwrap();
+                assert!(rank == 0 || bulk == Some(catalog));
                 // It lasts until all have come so far.
                 joining
             })
@@ -130,12 +132,13 @@ async fn catalog_on_request_is_sent_to_nodes_that_need_it() {
             tokio::spawn(async move {
                 let mut joining = Joining::join(settings).await.unwrap();
                 let read = catalog.clone();
-                let bulk = Bulk::on_request(catalog.len() as u64, move || Ok(vec![read.clone()]));
-                joining.share_with(Some("head".into()), (rank == 0).then_some(bulk)).await.unwrap();
+                let bulk = Bulk::on_request(catalog.len() as u64, move || Ok(read.clone()));
+                let bulks = if rank == 0 { vec![bulk] } else { Vec::new() };
+                joining.share_with(Some("head".into()), bulks).await.unwrap();
                 if rank / ON_NODE == 2 {
-                    assert_eq!(joining.bulk().await.unwrap().unwrap(), catalog);
+                    assert_eq!(joining.bulks(vec![None]).await.unwrap(), [Some(catalog)]);
                 }
-                joining.compare(Vec::new()).await.unwrap();
+                compare(&mut joining, Vec::new()).await.unwrap();
                 joining
             })
         })
@@ -147,14 +150,14 @@ async fn catalog_on_request_is_sent_to_nodes_that_need_it() {
 #[tokio::test(start_paused = true)]
 async fn catalogs_of_more_than_16_gib_end_the_meeting_with_the_remedy() {
     let job = Job::new(4);
-    // Six views of one gibibyte that is never written, for three other nodes.
+    // One gibibyte that is never written, six times, for three other nodes.
     let gibibyte = Bytes::from(vec![0; 1 << 30]);
     let ranks = (0..4).map(|rank| {
-        let settings = job.settings(rank).with_node(format!("n{rank}"));
-        let parts = vec![gibibyte.clone(); 6];
+        let settings = Settings { node: format!("n{rank}"), ..job.settings(rank) };
+        let bulks = if rank == 0 { vec![Bulk::needed(gibibyte.clone()); 6] } else { Vec::new() };
         tokio::spawn(async move {
-            let bulk = (rank == 0).then(|| Bulk::needed(parts));
-            let shared = async { Joining::join(settings).await?.share_with(Some("head".into()), bulk).await };
+            let shared =
+                async { Joining::join(settings).await?.share_with(Some("head".into()), bulks).await };
             shared.await.unwrap_err().to_string()
         })
     });

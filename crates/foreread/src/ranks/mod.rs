@@ -20,7 +20,7 @@ use foreread_dataset::{Catalog, Progress};
 use foreread_loader::{BlockTable, LocalDeal, Others};
 use foreread_oracle::{Fingerprinter, Schedule};
 use foreread_peer::meet::{Joining, Settings};
-use foreread_peer::{Counters, Settings as Bounds, Wire};
+use foreread_peer::{Settings as Bounds, Wire};
 use foreread_planner::{Cluster, LocalPlan, PLANNER_VERSION};
 use foreread_tier::{Context, Peers};
 use foreread_types::{Fingerprint, Sizes, StoreId};
@@ -29,7 +29,7 @@ use self::guarded::Guarded;
 pub(crate) use self::joint::{FAREWELL, Joint};
 pub use self::meeting::{Meeting, Meetings};
 use self::offer::{Offer, OfferedLevel, bundle, unbundle};
-use self::told::{Told, unreadable};
+use self::told::{Told, on_request, unreadable};
 use crate::cluster;
 use crate::config::Config;
 use crate::disk;
@@ -57,15 +57,19 @@ pub(crate) async fn prepare(
     progress: impl FnMut(Progress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
-    let Meeting { launched, number, board, token, network, wire, interface, deadline, .. } = meeting;
-    let settings = Settings::new(launched, env!("CARGO_PKG_VERSION"))
-        .with_loader(number, board)
-        .with_token(token)
-        .with_network(network)
-        .with_deadline(deadline)
-        .with_progress(meeting.progress)
-        .with_interface(interface)
-        .with_serving(Bounds::default().with_budget(SERVING).with_wire(wire), Arc::new(Counters::default()));
+    let Meeting { launched, number, board, token, network, wire, interface, deadline, progress: show } =
+        meeting;
+    let settings = Settings {
+        loader: number,
+        board,
+        network,
+        token,
+        deadline,
+        progress: show,
+        serving: Bounds { budget: SERVING, wire, ..Bounds::default() },
+        interface,
+        ..Settings::new(launched, env!("CARGO_PKG_VERSION"))
+    };
     let mut joining = Joining::join(settings).await?;
     let run = Run { targets, config, registry, context, wire };
     match run.prepare(&mut joining, resume, progress).await {
@@ -207,8 +211,9 @@ impl Run<'_> {
         }
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(config));
         let told = Told::new(&opened, resume, config);
-        let bulk = told.bulk(&opened, targets.catalog.is_some())?;
-        joining.share_with(Some(told.encode()?), Some(bulk)).await?;
+        let catalogs = opened.iter().map(|dataset| &dataset.catalog);
+        let bulks = told.bulks(catalogs, targets.catalog.is_some())?;
+        joining.share_with(Some(told.encode()?), bulks).await?;
         Ok((told, opened))
     }
 
@@ -217,12 +222,11 @@ impl Run<'_> {
         let (catalogs, at_hand) = (told.catalogs.clone(), self.targets.catalog.clone());
         let opening =
             self.context.runtime.spawn_blocking(move || Told::open_files(&catalogs, at_hand.as_ref()));
-        if let Some(catalogs) = working(joining, "opens its catalog", opening).await.map_err(ended)? {
-            joining.skip_bulk();
-            return Ok(catalogs);
-        }
-        let bulk = joining.bulk().await?.ok_or_else(|| unreadable(&"it has no catalog"))?;
-        told.split(bulk)
+        let opened = working(joining, "opens its catalog", opening).await.map_err(ended)?;
+        // Others of the node may get what this rank has from it.
+        let have = opened.iter().map(|catalog| catalog.as_ref().map(on_request)).collect();
+        let all = opened.into_iter().zip(joining.bulks(have).await?).zip(&told.catalogs);
+        all.map(|((own, bytes), told)| own.map_or_else(|| told.received(bytes), Ok)).collect()
     }
 
     /// What has to be equal on all ranks, in the words in which users say it.

@@ -1,7 +1,7 @@
 //! What rank 0 tells all: catalogs, where the run stands, and figures that a plan must have alike on all ranks.
 //!
-//! Of catalogs it tells where they are. A rank opens their files itself where it finds the same there. Otherwise it gets their
-//! bytes, which are megabytes: they travel once per node, and catalogs share them.
+//! Of catalogs it tells where they are. A rank opens a file itself where it finds the same catalog there. Otherwise it gets the
+//! bytes, which are megabytes: they travel once per node, and the catalog shares them.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,8 +25,6 @@ use crate::state::State;
 pub(super) struct ToldCatalog {
     base_url: String,
     fingerprint: String,
-    /// How many bytes it has.
-    length: u64,
     /// The file that rank 0 has opened.
     file: Option<PathBuf>,
 }
@@ -35,20 +33,29 @@ impl ToldCatalog {
     fn new(opened: &Opened) -> Self {
         let Opened { catalog, file, .. } = opened;
         let (base_url, fingerprint) = (catalog.base_url().to_owned(), catalog.fingerprint().to_string());
-        Self { base_url, fingerprint, length: catalog.encoded_len(), file: file.clone() }
+        Self { base_url, fingerprint, file: file.clone() }
+    }
+
+    fn is(&self, catalog: &Catalog) -> bool {
+        catalog.base_url() == self.base_url && catalog.fingerprint().to_string() == self.fingerprint
+    }
+
+    /// The catalog that came as these bytes. It shares their memory.
+    pub(super) fn received(&self, bytes: Option<Bytes>) -> Result<Catalog> {
+        let bytes = bytes.ok_or_else(|| unreadable(&"it has no catalog"))?;
+        let catalog = Catalog::from_bytes(bytes, "rank 0's catalog")?;
+        // Ports are used again: what listens there may be a rank of another run by now.
+        if self.is(&catalog) { Ok(catalog) } else { Err(unreadable(&"it is another catalog")) }
     }
 
     /// The catalog that is `at_hand`, or that of rank 0's file, where this process finds the same there. Blocks.
     fn open(&self, at_hand: Option<&Catalog>) -> Option<Catalog> {
-        let same = |catalog: &Catalog| {
-            catalog.base_url() == self.base_url && catalog.fingerprint().to_string() == self.fingerprint
-        };
-        if let Some(catalog) = at_hand.filter(|catalog| same(catalog)) {
+        if let Some(catalog) = at_hand.filter(|catalog| self.is(catalog)) {
             return Some(catalog.clone());
         }
         let file = self.file.as_ref()?;
         match Catalog::open(file) {
-            Ok(catalog) if same(&catalog) => Some(catalog),
+            Ok(catalog) if self.is(&catalog) => Some(catalog),
             Ok(_) => {
                 tracing::warn!(file = %file.display(), "this is another catalog than rank 0's, whose is used");
                 None
@@ -96,33 +103,25 @@ impl Told {
         serde_json::from_slice(bytes).map_err(|error| unreadable(&error))
     }
 
-    /// The catalogs' bytes for ranks that need them: all, unless each is in a file, or the first is `at_hand`: given to rank 0
-    /// by its program, and so probably to the others by theirs.
-    pub(super) fn bulk(&self, opened: &[Opened], at_hand: bool) -> Result<Bulk> {
-        let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        if self.catalogs.iter().skip(usize::from(at_hand)).all(|catalog| catalog.file.is_some()) {
-            let length = self.catalogs.iter().map(|catalog| catalog.length).sum();
-            let read = move || catalogs.iter().map(Catalog::to_bytes).collect::<Result<_, _>>();
-            return Ok(Bulk::on_request(length, move || read().map_err(io::Error::other)));
-        }
-        Ok(Bulk::needed(catalogs.iter().map(Catalog::to_bytes).collect::<Result<_, _>>()?))
-    }
-
-    /// The catalogs from their files, or the one that is `at_hand`, where all of them are the same here. Blocks.
-    pub(super) fn open_files(catalogs: &[ToldCatalog], at_hand: Option<&Catalog>) -> Option<Vec<Catalog>> {
-        catalogs.iter().map(|catalog| catalog.open(at_hand)).collect()
-    }
-
-    /// The catalogs that `bulk` holds. They share its memory.
-    pub(super) fn split(&self, mut bulk: Bytes) -> Result<Vec<Catalog>> {
-        let split = |catalog: &ToldCatalog| {
-            let length = usize::try_from(catalog.length).unwrap_or(usize::MAX);
-            if length > bulk.len() {
-                return Err(unreadable(&"it is cut short"));
+    /// The bytes of the `catalogs` for ranks that need them. All need one that is in no file, unless it is the first and
+    /// `at_hand`: given to rank 0 by its program, and so probably to the others by theirs.
+    pub(super) fn bulks<'a>(
+        &self,
+        catalogs: impl Iterator<Item = &'a Catalog>,
+        at_hand: bool,
+    ) -> Result<Vec<Bulk>> {
+        let bulk = |(number, (told, catalog)): (usize, (&ToldCatalog, &Catalog))| -> Result<Bulk> {
+            if told.file.is_some() || number == 0 && at_hand {
+                return Ok(on_request(catalog));
             }
-            Ok(Catalog::from_bytes(bulk.split_to(length), "rank 0's catalog")?)
+            Ok(Bulk::needed(catalog.to_bytes()?))
         };
-        self.catalogs.iter().map(split).collect()
+        self.catalogs.iter().zip(catalogs).enumerate().map(bulk).collect()
+    }
+
+    /// The catalogs that this process finds in their files, or that are `at_hand`. Blocks.
+    pub(super) fn open_files(catalogs: &[ToldCatalog], at_hand: Option<&Catalog>) -> Vec<Option<Catalog>> {
+        catalogs.iter().map(|catalog| catalog.open(at_hand)).collect()
     }
 
     /// The identities of the datasets, as many as there are catalogs.
@@ -143,6 +142,12 @@ impl Told {
             ..config.clone()
         }
     }
+}
+
+/// The bytes of a catalog for ranks that request them.
+pub(super) fn on_request(catalog: &Catalog) -> Bulk {
+    let catalog = catalog.clone();
+    Bulk::on_request(catalog.encoded_len(), move || catalog.to_bytes().map_err(io::Error::other))
 }
 
 pub(super) fn unreadable(why: &dyn std::fmt::Display) -> Error {
@@ -168,7 +173,7 @@ mod tests {
 
     fn told(catalog: &Catalog, file: Option<PathBuf>) -> ToldCatalog {
         let (base_url, fingerprint) = (catalog.base_url().to_owned(), catalog.fingerprint().to_string());
-        ToldCatalog { base_url, fingerprint, length: catalog.encoded_len(), file }
+        ToldCatalog { base_url, fingerprint, file }
     }
 
     #[test]
@@ -177,34 +182,53 @@ mod tests {
         let path = base.path().join("c.arrow");
         let own = catalog("s3://b/x", &["a", "b"]);
         let opened =
-            |catalog: &Catalog| Told::open_files(&[told(catalog, Some(path.clone()))], None).is_some();
+            |catalog: &Catalog| Told::open_files(&[told(catalog, Some(path.clone()))], None)[0].is_some();
         assert!(!opened(&own), "there is none");
         own.save(&path).unwrap();
         assert!(opened(&own));
         assert!(!opened(&catalog("s3://b/x", &["a", "c"])), "of other samples");
         assert!(!opened(&catalog("s3://b/y", &["a", "b"])), "of another place");
         // One that rank 0 has listed has no file.
-        assert!(Told::open_files(&[told(&own, Some(path)), told(&own, None)], None).is_none());
+        let found = Told::open_files(&[told(&own, Some(path)), told(&own, None)], None);
+        assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
+    fn catalog_file_next_to_a_listed_catalog_is_not_needed_by_all() {
+        let (listed, saved) = (catalog("s3://b/x", &["a"]), catalog("s3://b/y", &["b"]));
+        let mut head = Told::new(&[], None, &Config::default());
+        head.catalogs = vec![told(&listed, None), told(&saved, Some("c.arrow".into()))];
+        let pushed = |at_hand| {
+            let bulks = head.bulks([&listed, &saved].into_iter(), at_hand).unwrap();
+            bulks.iter().map(Bulk::is_pushed).collect::<Vec<_>>()
+        };
+        assert_eq!(pushed(false), [true, false]);
+        assert_eq!(pushed(true), [false, false]);
     }
 
     #[test]
     fn catalog_that_the_program_has_given_is_not_requested() {
         let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
-        let opened = |at_hand: &Catalog| Told::open_files(&[told(&own, None)], Some(at_hand)).is_some();
+        let opened = |at_hand: &Catalog| Told::open_files(&[told(&own, None)], Some(at_hand))[0].is_some();
         assert!(opened(&own) && !opened(&other));
     }
 
     #[test]
     fn received_catalogs_share_the_memory_in_which_they_came() {
-        let (one, other) = (catalog("s3://b/x", &["a"]), catalog("s3://b/y", &["b", "c"]));
-        let all: Bytes = [one.to_bytes().unwrap(), other.to_bytes().unwrap()].concat().into();
-        let config = Config::default();
-        let mut head = Told::new(&[], None, &config);
-        head.catalogs = vec![told(&one, None), told(&other, None)];
-        let received = head.split(all.clone()).unwrap();
-        assert_eq!(received[1].fingerprint(), other.fingerprint());
-        let at = received[1].to_bytes().unwrap().as_ptr();
-        assert_eq!(at, all[one.encoded_len() as usize..].as_ptr());
-        assert!(head.split(all.slice(..all.len() - 1)).is_err(), "it is cut short");
+        let own = catalog("s3://b/y", &["b", "c"]);
+        let bytes = own.to_bytes().unwrap();
+        let told = told(&own, None);
+        let other = told.received(Some(bytes.clone())).unwrap();
+        assert_eq!(other.fingerprint(), own.fingerprint());
+        assert_eq!(other.to_bytes().unwrap().as_ptr(), bytes.as_ptr());
+        assert!(told.received(Some(bytes.slice(..bytes.len() - 1))).is_err(), "it is cut short");
+        assert!(told.received(None).is_err());
+    }
+
+    #[test]
+    fn catalog_of_another_run_is_not_taken() {
+        let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
+        let error = told(&own, None).received(Some(other.to_bytes().unwrap())).unwrap_err().to_string();
+        assert!(error.contains("it is another catalog"), "{error}");
     }
 }

@@ -1,5 +1,7 @@
 //! What rank 0 sends on each connection, and in which order.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use super::super::bulk::{self, Bulk};
@@ -19,8 +21,9 @@ pub(in super::super) struct Speaker {
     /// The keys whose values it requests.
     pub(super) wanted: Vec<String>,
     waiting: Option<u64>,
-    pub(super) wants_bulk: bool,
-    /// It gives the bulk to the others of its node.
+    /// The numbers of the catalogs that it requests.
+    pub(super) bulks: BTreeSet<usize>,
+    /// It gives catalogs to the others of its node, and has not been sent those that all need.
     passes_on: bool,
     /// Whether it was told that the run is over.
     pub(in super::super) over: bool,
@@ -31,8 +34,8 @@ pub(in super::super) struct Speaker {
 pub(in super::super) enum Due {
     /// A message and the bulk behind it.
     Say(Message, Bytes),
-    /// The bulk.
-    Bulk(Bulk),
+    /// The catalog of this number.
+    Bulk(usize, Bulk),
     /// The end, and why; the connection closes then.
     Refuse(Message),
     /// Another connection has the rank: this one closes.
@@ -67,11 +70,11 @@ impl Leader {
                 to.over |= key == key::DONE;
                 return Some(say(&key, self.store.value(&key).cloned().unwrap_or_default()));
             }
-            if let Some(bulk) = &self.bulk
-                && (to.wants_bulk || to.passes_on && bulk.is_pushed())
-            {
-                (to.wants_bulk, to.passes_on) = (false, false);
-                return Some(self.bulk(to.session.rank, bulk.clone()));
+            if !self.bulks.is_empty() && std::mem::take(&mut to.passes_on) {
+                to.bulks.extend((0..self.bulks.len()).filter(|number| self.bulks[*number].is_pushed()));
+            }
+            if let Some(number) = to.bulks.pop_first() {
+                return self.bulk(to.session.rank, number);
             }
         }
         let (number, waiting) = self.waiting.as_ref().filter(|_| !self.started)?;
@@ -96,15 +99,16 @@ impl Leader {
         Due::Say(Message::Welcome { process, nonce, place, moves: to.moves, length }, roster)
     }
 
-    /// The bulk for a rank, if so much may leave. A rank whose connection broke gets it again.
-    fn bulk(&mut self, rank: usize, bulk: Bulk) -> Due {
-        if self.bulk_to.insert(rank) {
+    /// A catalog for a rank, if so much may leave. A rank whose connection broke gets it again.
+    fn bulk(&mut self, rank: usize, number: usize) -> Option<Due> {
+        let bulk = self.bulks.get(number)?.clone();
+        if self.bulk_to.insert((rank, number)) {
             self.bulk_bytes = self.bulk_bytes.saturating_add(bulk.length());
         }
         if self.bulk_bytes <= bulk::MOST_BYTES {
-            return Due::Bulk(bulk);
+            return Some(Due::Bulk(number, bulk));
         }
-        Due::Refuse(self.no_bulk(bulk::too_much(self.bulk_bytes)))
+        Some(Due::Refuse(self.end_with(bulk::too_much(self.bulk_bytes))))
     }
 }
 
@@ -118,7 +122,7 @@ impl Speaker {
             moves: hello.moves,
             wanted: Vec::new(),
             waiting: None,
-            wants_bulk: false,
+            bulks: BTreeSet::new(),
             passes_on: false,
             over: false,
         }
@@ -126,5 +130,5 @@ impl Speaker {
 }
 
 fn say(key: &str, value: Bytes) -> Due {
-    Due::Say(Message::Value { key: key.to_owned(), length: value.len() as u64 }, value)
+    Due::Say(Message::value(key, value.len()), value)
 }

@@ -36,6 +36,7 @@ impl World {
 
     /// A connection is lost without a word.
     pub(super) fn lose(&mut self, link: usize) {
+        self.links[link].is_lost = true;
         for up in [true, false] {
             let after = self.scheduler.between(Duration::ZERO, SECOND);
             self.scheduler.after(after, Event::Closed { link, up });
@@ -58,6 +59,10 @@ impl World {
             }
         } else if let Some(speaker) = self.links[link].speaker.take() {
             let process = &mut self.leaders[leader];
+            // One whose connection broke comes back to hear it.
+            if speaker.over && !self.links[link].is_lost {
+                process.leader.heard(speaker.session.rank);
+            }
             if process.leader.disconnect(speaker.session, now) {
                 let session = speaker.session;
                 self.scheduler.after(RECONNECT, Event::Check { leader, session });

@@ -8,8 +8,9 @@ use super::super::compare::{differences, pack, unpack};
 use super::super::first::Outside;
 use super::super::leader::{Due, Fault, Leader, Refusal};
 use super::super::members::RECONNECT;
-use super::super::messages::Message;
-use super::{Event, SECOND, World, step, words};
+use super::super::messages::{Message, key};
+use super::catalogs::bulks;
+use super::{Event, FAREWELL, SECOND, Who, World, step, words};
 
 impl World {
     pub(super) fn take(&mut self, link: usize, message: Message, bulk: Bytes) {
@@ -60,6 +61,7 @@ impl World {
         let before = self.leaders[leader].leader.take_changes();
         if before.arrived || is_timer {
             self.make_steps(leader);
+            self.end_run(leader);
         }
         let after = self.leaders[leader].leader.take_changes();
         let mut woken: BTreeSet<usize> = woken.into_iter().collect();
@@ -97,6 +99,7 @@ impl World {
                     match (&key, process.stage) {
                         (None, _) => {
                             process.leader.welcome_all();
+                            process.leader.put_bulks(bulks(leader));
                             let value = Bytes::from(format!("shared by {leader}"));
                             process.leader.put(&step(1), value.clone());
                             process.values.push(value);
@@ -118,6 +121,9 @@ impl World {
                                     process.values.push(value);
                                     process.outcome = Some(Ok(()));
                                     self.scheduler.note(format_args!("leader {leader} starts"));
+                                    let run = self.scheduler.between(self.run / 2, self.run);
+                                    self.scheduler.after(run, Event::Leave(Who::Leader(leader)));
+                                    self.scheduler.after(run + FAREWELL, Event::Left(Who::Leader(leader)));
                                 }
                                 Err(error) => process.outcome = Some(Err(error.into())),
                             }
@@ -143,7 +149,11 @@ impl World {
             match due {
                 None => break,
                 Some(Due::Say(message, bulk)) => self.send(link, false, message, bulk),
-                Some(Due::Bulk(_)) => panic!("there is none"),
+                Some(Due::Bulk(number, bulk)) => {
+                    self.leaders[leader].sent.push((rank, number));
+                    let bytes = bulk.read();
+                    self.send(link, false, Message::value(&key::bulk(number), bytes.len()), bytes);
+                }
                 Some(Due::Replaced) => self.drop_speaker(link),
                 Some(Due::Refuse(refuse)) => {
                     self.send(link, false, refuse, Bytes::new());

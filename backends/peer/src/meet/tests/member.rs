@@ -8,14 +8,14 @@ use super::super::MeetError;
 use super::super::compare::pack;
 use super::super::dial::Miss;
 use super::super::follower::Heard;
-use super::super::messages::{Message, key};
+use super::super::messages::Message;
 use super::super::waiting::Patience;
-use super::{END, Event, Link, SECOND, World, step, words};
+use super::{END, Event, FAREWELL, Link, SECOND, Who, World, step, words};
 
 impl World {
     pub(super) fn redial(&mut self, member: usize) {
         let process = &mut self.members[member];
-        (process.link, process.is_welcome, process.has_said) = (None, false, false);
+        (process.link, process.is_welcome, process.has_said, process.has_left) = (None, false, false, false);
         process.follower.attempts += 1;
         let pause = Duration::from_millis(20 << process.follower.attempts.min(6)).min(SECOND);
         let jitter = self.scheduler.between(Duration::ZERO, Duration::from_millis(80));
@@ -38,7 +38,7 @@ impl World {
         process.follower.reached();
         let leader = listening[self.scheduler.below(listening.len() as u64) as usize];
         let (open, last, held) = ([true; 2], [self.scheduler.now(); 2], Default::default());
-        self.links.push(Link { leader, member, speaker: None, open, last, held });
+        self.links.push(Link { leader, member, speaker: None, open, last, held, is_lost: false });
         let link = self.links.len() - 1;
         let process = &mut self.members[member];
         process.link = Some(link);
@@ -85,6 +85,9 @@ impl World {
     pub(super) fn advance(&mut self, member: usize) {
         let now = self.now();
         while self.members[member].is_welcome && self.members[member].stage < 4 {
+            if self.members[member].stage == 2 && !self.get_catalogs(member) {
+                return;
+            }
             let process = &mut self.members[member];
             let (stage, rank) = (process.stage, process.follower.hello.person.rank);
             match process.follower.take(&step(stage)) {
@@ -95,31 +98,27 @@ impl World {
                     process.has_said = false;
                     process.follower.begin(now);
                     if process.stage == 4 {
+                        process.follower.forget();
                         process.follower.hello.started = true;
                         process.follower.patience = Patience::new(END * 10, Box::new(|_| ()), now);
                         process.outcome = Some(Ok(()));
                         self.scheduler.note(format_args!("member {member} starts"));
+                        self.end_visits(member);
+                        let run = self.scheduler.between(self.run / 2, self.run);
+                        self.scheduler.after(run, Event::Leave(Who::Member(member)));
+                        self.scheduler.after(run + FAREWELL, Event::Left(Who::Member(member)));
                     }
                 }
                 Ok(None) => {
                     let Some(link) = process.link else { return };
                     if !std::mem::replace(&mut process.has_said, true) && stage > 1 {
                         let part = pack(&words(), format!("{rank}").as_bytes());
-                        let message = Message::Part { key: step(stage), length: part.len() as u64 };
-                        self.send(link, true, message, part);
+                        self.send(link, true, Message::part(&step(stage), &part), part);
                     }
                     return;
                 }
             }
         }
-        let process = &mut self.members[member];
-        process.acknowledged |= matches!(process.follower.take(key::REPORT), Ok(Some(_)));
-        if process.is_welcome
-            && !std::mem::replace(&mut process.has_said, true)
-            && let Some(link) = process.link
-        {
-            let message = Message::Part { key: key::REPORT.to_owned(), length: 2 };
-            self.send(link, true, message, Bytes::from_static(b"{}"));
-        }
+        self.say_last(member);
     }
 }

@@ -1,0 +1,82 @@
+//! What has to hold of every simulated meeting.
+
+use std::collections::BTreeSet;
+
+use super::super::MeetErrorKind;
+use super::super::group::Left;
+use super::super::messages::key;
+use super::{Disturbance, End, World};
+
+impl World {
+    /// Whether what has happened can be why a process ends so.
+    fn is_explained(&self, end: &End) -> bool {
+        let is_process = |fault: &Disturbance| {
+            matches!(fault, Disturbance::RestartFirst | Disturbance::Replace { .. } | Disturbance::SecondRun)
+        };
+        let other_processes = self.faults.iter().any(is_process);
+        let absence = self.faults.iter().any(|fault| !matches!(fault, Disturbance::Lose { .. }));
+        match end {
+            End::Killed => other_processes,
+            End::Error(MeetErrorKind::Broken, line) => other_processes && line.contains(" was started again"),
+            End::Error(MeetErrorKind::Setting, line) => {
+                other_processes && line.starts_with("two processes are rank")
+            }
+            End::Error(MeetErrorKind::Deadline, line) => absence && line.starts_with("rank"),
+            End::Error(MeetErrorKind::Refused, line) => absence && line.contains(" gave up: rank"),
+            End::Error(..) => false,
+        }
+    }
+
+    /// What has to hold of every run.
+    pub(super) fn check(&self, seed: u64) {
+        for (number, member) in self.members.iter().enumerate() {
+            let rank = self.rank(number);
+            let outcome = member.outcome.as_ref();
+            let outcome = outcome.unwrap_or_else(|| panic!("seed {seed}: rank {rank} waits for ever"));
+            match outcome {
+                Err(end) => assert!(self.is_explained(end), "seed {seed}: rank {rank}: {end:?}"),
+                Ok(()) => {
+                    let nonces: BTreeSet<_> = member.nonces.iter().map(ToString::to_string).collect();
+                    assert_eq!(nonces.len(), 1, "seed {seed}: rank {rank} was in two runs");
+                    let leader = self
+                        .leaders
+                        .iter()
+                        .find(|leader| Some(&leader.nonce.to_string()) == nonces.first())
+                        .unwrap();
+                    assert_eq!(member.values, leader.values, "seed {seed}: rank {rank}");
+                    self.check_catalogs(seed, number, leader);
+                    self.check_left(seed, number, leader);
+                }
+            }
+        }
+        for (number, leader) in self.leaders.iter().enumerate() {
+            let outcome = leader.outcome.as_ref();
+            let outcome = outcome.unwrap_or_else(|| panic!("seed {seed}: leader {number} waits for ever"));
+            if let Err(end) = outcome {
+                assert!(self.is_explained(end), "seed {seed}: leader {number}: {end:?}");
+            }
+        }
+    }
+
+    /// What faults may not cost, where there are none, where connections alone are lost, and where all of them are short.
+    pub(super) fn check_costs(&self, seed: u64, are_none: bool, are_losses: bool, are_short: bool) {
+        if are_none || are_losses || are_short {
+            let started = self.members.iter().all(|member| matches!(member.outcome, Some(Ok(()))));
+            assert!(started, "seed {seed}: it costs time and nothing else");
+        }
+        if are_none || are_losses {
+            let reports = self.leaders[0].leader.store.parts(key::REPORT);
+            assert!(reports.iter().skip(1).all(Option::is_some), "seed {seed}: a report is lost");
+            assert_eq!(
+                self.leaders[0].missing.as_deref(),
+                Some(&[][..]),
+                "seed {seed}: a rank is left behind"
+            );
+        }
+        if are_none {
+            assert!(self.members.iter().all(|member| member.acknowledged), "seed {seed}");
+            assert!(self.members.iter().all(|member| member.left == Some(Left::Together)), "seed {seed}");
+            self.check_order(seed);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The end of a simulated run, as [`Group::leave`](super::super::Group::leave) and its task make it.
+
+use bytes::Bytes;
+use foreread_types::Rank;
+
+use super::super::group::Left;
+use super::super::messages::{Message, key};
+use super::{LeaderProcess, SECOND, World};
+
+impl World {
+    /// A member that has started says its report, and that it is done, once on each connection, and hears of both.
+    pub(super) fn say_last(&mut self, member: usize) {
+        let process = &mut self.members[member];
+        process.acknowledged |= matches!(process.follower.take(key::REPORT), Ok(Some(_)));
+        if let Ok(Some(missing)) = process.follower.take(key::DONE) {
+            let missing: Vec<u32> = serde_json::from_slice(&missing).unwrap();
+            let left = match &missing[..] {
+                [] => Left::Together,
+                missing => Left::Without(missing.iter().map(|rank| Rank(*rank)).collect()),
+            };
+            return self.leave(member, left);
+        }
+        let Some(link) = process.link.filter(|_| process.is_welcome && process.stage == 4) else { return };
+        let says_report = !std::mem::replace(&mut process.has_said, true);
+        let says_done = process.is_done && !std::mem::replace(&mut process.has_left, true);
+        if says_report {
+            let report = Bytes::from_static(b"{}");
+            self.send(link, true, Message::part(key::REPORT, &report), report);
+        }
+        if says_done {
+            self.send(link, true, Message::part(key::DONE, &Bytes::new()), Bytes::new());
+        }
+    }
+
+    /// A member ends.
+    pub(super) fn leave(&mut self, member: usize, left: Left) {
+        let process = &mut self.members[member];
+        if !process.is_alive {
+            return;
+        }
+        self.scheduler.note(format_args!("member {member} leaves: {left:?}"));
+        process.left = Some(left);
+        process.is_alive = false;
+        if let Some(link) = process.link.take() {
+            self.close(link, false);
+        }
+    }
+
+    /// Rank 0 ends the run when all are done, or it waits no longer for them.
+    pub(super) fn end_run(&mut self, leader: usize) {
+        let now = self.now();
+        let process = &mut self.leaders[leader];
+        let (is_done, is_late) = process.leaves;
+        if !is_done || process.missing.is_some() {
+            if process.missing.is_some() && process.leader.all_heard() {
+                process.ends = process.ends.min(Some(self.scheduler.now()));
+            }
+            return;
+        }
+        let (working, missing) = process.leader.unfinished(key::DONE, now);
+        if working == 0 || is_late {
+            self.scheduler.note(format_args!("leader {leader} ends the run without {missing:?}"));
+            process.leader.end(&missing);
+            process.missing = Some(missing);
+            process.ends = Some(self.scheduler.now() + SECOND * 2);
+        }
+    }
+
+    /// How a member has left is what its rank 0 knows.
+    pub(super) fn check_left(&self, seed: u64, member: usize, leader: &LeaderProcess) {
+        let rank = self.rank(member);
+        match (&self.members[member].left, &leader.missing) {
+            (None, _) => panic!("seed {seed}: rank {rank} waits for ever"),
+            (Some(Left::Unheard), _) => {}
+            (Some(Left::Together), missing) => {
+                assert_eq!(missing.as_deref(), Some(&[][..]), "seed {seed}: rank {rank}");
+            }
+            (Some(Left::Without(without)), missing) => {
+                assert_eq!(Some(without), missing.as_ref(), "seed {seed}: rank {rank}");
+            }
+        }
+    }
+}

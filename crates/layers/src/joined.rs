@@ -220,9 +220,12 @@ fn alone(burst: &[Arc<Waiting>]) -> Vec<Run> {
     (0..burst.len()).map(|at| Run::new(0..0, at)).collect()
 }
 
+/// One state of an object: its path, version and size.
+type State<'a> = (&'a str, &'a Option<Version>, u64);
+
 /// The reads that a burst becomes.
 fn runs(burst: &[Arc<Waiting>], policy: &MergePolicy, cost: Cost) -> Vec<Run> {
-    let mut objects: BTreeMap<(&str, &Option<Version>, u64), Vec<(Range<u64>, usize)>> = BTreeMap::new();
+    let mut objects: BTreeMap<State<'_>, Vec<(Range<u64>, usize)>> = BTreeMap::new();
     let mut runs: Vec<Run> = Vec::new();
     for (at, waiting) in burst.iter().enumerate() {
         let object = &waiting.request.object;

@@ -370,6 +370,10 @@ impl Layers {
     }
 
     /// A second read.
+    #[expect(
+        clippy::async_yields_async,
+        reason = "the outer future waits for a place, the inner one is the read"
+    )]
     fn second<'a>(&'a self, request: &'a Arc<ReadRequest>) -> Second<'a> {
         Box::pin(async move {
             let gate = self.gate.as_ref().filter(|_| self.is_hedge_limited);

@@ -272,7 +272,7 @@ mod tests {
 
         fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
             let answer = self.0.get(&request.due).copied();
-            assert!(answer.is_some() || request.due.0 % 2 == 0, "at once");
+            assert!(answer.is_some() || request.due.0.is_multiple_of(2), "at once");
             Box::pin(async move { Ok(Bytes::from_static(answer.expect("later"))) })
         }
 

@@ -68,7 +68,7 @@ impl MergePolicy {
 }
 
 /// The bytes of a joined read, or why there are none; nothing where its parts are to be read by themselves.
-type Joined = Option<Result<Bytes, TierError>>;
+pub(crate) type Joined = Option<Result<Bytes, TierError>>;
 
 /// How a range is read.
 enum Plan {

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::deadline::Deadline;
 use crate::hedge::{Hedge, Second};
-use crate::joined::Joins;
+use crate::joined::{Joined, Joins};
 use crate::limit::{Gate, Permit, Turn};
 use crate::meter::{Flight, Metrics};
 use crate::retry::{Failures, Retry};
@@ -262,44 +262,64 @@ impl Layers {
     /// Reads through all layers.
     pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
         let (layers, begun) = (Arc::clone(self), self.begin(&request));
+        if self.hedge.is_none() && self.deadline.is_none() {
+            return Box::pin(layers.unguarded(request, begun));
+        }
         Box::pin(async move {
-            let mut failures = Failures::default();
-            let mut begun = begun;
-            loop {
-                match layers.attempt(&request, begun).await {
-                    Err(error) => layers.wait(&request, &mut failures, error).await?,
-                    answer => return answer,
-                }
-                begun = layers.begin(&request);
-            }
+            // One that is not joined is always answered.
+            let answer = layers.guarded(&request, begun, false).await;
+            answer.unwrap_or_else(|| Err(TierError::new(ErrorKind::Other, layers.tier())))
         })
     }
 
     /// Reads what several requests asked for; nothing if they are better read by themselves.
-    pub(crate) fn read_joined(
-        self: &Arc<Self>,
-        request: Arc<ReadRequest>,
-    ) -> BoxFuture<'static, Option<Result<Bytes, TierError>>> {
+    pub(crate) fn read_joined(self: &Arc<Self>, request: Arc<ReadRequest>) -> BoxFuture<'static, Joined> {
         let (layers, begun) = (Arc::clone(self), self.begin(&request));
-        Box::pin(async move {
-            let mut failures = Failures::default();
-            let mut begun = begun;
-            loop {
-                let error = match layers.attempt(&request, begun).await {
-                    Err(error) => error,
-                    answer => return Some(answer),
-                };
-                let is_throttled = error.kind() == ErrorKind::Throttled;
-                if let Err(error) = layers.wait(&request, &mut failures, error).await {
-                    return Some(Err(error));
-                }
-                // It may be the joined read that fails: a body too long for a proxy, one bad part of it.
-                if !is_throttled && failures.count() >= JOINED_ATTEMPTS {
-                    return None;
-                }
-                begun = layers.begin(&request);
+        Box::pin(async move { layers.guarded(&request, begun, true).await })
+    }
+
+    /// Attempts without hedges and deadlines. A future of its own because theirs is longer than what an allocator is quick
+    /// with, and what is read so takes microseconds.
+    async fn unguarded(
+        self: Arc<Self>,
+        request: Arc<ReadRequest>,
+        mut begun: Begun,
+    ) -> Result<Bytes, TierError> {
+        let mut failures = Failures::default();
+        loop {
+            let Reading { permit, flight, answer } = self.under_way(&request, begun).await;
+            let result = answer.await;
+            flight.answered(&result);
+            if let Some(permit) = permit {
+                permit.answered(&result);
             }
-        })
+            match result {
+                Err(error) => Box::pin(self.wait(&request, &mut failures, error)).await?,
+                answer => return answer,
+            }
+            begun = self.begin(&request);
+        }
+    }
+
+    /// Attempts with hedges and deadlines. One that `is_joined` and goes on failing ends with nothing.
+    async fn guarded(&self, request: &Arc<ReadRequest>, mut begun: Begun, is_joined: bool) -> Joined {
+        let mut failures = Failures::default();
+        loop {
+            let reading = self.under_way(request, begun).await;
+            let error = match self.attempt(request, reading).await {
+                Err(error) => error,
+                answer => return Some(answer),
+            };
+            let is_throttled = error.kind() == ErrorKind::Throttled;
+            if let Err(error) = self.wait(request, &mut failures, error).await {
+                return Some(Err(error));
+            }
+            // It may be the joined read that fails: a body too long for a proxy, one bad part of it.
+            if is_joined && !is_throttled && failures.count() >= JOINED_ATTEMPTS {
+                return None;
+            }
+            begun = self.begin(request);
+        }
     }
 
     /// Waits until a failed read may be tried again.
@@ -323,20 +343,24 @@ impl Layers {
         }
     }
 
-    fn start(&self, request: &Arc<ReadRequest>, permit: Option<Permit>) -> Reading {
-        let flight = self.metrics.start();
-        Reading { permit, flight, answer: self.origin.read(Arc::clone(request)) }
-    }
-
-    /// One attempt: a place, a read, and second ones if it is late.
-    async fn attempt(&self, request: &Arc<ReadRequest>, begun: Begun) -> Result<Bytes, TierError> {
-        let reading = match begun {
+    /// Waits for a place, if there is none yet.
+    async fn under_way(&self, request: &Arc<ReadRequest>, begun: Begun) -> Reading {
+        match begun {
             Begun::Waiting(turn) => {
                 let permit = turn.await;
                 self.start(request, Some(permit))
             }
             Begun::Reading(reading) => reading,
-        };
+        }
+    }
+
+    fn start(&self, request: &Arc<ReadRequest>, permit: Option<Permit>) -> Reading {
+        let flight = self.metrics.start();
+        Reading { permit, flight, answer: self.origin.read(Arc::clone(request)) }
+    }
+
+    /// The rest of an attempt: the answer, or that of a second read if it is late.
+    async fn attempt(&self, request: &Arc<ReadRequest>, reading: Reading) -> Result<Bytes, TierError> {
         let Reading { permit, flight, answer } = reading;
         let started = flight.started;
         let first = self.answer(request, flight, answer);
@@ -396,5 +420,29 @@ impl Layers {
         if let (Some(gate), ErrorKind::Throttled) = (&self.gate, error.kind()) {
             gate.complained(started);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_tier_testing::FakeOrigin;
+    use foreread_types::{SampleId, Tick};
+
+    use super::*;
+
+    /// It was longer than what allocators keep at hand, and reading a cached directory took a quarter longer.
+    #[test]
+    fn future_of_a_read_without_guards_is_short() {
+        let origin = FakeOrigin::uniform(1, 1);
+        let request = Arc::new(origin.request(SampleId(0), Tick(0)));
+        let metrics = Metrics::new("test", Meter::new(), None);
+        let retry = Retry::new("test", RetryPolicy::default(), 0, Meter::new());
+        let origin: Arc<dyn OriginTier> = Arc::new(origin);
+        let (gate, hedge, deadline, is_hedge_limited) = (None, None, None, false);
+        let layers = Arc::new(Layers { origin, gate, is_hedge_limited, retry, hedge, deadline, metrics });
+        let begun = layers.begin(&request);
+        let future = Arc::clone(&layers).unguarded(Arc::clone(&request), begun);
+        let bytes = std::mem::size_of_val(&future);
+        assert!(bytes <= 512, "{bytes} bytes");
     }
 }

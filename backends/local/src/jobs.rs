@@ -118,15 +118,34 @@ impl Queue {
     }
 }
 
+/// Wake-ups that are due. The thread that owes them calls them one by one, and the task that the first of them wakes calls
+/// the rest: it may run in that thread's place, and would find one answer at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Due(Mutex<VecDeque<Waker>>);
+
+impl Due {
+    /// Calls all.
+    fn call(&self) {
+        loop {
+            let Some(waker) = lock(&self.0).pop_front() else { return };
+            waker.wake();
+        }
+    }
+}
+
 /// The wake-ups that a thread owes.
-#[derive(Default)]
 pub(crate) struct Owed {
+    due: Arc<Due>,
     to: Vec<Waker>,
     answers: usize,
     bytes: u64,
 }
 
 impl Owed {
+    pub(crate) fn new(due: Arc<Due>) -> Self {
+        Self { due, to: Vec::new(), answers: 0, bytes: 0 }
+    }
+
     pub(crate) fn is_any(&self) -> bool {
         !self.to.is_empty()
     }
@@ -141,10 +160,12 @@ impl Owed {
         }
     }
 
-    /// Calls the wakers one after the other: those of one task wake it once.
     pub(crate) fn pay(&mut self) {
         (self.answers, self.bytes) = (0, 0);
-        self.to.drain(..).for_each(Waker::wake);
+        if !self.to.is_empty() {
+            lock(&self.due.0).extend(self.to.drain(..));
+            self.due.call();
+        }
     }
 }
 
@@ -152,6 +173,9 @@ impl Owed {
 pub(crate) trait Workers: Send + Sync + 'static {
     /// How many reads were queued since the last burst ended.
     fn burst(&self) -> &AtomicUsize;
+
+    /// What all threads owe.
+    fn due(&self) -> &Due;
 
     /// Puts threads to work on so many reads that were queued.
     fn wake(self: &Arc<Self>, queued: usize);
@@ -167,13 +191,14 @@ pub(crate) trait Workers: Send + Sync + 'static {
 /// A read as a future. Dropping it cancels what has not started.
 pub(crate) struct Reading<W> {
     job: Arc<Job>,
-    /// Until the first poll, which ends the burst.
-    workers: Option<Arc<W>>,
+    workers: Arc<W>,
+    /// The first poll ends the burst.
+    was_polled: bool,
 }
 
 impl<W: Workers> Reading<W> {
     pub(crate) fn new(job: Arc<Job>, workers: Arc<W>) -> Self {
-        Self { job, workers: Some(workers) }
+        Self { job, workers, was_polled: false }
     }
 }
 
@@ -181,10 +206,14 @@ impl<W: Workers> Future for Reading<W> {
     type Output = Result<Bytes, TierError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(workers) = self.workers.take() {
-            workers.submit();
+        if !std::mem::replace(&mut self.was_polled, true) {
+            self.workers.submit();
         }
-        self.job.poll(cx)
+        let answer = self.job.poll(cx);
+        if answer.is_ready() {
+            self.workers.due().call();
+        }
+        answer
     }
 }
 

@@ -42,7 +42,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_tier::{ErrorKind, ReadFuture, ReadRequest, TierError};
 
-use crate::jobs::{CLOSED, Job, Owed, Queue, Reading, Workers, lock};
+use crate::jobs::{CLOSED, Due, Job, Owed, Queue, Reading, Workers, lock};
 
 /// What a pool's threads do with a request.
 pub(crate) trait Read: fmt::Debug + Send + Sync + 'static {
@@ -102,6 +102,7 @@ struct Shared<R> {
     bound: usize,
     /// Reads that were queued since the last burst ended.
     burst: AtomicUsize,
+    due: Arc<Due>,
     state: Mutex<State>,
     wanted: Condvar,
 }
@@ -152,8 +153,9 @@ impl<R: Read> Pool<R> {
             true => bound,
             false => std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(bound),
         };
-        let (burst, state, wanted) = (AtomicUsize::new(0), Mutex::default(), Condvar::new());
-        Self(Arc::new(Shared { reader, cores, bound, burst, state, wanted }))
+        let (burst, due) = (AtomicUsize::new(0), Arc::default());
+        let (state, wanted) = (Mutex::default(), Condvar::new());
+        Self(Arc::new(Shared { reader, cores, bound, burst, due, state, wanted }))
     }
 
     pub(crate) fn reader(&self) -> &R {
@@ -177,6 +179,10 @@ impl<R: Read> Pool<R> {
 impl<R: Read> Workers for Shared<R> {
     fn burst(&self) -> &AtomicUsize {
         &self.burst
+    }
+
+    fn due(&self) -> &Due {
+        &self.due
     }
 
     fn wake(self: &Arc<Self>, queued: usize) {
@@ -226,7 +232,7 @@ impl<R: Read> Shared<R> {
 
     /// A thread's life.
     fn work(self: Arc<Self>) {
-        let mut owed = Owed::default();
+        let mut owed = Owed::new(Arc::clone(&self.due));
         let mut waited = false;
         while let Some(job) = self.take(waited, &mut owed) {
             waited = false;

@@ -31,7 +31,7 @@ use rustix::io::Errno;
 
 use super::read::{Reader, Record, Started};
 use super::uring::{Bell, Read, Ring};
-use crate::jobs::{self, CLOSED, Owed, Queue, Reading, Workers, lock};
+use crate::jobs::{self, CLOSED, Due, Owed, Queue, Reading, Workers, lock};
 use crate::pool::guarded;
 
 /// How long an answer waits for others to share its wake-ups.
@@ -55,6 +55,7 @@ struct Shared {
     reader: Reader,
     /// Reads that were queued since the last burst ended.
     burst: AtomicUsize,
+    due: Arc<Due>,
     state: Mutex<State>,
 }
 
@@ -81,7 +82,12 @@ impl Rings {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let threads = if cores < CORES_FOR_TWO && parallelism <= READS_FOR_ONE { 1 } else { 2 };
         let depth = parallelism.div_ceil(threads).clamp(1, DEEPEST);
-        let rings = Self(Arc::new(Shared { reader, burst: AtomicUsize::new(0), state: Mutex::default() }));
+        let rings = Self(Arc::new(Shared {
+            reader,
+            burst: AtomicUsize::new(0),
+            due: Arc::default(),
+            state: Mutex::default(),
+        }));
         for number in 0..threads {
             let shared = Arc::clone(&rings.0);
             let (say, made) = mpsc::channel();
@@ -91,7 +97,8 @@ impl Rings {
                     Ok(ring) => {
                         lock(&shared.state).threads.push((ring.bell(), false));
                         let _ = say.send(Ok(())); // it is waited for
-                        Worker { shared, number, ring, owed: Owed::default() }.work();
+                        let owed = Owed::new(Arc::clone(&shared.due));
+                        Worker { shared, number, ring, owed }.work();
                     }
                     Err(error) => drop(say.send(Err(error))),
                 }
@@ -118,6 +125,10 @@ impl Rings {
 impl Workers for Shared {
     fn burst(&self) -> &AtomicUsize {
         &self.burst
+    }
+
+    fn due(&self) -> &Due {
+        &self.due
     }
 
     fn wake(self: &Arc<Self>, queued: usize) {

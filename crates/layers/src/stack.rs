@@ -442,7 +442,7 @@ mod tests {
         let layers = Arc::new(Layers { origin, gate, is_hedge_limited, retry, hedge, deadline, metrics });
         let begun = layers.begin(&request);
         let future = Arc::clone(&layers).unguarded(Arc::clone(&request), begun);
-        let bytes = std::mem::size_of_val(&future);
+        let bytes = size_of_val(&future);
         assert!(bytes <= 512, "{bytes} bytes");
     }
 }

@@ -585,9 +585,9 @@ mod tests {
             }
         }
         drop(closed);
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while home.read() == document("hush-old", PAST) {
-            assert!(std::time::Instant::now() < deadline, "the token was never kept");
+            assert!(Instant::now() < deadline, "the token was never kept");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(home.role().await.unwrap(), "ROLE");

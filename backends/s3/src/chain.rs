@@ -67,7 +67,7 @@ impl Chain {
         region: String,
     ) -> Self {
         let context = Context::new().with_env(environment.clone()).with_http_send(http).with_file_read(Files);
-        let (tokens, machine) = (Tokens::default(), AtomicBool::new(false));
+        let (tokens, machine) = (Tokens::of_process(), AtomicBool::new(false));
         Self { environment, context, profile, profile_first, region, tokens, machine }
     }
 

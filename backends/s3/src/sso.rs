@@ -11,8 +11,8 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -58,9 +58,20 @@ impl Portal {
     }
 }
 
-/// The tokens that were refreshed and could not be written to their files, by file.
-#[derive(Clone, Default)]
-pub(crate) struct Tokens(Arc<Mutex<HashMap<PathBuf, Token>>>);
+/// How long the token of another process is waited for that has used up the refresh token: until its answer has come and
+/// the file is written, which may lie on a file server.
+const OTHERS: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// The tokens that were refreshed and could not be written to their files, by file. One refresh at a time, because each
+/// uses the refresh token up.
+#[derive(Clone)]
+pub(crate) struct Tokens {
+    kept: Arc<Mutex<HashMap<PathBuf, Token>>>,
+    refreshing: Arc<tokio::sync::Mutex<()>>,
+    /// [`OTHERS`], but for tests.
+    others: Duration,
+}
 
 /// The content of a token's file.
 #[derive(Clone)]
@@ -94,6 +105,16 @@ fn time(text: &str) -> Option<SystemTime> {
 }
 
 impl Tokens {
+    /// Those of the process: all its stores use the same files.
+    pub(crate) fn of_process() -> Self {
+        static TOKENS: LazyLock<Tokens> = LazyLock::new(|| Tokens::new(OTHERS));
+        TOKENS.clone()
+    }
+
+    fn new(others: Duration) -> Self {
+        Self { kept: Arc::default(), refreshing: Arc::default(), others }
+    }
+
     /// The credentials of the portal's role.
     ///
     /// # Cancel safety
@@ -131,6 +152,13 @@ impl Tokens {
         if token.lasts(EARLY) {
             return Ok(token);
         }
+        let turn = Arc::clone(&self.refreshing).lock_owned().await;
+        // Whoever had the turn before may have refreshed it.
+        let token = self.newest(portal, &path).await?;
+        if token.lasts(EARLY) {
+            return Ok(token);
+        }
+        let was_refreshable = token.text("refreshToken").is_some();
         let refreshing = {
             let (tokens, context, portal, path) =
                 (self.clone(), context.clone(), portal.clone(), path.clone());
@@ -138,23 +166,36 @@ impl Tokens {
             tokio::spawn(async move {
                 let token = refresh(&context, &portal, token).await?;
                 tokens.keep(&path, &token).await;
+                drop(turn);
                 Ok::<_, Failure>(token)
             })
         };
         let refreshed = refreshing.await.unwrap_or_else(|error| Err(Failure::lasting(error.to_string())));
         match refreshed {
             Ok(token) => Ok(token),
-            // Another process may have refreshed it, so that the refresh token was used up. And a token that has not
-            // ended is good until it has.
-            Err(failure) => match self.newest(portal, &path).await {
-                Ok(token) if token.lasts(Duration::ZERO) => Ok(token),
-                _ => Err(failure),
-            },
+            Err(failure) => {
+                let may_be_used_up = was_refreshable && !failure.passing;
+                let patience = if may_be_used_up { self.others } else { Duration::ZERO };
+                self.of_another(portal, &path, patience).await.ok_or(failure)
+            }
+        }
+    }
+
+    /// The token of another process, which may have used up the refresh token and be about to write what it got; or the old
+    /// one, which is good until it ends.
+    async fn of_another(&self, portal: &Portal, path: &Path, patience: Duration) -> Option<Token> {
+        let end = Instant::now() + patience;
+        loop {
+            match self.newest(portal, path).await {
+                Ok(token) if token.lasts(Duration::ZERO) => return Some(token),
+                _ if Instant::now() >= end => return None,
+                _ => tokio::time::sleep(LOOK_AGAIN).await,
+            }
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Token>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The token of the file, or the one that could not be written there. Without the file (`aws sso logout`) neither
@@ -357,7 +398,7 @@ mod tests {
             let home = Self {
                 directory: tempfile::tempdir().unwrap(),
                 amazon: Arc::new(Amazon { answer, gate, refreshed, good }),
-                tokens: Tokens::default(),
+                tokens: Tokens::new(Duration::from_secs(1)),
             };
             std::fs::create_dir_all(home.file().parent().unwrap()).unwrap();
             std::fs::write(home.file(), document.to_string()).unwrap();
@@ -480,6 +521,36 @@ mod tests {
         assert_eq!(home.refreshed(), 1);
     }
 
+    /// Of ranks that refreshed one token at a time, all but the first ended and named `aws sso login`.
+    #[tokio::test]
+    async fn token_that_another_process_is_about_to_write_is_waited_for() {
+        let path = Arc::new(Mutex::new(PathBuf::new()));
+        let other = Arc::clone(&path);
+        let refused = move || {
+            let other = Arc::clone(&other);
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(300));
+                let document = document("hush-other", "2100-01-01T00:00:00Z");
+                std::fs::write(&*other.lock().unwrap(), document.to_string()).unwrap();
+            });
+            status(400, "InvalidGrantException")
+        };
+        let mut home = Home::new(&document("hush-old", PAST), "hush-other", Box::new(refused));
+        home.tokens.others = Duration::from_secs(60);
+        *path.lock().unwrap() = home.file();
+        assert_eq!(home.role().await.unwrap(), "ROLE");
+        assert_eq!(home.refreshed(), 1);
+    }
+
+    /// The second of two datasets used the refresh token that the first had used up.
+    #[tokio::test]
+    async fn two_stores_refresh_a_token_once() {
+        let home = Home::new(&document("hush-old", PAST), "hush-new", Box::new(another));
+        let (one, other) = tokio::join!(home.role(), home.role());
+        assert_eq!((one.unwrap(), other.unwrap()), ("ROLE".to_owned(), "ROLE".to_owned()));
+        assert_eq!(home.refreshed(), 1);
+    }
+
     #[tokio::test]
     async fn token_that_cannot_be_written_is_kept_in_memory() {
         let cache = Arc::new(Mutex::new(PathBuf::new()));
@@ -514,9 +585,9 @@ mod tests {
             }
         }
         drop(closed);
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while home.read() == document("hush-old", PAST) {
-            assert!(std::time::Instant::now() < deadline, "the token was never kept");
+            assert!(Instant::now() < deadline, "the token was never kept");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(home.role().await.unwrap(), "ROLE");

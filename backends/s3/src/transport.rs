@@ -244,6 +244,7 @@ impl reqsign_core::HttpSend for Errands {
             reqsign_core::Error::unexpected(root(&error)).set_retryable(passing)
         };
         let client = self.client().map_err(reqsign_core::Error::unexpected)?;
+        let answers_itself = !is_through_proxy(request.uri());
         let response = client.execute(request.map(HttpRequestBody::from)).await.map_err(failed)?;
         let (parts, body) = response.into_parts();
         let mut body = body.bytes().await.map_err(failed)?;
@@ -252,7 +253,7 @@ impl reqsign_core::HttpSend for Errands {
             let code =
                 element(&String::from_utf8_lossy(&body), "Code").or_else(|| error_type(&parts.headers));
             let refused = Refused { status: parts.status, code, region: None, retry_after: None };
-            if is_busy(&refused) {
+            if answers_itself && is_busy(&refused) {
                 return Err(reqsign_core::Error::rate_limited(refused.to_string()));
             }
             body = Bytes::from(refused.code.unwrap_or_default());
@@ -265,6 +266,15 @@ impl reqsign_core::HttpSend for Errands {
 fn error_type(headers: &HeaderMap) -> Option<String> {
     let text = headers.get("x-amzn-errortype")?.to_str().ok()?;
     word(text.split(':').next()?.trim())
+}
+
+/// Whether a request to the machine's own metadata service goes through a proxy, which answers for a machine that has none.
+fn is_through_proxy(uri: &http::Uri) -> bool {
+    is_metadata_service(uri) && crate::proxy::of(&uri.to_string()).is_some()
+}
+
+fn is_metadata_service(uri: &http::Uri) -> bool {
+    uri.host().is_some_and(|host| host.starts_with("169.254.") || host.starts_with("[fd00:ec2:"))
 }
 
 /// Whether a service that hands out credentials may answer the same request otherwise in a moment. That is an error of the
@@ -326,6 +336,17 @@ pub(crate) fn root(error: &(dyn std::error::Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A proxy that answers 502 for the metadata service of a machine without one counted as that service, which is busy.
+    #[test]
+    fn metadata_service_is_known_by_its_address() {
+        for uri in ["http://169.254.169.254/latest/api/token", "http://[fd00:ec2::254]/latest/api/token"] {
+            assert!(is_metadata_service(&uri.parse().unwrap()), "{uri}");
+        }
+        for uri in ["https://oidc.eu-west-1.amazonaws.com/token", "http://10.169.254.1/"] {
+            assert!(!is_metadata_service(&uri.parse().unwrap()), "{uri}");
+        }
+    }
 
     #[test]
     fn codes_are_words_and_nothing_else_is_kept() {

@@ -377,6 +377,6 @@ mod tests {
         bytes[HEADER - 4..].copy_from_slice(&seal.to_le_bytes());
         let error = Header::decode(&bytes).unwrap_err();
         assert_eq!(error.kind(), WireErrorKind::OtherVersion);
-        assert_eq!(error.to_string(), "a frame of version 9; this program speaks 3");
+        assert_eq!(error.to_string(), format!("a frame of version 9; this program speaks {VERSION}"));
     }
 }

@@ -1,5 +1,5 @@
 //! The node that a process runs on, as far as a run depends on it: free memory, the launcher's environment, and what
-//! this process's loaders and those of others have taken already.
+//! this process's loaders have taken already.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,10 +7,6 @@ use std::sync::{Arc, LazyLock, OnceLock};
 
 use crate::memory::{self, Account, Grant, Need};
 use crate::on_node::OnNode;
-
-pub(crate) mod node_grants;
-
-use self::node_grants::NodeGrants;
 
 /// All loaders of a process share one account. A forked child has a copy of its parent's, whose lock another thread may
 /// have held and whose grants never return there, so each process has an account of its own.
@@ -28,8 +24,7 @@ impl OfProcess {
     }
 }
 
-static ACCOUNTS: LazyLock<OfProcess> =
-    LazyLock::new(|| OfProcess::new(Account::on(NodeGrants::of_this_process())));
+static ACCOUNTS: LazyLock<OfProcess> = LazyLock::new(|| OfProcess::new(Account::default()));
 
 /// This process's account.
 fn account() -> Account {

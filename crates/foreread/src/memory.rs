@@ -1,13 +1,11 @@
 //! How much memory a run takes without a setting: `--memory auto`.
 //!
-//! All loaders of all processes of a node take at most half of what is free within the machine and the control group (a
+//! All loaders of all ranks of a node take at most half of what is free within the machine and the control group (a
 //! container's or a job's limit). Half, because the trainer's own growth is unknown and being killed costs more than a
 //! smaller cache. The rest of the free memory still serves as page cache.
 //!
 //! * A rank's *share* is that half, divided by the node's ranks. It is measured when the rank's first automatic loader
 //!   starts, and holds as long as one of its automatic loaders lives: what other ranks have filled since is theirs.
-//! * Processes that no launcher has started as ranks of one job share one half, as loaders of one process do. They see each
-//!   other's grants (`machine/node_grants.rs`). Processes with the same number of ranks on the node count as one job.
 //! * A *grant* covers a loader's memory tier and its look-ahead. It is counted for the whole process, never more than the
 //!   loader's datasets can fill, and returned when the loader is dropped. The look-ahead is the user's setting and never
 //!   cut: a loader whose part is smaller gets no memory tier.
@@ -15,22 +13,20 @@
 //!   loaders with large datasets gets seven eighths, the second one eighth, and together they use the whole share.
 //! * No loader gets more than half of what is free now and not promised to a loader that has yet to fill it. A trainer
 //!   that has grown since the first loader started is not pushed out.
+//! * Processes that no launcher has started together see of each other's memory only what is filled.
 //! * A child that was forked from a process with live grants gets none: it cannot see what its parent and siblings take.
 //!
 //! The decision against shrinking earlier grants: a plan is made for its capacity, and its floor would no longer hold.
-//! The price is an eighth of the share that a single loader does not use (it takes 43.75 % of what is free), and that a third
-//! loader may find nothing where two have large datasets. `--memory SIZE` gives it what it needs.
+//! The price is an eighth of the share that a process with a single loader does not use, and that a third loader may find
+//! nothing where two have large datasets. `--memory SIZE` gives it what it needs.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread_tier::Budget;
-
-use crate::machine::node_grants::{Entry, NodeGrants, ProcessGrants};
 
 /// A loader leaves this part of the share to later ones.
 const LEFT: u64 = 8;
@@ -57,8 +53,6 @@ struct Shared {
     live: AtomicUsize,
     /// Whether this process was forked from one that had grants.
     forked: bool,
-    /// Where processes see what others have; none: this one counts its own grants alone.
-    node: Option<NodeGrants>,
 }
 
 #[derive(Debug, Default)]
@@ -69,8 +63,6 @@ struct Grants {
     ranks: u32,
     live: BTreeMap<u64, Granted>,
     next: u64,
-    /// What other processes see of this.
-    entry: Option<Entry>,
 }
 
 #[derive(Debug)]
@@ -94,19 +86,11 @@ impl Account {
     /// granted here when the child was forked.
     pub(crate) fn of_a_forked_child(&self) -> Self {
         let forked = self.0.forked || self.0.live.load(Ordering::Acquire) > 0;
-        Self(Arc::new(Shared { forked, node: self.0.node.clone(), ..Shared::default() }))
-    }
-
-    /// An account whose process sees what others of this node have.
-    pub(crate) fn on(node: NodeGrants) -> Self {
-        Self(Arc::new(Shared { node: Some(node), ..Shared::default() }))
+        Self(Arc::new(Shared { forked, ..Shared::default() }))
     }
 
     /// Grants a loader what `free` bytes of the node allow, on one of so many `ranks`.
     pub(crate) fn grant(&self, free: u64, ranks: u32, need: Need) -> Grant {
-        // Others decide before this process or after it.
-        let node = self.0.node.as_ref().filter(|_| need.fixed.is_none() && !self.0.forked);
-        let _lock = node.map(NodeGrants::lock);
         let mut grants = self.lock();
         let (tier, automatic) = match need.fixed {
             Some(bytes) => (bytes, false),
@@ -118,7 +102,7 @@ impl Account {
                 (0, true)
             }
             None => {
-                let most = grants.allowed(free, ranks.max(1), node);
+                let most = grants.allowed(free, ranks.max(1));
                 (most.saturating_sub(need.look_ahead).min(need.data), true)
             }
         };
@@ -128,9 +112,6 @@ impl Account {
         grants.next += 1;
         grants.live.insert(number, Granted { bytes, automatic, tier: None });
         self.0.live.store(grants.live.len(), Ordering::Release);
-        if automatic {
-            grants.publish(node);
-        }
         drop(grants);
         Grant { account: self.clone(), number, tier }
     }
@@ -143,42 +124,22 @@ impl Account {
 
 impl Grants {
     /// The most bytes that one more automatic loader may take.
-    fn allowed(&mut self, free: u64, ranks: u32, node: Option<&NodeGrants>) -> u64 {
+    fn allowed(&mut self, free: u64, ranks: u32) -> u64 {
         let unfilled = self.live.values().map(Granted::unfilled).fold(0, u64::saturating_add);
         let half = (free / u64::from(ranks)).saturating_sub(unfilled) / 2;
-        // A loader that knows of no ranks does not make those of its process others.
-        let of_job = if self.granted() > 0 { ranks.max(self.ranks) } else { ranks };
-        let mut others = node.map_or_else(Vec::new, |node| node.read(self.entry.as_ref()));
-        others.retain(|other| other.granted > 0 && (of_job == 1 || other.ranks != of_job));
-        if self.granted() == 0 {
-            // What others have filled is theirs; the half that they have parts of is all processes'.
-            let first = others.iter().map(|other| other.half / u64::from(ranks)).max();
-            (self.share, self.ranks) = (first.unwrap_or(half), ranks);
+        if !self.live.values().any(|granted| granted.automatic && granted.bytes > 0) {
+            (self.share, self.ranks) = (half, ranks);
         }
         if ranks > self.ranks {
             // The ranks of the node have become known only now.
             self.share = self.share / u64::from(ranks) * u64::from(self.ranks);
             self.ranks = ranks;
         }
-        let of_others = others.iter().map(|other| other.granted).fold(0, u64::saturating_add);
-        let granted = self.granted().saturating_add(of_others / u64::from(of_job));
+        let automatic = self.live.values().filter(|granted| granted.automatic);
+        let granted = automatic.map(|granted| granted.bytes).fold(0, u64::saturating_add);
         let left = self.share.saturating_sub(granted);
         let kept = self.share / LEFT;
         left.min(left.saturating_sub(kept).max(kept)).min(half)
-    }
-
-    /// What automatic loaders have, in bytes.
-    fn granted(&self) -> u64 {
-        let automatic = self.live.values().filter(|granted| granted.automatic);
-        automatic.map(|granted| granted.bytes).fold(0, u64::saturating_add)
-    }
-
-    /// Shows other processes what this one has. What it had is shown until then.
-    fn publish(&mut self, node: Option<&NodeGrants>) {
-        let granted = self.granted();
-        let half = self.share.saturating_mul(u64::from(self.ranks));
-        let grants = ProcessGrants { ranks: self.ranks, half, granted };
-        self.entry = node.filter(|_| granted > 0).and_then(|node| node.publish(grants));
     }
 }
 
@@ -208,9 +169,6 @@ impl Drop for Grant {
         let mut grants = self.account.lock();
         let granted = grants.live.remove(&self.number);
         self.account.0.live.store(grants.live.len(), Ordering::Release);
-        if granted.as_ref().is_some_and(|granted| granted.automatic) {
-            grants.publish(self.account.0.node.as_ref());
-        }
         drop(grants);
         // Outside of the lock: it may be the last handle on a tier's budget.
         drop(granted);
@@ -219,63 +177,27 @@ impl Drop for Grant {
 
 /// Bytes that are free within the machine and every control group that this process is in. `root` stands for `/`.
 pub(crate) fn free(root: &Path) -> Option<u64> {
-    let machine = amount(&fs::read_to_string(root.join("proc/meminfo")).ok()?, "MemAvailable:")?;
+    let machine = available(&fs::read_to_string(root.join("proc/meminfo")).ok()?)?;
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| {
-        let (base, path, limit, usage) = of_memory(root, line)?;
-        group(&base, path, limit, usage)
+        // `0::/path` is version 2; `9:memory:/path` is version 1.
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let base = root.join("sys/fs/cgroup");
+        match controllers {
+            "" => group(&base, path, "memory.max", "memory.current"),
+            list if list.split(',').any(|name| name == "memory") => {
+                group(&base.join("memory"), path, "memory.limit_in_bytes", "memory.usage_in_bytes")
+            }
+            _ => None,
+        }
     });
     Some(limits.fold(machine, u64::min))
 }
 
-/// A line of `/proc/meminfo`, in bytes.
-fn amount(meminfo: &str, name: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
-}
-
-/// Which memory [`free`] is of: the number of the control group with the tightest limit, the outermost of several; 0 for the
-/// machine.
-pub(crate) fn pool(root: &Path) -> u64 {
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let total =
-        fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| amount(&text, "MemTotal:"));
-    // Version 1 says no limit by a number that no machine has.
-    let mut tightest = (total.unwrap_or(u64::MAX >> 1), 0);
-    for (base, path, limit, _) in groups.lines().filter_map(|line| of_memory(root, line)) {
-        let mut at = base.join(path.trim_start_matches('/'));
-        while at.starts_with(&base) {
-            if let (Some(limit), Ok(group)) = (number(&at.join(limit)), fs::metadata(&at))
-                && (limit < tightest.0 || limit == tightest.0 && tightest.1 > 0)
-            {
-                tightest = (limit, group.ino());
-            }
-            if !at.pop() {
-                break;
-            }
-        }
-    }
-    tightest.1
-}
-
-/// Where a line of `/proc/self/cgroup` leads that is about memory: the hierarchy, the group in it, and the names of the files
-/// with the limit and with what is used.
-fn of_memory<'a>(root: &Path, line: &'a str) -> Option<(PathBuf, &'a str, &'static str, &'static str)> {
-    // `0::/path` is version 2; `9:memory:/path` is version 1.
-    let mut parts = line.splitn(3, ':');
-    let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-    let base = root.join("sys/fs/cgroup");
-    match controllers {
-        "" => Some((base, path, "memory.max", "memory.current")),
-        list if list.split(',').any(|name| name == "memory") => {
-            Some((base.join("memory"), path, "memory.limit_in_bytes", "memory.usage_in_bytes"))
-        }
-        _ => None,
-    }
-}
-
-fn number(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// What is left in the group at `path` and in all above it; a limit may sit at any level.
@@ -283,9 +205,10 @@ fn group(base: &Path, path: &str, limit: &str, usage: &str) -> Option<u64> {
     let mut at: PathBuf = base.join(path.trim_start_matches('/'));
     let mut least: Option<u64> = None;
     while at.starts_with(base) {
+        let number = |name: &str| fs::read_to_string(at.join(name)).ok()?.trim().parse::<u64>().ok();
         // `max`, which is no number, means no limit here.
-        if let Some(limit) = number(&at.join(limit)) {
-            let left = limit.saturating_sub(number(&at.join(usage)).unwrap_or(0));
+        if let Some(limit) = number(limit) {
+            let left = limit.saturating_sub(number(usage).unwrap_or(0));
             least = Some(least.map_or(left, |least| least.min(left)));
         }
         if !at.pop() {
@@ -298,8 +221,6 @@ fn group(base: &Path, path: &str, limit: &str, usage: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    #[cfg(target_os = "linux")]
-    use crate::machine::node_grants::tests::node;
 
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
@@ -422,73 +343,6 @@ mod tests {
             assert!(grants.iter().all(|grant| taken(&[grant]) >= 1_600_000 / 2 / 8 / 8));
             assert_eq!(taken(&grants.iter().collect::<Vec<_>>()), 800_000, "filled: {first}");
         }
-    }
-
-    #[test]
-    fn pool_is_the_group_with_the_tightest_limit() {
-        let meminfo = ("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 900 kB\n");
-        let root = tree(&[
-            meminfo,
-            ("proc/self/cgroup", "9:cpu:/j\n0::/job/step\n"),
-            ("sys/fs/cgroup/job/memory.max", "1000000"),
-            ("sys/fs/cgroup/job/step/memory.max", "1000000"),
-        ]);
-        let ino = |path: &str| fs::metadata(root.path().join(path)).unwrap().ino();
-        assert_eq!(pool(root.path()), ino("sys/fs/cgroup/job"), "the outermost");
-        fs::write(root.path().join("sys/fs/cgroup/job/step/memory.max"), "999999").unwrap();
-        assert_eq!(pool(root.path()), ino("sys/fs/cgroup/job/step"));
-        let unlimited = [
-            meminfo,
-            ("proc/self/cgroup", "9:memory:/j\n0::/k\n"),
-            ("sys/fs/cgroup/memory/j/memory.limit_in_bytes", "9223372036854771712"),
-            ("sys/fs/cgroup/k/memory.max", "2000000"),
-        ];
-        assert_eq!(pool(tree(&unlimited).path()), 0, "the machine");
-    }
-
-    /// Each of two processes took 43.75 % of what was free, if they started at about the same time.
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn processes_without_a_launcher_share_one_half() {
-        let node = node("processes");
-        let [one, two, three] = [(); 3].map(|()| Account::on(node.clone()));
-        let first = one.grant(160_000, 1, LARGE);
-        assert_eq!(taken(&[&first]), 70_000);
-        // Whether the first one has filled its memory by now, or not.
-        for free in [160_000, 90_000] {
-            let second = two.grant(free, 1, LARGE);
-            assert_eq!(taken(&[&second]), 10_000, "an eighth of the half");
-            assert_eq!(three.grant(free, 1, LARGE).tier(), 0);
-        }
-        // Its own next loader counts the others, too.
-        let second = two.grant(160_000, 1, small(4900));
-        let again = one.grant(160_000, 1, LARGE);
-        assert_eq!(taken(&[&first, &second, &again]), 80_000);
-        drop((first, again));
-        assert_eq!(taken(&[&second, &three.grant(160_000, 1, LARGE)]), 70_000, "an eighth is left again");
-        drop(second);
-        assert!(node.read(None).is_empty());
-        // A size that the user has set asks nobody.
-        assert_eq!(one.grant(0, 1, Need { fixed: Some(5000), ..LARGE }).tier(), 5000);
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn ranks_of_one_job_do_not_count_each_other_twice() {
-        let node = node("ranks");
-        let ranks: Vec<Account> = (0..8).map(|_| Account::on(node.clone())).collect();
-        let first: Vec<Grant> = ranks.iter().map(|rank| rank.grant(1_600_000, 8, LARGE)).collect();
-        assert_eq!(taken(&first.iter().collect::<Vec<_>>()), 700_000);
-        // A process that is no rank of theirs gets what they leave, and they know of it.
-        let alone = Account::on(node.clone());
-        let lone = alone.grant(1_600_000, 1, LARGE);
-        assert_eq!(taken(&[&lone]), 100_000);
-        assert_eq!(ranks[0].grant(1_600_000, 8, LARGE).tier(), 0);
-        drop(lone);
-        // One of them knows of no ranks.
-        let second = ranks.iter().zip([1, 8, 8, 8, 8, 8, 8, 8]);
-        let second: Vec<Grant> = second.map(|(rank, known)| rank.grant(1_600_000, known, LARGE)).collect();
-        assert_eq!(taken(&first.iter().chain(&second).collect::<Vec<_>>()), 800_000);
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub struct Merged {
     pub retried: u64,
     /// Requests that were sent a second time because the answer was late.
     pub hedged: u64,
-    /// One entry a pass, in order; of a long run's middle, sums as in [`Report::epochs`].
+    /// One entry a pass, in order; of a long run's middle, sums as in [`Report::epochs`]. Where one rank has summed up passes
+    /// that another has not, its sum is an entry of its own, at the end.
     pub epochs: Vec<MergedEpoch>,
 }
 
@@ -98,7 +99,10 @@ impl Merged {
         self.retried = self.retried.saturating_add(other.retried);
         self.hedged = self.hedged.saturating_add(other.hedged);
         for theirs in &other.epochs {
-            let same = |mine: &&mut MergedEpoch| (mine.epoch, &mine.phase) == (theirs.epoch, &theirs.phase);
+            // A sum of passes is no pass: ranks that ended at different ones may have both.
+            let same = |mine: &&mut MergedEpoch| {
+                (mine.epoch, mine.passes, &mine.phase) == (theirs.epoch, theirs.passes, &theirs.phase)
+            };
             match self.epochs.iter_mut().find(same) {
                 Some(mine) => mine.add(theirs),
                 None => self.epochs.push(theirs.clone()),
@@ -110,7 +114,6 @@ impl Merged {
 #[cfg(feature = "peer")]
 impl MergedEpoch {
     fn add(&mut self, other: &Self) {
-        self.passes = self.passes.max(other.passes);
         self.samples = self.samples.saturating_add(other.samples);
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.seconds = self.seconds.max(other.seconds);
@@ -142,6 +145,17 @@ mod tests {
             epochs: (0..epochs).map(epoch).collect(),
             ..Merged::default()
         }
+    }
+
+    /// One rank's sum of passes was added to another rank's single pass.
+    #[test]
+    fn sum_of_passes_is_not_added_to_a_pass() {
+        let mut all = rank(3, 1.0, 4);
+        let mut sums = rank(4, 1.0, 1);
+        sums.epochs[0].passes = 3;
+        all.add(&sums);
+        let passes: Vec<_> = all.epochs.iter().map(|one| (one.epoch, one.passes, one.samples)).collect();
+        assert_eq!(passes, [(0, 1, 5), (1, 1, 5), (2, 1, 5), (3, 1, 5), (0, 3, 5)]);
     }
 
     #[test]

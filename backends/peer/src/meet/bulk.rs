@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -33,10 +34,15 @@ pub(super) const MOST_BYTES: u64 = 16 << 30;
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// How long a relay may be silent that waits for a catalog.
-pub(super) const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// How often a relay reports that a catalog is on its way.
 const NEWS: Duration = Duration::from_secs(5);
+
+/// How long a relay may say nothing in a meeting with this deadline: a third of it, and longer than its news take.
+pub(super) fn silence(deadline: Duration) -> Duration {
+    SILENCE.min(deadline / 3).max(NEWS * 3 / 2)
+}
 
 /// Reads a catalog.
 type Read = Arc<dyn Fn() -> io::Result<Bytes> + Send + Sync>;
@@ -203,7 +209,17 @@ async fn pass_on_to(to: Rank, mut link: Link, mut offers: watch::Receiver<Offers
         };
         let is_due = due.is_some();
         if let Some((number, Some(bulk))) = due {
-            let Ok((message, bytes)) = bulk.value(number).await else { return };
+            // Reading a file may take long, too, on a file server.
+            let mut value = pin!(bulk.value(number));
+            let value = loop {
+                tokio::select! {
+                    value = &mut value => break value,
+                    () = sleep(NEWS) => {
+                        link.say(&Message::Working { on: "reads the catalog".to_owned() }).await;
+                    }
+                }
+            };
+            let Ok((message, bytes)) = value else { return };
             tracing::debug!(%to, bytes = bytes.len(), "passes a catalog on");
             sent.insert(number);
             if !link.say_with(&message, bytes).await {
@@ -280,6 +296,13 @@ pub(super) async fn fetch(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn relay_may_be_silent_for_longer_than_its_news_take() {
+        let silence = |seconds| silence(Duration::from_secs(seconds));
+        assert_eq!((silence(300), silence(60)), (SILENCE, Duration::from_secs(20)));
+        assert!(silence(10) > NEWS && silence(10) < Duration::from_secs(10));
+    }
 
     #[test]
     fn one_rank_of_each_node_gets_the_bulk_from_rank_0() {

@@ -326,8 +326,12 @@ impl Joining {
         offer(have.into_iter().enumerate().filter_map(|(number, bulk)| Some((number, bulk?))).collect());
         let mut got = BTreeMap::new();
         if let Some(relay) = relay.filter(|_| !missing.is_empty()) {
-            let (to, silence) = ((relay, &addresses[..]), bulk::SILENCE.min(self.deadline / 3));
-            got = bulk::fetch(network, to, identity, &member.traffic, &missing, silence).await;
+            let (to, silence) = ((relay, &addresses[..]), bulk::silence(self.deadline));
+            let traffic = Arc::clone(&member.traffic);
+            tokio::select! {
+                come = bulk::fetch(network, to, identity, &traffic, &missing, silence) => got = come,
+                error = member.stay(identity) => return Err(error),
+            }
         }
         for (number, is_pushed) in missing {
             if got.contains_key(&number) {

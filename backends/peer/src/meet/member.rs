@@ -154,6 +154,25 @@ impl Member {
         }
     }
 
+    /// Keeps the connection while this rank waits for another one: one that breaks is made again, or rank 0 would take this
+    /// rank for gone. Ends with an error alone.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no message.
+    pub(super) async fn stay(&mut self, identity: &Identity) -> MeetError {
+        self.follower.begin(Instant::now());
+        loop {
+            if let Err(error) = self.connect(identity).await {
+                return error;
+            }
+            while self.link.is_some() {
+                if let Err(error) = self.next().await {
+                    return error;
+                }
+            }
+        }
+    }
+
     /// Takes the next message of rank 0, or shows what is waited for.
     async fn next(&mut self) -> Result<(), MeetError> {
         let Some(link) = &mut self.link else { return Ok(()) };

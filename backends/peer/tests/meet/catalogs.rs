@@ -86,6 +86,26 @@ async fn relay_that_gets_the_catalog_slowly_is_waited_for() {
     assert_eq!(counters.read().bulks, 2);
 }
 
+/// A rank whose connection to rank 0 broke while it waited at its relay counted as gone, and ended the meeting.
+#[tokio::test(start_paused = true)]
+async fn rank_that_waits_at_its_relay_keeps_its_connection_to_rank_0() {
+    let job = Job::new(2 * ON_NODE);
+    job.network.delay("r0", &format!("r{RELAY}"), Duration::from_secs(1));
+    let network = job.network.clone();
+    let (ranks, _) = spawn(&job, &[Bulk::needed(catalog())], move |joining| {
+        let rank = joining.rank().0;
+        if rank > RELAY {
+            let network = network.clone();
+            tokio::spawn(async move {
+                sleep(Duration::from_secs(5)).await;
+                network.sever("r0", &format!("r{rank}"));
+            });
+        }
+        async move { take(joining).await.unwrap() }
+    });
+    all(ranks).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn catalog_that_rank_0_cannot_read_any_more_ends_the_meeting_with_the_reason() {
     let job = Job::new(2 * ON_NODE);

@@ -54,10 +54,7 @@ pub(crate) fn from_opendal(tier: &str, object: &str, error: &opendal::Error) -> 
     if let Some(detail) = detail {
         named = named.with_detail(detail);
     }
-    match refusal.and_then(|refusal| refusal.retry_after) {
-        Some(wait) => named.with_retry_after(wait),
-        None => named,
-    }
+    named.with_retry_after(refusal.and_then(|refusal| refusal.retry_after))
 }
 
 /// What is at the bottom of it: a refused connection, an unknown name.

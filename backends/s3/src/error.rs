@@ -75,11 +75,8 @@ impl Place {
 
     /// The error of credentials, which names neither bucket nor object.
     pub(crate) fn of_credentials(&self, object: Option<&str>, known: &TierError) -> TierError {
-        let error = self.error(known.kind(), object, known.detail().unwrap_or_default());
-        match known.retry_after() {
-            Some(wait) => error.with_retry_after(wait),
-            None => error,
-        }
+        self.error(known.kind(), object, known.detail().unwrap_or_default())
+            .with_retry_after(known.retry_after())
     }
 
     /// A connection that did not come up or did not last.
@@ -110,11 +107,7 @@ impl Place {
     pub(crate) fn of_refusal(&self, action: Action, object: Option<&str>, refused: &Refused) -> TierError {
         let (kind, why) = self.classify(action, refused);
         let why = why.unwrap_or_else(|| refused.to_string());
-        let error = self.error(kind, object, why);
-        match refused.retry_after {
-            Some(wait) => error.with_retry_after(wait),
-            None => error,
-        }
+        self.error(kind, object, why).with_retry_after(refused.retry_after)
     }
 
     fn at(&self) -> String {

@@ -56,13 +56,8 @@ impl Reader {
                         error.detail().unwrap_or_default(),
                         failed.detail().unwrap_or_default()
                     );
-                    let error = TierError::new(ErrorKind::Expired, self.place.tier)
-                        .with_object(object)
-                        .with_detail(why);
-                    Err(match failed.retry_after() {
-                        Some(wait) => error.with_retry_after(wait),
-                        None => error,
-                    })
+                    let error = TierError::new(ErrorKind::Expired, self.place.tier).with_object(object);
+                    Err(error.with_detail(why).with_retry_after(failed.retry_after()))
                 }
             },
             result => result,

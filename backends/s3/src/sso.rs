@@ -385,6 +385,12 @@ mod tests {
         })
     }
 
+    /// Writes a good token, as another process does.
+    fn write_other(path: &Path) {
+        let document = document("hush-other", "2100-01-01T00:00:00Z");
+        std::fs::write(path, document.to_string()).unwrap();
+    }
+
     /// A home directory with a token, and the services that it is for.
     struct Home {
         directory: tempfile::TempDir,
@@ -402,6 +408,20 @@ mod tests {
             };
             std::fs::create_dir_all(home.file().parent().unwrap()).unwrap();
             std::fs::write(home.file(), document.to_string()).unwrap();
+            home
+        }
+
+        /// A home whose token is expired, and a service that refuses to refresh it. With the refusal, `other` gets the path
+        /// of the token's file.
+        fn refused(other: impl Fn(PathBuf) + Send + Sync + 'static) -> Self {
+            let path = Arc::new(Mutex::new(PathBuf::new()));
+            let file = Arc::clone(&path);
+            let answer = move || {
+                other(file.lock().unwrap().clone());
+                status(400, "InvalidGrantException")
+            };
+            let home = Self::new(&document("hush-old", PAST), "hush-other", Box::new(answer));
+            *path.lock().unwrap() = home.file();
             home
         }
 
@@ -508,15 +528,7 @@ mod tests {
 
     #[tokio::test]
     async fn token_that_another_process_has_refreshed_is_used() {
-        let path = Arc::new(Mutex::new(PathBuf::new()));
-        let other = Arc::clone(&path);
-        let refused = move || {
-            let document = document("hush-other", "2100-01-01T00:00:00Z");
-            std::fs::write(&*other.lock().unwrap(), document.to_string()).unwrap();
-            status(400, "InvalidGrantException")
-        };
-        let home = Home::new(&document("hush-old", PAST), "hush-other", Box::new(refused));
-        *path.lock().unwrap() = home.file();
+        let home = Home::refused(|path| write_other(&path));
         assert_eq!(home.role().await.unwrap(), "ROLE");
         assert_eq!(home.refreshed(), 1);
     }
@@ -524,20 +536,13 @@ mod tests {
     /// Of ranks that refreshed one token at a time, all but the first ended and named `aws sso login`.
     #[tokio::test]
     async fn token_that_another_process_is_about_to_write_is_waited_for() {
-        let path = Arc::new(Mutex::new(PathBuf::new()));
-        let other = Arc::clone(&path);
-        let refused = move || {
-            let other = Arc::clone(&other);
+        let mut home = Home::refused(|path| {
             std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(300));
-                let document = document("hush-other", "2100-01-01T00:00:00Z");
-                std::fs::write(&*other.lock().unwrap(), document.to_string()).unwrap();
+                write_other(&path);
             });
-            status(400, "InvalidGrantException")
-        };
-        let mut home = Home::new(&document("hush-old", PAST), "hush-other", Box::new(refused));
+        });
         home.tokens.others = Duration::from_secs(60);
-        *path.lock().unwrap() = home.file();
         assert_eq!(home.role().await.unwrap(), "ROLE");
         assert_eq!(home.refreshed(), 1);
     }

@@ -296,6 +296,9 @@ pub(crate) struct Whole {
 }
 
 impl Report {
+    /// The number of entries in [`epochs`](Self::epochs), at most.
+    pub const MOST_EPOCHS: usize = RunReport::MOST_PASSES;
+
     pub(crate) fn new(whole: &Whole, origin: &Reading, adapted: Adapted, run: &RunReport) -> Self {
         Self {
             rank: whole.rank,

@@ -178,12 +178,9 @@ fn give_up(error: TierError, attempts: u32, took: Duration) -> TierError {
     if let Some(object) = error.object() {
         last = last.with_object(object);
     }
-    if let Some(wait) = error.retry_after() {
-        last = last.with_retry_after(wait);
-    }
     let tried = format!("after {attempts} attempts in {:.1} s", took.as_secs_f64());
     let detail = error.detail().map_or_else(|| tried.clone(), |detail| format!("{detail}, {tried}"));
-    last.with_detail(detail).with_source(error)
+    last.with_detail(detail).with_retry_after(error.retry_after()).with_source(error)
 }
 
 #[cfg(test)]

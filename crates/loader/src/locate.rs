@@ -1,8 +1,9 @@
 //! Looks up where the samples of a dataset lie.
 //!
 //! A catalog file has the names of files, and a file server may take long to answer, may fail, or may never answer. Only
-//! reads of the origin need them. Such look-ups run on blocking threads, [`THREADS`] per dataset at most, whichever part of the engine requests them. A look-up
-//! that hangs keeps its thread and no other dataset's. It holds the catalog alone: no origin, cache or budget.
+//! reads of the origin need them. Such look-ups run on blocking threads, [`THREADS`] per dataset at most, whichever part
+//! of the engine requests them. A look-up that hangs keeps its thread and no other dataset's. It holds the catalog alone:
+//! no origin, cache or budget.
 //!
 //! A look-up that fails by an I/O error is repeated by the run's retry policy. Only then is it a fault of the catalog,
 //! which ends the run. The price is that the other look-ups of its batch wait with it.

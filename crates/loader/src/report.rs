@@ -140,7 +140,7 @@ pub struct RunReport {
 
 impl RunReport {
     /// Entries of passes, at most.
-    const MOST: usize = 1024;
+    pub const MOST_PASSES: usize = 1024;
 
     /// Passes at the beginning, and at least at the end, that are not summed up.
     const KEPT: usize = 256;
@@ -153,7 +153,7 @@ impl RunReport {
 
     /// Sums up the passes of the middle, if there are too many.
     fn sum_up(&mut self) {
-        if self.passes.len() <= Self::MOST {
+        if self.passes.len() <= Self::MOST_PASSES {
             return;
         }
         let last = self.passes.split_off(self.passes.len() - Self::KEPT);

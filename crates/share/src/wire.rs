@@ -278,9 +278,8 @@ impl<'a> Records<'a> {
                 if let Some(detail) = cursor.words()? {
                     error = error.with_detail(detail);
                 }
-                if retry != u64::MAX {
-                    error = error.with_retry_after(Duration::from_millis(retry));
-                }
+                let retry = (retry != u64::MAX).then(|| Duration::from_millis(retry));
+                let error = error.with_retry_after(retry);
                 Ok(Answer::Failed { tag, error })
             }
             _ => Err(Malformed),

@@ -313,12 +313,8 @@ impl Server {
         if let Some(ceiling) = ceiling.filter(|ceiling| !ceiling.admits()) {
             let flight = self.counts.start(request.key);
             sleep(self.latency()).await;
-            let mut error = TierError::new(ErrorKind::Throttled, &*name).with_object(&*request.object.path);
-            error = error.with_detail("slow down");
-            if let Some(wait) = ceiling.retry_after() {
-                error = error.with_retry_after(wait);
-            }
-            let result = Err(error);
+            let error = TierError::new(ErrorKind::Throttled, &*name).with_object(&*request.object.path);
+            let result = Err(error.with_detail("slow down").with_retry_after(ceiling.retry_after()));
             flight.end(&result);
             return result;
         }

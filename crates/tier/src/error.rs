@@ -118,10 +118,11 @@ impl TierError {
         self.edit(|inner| inner.detail = Some(detail.into()))
     }
 
-    /// Keeps the store's own word on when to come back.
+    /// Keeps the store's own `Retry-After`, if it sent one.
     #[must_use]
-    pub fn with_retry_after(self, wait: Duration) -> Self {
-        self.edit(|inner| inner.retry_after = Some(wait))
+    pub fn with_retry_after(self, wait: impl Into<Option<Duration>>) -> Self {
+        let wait = wait.into();
+        self.edit(|inner| inner.retry_after = wait)
     }
 
     /// Keeps the error that caused this one.

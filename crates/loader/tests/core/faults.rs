@@ -110,48 +110,51 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
         [(unlocated, true, true), (failed, true, false), (unlocated, false, false)]
     {
         let mut core = Core::new(config.clone(), run.clone(), scenario.plan(&run), scenario.sizes());
-        let mut told = |event: Event| {
-            let mut actions = Vec::new();
-            core.on(event, &mut actions);
-            actions
-        };
-        told(Event::Proceed);
+        let mut on = |event: Event| actions(&mut core, event);
+        on(Event::Proceed);
         let mut opened = Vec::new();
         for pass in 0..2 {
             let stream = run.stream(&run.pass(pass).unwrap()).unwrap();
-            told(Event::Dealt { pass, stream });
-            opened.extend(told(Event::Proceed));
+            on(Event::Dealt { pass, stream });
+            opened.extend(on(Event::Proceed));
         }
         // What the memory does not have is asked for, or read.
         for at in 0..opened.len() {
             if let Action::Find { tick, .. } = opened[at] {
-                opened.extend(told(Event::Absent(tick)));
+                opened.extend(on(Event::Absent(tick)));
             }
         }
         let asked: Vec<Tick> = opened.iter().filter(|action| is_ask(action)).filter_map(about).collect();
         let slow = *asked.first().expect("a sample of the other rank's");
         for tick in opened.iter().filter(|action| !is_ask(action)).filter_map(about).chain(asked) {
             if tick != slow {
-                told(Event::Arrived(tick));
+                on(Event::Arrived(tick));
             }
         }
-        told(Event::Proceed);
-        (0..slow.0 / 4).for_each(|_| drop(told(Event::Taken)));
-        told(Event::Asked);
-        let hedges = told(Event::Late { waited: Duration::from_secs(10), origin });
+        on(Event::Proceed);
+        (0..slow.0 / 4).for_each(|_| drop(on(Event::Taken)));
+        on(Event::Asked);
+        let hedges = on(Event::Late { waited: Duration::from_secs(10), origin });
         assert!(matches!(hedges[..], [Action::Hedge { tick, .. }] if tick == slow), "{hedges:?}");
         if owner_first {
-            assert!(told(Event::Failed(slow)).is_empty(), "the hedge is its read now");
-            told(hedge(slow));
+            assert!(on(Event::Failed(slow)).is_empty(), "the hedge is its read now");
+            on(hedge(slow));
         } else {
-            told(hedge(slow));
-            assert!(matches!(told(Event::Failed(slow))[..], [Action::Read { tick, .. }] if tick == slow));
-            told(Event::Failed(slow));
+            on(hedge(slow));
+            assert!(matches!(on(Event::Failed(slow))[..], [Action::Read { tick, .. }] if tick == slow));
+            on(Event::Failed(slow));
         }
-        let end = told(Event::Proceed);
+        let end = on(Event::Proceed);
         assert_eq!(end.iter().any(|action| matches!(action, Action::Fail { .. })), is_end, "{end:?}");
         assert_eq!(end.iter().any(|action| matches!(action, Action::Hand { .. })), !is_end, "{end:?}");
     }
+}
+
+/// The actions that an event leads to.
+fn actions(core: &mut Core, event: Event) -> Vec<Action> {
+    let mut actions = Vec::new();
+    core.on(event, &mut actions);
+    actions
 }
 
 /// The use that a read is for.
@@ -172,25 +175,21 @@ fn unlocated_cache_read_leaves_the_policy_to_the_origins() {
     let config = Config { look_ahead: 100_000, on_error: OnError::Skip, levels, warm: false };
     for (of_origin, is_end) in [(Event::Failed(Tick(0)), false), (Event::Unlocated(Tick(0)), true)] {
         let mut core = Core::new(config.clone(), run.clone(), scenario.plan(&run), scenario.sizes());
-        let mut told = |event: Event| {
-            let mut actions = Vec::new();
-            core.on(event, &mut actions);
-            actions
-        };
-        told(Event::Proceed);
+        let mut on = |event: Event| actions(&mut core, event);
+        on(Event::Proceed);
         let stream = run.stream(&run.pass(0).unwrap()).unwrap();
-        told(Event::Dealt { pass: 0, stream });
-        told(Event::Proceed);
+        on(Event::Dealt { pass: 0, stream });
+        on(Event::Proceed);
         for tick in (0..4).map(Tick) {
-            told(Event::Kept(tick));
+            on(Event::Kept(tick));
         }
-        let read = told(Event::Unlocated(Tick(0)));
+        let read = on(Event::Unlocated(Tick(0)));
         assert!(matches!(read[..], [Action::Read { tick: Tick(0), .. }]), "{read:?}");
         for tick in (1..4).map(Tick) {
-            told(Event::Arrived(tick));
+            on(Event::Arrived(tick));
         }
-        told(of_origin);
-        let end = told(Event::Proceed);
+        on(of_origin);
+        let end = on(Event::Proceed);
         assert_eq!(end.iter().any(|action| matches!(action, Action::Fail { .. })), is_end, "{end:?}");
         assert_eq!(end.iter().any(|action| matches!(action, Action::Hand { .. })), !is_end, "{end:?}");
     }

@@ -17,9 +17,6 @@ use crate::progress::{Show, Work};
 use crate::signals::Signals;
 use crate::{output, progress, settings};
 
-/// So many passes have an entry of their own in a report, at most.
-const ENTRIES: usize = 1024;
-
 /// A wait for a batch looks for signals this often.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -195,7 +192,7 @@ impl Session {
         if !self.wanted.digest && !self.wanted.ids {
             return;
         }
-        if self.seen.len() > ENTRIES {
+        if self.seen.len() > Report::MOST_EPOCHS {
             let report = self.loader.report();
             self.seen.retain(|seen| report.epochs.iter().any(|epoch| seen.is_of(epoch)));
         }

@@ -42,7 +42,7 @@ use crate::map::Map;
 const NAME: &str = "memory";
 
 /// What a sample costs beside its own bytes; see `tests/footprint.rs`.
-const FOOTPRINT: Footprint = Footprint::new(416, 16);
+const FOOTPRINT: Footprint = Footprint::new(320, 16);
 
 /// Samples in memory, at most a given number of bytes of them.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ fn answer(map: &Map, request: &ReadRequest) -> Result<Bytes, TierError> {
         let detail = format!("{} bytes are kept, {} were asked for", sample.len(), request.len());
         return Err(error(ErrorKind::Changed).with_detail(detail));
     }
-    Ok(sample.data().clone())
+    Ok(sample.bytes())
 }
 
 impl Tier for MemoryTier {

@@ -13,8 +13,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use foreread_tier::{Charge, ErrorKind, Object, ReadFuture, ReadRequest, Sample, Span, Tier, TierError};
 use foreread_types::{SampleKey, Tick};
-use futures::stream::FuturesUnordered;
 use futures::{FutureExt, Stream, StreamExt};
+use futures_buffered::FuturesUnordered;
 
 use crate::blocks::BlockId;
 use crate::locate::{Place, by_key};
@@ -60,7 +60,7 @@ impl Pending {
         let Self { tick, key, block, bytes, charge, check, last } = self;
         let data = match came {
             Ok(data) if data.len() as u64 == bytes => match check {
-                Some(check) => check.passed(tier, data),
+                Some(check) => check.passed(tier, &data).map(|()| data),
                 None => Ok(data),
             },
             Ok(data) => Err(TierError::new(ErrorKind::Changed, tier)
@@ -127,12 +127,11 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// `data`, if it is what was written. It is bytes that came from far away, so this costs little beside their way (5
-    /// us for 110 KB).
-    pub(crate) fn passed(self, tier: &str, data: Bytes) -> Result<Bytes, TierError> {
-        let found = crc32c::crc32c(&data);
+    /// Fails unless `data` is what was written. The bytes came from far away, so the price is small (5 us for 110 KB).
+    pub(crate) fn passed(self, tier: &str, data: &[u8]) -> Result<(), TierError> {
+        let found = crc32c::crc32c(data);
         if found == self.crc32c {
-            return Ok(data);
+            return Ok(());
         }
         let why = format!(
             "the checksum of its {} bytes from byte {} on is {found:08x}, and its shard says {:08x}",

@@ -48,7 +48,7 @@ impl Cutting {
         let mut round = Round { id: self.id, waiting: waiting.into(), answers, is_done: false };
         let mut worked = Worked::default();
         while let Some(next) = round.waiting.front() {
-            let cut = self.part(next.key).and_then(|part| part.cut(block.data(), self.dataset.origin.name()));
+            let cut = self.part(next.key).and_then(|part| part.cut(&block, self.dataset.origin.name()));
             let bytes = cut.as_ref().map_or(0, |bytes| bytes.len() as u64);
             round.answer(cut);
             worked.on(bytes).await;
@@ -78,7 +78,7 @@ impl Cutting {
                 continue;
             };
             // What came is not what was written: its first use reads it.
-            let Ok(copy) = part.cut(block.data(), cache.name()) else { continue };
+            let Ok(copy) = part.cut(&block, cache.name()) else { continue };
             let (cache, sample) = (Arc::clone(cache), Sample::new(copy, self.copies.charge(bytes)));
             let mut store = Box::pin(async move { keep(&*cache, room, key, sample).await });
             if store.as_mut().now_or_never().is_none() {
@@ -158,16 +158,13 @@ struct Part {
 
 impl Part {
     /// The sample's own copy of its bytes, checked.
-    fn cut(self, block: &Bytes, tier: &str) -> Result<Bytes, TierError> {
+    fn cut(self, block: &[u8], tier: &str) -> Result<Bytes, TierError> {
         let Self { range, check } = self;
-        if range.start > range.end || range.end > block.len() {
-            return Err(outside());
-        }
-        let mut bytes = block.slice(range);
+        let bytes = block.get(range).ok_or_else(outside)?;
         if let Some(check) = check {
-            bytes = check.passed(tier, bytes)?;
+            check.passed(tier, bytes)?;
         }
-        own_copy(&bytes).ok_or_else(|| {
+        own_copy(bytes).ok_or_else(|| {
             let detail = format!("there is no memory for its {} bytes", bytes.len());
             TierError::new(ErrorKind::Full, tier).with_detail(detail)
         })

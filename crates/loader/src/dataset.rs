@@ -54,10 +54,10 @@ impl Dataset {
             return Err(TierError::new(ErrorKind::Changed, self.origin.name())
                 .with_detail(format!("{} bytes instead of {expected}", bytes.len())));
         }
-        match self.catalog.crc32c(key.id) {
-            Some(crc32c) => Check { crc32c, at: 0 }.passed(self.origin.name(), bytes),
-            None => Ok(bytes),
+        if let Some(crc32c) = self.catalog.crc32c(key.id) {
+            Check { crc32c, at: 0 }.passed(self.origin.name(), &bytes)?;
         }
+        Ok(bytes)
     }
 
     /// Where a sample lies in the origin. Does not block the thread.

@@ -139,7 +139,7 @@ impl Keeper {
         };
         // A flight may have ended since the caller looked. (One that ended on a disk is read again: it is rare.)
         if let Some(Lookup::Ready(sample)) = self.home(key).map(|cache| cache.lookup(key)) {
-            return Begun::Here(sample.data().clone());
+            return Begun::Here(sample.bytes());
         }
         vacant.insert(Flight::Reading(Vec::new()));
         Begun::Mine(Ticket { keeper: Arc::clone(self), key, landed: false })

@@ -60,7 +60,7 @@ impl Served {
         match self {
             Self::Reading { .. } => None,
             Self::Done { tag, result } => Some((tag, result)),
-            Self::Kept { tag, sample } => Some((tag, Ok(sample.data().clone()))),
+            Self::Kept { tag, sample } => Some((tag, Ok(sample.bytes()))),
         }
     }
 }

@@ -200,7 +200,7 @@ impl Serving {
             }
             Served::Kept { tag, sample } => {
                 let key = self.machine.wanted(chunk, tag)?;
-                (tag, Said::Done(Ok((sample.data().clone(), self.check_kept(key, &sample)))))
+                (tag, Said::Done(Ok((sample.bytes(), self.check_kept(key, &sample)))))
             }
         })
     }

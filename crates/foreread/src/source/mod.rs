@@ -376,8 +376,8 @@ impl Inner {
                     let behind = ((batch.index() + 1) * pass.batch_size).min(pass.samples);
                     state.next = Tick(pass.first_tick.0 + behind);
                 }
-                for (id, bytes) in batch.iter() {
-                    state.shelf.put(id.0, bytes.clone());
+                for sample in batch.samples() {
+                    state.shelf.put(sample.id().0, sample.bytes());
                 }
                 state.engine = Engine::Idle(engine);
             }

@@ -191,8 +191,8 @@ impl Rig {
 
 /// A batch's ids, after its bytes were compared.
 fn checked(batch: &Batch) -> Vec<SampleId> {
-    let check = |(id, bytes): (SampleId, &Bytes)| {
-        assert_eq!(bytes[..], record(id.0 as usize / RECORDS, id.0 as usize % RECORDS), "{id}");
+    let check = |(id, bytes): (SampleId, &[u8])| {
+        assert_eq!(*bytes, record(id.0 as usize / RECORDS, id.0 as usize % RECORDS), "{id}");
         id
     };
     batch.iter().map(check).collect()

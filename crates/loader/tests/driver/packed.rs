@@ -161,7 +161,7 @@ async fn a_record_whose_bytes_do_not_add_up_is_corrupt() {
         start(&good, Shelf::new([("a.tfrecord", bytes.clone())]), OnError::Fail).await;
     assert_eq!(catalog.crc32c(SampleId(2)), Some(crc32c::crc32c(b"third")));
     let first = next(&mut loader).await.unwrap().unwrap();
-    assert_eq!(first.iter().map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>(), ["first", ""]);
+    assert_eq!(first.samples().map(|sample| sample.bytes()).collect::<Vec<_>>(), ["first", ""]);
     let error = next(&mut loader).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), LoadErrorKind::Sample(ErrorKind::Corrupt));
     let text = error.to_string();
@@ -185,7 +185,7 @@ async fn bytes_that_were_wrong_on_their_way_are_read_once_more() {
     good.wrong.store(2, Relaxed);
     for _ in 0..2 {
         let batch = next(&mut loader).await.unwrap().unwrap();
-        assert_eq!(batch.iter().map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>(), ["first", "second"]);
+        assert_eq!(batch.samples().map(|sample| sample.bytes()).collect::<Vec<_>>(), ["first", "second"]);
     }
     assert!(next(&mut loader).await.is_none());
     // Each was wrong once; the second epoch is memory's.

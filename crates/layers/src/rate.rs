@@ -144,11 +144,12 @@ impl Tally {
         if self.all > 0.0 { self.refused / self.all } else { 0.0 }
     }
 
-    /// Whether more was refused than `chance` explains.
+    /// Whether more was refused than `chance` explains. Few refusals come unevenly, so small numbers have more room.
     fn exceeds(&self, chance: f64) -> bool {
-        let (usual, spread) = if chance > IGNORED { (1.25 * chance, 3.0) } else { (IGNORED, 2.0) };
+        let (usual, spread, few) =
+            if chance > IGNORED { (1.25 * chance, 3.0, 1.5) } else { (IGNORED, 2.0, 0.0) };
         let expected = self.all * usual;
-        self.refused >= 2.0 && self.refused > expected + spread * expected.sqrt()
+        self.refused >= 2.0 && self.refused > expected + spread * expected.sqrt() + few
     }
 }
 
@@ -165,10 +166,11 @@ pub(crate) struct Rate {
     recent: Tally,
     /// What is refused by chance, once that was found out: of requests sent at less than what was answered before.
     below: Tally,
-    /// The pace before the last cut, and the part that was refused then; what was refused at the lower one since.
+    /// The pace before a cut, and the part that was refused then; what was refused at lower ones since. Until the cut has
+    /// proved right or wrong, further cuts do not replace it: where few requests leave, each of them alone proves nothing.
     cut: Option<(Pace, f64)>,
     since: Tally,
-    /// Requests a second that the store answered then; 0 where that is not known.
+    /// The fewest requests a second that the store answered at that cut and after it; 0 where that is not known.
     met: f64,
     /// The mean time that an answer (and no refusal) takes, in seconds.
     latency: f64,
@@ -310,13 +312,15 @@ impl Rate {
             if known { Pace::Around { peak, units: 0.0 } } else { Pace::Rising(BACK * peak) },
             part,
         );
-        self.met = peak;
+        self.met = if self.met > 0.0 { self.met.min(peak) } else { peak };
     }
 
     fn cut(&mut self, now: Duration, pace: Pace, part: f64) {
-        self.cut = Some((self.pace, part));
-        self.since = Tally::default();
-        self.met = 0.0;
+        if part >= SEVERE || !self.is_undecided() {
+            self.cut = Some((self.pace, part));
+            self.since = Tally::default();
+            self.met = 0.0;
+        }
         self.set(now, pace);
         // What is still under way may be more than the store puts up with.
         self.changed += Duration::from_secs_f64(self.latency.min(1.0));
@@ -350,9 +354,10 @@ impl Rate {
         }
         let chance = self.chance();
         self.recent.add(slice, RECENT);
+        // A few requests of one slice do not tell how many the store answers.
         let part = match (alone.exceeds(chance), self.recent.exceeds(chance)) {
-            (true, _) => alone.part(),
-            (false, true) => self.recent.part(),
+            (true, _) if slice.refused >= ALARM => alone.part(),
+            (true, _) | (_, true) => self.recent.part(),
             (false, false) => {
                 self.rise(now, slice, sent);
                 return false;
@@ -366,7 +371,7 @@ impl Rate {
     fn test_chance(&mut self, alone: &Tally, slice: &Slice, sent: f64) {
         let chance = self.chance();
         let limit = slice.ended.and_then(|(_, limit)| limit).unwrap_or(f64::INFINITY);
-        let below = sent.min(limit) <= BELOW * self.met || chance > 0.0 && alone.part() <= chance;
+        let below = sent.min(limit) <= BELOW * self.met || chance > 0.0 && !alone.exceeds(chance);
         if !below {
             return;
         }
@@ -377,6 +382,11 @@ impl Rate {
                 self.below = Tally::default();
             }
         }
+    }
+
+    /// Whether it is still open if the cut has lessened what is refused.
+    fn is_undecided(&self) -> bool {
+        self.cut.is_some_and(|(_, part)| self.since.all * part < KNOWN || self.since.part() >= SAME * part)
     }
 
     /// Goes back to the pace before a cut that has not lessened what is refused: that is chance.
@@ -416,6 +426,8 @@ impl Rate {
 
 #[cfg(test)]
 mod tests {
+    use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+
     use super::*;
 
     fn at(ms: u64) -> Duration {
@@ -451,6 +463,66 @@ mod tests {
         assert!((rate(0.0) / 950.0 - 1.0).abs() < 1e-9);
         assert!((990.0..=1000.0).contains(&rate(1.0)) && (1000.0..1020.0).contains(&rate(1.8)));
         assert!(rate(6.5) > 5000.0, "{}", rate(6.5));
+    }
+
+    /// The part of `demand` requests a second that leave within a minute, where a store refuses `chance` of all and, above
+    /// its `ceiling`, what is too much; and the part of them that it refuses.
+    fn share(demand: f64, chance: f64, ceiling: f64, seed: u64) -> (f64, f64) {
+        const SECONDS: f64 = 60.0;
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+        let (mut rate, mut answers) = (Rate::new(), VecDeque::new());
+        let (mut now, mut tokens, mut left, mut refused) = (0.0_f64, 1.0_f64, 0.0, 0.0);
+        let instant = Duration::from_secs_f64;
+        while now < SECONDS {
+            // A program that has little of the processor's time asks unevenly.
+            let pause = (1.5 - f64::from(random.next_u32()) / f64::from(u32::MAX)) / demand;
+            let next = (now + pause).max(rate.clear().map_or(0.0, |clear| clear.as_secs_f64()));
+            while let Some(&(at, started, verdict)) = answers.front()
+                && at <= next
+            {
+                rate.answered(instant(at), instant(started), verdict);
+                answers.pop_front();
+            }
+            tokens = (tokens + (next - now) * ceiling).min(ceiling / 20.0).min(1e9);
+            now = next;
+            let is_refused = tokens < 1.0 || f64::from(random.next_u32()) < chance * f64::from(u32::MAX);
+            tokens -= f64::from(u8::from(!is_refused));
+            rate.left(instant(now), 1);
+            let verdict = if is_refused { Verdict::Refused } else { Verdict::Admitted };
+            answers.push_back((now + 0.005, now, verdict));
+            left += 1.0;
+            refused += f64::from(u8::from(is_refused));
+        }
+        (left / demand / SECONDS, refused / left)
+    }
+
+    /// Two refusals in a hundred cut the rate again and again, and a store that nothing held up was asked for 12 objects a
+    /// second.
+    #[test]
+    fn refusals_by_chance_do_not_lower_a_low_rate() {
+        let demands = [20.0, 100.0, 500.0, 2000.0];
+        for (demand, chance) in
+            demands.iter().flat_map(|&demand| [0.01, 0.022, 0.05, 0.1].map(|chance| (demand, chance)))
+        {
+            let mut shares: Vec<f64> =
+                (0..20).map(|seed| share(demand, chance, f64::INFINITY, seed).0).collect();
+            shares.sort_by(f64::total_cmp);
+            println!("{demand}/s, {chance}: {:.2} at least, {:.2} in the middle", shares[0], shares[10]);
+            // A minute of 20 requests a second is too short to learn it every time.
+            let (least, middle) = if demand < 100.0 { (0.25, 0.9) } else { (0.7, 0.9) };
+            assert!(shares[0] >= least && shares[10] >= middle, "{demand}/s, {chance}: {shares:?}");
+        }
+    }
+
+    #[test]
+    fn ceiling_is_still_kept_where_refusals_are_few() {
+        for ceiling in [100.0, 500.0, 2000.0] {
+            for seed in 0..20 {
+                let (share, refused) = share(3.0 * ceiling, 0.0, ceiling, seed);
+                assert!((0.95..=1.05).contains(&(3.0 * share)), "{ceiling}/s: {share}");
+                assert!(refused <= 0.04, "{ceiling}/s: {refused} refused");
+            }
+        }
     }
 
     proptest::proptest! {

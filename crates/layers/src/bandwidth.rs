@@ -58,9 +58,12 @@ impl Bandwidth {
         self.link().clear
     }
 
-    /// A request of so many bytes leaves now.
-    pub(crate) fn left(&self, now: Instant, bytes: u64) {
+    /// A request of so many bytes leaves now, unless another one holds it up: two limits may share the link.
+    pub(crate) fn leave(&self, now: Instant, bytes: u64) -> bool {
         let mut link = self.link();
+        if link.clear.is_some_and(|clear| clear > now) {
+            return false;
+        }
         // Time that lies further back than the credit is lost.
         let earliest = now.checked_sub(CREDIT).unwrap_or(now);
         let (clear, rest) = match link.clear {
@@ -73,6 +76,7 @@ impl Bandwidth {
         // Cut at a century, so that the sum below stays an instant.
         let took = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX).min(u64::MAX / 5));
         (link.clear, link.rest) = (Some(clear + took), rest as u64);
+        true
     }
 }
 

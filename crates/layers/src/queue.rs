@@ -62,11 +62,14 @@ impl Queue {
         self.held_until(began).is_none_or(|until| until <= now)
     }
 
-    fn left(&mut self, began: Instant, now: Instant, bytes: u64) {
-        self.rate.left(now.saturating_duration_since(began), 1);
-        if let Some(bandwidth) = &self.bandwidth {
-            bandwidth.left(now, bytes);
+    /// A request of so many bytes leaves now, if it may.
+    fn leave(&mut self, began: Instant, now: Instant, bytes: u64) -> bool {
+        let leaves = self.may_leave(began, now)
+            && self.bandwidth.as_ref().is_none_or(|bandwidth| bandwidth.leave(now, bytes));
+        if leaves {
+            self.rate.left(now.saturating_duration_since(began), 1);
         }
+        leaves
     }
 }
 
@@ -104,12 +107,7 @@ impl Queues {
     /// Lets a request of an origin leave at once, if nobody waits and nothing holds it up.
     pub(crate) fn pass(&mut self, now: Instant, origin: usize, bytes: u64) -> bool {
         let began = self.began;
-        let queue = &mut self.queues[origin];
-        let passes = self.waiting == 0 && queue.may_leave(began, now);
-        if passes {
-            queue.left(began, now, bytes);
-        }
-        passes
+        self.waiting == 0 && self.queues[origin].leave(began, now, bytes)
     }
 
     /// A request of an origin waits.
@@ -127,8 +125,11 @@ impl Queues {
         let open = open.filter(|queue| queue.may_leave(began, now));
         let first =
             open.min_by_key(|queue| queue.waiting.first_key_value().map(|(position, _)| *position))?;
-        let (_, Entry { bytes, waiter }) = first.waiting.pop_first()?;
-        first.left(began, now, bytes);
+        let bytes = first.waiting.first_key_value()?.1.bytes;
+        if !first.leave(began, now, bytes) {
+            return None; // another limit's request has just taken the link
+        }
+        let (_, Entry { waiter, .. }) = first.waiting.pop_first()?;
         self.waiting -= 1;
         Some(waiter)
     }

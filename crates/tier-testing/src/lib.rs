@@ -11,6 +11,7 @@
 //! * [`Draw`]: numbers from the seed of a run of the tests.
 //! * [`Scheduler`]: simulated time, seeded randomness and the hash of a trace, for simulations of state machines.
 //! * `store`, with the feature `http`: an object store that is spoken to over HTTP, with counts and faults.
+//! * [`copy_program`]: a copy of a program that can be run at once.
 //! * [`conformance`]: what the contract promises, as functions that every backend's tests call.
 //!
 //! The fakes keep time with [`tokio::time`] alone, so that on a paused clock an hour of reading takes a moment and
@@ -26,6 +27,7 @@ mod counts;
 mod draw;
 mod failing;
 mod origin;
+mod program;
 mod reads;
 mod scheduler;
 mod stored;
@@ -43,6 +45,7 @@ pub use counts::{Counts, Tally};
 pub use draw::Draw;
 pub use failing::{FailingTier, Fault, When};
 pub use origin::FakeOrigin;
+pub use program::copy_program;
 pub use reads::{Answered, ReadAll};
 pub use scheduler::{EventId, Scheduler};
 pub use stored::StoredCache;

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use foreread_tier_testing::copy_program;
+
 use crate::support::{Samples, content, foreread, number, run};
 
 fn index(samples: &Samples) -> String {
@@ -115,7 +117,7 @@ fn a_file_without_read_permission() {
         let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         let program = elsewhere.path().join("foreread");
-        fs::copy(crate::support::binary(), &program).unwrap();
+        copy_program(crate::support::binary(), &program);
         [samples.path(), elsewhere.path(), &program].into_iter().for_each(open);
         let mut command = std::process::Command::new(&program);
         command.args(["load", samples.path().to_str().unwrap()]).current_dir("/");

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use foreread_tier_testing::copy_program;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -229,7 +230,7 @@ fn a_directory_that_is_not_writable_is_named_with_the_remedy() {
         // Root writes everywhere; become somebody else, who may enter the directories and run the command.
         fs::remove_file(path.join("probe")).unwrap();
         let program = elsewhere.path().join("foreread");
-        fs::copy(binary(), &program).unwrap();
+        copy_program(binary(), &program);
         for path in [elsewhere.path(), &*program, cache.samples.path(), cache.directory.path()] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         }

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use foreread_tier_testing::copy_program;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -31,7 +32,7 @@ impl Scratch {
         }
         let (samples, directory) = (Samples::awkward(SAMPLES, 20_000), tempfile::tempdir().unwrap());
         let program = directory.path().join("foreread");
-        fs::copy(binary(), &program).unwrap();
+        copy_program(binary(), &program);
         for (path, mode) in [(samples.path(), 0o755), (directory.path(), 0o1777), (&program, 0o755)] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         }

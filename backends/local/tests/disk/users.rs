@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use foreread_local::disk::{self, Access, DiskConfig, DiskDirectory, DiskTier, Rule};
 use foreread_tier::{ErrorKind, HeapBuffers};
+use foreread_tier_testing::copy_program;
 use foreread_types::DatasetId;
 
 use crate::rig::{
@@ -101,7 +102,7 @@ fn works_under(umask: &str, user: Option<u32>, directory: &Path) {
     if let Some(user) = user {
         // Where the user may go.
         let own = directory.join("program");
-        fs::copy(program, &own).unwrap();
+        copy_program(&program, &own);
         set_mode(&own, 0o755);
         program = own;
         std::os::unix::process::CommandExt::uid(&mut command, user);

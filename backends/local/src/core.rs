@@ -20,10 +20,6 @@ use crate::place::{self, ChangeTimes, DirectoryPlace};
 use crate::pool::Pool;
 use crate::reader::{Reader, check_path};
 
-/// Below this many bytes a read costs more for being a read than for its bytes: what a disk moves in the time of one
-/// open.
-const PREFERRED_BLOCK: u64 = 64 << 10;
-
 /// A directory whose files are samples.
 ///
 /// Reads run on the origin's own threads, which are started by the first reads, are named `foreread-local`, and end
@@ -65,9 +61,7 @@ impl LocalOrigin {
             errno => from_errno(errno, &name),
         })?;
         let cached = is_on_this_machine(directory.as_fd());
-        let profile = TierProfile::new(config.parallelism)
-            .with_preferred_block(PREFERRED_BLOCK)
-            .with_kernel_cached(cached);
+        let profile = TierProfile::new(config.parallelism).with_kernel_cached(cached);
         let lies = DirectoryPlace::of(directory.as_fd(), root);
         let pool = Pool::new(Reader::new(directory, buffers), config.parallelism);
         Ok(Self { root: root.to_owned(), profile, config, lies, pool })

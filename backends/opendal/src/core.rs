@@ -14,9 +14,6 @@ use crate::OpendalConfig;
 use crate::lister::Lister;
 use crate::reader::Reader;
 
-/// Below this many bytes a request costs more for being one than for its bytes.
-const PREFERRED_BLOCK: u64 = 256 << 10;
-
 /// A store behind one of OpenDAL's operators.
 ///
 /// Reads run on the task that polls them; listings on one of their own, which ends when nobody wants what it
@@ -51,7 +48,7 @@ impl OpendalOrigin {
     ) -> Self {
         let parallelism = config.parallelism;
         Self {
-            profile: TierProfile::new(parallelism).with_preferred_block(PREFERRED_BLOCK),
+            profile: TierProfile::new(parallelism),
             reader: Arc::new(Reader::new(name, operator.clone(), Arc::clone(&context.buffers))),
             lister: Lister::new(name, operator, config, context.runtime.clone()),
             permits: Arc::new(Semaphore::new(parallelism)),

@@ -74,11 +74,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
         let (bare_time, bare_cpu) = (began.elapsed(), cpu() - from);
         let (began, from) = (Instant::now(), cpu());
-        let batch = (0..).zip(&objects).map(|(id, object)| ReadRequest {
-            key: SampleKey::new(Default::default(), SampleId(id)),
-            object: object.clone(),
-            span: Span::Whole,
-            due: Tick(0),
+        let batch = (0..).zip(&objects).map(|(id, object)| {
+            ReadRequest::new(
+                SampleKey::new(Default::default(), SampleId(id)),
+                object.clone(),
+                Span::Whole,
+                Tick(0),
+            )
         });
         let answers = origin.read_all(batch.collect());
         let ours: usize = runtime.block_on(

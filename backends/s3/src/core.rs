@@ -16,10 +16,6 @@ use crate::config::{MOST, PARALLELISM};
 use crate::lister::{Listing, Objects};
 use crate::reader::Reader;
 
-/// Below this many bytes a request costs more for being one than for its bytes: what a store sends in the time to its
-/// first byte, 20 ms at 50 to 100 MB/s.
-const PREFERRED_BLOCK: u64 = 1 << 20;
-
 /// A prefix of a bucket whose objects are samples.
 ///
 /// Requests are polled by whoever polls the future of a read, without a task for each; the connections below them run
@@ -49,9 +45,7 @@ impl ObjectOrigin {
         runtime: Handle,
         place: String,
     ) -> Self {
-        let profile = TierProfile::new(parallelism.unwrap_or(PARALLELISM))
-            .with_preferred_block(PREFERRED_BLOCK)
-            .with_listing_in_order(true);
+        let profile = TierProfile::new(parallelism.unwrap_or(PARALLELISM)).with_listing_in_order(true);
         // The layers find out how many are worth having under way; this only keeps reads from opening more sockets
         // than a process has.
         let places = Arc::new(Semaphore::new(parallelism.unwrap_or(MOST / 4)));

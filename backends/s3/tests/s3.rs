@@ -54,7 +54,7 @@ async fn open(environment: Environment, url: &str) -> Arc<dyn OriginTier> {
 
 fn request(tag: u32, object: &Object, span: Span) -> ReadRequest {
     let key = SampleKey::new(Default::default(), SampleId(u64::from(tag)));
-    ReadRequest { key, object: object.clone(), span, due: Tick(0) }
+    ReadRequest::new(key, object.clone(), span, Tick(0))
 }
 
 async fn read_all(

@@ -289,11 +289,13 @@ fn origin(directory: &Path) -> Result<Found> {
         let path = path.strip_prefix(directory)?.to_str().context("the file's name is text")?;
         objects.push(Object { path: path.into(), size: *size as u64, version: None });
     }
-    let request = |(due, id): (usize, &SampleId)| ReadRequest {
-        key: SampleKey::new(DatasetId(0), *id),
-        object: objects[id.0 as usize].clone(),
-        span: Span::Whole,
-        due: Tick(due as u64),
+    let request = |(due, id): (usize, &SampleId)| {
+        ReadRequest::new(
+            SampleKey::new(DatasetId(0), *id),
+            objects[id.0 as usize].clone(),
+            Span::Whole,
+            Tick(due as u64),
+        )
     };
     let read =
         |ids: &[SampleId]| origin.read_all(ids.iter().enumerate().map(request).collect()).collect::<Vec<_>>();

@@ -273,11 +273,13 @@ fn wire(kind: &str, wire: Wire) -> Result<()> {
         anyhow::Ok((server, tier))
     })?;
     let ask = |first: u64| {
-        let request = |at: u64| ReadRequest {
-            key: SampleKey::new(DatasetId(0), SampleId((first + at) % KEPT)),
-            object: Object { path: "sample".into(), size: LENGTH as u64, version: None },
-            span: Span::Whole,
-            due: Tick(first + at),
+        let request = |at: u64| {
+            ReadRequest::new(
+                SampleKey::new(DatasetId(0), SampleId((first + at) % KEPT)),
+                Object { path: "sample".into(), size: LENGTH as u64, version: None },
+                Span::Whole,
+                Tick(first + at),
+            )
         };
         tier.read_all((0..ASKED as u64).map(request).collect())
     };

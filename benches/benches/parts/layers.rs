@@ -55,11 +55,13 @@ const BATCH: u32 = 64;
 pub fn parts(criterion: &mut Criterion) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let path: Arc<str> = "train/n01440764/n01440764_10026.JPEG".into();
-    let request = |id: u32| ReadRequest {
-        key: SampleKey::new(DatasetId(0), SampleId(u64::from(id))),
-        object: Object { path: Arc::clone(&path), size: 100_000, version: None },
-        span: Span::Whole,
-        due: Tick(u64::from(id)),
+    let request = |id: u32| {
+        ReadRequest::new(
+            SampleKey::new(DatasetId(0), SampleId(u64::from(id))),
+            Object { path: Arc::clone(&path), size: 100_000, version: None },
+            Span::Whole,
+            Tick(u64::from(id)),
+        )
     };
     let echo = || Arc::new(Echo(Bytes::from(vec![0; 100_000]))) as Arc<dyn OriginTier>;
     let some = |places| NonZeroUsize::new(places).unwrap_or(NonZeroUsize::MIN);

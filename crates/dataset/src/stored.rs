@@ -46,7 +46,7 @@ impl Catalog {
         if object.size > LONGEST {
             return Err(failed(&format!("its {} bytes are more than {LONGEST}", object.size)));
         }
-        let request = ReadRequest { key: SampleKey::default(), object, span: Span::Whole, due: Tick(0) };
+        let request = ReadRequest::new(SampleKey::default(), object, Span::Whole, Tick(0));
         let bytes =
             origin.read(Arc::new(request)).await.map_err(|error| failed(&error).with_source(error))?;
         Self::of_bytes(bytes.to_vec().into(), name, base_url).map(Some)

@@ -78,7 +78,7 @@ fn cost(tier: &dyn Tier, batch: u32) -> f64 {
                 let requests = (0..batch).map(|tag| {
                     let id = u64::from(first + tag);
                     let key = SampleKey::new(DatasetId(0), SampleId(id));
-                    ReadRequest { key, object: object.clone(), span: Span::Whole, due: Tick(id) }
+                    ReadRequest::new(key, object.clone(), Span::Whole, Tick(id))
                 });
                 let answers = tier.read_all(requests.collect()).count().now_or_never();
                 assert_eq!(answers, Some(batch as usize), "something had to wait");

@@ -6,7 +6,7 @@
 use metrics::{Counter, Gauge};
 use tokio::time::Instant;
 
-use crate::controller::{AdaptivePolicy, Controller, Outcome, Why};
+use crate::controller::{AdaptivePolicy, Controller, Why};
 
 /// What a [`Limit`](crate::Limit) was and is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,10 +71,10 @@ impl Adaptive {
         self.decisions.why = Why::Throttled;
     }
 
-    pub(crate) fn answered(&mut self, now: Instant, started: Instant, outcome: Outcome) {
+    pub(crate) fn answered(&mut self, now: Instant, started: Instant, is_answered: bool) {
         let began = *self.began.get_or_insert(started);
         let at = |instant: Instant| instant.saturating_duration_since(began);
-        self.controller.finished(at(now), at(started), outcome);
+        self.controller.finished(at(now), at(started), is_answered);
         let limit = self.controller.limit();
         let decisions = &mut self.decisions;
         if limit != decisions.limit {

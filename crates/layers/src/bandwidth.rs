@@ -133,7 +133,7 @@ mod tests {
     fn request(id: u64, size: u64, due: u64) -> ReadRequest {
         let key = SampleKey::new(DatasetId(0), SampleId(id));
         let object = Object { path: "x".into(), size, version: None };
-        ReadRequest { key, object, span: Span::Whole, due: Tick(due) }
+        ReadRequest::new(key, object, Span::Whole, Tick(due))
     }
 
     fn held<T: OriginTier>(tier: Arc<T>, rate: u64) -> Arc<dyn OriginTier> {

@@ -11,6 +11,7 @@
 //! * A joined read is as urgent as its most urgent part, and no longer than [`MergePolicy::most`] bytes.
 //! * The bytes between are paid for and thrown away. They are at most a tenth of what was asked for
 //!   ([`MergePolicy::waste`]): a store's bytes cost money, and the plan counts them.
+//! * Reads of one [`Block`] are joined whatever that costs: their caller has decided it. They begin once all are there.
 //! * Every answer is copied out into memory of its own, of its exact length, so that a sample that is kept keeps no
 //!   neighbours. That copy is the price, about 10 us for 100 KB.
 //! * A joined read is one future that its parts share. It is repeated as one, and ends when its last part is dropped. One
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, ErrorKind, ReadFuture, ReadRequest, Span, TierError, Version};
+use foreread_tier::{Block, Buffers, ErrorKind, Object, ReadFuture, ReadRequest, Span, TierError, Version};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use metrics::Counter;
@@ -90,26 +91,70 @@ impl Waiting {
     }
 }
 
+/// Reads that have not begun, those among them whose futures were dropped.
+#[derive(Default)]
+struct Burst {
+    ranges: Vec<Weak<Waiting>>,
+    /// Blocks of which reads are still to come.
+    blocks: Vec<OpenBlock>,
+}
+
+struct OpenBlock {
+    object: Object,
+    block: Block,
+    reads: Vec<Weak<Waiting>>,
+}
+
+impl Burst {
+    /// Adds a read; the reads of its block, if that is complete with it.
+    fn add(&mut self, waiting: &Arc<Waiting>) -> Option<Vec<Weak<Waiting>>> {
+        let (read, request) = (Arc::downgrade(waiting), &waiting.request);
+        let Some(block) = &request.block else {
+            self.ranges.push(read);
+            return None;
+        };
+        let at = self.find(request, block).unwrap_or_else(|| {
+            // Nobody is left who could begin these.
+            self.blocks.retain(|open| open.reads.iter().any(|read| read.strong_count() > 0));
+            let (object, block) = (request.object.clone(), block.clone());
+            self.blocks.push(OpenBlock { object, block, reads: Vec::new() });
+            self.blocks.len() - 1
+        });
+        let reads = &mut self.blocks[at].reads;
+        reads.push(read);
+        (reads.len() >= block.reads).then(|| self.blocks.swap_remove(at).reads)
+    }
+
+    fn find(&self, request: &ReadRequest, block: &Block) -> Option<usize> {
+        self.blocks.iter().position(|open| open.block == *block && open.object == request.object)
+    }
+
+    /// The block of a read, complete or not.
+    fn take_block(&mut self, request: &ReadRequest) -> Option<Vec<Weak<Waiting>>> {
+        let at = self.find(request, request.block.as_ref()?)?;
+        Some(self.blocks.swap_remove(at).reads)
+    }
+}
+
 /// Joins the reads of neighbouring ranges of one origin.
 ///
 /// Reads that were answered from a joined one are counted as `foreread_tier_reads_merged_total` with the label `tier`.
 pub(crate) struct Joins {
     layers: Arc<Layers>,
     policy: MergePolicy,
-    speed: Speed,
+    speed: Option<Speed>,
     buffers: Arc<dyn Buffers>,
     joined: Counter,
-    /// The reads of this burst whose futures have not been dropped.
-    burst: Mutex<Vec<Weak<Waiting>>>,
+    burst: Mutex<Burst>,
 }
 
 impl Joins {
     /// Joins what `layers` read as `policy` says, with answers in memory from `buffers`, and with costs as `speed` measures
-    /// them where the policy does not say.
+    /// them where the policy does not say. Without `speed`, only blocks are joined.
     pub(crate) fn new(
         layers: Arc<Layers>,
         policy: MergePolicy,
-        speed: Speed,
+        speed: Option<Speed>,
         buffers: Arc<dyn Buffers>,
     ) -> Self {
         let tier = layers.tier().to_owned();
@@ -117,18 +162,30 @@ impl Joins {
         Self { layers, policy, speed, buffers, joined, burst: Mutex::default() }
     }
 
-    fn burst(&self) -> MutexGuard<'_, Vec<Weak<Waiting>>> {
+    fn burst(&self) -> MutexGuard<'_, Burst> {
         self.burst.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a read may be joined to others.
+    pub(crate) fn takes(&self, request: &ReadRequest) -> bool {
+        matches!(request.span, Span::Range(_)) && (self.speed.is_some() || request.block.is_some())
     }
 
     /// Reads a range: with others, if the burst has neighbours.
     pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
         let waiting = Arc::new(Waiting { request, plan: Mutex::default() });
-        self.burst().push(Arc::downgrade(&waiting));
+        let block = self.burst().add(&waiting);
+        if let Some(reads) = block {
+            self.begin_block(&reads);
+        }
         let joins = Arc::clone(self);
         Box::pin(async move {
             let mut plan = waiting.plan().take();
             if plan.is_none() {
+                let block = joins.burst().take_block(&waiting.request);
+                if let Some(reads) = block {
+                    joins.begin_block(&reads);
+                }
                 joins.submit();
                 plan = waiting.plan().take();
             }
@@ -147,7 +204,7 @@ impl Joins {
 
     /// Begins the reads of the burst, the most urgent first.
     pub(crate) fn submit(&self) {
-        let burst = std::mem::take(&mut *self.burst());
+        let burst = std::mem::take(&mut self.burst().ranges);
         let burst: Vec<Arc<Waiting>> = burst.iter().filter_map(Weak::upgrade).collect();
         let cost = if burst.len() < 2 { None } else { self.cost() };
         let mut reads = cost.map_or_else(|| alone(&burst), |cost| runs(&burst, &self.policy, cost));
@@ -158,12 +215,32 @@ impl Joins {
         self.layers.submit();
     }
 
+    /// Begins the reads of a block as one.
+    fn begin_block(&self, reads: &[Weak<Waiting>]) {
+        let reads: Vec<Arc<Waiting>> = reads.iter().filter_map(Weak::upgrade).collect();
+        let ranges = || {
+            reads.iter().filter_map(|read| match &read.request.span {
+                Span::Range(range) => Some(range),
+                Span::Whole => None,
+            })
+        };
+        let (Some(start), Some(end)) =
+            (ranges().map(|range| range.start).min(), ranges().map(|range| range.end).max())
+        else {
+            return;
+        };
+        self.begin(
+            &reads,
+            Run { range: start..end, asked: end - start, members: (0..reads.len()).collect() },
+        );
+    }
+
     fn cost(&self) -> Option<Cost> {
         match self.policy.given {
             Some((latency, rate)) => {
                 Some(Cost { request: latency.as_secs_f64(), byte: 1.0 / rate.max(1) as f64 })
             }
-            None => self.speed.cost(),
+            None => self.speed.as_ref()?.cost(),
         }
     }
 
@@ -178,7 +255,7 @@ impl Joins {
             return;
         }
         self.joined.increment(members.len() as u64);
-        let whole = ReadRequest { span: Span::Range(range.clone()), ..(*first.request).clone() };
+        let whole = ReadRequest { span: Span::Range(range.clone()), block: None, ..(*first.request).clone() };
         let whole = self.layers.read_joined(Arc::new(whole)).shared();
         for &at in &members {
             if let Span::Range(part) = &burst[at].request.span {

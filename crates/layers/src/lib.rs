@@ -23,8 +23,8 @@
 //!   origin, and to the [`Bandwidth`] that the user allows.
 //! * *retry*: each attempt passes all the others again. It tells the [`Meter`] how often it did.
 //! * *joined* is outermost, so that a joined read takes one place, is one request to the store's ceiling, and is repeated as
-//!   one. It joins by what *metrics* sees reads take, below all queues. Origins whose pages this machine's kernel keeps do
-//!   without it: their requests cost next to nothing.
+//!   one. It joins by what *metrics* sees reads take, below all queues. Of origins whose pages this machine's kernel
+//!   keeps, only blocks are joined: their requests cost next to nothing.
 //!
 //! [`Breaker`] is for tiers that there is something else for, a peer or a disk before the origin: what is refused costs
 //! nothing, and nothing is retried, which would wait where another tier is quicker.
@@ -78,7 +78,7 @@ mod stack;
 pub use adaptive::Decisions;
 pub use bandwidth::Bandwidth;
 pub use breaker::{Breaker, BreakerPolicy};
-pub use controller::{AdaptivePolicy, Controller, Outcome, Why};
+pub use controller::{AdaptivePolicy, Why};
 pub use deadline::DeadlinePolicy;
 pub use hedge::HedgePolicy;
 pub use joined::MergePolicy;

@@ -24,7 +24,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::Bandwidth;
 use crate::adaptive::{Adaptive, Decisions, Gauges};
-use crate::controller::{AdaptivePolicy, Outcome};
+use crate::controller::AdaptivePolicy;
 use crate::queue::{Position, Queues, Waiter};
 use crate::rate::Verdict;
 
@@ -106,8 +106,8 @@ impl Limit {
         Self::with(places.get(), places.get(), None)
     }
 
-    /// Places whose number follows what the store can do and what is needed, within `policy`; how is told in the
-    /// head of the module that decides it, [`Controller`](crate::Controller).
+    /// Places whose number follows what the store can do and what is needed, within `policy`; how, the head of
+    /// `controller.rs` says.
     pub fn adaptive(policy: AdaptivePolicy) -> Self {
         let adaptive = Adaptive::new(policy);
         Self::with(adaptive.limit(), policy.most.get(), Some(adaptive))
@@ -268,8 +268,7 @@ impl State {
     fn answered(&mut self, number: usize, started: Instant, now: Instant, result: &Result<Bytes, TierError>) {
         let Some(adaptive) = &mut self.adaptive else { return };
         let before = adaptive.decisions().changes;
-        let outcome = if result.is_ok() { Outcome::Answered } else { Outcome::Failed };
-        adaptive.answered(now, started, outcome);
+        adaptive.answered(now, started, result.is_ok());
         self.places = adaptive.limit();
         if adaptive.decisions().changes != before {
             self.changed();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError,
+    Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
     TierProfile,
 };
 use futures::future::BoxFuture;
@@ -48,7 +48,7 @@ pub struct Stack {
     pub hedge_within_limit: bool,
     /// When a read without an answer is ended; `None`: never.
     pub deadline: Option<DeadlinePolicy>,
-    /// Which ranges of one object are read together; `None`: none. Origins that the kernel caches never join.
+    /// Which ranges of one object are read together; `None`: none. Of origins that the kernel caches, only blocks are.
     pub merge: Option<MergePolicy>,
     /// Where the memory for answers out of joined reads comes from.
     pub buffers: Arc<dyn Buffers>,
@@ -145,8 +145,7 @@ impl Stack {
 
     /// `origin` in its layers.
     pub fn wrap(&self, origin: Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
-        let merge = self.merge.filter(|_| !origin.profile().kernel_cached);
-        let speed = merge.map(|_| Speed::default());
+        let speed = self.merge.filter(|_| !origin.profile().kernel_cached).map(|_| Speed::default());
         let (tier, meter) = (origin.name().to_owned(), &self.meter);
         let mut profile = origin.profile().clone();
         if let Some(limit) = &self.limit {
@@ -165,7 +164,7 @@ impl Stack {
             metrics: Metrics::new(&tier, meter.clone(), speed.clone()),
             origin,
         });
-        let joins = merge.zip(speed).map(|(policy, speed)| {
+        let joins = self.merge.map(|policy| {
             Arc::new(Joins::new(Arc::clone(&layers), policy, speed, Arc::clone(&self.buffers)))
         });
         Arc::new(Layered { layers, joins, profile })
@@ -196,9 +195,9 @@ impl Tier for Layered {
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        match (&self.joins, &request.span) {
-            (Some(joins), Span::Range(_)) => joins.read(request),
-            _ => self.layers.read(request),
+        match self.joins.as_ref().filter(|joins| joins.takes(&request)) {
+            Some(joins) => joins.read(request),
+            None => self.layers.read(request),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use foreread_layers::{MergePolicy, Stack};
 use foreread_tier::{
-    Buffer, Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier,
+    Block, Buffer, Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier,
     TierError, TierProfile,
 };
 use foreread_tier_testing::{Answered, CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, When};
@@ -27,7 +27,7 @@ fn shards() -> FakeOrigin {
 fn range(origin: &FakeOrigin, tag: u32, shard: u64, start: u64, length: u64) -> ReadRequest {
     let key = SampleKey::new(DatasetId(0), SampleId(u64::from(tag)));
     let object: Object = origin.object(SampleId(shard));
-    ReadRequest { key, object, span: Span::Range(start..start + length), due: Tick(u64::from(tag)) }
+    ReadRequest::new(key, object, Span::Range(start..start + length), Tick(u64::from(tag)))
 }
 
 async fn answers(tier: &dyn Tier, batch: Vec<ReadRequest>) -> BTreeMap<u32, Answered> {
@@ -245,6 +245,56 @@ async fn range_that_is_dropped_within_its_burst_is_not_read() {
     merged.submit();
     assert_eq!(first.await.unwrap(), origin.expected(SampleId(0)).slice(..5000));
     assert_eq!(origin.counts().tally().bytes, 5000);
+}
+
+/// A read of 5,000 bytes out of a block of every 20,000th, that many reads long.
+fn in_block(origin: &FakeOrigin, shard: u64, at: u64, reads: usize) -> Arc<ReadRequest> {
+    let request = range(origin, (shard * 100 + at) as u32, shard, at * 20_000, 5000);
+    Arc::new(ReadRequest { block: Some(Block { bytes: 0..SHARD, reads }), ..request })
+}
+
+/// Two callers at once, of whom one ends its burst while the other's block is half asked for.
+#[tokio::test(start_paused = true)]
+async fn block_is_one_request_whatever_that_costs() {
+    let cached = shards().with_profile(TierProfile::new(64).with_kernel_cached(true));
+    let slow = shards().with_latency(Duration::from_millis(1)).with_bandwidth(1_000_000);
+    for origin in [Arc::new(cached), Arc::new(slow)] {
+        let tier = merged(Arc::clone(&origin), MergePolicy::default());
+        let reads: Vec<_> = (0..10)
+            .flat_map(|at| [0, 1].map(|shard| (shard, at)))
+            .map(|(shard, at)| {
+                let read = tier.read(in_block(&origin, shard, at, 10));
+                tier.submit();
+                (shard, at as usize * 20_000, read)
+            })
+            .collect();
+        for (shard, start, read) in reads {
+            assert_eq!(read.await.unwrap(), origin.expected(SampleId(shard)).slice(start..start + 5000));
+        }
+        let tally = origin.counts().tally();
+        assert_eq!((tally.requests, tally.bytes), (2, 2 * (9 * 20_000 + 5000)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn block_that_is_not_complete_is_read_when_its_caller_waits() {
+    let origin = Arc::new(shards());
+    let merged = merged(Arc::clone(&origin), MergePolicy::default());
+    let mut reads: Vec<_> = (0..4).map(|at| merged.read(in_block(&origin, 0, at, 10))).collect();
+    drop(reads.pop());
+    merged.submit();
+    assert_eq!(origin.counts().tally().requests, 0);
+    for (at, read) in reads.into_iter().enumerate() {
+        let expected = origin.expected(SampleId(0)).slice(at * 20_000..at * 20_000 + 5000);
+        assert_eq!(read.await.unwrap(), expected);
+    }
+    let tally = origin.counts().tally();
+    assert_eq!((tally.requests, tally.bytes), (1, 45_000), "what was dropped is not read");
+    // One that nobody waits for any longer stays away.
+    drop(merged.read(in_block(&origin, 1, 0, 2)));
+    let read = merged.read(in_block(&origin, 1, 1, 2));
+    assert_eq!(read.await.unwrap(), origin.expected(SampleId(1)).slice(20_000..25_000));
+    assert_eq!(origin.counts().tally().bytes, 50_000);
 }
 
 /// In a stack the cost is measured. Reads that are bound by bandwidth stay apart, and so do those of an origin that the

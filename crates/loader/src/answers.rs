@@ -4,14 +4,15 @@
 //! panics fails the read in which it did, as do reads of which the catalog cannot say where they lie fail by name.
 
 use std::any::Any;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use foreread_tier::{Charge, ErrorKind, Object, ReadFuture, ReadRequest, Sample, Span, Tier, TierError};
+use foreread_tier::{
+    Block, Charge, ErrorKind, Object, ReadFuture, ReadRequest, Sample, Span, Tier, TierError,
+};
 use foreread_types::{SampleKey, Tick};
 use futures::{FutureExt, Stream, StreamExt};
 use futures_buffered::FuturesUnordered;
@@ -19,13 +20,13 @@ use futures_buffered::FuturesUnordered;
 use crate::blocks::BlockId;
 use crate::locate::{Place, by_key};
 
-/// One read that is under way: of one sample, or of a block that begins with it.
+/// One read that is under way.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
-    /// The block, and its bytes in the sample's object.
-    pub(crate) block: Option<(BlockId, Range<u64>)>,
+    /// The block that it is read with, if a use waits for it or not.
+    pub(crate) block: Option<(BlockId, Block)>,
     pub(crate) bytes: u64,
     /// What the bytes are counted in.
     pub(crate) charge: Charge,
@@ -51,8 +52,8 @@ impl Pending {
         if let (Some(check), Span::Range(range)) = (&mut self.check, &span) {
             check.at = range.start;
         }
-        let span = self.block.as_ref().map_or(span, |(_, range)| Span::Range(range.clone()));
-        ReadRequest { key: self.key, object, span, due: self.tick }
+        let block = self.block.as_ref().map(|(_, block)| block.clone());
+        ReadRequest { block, ..ReadRequest::new(self.key, object, span, self.tick) }
     }
 
     /// Holds what came to what was asked for.
@@ -175,6 +176,7 @@ pub(crate) async fn caught<T>(
 pub(crate) struct Answer {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
+    /// The block that it was read with.
     pub(crate) block: Option<BlockId>,
     pub(crate) result: Result<Sample, TierError>,
     /// What the read holds of the look-ahead, where it is to be repeated: what came was not what was written, for the first

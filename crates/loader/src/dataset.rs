@@ -69,7 +69,7 @@ impl Dataset {
     /// Reads a sample from the origin, by itself. What comes is not [checked](Self::checked).
     pub(crate) async fn read(&self, key: SampleKey, due: Tick) -> Result<Bytes, TierError> {
         let (object, span) = self.located(key).await?;
-        let request = ReadRequest { key, object, span, due };
+        let request = ReadRequest::new(key, object, span, due);
         match request.span {
             // Nothing lies between two bytes of an object, and nobody is asked for it.
             Span::Range(_) if request.is_empty() => Ok(Bytes::new()),

@@ -66,11 +66,11 @@ pub(crate) struct Driver {
     pub(crate) disorder: Option<LoadError>,
     pub(crate) reads: Reads,
     pub(crate) dealing: Option<Dealing>,
-    /// What is read in blocks, what blocks under way hold, what copies hold that are cut out of them for caches, and uses
-    /// whose block failed or whose bytes were wrong.
+    /// What is read in blocks, what blocks under way hold, what samples hold that nobody has asked for on their way into
+    /// caches, and uses whose block failed or whose bytes were wrong.
     pub(crate) blocks: Blocks,
     pub(crate) block_budget: Budget,
-    pub(crate) copy_budget: Budget,
+    pub(crate) unasked_budget: Budget,
     /// Copies of what disks have read, on their way into caches.
     pub(crate) copies: Copies,
     pub(crate) singly: Vec<Waiting>,
@@ -92,6 +92,8 @@ pub(crate) struct Outgoing {
 /// One turn's reads, to be sent at its end.
 pub(crate) struct Turn {
     pub(crate) origins: Vec<Outgoing>,
+    /// Reads of one block each.
+    pub(crate) blocks: Vec<Outgoing>,
     caches: Vec<Outgoing>,
     /// By store; most are asked for nothing in most turns.
     others: BTreeMap<usize, Outgoing>,
@@ -179,10 +181,10 @@ impl Driver {
         }
     }
 
-    fn answered(&mut self, answer: Answer, events: &mut Vec<Event>) {
+    pub(crate) fn answered(&mut self, answer: Answer, events: &mut Vec<Event>) {
         let Answer { tick, key, block, result, again } = answer;
         if let Some(block) = block {
-            return self.block_answered(block, result);
+            return self.block_answered(block, key, result, events);
         }
         if self.held.is_settled(tick) {
             return; // by a hedge
@@ -266,6 +268,7 @@ impl Driver {
     fn turn(&mut self, events: &mut Vec<Event>) {
         let mut turn = Turn {
             origins: self.datasets.iter().map(|_| Outgoing::default()).collect(),
+            blocks: Vec::new(),
             caches: self.caches.iter().map(|_| Outgoing::default()).collect(),
             others: BTreeMap::new(),
         };
@@ -287,7 +290,6 @@ impl Driver {
                 break;
             }
         }
-        self.share_out_late();
         self.begin_blocks(&mut turn);
         for (at, Outgoing { pending }) in turn.origins.into_iter().enumerate() {
             if !pending.is_empty() {
@@ -295,6 +297,11 @@ impl Driver {
                 let readings = Reading::of(origin, &self.datasets, pending, Where::of_origin(&**origin));
                 self.reads.extend(readings.into_iter().map(|reading| reading.ready_chunks(CHUNK)));
             }
+        }
+        for Outgoing { pending } in turn.blocks {
+            let Some(first) = pending.first() else { continue };
+            let dataset = &self.datasets[first.key.dataset.0 as usize];
+            self.reads.push(Reading::of_block(dataset, pending).ready_chunks(CHUNK));
         }
         for (at, outgoing) in turn.caches.into_iter().enumerate() {
             let cache = Arc::clone(&self.caches[at]);

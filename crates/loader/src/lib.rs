@@ -14,7 +14,6 @@ mod batch;
 mod blocks;
 mod cold_start;
 mod copies;
-mod cutting;
 mod dataset;
 mod direct;
 mod driver;

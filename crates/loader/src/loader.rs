@@ -133,7 +133,7 @@ impl Loader {
             dealing: None,
             blocks,
             block_budget,
-            copy_budget: Budget::new(look_ahead / BLOCKS),
+            unasked_budget: Budget::new(look_ahead / BLOCKS),
             copies: Copies::default(),
             singly: Vec::new(),
             patience: Patience::default(),

@@ -120,31 +120,42 @@ impl Reading {
         readings
     }
 
+    /// Begins reads that are to be one request. They are copied out of that, by a task of their own. Within a runtime.
+    pub(crate) fn of_block(dataset: &Dataset, pending: Vec<Pending>) -> Self {
+        let located = look_up(dataset.locator.clone(), pending).boxed();
+        Self::begin(Arc::clone(&dataset.origin), located, Where::Aside)
+    }
+
     fn begin(tier: Arc<dyn Tier>, located: BoxFuture<'static, Located>, at: Where) -> Self {
         match at {
             Where::Here => Self::Locating { located, tier },
-            Where::Aside => Self::aside(|answers| async move {
-                let (mut reads, mut worked) = (Answers::of(&*tier, located.await), Worked::default());
-                while let Some(answer) = reads.next().await {
-                    let bytes = answer.result.as_ref().map_or(0, |sample| sample.len() as u64);
-                    if answers.send(answer).is_err() {
-                        return;
-                    }
-                    worked.on(bytes).await;
-                }
-            }),
+            Where::Aside => {
+                // What waits in it is bounded: its bytes are charged to the look-ahead or to blocks.
+                let (sender, answers) = unbounded_channel();
+                let task = tokio::spawn(read_aside(tier, located, sender));
+                Self::Aside { answers, _task: AbortOnDrop(task.abort_handle()) }
+            }
         }
     }
+}
 
-    /// The answers that a task of its own sends.
-    pub(crate) fn aside<F>(work: impl FnOnce(UnboundedSender<Answer>) -> F) -> Self
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        // What waits in it is bounded: its bytes are charged to the look-ahead.
-        let (sender, answers) = unbounded_channel();
-        let task = tokio::spawn(work(sender));
-        Self::Aside { answers, _task: AbortOnDrop(task.abort_handle()) }
+/// Sends the answers of a tier.
+async fn read_aside(
+    tier: Arc<dyn Tier>,
+    located: BoxFuture<'static, Located>,
+    answers: UnboundedSender<Answer>,
+) {
+    let mut reads = Answers::of(&*tier, located.await);
+    let mut worked = 0;
+    while let Some(answer) = reads.next().await {
+        worked += answer.result.as_ref().map_or(0, |sample| sample.len() as u64);
+        if answers.send(answer).is_err() {
+            return;
+        }
+        if worked >= TURN {
+            worked = 0;
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -170,21 +181,6 @@ impl Stream for Reading {
                 Self::Here(answers) => return answers.poll_next_unpin(context),
                 Self::Aside { answers, .. } => return answers.poll_recv(context),
             }
-        }
-    }
-}
-
-/// Counts what a task has worked on.
-#[derive(Debug, Default)]
-pub(crate) struct Worked(u64);
-
-impl Worked {
-    /// After work on so many bytes: lets other tasks have the thread once in a while.
-    pub(crate) async fn on(&mut self, bytes: u64) {
-        self.0 += bytes;
-        if self.0 >= TURN {
-            self.0 = 0;
-            tokio::task::yield_now().await;
         }
     }
 }

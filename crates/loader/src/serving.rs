@@ -231,7 +231,7 @@ impl Serve for Serving {
 /// next use here it comes from the origin.
 pub(crate) async fn fetch(cache: &dyn CacheTier, key: SampleKey, bytes: u64, due: Tick) -> Landing {
     let (object, span) = by_key(bytes);
-    let came = answer_of(cache, ReadRequest { key, object, span, due }).await;
+    let came = answer_of(cache, ReadRequest::new(key, object, span, due)).await;
     if came.as_ref().is_err_and(|error| error.kind().is_loss()) {
         cache.remove(vec![key]).await;
     }

@@ -75,7 +75,7 @@ impl Known {
 
 /// A read of all of `object`, due at this tick.
 pub fn request(due: u32, key: SampleKey, object: &Object) -> ReadRequest {
-    ReadRequest { key, object: object.clone(), span: Span::Whole, due: Tick(u64::from(due)) }
+    ReadRequest::new(key, object.clone(), Span::Whole, Tick(u64::from(due)))
 }
 
 #[cfg(test)]

@@ -250,7 +250,7 @@ impl FakeOrigin {
     /// As [`object`](Self::object).
     pub fn request(&self, id: SampleId, due: Tick) -> ReadRequest {
         let key = SampleKey::new(DatasetId(0), id);
-        ReadRequest { key, object: self.object(id), span: Span::Whole, due }
+        ReadRequest::new(key, self.object(id), Span::Whole, due)
     }
 
     /// All samples with their contents, for the conformance suite.

@@ -55,7 +55,7 @@ impl StoredCache {
     pub fn new(capacity: u64) -> Self {
         Self {
             name: "stored".to_owned(),
-            profile: TierProfile::new(16).with_alignment(4096),
+            profile: TierProfile::new(16),
             footprint: Footprint::new(0, 4096),
             read_latency: Duration::ZERO,
             write_latency: Duration::ZERO,

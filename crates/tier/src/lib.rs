@@ -39,6 +39,6 @@ pub use cache::{CacheTier, Lookup};
 pub use error::{BoxError, ErrorKind, TierError};
 pub use peers::{Asked, Peers, Serve, Served, Serving};
 pub use recycled::RecycledBuffers;
-pub use request::{Change, Object, ReadRequest, Span, Version};
+pub use request::{Block, Change, Object, ReadRequest, Span, Version};
 pub use sample::{Sample, SampleTag};
 pub use tier::{OriginTier, ReadFuture, Tier, TierProfile};

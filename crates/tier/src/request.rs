@@ -79,9 +79,26 @@ pub struct ReadRequest {
     pub span: Span,
     /// When the trainer needs it: a smaller tick is more urgent.
     pub due: Tick,
+    /// The block that it is a part of, where it is read together with others.
+    pub block: Option<Block>,
+}
+
+/// A part of an object that its caller has decided to read in one request, by several reads in one burst. A layer that joins
+/// reads joins these whatever that costs; other tiers need not know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// What tells it from other blocks of the object: bytes that its reads lie in.
+    pub bytes: Range<u64>,
+    /// How many reads it has.
+    pub reads: usize,
 }
 
 impl ReadRequest {
+    /// A read by itself.
+    pub const fn new(key: SampleKey, object: Object, span: Span, due: Tick) -> Self {
+        Self { key, object, span, due, block: None }
+    }
+
     /// The length of the answer, in bytes.
     pub fn len(&self) -> u64 {
         match &self.span {

@@ -25,10 +25,6 @@ pub type ReadFuture = BoxFuture<'static, Result<Bytes, TierError>>;
 pub struct TierProfile {
     /// How many reads it is worth having under way at once.
     pub parallelism: usize,
-    /// The read size in bytes below which requests cost more than bytes.
-    pub preferred_block: u64,
-    /// The multiple that offsets, lengths and buffers are rounded to inside, in bytes (1: none).
-    pub alignment: u64,
     /// Whether the kernel of this machine caches what is read from it, so that keeping a second copy gains nothing.
     pub kernel_cached: bool,
     /// Whether a listing hands out objects in the order of their paths, as bytes, or says that it cannot: then an
@@ -39,19 +35,7 @@ pub struct TierProfile {
 impl TierProfile {
     /// A profile with the given parallelism, and no preference otherwise.
     pub const fn new(parallelism: usize) -> Self {
-        Self { parallelism, preferred_block: 1, alignment: 1, kernel_cached: false, lists_in_order: false }
-    }
-
-    /// The same with a preferred block of `bytes`.
-    #[must_use]
-    pub const fn with_preferred_block(self, bytes: u64) -> Self {
-        Self { preferred_block: bytes, ..self }
-    }
-
-    /// The same with an alignment of `bytes`.
-    #[must_use]
-    pub const fn with_alignment(self, bytes: u64) -> Self {
-        Self { alignment: bytes, ..self }
+        Self { parallelism, kernel_cached: false, lists_in_order: false }
     }
 
     /// The same, listing in the order of paths or not.

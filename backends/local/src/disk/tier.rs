@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskReader, Stored};
 use super::counters::Counters;
 use super::error::NAME;
-use super::format::{BLOCK, FOOTPRINT, blocks_of};
+use super::format::{FOOTPRINT, blocks_of};
 use super::index::Follower;
 use super::open::{self, Opened};
 use super::pack::{Job, Outlet, Packer, Pending};
@@ -27,9 +27,6 @@ use super::shelf::Ledger;
 use super::store::{Directory, Key, Locks, Set, Store};
 use super::table::Table;
 use super::write::Writer;
-
-/// Below this many bytes a read costs a device as much as its bytes do.
-const PREFERRED_BLOCK: u64 = 64 << 10;
 
 /// How often a reader looks what the owner has written since.
 const FOLLOW: Duration = Duration::from_secs(1);
@@ -118,9 +115,7 @@ impl DiskTier {
         let (_following, stop) = channel();
         // From here on a failure ends what was begun, as any drop does.
         let tier = Self {
-            profile: TierProfile::new(config.parallelism)
-                .with_preferred_block(PREFERRED_BLOCK)
-                .with_alignment(BLOCK),
+            profile: TierProfile::new(config.parallelism),
             readers: Readers::new(config.reader, Reader(Arc::clone(&store)), config.parallelism)?,
             store,
             followers,
@@ -489,7 +484,7 @@ mod tests {
         let room = tier.reserve(FOOTPRINT.of(100)).unwrap();
         runtime.block_on(tier.store(room, key, Sample::uncharged(vec![7; 100].into()))).unwrap();
         let object = Object { path: "a".into(), size: 100, version: None };
-        let request = ReadRequest { key, object, span: Span::Whole, due: Tick(0) };
+        let request = ReadRequest::new(key, object, Span::Whole, Tick(0));
         let reader = Reader(Arc::clone(&tier.store));
         let read = |errno: Option<Errno>| {
             let Started { record, file, mut buffer, offset } = reader.start(&request).unwrap();

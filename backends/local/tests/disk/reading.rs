@@ -12,12 +12,7 @@ use futures::StreamExt;
 use crate::rig::{config, datasets, known, open, open_as, read, run, sample, store};
 
 fn requests(known: &[Known]) -> Vec<ReadRequest> {
-    let request = |known: &Known| ReadRequest {
-        key: known.key,
-        object: known.object.clone(),
-        span: Span::Whole,
-        due: Tick(0),
-    };
+    let request = |known: &Known| ReadRequest::new(known.key, known.object.clone(), Span::Whole, Tick(0));
     known.iter().map(request).collect()
 }
 

@@ -75,7 +75,7 @@ pub async fn store(tier: &DiskTier, known: &Known) -> Option<Result<(), TierErro
 
 pub async fn read(tier: &DiskTier, known: &Known) -> Result<Bytes, TierError> {
     let object = known.object.clone();
-    let request = ReadRequest { key: known.key, object, span: Span::Whole, due: Tick(0) };
+    let request = ReadRequest::new(known.key, object, Span::Whole, Tick(0));
     foreread_tier::Tier::read(tier, Arc::new(request)).await
 }
 

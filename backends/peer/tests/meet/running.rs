@@ -196,7 +196,7 @@ impl Serve for Holds {
 pub async fn ask(group: &Group, store: u32) -> Result<Bytes, foreread_tier::TierError> {
     let key = SampleKey::new(DatasetId(0), SampleId(42));
     let object = Object { path: "x".into(), size: 7, version: None };
-    let request = ReadRequest { key, object, span: Span::Whole, due: Tick(0) };
+    let request = ReadRequest::new(key, object, Span::Whole, Tick(0));
     let tier = group.tier(StoreId(store)).unwrap();
     tier.read(Arc::new(request)).await
 }

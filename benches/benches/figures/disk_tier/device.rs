@@ -256,12 +256,7 @@ async fn read(tier: &DiskTier, ids: &[SampleId], length: u64) -> Result<()> {
 
 fn requests(ids: &[SampleId], length: u64) -> Vec<ReadRequest> {
     let object = Object { path: "".into(), size: length, version: None };
-    let request = |&id: &SampleId| ReadRequest {
-        key: key(id),
-        object: object.clone(),
-        span: Span::Whole,
-        due: Tick(0),
-    };
+    let request = |&id: &SampleId| ReadRequest::new(key(id), object.clone(), Span::Whole, Tick(0));
     ids.iter().map(request).collect()
 }
 

@@ -129,7 +129,7 @@ impl Direct {
         let order = sampler(SamplerKind::Shuffle, catalog.len(), SEED)?;
         let request = |id: &SampleId| -> Result<ReadRequest> {
             let (entry, key) = (catalog.entry(*id)?, SampleKey::new(DatasetId(0), *id));
-            Ok(ReadRequest { key, object: entry.object, span: entry.span, due: Tick(0) })
+            Ok(ReadRequest::new(key, entry.object, entry.span, Tick(0)))
         };
         let epoch = |epoch| -> Result<Vec<Vec<ReadRequest>>> {
             let order = order.order(epoch)?;

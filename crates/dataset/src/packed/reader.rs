@@ -87,7 +87,7 @@ impl<'a> Store<'a> {
     /// Bytes `start..start + length` of `object`, which are in it and not none.
     pub(crate) async fn read(&self, object: &Object, start: u64, length: u64) -> Result<Bytes, TierError> {
         let span = Span::Range(start..start + length);
-        let request = ReadRequest { key: SampleKey::default(), object: object.clone(), span, due: Tick(0) };
+        let request = ReadRequest::new(SampleKey::default(), object.clone(), span, Tick(0));
         self.requests.fetch_add(1, Relaxed);
         let began = Instant::now();
         let answer = self.origin.read(Arc::new(request)).await;

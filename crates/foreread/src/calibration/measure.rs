@@ -191,7 +191,7 @@ impl Requests {
         self.at += 1;
         let entry = self.catalog.entry(id).ok()?;
         let key = SampleKey::new(DatasetId(0), id);
-        Some(ReadRequest { key, object: entry.object, span: entry.span, due: Tick(0) })
+        Some(ReadRequest::new(key, entry.object, entry.span, Tick(0)))
     }
 
     /// The same for the part of a shard that a sample lies in.

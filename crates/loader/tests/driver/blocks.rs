@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::{Catalog, IndexOptions};
+use foreread_layers::{MergePolicy, Stack};
 use foreread_loader::{Batch, BlockTable, Dataset, Loader, OnError, Parts, Source};
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{Cluster, Level, LocalPlan, Plan, Store, plan};
 use foreread_tier::{
-    CacheTier, ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
+    Buffers, CacheTier, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier,
+    TierError, TierProfile,
 };
 use foreread_tier_testing::StoredCache;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId};
@@ -156,14 +158,21 @@ impl Rig {
     }
 
     fn start(&self, look_ahead: u64) -> Loader {
+        self.start_in(Arc::new(HeapBuffers), look_ahead)
+    }
+
+    /// The same with samples in memory from `buffers`.
+    fn start_in(&self, buffers: Arc<dyn Buffers>, look_ahead: u64) -> Loader {
+        // Nothing but blocks is joined.
+        let merge = MergePolicy::default().with_bounds(BLOCK, 0.0);
+        let stack = Stack::bare().with_merge(Some(merge)).with_buffers(buffers);
+        let origin = stack.wrap(Arc::new(self.origin.clone()));
         let parts = Parts {
             run: self.run.clone(),
             plan: LocalPlan::Alone(Arc::clone(&self.plan)),
             others: None,
             warm: false,
-            datasets: vec![
-                Dataset::new(self.catalog.clone(), Arc::new(self.origin.clone())).with_blocks(self.blocks()),
-            ],
+            datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(self.blocks())],
             caches: self.caches.clone(),
             look_ahead,
             on_error: OnError::Fail,
@@ -173,7 +182,11 @@ impl Rig {
 
     /// Runs to the end, checks every byte in order, and returns requests and bytes of the origin.
     pub async fn check(&self, look_ahead: u64) -> (u64, u64) {
-        let mut loader = self.start(look_ahead);
+        self.check_in(Arc::new(HeapBuffers), look_ahead).await
+    }
+
+    pub async fn check_in(&self, buffers: Arc<dyn Buffers>, look_ahead: u64) -> (u64, u64) {
+        let mut loader = self.start_in(buffers, look_ahead);
         let mut ids = Vec::new();
         while let Some(batch) = next(&mut loader).await {
             ids.extend(checked(&batch.unwrap()));

@@ -11,15 +11,16 @@
 //!
 //! # Features
 //!
+//! Directories (plain paths and `file://`) are always there. There are no default features.
+//!
 //! | feature | what it adds |
 //! |---|---|
-//! | `local` (default) | directories: plain paths and `file://` |
 //! | `s3` | buckets: `s3://` |
 //! | `gcs`, `azure` | `gs://`; `az://` and its other names |
 //! | `peer` | ranks that work together and share their caches |
 //! | `share` | one source for several processes of a machine |
-//! | `hpc` | `local` and `peer` |
-//! | `cloud` | `local`, `s3` and `peer` |
+//! | `hpc` | `peer` |
+//! | `cloud` | `s3` and `peer` |
 //! | `opendal` | WebDAV, WebHDFS, web servers, OSS, COS and others |
 //! | `opendal-huggingface`, `opendal-hdfs`, `opendal-sftp` | `hf://`; `hdfs://`; `sftp://` |
 //!
@@ -61,7 +62,6 @@ mod together;
 
 pub use foreread_dataset as dataset;
 pub use foreread_layers as layers;
-#[cfg(feature = "local")]
 pub use foreread_local::{ChangeTimes, disk as disk_cache};
 pub use foreread_oracle as oracle;
 #[cfg(feature = "peer")]
@@ -105,6 +105,6 @@ pub use crate::text::read as read_text;
 pub use crate::together::Together;
 
 /// The README's examples, compiled.
-#[cfg(all(doctest, feature = "local"))]
+#[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -70,10 +70,9 @@ impl Machine {
     }
 }
 
-#[cfg(all(test, target_os = "linux", feature = "local"))]
+#[cfg(all(test, target_os = "linux"))]
 mod processes;
 
-#[cfg(feature = "local")]
 #[cfg(test)]
 mod tests {
     use std::path::Path;

@@ -95,10 +95,6 @@ impl Shared {
 pub(crate) struct Opened {
     pub(crate) catalog: Catalog,
     /// What caches, and other ranks, know its bytes by.
-    #[cfg_attr(
-        not(any(feature = "local", feature = "peer")),
-        expect(dead_code, reason = "disks and other ranks use it")
-    )]
     pub(crate) identity: DatasetIdentity,
     /// Whether it was listed just now, and not found as a catalog.
     listed: bool,

@@ -10,7 +10,7 @@ use foreread_tier::{Buffers, Context, OriginTier, ReadRequest, RecycledBuffers, 
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
 use super::probe::{self, Budget};
-use super::{Calibration, LargeReads, MemorySpeed, OriginSpeed, Point, VERSION, memory};
+use super::{Calibration, LargeReads, MemorySpeed, OriginSpeed, Point, VERSION, disk, memory};
 use crate::config::{Config, SamplerKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::origin::{Opened, Shared, open};
@@ -126,7 +126,7 @@ async fn everything(
     let mut disk = Vec::new();
     for directory in &options.disks {
         let told = |point| progress(Progress { stage: Stage::Disk(directory.clone()), point: Some(point) });
-        disk.push(of_disk(directory, length, time, context, told).await?);
+        disk.push(disk::measure(directory, length, time, Arc::clone(&context.buffers), told).await?);
     }
     let mut origin = None;
     if let Some((opened, config, requests)) = opened {
@@ -136,29 +136,6 @@ async fn everything(
     }
     let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(Calibration { version: VERSION, made, origin, memory, disk })
-}
-
-#[cfg(feature = "local")]
-async fn of_disk(
-    directory: &std::path::Path,
-    length: u64,
-    time: Duration,
-    context: &Context,
-    told: impl FnMut(Point),
-) -> Result<super::DiskSpeed> {
-    super::disk::measure(directory, length, time, Arc::clone(&context.buffers), told).await
-}
-
-/// Without the `local` feature there is no disk tier to be measured.
-#[cfg(not(feature = "local"))]
-async fn of_disk(
-    _: &std::path::Path,
-    _: u64,
-    _: Duration,
-    _: &Context,
-    _: impl FnMut(Point),
-) -> Result<super::DiskSpeed> {
-    Err(Error::usage("disk: this program was built without the feature `local`, which brings it"))
 }
 
 /// Requests for the samples of a catalog in a random order, again and again, with how long each is.

@@ -68,7 +68,6 @@ async fn train(loader: &mut Loader) -> usize {
 }
 
 #[test]
-#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
 fn close_in_a_spawned_task_ends() {
     for runtime in runtimes() {
         let written = ends(move || {
@@ -129,7 +128,6 @@ fn take(source: &Source, samples: u64) {
 }
 
 #[test]
-#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
 fn async_calls_need_no_tokio_of_the_caller() {
     for asynchronous in [true, false] {
         let written = ends(move || {
@@ -197,7 +195,6 @@ fn given_runtime_refuses_to_be_blocked_by_its_own_thread() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
 fn given_runtime_refuses_a_close_that_waits_for_the_disk() {
     for runtime in runtimes() {
         ends(move || {
@@ -214,7 +211,6 @@ fn given_runtime_refuses_a_close_that_waits_for_the_disk() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
 fn given_runtime_refuses_a_source_that_waits() {
     ends(|| {
         let [_, runtime, _] = runtimes();
@@ -346,7 +342,6 @@ fn read_that_panics_is_an_answer_that_says_so() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
 fn disk_directory_that_cannot_be_used_is_not_the_datasets_fault() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");

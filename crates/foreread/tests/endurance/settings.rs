@@ -88,7 +88,6 @@ fn epochs_without_a_number_are_an_error_that_names_them() {
     builder(&origin(3)).source().unwrap();
 }
 
-#[cfg(feature = "local")]
 #[test]
 fn unknown_storage_options_are_errors() {
     let directory = tempfile::tempdir().unwrap();

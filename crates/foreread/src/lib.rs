@@ -33,6 +33,7 @@ mod cluster;
 mod config;
 mod disk;
 mod error;
+mod joint;
 mod knobs;
 mod loader;
 mod machine;
@@ -44,10 +45,6 @@ mod outlook;
 mod planned;
 mod prepared;
 #[cfg(feature = "peer")]
-mod ranks;
-/// Without the feature, nobody is met.
-#[cfg(not(feature = "peer"))]
-#[path = "ranks/none.rs"]
 mod ranks;
 mod registry;
 mod report;

@@ -17,11 +17,11 @@ use crate::assembly::Assembly;
 use crate::builder::Builder;
 use crate::config::Config;
 use crate::error::Result;
+use crate::joint::{FAREWELL, Joint};
 use crate::memory::Grant;
 use crate::merged::Merged;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-use crate::ranks::{self, Joint};
 use crate::report::{Adapted, Report, Whole};
 use crate::runtime::Workers;
 use crate::state::State;
@@ -78,7 +78,7 @@ impl Ready {
             floor,
             "starting"
         );
-        let others = joint.as_ref().map(Joint::others);
+        let others = joint.as_ref().map(|joint| joint.others());
         let Config { look_ahead, on_error, retry, .. } = config;
         let mut assembly = Assembly::new(opened, caches, others, look_ahead, on_error, blocks, retry);
         let inner = assembly.start(run, plan, workers.handle());
@@ -143,7 +143,7 @@ pub struct Loader {
     origin: Meter,
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
-    joint: Option<Joint>,
+    joint: Option<Box<dyn Joint>>,
     /// Whether it goes on elsewhere than where it began.
     jumped: bool,
     /// Whether others have been told that this rank is done.
@@ -157,7 +157,7 @@ pub struct Loader {
 impl Loader {
     /// How long a rank that is done goes on answering others that are not, where nobody says otherwise; nothing without
     /// the feature `peer`.
-    pub const FAREWELL: Duration = ranks::FAREWELL;
+    pub const FAREWELL: Duration = FAREWELL;
 
     /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard; braces name several
     /// shards ([`expand`](foreread_dataset::expand)).
@@ -197,7 +197,7 @@ impl Loader {
         };
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
         let disk = self.disk.as_ref().map(crate::disk::Disk::report);
-        let peers = self.joint.as_ref().map(Joint::exchanged);
+        let peers = self.joint.as_ref().map(|joint| joint.exchanged());
         let run = self.earlier.clone().followed_by(self.inner.report());
         Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
     }

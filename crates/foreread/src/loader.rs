@@ -112,7 +112,7 @@ pub enum Jump {
 
 /// A run under way: batches in the order that the seed says, read ahead of time.
 ///
-/// Plain threads iterate over [`batches`](Self::batches); async code uses the loader as a [`Stream`]. Dropping it ends
+/// Plain threads iterate over it (`for batch in &loader`); async code uses the loader as a [`Stream`]. Dropping it ends
 /// the run at once; [`close`](Self::close) waits for the disk tier first.
 ///
 /// ```
@@ -120,11 +120,11 @@ pub enum Jump {
 /// # let directory = tempfile::tempdir()?;
 /// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
 /// # let path = directory.path().to_str().expect("a path of ASCII");
-/// let mut loader = Loader::builder(path).batch_size(2).epochs(1).seed(7).memory(Memory::Bytes(1 << 20)).start()?;
+/// let loader = Loader::builder(path).batch_size(2).epochs(1).seed(7).memory(Memory::Bytes(1 << 20)).start()?;
 /// let mut seen = Vec::new();
-/// for batch in loader.batches() {
-///     for (id, bytes) in batch?.iter() {
-///         seen.push((id.0, bytes.clone()));
+/// for batch in &loader {
+///     for sample in batch?.samples() {
+///         seen.push((sample.id(), sample.bytes()));
 ///     }
 /// }
 /// assert_eq!(seen.len(), 3);
@@ -170,8 +170,9 @@ impl Loader {
         Builder::new(target.into(), config)
     }
 
-    /// Batches in order, by waiting for each. Blocks the thread; async code uses the loader as a [`Stream`].
-    pub fn batches(&mut self) -> Batches<'_> {
+    /// Batches in order, by waiting for each, as `for batch in &loader` has them. Blocks the thread; async code uses the
+    /// loader as a [`Stream`].
+    pub fn batches(&self) -> Batches<'_> {
         Batches { loader: self, refused: false }
     }
 
@@ -402,9 +403,9 @@ impl Loader {
 /// A run's batches for plain threads. See [`Loader::batches`].
 ///
 /// Ends after the error that refuses a thread of the given [runtime](Builder::runtime); the run goes on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Batches<'a> {
-    loader: &'a mut Loader,
+    loader: &'a Loader,
     refused: bool,
 }
 
@@ -420,6 +421,15 @@ impl Iterator for Batches<'_> {
             self.refused = matches!(&item, Some(Err(error)) if error.kind() == LoadErrorKind::Blocking);
             return item;
         }
+    }
+}
+
+impl<'a> IntoIterator for &'a Loader {
+    type Item = Result<Batch, LoadError>;
+    type IntoIter = Batches<'a>;
+
+    fn into_iter(self) -> Batches<'a> {
+        self.batches()
     }
 }
 

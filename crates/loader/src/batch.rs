@@ -102,6 +102,19 @@ impl<'a> BatchSample<'a> {
         self.catalog.key(self.id)
     }
 
+    /// Its label: the first directory of its path; `None` for a file at the top.
+    pub fn label(&self) -> Option<&'a str> {
+        self.catalog.label(self.id)
+    }
+
+    /// Its path, relative to the dataset. Of a packed sample it is for people alone ([`Catalog::path`]).
+    ///
+    /// # Errors
+    /// Those of [`Catalog::entry`].
+    pub fn path(&self) -> Result<Cow<'a, str>, DatasetError> {
+        self.catalog.path(self.id)
+    }
+
     /// The part of a WebDataset sample that is called `name` (`jpg`, `cls`, in lower case); `None` if it has none.
     ///
     /// The bytes are shared, not copied: as long as they are held, the whole sample is.

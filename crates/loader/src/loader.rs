@@ -147,7 +147,7 @@ impl Loader {
     }
 
     /// Batches in order, by waiting for each. Not from async code: it blocks the thread.
-    pub fn batches(&mut self) -> Batches<'_> {
+    pub fn batches(&self) -> Batches<'_> {
         Batches { loader: self }
     }
 
@@ -231,9 +231,9 @@ impl Stream for Loader {
 }
 
 /// A run's batches for plain threads. See [`Loader::batches`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Batches<'a> {
-    loader: &'a mut Loader,
+    loader: &'a Loader,
 }
 
 impl Iterator for Batches<'_> {

@@ -176,14 +176,15 @@ impl Loader {
         Batches { loader: self, refused: false }
     }
 
-    /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over.
-    /// Threads that wait at the same time get different batches. On a thread of the given
-    /// [runtime](Builder::runtime) it is an error at once, and the run is not over.
-    pub fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
-        match self.workers.may_block() {
-            Ok(()) => self.inner.next_timeout(timeout),
-            Err(_) => Some(Some(Err(LoadError::blocking()))),
-        }
+    /// Waits at most `timeout` for the next batch; `None` when the run is over. Threads that wait at the same time get
+    /// different batches.
+    ///
+    /// # Errors
+    /// [`LoadErrorKind::Timeout`] when the time is up, and [`LoadErrorKind::Blocking`] at once on a thread of the given
+    /// [runtime](Builder::runtime): the run goes on. Any other says why it has ended early, once.
+    pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Batch>, LoadError> {
+        self.workers.may_block().map_err(|_| LoadError::blocking())?;
+        self.inner.next_timeout(timeout)
     }
 
     /// What has been delivered and read so far.
@@ -417,9 +418,13 @@ impl Iterator for Batches<'_> {
             return None;
         }
         loop {
-            let Some(item) = self.loader.next_timeout(NAP) else { continue };
-            self.refused = matches!(&item, Some(Err(error)) if error.kind() == LoadErrorKind::Blocking);
-            return item;
+            let next = self.loader.next_timeout(NAP);
+            match next.as_ref().map_err(LoadError::kind) {
+                Err(LoadErrorKind::Timeout) => continue,
+                Err(LoadErrorKind::Blocking) => self.refused = true,
+                _ => {}
+            }
+            return next.transpose();
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::copies::Copies;
 use crate::core::{CacheLevel, Config, Core, OnError, SLOT_BYTES};
 use crate::dataset::Dataset;
 use crate::driver::Driver;
-use crate::error::LoadError;
+use crate::error::{LoadError, LoadErrorKind};
 use crate::handover::Handover;
 use crate::hedges::Hedges;
 use crate::held::Held;
@@ -151,10 +151,13 @@ impl Loader {
         Batches { loader: self }
     }
 
-    /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over. After
-    /// an error the run is over. Threads that wait at the same time get different batches.
-    pub fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
-        self.handover.next_timeout(timeout)
+    /// Waits at most `timeout` for the next batch; `None` when the run is over. After an error other than
+    /// [`LoadErrorKind::Timeout`] the run is over. Threads that wait at the same time get different batches.
+    ///
+    /// # Errors
+    /// [`LoadErrorKind::Timeout`] when the time is up, and why the run has ended early, once.
+    pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Batch>, LoadError> {
+        self.handover.next_timeout(timeout).ok_or_else(LoadError::timeout)?.transpose()
     }
 
     /// What has been delivered so far, by pass.
@@ -241,8 +244,9 @@ impl Iterator for Batches<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(item) = self.loader.next_timeout(NAP) {
-                return item;
+            match self.loader.next_timeout(NAP) {
+                Err(error) if error.kind() == LoadErrorKind::Timeout => {}
+                next => return next.transpose(),
             }
         }
     }

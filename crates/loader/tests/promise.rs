@@ -118,8 +118,7 @@ impl World {
             warm: false,
         };
         let loader = Loader::start(parts, self.runtime.handle());
-        while let Some(batch) = loader.next_timeout(Duration::from_secs(60)).expect("no hang") {
-            let batch = batch.unwrap();
+        while let Some(batch) = loader.next_timeout(Duration::from_secs(60)).unwrap() {
             let start = batch.iter().next().map(|(id, _)| id.0 as usize).unwrap();
             assert_eq!(batch.iter().next().unwrap().1[..8], content(start, 8)[..]);
             if batch.index().is_multiple_of(8) {

@@ -181,7 +181,7 @@ fn given_runtime_refuses_to_be_blocked_by_its_own_thread() {
                 refused(given().index(IndexOptions::default(), |_| ()));
                 let mut loader = given().start_async().await.unwrap();
                 let blocking = |error: foreread::LoadError| assert_eq!(error.kind(), LoadErrorKind::Blocking);
-                blocking(loader.next_timeout(Duration::MAX).unwrap().unwrap().unwrap_err());
+                blocking(loader.next_timeout(Duration::MAX).unwrap_err());
                 let mut batches = loader.batches();
                 blocking(batches.next().unwrap().unwrap_err());
                 assert!(batches.next().is_none());

@@ -39,7 +39,7 @@ fn a_plain_thread_iterates_while_a_runtime_reads() {
     let runtime = Runtime::new().unwrap();
     let rig = Rig { epochs: 3, look_ahead: 20_000, ..Rig::new(mixed(300, 41, 3_000)) };
     let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(100_000)), 100_000);
-    let mut loader = rig.start_on(runtime.handle());
+    let loader = rig.start_on(runtime.handle());
     let trainer = std::thread::spawn(move || {
         let ids: Vec<_> = loader.batches().flat_map(|batch| rig.check(&batch.unwrap())).collect();
         assert_eq!(ids, rig.ids());

@@ -123,8 +123,8 @@ pub enum Jump {
 /// let mut loader = Loader::builder(path).batch_size(2).epochs(1).seed(7).memory(Memory::Bytes(1 << 20)).start()?;
 /// let mut seen = Vec::new();
 /// for batch in loader.batches() {
-///     for (id, bytes) in batch?.iter() {
-///         seen.push((id.0, bytes.clone()));
+///     for sample in batch?.samples() {
+///         seen.push((sample.id(), sample.bytes()));
 ///     }
 /// }
 /// assert_eq!(seen.len(), 3);

@@ -152,9 +152,9 @@ impl Owed {
 
     /// Answers a job and owes its wake-up; pays all after [`WAKE_EVERY`] answers or [`WAKE_BYTES`].
     pub(crate) fn answer(&mut self, job: Arc<Job>, result: Result<Bytes, TierError>) {
-        self.answers += 1;
-        self.bytes += job.request.len();
         self.to.extend(job.put(result));
+        self.answers += 1;
+        self.bytes = self.bytes.saturating_add(job.request.len());
         if self.answers >= WAKE_EVERY || self.bytes >= WAKE_BYTES {
             self.pay();
         }

@@ -173,6 +173,7 @@ impl Remote {
 
     /// As [`Peers::cancel`](foreread_tier::Peers::cancel).
     pub fn cancel(&self, key: SampleKey) {
+        self.0.submit(); // it may not have left
         if let Link::Some(_, link) = &self.0.state().link {
             let _ = link.send(Command::Forget(key)); // nothing is asked where the task is gone
         }
@@ -263,7 +264,7 @@ impl Inner {
 
     /// The task of a connection, from its opening to its end.
     async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<Command>) {
-        self.sweeps.store(false, Relaxed); // what an earlier task was told
+        self.sweeps.swap(false, AcqRel); // what an earlier task was told
         let mut open = Open::new(&self);
         let (error, useful) = self.ask(&mut commands, &mut open).await;
         let lost = open.len() > 0 || useful.is_none();

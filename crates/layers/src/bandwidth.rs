@@ -64,19 +64,30 @@ impl Bandwidth {
         if link.clear.is_some_and(|clear| clear > now) {
             return false;
         }
+        link.take(now, bytes);
+        true
+    }
+
+    /// A request of so many bytes leaves now, whatever holds up others.
+    pub(crate) fn take(&self, now: Instant, bytes: u64) {
+        self.link().take(now, bytes);
+    }
+}
+
+impl Link {
+    fn take(&mut self, now: Instant, bytes: u64) {
         // Time that lies further back than the credit is lost.
         let earliest = now.checked_sub(CREDIT).unwrap_or(now);
-        let (clear, rest) = match link.clear {
-            Some(clear) if clear >= earliest => (clear, link.rest),
+        let (clear, rest) = match self.clear {
+            Some(clear) if clear >= earliest => (clear, self.rest),
             Some(_) => (earliest, 0),
             None => (now, 0),
         };
         let scaled = u128::from(bytes) * NANOS + u128::from(rest);
-        let (nanos, rest) = (scaled / u128::from(link.rate), scaled % u128::from(link.rate));
+        let (nanos, rest) = (scaled / u128::from(self.rate), scaled % u128::from(self.rate));
         // Cut at a century, so that the sum below stays an instant.
         let took = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX).min(u64::MAX / 5));
-        (link.clear, link.rest) = (Some(clear + took), rest as u64);
-        true
+        (self.clear, self.rest) = (Some(clear + took), rest as u64);
     }
 }
 

@@ -186,7 +186,7 @@ impl Hedge {
     }
 
     /// The answer of the read `first`, which left at `started`, or of a second one that `second` makes. `withheld` is told
-    /// of errors that are not the answer.
+    /// of the first one's error, where that is not the answer.
     pub(crate) async fn race<'a>(
         &self,
         request: &ReadRequest,
@@ -215,7 +215,6 @@ impl Hedge {
                 },
                 answer = next_of(&mut under_way), if !under_way.is_empty() => match answer {
                     Err(error) if error.is_retryable() => {
-                        withheld(&error);
                         if under_way.is_empty() && let Some(error) = failed.take() {
                             return Err(error);
                         }

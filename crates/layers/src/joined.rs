@@ -14,8 +14,10 @@
 //! * Reads of one [`Block`] are joined whatever that costs: their caller has decided it. They begin once all are there.
 //! * Every answer is copied out into memory of its own, of its exact length, so that a sample that is kept keeps no
 //!   neighbours. That copy is the price, about 10 us for 100 KB.
-//! * A joined read is one future that its parts share. It is repeated as one, and ends when its last part is dropped. One
-//!   that goes on failing is read part by part.
+//! * A joined read is one future that its [parts](crate::parts) share. It is repeated as one, and ends when its last part is
+//!   dropped. One that goes on failing is read part by part, and its failures count for each of them.
+//! * All that read the origin share a burst, and whoever ends it begins the reads of all. The price is that what one task
+//!   reads may be joined in two pieces where another ends the burst between.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,10 +26,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{Block, Buffers, ErrorKind, Object, ReadFuture, ReadRequest, Span, TierError, Version};
-use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
 use metrics::Counter;
 
+use crate::parts::{Part, parts};
+use crate::retry::Failures;
 use crate::speed::{Cost, Speed};
 use crate::stack::Layers;
 
@@ -68,15 +70,15 @@ impl MergePolicy {
     }
 }
 
-/// The bytes of a joined read, or why there are none; nothing where its parts are to be read by themselves.
-pub(crate) type Joined = Option<Result<Bytes, TierError>>;
+/// The bytes of a joined read, or why there are none; or how often it has failed, where its parts are to be read by themselves.
+pub(crate) type Joined = Result<Result<Bytes, TierError>, Failures>;
 
 /// How a range is read.
 enum Plan {
     /// By itself.
     Alone(ReadFuture),
     /// As this part of a joined read.
-    Part(Shared<BoxFuture<'static, Joined>>, Range<usize>),
+    Part(Part<Joined>, Range<usize>),
 }
 
 /// A range that is to be read, and how, once that is known.
@@ -174,48 +176,54 @@ impl Joins {
     /// Reads a range: with others, if the burst has neighbours.
     pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
         let waiting = Arc::new(Waiting { request, plan: Mutex::default() });
-        let block = self.burst().add(&waiting);
-        if let Some(reads) = block {
-            self.begin_block(&reads);
+        {
+            let mut burst = self.burst();
+            if let Some(reads) = burst.add(&waiting) {
+                self.begin_block(&reads);
+            }
         }
         let joins = Arc::clone(self);
         Box::pin(async move {
             let mut plan = waiting.plan().take();
             if plan.is_none() {
-                let block = joins.burst().take_block(&waiting.request);
-                if let Some(reads) = block {
-                    joins.begin_block(&reads);
+                {
+                    let mut burst = joins.burst();
+                    if let Some(reads) = burst.take_block(&waiting.request) {
+                        joins.begin_block(&reads);
+                    }
                 }
                 joins.submit();
                 plan = waiting.plan().take();
             }
+            let request = || Arc::clone(&waiting.request);
             match plan {
                 Some(Plan::Alone(read)) => read.await,
                 Some(Plan::Part(whole, part)) => match whole.await {
-                    Some(Ok(bytes)) => joins.copy(&waiting.request, bytes.get(part)),
-                    Some(Err(error)) => Err(error),
-                    None => joins.layers.read(Arc::clone(&waiting.request)).await,
+                    Ok(whole) => joins.copy(&waiting.request, whole?.get(part)),
+                    Err(failures) => joins.layers.read_after(request(), failures).await,
                 },
-                // It was not in the burst that it began in.
-                None => joins.layers.read(Arc::clone(&waiting.request)).await,
+                // Its range is none.
+                None => joins.layers.read(request()).await,
             }
         })
     }
 
     /// Begins the reads of the burst, the most urgent first.
     pub(crate) fn submit(&self) {
-        let burst = std::mem::take(&mut self.burst().ranges);
-        let burst: Vec<Arc<Waiting>> = burst.iter().filter_map(Weak::upgrade).collect();
+        // Locked until all have their plans: who found none would read a second time, and nobody would poll the first.
+        let mut open = self.burst();
+        let burst: Vec<Arc<Waiting>> = open.ranges.drain(..).filter_map(|read| read.upgrade()).collect();
         let cost = if burst.len() < 2 { None } else { self.cost() };
         let mut reads = cost.map_or_else(|| alone(&burst), |cost| runs(&burst, &self.policy, cost));
         reads.sort_by_key(|run| run.members.iter().map(|&at| burst[at].request.due).min());
         for run in reads {
             self.begin(&burst, run);
         }
+        drop(open);
         self.layers.submit();
     }
 
-    /// Begins the reads of a block as one.
+    /// Begins the reads of a block as one, while the burst is locked.
     fn begin_block(&self, reads: &[Weak<Waiting>]) {
         let reads: Vec<Arc<Waiting>> = reads.iter().filter_map(Weak::upgrade).collect();
         let ranges = || {
@@ -256,11 +264,16 @@ impl Joins {
         }
         self.joined.increment(members.len() as u64);
         let whole = ReadRequest { span: Span::Range(range.clone()), block: None, ..(*first.request).clone() };
-        let whole = self.layers.read_joined(Arc::new(whole)).shared();
+        let layers = Arc::clone(&self.layers);
+        let panicked = move |text: &str| {
+            let detail = format!("the tier panicked: {text}");
+            Ok(Err(TierError::new(ErrorKind::Closed, layers.tier()).with_detail(detail)))
+        };
+        let mut parts = parts(self.layers.read_joined(Arc::new(whole)), members.len(), panicked);
         for &at in &members {
             if let Span::Range(part) = &burst[at].request.span {
                 let part = (part.start - range.start) as usize..(part.end - range.start) as usize;
-                *burst[at].plan() = Some(Plan::Part(whole.clone(), part));
+                *burst[at].plan() = parts.next().map(|whole| Plan::Part(whole, part));
             }
         }
     }

@@ -69,6 +69,7 @@ mod histogram;
 mod joined;
 mod limit;
 mod meter;
+mod parts;
 mod queue;
 mod rate;
 mod retry;

@@ -40,6 +40,8 @@ pub struct Stack {
     /// How many reads are under way at once: [`Limit::adaptive`] or a fixed [`Limit::new`]; `None`: as many as are
     /// asked for.
     pub limit: Option<Limit>,
+    /// The queue of what the bandwidth alone limits: one for all origins.
+    pub(crate) unbounded: Limit,
     /// How failed reads are tried again.
     pub retry: RetryPolicy,
     /// When a second read is sent for a late one; `None`: never.
@@ -78,6 +80,7 @@ impl Stack {
         Self {
             bandwidth: None,
             limit: None,
+            unbounded: Limit::new(NonZeroUsize::MAX),
             retry: RetryPolicy::default().with_attempts(NonZeroU32::MIN),
             hedge: None,
             hedge_within_limit: false,
@@ -152,12 +155,12 @@ impl Stack {
             profile.parallelism = profile.parallelism.min(limit.most());
         }
         // A bound on bandwidth needs the queue, and no bound on places.
-        let unbounded = || self.bandwidth.as_ref().map(|_| Limit::new(NonZeroUsize::MAX));
+        let unbounded = || self.bandwidth.as_ref().map(|_| self.unbounded.clone());
         let limit = self.limit.clone().or_else(unbounded);
         let layers = Arc::new(Layers {
             gate: limit.map(|limit| limit.origin(&tier, self.bandwidth.clone())),
-            // What a second read brings is bandwidth, too.
-            is_hedge_limited: self.hedge_within_limit || self.bandwidth.is_some(),
+            is_hedge_limited: self.hedge_within_limit,
+            bandwidth: self.bandwidth.clone(),
             retry: Retry::new(&tier, self.retry, self.seed, meter.clone()),
             hedge: self.hedge.map(|policy| Hedge::new(&tier, policy, meter.clone())),
             deadline: self.deadline.map(|policy| Deadline::new(&tier, policy)),
@@ -228,6 +231,7 @@ pub(crate) struct Layers {
     origin: Arc<dyn OriginTier>,
     gate: Option<Gate>,
     is_hedge_limited: bool,
+    bandwidth: Option<Bandwidth>,
     retry: Retry,
     hedge: Option<Hedge>,
     deadline: Option<Deadline>,
@@ -260,21 +264,27 @@ impl Layers {
 
     /// Reads through all layers.
     pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
-        let (layers, begun) = (Arc::clone(self), self.begin(&request));
-        if self.hedge.is_none() && self.deadline.is_none() {
-            return Box::pin(layers.unguarded(request, begun));
+        if self.hedge.is_some() || self.deadline.is_some() {
+            return self.read_after(request, Failures::default());
         }
+        let (layers, begun) = (Arc::clone(self), self.begin(&request));
+        Box::pin(layers.unguarded(request, begun))
+    }
+
+    /// The same for what has failed so often already.
+    pub(crate) fn read_after(self: &Arc<Self>, request: Arc<ReadRequest>, failures: Failures) -> ReadFuture {
+        let (layers, begun) = (Arc::clone(self), self.begin(&request));
         Box::pin(async move {
             // One that is not joined is always answered.
-            let answer = layers.guarded(&request, begun, false).await;
-            answer.unwrap_or_else(|| Err(TierError::new(ErrorKind::Other, layers.tier())))
+            let answer = layers.guarded(&request, begun, failures, false).await;
+            answer.unwrap_or_else(|_| Err(TierError::new(ErrorKind::Other, layers.tier())))
         })
     }
 
-    /// Reads what several requests asked for; nothing if they are better read by themselves.
+    /// Reads what several requests asked for; how often that failed, if they are better read by themselves.
     pub(crate) fn read_joined(self: &Arc<Self>, request: Arc<ReadRequest>) -> BoxFuture<'static, Joined> {
         let (layers, begun) = (Arc::clone(self), self.begin(&request));
-        Box::pin(async move { layers.guarded(&request, begun, true).await })
+        Box::pin(async move { layers.guarded(&request, begun, Failures::default(), true).await })
     }
 
     /// Attempts without hedges and deadlines. A future of its own because theirs is longer than what an allocator is quick
@@ -300,22 +310,28 @@ impl Layers {
         }
     }
 
-    /// Attempts with hedges and deadlines. One that `is_joined` and goes on failing ends with nothing.
-    async fn guarded(&self, request: &Arc<ReadRequest>, mut begun: Begun, is_joined: bool) -> Joined {
-        let mut failures = Failures::default();
+    /// Attempts with hedges and deadlines. One that `is_joined` and goes on failing ends with its failures.
+    async fn guarded(
+        &self,
+        request: &Arc<ReadRequest>,
+        mut begun: Begun,
+        mut failures: Failures,
+        is_joined: bool,
+    ) -> Joined {
         loop {
             let reading = self.under_way(request, begun).await;
-            let error = match self.attempt(request, reading).await {
+            // In a box, so that a read that waits for its place is short: many do.
+            let error = match Box::pin(self.attempt(request, reading)).await {
                 Err(error) => error,
-                answer => return Some(answer),
+                answer => return Ok(answer),
             };
             let is_throttled = error.kind() == ErrorKind::Throttled;
             if let Err(error) = self.wait(request, &mut failures, error).await {
-                return Some(Err(error));
+                return Ok(Err(error));
             }
             // It may be the joined read that fails: a body too long for a proxy, one bad part of it.
             if is_joined && !is_throttled && failures.count() >= JOINED_ATTEMPTS {
-                return None;
+                return Err(failures);
             }
             begun = self.begin(request);
         }
@@ -405,9 +421,18 @@ impl Layers {
                 None => None,
             };
             let read: BoxFuture<'a, Result<Bytes, TierError>> = Box::pin(async move {
+                // What it brings is bandwidth, too: it does not wait for that, and those after it do.
+                if let (None, Some(bandwidth)) = (&permit, &self.bandwidth) {
+                    bandwidth.take(Instant::now(), request.len());
+                }
                 let Reading { permit, flight, answer } = self.start(request, permit);
+                let started = flight.started;
                 let result = self.answer(request, flight, answer).await;
-                drop(permit);
+                match (permit, &result) {
+                    (Some(permit), _) => permit.answered(&result),
+                    (None, Err(error)) => self.withheld(started, error),
+                    (None, Ok(_)) => {}
+                }
                 result
             });
             read
@@ -437,11 +462,16 @@ mod tests {
         let metrics = Metrics::new("test", Meter::new(), None);
         let retry = Retry::new("test", RetryPolicy::default(), 0, Meter::new());
         let origin: Arc<dyn OriginTier> = Arc::new(origin);
-        let (gate, hedge, deadline, is_hedge_limited) = (None, None, None, false);
-        let layers = Arc::new(Layers { origin, gate, is_hedge_limited, retry, hedge, deadline, metrics });
+        let (gate, hedge, deadline, is_hedge_limited, bandwidth) = (None, None, None, false, None);
+        let layers = Layers { origin, gate, is_hedge_limited, bandwidth, retry, hedge, deadline, metrics };
+        let layers = Arc::new(layers);
         let begun = layers.begin(&request);
         let future = Arc::clone(&layers).unguarded(Arc::clone(&request), begun);
         let bytes = size_of_val(&future);
         assert!(bytes <= 512, "{bytes} bytes");
+        // Beyond what the look-ahead counts for a read, nobody counts it, and a hundred thousand may wait for their places.
+        let begun = layers.begin(&request);
+        let bytes = size_of_val(&layers.guarded(&request, begun, Failures::default(), false));
+        assert!(bytes <= 512, "{bytes} bytes with guards");
     }
 }

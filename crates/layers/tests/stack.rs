@@ -144,3 +144,31 @@ async fn second_reads_take_places_of_the_users_limit() {
         assert_eq!(layers.limit.map(|limit| (limit.taken(), limit.waiting())), Some((0, 0)));
     }
 }
+
+/// What was needed first left last, or in turn with what is needed later: each origin had a queue of its own.
+#[tokio::test(start_paused = true)]
+async fn origins_of_one_bandwidth_wait_in_one_queue() {
+    for is_urgent_first in [false, true] {
+        let origin = FakeOrigin::uniform(1100, 10_000).with_zeroes();
+        let counting = Arc::new(CountingTier::new(Arc::new(origin.clone())));
+        let layers = Layers::bare().with_bandwidth(NonZeroU64::new(1_000_000).map(Bandwidth::new));
+        let [training, validation] = [(); 2].map(|()| layers.wrap(Arc::clone(&counting) as _));
+        let read = |tier: &Arc<dyn OriginTier>, ids: std::ops::Range<u64>| {
+            tier.read_all(ids.map(|id| origin.request(SampleId(id), Tick(id))).collect()).count()
+        };
+        if is_urgent_first {
+            let (urgent, later) = (read(&training, 0..100), read(&validation, 1000..1100));
+            futures::join!(urgent, later);
+        } else {
+            let (later, urgent) = (read(&validation, 1000..1100), read(&training, 0..100));
+            futures::join!(later, urgent);
+        }
+        let order: Vec<u64> = counting.counts().order().iter().map(|key| key.id.0).collect();
+        let last = order.iter().rposition(|id| *id < 1000).unwrap();
+        let before = order[..last].iter().filter(|id| **id >= 1000).count();
+        assert!(
+            before <= 1,
+            "{before} that are due later left before the last of those due first: {order:?}"
+        );
+    }
+}

@@ -186,7 +186,9 @@ pub(crate) struct Answer {
 
 impl Answers {
     /// Starts a burst of reads.
-    pub(crate) fn of(tier: &dyn Tier, Located { reads, failed }: Located) -> Self {
+    pub(crate) fn of(tier: &dyn Tier, Located { mut reads, failed }: Located) -> Self {
+        // Free places go in the order of the calls.
+        reads.sort_by_key(|(request, _)| request.due);
         let name: Arc<str> = tier.name().into();
         let panicked = |panic: Box<dyn Any + Send>| panic_error(&name, &*panic);
         let begin = |(request, pending)| {

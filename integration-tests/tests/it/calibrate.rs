@@ -103,6 +103,7 @@ fn what_cannot_be_measured_or_read_is_one_line_that_names_it() {
     let samples = Samples::awkward(20, 50_000);
     let data = samples.path().to_str().unwrap();
     let store = Store::start();
+    store.bucket("train");
     store.put("train", "a", "a sample");
     store.on(Kind::Get, When::Always, Fault::StallHeaders(Duration::from_secs(600)));
     let said = run(&mut s3::at(&store, &["calibrate", "s3://train", "--seconds", "1"])).fails(1);
@@ -118,6 +119,19 @@ fn what_cannot_be_measured_or_read_is_one_line_that_names_it() {
     assert!(said.contains("memory.bytes_per_second is more than 0"), "{said}");
     let said = run(foreread(described).arg(empty.path().join("none"))).fails(2);
     assert!(said.contains("none cannot be read"), "{said}");
+}
+
+/// The first sample comes before a limit holds anything up: its time was taken for the origin's.
+#[test]
+fn no_speed_above_the_users_limit_is_measured() {
+    for (limit, most, length, seconds) in [("1KB/s", 1000, 50_000, "1"), ("1MB/s", 1_000_000, 2_000_000, "3")]
+    {
+        let samples = Samples::awkward(20, length);
+        let arguments = ["--seconds", seconds, "--origin-limit", limit, "--report", "json"];
+        let measured = run(foreread(["calibrate", samples.path().to_str().unwrap()]).args(arguments)).json();
+        let rates = measured["origin"]["read"].as_array().unwrap();
+        assert!(rates.iter().all(|rate| number(rate, "/bytes_per_second") <= most), "{limit}: {rates:?}");
+    }
 }
 
 #[test]

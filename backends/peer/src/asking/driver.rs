@@ -176,7 +176,9 @@ impl<'a> Asking<'a> {
                 self.remote.asker.counters.now().asked += batch.left() as u64;
                 let asks = batch.asks().collect();
                 self.open.batches.insert(request, batch);
-                self.on(Event::Ask { request, asks })
+                self.on(Event::Ask { request, asks })?;
+                // What was dropped on its way here: a sweep that looked for it has found nothing.
+                self.cancel_dropped(request)
             }
             Command::Sweep => self.sweep(),
             Command::Forget(key) => self.on(Event::Forget { key }),
@@ -186,13 +188,17 @@ impl<'a> Asking<'a> {
     /// Cancels what nobody waits for any longer.
     fn sweep(&mut self) -> Result<(), WireError> {
         self.remote.sweeps.swap(false, AcqRel);
-        let batches = self.open.batches.iter_mut();
-        let dropped: Vec<_> = batches.map(|(request, batch)| (*request, batch.take_dropped())).collect();
-        self.open.batches.retain(|_, batch| !batch.is_empty());
-        for (request, tags) in dropped.into_iter().filter(|(_, tags)| !tags.is_empty()) {
-            self.on(Event::Cancel { request, tags })?;
+        let requests: Vec<u64> = self.open.batches.keys().copied().collect();
+        requests.into_iter().try_for_each(|request| self.cancel_dropped(request))
+    }
+
+    fn cancel_dropped(&mut self, request: u64) -> Result<(), WireError> {
+        let Some(batch) = self.open.batches.get_mut(&request) else { return Ok(()) };
+        let tags = batch.take_dropped();
+        if batch.is_empty() {
+            self.open.batches.remove(&request);
         }
-        Ok(())
+        if tags.is_empty() { Ok(()) } else { self.on(Event::Cancel { request, tags }) }
     }
 
     /// Reads a frame and does what it says; `false` at the end of the stream.

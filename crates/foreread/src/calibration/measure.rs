@@ -131,7 +131,8 @@ async fn everything(
     let mut origin = None;
     if let Some((opened, config, requests)) = opened {
         let told = |stage, point| progress(Progress { stage, point: Some(point) });
-        let budget = Budget { time, bytes: options.origin_bytes };
+        let bytes_per_second = config.origin_limit;
+        let budget = Budget { time, bytes: options.origin_bytes, bytes_per_second };
         origin = Some(of_origin(&opened, &config, requests, budget, told).await?);
     }
     let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -194,7 +195,7 @@ async fn of_origin(
     let tier: &Arc<dyn OriginTier> = &opened.origin;
     let most = config.origin_parallelism.map_or(MOST, |most| most.clamp(1, MOST as usize) as u32);
     let is_packed = opened.catalog.format() != Format::Files;
-    let half = Budget { time: budget.time / 2, bytes: budget.bytes / 2 };
+    let half = Budget { time: budget.time / 2, bytes: budget.bytes / 2, ..budget };
     let of_samples = if is_packed { half } else { budget };
     let next = || requests.next().unwrap_or_else(|| first.clone());
     let read = probe::curve(tier, most, of_samples, next, |point| told(Stage::Origin, point)).await?;

@@ -23,6 +23,9 @@ const GAIN: f64 = 1.05;
 pub(super) struct Budget {
     pub(super) time: Duration,
     pub(super) bytes: u64,
+    /// Bytes a second that the user allows, where that is less than what there is: the first answers come before the limit
+    /// holds anything up, and no figure is above it.
+    pub(super) bytes_per_second: Option<u64>,
 }
 
 /// Measures `tier` with 1, 2, 4, ... reads under way, at most `most`; `next` makes requests.
@@ -41,11 +44,15 @@ pub(super) async fn curve<T: Tier + ?Sized>(
     let mut parallelism = 1;
     while parallelism <= most && flat < 2 && budget.bytes > 0 && !budget.time.is_zero() {
         let left = (most / parallelism).ilog2() + 1;
-        let share = Budget { time: budget.time / left, bytes: budget.bytes.div_ceil(left.into()) };
+        let (time, bytes) = (budget.time / left, budget.bytes.div_ceil(left.into()));
+        let share = Budget { time, bytes, ..budget };
         let measured = at(tier, parallelism, share, &mut next).await?;
         budget.time = budget.time.saturating_sub(measured.took);
         budget.bytes = budget.bytes.saturating_sub(measured.bytes);
-        if let Some(point) = measured.point(parallelism) {
+        if let Some(mut point) = measured.point(parallelism) {
+            point.bytes_per_second = budget
+                .bytes_per_second
+                .map_or(point.bytes_per_second, |most| point.bytes_per_second.min(most));
             let highest = points.iter().map(|point| point.bytes_per_second).max().unwrap_or(0);
             flat = if point.bytes_per_second as f64 >= GAIN * highest as f64 { 0 } else { flat + 1 };
             told(point);

@@ -149,11 +149,11 @@ pub fn part(args: &[String]) -> Result<()> {
 
 fn foreread(builder: Builder) -> Result<Found> {
     let start = Instant::now();
-    let mut loader = builder.batch_size(BATCH as u64).epochs(EPOCHS + 1).seed(SEED).start()?;
+    let loader = builder.batch_size(BATCH as u64).epochs(EPOCHS + 1).seed(SEED).start()?;
     let first = loader.catalogs()[0].len();
     let (mut samples, mut bytes) = (0, 0);
     let mut warm = Usage::since(start);
-    for batch in loader.batches() {
+    for batch in &loader {
         let batch = batch?;
         samples += batch.len() as u64;
         bytes += batch.bytes();

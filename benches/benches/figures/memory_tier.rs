@@ -96,12 +96,12 @@ pub fn part() -> Result<()> {
         on_error: OnError::Fail,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let mut loader = Loader::start(parts, runtime.handle());
+    let loader = Loader::start(parts, runtime.handle());
 
     let start = Instant::now();
     let (mut begin, mut end) = (Usage::default(), Usage::default());
     let (mut same, mut compared, mut samples) = (0, 0, 0);
-    for batch in loader.batches() {
+    for batch in &loader {
         let batch = batch?;
         if samples == SAMPLES {
             begin = Usage::since(start);

@@ -163,10 +163,10 @@ fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
     config.memory = Memory::Bytes(memory);
     config.origin_limit = (limit > 0).then_some(limit);
     let meeting = Meeting::of(&config, &variable)?.context("ranks do not meet")?;
-    let mut loader = Loader::builder_with(directory, config).together(meeting).start()?;
+    let loader = Loader::builder_with(directory, config).together(meeting).start()?;
     let began = Instant::now();
     let before = Usage::since(began);
-    for batch in loader.batches() {
+    for batch in &loader {
         drop(batch?);
     }
     let used = Usage::since(began) - before;

@@ -85,7 +85,7 @@ fn state(first: &State, epoch: u64) -> Result<State> {
 fn first_batch(target: &str, config: &Config, from: State) -> Result<f64> {
     let (epoch, start) = (from.epoch(), Instant::now());
     let builder = Loader::builder_with(target, config.clone()).registry(Registry::empty().register(Opens));
-    let mut loader = builder.resume(from).start()?;
+    let loader = builder.resume(from).start()?;
     let batch = loader.batches().next().context("a batch")??;
     ensure!(batch.epoch() == epoch && batch.len() as u64 == BATCH, "it went on elsewhere");
     Ok(start.elapsed().as_secs_f64() * 1e3)

@@ -252,6 +252,15 @@ impl Iterator for Batches<'_> {
     }
 }
 
+impl<'a> IntoIterator for &'a Loader {
+    type Item = Result<Batch, LoadError>;
+    type IntoIter = Batches<'a>;
+
+    fn into_iter(self) -> Batches<'a> {
+        self.batches()
+    }
+}
+
 /// What counts in the look-ahead of one epoch on this rank, in bytes.
 ///
 /// Further ahead lie samples that are within reach already. Read for the later epoch too before the earlier one has used them, they

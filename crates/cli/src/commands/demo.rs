@@ -204,7 +204,7 @@ fn ahead(url: &str, memory: u64, signals: &Signals) -> Result<Outcome> {
     (config.batch_size, config.epochs, config.seed) = (BATCH, EPOCHS, SEED);
     (config.memory, config.look_ahead) = (Memory::Bytes(memory), LOOK_AHEAD);
     config.origin_limit = Some(RATE.get());
-    let mut loader = Loader::builder_with(url, config).registry(registry()).start()?;
+    let loader = Loader::builder_with(url, config).registry(registry()).start()?;
     let mut work = Work::new(Show::auto(), "with foreread", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
     let mut outcome = Outcome::default();
     loop {

@@ -89,7 +89,7 @@ fn start_on_a_runtimes_thread_ends() {
         let batches = ends(move || {
             let work = runtime.spawn(async {
                 assert_eq!(builder().index(IndexOptions::default(), |_| ()).unwrap().len(), SAMPLES);
-                let mut loader = builder().start().unwrap();
+                let loader = builder().start().unwrap();
                 let batches = loader.batches().map(Result::unwrap).count();
                 loader.leave(Duration::MAX).unwrap();
                 loader.close().unwrap();
@@ -155,7 +155,7 @@ fn async_calls_need_no_tokio_of_the_caller() {
 fn batches_are_taken_under_any_executor() {
     let batches = ends(|| {
         smol::block_on(async {
-            let mut loader = builder().start_async().await.unwrap();
+            let loader = builder().start_async().await.unwrap();
             loader.batches().map(Result::unwrap).count()
         })
     });

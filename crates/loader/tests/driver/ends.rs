@@ -216,7 +216,7 @@ fn a_runtime_that_is_shut_down_ends_the_run() {
     let runtime = Runtime::new().unwrap();
     let fake = mixed(64, 37, 1_000);
     let silent = Custom(|_| pending());
-    let mut loader = Rig::new(fake).origin(silent).start_on(runtime.handle());
+    let loader = Rig::new(fake).origin(silent).start_on(runtime.handle());
     let trainer = std::thread::spawn(move || loader.batches().next());
     std::thread::sleep(Duration::from_millis(20));
     drop(runtime);

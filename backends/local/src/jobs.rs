@@ -118,8 +118,9 @@ impl Queue {
     }
 }
 
-/// Wake-ups that are due. The thread that owes them calls them one by one, and the task that the first of them wakes calls
-/// the rest: it may run in that thread's place, and would find one answer at a time.
+/// Wake-ups of answers that are there. The thread that owes them calls them one by one, and the task that the first of them
+/// wakes calls the rest: it may run in that thread's place, and would find one answer at a time. So does whoever ends a burst,
+/// or an answer would wait for a threshold although its task is awake.
 #[derive(Debug, Default)]
 pub(crate) struct Due(Mutex<VecDeque<Waker>>);
 
@@ -136,23 +137,24 @@ impl Due {
 /// The wake-ups that a thread owes.
 pub(crate) struct Owed {
     due: Arc<Due>,
-    to: Vec<Waker>,
     answers: usize,
     bytes: u64,
 }
 
 impl Owed {
     pub(crate) fn new(due: Arc<Due>) -> Self {
-        Self { due, to: Vec::new(), answers: 0, bytes: 0 }
+        Self { due, answers: 0, bytes: 0 }
     }
 
     pub(crate) fn is_any(&self) -> bool {
-        !self.to.is_empty()
+        self.answers > 0
     }
 
     /// Answers a job and owes its wake-up; pays all after [`WAKE_EVERY`] answers or [`WAKE_BYTES`].
     pub(crate) fn answer(&mut self, job: Arc<Job>, result: Result<Bytes, TierError>) {
-        self.to.extend(job.put(result));
+        if let Some(waker) = job.put(result) {
+            lock(&self.due.0).push_back(waker);
+        }
         self.answers += 1;
         self.bytes = self.bytes.saturating_add(job.request.len());
         if self.answers >= WAKE_EVERY || self.bytes >= WAKE_BYTES {
@@ -161,9 +163,8 @@ impl Owed {
     }
 
     pub(crate) fn pay(&mut self) {
-        (self.answers, self.bytes) = (0, 0);
-        if !self.to.is_empty() {
-            lock(&self.due.0).extend(self.to.drain(..));
+        if self.is_any() {
+            (self.answers, self.bytes) = (0, 0);
             self.due.call();
         }
     }
@@ -180,8 +181,9 @@ pub(crate) trait Workers: Send + Sync + 'static {
     /// Puts threads to work on so many reads that were queued.
     fn wake(self: &Arc<Self>, queued: usize);
 
-    /// Ends a burst. A load of one number where nothing was queued.
+    /// Ends a burst, and calls the wake-ups that are due. A load and a lock where there is nothing.
     fn submit(self: &Arc<Self>) {
+        self.due().call();
         if self.burst().load(Ordering::Relaxed) > 0 {
             self.wake(self.burst().swap(0, Ordering::AcqRel));
         }

@@ -45,7 +45,7 @@ enum Answer {
 }
 
 impl Job {
-    pub(crate) fn new(request: Arc<ReadRequest>) -> Arc<Self> {
+    fn new(request: Arc<ReadRequest>) -> Arc<Self> {
         let (dropped, answer) = (AtomicBool::new(false), Mutex::new(Answer::Waiting(None)));
         Arc::new(Self { request, dropped, answer })
     }
@@ -95,9 +95,15 @@ impl Job {
 #[derive(Debug, Default)]
 pub(crate) struct Queue(VecDeque<Arc<Job>>);
 
+impl From<Vec<Arc<Job>>> for Queue {
+    fn from(jobs: Vec<Arc<Job>>) -> Self {
+        Self(jobs.into())
+    }
+}
+
 impl Queue {
-    pub(crate) fn push(&mut self, job: Arc<Job>) {
-        self.0.push_back(job);
+    pub(crate) fn extend(&mut self, jobs: Vec<Arc<Job>>) {
+        self.0.extend(jobs);
     }
 
     pub(crate) fn next(&mut self) -> Option<Arc<Job>> {
@@ -170,22 +176,49 @@ impl Owed {
     }
 }
 
-/// Who carries reads out that were queued.
+/// Reads that were asked for since the last burst ended, in the order of the calls: one by one they would compete with the
+/// threads for the lock of their queue.
+#[derive(Debug, Default)]
+pub(crate) struct Burst {
+    count: AtomicUsize,
+    jobs: Mutex<Vec<Arc<Job>>>,
+}
+
+impl Burst {
+    pub(crate) fn push(&self, job: Arc<Job>) {
+        let mut jobs = lock(&self.jobs);
+        jobs.push(job);
+        self.count.store(jobs.len(), Ordering::Release);
+    }
+
+    /// All of them. A load of one number where there is none.
+    pub(crate) fn take(&self) -> Vec<Arc<Job>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let mut jobs = lock(&self.jobs);
+        self.count.store(0, Ordering::Release);
+        std::mem::take(&mut jobs)
+    }
+}
+
+/// Who carries reads out.
 pub(crate) trait Workers: Send + Sync + 'static {
-    /// How many reads were queued since the last burst ended.
-    fn burst(&self) -> &AtomicUsize;
+    /// What was asked for since the last burst ended.
+    fn burst(&self) -> &Burst;
 
     /// What all threads owe.
     fn due(&self) -> &Due;
 
-    /// Puts threads to work on so many reads that were queued.
-    fn wake(self: &Arc<Self>, queued: usize);
+    /// Queues these, and puts threads to work on them.
+    fn begin(self: &Arc<Self>, jobs: Vec<Arc<Job>>);
 
     /// Ends a burst, and calls the wake-ups that are due. A load and a lock where there is nothing.
     fn submit(self: &Arc<Self>) {
         self.due().call();
-        if self.burst().load(Ordering::Relaxed) > 0 {
-            self.wake(self.burst().swap(0, Ordering::AcqRel));
+        let jobs = self.burst().take();
+        if !jobs.is_empty() {
+            self.begin(jobs);
         }
     }
 }
@@ -199,8 +232,11 @@ pub(crate) struct Reading<W> {
 }
 
 impl<W: Workers> Reading<W> {
-    pub(crate) fn new(job: Arc<Job>, workers: Arc<W>) -> Self {
-        Self { job, workers, was_polled: false }
+    /// A read of the burst.
+    pub(crate) fn new(request: Arc<ReadRequest>, workers: &Arc<W>) -> Self {
+        let job = Job::new(request);
+        workers.burst().push(Arc::clone(&job));
+        Self { job, workers: Arc::clone(workers), was_polled: false }
     }
 }
 

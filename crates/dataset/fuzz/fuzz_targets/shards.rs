@@ -5,9 +5,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_dataset::{Catalog, Format, IndexOptions};
+<<<<<<< HEAD
 use foreread_tier::{Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile};
+=======
+use foreread_tier::{
+    Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile,
+};
+>>>>>>> main
 use foreread_types::SampleId;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use libfuzzer_sys::fuzz_target;
 
@@ -39,6 +46,11 @@ impl OriginTier for One {
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         let object = Object { path: "shard".into(), size: self.0.len() as u64, version: None };
         stream::iter([Ok(object)]).boxed()
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        let error = TierError::new(ErrorKind::NotFound, "one").with_object(path);
+        Box::pin(std::future::ready(Err(error)))
     }
 }
 

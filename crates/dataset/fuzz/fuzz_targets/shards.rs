@@ -5,13 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_dataset::{Catalog, Format, IndexOptions};
-<<<<<<< HEAD
-use foreread_tier::{Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile};
-=======
 use foreread_tier::{
-    Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile,
+    ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
 };
->>>>>>> main
 use foreread_types::SampleId;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -32,7 +28,8 @@ impl Tier for One {
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let Span::Range(range) = &request.span else { panic!("shards are read in parts") };
-        Box::pin(std::future::ready(Ok(self.0.slice(range.start as usize..range.end as usize))))
+        let bytes = self.0.slice(range.start as usize..range.end as usize);
+        Box::pin(std::future::ready(Ok(bytes)))
     }
 
     fn submit(&self) {}

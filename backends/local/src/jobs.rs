@@ -45,7 +45,7 @@ enum Answer {
 }
 
 impl Job {
-    pub(crate) fn new(request: Arc<ReadRequest>) -> Arc<Self> {
+    fn new(request: Arc<ReadRequest>) -> Arc<Self> {
         let (dropped, answer) = (AtomicBool::new(false), Mutex::new(Answer::Waiting(None)));
         Arc::new(Self { request, dropped, answer })
     }
@@ -95,9 +95,15 @@ impl Job {
 #[derive(Debug, Default)]
 pub(crate) struct Queue(VecDeque<Arc<Job>>);
 
+impl From<Vec<Arc<Job>>> for Queue {
+    fn from(jobs: Vec<Arc<Job>>) -> Self {
+        Self(jobs.into())
+    }
+}
+
 impl Queue {
-    pub(crate) fn push(&mut self, job: Arc<Job>) {
-        self.0.push_back(job);
+    pub(crate) fn extend(&mut self, jobs: Vec<Arc<Job>>) {
+        self.0.extend(jobs);
     }
 
     pub(crate) fn next(&mut self) -> Option<Arc<Job>> {
@@ -118,8 +124,9 @@ impl Queue {
     }
 }
 
-/// Wake-ups that are due. The thread that owes them calls them one by one, and the task that the first of them wakes calls
-/// the rest: it may run in that thread's place, and would find one answer at a time.
+/// Wake-ups of answers that are there. The thread that owes them calls them one by one, and the task that the first of them
+/// wakes calls the rest: it may run in that thread's place, and would find one answer at a time. So does whoever ends a burst,
+/// or an answer would wait for a threshold although its task is awake.
 #[derive(Debug, Default)]
 pub(crate) struct Due(Mutex<VecDeque<Waker>>);
 
@@ -136,23 +143,24 @@ impl Due {
 /// The wake-ups that a thread owes.
 pub(crate) struct Owed {
     due: Arc<Due>,
-    to: Vec<Waker>,
     answers: usize,
     bytes: u64,
 }
 
 impl Owed {
     pub(crate) fn new(due: Arc<Due>) -> Self {
-        Self { due, to: Vec::new(), answers: 0, bytes: 0 }
+        Self { due, answers: 0, bytes: 0 }
     }
 
     pub(crate) fn is_any(&self) -> bool {
-        !self.to.is_empty()
+        self.answers > 0
     }
 
     /// Answers a job and owes its wake-up; pays all after [`WAKE_EVERY`] answers or [`WAKE_BYTES`].
     pub(crate) fn answer(&mut self, job: Arc<Job>, result: Result<Bytes, TierError>) {
-        self.to.extend(job.put(result));
+        if let Some(waker) = job.put(result) {
+            lock(&self.due.0).push_back(waker);
+        }
         self.answers += 1;
         self.bytes = self.bytes.saturating_add(job.request.len());
         if self.answers >= WAKE_EVERY || self.bytes >= WAKE_BYTES {
@@ -161,29 +169,56 @@ impl Owed {
     }
 
     pub(crate) fn pay(&mut self) {
-        (self.answers, self.bytes) = (0, 0);
-        if !self.to.is_empty() {
-            lock(&self.due.0).extend(self.to.drain(..));
+        if self.is_any() {
+            (self.answers, self.bytes) = (0, 0);
             self.due.call();
         }
     }
 }
 
-/// Who carries reads out that were queued.
+/// Reads that were asked for since the last burst ended, in the order of the calls: one by one they would compete with the
+/// threads for the lock of their queue.
+#[derive(Debug, Default)]
+pub(crate) struct Burst {
+    count: AtomicUsize,
+    jobs: Mutex<Vec<Arc<Job>>>,
+}
+
+impl Burst {
+    pub(crate) fn push(&self, job: Arc<Job>) {
+        let mut jobs = lock(&self.jobs);
+        jobs.push(job);
+        self.count.store(jobs.len(), Ordering::Release);
+    }
+
+    /// All of them. A load of one number where there is none.
+    pub(crate) fn take(&self) -> Vec<Arc<Job>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let mut jobs = lock(&self.jobs);
+        self.count.store(0, Ordering::Release);
+        std::mem::take(&mut jobs)
+    }
+}
+
+/// Who carries reads out.
 pub(crate) trait Workers: Send + Sync + 'static {
-    /// How many reads were queued since the last burst ended.
-    fn burst(&self) -> &AtomicUsize;
+    /// What was asked for since the last burst ended.
+    fn burst(&self) -> &Burst;
 
     /// What all threads owe.
     fn due(&self) -> &Due;
 
-    /// Puts threads to work on so many reads that were queued.
-    fn wake(self: &Arc<Self>, queued: usize);
+    /// Queues these, and puts threads to work on them.
+    fn begin(self: &Arc<Self>, jobs: Vec<Arc<Job>>);
 
-    /// Ends a burst. A load of one number where nothing was queued.
+    /// Ends a burst, and calls the wake-ups that are due. A load and a lock where there is nothing.
     fn submit(self: &Arc<Self>) {
-        if self.burst().load(Ordering::Relaxed) > 0 {
-            self.wake(self.burst().swap(0, Ordering::AcqRel));
+        self.due().call();
+        let jobs = self.burst().take();
+        if !jobs.is_empty() {
+            self.begin(jobs);
         }
     }
 }
@@ -197,8 +232,11 @@ pub(crate) struct Reading<W> {
 }
 
 impl<W: Workers> Reading<W> {
-    pub(crate) fn new(job: Arc<Job>, workers: Arc<W>) -> Self {
-        Self { job, workers, was_polled: false }
+    /// A read of the burst.
+    pub(crate) fn new(request: Arc<ReadRequest>, workers: &Arc<W>) -> Self {
+        let job = Job::new(request);
+        workers.burst().push(Arc::clone(&job));
+        Self { job, workers: Arc::clone(workers), was_polled: false }
     }
 }
 

@@ -35,14 +35,13 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{ErrorKind, ReadFuture, ReadRequest, TierError};
 
-use crate::jobs::{CLOSED, Due, Job, Owed, Queue, Reading, Workers, lock};
+use crate::jobs::{Burst, CLOSED, Due, Job, Owed, Queue, Reading, Workers, lock};
 
 /// What a pool's threads do with a request.
 pub(crate) trait Read: fmt::Debug + Send + Sync + 'static {
@@ -100,8 +99,7 @@ struct Shared<R> {
     cores: usize,
     /// Threads at once.
     bound: usize,
-    /// Reads that were queued since the last burst ended.
-    burst: AtomicUsize,
+    burst: Burst,
     due: Arc<Due>,
     state: Mutex<State>,
     wanted: Condvar,
@@ -153,7 +151,7 @@ impl<R: Read> Pool<R> {
             true => bound,
             false => std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(bound),
         };
-        let (burst, due) = (AtomicUsize::new(0), Arc::default());
+        let (burst, due) = (Burst::default(), Arc::default());
         let (state, wanted) = (Mutex::default(), Condvar::new());
         Self(Arc::new(Shared { reader, cores, bound, burst, due, state, wanted }))
     }
@@ -164,10 +162,7 @@ impl<R: Read> Pool<R> {
 
     /// Queues a read.
     pub(crate) fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        let job = Job::new(request);
-        lock(&self.0.state).queue.push(Arc::clone(&job));
-        self.0.burst.fetch_add(1, Ordering::AcqRel);
-        Box::pin(Reading::new(job, Arc::clone(&self.0)))
+        Box::pin(Reading::new(request, &self.0))
     }
 
     /// Puts threads to work on what was queued.
@@ -177,7 +172,7 @@ impl<R: Read> Pool<R> {
 }
 
 impl<R: Read> Workers for Shared<R> {
-    fn burst(&self) -> &AtomicUsize {
+    fn burst(&self) -> &Burst {
         &self.burst
     }
 
@@ -185,8 +180,17 @@ impl<R: Read> Workers for Shared<R> {
         &self.due
     }
 
-    fn wake(self: &Arc<Self>, queued: usize) {
-        for _ in 0..queued.min(self.cores) {
+    fn begin(self: &Arc<Self>, jobs: Vec<Arc<Job>>) {
+        let count = jobs.len();
+        {
+            let mut state = lock(&self.state);
+            if state.closed {
+                drop(state);
+                return Queue::from(jobs).refuse::<R>(ErrorKind::Closed, CLOSED);
+            }
+            state.queue.extend(jobs);
+        }
+        for _ in 0..count.min(self.cores) {
             self.help();
         }
     }
@@ -200,6 +204,7 @@ impl<R: Read> Drop for Pool<R> {
             std::mem::take(&mut state.queue)
         };
         self.0.wanted.notify_all();
+        Queue::from(self.0.burst.take()).refuse::<R>(ErrorKind::Closed, CLOSED);
         queue.refuse::<R>(ErrorKind::Closed, CLOSED);
     }
 }

@@ -212,6 +212,10 @@ impl Joins {
     pub(crate) fn submit(&self) {
         // Locked until all have their plans: who found none would read a second time, and nobody would poll the first.
         let mut open = self.burst();
+        if open.ranges.is_empty() {
+            drop(open);
+            return self.layers.submit();
+        }
         let burst: Vec<Arc<Waiting>> = open.ranges.drain(..).filter_map(|read| read.upgrade()).collect();
         let cost = if burst.len() < 2 { None } else { self.cost() };
         let mut reads = cost.map_or_else(|| alone(&burst), |cost| runs(&burst, &self.policy, cost));

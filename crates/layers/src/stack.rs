@@ -267,8 +267,11 @@ impl Layers {
         if self.hedge.is_some() || self.deadline.is_some() {
             return self.read_after(request, Failures::default());
         }
-        let (layers, begun) = (Arc::clone(self), self.begin(&request));
-        Box::pin(layers.unguarded(request, begun))
+        let layers = Arc::clone(self);
+        match self.begin(&request) {
+            Begun::Reading(reading) => Box::pin(layers.first_attempt(request, reading)),
+            begun => Box::pin(layers.unguarded(request, begun, Failures::default())),
+        }
     }
 
     /// The same for what has failed so often already.
@@ -287,14 +290,40 @@ impl Layers {
         Box::pin(async move { layers.guarded(&request, begun, Failures::default(), true).await })
     }
 
-    /// Attempts without hedges and deadlines. A future of its own because theirs is longer than what an allocator is quick
-    /// with, and what is read so takes microseconds.
+    /// An attempt without hedges and deadlines that is under way, and the others if it fails. A future of its own: what is
+    /// read so takes microseconds, and thousands of these are to stay in the processor's cache.
+    async fn first_attempt(
+        self: Arc<Self>,
+        request: Arc<ReadRequest>,
+        Reading { permit, flight, answer }: Reading,
+    ) -> Result<Bytes, TierError> {
+        let result = answer.await;
+        flight.answered(&result);
+        if let Some(permit) = permit {
+            permit.answered(&result);
+        }
+        match result {
+            Ok(bytes) => Ok(bytes),
+            Err(error) => Box::pin(self.again(request, error)).await,
+        }
+    }
+
+    /// Attempts without hedges and deadlines after one that has failed.
+    #[cold]
+    async fn again(self: Arc<Self>, request: Arc<ReadRequest>, error: TierError) -> Result<Bytes, TierError> {
+        let mut failures = Failures::default();
+        self.wait(&request, &mut failures, error).await?;
+        let begun = self.begin(&request);
+        self.unguarded(request, begun, failures).await
+    }
+
+    /// Attempts without hedges and deadlines.
     async fn unguarded(
         self: Arc<Self>,
         request: Arc<ReadRequest>,
         mut begun: Begun,
+        mut failures: Failures,
     ) -> Result<Bytes, TierError> {
-        let mut failures = Failures::default();
         loop {
             let Reading { permit, flight, answer } = self.under_way(&request, begun).await;
             let result = answer.await;
@@ -465,10 +494,10 @@ mod tests {
         let (gate, hedge, deadline, is_hedge_limited, bandwidth) = (None, None, None, false, None);
         let layers = Layers { origin, gate, is_hedge_limited, bandwidth, retry, hedge, deadline, metrics };
         let layers = Arc::new(layers);
-        let begun = layers.begin(&request);
-        let future = Arc::clone(&layers).unguarded(Arc::clone(&request), begun);
+        let reading = layers.start(&request, None);
+        let future = Arc::clone(&layers).first_attempt(Arc::clone(&request), reading);
         let bytes = size_of_val(&future);
-        assert!(bytes <= 512, "{bytes} bytes");
+        assert!(bytes <= 256, "{bytes} bytes");
         // Beyond what the look-ahead counts for a read, nobody counts it, and a hundred thousand may wait for their places.
         let begun = layers.begin(&request);
         let bytes = size_of_val(&layers.guarded(&request, begun, Failures::default(), false));

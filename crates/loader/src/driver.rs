@@ -170,6 +170,10 @@ impl Driver {
                 self.patience.begin();
             }
         }
+        // Tiers without tasks of their own may owe the wake-ups of answers that are there.
+        let here = self.datasets.iter().map(|dataset| &*dataset.origin);
+        here.filter(|origin| Where::of_origin(*origin) == Where::Here).for_each(Tier::submit);
+        self.caches.iter().for_each(|cache| cache.submit());
         let mut gathered = 0;
         while gathered < GATHER
             && let Some(answers) = self.reads.next().now_or_never().flatten()

@@ -21,7 +21,6 @@
 //! device is never.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ use rustix::io::Errno;
 
 use super::read::{Reader, Record, Started};
 use super::uring::{Bell, Read, Ring};
-use crate::jobs::{self, CLOSED, Due, Owed, Queue, Reading, Workers, lock};
+use crate::jobs::{self, Burst, CLOSED, Due, Owed, Queue, Reading, Workers, lock};
 use crate::pool::guarded;
 
 /// How long an answer waits for others to share its wake-ups.
@@ -53,8 +52,7 @@ pub(super) struct Rings(Arc<Shared>);
 
 struct Shared {
     reader: Reader,
-    /// Reads that were queued since the last burst ended.
-    burst: AtomicUsize,
+    burst: Burst,
     due: Arc<Due>,
     state: Mutex<State>,
 }
@@ -84,7 +82,7 @@ impl Rings {
         let depth = parallelism.div_ceil(threads).clamp(1, DEEPEST);
         let rings = Self(Arc::new(Shared {
             reader,
-            burst: AtomicUsize::new(0),
+            burst: Burst::default(),
             due: Arc::default(),
             state: Mutex::default(),
         }));
@@ -110,10 +108,7 @@ impl Rings {
 
     /// Queues a read.
     pub(super) fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        let job = jobs::Job::new(request);
-        lock(&self.0.state).queue.push(Arc::clone(&job));
-        self.0.burst.fetch_add(1, Ordering::AcqRel);
-        Box::pin(Reading::new(job, Arc::clone(&self.0)))
+        Box::pin(Reading::new(request, &self.0))
     }
 
     /// Ends a burst: wakes a thread that sleeps, once.
@@ -123,7 +118,7 @@ impl Rings {
 }
 
 impl Workers for Shared {
-    fn burst(&self) -> &AtomicUsize {
+    fn burst(&self) -> &Burst {
         &self.burst
     }
 
@@ -131,8 +126,14 @@ impl Workers for Shared {
         &self.due
     }
 
-    fn wake(self: &Arc<Self>, queued: usize) {
+    fn begin(self: &Arc<Self>, jobs: Vec<Arc<jobs::Job>>) {
+        let queued = jobs.len();
         let mut state = lock(&self.state);
+        if state.closed {
+            drop(state);
+            return Queue::from(jobs).refuse::<Reader>(ErrorKind::Closed, CLOSED);
+        }
+        state.queue.extend(jobs);
         let sleepers = state.threads.iter_mut().filter(|(_, sleeps)| *sleeps).take(queued);
         let bells: Vec<Bell> = sleepers
             .map(|(bell, sleeps)| {
@@ -153,6 +154,7 @@ impl Drop for Rings {
         let threads = std::mem::take(&mut state.threads);
         drop(state);
         threads.iter().for_each(|(bell, _)| bell.ring());
+        Queue::from(self.0.burst.take()).refuse::<Reader>(ErrorKind::Closed, CLOSED);
         queue.refuse::<Reader>(ErrorKind::Closed, CLOSED);
     }
 }

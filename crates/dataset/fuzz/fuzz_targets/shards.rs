@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_dataset::{Catalog, Format, IndexOptions};
-use foreread_tier::{Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile};
+use foreread_tier::{
+    ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
+};
 use foreread_types::SampleId;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use libfuzzer_sys::fuzz_target;
 
@@ -25,7 +28,8 @@ impl Tier for One {
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let Span::Range(range) = &request.span else { panic!("shards are read in parts") };
-        Box::pin(std::future::ready(Ok(self.0.slice(range.start as usize..range.end as usize))))
+        let bytes = self.0.slice(range.start as usize..range.end as usize);
+        Box::pin(std::future::ready(Ok(bytes)))
     }
 
     fn submit(&self) {}
@@ -39,6 +43,11 @@ impl OriginTier for One {
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
         let object = Object { path: "shard".into(), size: self.0.len() as u64, version: None };
         stream::iter([Ok(object)]).boxed()
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        let error = TierError::new(ErrorKind::NotFound, "one").with_object(path);
+        Box::pin(std::future::ready(Err(error)))
     }
 }
 

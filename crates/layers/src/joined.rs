@@ -103,7 +103,7 @@ struct Burst {
 
 struct OpenBlock {
     object: Object,
-    block: Block,
+    block: Arc<Block>,
     reads: Vec<Weak<Waiting>>,
 }
 
@@ -118,7 +118,7 @@ impl Burst {
         let at = self.find(request, block).unwrap_or_else(|| {
             // Nobody is left who could begin these.
             self.blocks.retain(|open| open.reads.iter().any(|read| read.strong_count() > 0));
-            let (object, block) = (request.object.clone(), block.clone());
+            let (object, block) = (request.object.clone(), Arc::clone(block));
             self.blocks.push(OpenBlock { object, block, reads: Vec::new() });
             self.blocks.len() - 1
         });
@@ -128,7 +128,7 @@ impl Burst {
     }
 
     fn find(&self, request: &ReadRequest, block: &Block) -> Option<usize> {
-        self.blocks.iter().position(|open| open.block == *block && open.object == request.object)
+        self.blocks.iter().position(|open| *open.block == *block && open.object == request.object)
     }
 
     /// The block of a read, complete or not.

@@ -250,7 +250,7 @@ async fn range_that_is_dropped_within_its_burst_is_not_read() {
 /// A read of 5,000 bytes out of a block of every 20,000th, that many reads long.
 fn in_block(origin: &FakeOrigin, shard: u64, at: u64, reads: usize) -> Arc<ReadRequest> {
     let request = range(origin, (shard * 100 + at) as u32, shard, at * 20_000, 5000);
-    Arc::new(ReadRequest { block: Some(Block { bytes: 0..SHARD, reads }), ..request })
+    Arc::new(ReadRequest { block: Some(Arc::new(Block { bytes: 0..SHARD, reads })), ..request })
 }
 
 /// Two callers at once, of whom one ends its burst while the other's block is half asked for.

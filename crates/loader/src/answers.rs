@@ -26,7 +26,7 @@ pub(crate) struct Pending {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
     /// The block that it is read with, if a use waits for it or not.
-    pub(crate) block: Option<(BlockId, Block)>,
+    pub(crate) block: Option<(BlockId, Arc<Block>)>,
     pub(crate) bytes: u64,
     /// What the bytes are counted in.
     pub(crate) charge: Charge,
@@ -52,7 +52,7 @@ impl Pending {
         if let (Some(check), Span::Range(range)) = (&mut self.check, &span) {
             check.at = range.start;
         }
-        let block = self.block.as_ref().map(|(_, block)| block.clone());
+        let block = self.block.as_ref().map(|(_, block)| Arc::clone(block));
         ReadRequest { block, ..ReadRequest::new(self.key, object, span, self.tick) }
     }
 

@@ -57,8 +57,8 @@ impl Driver {
             let given_back = if 2 * (samples.len() as u64) < extent.samples.end - extent.samples.start {
                 waiting
             } else {
-                let block = Block { bytes: extent.bytes, reads: samples.len() };
-                let read = |key: &SampleKey| self.pending_of_block(due, *key, (id, block.clone()));
+                let block = Arc::new(Block { bytes: extent.bytes, reads: samples.len() });
+                let read = |key: &SampleKey| self.pending_of_block(due, *key, (id, Arc::clone(&block)));
                 turn.blocks.push(Outgoing { pending: samples.iter().map(read).collect() });
                 self.blocks.begin(id, &samples, waiting, charge)
             };
@@ -70,7 +70,7 @@ impl Driver {
     }
 
     /// The read of a sample with its block.
-    fn pending_of_block(&self, due: Tick, key: SampleKey, block: (BlockId, Block)) -> Pending {
+    fn pending_of_block(&self, due: Tick, key: SampleKey, block: (BlockId, Arc<Block>)) -> Pending {
         let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
         // Until it is here, the block is charged for it.
         let pending = Pending::new(due, key, self.bytes(key), self.unasked_budget.charge(0));

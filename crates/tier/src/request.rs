@@ -80,7 +80,7 @@ pub struct ReadRequest {
     /// When the trainer needs it: a smaller tick is more urgent.
     pub due: Tick,
     /// The block that it is a part of, where it is read together with others.
-    pub block: Option<Block>,
+    pub block: Option<Arc<Block>>,
 }
 
 /// A part of an object that its caller has decided to read in one request, by several reads in one burst. A layer that joins

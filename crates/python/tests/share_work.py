@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -151,7 +150,9 @@ def main_with_workers(directory: str, method: str, end: str) -> None:
             source.close()
             return
         sys.stdin.readline()
-        threading.Event().wait()
+        # Looks up again and again: where another thread is given the signal, it is noted and interrupts no wait.
+        while True:
+            time.sleep(0.02)
     except KeyboardInterrupt:
         say("main interrupted")
         raise

@@ -64,10 +64,12 @@ def finish(child: subprocess.Popen[str]) -> tuple[int, str, str]:
     try:
         out, err = child.communicate(timeout=HANG)
     except subprocess.TimeoutExpired:
+        status = Path(f"/proc/{child.pid}/status").read_text().splitlines()
+        signals = "\n".join(each for each in status if each.startswith(("Sig", "ShdPnd")))
         # Says where it hangs.
         child.send_signal(signal.SIGABRT)
         out, err = child.communicate()
-        pytest.fail(f"the child hangs\n{out}\n{err}")
+        pytest.fail(f"the child hangs\n{signals}\n{out}\n{err}")
     return child.returncode, out, err
 
 

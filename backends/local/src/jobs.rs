@@ -198,7 +198,9 @@ impl Burst {
         }
         let mut jobs = lock(&self.jobs);
         self.count.store(0, Ordering::Release);
-        std::mem::take(&mut jobs)
+        // The next burst may be as long: growing to that would copy it several times.
+        let next = Vec::with_capacity(jobs.len());
+        std::mem::replace(&mut jobs, next)
     }
 }
 

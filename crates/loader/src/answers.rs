@@ -14,7 +14,7 @@ use foreread_tier::{
     Block, Charge, ErrorKind, Object, ReadFuture, ReadRequest, Sample, Span, Tier, TierError,
 };
 use foreread_types::{SampleKey, Tick};
-use futures::{FutureExt, Stream, StreamExt};
+use futures::FutureExt;
 use futures_buffered::FuturesUnordered;
 
 use crate::blocks::BlockId;
@@ -48,12 +48,12 @@ impl Pending {
     }
 
     /// The request for what begins in `object` at the sample's `span`.
-    fn request(&mut self, object: Object, span: Span) -> ReadRequest {
+    fn request(&mut self, object: Object, span: Span) -> Arc<ReadRequest> {
         if let (Some(check), Span::Range(range)) = (&mut self.check, &span) {
             check.at = range.start;
         }
         let block = self.block.as_ref().map(|(_, block)| Arc::clone(block));
-        ReadRequest { block, ..ReadRequest::new(self.key, object, span, self.tick) }
+        Arc::new(ReadRequest { block, ..ReadRequest::new(self.key, object, span, self.tick) })
     }
 
     /// Holds what came to what was asked for.
@@ -77,47 +77,29 @@ impl Pending {
         };
         Answer { tick, key, block: block.map(|(id, _)| id), result, again }
     }
-
-    fn failed(self, error: TierError) -> Answer {
-        let Self { tick, key, block, .. } = self;
-        Answer { tick, key, block: block.map(|(id, _)| id), result: Err(error), again: None }
-    }
 }
 
-/// Reads that leave together, and where they lie.
-#[derive(Debug, Default)]
-pub(crate) struct Located {
-    pub(crate) reads: Vec<(ReadRequest, Pending)>,
-    /// Those of which the catalog could not say where they lie.
-    pub(crate) failed: Vec<Answer>,
+/// A read that is to leave: what to ask for, or why the catalog cannot say where its sample lies.
+pub(crate) type Located = (Pending, Result<Arc<ReadRequest>, TierError>);
+
+/// Asks `locate` where each of these lies.
+pub(crate) fn located(
+    pending: impl IntoIterator<Item = Pending>,
+    mut locate: impl FnMut(SampleKey) -> Result<Place, TierError>,
+) -> impl Iterator<Item = Located> {
+    pending.into_iter().map(move |mut pending| {
+        let request = locate(pending.key).map(|(object, span)| pending.request(object, span));
+        (pending, request)
+    })
 }
 
-impl Located {
-    /// Asks `locate` where each of these lies.
-    pub(crate) fn of(
-        pending: Vec<Pending>,
-        mut locate: impl FnMut(SampleKey) -> Result<Place, TierError>,
-    ) -> Self {
-        let mut located = Self::default();
-        for mut pending in pending {
-            match locate(pending.key) {
-                Ok((object, span)) => {
-                    located.reads.push((pending.request(object, span), pending));
-                }
-                Err(error) => located.failed.push(pending.failed(error)),
-            }
-        }
-        located
-    }
-
-    /// Those of a tier that knows samples by their keys.
-    pub(crate) fn by_key(pending: Vec<Pending>) -> Self {
-        let read = |mut pending: Pending| {
-            let (object, span) = by_key(pending.bytes);
-            (pending.request(object, span), pending)
-        };
-        Self { reads: pending.into_iter().map(read).collect(), failed: Vec::new() }
-    }
+/// Those of a tier that knows samples by their keys.
+pub(crate) fn located_by_key(pending: impl IntoIterator<Item = Pending>) -> impl Iterator<Item = Located> {
+    pending.into_iter().map(|mut pending| {
+        let (object, span) = by_key(pending.bytes);
+        let request = pending.request(object, span);
+        (pending, Ok(request))
+    })
 }
 
 /// The CRC-32C of a sample's bytes, and where in its object they begin.
@@ -144,18 +126,35 @@ impl Check {
     }
 }
 
-pub(crate) struct Answers {
-    reads: FuturesUnordered<Read>,
-    /// What was not even sent.
-    failed: Vec<Answer>,
-}
+/// The answers to reads under way.
+pub(crate) type Answers = FuturesUnordered<Read>;
 
 /// One read under way.
-struct Read {
+pub(crate) struct Read {
     tier: Arc<str>,
     /// Until it has ended.
     pending: Option<Pending>,
     answer: Result<ReadFuture, TierError>,
+}
+
+/// Starts a burst of reads, whose answers are to be among `answers`. Free places go in their order.
+pub(crate) fn begin(tier: &dyn Tier, located: impl IntoIterator<Item = Located>, answers: &mut Answers) {
+    let name: Arc<str> = tier.name().into();
+    for (pending, request) in located {
+        let answer = request.and_then(|request| {
+            let read = catch_unwind(AssertUnwindSafe(|| tier.read(request)));
+            read.map_err(|panic| panic_error(&name, &*panic))
+        });
+        // Asking once more would not find it either.
+        let last = pending.last || answer.is_err();
+        answers.push(Read { tier: Arc::clone(&name), pending: Some(Pending { last, ..pending }), answer });
+    }
+    if catch_unwind(AssertUnwindSafe(|| tier.submit())).is_err() {
+        tracing::debug!(
+            tier = &*name,
+            "it panicked at the end of a burst; the first poll of a read submits, too"
+        );
+    }
 }
 
 /// Reads one sample by itself, and waits for it.
@@ -182,28 +181,6 @@ pub(crate) struct Answer {
     /// What the read holds of the look-ahead, where it is to be repeated: what came was not what was written, for the first
     /// time.
     pub(crate) again: Option<Charge>,
-}
-
-impl Answers {
-    /// Starts a burst of reads.
-    pub(crate) fn of(tier: &dyn Tier, Located { mut reads, failed }: Located) -> Self {
-        // Free places go in the order of the calls.
-        reads.sort_by_key(|(request, _)| request.due);
-        let name: Arc<str> = tier.name().into();
-        let panicked = |panic: Box<dyn Any + Send>| panic_error(&name, &*panic);
-        let begin = |(request, pending)| {
-            let read = catch_unwind(AssertUnwindSafe(|| tier.read(Arc::new(request))));
-            Read { tier: Arc::clone(&name), pending: Some(pending), answer: read.map_err(panicked) }
-        };
-        let reads = reads.into_iter().map(begin).collect();
-        if catch_unwind(AssertUnwindSafe(|| tier.submit())).is_err() {
-            tracing::debug!(
-                tier = &*name,
-                "it panicked at the end of a burst; the first poll of a read submits, too"
-            );
-        }
-        Self { reads, failed }
-    }
 }
 
 impl Future for Read {
@@ -238,24 +215,13 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(|text| &**text)).unwrap_or("without a message")
 }
 
-impl Stream for Answers {
-    type Item = Answer;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
-        match self.failed.pop() {
-            Some(answer) => Poll::Ready(Some(answer)),
-            None => self.reads.poll_next_unpin(context),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
     use foreread_tier::{Budget, TierProfile};
     use foreread_types::{DatasetId, SampleId};
-    use futures::FutureExt;
+    use futures::{FutureExt, StreamExt};
 
     use super::*;
 
@@ -299,8 +265,9 @@ mod tests {
             last: false,
         };
         let odd = Odd([(Tick(10), &b"abc"[..]), (Tick(11), b"ab")].into());
-        let pending = (10..14).map(pending).collect();
-        let answers = Answers::of(&odd, Located::of(pending, |_| Ok(whole())));
+        let pending = (10..14).map(pending);
+        let mut answers = Answers::new();
+        begin(&odd, located(pending, |_| Ok(whole())), &mut answers);
         let mut got: Vec<Answer> = answers.collect().now_or_never().unwrap();
         got.sort_by_key(|answer| answer.tick);
         assert_eq!(got.iter().map(|answer| answer.tick.0).collect::<Vec<_>>(), [10, 11, 12, 13]);
@@ -329,10 +296,11 @@ mod tests {
                 check,
                 last,
             };
-            let located = Located::of(vec![pending], |_| {
+            let located = located([pending], |_| {
                 Ok((Object { path: "x".into(), size: 5000, version: None }, Span::Range(1234..1236)))
             });
-            let answers = Answers::of(&Odd([(Tick(1), &b"aB"[..])].into()), located);
+            let mut answers = Answers::new();
+            begin(&Odd([(Tick(1), &b"aB"[..])].into()), located, &mut answers);
             let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
             let error = got[0].result.as_ref().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -347,19 +315,17 @@ mod tests {
     fn reads_that_no_catalog_knows_fail_and_the_others_are_sent() {
         let budget = Budget::new(100);
         let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
-        let pending = (0..4).map(|id| Pending::new(Tick(id), key(id), 2, budget.charge(2))).collect();
-        let located = Located::of(pending, |key| match key.id.0 {
+        let pending = (0..4).map(|id| Pending::new(Tick(id), key(id), 2, budget.charge(2)));
+        let located = located(pending, |key| match key.id.0 {
             1 => Err(TierError::new(ErrorKind::Invalid, "catalog")),
             2 => Err(TierError::new(ErrorKind::Other, "catalog").with_detail("the catalog panicked")),
             id => Ok((Object { path: id.to_string().into(), size: 2, version: None }, Span::Whole)),
         });
-        assert_eq!(
-            located.reads.iter().map(|(request, _)| request.key).collect::<Vec<_>>(),
-            [key(0), key(3)]
-        );
-        assert_eq!(budget.used(), 4, "what is not read is not counted");
         let odd = Odd([0, 3].map(|tick| (Tick(tick), &b"ab"[..])).into());
-        let got: Vec<Answer> = Answers::of(&odd, located).collect().now_or_never().unwrap();
+        let mut answers = Answers::new();
+        begin(&odd, located, &mut answers);
+        let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
+        assert_eq!(budget.used(), 4, "what is not read is not counted");
         let mut right: Vec<u64> =
             got.iter().filter(|answer| answer.result.is_ok()).map(|answer| answer.tick.0).collect();
         right.sort_unstable();

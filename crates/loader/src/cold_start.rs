@@ -10,7 +10,7 @@ use foreread_types::{SampleId, SampleKey, Tick};
 use crate::answers::{Answer, Pending};
 use crate::blocks::{BlockId, Waiting};
 use crate::core::Event;
-use crate::driver::{Driver, Outgoing, Turn, in_passing, keep, skipped};
+use crate::driver::{Driver, Turn, in_passing, keep, skipped};
 
 impl Driver {
     /// Reads a sample from the origin: with its block, or by itself.
@@ -27,7 +27,7 @@ impl Driver {
         let dataset = key.dataset.0 as usize;
         let crc32c = self.datasets[dataset].catalog.crc32c(key.id);
         let pending = Pending { last, ..Pending::new(tick, key, self.bytes(key), charge).checked(crc32c) };
-        turn.origins[dataset].pending.push(pending);
+        turn.origins[dataset].push(pending);
     }
 
     /// Reads what a block did not bring, or what was not what was written.
@@ -59,7 +59,7 @@ impl Driver {
             } else {
                 let block = Arc::new(Block { bytes: extent.bytes, reads: samples.len() });
                 let read = |key: &SampleKey| self.pending_of_block(due, *key, (id, Arc::clone(&block)));
-                turn.blocks.push(Outgoing { pending: samples.iter().map(read).collect() });
+                turn.blocks.push(samples.iter().map(read).collect());
                 self.blocks.begin(id, &samples, waiting, charge)
             };
             if !given_back.is_empty() {

@@ -129,7 +129,7 @@ impl Loader {
             errors: (on_error != OnError::Skip).then(Default::default),
             catalog_fault: None,
             disorder: None,
-            reads: Reads::new(),
+            reads: Reads::default(),
             dealing: None,
             blocks,
             block_budget,

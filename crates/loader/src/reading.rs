@@ -24,21 +24,18 @@ use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
-use crate::answers::{Answer, Answers, Located, Pending};
+use crate::answers::{Answer, Answers, Located, Pending, begin, located, located_by_key};
 use crate::dataset::Dataset;
 use crate::locate::Locator;
 
 /// How many answers of one tier are taken at once: a stream that is one of many costs an allocation each time it is asked.
-pub(crate) const CHUNK: usize = 64;
+const CHUNK: usize = 64;
 
 /// How many samples are looked up in the catalog's file at once: a look-up that hangs or fails holds the others up.
 const PIECE: usize = 256;
 
 /// A task that works on bytes lets others have its thread after so many: a wake-up of the driver may wait behind it.
 const TURN: u64 = 256 << 10;
-
-/// The answers of all tiers, those of each in chunks of what is there.
-pub(crate) type Reads = SelectAll<ReadyChunks<Reading>>;
 
 /// Who works on answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +57,23 @@ impl Where {
     }
 }
 
-/// The answers to one batch of reads. Dropping it ends the reads.
-pub(crate) enum Reading {
+/// The answers of all tiers. Dropping it ends the reads.
+#[derive(Default)]
+pub(crate) struct Reads {
+    /// Reads that the driver polls: one set for all, whose memory is used again.
+    here: Answers,
+    batches: SelectAll<ReadyChunks<Batch>>,
+    /// What batches have answered.
+    ready: std::vec::IntoIter<Answer>,
+    /// How many reads of the driver's have been answered since batches were asked.
+    in_a_row: usize,
+}
+
+/// The answers to one batch of reads.
+enum Batch {
     /// Its samples are being looked up.
     Locating {
-        located: BoxFuture<'static, Located>,
+        located: BoxFuture<'static, Vec<Located>>,
         tier: Arc<dyn Tier>,
     },
     Here(Answers),
@@ -74,82 +83,117 @@ pub(crate) enum Reading {
     },
 }
 
-impl Reading {
+impl Reads {
     /// Begins reads of a cache or another rank. Within a runtime.
-    pub(crate) fn by_key(tier: &Arc<dyn Tier>, pending: Vec<Pending>) -> Self {
-        match Where::Here.of(&pending) {
-            Where::Here => Self::Here(Answers::of(&**tier, Located::by_key(pending))),
-            at => Self::begin(Arc::clone(tier), async move { Located::by_key(pending) }.boxed(), at),
+    pub(crate) fn begin_by_key(&mut self, tier: &Arc<dyn Tier>, pending: &mut Vec<Pending>) {
+        pending.sort_unstable_by_key(|pending| pending.tick);
+        match Where::Here.of(pending) {
+            Where::Here => begin(&**tier, located_by_key(pending.drain(..)), &mut self.here),
+            at => {
+                let located = located_by_key(std::mem::take(pending)).collect();
+                self.begin(Arc::clone(tier), std::future::ready(located).boxed(), at);
+            }
         }
     }
 
     /// Begins reads of the origin of `datasets`. Within a runtime.
-    pub(crate) fn of(
+    pub(crate) fn begin_of_origin(
+        &mut self,
         tier: &Arc<dyn Tier>,
         datasets: &Arc<[Dataset]>,
-        pending: Vec<Pending>,
+        pending: &mut Vec<Pending>,
         at: Where,
-    ) -> Vec<Self> {
-        let locator = |key: SampleKey| &datasets[key.dataset.0 as usize].locator;
-        let (in_files, at_hand): (Vec<_>, Vec<_>) =
-            pending.into_iter().partition(|pending| locator(pending.key).may_block());
-        let mut readings = Vec::new();
-        if !at_hand.is_empty() {
-            let (at, datasets) = (at.of(&at_hand), Arc::clone(datasets));
-            let locate =
-                move || Located::of(at_hand, |key| datasets[key.dataset.0 as usize].locator.locate(key.id));
-            readings.push(match at {
-                Where::Here => Self::Here(Answers::of(&**tier, locate())),
-                Where::Aside => Self::begin(Arc::clone(tier), async move { locate() }.boxed(), at),
-            });
+    ) {
+        pending.sort_unstable_by_key(|pending| pending.tick);
+        let mut in_files: BTreeMap<DatasetId, Vec<Pending>> = BTreeMap::new();
+        let is_in_file =
+            |pending: &mut Pending| datasets[pending.key.dataset.0 as usize].locator.may_block();
+        for pending in pending.extract_if(.., is_in_file) {
+            in_files.entry(pending.key.dataset).or_default().push(pending);
         }
-        let mut by_dataset: BTreeMap<DatasetId, Vec<Pending>> = BTreeMap::new();
-        for pending in in_files {
-            by_dataset.entry(pending.key.dataset).or_default().push(pending);
-        }
-        for mut pending in by_dataset.into_values() {
-            pending.sort_unstable_by_key(|pending| pending.tick);
-            let mut pending = pending.into_iter().peekable();
-            while let Some(first) = pending.peek() {
-                let locator = locator(first.key).clone();
-                let piece: Vec<Pending> = pending.by_ref().take(PIECE).collect();
-                let at = at.of(&piece);
-                readings.push(Self::begin(Arc::clone(tier), look_up(locator, piece).boxed(), at));
+        if !pending.is_empty() {
+            let sources = Arc::clone(datasets);
+            let locate = move |key: SampleKey| sources[key.dataset.0 as usize].locator.locate(key.id);
+            match at.of(pending) {
+                Where::Here => begin(&**tier, located(pending.drain(..), locate), &mut self.here),
+                at => {
+                    let pending = std::mem::take(pending);
+                    let located = async move { located(pending, locate).collect() };
+                    self.begin(Arc::clone(tier), located.boxed(), at);
+                }
             }
         }
-        readings
+        for (dataset, pending) in in_files {
+            let locator = &datasets[dataset.0 as usize].locator;
+            let mut pending = pending.into_iter().peekable();
+            while pending.peek().is_some() {
+                let piece: Vec<Pending> = pending.by_ref().take(PIECE).collect();
+                let at = at.of(&piece);
+                self.begin(Arc::clone(tier), look_up(locator.clone(), piece).boxed(), at);
+            }
+        }
     }
 
     /// Begins reads that are to be one request. They are copied out of that, by a task of their own. Within a runtime.
-    pub(crate) fn of_block(dataset: &Dataset, pending: Vec<Pending>) -> Self {
+    pub(crate) fn begin_block(&mut self, dataset: &Dataset, pending: Vec<Pending>) {
         let located = look_up(dataset.locator.clone(), pending).boxed();
-        Self::begin(Arc::clone(&dataset.origin), located, Where::Aside)
+        self.begin(Arc::clone(&dataset.origin), located, Where::Aside);
     }
 
-    fn begin(tier: Arc<dyn Tier>, located: BoxFuture<'static, Located>, at: Where) -> Self {
-        match at {
-            Where::Here => Self::Locating { located, tier },
+    fn begin(&mut self, tier: Arc<dyn Tier>, located: BoxFuture<'static, Vec<Located>>, at: Where) {
+        let batch = match at {
+            Where::Here => Batch::Locating { located, tier },
             Where::Aside => {
                 // What waits in it is bounded: its bytes are charged to the look-ahead or to blocks.
                 let (sender, answers) = unbounded_channel();
                 let task = tokio::spawn(read_aside(tier, located, sender));
-                Self::Aside { answers, _task: AbortOnDrop(task.abort_handle()) }
+                Batch::Aside { answers, _task: AbortOnDrop(task.abort_handle()) }
             }
+        };
+        self.batches.push(batch.ready_chunks(CHUNK));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.here.is_empty() && self.batches.is_empty() && self.ready.len() == 0
+    }
+}
+
+impl Stream for Reads {
+    type Item = Answer;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
+        if let Some(answer) = self.ready.next() {
+            return Poll::Ready(Some(answer));
         }
+        let was_asked = self.in_a_row < CHUNK;
+        if was_asked && let Poll::Ready(Some(answer)) = self.here.poll_next_unpin(context) {
+            self.in_a_row += 1;
+            return Poll::Ready(Some(answer));
+        }
+        self.in_a_row = 0;
+        if let Poll::Ready(Some(chunk)) = self.batches.poll_next_unpin(context) {
+            self.ready = chunk.into_iter();
+            return Poll::Ready(self.ready.next());
+        }
+        if !was_asked && let Poll::Ready(Some(answer)) = self.here.poll_next_unpin(context) {
+            return Poll::Ready(Some(answer));
+        }
+        if self.is_empty() { Poll::Ready(None) } else { Poll::Pending }
     }
 }
 
 /// Sends the answers of a tier.
 async fn read_aside(
     tier: Arc<dyn Tier>,
-    located: BoxFuture<'static, Located>,
-    answers: UnboundedSender<Answer>,
+    located: BoxFuture<'static, Vec<Located>>,
+    sender: UnboundedSender<Answer>,
 ) {
-    let mut reads = Answers::of(&*tier, located.await);
+    let mut reads = Answers::new();
+    begin(&*tier, located.await, &mut reads);
     let mut worked = 0;
     while let Some(answer) = reads.next().await {
         worked += answer.result.as_ref().map_or(0, |sample| sample.len() as u64);
-        if answers.send(answer).is_err() {
+        if sender.send(answer).is_err() {
             return;
         }
         if worked >= TURN {
@@ -160,14 +204,14 @@ async fn read_aside(
 }
 
 /// Looks up samples of one dataset.
-async fn look_up(locator: Locator, pending: Vec<Pending>) -> Located {
+async fn look_up(locator: Locator, pending: Vec<Pending>) -> Vec<Located> {
     let ids = pending.iter().map(|pending| pending.key.id).collect();
     let mut places = locator.locate_all(ids).await.into_iter();
     let missing = || Err(TierError::new(ErrorKind::Closed, "catalog"));
-    Located::of(pending, |_| places.next().unwrap_or_else(missing))
+    located(pending, |_| places.next().unwrap_or_else(missing)).collect()
 }
 
-impl Stream for Reading {
+impl Stream for Batch {
     type Item = Answer;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
@@ -175,7 +219,8 @@ impl Stream for Reading {
             match &mut *self {
                 Self::Locating { located, tier } => {
                     let located = ready!(located.poll_unpin(context));
-                    let answers = Answers::of(&**tier, located);
+                    let mut answers = Answers::new();
+                    begin(&**tier, located, &mut answers);
                     *self = Self::Here(answers);
                 }
                 Self::Here(answers) => return answers.poll_next_unpin(context),
@@ -260,20 +305,20 @@ mod tests {
         for (at, stuck, held) in [(Where::Here, vec![0], 1), (Where::Aside, vec![0, 1, 2, 3], 6)] {
             servers[0].hang(stuck.iter().map(|piece| piece * PIECE as u64));
             let again = |one: &Pending| Pending::new(one.tick, one.key, 100, budget.charge(100));
-            let readings = Reading::of(&tier, &datasets, pending.iter().map(again).collect(), at);
-            let mut reads: Reads = readings.into_iter().map(|reading| reading.ready_chunks(CHUNK)).collect();
+            let mut reads = Reads::default();
+            reads.begin_of_origin(&tier, &datasets, &mut pending.iter().map(again).collect(), at);
             let mut came = HashSet::new();
             let free = (2 * SAMPLES) as usize - held * PIECE;
             while came.len() < free {
-                came.extend(reads.next().await.unwrap().iter().map(|answer| answer.tick.0));
+                came.insert(reads.next().await.unwrap().tick.0);
             }
             assert!(came.iter().all(|tick| of(*tick).0 == 1 || of(*tick).1 >= held as u64));
             while servers[0].hanging() < stuck.len() {
                 tokio::task::yield_now().await;
             }
             servers[0].release();
-            while let Some(answers) = reads.next().await {
-                assert!(answers.iter().all(|answer| answer.result.is_ok() && came.insert(answer.tick.0)));
+            while let Some(answer) = reads.next().await {
+                assert!(answer.result.is_ok() && came.insert(answer.tick.0));
             }
             assert_eq!(came.len() as u64, 2 * SAMPLES);
         }
@@ -292,14 +337,15 @@ mod tests {
         for at in [Where::Here, Where::Aside] {
             let tier: Arc<dyn Tier> = Arc::new(fake.clone());
             let key = SampleKey::new(DatasetId(0), SampleId(3));
-            let pending = vec![Pending::new(Tick(0), key, 100, budget.charge(100))];
-            let mut readings = Reading::of(&tier, &datasets, pending, at);
+            let mut pending = vec![Pending::new(Tick(0), key, 100, budget.charge(100))];
+            let mut reads = Reads::default();
+            reads.begin_of_origin(&tier, &datasets, &mut pending, at);
             let began = server.hanging();
             while server.hanging() == began {
-                assert!(readings[0].next().now_or_never().is_none());
+                assert!(reads.next().now_or_never().is_none());
                 tokio::task::yield_now().await;
             }
-            drop(readings);
+            drop(reads);
             while budget.used() > 0 || Arc::strong_count(&tier) > 1 {
                 tokio::task::yield_now().await;
             }
@@ -324,24 +370,23 @@ mod tests {
             let fake = fake.clone();
             let stuck = async move {
                 let _: Result<(), _> = answer.await;
-                Located::of(late, |key| Ok((fake.object(key.id), Span::Whole)))
+                located(late, |key| Ok((fake.object(key.id), Span::Whole))).collect()
             };
-            let mut reads = Reads::new();
-            reads.push(Reading::begin(asked.clone(), stuck.boxed(), at).ready_chunks(CHUNK));
+            let mut reads = Reads::default();
+            reads.begin(asked.clone(), stuck.boxed(), at);
             for id in 1..4 {
-                let located = Located::of(pending(id), object);
-                let reading = Reading::begin(asked.clone(), std::future::ready(located).boxed(), at);
-                reads.push(reading.ready_chunks(CHUNK));
+                let located: Vec<_> = located(pending(id), object).collect();
+                reads.begin(asked.clone(), std::future::ready(located).boxed(), at);
             }
             let mut ticks = Vec::new();
             while ticks.len() < 3 {
-                ticks.extend(reads.next().await.unwrap().iter().map(|answer| answer.tick.0));
+                ticks.push(reads.next().await.unwrap().tick.0);
             }
             ticks.sort_unstable();
             assert_eq!((ticks, asked.1.load(Ordering::Relaxed)), (vec![1, 2, 3], 3));
             // Not lost either.
             server.send(()).unwrap();
-            assert_eq!(reads.next().await.unwrap()[0].tick, Tick(0));
+            assert_eq!(reads.next().await.unwrap().tick, Tick(0));
             assert!(reads.next().await.is_none());
         }
         assert_eq!(budget.used(), 0);

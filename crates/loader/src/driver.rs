@@ -20,7 +20,7 @@ use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{
     Budget, Buffers, CacheTier, Charge, ErrorKind, HeapBuffers, Lookup, Sample, Tier, TierError,
 };
-use foreread_types::{SampleKey, Tick};
+use foreread_types::{DatasetId, SampleKey, Tick};
 use futures::{FutureExt, StreamExt};
 use tokio::task::JoinHandle;
 
@@ -303,10 +303,9 @@ impl Driver {
 
     /// Sends a turn's reads.
     fn send(&mut self, turn: &mut Turn) {
-        for (dataset, pending) in self.datasets.iter().zip(&mut turn.origins) {
+        for (dataset, pending) in (0..).map(DatasetId).zip(self.datasets.iter()).zip(&mut turn.origins) {
             if !pending.is_empty() {
-                let at = Where::of_origin(&*dataset.origin);
-                self.reads.begin_of_origin(&dataset.origin, &self.datasets, pending, at);
+                self.reads.begin_of_origin(dataset, pending, Where::of_origin(&*dataset.1.origin));
                 shrink(pending);
             }
         }

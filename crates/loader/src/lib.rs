@@ -29,6 +29,7 @@ mod origin_pace;
 mod others;
 mod pace;
 mod patience;
+mod queue;
 mod reading;
 mod report;
 mod serving;

@@ -14,12 +14,12 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use foreread_tier::{ErrorKind, Tier, TierError};
-use foreread_types::{DatasetId, SampleKey};
+use foreread_types::DatasetId;
 use futures::future::BoxFuture;
-use futures::stream::{ReadyChunks, SelectAll};
+use futures::stream::{FuturesUnordered, ReadyChunks, SelectAll};
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
@@ -27,6 +27,7 @@ use tokio::task::AbortHandle;
 use crate::answers::{Answer, Answers, Located, Pending, begin, located, located_by_key};
 use crate::dataset::Dataset;
 use crate::locate::Locator;
+use crate::queue::Queue;
 
 /// How many answers of one tier are taken at once: a stream that is one of many costs an allocation each time it is asked.
 const CHUNK: usize = 64;
@@ -60,27 +61,24 @@ impl Where {
 /// The answers of all tiers. Dropping it ends the reads.
 #[derive(Default)]
 pub(crate) struct Reads {
-    /// Reads that the driver polls: one set for all, whose memory is used again.
-    here: Answers,
-    batches: SelectAll<ReadyChunks<Batch>>,
-    /// What batches have answered.
+    /// Of caches and other ranks.
+    by_key: Answers,
+    /// Of origins whose answers the driver takes itself.
+    queues: BTreeMap<DatasetId, Queue>,
+    /// Samples that are being looked up, to be queued.
+    locating: FuturesUnordered<BoxFuture<'static, (DatasetId, Vec<Located>)>>,
+    /// Of tasks.
+    aside: SelectAll<ReadyChunks<Aside>>,
+    /// What tasks have answered.
     ready: std::vec::IntoIter<Answer>,
-    /// How many reads of the driver's have been answered since batches were asked.
+    /// How many of the driver's own answers have been taken since tasks were asked.
     in_a_row: usize,
 }
 
-/// The answers to one batch of reads.
-enum Batch {
-    /// Its samples are being looked up.
-    Locating {
-        located: BoxFuture<'static, Vec<Located>>,
-        tier: Arc<dyn Tier>,
-    },
-    Here(Answers),
-    Aside {
-        answers: UnboundedReceiver<Answer>,
-        _task: AbortOnDrop,
-    },
+/// The answers that a task takes.
+struct Aside {
+    answers: UnboundedReceiver<Answer>,
+    _task: AbortOnDrop,
 }
 
 impl Reads {
@@ -88,73 +86,108 @@ impl Reads {
     pub(crate) fn begin_by_key(&mut self, tier: &Arc<dyn Tier>, pending: &mut Vec<Pending>) {
         pending.sort_unstable_by_key(|pending| pending.tick);
         match Where::Here.of(pending) {
-            Where::Here => begin(&**tier, located_by_key(pending.drain(..)), &mut self.here),
-            at => {
+            Where::Here => begin(&**tier, located_by_key(pending.drain(..)), &mut self.by_key),
+            Where::Aside => {
                 let located = located_by_key(std::mem::take(pending)).collect();
-                self.begin(Arc::clone(tier), std::future::ready(located).boxed(), at);
+                self.begin_aside(Arc::clone(tier), std::future::ready(located));
             }
         }
     }
 
-    /// Begins reads of the origin of `datasets`. Within a runtime.
+    /// Begins reads of the origin of dataset `id`. Within a runtime.
     pub(crate) fn begin_of_origin(
         &mut self,
-        tier: &Arc<dyn Tier>,
-        datasets: &Arc<[Dataset]>,
+        (id, dataset): (DatasetId, &Dataset),
         pending: &mut Vec<Pending>,
         at: Where,
     ) {
         pending.sort_unstable_by_key(|pending| pending.tick);
-        let mut in_files: BTreeMap<DatasetId, Vec<Pending>> = BTreeMap::new();
-        let is_in_file =
-            |pending: &mut Pending| datasets[pending.key.dataset.0 as usize].locator.may_block();
-        for pending in pending.extract_if(.., is_in_file) {
-            in_files.entry(pending.key.dataset).or_default().push(pending);
-        }
-        if !pending.is_empty() {
-            let sources = Arc::clone(datasets);
-            let locate = move |key: SampleKey| sources[key.dataset.0 as usize].locator.locate(key.id);
-            match at.of(pending) {
-                Where::Here => begin(&**tier, located(pending.drain(..), locate), &mut self.here),
-                at => {
-                    let pending = std::mem::take(pending);
-                    let located = async move { located(pending, locate).collect() };
-                    self.begin(Arc::clone(tier), located.boxed(), at);
+        let locator = &dataset.locator;
+        if !locator.may_block() {
+            return match at.of(pending) {
+                Where::Here => {
+                    let located = located(pending.drain(..), |key| locator.locate(key.id));
+                    self.queue(id, &dataset.origin).extend(located);
                 }
-            }
+                Where::Aside => {
+                    let (locator, pending) = (locator.clone(), std::mem::take(pending));
+                    let located = async move { located(pending, |key| locator.locate(key.id)).collect() };
+                    self.begin_aside(Arc::clone(&dataset.origin), located);
+                }
+            };
         }
-        for (dataset, pending) in in_files {
-            let locator = &datasets[dataset.0 as usize].locator;
-            let mut pending = pending.into_iter().peekable();
-            while pending.peek().is_some() {
-                let piece: Vec<Pending> = pending.by_ref().take(PIECE).collect();
-                let at = at.of(&piece);
-                self.begin(Arc::clone(tier), look_up(locator.clone(), piece).boxed(), at);
-            }
+        while !pending.is_empty() {
+            let piece: Vec<Pending> = pending.drain(..pending.len().min(PIECE)).collect();
+            let at = at.of(&piece);
+            self.begin_located((id, &dataset.origin), look_up(locator.clone(), piece), at);
         }
     }
 
     /// Begins reads that are to be one request. They are copied out of that, by a task of their own. Within a runtime.
     pub(crate) fn begin_block(&mut self, dataset: &Dataset, pending: Vec<Pending>) {
-        let located = look_up(dataset.locator.clone(), pending).boxed();
-        self.begin(Arc::clone(&dataset.origin), located, Where::Aside);
+        self.begin_aside(Arc::clone(&dataset.origin), look_up(dataset.locator.clone(), pending));
     }
 
-    fn begin(&mut self, tier: Arc<dyn Tier>, located: BoxFuture<'static, Vec<Located>>, at: Where) {
-        let batch = match at {
-            Where::Here => Batch::Locating { located, tier },
-            Where::Aside => {
-                // What waits in it is bounded: its bytes are charged to the look-ahead or to blocks.
-                let (sender, answers) = unbounded_channel();
-                let task = tokio::spawn(read_aside(tier, located, sender));
-                Batch::Aside { answers, _task: AbortOnDrop(task.abort_handle()) }
+    fn queue(&mut self, id: DatasetId, origin: &Arc<dyn Tier>) -> &mut Queue {
+        self.queues.entry(id).or_insert_with(|| Queue::new(Arc::clone(origin)))
+    }
+
+    /// Begins reads of samples that are being looked up.
+    fn begin_located(
+        &mut self,
+        (id, origin): (DatasetId, &Arc<dyn Tier>),
+        located: impl Future<Output = Vec<Located>> + Send + 'static,
+        at: Where,
+    ) {
+        match at {
+            Where::Here => {
+                self.queue(id, origin);
+                self.locating.push(located.map(move |located| (id, located)).boxed());
             }
-        };
-        self.batches.push(batch.ready_chunks(CHUNK));
+            Where::Aside => self.begin_aside(Arc::clone(origin), located),
+        }
+    }
+
+    fn begin_aside(
+        &mut self,
+        tier: Arc<dyn Tier>,
+        located: impl Future<Output = Vec<Located>> + Send + 'static,
+    ) {
+        // What waits in it is bounded: its bytes are charged to the look-ahead or to blocks.
+        let (sender, answers) = unbounded_channel();
+        let task = tokio::spawn(read_aside(tier, located, sender));
+        self.aside.push(Aside { answers, _task: AbortOnDrop(task.abort_handle()) }.ready_chunks(CHUNK));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.here.is_empty() && self.batches.is_empty() && self.ready.len() == 0
+        self.by_key.is_empty()
+            && self.queues.values().all(Queue::is_empty)
+            && self.locating.is_empty()
+            && self.aside.is_empty()
+            && self.ready.len() == 0
+    }
+
+    /// An answer that the driver takes itself.
+    fn poll_here(&mut self, context: &mut Context<'_>) -> Option<Answer> {
+        while let Poll::Ready(Some((id, located))) = self.locating.poll_next_unpin(context) {
+            if let Some(queue) = self.queues.get_mut(&id) {
+                queue.extend(located);
+            }
+        }
+        if let Poll::Ready(Some(answer)) = self.by_key.poll_next_unpin(context) {
+            return Some(answer);
+        }
+        self.queues.values_mut().find_map(|queue| match queue.poll_next_unpin(context) {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => None,
+        })
+    }
+
+    fn poll_aside(&mut self, context: &mut Context<'_>) -> Option<Answer> {
+        if let Poll::Ready(Some(chunk)) = self.aside.poll_next_unpin(context) {
+            self.ready = chunk.into_iter();
+        }
+        self.ready.next()
     }
 }
 
@@ -165,27 +198,24 @@ impl Stream for Reads {
         if let Some(answer) = self.ready.next() {
             return Poll::Ready(Some(answer));
         }
-        let was_asked = self.in_a_row < CHUNK;
-        if was_asked && let Poll::Ready(Some(answer)) = self.here.poll_next_unpin(context) {
-            self.in_a_row += 1;
-            return Poll::Ready(Some(answer));
+        // Tasks have their turn although there is always an answer here.
+        let is_their_turn = self.in_a_row >= CHUNK;
+        self.in_a_row = if is_their_turn { 0 } else { self.in_a_row + 1 };
+        let answer = match is_their_turn {
+            true => self.poll_aside(context).or_else(|| self.poll_here(context)),
+            false => self.poll_here(context).or_else(|| self.poll_aside(context)),
+        };
+        match answer {
+            None if !self.is_empty() => Poll::Pending,
+            answer => Poll::Ready(answer),
         }
-        self.in_a_row = 0;
-        if let Poll::Ready(Some(chunk)) = self.batches.poll_next_unpin(context) {
-            self.ready = chunk.into_iter();
-            return Poll::Ready(self.ready.next());
-        }
-        if !was_asked && let Poll::Ready(Some(answer)) = self.here.poll_next_unpin(context) {
-            return Poll::Ready(Some(answer));
-        }
-        if self.is_empty() { Poll::Ready(None) } else { Poll::Pending }
     }
 }
 
 /// Sends the answers of a tier.
 async fn read_aside(
     tier: Arc<dyn Tier>,
-    located: BoxFuture<'static, Vec<Located>>,
+    located: impl Future<Output = Vec<Located>>,
     sender: UnboundedSender<Answer>,
 ) {
     let mut reads = Answers::new();
@@ -211,22 +241,11 @@ async fn look_up(locator: Locator, pending: Vec<Pending>) -> Vec<Located> {
     located(pending, |_| places.next().unwrap_or_else(missing)).collect()
 }
 
-impl Stream for Batch {
+impl Stream for Aside {
     type Item = Answer;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
-        loop {
-            match &mut *self {
-                Self::Locating { located, tier } => {
-                    let located = ready!(located.poll_unpin(context));
-                    let mut answers = Answers::new();
-                    begin(&**tier, located, &mut answers);
-                    *self = Self::Here(answers);
-                }
-                Self::Here(answers) => return answers.poll_next_unpin(context),
-                Self::Aside { answers, .. } => return answers.poll_recv(context),
-            }
-        }
+        self.answers.poll_recv(context)
     }
 }
 
@@ -247,7 +266,7 @@ mod tests {
     use foreread_dataset::Catalog;
     use foreread_tier::{Budget, Object, ReadFuture, ReadRequest, Span, TierProfile};
     use foreread_tier_testing::FakeOrigin;
-    use foreread_types::{SampleId, Tick};
+    use foreread_types::{SampleId, SampleKey, Tick};
 
     use super::*;
     use crate::locate::tests::Server;
@@ -292,7 +311,6 @@ mod tests {
         let fake = FakeOrigin::uniform(SAMPLES, 100);
         let servers = [Server::new(fake.clone()), Server::new(fake.clone())];
         let datasets = datasets(&fake, &servers);
-        let tier: Arc<dyn Tier> = Arc::new(fake.clone());
         let budget = Budget::new(1 << 20);
         // What is needed last comes first, and datasets in turn.
         let pending = (0..2 * SAMPLES).rev().map(|tick| {
@@ -306,7 +324,10 @@ mod tests {
             servers[0].hang(stuck.iter().map(|piece| piece * PIECE as u64));
             let again = |one: &Pending| Pending::new(one.tick, one.key, 100, budget.charge(100));
             let mut reads = Reads::default();
-            reads.begin_of_origin(&tier, &datasets, &mut pending.iter().map(again).collect(), at);
+            for (id, dataset) in (0..).map(DatasetId).zip(&*datasets) {
+                let mut of_this = pending.iter().filter(|pending| pending.key.dataset == id).map(again).collect();
+                reads.begin_of_origin((id, dataset), &mut of_this, at);
+            }
             let mut came = HashSet::new();
             let free = (2 * SAMPLES) as usize - held * PIECE;
             while came.len() < free {
@@ -335,18 +356,17 @@ mod tests {
         server.hang(0..10);
         let budget = Budget::new(1000);
         for at in [Where::Here, Where::Aside] {
-            let tier: Arc<dyn Tier> = Arc::new(fake.clone());
             let key = SampleKey::new(DatasetId(0), SampleId(3));
             let mut pending = vec![Pending::new(Tick(0), key, 100, budget.charge(100))];
             let mut reads = Reads::default();
-            reads.begin_of_origin(&tier, &datasets, &mut pending, at);
+            reads.begin_of_origin((DatasetId(0), &datasets[0]), &mut pending, at);
             let began = server.hanging();
             while server.hanging() == began {
                 assert!(reads.next().now_or_never().is_none());
                 tokio::task::yield_now().await;
             }
             drop(reads);
-            while budget.used() > 0 || Arc::strong_count(&tier) > 1 {
+            while budget.used() > 0 || Arc::strong_count(&datasets[0].origin) > 1 {
                 tokio::task::yield_now().await;
             }
         }
@@ -359,6 +379,7 @@ mod tests {
     async fn stuck_catalog_holds_up_no_other_reads() {
         let fake = FakeOrigin::uniform(4, 100);
         let asked = Arc::new(Asked(fake.clone(), AtomicU64::new(0)));
+        let tier: Arc<dyn Tier> = asked.clone();
         let budget = Budget::new(1000);
         let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
         let pending = |id| vec![Pending::new(Tick(id), key(id), 100, budget.charge(100))];
@@ -373,10 +394,10 @@ mod tests {
                 located(late, |key| Ok((fake.object(key.id), Span::Whole))).collect()
             };
             let mut reads = Reads::default();
-            reads.begin(asked.clone(), stuck.boxed(), at);
+            reads.begin_located((DatasetId(0), &tier), stuck, at);
             for id in 1..4 {
-                let located: Vec<_> = located(pending(id), object).collect();
-                reads.begin(asked.clone(), std::future::ready(located).boxed(), at);
+                let located = std::future::ready(located(pending(id), object).collect());
+                reads.begin_located((DatasetId(0), &tier), located, at);
             }
             let mut ticks = Vec::new();
             while ticks.len() < 3 {

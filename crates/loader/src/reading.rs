@@ -325,7 +325,8 @@ mod tests {
             let again = |one: &Pending| Pending::new(one.tick, one.key, 100, budget.charge(100));
             let mut reads = Reads::default();
             for (id, dataset) in (0..).map(DatasetId).zip(&*datasets) {
-                let mut of_this = pending.iter().filter(|pending| pending.key.dataset == id).map(again).collect();
+                let mut of_this =
+                    pending.iter().filter(|pending| pending.key.dataset == id).map(again).collect();
                 reads.begin_of_origin((id, dataset), &mut of_this, at);
             }
             let mut came = HashSet::new();

@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use crate::answers::{Answer, Pending, panic_message};
 use crate::batch::Batch;
 use crate::blocks::{Blocks, Waiting};
-use crate::copies::Copies;
+use crate::copies::{Copies, Removal};
 use crate::core::{Action, Core, Event};
 use crate::dataset::Dataset;
 use crate::error::LoadError;
@@ -365,9 +365,12 @@ impl Driver {
             }
             Action::Store { tick, key, level } => self.store(tick, key, level),
             Action::Remove { key, level } => {
-                self.copies.cancel(key, level);
-                let cache = Arc::clone(&self.caches[level]);
-                in_passing(async move { cache.remove(vec![key]).await });
+                let cancelled = self.copies.cancel(key, level);
+                let removal = Removal { key, cache: Arc::clone(&self.caches[level]) };
+                let now = self.copies.defer(removal, self.caches.len());
+                for removal in cancelled.into_iter().chain(now) {
+                    in_passing(removal.carry_out());
+                }
             }
             Action::Share { from, to } => {
                 if let Some((id, sample)) = self.held.get(from).cloned() {

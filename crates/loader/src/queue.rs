@@ -19,7 +19,7 @@ use crate::answers::{Answer, Answers, Located, begin};
 /// How many reads are under way for each that the tier carries out.
 const AHEAD: usize = 4;
 
-/// Reads of one origin, those under way and those that wait, in the order of the calls.
+/// Reads of one origin: those under way, and those that wait, in the order of their uses.
 pub(crate) struct Queue {
     tier: Arc<dyn Tier>,
     waiting: VecDeque<Located>,
@@ -35,7 +35,17 @@ impl Queue {
 
     /// Queues these, and begins what may be under way.
     pub(crate) fn extend(&mut self, located: impl IntoIterator<Item = Located>) {
-        self.waiting.extend(located);
+        for read in located {
+            let due = read.0.tick;
+            match self.waiting.back() {
+                // One that is read again, or was looked up late.
+                Some(last) if due < last.0.tick => {
+                    let at = self.waiting.partition_point(|waiting| waiting.0.tick <= due);
+                    self.waiting.insert(at, read);
+                }
+                _ => self.waiting.push_back(read),
+            }
+        }
         self.begin();
     }
 
@@ -156,6 +166,25 @@ mod tests {
         assert!(queue.is_empty());
         assert_eq!(queue.next().now_or_never().map(|answer| answer.is_none()), Some(true));
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_is_needed_first_begins_first() {
+        let slow = Arc::new(Slow::default());
+        let budget = Budget::new(1000);
+        let mut queue = Queue::new(slow.clone());
+        queue.extend(reads(20..40, &budget));
+        queue.extend(reads(10..12, &budget));
+        queue.extend(reads(15..16, &budget));
+        let mut began = Vec::new();
+        while !queue.is_empty() {
+            let under_way = slow.under_way();
+            under_way.iter().for_each(|tick| slow.answer(*tick));
+            began.extend(under_way);
+            while !queue.is_empty() && next(&mut queue).is_some() {}
+        }
+        let order = (20..28).chain(10..12).chain(15..16).chain(28..40);
+        assert_eq!(began, order.collect::<Vec<_>>());
     }
 
     /// A task that slept with reads that it had begun and not polled would not be woken by them.

@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use crate::answers::{Answer, Pending, panic_message};
 use crate::batch::Batch;
 use crate::blocks::{Blocks, Waiting};
-use crate::copies::{Copies, Removal};
+use crate::copies::Copies;
 use crate::core::{Action, Core, Event};
 use crate::dataset::Dataset;
 use crate::error::LoadError;
@@ -332,7 +332,7 @@ impl Driver {
     fn act(&mut self, action: Action, turn: &mut Turn, events: &mut Vec<Event>) {
         match action {
             Action::Deal { pass } => self.deal(pass),
-            Action::Find { tick, key, level } => events.push(match self.caches[level].lookup(key) {
+            Action::Find { tick, key, level } => events.push(match self.find(key, level) {
                 Lookup::Ready(sample) => {
                     self.held.put(tick, key.id, sample);
                     Event::Found(tick)
@@ -365,12 +365,9 @@ impl Driver {
             }
             Action::Store { tick, key, level } => self.store(tick, key, level),
             Action::Remove { key, level } => {
-                let cancelled = self.copies.cancel(key, level);
-                let removal = Removal { key, cache: Arc::clone(&self.caches[level]) };
-                let now = self.copies.defer(removal, self.caches.len());
-                for removal in cancelled.into_iter().chain(now) {
-                    in_passing(removal.carry_out());
-                }
+                self.copies.cancel(key, level);
+                let cache = Arc::clone(&self.caches[level]);
+                in_passing(async move { cache.remove(vec![key]).await });
             }
             Action::Share { from, to } => {
                 if let Some((id, sample)) = self.held.get(from).cloned() {
@@ -400,6 +397,16 @@ impl Driver {
                 let end = self.disorder.take().map_or(Ok(()), Err);
                 self.finish(end);
             }
+        }
+    }
+
+    /// Looks for a sample in a cache, and on its way into it.
+    fn find(&self, key: SampleKey, level: usize) -> Lookup {
+        let cache = &self.caches[level];
+        match cache.lookup(key) {
+            // What is stored between the two is found by the second look.
+            Lookup::Absent => self.copies.get(key, level).map_or_else(|| cache.lookup(key), Lookup::Ready),
+            found => found,
         }
     }
 

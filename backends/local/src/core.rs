@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foreread_tier::{
-    Buffers, Completions, ErrorKind, Object, OriginTier, ReadRequest, Tier, TierError, TierProfile,
+    Buffers, ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
 };
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -20,15 +20,11 @@ use crate::place::{self, ChangeTimes, DirectoryPlace};
 use crate::pool::Pool;
 use crate::reader::{Reader, check_path};
 
-/// Below this many bytes a read costs more for being a read than for its bytes: what a disk moves in the time of one
-/// open.
-const PREFERRED_BLOCK: u64 = 64 << 10;
-
 /// A directory whose files are samples.
 ///
-/// Reads run on the origin's own threads, which are started by the first batch, are named `foreread-local`, and end
+/// Reads run on the origin's own threads, which are started by the first reads, are named `foreread-local`, and end
 /// by themselves after the origin is dropped; so do those of listings (`foreread-list`). A thread that hangs in the
-/// kernel (a dead file server) outlives the origin but keeps nobody waiting: its batch's stream is all that waits
+/// kernel (a dead file server) outlives the origin but keeps nobody waiting: its read's future is all that waits
 /// for it.
 ///
 /// Paths with `.` or `..`, absolute ones and those with empty parts are refused before the file system sees them.
@@ -65,9 +61,7 @@ impl LocalOrigin {
             errno => from_errno(errno, &name),
         })?;
         let cached = is_on_this_machine(directory.as_fd());
-        let profile = TierProfile::new(config.parallelism)
-            .with_preferred_block(PREFERRED_BLOCK)
-            .with_kernel_cached(cached);
+        let profile = TierProfile::new(config.parallelism).with_kernel_cached(cached);
         let lies = DirectoryPlace::of(directory.as_fd(), root);
         let pool = Pool::new(Reader::new(directory, buffers), config.parallelism);
         Ok(Self { root: root.to_owned(), profile, config, lies, pool })
@@ -130,8 +124,13 @@ impl Tier for LocalOrigin {
         &self.profile
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        Box::pin(self.pool.submit(batch))
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        self.pool.read(request)
+    }
+
+    /// Wakes as many threads as are of use.
+    fn submit(&self) {
+        self.pool.submit();
     }
 }
 

@@ -21,12 +21,12 @@
 //! # }
 //! ```
 
-mod answers;
 mod backend;
 mod config;
 mod core;
 pub mod disk;
 mod error;
+mod jobs;
 mod lister;
 mod patience;
 mod place;

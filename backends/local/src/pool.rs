@@ -1,7 +1,8 @@
-//! A bounded pool of plain threads that answers batches of reads.
+//! A bounded pool of plain threads that answers reads.
 //!
 //! Files are read by blocking calls, and a runtime's threads must not block. Each sample is read on one thread from
-//! open to close, jobs are taken from one first-in-first-out queue, and each batch has its own queue of answers.
+//! open to close, and jobs are taken from one first-in-first-out queue. A read that is queued wakes no thread: the end of
+//! the burst does, once, or the first poll of a read whose burst has no end yet.
 //!
 //! # How many threads
 //!
@@ -15,10 +16,11 @@
 //! # Waking the consumer
 //!
 //! A wake-up costs more than a tenth of a cached read, so a thread that goes on with the next job need not wake the
-//! consumer for each. Answers are put where the consumer finds them at once; the *wake-up* is owed, and paid before the
+//! consumer for each. Answers are put where their futures find them at once; the *wake-up* is owed, and paid before the
 //! thread does anything that may take long: before it waits for a device, before a large sample, before it goes idle,
-//! before it turns to another batch, and after `WAKE_EVERY` answers or `WAKE_BYTES` at the latest. So no answer ever
-//! waits behind a slow read: at most behind 4 MiB from the page cache, some 500 us.
+//! and after `WAKE_EVERY` answers or `WAKE_BYTES` at the latest. What is owed is paid in one go, so a task that polls many
+//! of the futures is woken once. No answer ever waits behind a slow read: at most behind 4 MiB from the page cache, some
+//! 500 us.
 //!
 //! # Measured
 //!
@@ -37,9 +39,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{Completion, ErrorKind, ReadRequest, TierError};
+use foreread_tier::{ErrorKind, ReadFuture, ReadRequest, TierError};
 
-use crate::answers::{Answers, Batch, CLOSED, Owed, Queue, lock};
+use crate::jobs::{Burst, CLOSED, Due, Job, Owed, Queue, Reading, Workers, lock};
 
 /// What a pool's threads do with a request.
 pub(crate) trait Read: fmt::Debug + Send + Sync + 'static {
@@ -65,7 +67,7 @@ const LARGE: u64 = 1 << 20;
 const IDLE: Duration = Duration::from_secs(5);
 
 /// Reads, or whatever `read` does of it; a panic in it (in the memory that [`Buffers`](foreread_tier::Buffers) hands
-/// out, say) is the request's answer and not a batch that never ends.
+/// out, say) is the request's answer and not a read that never ends.
 pub(crate) fn guarded<R: Read, T>(
     request: &ReadRequest,
     read: impl FnOnce() -> Result<T, TierError>,
@@ -86,7 +88,7 @@ impl<R: Read> fmt::Debug for Pool<R> {
         f.debug_struct("Pool")
             .field("threads", &state.threads)
             .field("computing", &state.computing)
-            .field("queued_batches", &state.queue.len())
+            .field("queued", &state.queue.len())
             .finish_non_exhaustive()
     }
 }
@@ -97,6 +99,8 @@ struct Shared<R> {
     cores: usize,
     /// Threads at once.
     bound: usize,
+    burst: Burst,
+    due: Arc<Due>,
     state: Mutex<State>,
     wanted: Condvar,
 }
@@ -147,22 +151,48 @@ impl<R: Read> Pool<R> {
             true => bound,
             false => std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(bound),
         };
+        let (burst, due) = (Burst::default(), Arc::default());
         let (state, wanted) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Shared { reader, cores, bound, state, wanted }))
+        Self(Arc::new(Shared { reader, cores, bound, burst, due, state, wanted }))
     }
 
     pub(crate) fn reader(&self) -> &R {
         &self.0.reader
     }
 
-    /// Queues a batch; its answers come out of the stream.
-    pub(crate) fn submit(&self, requests: Vec<ReadRequest>) -> Answers {
-        let count = requests.len();
-        let answers = lock(&self.0.state).queue.push(requests);
-        for _ in 0..count.min(self.0.cores) {
-            self.0.help();
+    /// Queues a read.
+    pub(crate) fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        Box::pin(Reading::new(request, &self.0))
+    }
+
+    /// Puts threads to work on what was queued.
+    pub(crate) fn submit(&self) {
+        self.0.submit();
+    }
+}
+
+impl<R: Read> Workers for Shared<R> {
+    fn burst(&self) -> &Burst {
+        &self.burst
+    }
+
+    fn due(&self) -> &Due {
+        &self.due
+    }
+
+    fn begin(self: &Arc<Self>, jobs: Vec<Arc<Job>>) {
+        let count = jobs.len();
+        {
+            let mut state = lock(&self.state);
+            if state.closed {
+                drop(state);
+                return Queue::from(jobs).refuse::<R>(ErrorKind::Closed, CLOSED);
+            }
+            state.queue.extend(jobs);
         }
-        answers
+        for _ in 0..count.min(self.cores) {
+            self.help();
+        }
     }
 }
 
@@ -174,6 +204,7 @@ impl<R: Read> Drop for Pool<R> {
             std::mem::take(&mut state.queue)
         };
         self.0.wanted.notify_all();
+        Queue::from(self.0.burst.take()).refuse::<R>(ErrorKind::Closed, CLOSED);
         queue.refuse::<R>(ErrorKind::Closed, CLOSED);
     }
 }
@@ -206,24 +237,24 @@ impl<R: Read> Shared<R> {
 
     /// A thread's life.
     fn work(self: Arc<Self>) {
-        let mut owed = Owed::default();
+        let mut owed = Owed::new(Arc::clone(&self.due));
         let mut waited = false;
-        while let Some((batch, request)) = self.take(waited, &mut owed) {
+        while let Some(job) = self.take(waited, &mut owed) {
             waited = false;
-            if batch.is_dropped() {
+            if job.is_dropped() {
                 continue;
             }
-            if R::ALWAYS_WAITS || request.len() >= LARGE || !owed.is_to(&batch) {
+            let request = job.request();
+            if R::ALWAYS_WAITS || request.len() >= LARGE {
                 owed.pay();
             }
-            let result = self.read(&request, || {
+            let result = self.read(request, || {
                 owed.pay();
                 waited = true;
                 lock(&self.state).computing -= 1;
                 self.help();
             });
-            batch.put(Completion { tag: request.tag, result });
-            owed.add(batch, request.len());
+            owed.answer(job, result);
         }
     }
 
@@ -233,7 +264,7 @@ impl<R: Read> Shared<R> {
     }
 
     /// The next job, or `None` when the thread is to end. `waited` says that the thread gave its turn away.
-    fn take(&self, waited: bool, owed: &mut Owed) -> Option<(Arc<Batch>, ReadRequest)> {
+    fn take(&self, waited: bool, owed: &mut Owed) -> Option<Arc<Job>> {
         let mut state = lock(&self.state);
         if waited {
             state.computing += 1;

@@ -16,9 +16,9 @@ use bytes::Bytes;
 use foreread_local::{LocalBackend, LocalConfig, LocalOrigin};
 use foreread_tier::{
     Backend, Buffer, Buffers, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier, ReadRequest,
-    Span, Tier, TierError, Version,
+    Span, TierError, Version,
 };
-use foreread_tier_testing::conformance;
+use foreread_tier_testing::{ReadAll, conformance};
 use foreread_types::{SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use tempfile::TempDir;
@@ -38,7 +38,7 @@ fn open(root: &Path) -> LocalOrigin {
 
 fn request(tag: u32, object: &Object, span: Span) -> ReadRequest {
     let key = SampleKey::new(Default::default(), SampleId(u64::from(tag)));
-    ReadRequest { tag, key, object: object.clone(), span, due: Tick(0) }
+    ReadRequest::new(key, object.clone(), span, Tick(0))
 }
 
 async fn read_all(
@@ -46,14 +46,14 @@ async fn read_all(
     requests: Vec<ReadRequest>,
 ) -> BTreeMap<u32, Result<Bytes, TierError>> {
     let count = requests.len();
-    let answers = origin.read(requests).map(|answer| (answer.tag, answer.result)).collect::<Vec<_>>();
+    let answers = origin.read_all(requests).map(|answer| (answer.tag, answer.result)).collect::<Vec<_>>();
     let answers = tokio::time::timeout(PATIENCE, answers).await.expect("the batch never ended");
     assert_eq!(answers.len(), count);
     answers.into_iter().collect()
 }
 
 async fn read(origin: &LocalOrigin, object: &Object) -> Result<Bytes, TierError> {
-    read_all(origin, vec![request(7, object, Span::Whole)]).await.remove(&7).unwrap()
+    read_all(origin, vec![request(7, object, Span::Whole)]).await.remove(&0).unwrap()
 }
 
 async fn kind(origin: &LocalOrigin, object: &Object) -> ErrorKind {
@@ -245,7 +245,7 @@ async fn dropping_a_stream_cancels_what_has_not_started() {
     let object = list(&origin).await.0.remove(0);
     let many = || (0..20_000).map(|tag| request(tag, &object, Span::Whole)).collect();
     for _ in 0..5 {
-        let mut stream = origin.read(many());
+        let mut stream = origin.read_all(many());
         assert!(stream.next().await.unwrap().result.is_ok());
     }
     // Its turn comes after theirs.
@@ -268,7 +268,7 @@ fn dropping_the_origin_answers_what_is_queued() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let origin = open(directory.path());
     let object = runtime.block_on(list(&origin)).0.remove(0);
-    let mut stream = origin.read((0..10_000).map(|tag| request(tag, &object, Span::Whole)).collect());
+    let mut stream = origin.read_all((0..10_000).map(|tag| request(tag, &object, Span::Whole)).collect());
     let mut answers: Vec<_> = runtime.block_on(stream.next()).into_iter().collect();
     drop(origin);
     answers.extend(runtime.block_on(stream.collect::<Vec<_>>()));

@@ -14,7 +14,7 @@
 //! loses by rounding large allocations up to pages or by fragmentation.
 //!
 //! It is the truth only if the bytes are in an allocation of their own, because a slice keeps all that it was cut from.
-//! That is what [`Completion`] promises of every tier, and what the conformance suite
+//! That is what [`ReadFuture`] promises of every tier, and what the conformance suite
 //! looks for; it cannot be seen from the bytes themselves, so nothing checks it here.
 //!
 //! # Locks
@@ -26,23 +26,23 @@
 
 mod map;
 
+use std::future::ready;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use foreread_tier::{
-    Budget, CacheTier, Charge, Completion, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier,
-    TierError, TierProfile,
+    Budget, CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError,
+    TierProfile,
 };
 use foreread_types::{Footprint, SampleKey};
-use futures::{StreamExt, stream};
 
 use crate::map::Map;
 
 const NAME: &str = "memory";
 
 /// What a sample costs beside its own bytes; see `tests/footprint.rs`.
-const FOOTPRINT: Footprint = Footprint::new(416, 16);
+const FOOTPRINT: Footprint = Footprint::new(320, 16);
 
 /// Samples in memory, at most a given number of bytes of them.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ fn answer(map: &Map, request: &ReadRequest) -> Result<Bytes, TierError> {
         let detail = format!("{} bytes are kept, {} were asked for", sample.len(), request.len());
         return Err(error(ErrorKind::Changed).with_detail(detail));
     }
-    Ok(sample.data().clone())
+    Ok(sample.bytes())
 }
 
 impl Tier for MemoryTier {
@@ -99,12 +99,12 @@ impl Tier for MemoryTier {
     }
 
     /// Answers from the map; the bytes are the kept ones, and keep their charge.
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let map = Arc::clone(&self.map);
-        stream::iter(batch)
-            .map(move |request| Completion { tag: request.tag, result: answer(&map, &request) })
-            .boxed()
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        Box::pin(ready(answer(&self.map, &request)))
     }
+
+    /// Nothing is held back.
+    fn submit(&self) {}
 }
 
 #[async_trait]

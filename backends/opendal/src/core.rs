@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use foreread_tier::{
-    Completion, Completions, Context, ErrorKind, Object, OriginTier, ReadRequest, Tier, TierError,
-    TierProfile,
+    Context, ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
 };
-use futures::StreamExt;
 use futures::future::BoxFuture;
-use futures::stream::{BoxStream, FuturesUnordered};
+use futures::stream::BoxStream;
 use opendal::Operator;
 use tokio::sync::Semaphore;
 
@@ -16,12 +14,9 @@ use crate::OpendalConfig;
 use crate::lister::Lister;
 use crate::reader::Reader;
 
-/// Below this many bytes a request costs more for being one than for its bytes.
-const PREFERRED_BLOCK: u64 = 256 << 10;
-
 /// A store behind one of OpenDAL's operators.
 ///
-/// Reads run on the task that polls their answers; listings on one of their own, which ends when nobody wants what it
+/// Reads run on the task that polls them; listings on one of their own, which ends when nobody wants what it
 /// finds. Paths that climb, are absolute, or that OpenDAL would name differently are refused before the store sees them.
 #[derive(Debug)]
 pub struct OpendalOrigin {
@@ -53,7 +48,7 @@ impl OpendalOrigin {
     ) -> Self {
         let parallelism = config.parallelism;
         Self {
-            profile: TierProfile::new(parallelism).with_preferred_block(PREFERRED_BLOCK),
+            profile: TierProfile::new(parallelism),
             reader: Arc::new(Reader::new(name, operator.clone(), Arc::clone(&context.buffers))),
             lister: Lister::new(name, operator, config, context.runtime.clone()),
             permits: Arc::new(Semaphore::new(parallelism)),
@@ -71,22 +66,21 @@ impl Tier for OpendalOrigin {
         &self.profile
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let answers = batch.into_iter().map(|request| {
-            let (reader, permits) = (Arc::clone(&self.reader), Arc::clone(&self.permits));
-            async move {
-                // Permits are given in the order in which they were asked for.
-                let result = match permits.acquire().await {
-                    Ok(_permit) => reader.read(&request).await,
-                    Err(error) => Err(TierError::new(ErrorKind::Closed, reader.name())
-                        .with_object(&*request.object.path)
-                        .with_source(error)),
-                };
-                Completion { tag: request.tag, result }
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let (reader, permits) = (Arc::clone(&self.reader), Arc::clone(&self.permits));
+        Box::pin(async move {
+            // Permits are given in the order in which they were asked for.
+            match permits.acquire().await {
+                Ok(_permit) => reader.read(&request).await,
+                Err(error) => Err(TierError::new(ErrorKind::Closed, reader.name())
+                    .with_object(&*request.object.path)
+                    .with_source(error)),
             }
-        });
-        answers.collect::<FuturesUnordered<_>>().boxed()
+        })
     }
+
+    /// Each read is a request of its own.
+    fn submit(&self) {}
 }
 
 impl OriginTier for OpendalOrigin {

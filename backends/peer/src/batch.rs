@@ -3,58 +3,40 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{Completion, ErrorKind, ReadRequest, TierError};
-use foreread_types::{Rank, SampleKey, Tick};
-use tokio::sync::mpsc;
+use foreread_tier::{ErrorKind, ReadRequest, TierError};
+use foreread_types::Rank;
+use tokio::sync::oneshot;
 
 use crate::WireError;
 use crate::asking::NAME;
 use crate::frame::Ask;
 use crate::remote::error_of;
 
-/// One sample that is asked for.
-struct Slot {
-    tag: u32,
-    key: SampleKey,
-    due: Tick,
-    length: u32,
-    path: Arc<str>,
-    done: bool,
+/// One sample that is asked for. Nobody waits for it where the other end of `answer` was dropped.
+pub(crate) struct Slot {
+    pub(crate) request: Arc<ReadRequest>,
+    /// Until it is answered.
+    pub(crate) answer: Option<oneshot::Sender<Result<Bytes, TierError>>>,
+}
+
+impl Slot {
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.answer.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
 }
 
 /// Samples that are asked for in one frame: the place in `slots` is the tag on the wire. What is not answered when it is
-/// dropped is answered then, so that no tag is ever left open.
+/// dropped is answered then, so that no read is ever left open.
 pub(crate) struct Batch {
     rank: Rank,
     slots: Vec<Slot>,
     /// Of them, those that are not answered.
     left: usize,
-    out: mpsc::UnboundedSender<Completion>,
 }
 
 impl Batch {
-    pub(crate) fn new(
-        rank: Rank,
-        requests: impl Iterator<Item = ReadRequest>,
-        out: &mpsc::UnboundedSender<Completion>,
-    ) -> Self {
-        let mut slots = Vec::with_capacity(requests.size_hint().0);
-        for request in requests {
-            let ReadRequest { tag, key, due, .. } = request;
-            match u32::try_from(request.len()) {
-                Ok(length) => {
-                    let path = request.object.path;
-                    slots.push(Slot { tag, key, due, length, path, done: false });
-                }
-                Err(_) => {
-                    let error = TierError::new(ErrorKind::Unsupported, NAME)
-                        .with_object(&*request.object.path)
-                        .with_detail("a sample of 4 GiB or more does not go from rank to rank");
-                    let _ = out.send(Completion { tag, result: Err(error) }); // or nobody waits for it
-                }
-            }
-        }
-        Self { rank, left: slots.len(), slots, out: out.clone() }
+    pub(crate) fn new(rank: Rank, slots: Vec<Slot>) -> Self {
+        Self { rank, left: slots.len(), slots }
     }
 
     /// Samples that are not answered.
@@ -68,11 +50,23 @@ impl Batch {
 
     /// Answers a sample, unless it was answered.
     pub(crate) fn answer(&mut self, place: usize, result: Result<Bytes, TierError>) {
-        let Some(slot) = self.slots.get_mut(place).filter(|slot| !slot.done) else { return };
-        slot.done = true;
+        let Some(slot) = self.slots.get_mut(place) else { return };
+        let Some(answer) = slot.answer.take() else { return };
         self.left -= 1;
-        let result = result.map_err(|error| error.with_object(&*slot.path));
-        let _ = self.out.send(Completion { tag: slot.tag, result }); // or nobody waits for it
+        let _ = answer.send(result.map_err(|error| error.with_object(&*slot.request.object.path))); // or nobody waits
+    }
+
+    /// Takes out the samples that nobody waits for any longer.
+    pub(crate) fn take_dropped(&mut self) -> Vec<u32> {
+        let mut dropped = Vec::new();
+        for (slot, tag) in self.slots.iter_mut().zip(0..) {
+            if slot.is_dropped() {
+                slot.answer = None;
+                self.left -= 1;
+                dropped.push(tag);
+            }
+        }
+        dropped
     }
 
     fn answer_all(&mut self, error: &TierError) {
@@ -88,8 +82,8 @@ impl Batch {
 
     /// As it is asked on the wire.
     pub(crate) fn asks(&self) -> impl Iterator<Item = Ask> {
-        let ask = |slot: &Slot| Ask { key: slot.key, due: slot.due, length: u64::from(slot.length) };
-        self.slots.iter().map(ask)
+        let ask = |request: &ReadRequest| Ask { key: request.key, due: request.due, length: request.len() };
+        self.slots.iter().map(move |slot| ask(&slot.request))
     }
 }
 

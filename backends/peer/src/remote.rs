@@ -9,22 +9,25 @@
 //! No question waits longer than [`CONNECT`] for the connection and then as `asking/mod.rs` says.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::future;
+use std::pin::Pin;
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context as Task, Poll};
+use std::task::{Context as Task, Poll, ready};
 use std::time::Duration;
 
-use foreread_tier::{
-    Buffers, Completion, Completions, Context, ErrorKind, ReadRequest, Tier, TierError, TierProfile,
-};
+use bytes::Bytes;
+use foreread_tier::{Buffers, Context, ErrorKind, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
 use foreread_types::{Rank, SampleKey, mix};
-use futures::StreamExt;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::asking::{Asking, Command, JITTER, NAME, Open};
-use crate::batch::Batch;
+use crate::batch::{Batch, Slot};
 use crate::channel::Channel;
 use crate::frame::MOST_ASKED;
 use crate::handshake::{self, Identity, Purpose};
@@ -72,8 +75,9 @@ impl Asker {
     /// The rank `rank`, which listens at any of `addresses`. Sockets of this node are tried first.
     pub fn remote(&self, rank: Rank, addresses: Vec<Address>) -> Arc<Remote> {
         let state = Mutex::new(State { addresses: Vec::new(), link: Link::None, tasks: 0, failures: 0 });
-        let inner = Inner { asker: self.clone(), rank, requests: AtomicU64::new(0), state };
-        let remote = Remote(Arc::new(inner));
+        let (requests, burst, sweeps) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
+        let inner = Inner { asker: self.clone(), rank, requests, burst, sweeps, state };
+        let remote = Remote(Arc::new(Shared(Arc::new(inner))));
         remote.moved(addresses);
         Arc::new(remote)
     }
@@ -82,7 +86,18 @@ impl Asker {
 /// Another rank. Requests need their key, and nothing of the object but its length and a name for errors.
 ///
 /// Dropping it closes the connection when nobody waits for answers any more.
-pub struct Remote(Arc<Inner>);
+pub struct Remote(Arc<Shared>);
+
+/// What keeps the connection: the [`Remote`], and whoever waits for an answer.
+struct Shared(Arc<Inner>);
+
+impl std::ops::Deref for Shared {
+    type Target = Arc<Inner>;
+
+    fn deref(&self) -> &Arc<Inner> {
+        &self.0
+    }
+}
 
 /// What the connection's task knows too.
 pub(crate) struct Inner {
@@ -90,6 +105,10 @@ pub(crate) struct Inner {
     pub(crate) rank: Rank,
     /// How many requests were made: their numbers.
     requests: AtomicU64,
+    /// Samples that were asked for since the last request.
+    burst: Mutex<Vec<Slot>>,
+    /// The connection's task was told that reads were dropped, and has not looked yet.
+    pub(crate) sweeps: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -128,9 +147,9 @@ impl fmt::Debug for Remote {
     }
 }
 
-impl Drop for Remote {
+impl Drop for Shared {
     fn drop(&mut self) {
-        self.0.state().link = Link::None;
+        self.state().link = Link::None;
     }
 }
 
@@ -154,6 +173,7 @@ impl Remote {
 
     /// As [`Peers::cancel`](foreread_tier::Peers::cancel).
     pub fn cancel(&self, key: SampleKey) {
+        self.0.submit(); // it may not have left
         if let Link::Some(_, link) = &self.0.state().link {
             let _ = link.send(Command::Forget(key)); // nothing is asked where the task is gone
         }
@@ -169,21 +189,22 @@ impl Tier for Remote {
         const { &TierProfile::new(64) }
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let (out, incoming) = mpsc::unbounded_channel();
-        let mut answers = Answers { incoming, left: batch.len(), asked: Vec::new() };
-        let mut batch = batch.into_iter().peekable();
-        while batch.peek().is_some() {
-            let part = Batch::new(self.0.rank, batch.by_ref().take(MOST_ASKED), &out);
-            if part.is_empty() {
-                continue; // refused already
-            }
-            let number = self.0.requests.fetch_add(1, Relaxed);
-            if let Some(link) = self.0.send(number, part) {
-                answers.asked.push((number, link));
-            }
+    /// Asks for a sample, together with the others of the burst.
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        if u32::try_from(request.len()).is_err() {
+            let error = TierError::new(ErrorKind::Unsupported, NAME)
+                .with_object(&*request.object.path)
+                .with_detail("a sample of 4 GiB or more does not go from rank to rank");
+            return Box::pin(future::ready(Err(error)));
         }
-        answers.boxed()
+        let (answer, incoming) = oneshot::channel();
+        self.0.burst().push(Slot { request, answer: Some(answer) });
+        Box::pin(Asked { incoming, remote: Arc::clone(&self.0), is_submitted: false, is_done: false })
+    }
+
+    /// Sends what was asked for in one frame.
+    fn submit(&self) {
+        self.0.submit();
     }
 }
 
@@ -192,36 +213,58 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands a part to the connection's task, which is started if there is none; says where to cancel it.
-    fn send(self: &Arc<Self>, number: u64, batch: Batch) -> Option<mpsc::UnboundedSender<Command>> {
+    fn burst(&self) -> MutexGuard<'_, Vec<Slot>> {
+        self.burst.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submit(self: &Arc<Self>) {
+        let mut burst = std::mem::take(&mut *self.burst());
+        burst.retain(|slot| !slot.is_dropped());
+        while !burst.is_empty() {
+            let rest = burst.split_off(burst.len().min(MOST_ASKED));
+            let number = self.requests.fetch_add(1, Relaxed);
+            self.send(number, Batch::new(self.rank, std::mem::replace(&mut burst, rest)));
+        }
+    }
+
+    /// A read was dropped: the connection's task looks which, unless it is about to do so.
+    fn dropped(&self) {
+        if let Link::Some(_, link) = &self.state().link
+            && !self.sweeps.swap(true, AcqRel)
+        {
+            let _ = link.send(Command::Sweep); // nothing is asked where the task is gone
+        }
+    }
+
+    /// Hands a part to the connection's task, which is started if there is none.
+    fn send(self: &Arc<Self>, number: u64, batch: Batch) {
         let mut state = self.state();
         let mut command = Command::Ask(number, batch);
         match &state.link {
             Link::Down { until, why } if Instant::now() < *until => {
                 let why = why.clone();
                 drop(state);
-                command.fail(&why);
-                return None;
+                return command.fail(&why);
             }
             Link::Some(_, link) => match link.send(command) {
-                Ok(()) => return Some(link.clone()),
+                Ok(()) => return,
                 // The task was ended with its runtime, or has panicked.
                 Err(unsent) => command = unsent.0,
             },
             Link::None | Link::Down { .. } => {}
         }
         let (link, commands) = mpsc::unbounded_channel();
-        let sent = link.send(command).is_ok();
+        let _ = link.send(command); // `commands` is here
         state.tasks += 1;
         let task = state.tasks;
-        state.link = Link::Some(task, link.clone());
+        state.link = Link::Some(task, link);
         drop(state);
         self.asker.runtime.spawn(Arc::clone(self).run(task, commands));
-        sent.then_some(link)
     }
 
     /// The task of a connection, from its opening to its end.
     async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<Command>) {
+        self.sweeps.swap(false, AcqRel); // what an earlier task was told
         let mut open = Open::new(&self);
         let (error, useful) = self.ask(&mut commands, &mut open).await;
         let lost = open.len() > 0 || useful.is_none();
@@ -328,37 +371,32 @@ impl Inner {
     }
 }
 
-/// The answers to a batch. Dropping it cancels what has not come.
-struct Answers {
-    incoming: mpsc::UnboundedReceiver<Completion>,
-    left: usize,
-    /// The requests that it was made of, and where to cancel them.
-    asked: Vec<(u64, mpsc::UnboundedSender<Command>)>,
+/// A sample that is asked for. Dropping it cancels the question.
+struct Asked {
+    incoming: oneshot::Receiver<Result<Bytes, TierError>>,
+    remote: Arc<Shared>,
+    is_submitted: bool,
+    is_done: bool,
 }
 
-impl futures::Stream for Answers {
-    type Item = Completion;
+impl Future for Asked {
+    type Output = Result<Bytes, TierError>;
 
-    fn poll_next(mut self: std::pin::Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Option<Completion>> {
-        if self.left == 0 {
-            return Poll::Ready(None);
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
+        if !std::mem::replace(&mut self.is_submitted, true) {
+            self.remote.submit();
         }
-        let next = std::task::ready!(self.incoming.poll_recv(cx));
-        self.left = if next.is_some() { self.left - 1 } else { 0 };
-        Poll::Ready(next)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (0, Some(self.left))
+        let answer = ready!(Pin::new(&mut self.incoming).poll(cx));
+        self.is_done = true;
+        Poll::Ready(answer.unwrap_or_else(|_| Err(TierError::new(ErrorKind::Closed, NAME))))
     }
 }
 
-impl Drop for Answers {
+impl Drop for Asked {
     fn drop(&mut self) {
-        if self.left > 0 {
-            for (number, link) in &self.asked {
-                let _ = link.send(Command::Cancel(*number)); // nothing to cancel where the task is gone
-            }
+        if !self.is_done {
+            self.incoming.close();
+            self.remote.dropped();
         }
     }
 }

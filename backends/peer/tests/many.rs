@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use foreread_peer::{Address, Asker, Identity, Nonce, RunId, Server, Settings, Token};
 use foreread_peer_testing::Simulated;
-use foreread_tier::{Context, HeapBuffers, Tier};
+use foreread_tier::{Context, HeapBuffers};
+use foreread_tier_testing::ReadAll;
 use foreread_types::Rank;
 use futures::StreamExt;
 use tokio::runtime::Handle;
@@ -36,7 +37,7 @@ async fn a_connection_that_rests_takes_a_few_kilobytes() {
         let network = world.host(format!("h{rank}"));
         let asker = Asker::new(identity(rank), run, network, &context, Arc::default());
         let tier = asker.remote(Rank(0), server.addresses().to_vec());
-        let answers: Vec<_> = tier.read((0..10).map(|tag| known.whole(tag)).collect()).collect().await;
+        let answers: Vec<_> = tier.read_all((0..10).map(|tag| known.whole(tag)).collect()).collect().await;
         assert!(answers.iter().all(|answer| answer.result.as_ref().is_ok_and(|got| *got == known.content)));
         tiers.push(tier);
     }

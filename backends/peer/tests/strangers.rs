@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use foreread_peer::{
     Address, Asker, Counters, Identity, Network, Nonce, RunId, Server, Settings, System, Token, handshake,
 };
-use foreread_tier::{Context, RecycledBuffers, Serve, Tier};
-use foreread_tier_testing::Known;
+use foreread_tier::{Context, RecycledBuffers, Serve};
+use foreread_tier_testing::{Known, ReadAll};
 use foreread_types::Rank;
 use futures::StreamExt;
 use tokio::runtime::Handle;
@@ -64,7 +64,7 @@ impl Rig {
         loop {
             // A rank of its own each time: with a connection of its own.
             let tier = self.asker.remote(Rank(0), self.server.addresses().to_vec());
-            let answer = tier.read(vec![self.known.whole(0)]).next().await.unwrap();
+            let answer = tier.read_all(vec![self.known.whole(0)]).next().await.unwrap();
             match answer.result {
                 Ok(bytes) => {
                     assert!(bytes == self.known.content);

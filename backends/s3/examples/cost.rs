@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use foreread_s3::{Environment, S3Backend};
 use foreread_tier::{Backend, Context, Object, OpenOptions, ReadRequest, RecycledBuffers, Span};
+use foreread_tier_testing::ReadAll;
 use foreread_tier_testing::store::{Numbered, Store};
 use foreread_types::{SampleId, SampleKey, Tick};
 use futures::{StreamExt, stream};
@@ -73,14 +74,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
         let (bare_time, bare_cpu) = (began.elapsed(), cpu() - from);
         let (began, from) = (Instant::now(), cpu());
-        let batch = (0..).zip(&objects).map(|(tag, object)| ReadRequest {
-            tag,
-            key: SampleKey::new(Default::default(), SampleId(u64::from(tag))),
-            object: object.clone(),
-            span: Span::Whole,
-            due: Tick(0),
+        let batch = (0..).zip(&objects).map(|(id, object)| {
+            ReadRequest::new(
+                SampleKey::new(Default::default(), SampleId(id)),
+                object.clone(),
+                Span::Whole,
+                Tick(0),
+            )
         });
-        let answers = origin.read(batch.collect());
+        let answers = origin.read_all(batch.collect());
         let ours: usize = runtime.block_on(
             answers
                 .map(|answer| answer.result.map_or(0, |bytes| bytes.len()))

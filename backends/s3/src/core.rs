@@ -1,31 +1,31 @@
 //! The origin: a prefix of a bucket, and who reads and lists it.
 
 use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 
-use foreread_tier::{Completions, ErrorKind, Object, OriginTier, ReadRequest, Tier, TierError, TierProfile};
+use foreread_tier::{ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use crate::config::{MOST, PARALLELISM};
 use crate::lister::{Listing, Objects};
 use crate::reader::Reader;
 
-/// Below this many bytes a request costs more for being one than for its bytes: what a store sends in the time to its
-/// first byte, 20 ms at 50 to 100 MB/s.
-const PREFERRED_BLOCK: u64 = 1 << 20;
-
 /// A prefix of a bucket whose objects are samples.
 ///
-/// Requests are polled by whoever polls the stream of a batch, without a task for each; the connections below them run
-/// on the runtime that the origin was opened with, whatever thread it is that polls. Dropping the stream ends the requests.
+/// Requests are polled by whoever polls the future of a read, without a task for each; the connections below them run
+/// on the runtime that the origin was opened with, whatever thread it is that polls. Dropping the future ends the request.
 pub struct ObjectOrigin {
     profile: TierProfile,
     reader: Arc<Reader>,
     listing: Listing,
-    most: usize,
+    /// As many as reads may be under way.
+    places: Arc<Semaphore>,
     runtime: Handle,
     /// See [`OriginTier::place`].
     place: String,
@@ -45,13 +45,11 @@ impl ObjectOrigin {
         runtime: Handle,
         place: String,
     ) -> Self {
-        let profile = TierProfile::new(parallelism.unwrap_or(PARALLELISM))
-            .with_preferred_block(PREFERRED_BLOCK)
-            .with_listing_in_order(true);
-        // The layers find out how many are worth having under way; this only keeps a batch from opening more sockets
+        let profile = TierProfile::new(parallelism.unwrap_or(PARALLELISM)).with_listing_in_order(true);
+        // The layers find out how many are worth having under way; this only keeps reads from opening more sockets
         // than a process has.
-        let most = parallelism.unwrap_or(MOST / 4);
-        Self { profile, reader: Arc::new(reader), listing, most, runtime, place }
+        let places = Arc::new(Semaphore::new(parallelism.unwrap_or(MOST / 4)));
+        Self { profile, reader: Arc::new(reader), listing, places, runtime, place }
     }
 }
 
@@ -64,11 +62,25 @@ impl Tier for ObjectOrigin {
         &self.profile
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let reader = Arc::clone(&self.reader);
-        let reads = stream::iter(batch).map(move |request| Arc::clone(&reader).read(request));
-        on(self.runtime.clone(), reads.buffer_unordered(self.most).boxed())
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let (reader, places) = (Arc::clone(&self.reader), Arc::clone(&self.places));
+        let runtime = self.runtime.clone();
+        Box::pin(async move {
+            let mut read = pin!(async {
+                // It is never closed.
+                let _place = places.acquire().await;
+                reader.read(&request).await
+            });
+            poll_fn(|context| {
+                let _entered = runtime.enter();
+                read.as_mut().poll(context)
+            })
+            .await
+        })
     }
+
+    /// Each read is a request of its own.
+    fn submit(&self) {}
 }
 
 impl OriginTier for ObjectOrigin {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, Completion, ErrorKind, Object, ReadRequest, Span, TierError, Version};
+use foreread_tier::{Buffers, ErrorKind, Object, ReadRequest, Span, TierError, Version};
 use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore};
@@ -34,11 +34,7 @@ impl Reader {
     ///
     /// # Cancel safety
     /// Dropping the future ends the request.
-    pub(crate) async fn read(self: Arc<Self>, request: ReadRequest) -> Completion {
-        Completion { tag: request.tag, result: self.bytes(&request).await }
-    }
-
-    async fn bytes(&self, request: &ReadRequest) -> Result<Bytes, TierError> {
+    pub(crate) async fn read(&self, request: &ReadRequest) -> Result<Bytes, TierError> {
         let (path, options) = self.prepare(request)?;
         self.renewed(&request.object.path, || self.attempt(&path, options.clone(), request)).await
     }

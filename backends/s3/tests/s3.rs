@@ -10,11 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_s3::{Environment, S3Backend};
 use foreread_tier::{
-    Backend, Buffer, Buffers, Completion, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier,
-    ReadRequest, Span, TierError, Version,
+    Backend, Buffer, Buffers, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier, ReadRequest,
+    Span, TierError, Version,
 };
-use foreread_tier_testing::conformance;
 use foreread_tier_testing::store::{Fault, Kind, Numbered, Store, When};
+use foreread_tier_testing::{Answered, ReadAll, conformance};
 use foreread_types::{SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use tokio::runtime::Handle;
@@ -54,7 +54,7 @@ async fn open(environment: Environment, url: &str) -> Arc<dyn OriginTier> {
 
 fn request(tag: u32, object: &Object, span: Span) -> ReadRequest {
     let key = SampleKey::new(Default::default(), SampleId(u64::from(tag)));
-    ReadRequest { tag, key, object: object.clone(), span, due: Tick(0) }
+    ReadRequest::new(key, object.clone(), span, Tick(0))
 }
 
 async fn read_all(
@@ -63,14 +63,14 @@ async fn read_all(
 ) -> BTreeMap<u32, Result<Bytes, TierError>> {
     let count = batch.len();
     let answers =
-        origin.read(batch).map(|Completion { tag, result }| (tag, result)).collect::<BTreeMap<_, _>>();
+        origin.read_all(batch).map(|Answered { tag, result }| (tag, result)).collect::<BTreeMap<_, _>>();
     let answers = tokio::time::timeout(PATIENCE, answers).await.expect("the batch never ended");
     assert_eq!(answers.len(), count);
     answers
 }
 
 async fn read(origin: &dyn OriginTier, object: &Object) -> Result<Bytes, TierError> {
-    read_all(origin, vec![request(7, object, Span::Whole)]).await.remove(&7).unwrap()
+    read_all(origin, vec![request(7, object, Span::Whole)]).await.remove(&0).unwrap()
 }
 
 async fn list(origin: &dyn OriginTier) -> Vec<Result<Object, TierError>> {
@@ -169,7 +169,7 @@ async fn one_get_a_sample_and_never_a_head() {
     assert_eq!(object.size, 10);
     assert!(matches!(&object.version, Some(Version::ETag(_))));
     assert_eq!(read(&*origin, &object).await.unwrap(), "0123456789");
-    let part = read_all(&*origin, vec![request(1, &object, Span::Range(3..5))]).await.remove(&1).unwrap();
+    let part = read_all(&*origin, vec![request(1, &object, Span::Range(3..5))]).await.remove(&0).unwrap();
     assert_eq!(part.unwrap(), "34");
     let requests = store.requests();
     assert_eq!((requests.get, requests.head, requests.list, requests.bytes), (2, 0, 0, 12));
@@ -206,7 +206,7 @@ async fn an_object_that_was_replaced_is_an_error_and_no_mixture() {
     store.put("train", "images/a.jpg", "new");
     for span in [Span::Whole, Span::Range(0..2)] {
         let error =
-            read_all(&*origin, vec![request(1, &object, span)]).await.remove(&1).unwrap().unwrap_err();
+            read_all(&*origin, vec![request(1, &object, span)]).await.remove(&0).unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Changed);
         let text = error.to_string();
         assert!(
@@ -323,7 +323,7 @@ async fn every_fault_has_its_kind_and_names_bucket_and_object() {
 async fn dropping_a_batch_ends_its_requests() {
     let (store, origin, object) = one("x").await;
     store.set_latency(Duration::from_secs(600));
-    let mut batch = origin.read((0..8).map(|tag| request(tag, &object, Span::Whole)).collect());
+    let mut batch = origin.read_all((0..8).map(|tag| request(tag, &object, Span::Whole)).collect());
     let deadline = tokio::time::Instant::now() + PATIENCE;
     let poll = async {
         while store.requests().in_flight < 8 {
@@ -346,8 +346,9 @@ async fn dropping_a_batch_ends_its_requests() {
 fn a_plain_thread_may_poll() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (_store, origin, object) = runtime.block_on(one("hello"));
-    let answers =
-        futures::executor::block_on(origin.read(vec![request(0, &object, Span::Whole)]).collect::<Vec<_>>());
+    let answers = futures::executor::block_on(
+        origin.read_all(vec![request(0, &object, Span::Whole)]).collect::<Vec<_>>(),
+    );
     assert_eq!(answers[0].result.as_ref().unwrap(), "hello");
     assert_eq!(futures::executor::block_on(origin.list("", None).collect::<Vec<_>>()).len(), 1);
 }

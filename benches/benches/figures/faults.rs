@@ -134,9 +134,9 @@ pub fn part(args: &[String]) -> Result<()> {
     };
     let mut config = Config::default();
     (config.memory, config.epochs, config.batch_size) = (Memory::Bytes(0), 1, BATCH);
-    let mut loader = Loader::builder_with("s3://faults", config).prepare()?.start();
+    let loader = Loader::builder_with("s3://faults", config).prepare()?.start();
     let (start, mut samples, mut ended) = (Instant::now(), 0, None);
-    for batch in loader.batches() {
+    for batch in &loader {
         match batch {
             Ok(batch) => samples += batch.len() as u64,
             Err(error) => {

@@ -15,7 +15,8 @@ use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};
 use foreread_local::{LocalConfig, LocalOrigin};
-use foreread_tier::{HeapBuffers, Object, ReadRequest, RecycledBuffers, Span, Tier};
+use foreread_tier::{HeapBuffers, Object, ReadRequest, RecycledBuffers, Span};
+use foreread_tier_testing::ReadAll;
 use futures::StreamExt;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -148,11 +149,11 @@ pub fn part(args: &[String]) -> Result<()> {
 
 fn foreread(builder: Builder) -> Result<Found> {
     let start = Instant::now();
-    let mut loader = builder.batch_size(BATCH as u64).epochs(EPOCHS + 1).seed(SEED).start()?;
+    let loader = builder.batch_size(BATCH as u64).epochs(EPOCHS + 1).seed(SEED).start()?;
     let first = loader.catalogs()[0].len();
     let (mut samples, mut bytes) = (0, 0);
     let mut warm = Usage::since(start);
-    for batch in loader.batches() {
+    for batch in &loader {
         let batch = batch?;
         samples += batch.len() as u64;
         bytes += batch.bytes();
@@ -288,15 +289,16 @@ fn origin(directory: &Path) -> Result<Found> {
         let path = path.strip_prefix(directory)?.to_str().context("the file's name is text")?;
         objects.push(Object { path: path.into(), size: *size as u64, version: None });
     }
-    let request = |(tag, id): (usize, &SampleId)| ReadRequest {
-        tag: tag as u32,
-        key: SampleKey::new(DatasetId(0), *id),
-        object: objects[id.0 as usize].clone(),
-        span: Span::Whole,
-        due: Tick(tag as u64),
+    let request = |(due, id): (usize, &SampleId)| {
+        ReadRequest::new(
+            SampleKey::new(DatasetId(0), *id),
+            objects[id.0 as usize].clone(),
+            Span::Whole,
+            Tick(due as u64),
+        )
     };
     let read =
-        |ids: &[SampleId]| origin.read(ids.iter().enumerate().map(request).collect()).collect::<Vec<_>>();
+        |ids: &[SampleId]| origin.read_all(ids.iter().enumerate().map(request).collect()).collect::<Vec<_>>();
     plan.measure(start, |_, order| {
         runtime.block_on(async {
             let mut bytes = 0;

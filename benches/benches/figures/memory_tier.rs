@@ -11,9 +11,9 @@ use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};
 use foreread_loader::{Dataset, Loader, Parts, Source};
 use foreread_memory::MemoryTier;
-use foreread_tier::{CacheTier, Completion, Completions, Lookup, Object, ReadRequest, Tier, TierProfile};
+use foreread_tier::{CacheTier, Lookup, Object, ReadFuture, ReadRequest, Tier, TierProfile};
 use foreread_types::SampleKey;
-use futures::{StreamExt, stream};
+
 use serde::{Deserialize, Serialize};
 
 const SAMPLES: u64 = 4000;
@@ -69,12 +69,12 @@ impl Tier for Made {
         const { &TierProfile::new(1) }
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let make = |request: &ReadRequest| Bytes::from(vec![request.key.id.0 as u8; request.len() as usize]);
-        stream::iter(batch)
-            .map(move |request| Completion { tag: request.tag, result: Ok(make(&request)) })
-            .boxed()
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let bytes = Bytes::from(vec![request.key.id.0 as u8; request.len() as usize]);
+        Box::pin(std::future::ready(Ok(bytes)))
     }
+
+    fn submit(&self) {}
 }
 
 pub fn part() -> Result<()> {
@@ -96,12 +96,12 @@ pub fn part() -> Result<()> {
         on_error: OnError::Fail,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let mut loader = Loader::start(parts, runtime.handle());
+    let loader = Loader::start(parts, runtime.handle());
 
     let start = Instant::now();
     let (mut begin, mut end) = (Usage::default(), Usage::default());
     let (mut same, mut compared, mut samples) = (0, 0, 0);
-    for batch in loader.batches() {
+    for batch in &loader {
         let batch = batch?;
         if samples == SAMPLES {
             begin = Usage::since(start);

@@ -175,10 +175,10 @@ fn foreread(url: &str, parallelism: Option<usize>, epochs: u64) -> Result<Vec<Fo
     let mut config = Config::default();
     (config.memory, config.epochs) = (Memory::Bytes(0), epochs);
     config.origin_parallelism = parallelism;
-    let mut loader = Loader::builder_with(url, config).prepare()?.start();
+    let loader = Loader::builder_with(url, config).prepare()?.start();
     let (mut found, mut start, mut samples, mut epoch) = (Vec::new(), Instant::now(), 0.0, 0);
     let mut before = Usage::since(start);
-    for batch in loader.batches() {
+    for batch in &loader {
         let batch = batch?;
         if batch.epoch() != epoch {
             found.push(Found { samples, used: Usage::since(start) - before });

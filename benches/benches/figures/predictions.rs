@@ -95,8 +95,8 @@ fn compare(
     config.calibration = Some(Arc::clone(calibration));
     let ready = Loader::builder_with(URL, config).registry(registry.clone()).prepare()?;
     let forecast = ready.prepared().forecast()?.unwrap_or_default();
-    let mut loader = ready.start();
-    for batch in loader.batches() {
+    let loader = ready.start();
+    for batch in &loader {
         batch?;
     }
     let mut figures = Vec::new();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use foreread::tier::{
     Asked as Question, Context as Surroundings, Object, ReadRequest, RecycledBuffers, Sample, Serve, Served,
-    Serving, Span, Tier,
+    Serving, Span,
 };
 use foreread::types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use foreread::{Config, Loader, Meeting, Memory};
@@ -22,6 +22,7 @@ use foreread_benches::{median, share};
 use foreread_peer::{
     Address, Asker, Counters, Identity, Network, Nonce, RunId, Server, Settings, System, Token, Wire,
 };
+use foreread_tier_testing::ReadAll;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
@@ -162,10 +163,10 @@ fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
     config.memory = Memory::Bytes(memory);
     config.origin_limit = (limit > 0).then_some(limit);
     let meeting = Meeting::of(&config, &variable)?.context("ranks do not meet")?;
-    let mut loader = Loader::builder_with(directory, config).together(meeting).start()?;
+    let loader = Loader::builder_with(directory, config).together(meeting).start()?;
     let began = Instant::now();
     let before = Usage::since(began);
-    for batch in loader.batches() {
+    for batch in &loader {
         drop(batch?);
     }
     let used = Usage::since(began) - before;
@@ -272,14 +273,15 @@ fn wire(kind: &str, wire: Wire) -> Result<()> {
         anyhow::Ok((server, tier))
     })?;
     let ask = |first: u64| {
-        let request = |tag: usize| ReadRequest {
-            tag: tag as u32,
-            key: SampleKey::new(DatasetId(0), SampleId((first + tag as u64) % KEPT)),
-            object: Object { path: "sample".into(), size: LENGTH as u64, version: None },
-            span: Span::Whole,
-            due: Tick(first + tag as u64),
+        let request = |at: u64| {
+            ReadRequest::new(
+                SampleKey::new(DatasetId(0), SampleId((first + at) % KEPT)),
+                Object { path: "sample".into(), size: LENGTH as u64, version: None },
+                Span::Whole,
+                Tick(first + at),
+            )
         };
-        tier.read((0..ASKED).map(request).collect())
+        tier.read_all((0..ASKED as u64).map(request).collect())
     };
     let round = |samples: u64| -> Result<()> {
         runtime.block_on(async {

@@ -11,8 +11,7 @@ use foreread_benches::table::{Asked, Figure};
 use foreread_benches::{IMAGENET, files, median};
 use foreread_dataset::Catalog;
 use foreread_tier::{
-    Backend, Completion, Completions, Context, Object, OpenOptions, OriginTier, ReadRequest, Tier, TierError,
-    TierProfile,
+    Backend, Context, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
 };
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -38,14 +37,11 @@ impl Tier for Zeros {
         &self.profile
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let bytes = self.bytes.clone();
-        let answer = move |request: ReadRequest| Completion {
-            tag: request.tag,
-            result: Ok(bytes.slice(..request.len() as usize)),
-        };
-        stream::iter(batch).map(answer).boxed()
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        Box::pin(std::future::ready(Ok(self.bytes.slice(..request.len() as usize))))
     }
+
+    fn submit(&self) {}
 }
 
 impl OriginTier for Zeros {
@@ -89,7 +85,7 @@ fn state(first: &State, epoch: u64) -> Result<State> {
 fn first_batch(target: &str, config: &Config, from: State) -> Result<f64> {
     let (epoch, start) = (from.epoch(), Instant::now());
     let builder = Loader::builder_with(target, config.clone()).registry(Registry::empty().register(Opens));
-    let mut loader = builder.resume(from).start()?;
+    let loader = builder.resume(from).start()?;
     let batch = loader.batches().next().context("a batch")??;
     ensure!(batch.epoch() == epoch && batch.len() as u64 == BATCH, "it went on elsewhere");
     Ok(start.elapsed().as_secs_f64() * 1e3)

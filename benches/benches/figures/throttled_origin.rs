@@ -110,8 +110,8 @@ pub fn part(args: &[String]) -> Result<()> {
     (config.epochs, config.memory, config.origin_limit) = (EPOCHS as u64, Memory::Bytes(memory), Some(LIMIT));
     config.look_ahead = LOOK_AHEAD;
     let text = path.to_str().context("the directory's name is text")?;
-    let mut loader = Loader::builder_with(text, config).start()?;
-    for batch in loader.batches() {
+    let loader = Loader::builder_with(text, config).start()?;
+    for batch in &loader {
         let epoch = batch?.epoch();
         if compute && epoch > 0 {
             break; // that it came is all that is asked here

@@ -24,7 +24,7 @@ impl Course {
         let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(origin.clone()));
         let trainer = Trainer::new(compute);
         let mut decisions = Vec::new();
-        let request = |tag, sample| origin.request(tag, SampleId(sample % Cell::SAMPLES), Tick(sample));
+        let request = |sample| origin.request(SampleId(sample % Cell::SAMPLES), Tick(sample));
         let until = Duration::from_secs_f64(seconds);
         let fared = trainer
             .run(tier, u64::from(u32::MAX), until, request, |time| {

@@ -452,7 +452,9 @@ fn left_out(options: &IndexOptions, unwanted: u64, catalogs: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use foreread_tier::{Completions, ErrorKind, ReadRequest, Tier, TierProfile};
+    use std::sync::Arc;
+
+    use foreread_tier::{ErrorKind, ReadFuture, ReadRequest, Tier, TierProfile};
     use foreread_types::SampleId;
     use futures::future::BoxFuture;
     use futures::stream::BoxStream;
@@ -470,9 +472,10 @@ mod tests {
         fn profile(&self) -> &TierProfile {
             &self.1
         }
-        fn read(&self, _: Vec<ReadRequest>) -> Completions {
-            futures::stream::empty().boxed()
+        fn read(&self, _: Arc<ReadRequest>) -> ReadFuture {
+            Box::pin(std::future::pending())
         }
+        fn submit(&self) {}
     }
 
     impl OriginTier for Listed {

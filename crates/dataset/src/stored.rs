@@ -6,9 +6,10 @@
 //! what has been added since is not seen until the catalog is made again; what has been changed is an error when it is
 //! read, by its version.
 
+use std::sync::Arc;
+
 use foreread_tier::{ErrorKind, OriginTier, ReadRequest, Span};
 use foreread_types::{SampleKey, Tick};
-use futures::StreamExt;
 
 use crate::{CATALOG_NAME, Catalog, DatasetError, DatasetErrorKind};
 
@@ -45,11 +46,9 @@ impl Catalog {
         if object.size > LONGEST {
             return Err(failed(&format!("its {} bytes are more than {LONGEST}", object.size)));
         }
-        let request =
-            ReadRequest { tag: 0, key: SampleKey::default(), object, span: Span::Whole, due: Tick(0) };
-        let answer = origin.read(vec![request]).next().await;
-        let answer = answer.ok_or_else(|| failed(&"the store gave no answer"))?;
-        let bytes = answer.result.map_err(|error| failed(&error).with_source(error))?;
+        let request = ReadRequest::new(SampleKey::default(), object, Span::Whole, Tick(0));
+        let bytes =
+            origin.read(Arc::new(request)).await.map_err(|error| failed(&error).with_source(error))?;
         Self::of_bytes(bytes.to_vec().into(), name, base_url).map(Some)
     }
 }

@@ -18,10 +18,10 @@ use tokio::runtime::Handle;
 use crate::calibration::Calibration;
 use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
+use crate::joint::Meet;
 use crate::loader::{Loader, Ready};
 use crate::origin;
 use crate::prepared::Prepared;
-use crate::ranks::{self, Meeting};
 use crate::registry::Registry;
 use crate::runtime::Workers;
 use crate::source::Source;
@@ -55,7 +55,7 @@ pub struct Builder {
     runtime: Option<Handle>,
     buffers: Arc<dyn Buffers>,
     resume: Option<State>,
-    meeting: Option<Meeting>,
+    meeting: Option<Box<dyn Meet>>,
 }
 
 impl Builder {
@@ -328,8 +328,8 @@ impl Builder {
     /// waits for them. Rank and world size are the settings' own.
     #[cfg(feature = "peer")]
     #[must_use]
-    pub fn together(mut self, meeting: Meeting) -> Self {
-        self.meeting = Some(meeting);
+    pub fn together(mut self, meeting: crate::Meeting) -> Self {
+        self.meeting = Some(Box::new(meeting));
         self
     }
 
@@ -392,7 +392,8 @@ impl Builder {
         let targets = Named { storage: config.storage_options.clone(), ..targets };
         match self.meeting {
             Some(meeting) => {
-                ranks::prepare(&targets, config, &registry, context, resume, meeting, progress).await
+                let progress = Box::new(progress);
+                meeting.prepare(&targets, config, &registry, context, resume, progress).await
             }
             None => Prepared::new(&targets, config, &registry, context, resume, progress).await,
         }

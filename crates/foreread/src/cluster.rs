@@ -7,9 +7,7 @@ use foreread_planner::{Cluster, Curve, Large, Level, Origin, Store, Trainer};
 use foreread_tier::{CacheTier, Tier};
 use foreread_types::{Sizes, StoreId};
 
-#[cfg(feature = "local")]
-use crate::calibration::DiskSpeed;
-use crate::calibration::{Calibration, OriginSpeed, Point};
+use crate::calibration::{Calibration, DiskSpeed, OriginSpeed, Point};
 use crate::config::Config;
 use crate::planned::Place;
 
@@ -35,13 +33,7 @@ pub(crate) fn describe(config: &Config, memory: u64, place: &Place, train: Optio
 pub(crate) fn kinds(config: &Config) -> Vec<Level> {
     let tier = MemoryTier::new(0);
     let memory = Level::new(tier.name(), 0, tier.footprint());
-    #[cfg(feature = "local")]
-    return vec![memory, of_disk(config)];
-    #[cfg(not(feature = "local"))]
-    {
-        let _ = config;
-        vec![memory]
-    }
+    vec![memory, of_disk(config)]
 }
 
 /// Whether enough is known of the origin to say how long reading from it takes.
@@ -93,7 +85,6 @@ fn of_origin(config: &Config, speed: Option<&OriginSpeed>) -> Origin {
     origin
 }
 
-#[cfg(feature = "local")]
 fn of_disk(config: &Config) -> Level {
     let level = Level::new(DISK, 0, foreread_local::DiskTier::FOOTPRINT);
     let calibration = config.calibration.as_deref();
@@ -134,8 +125,6 @@ mod tests {
 
     use super::*;
 
-    #[cfg(not(feature = "local"))]
-    use crate::calibration::DiskSpeed;
     use crate::calibration::LargeReads;
 
     fn calibrated() -> Config {
@@ -194,7 +183,6 @@ mod tests {
         assert_eq!(described(&few, "/data").origin.client_bytes_per_second, 45_000_000);
     }
 
-    #[cfg(feature = "local")]
     #[test]
     fn a_disks_speed_is_known_if_that_of_each_directory_is() {
         let disk =

@@ -6,39 +6,28 @@
 //! nobody has otherwise, so that what lies there is used; the price is that a part stays small when the ranks get fewer.
 
 use std::sync::Arc;
-#[cfg(feature = "local")]
 use std::time::Duration;
 
-#[cfg(feature = "local")]
-use foreread_layers::{Breaker, BreakerPolicy, DeadlinePolicy, Deadlined};
-#[cfg(feature = "local")]
+use foreread_layers::{Breaker, BreakerPolicy, DeadlinePolicy};
 use foreread_local::DiskTier;
-#[cfg(feature = "local")]
-use foreread_local::disk::DiskDirectory;
-#[cfg(feature = "local")]
+use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory};
 use foreread_tier::TierError;
 use foreread_tier::{CacheTier, Context};
-#[cfg(feature = "local")]
 use foreread_types::DatasetId;
 #[cfg(feature = "peer")]
 use foreread_types::SampleId;
 
 use crate::config::Config;
-#[cfg(not(feature = "local"))]
-use crate::error::ErrorKind;
 use crate::error::{Error, Result};
 use crate::on_node::OnNode;
 use crate::origin::Opened;
 use crate::report::DiskReport;
-#[cfg(feature = "local")]
 use crate::runtime::ended;
 
 /// How long the end of a run waits for what is on its way to the disk.
-#[cfg(feature = "local")]
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// What every read from the disk may take, beside the time for its bytes. A read waits there for those before it.
-#[cfg(feature = "local")]
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A disk tier, and what it offers to the plan.
@@ -50,16 +39,9 @@ pub(crate) struct Disk {
     /// What it holds of the run's datasets already, in bytes.
     pub(crate) warm: u64,
     /// How many datasets the run has.
-    #[cfg(feature = "local")]
     datasets: u32,
 }
 
-/// Without the `local` feature there is none.
-#[cfg(not(feature = "local"))]
-#[derive(Debug)]
-pub(crate) enum DiskTier {}
-
-#[cfg(feature = "local")]
 impl Disk {
     /// The tier as runs read it.
     pub(crate) fn cache(&self) -> Arc<dyn CacheTier> {
@@ -96,42 +78,19 @@ impl Disk {
 
 /// `tier` as runs read it: a device that stops answering costs each read a bound, then nothing is asked of it for a while,
 /// and the origin is read instead.
-#[cfg(feature = "local")]
 fn guarded(tier: Arc<impl CacheTier + 'static>) -> Arc<dyn CacheTier> {
-    let deadlined = Deadlined::new(tier, DeadlinePolicy::default().with_floor(PATIENCE));
     let policy = BreakerPolicy::default().with_waits(Duration::from_millis(500), Duration::from_secs(60));
-    Arc::new(Breaker::new(Arc::new(deadlined), policy, "the disk", 0))
-}
-
-#[cfg(not(feature = "local"))]
-impl Disk {
-    pub(crate) fn cache(&self) -> Arc<dyn CacheTier> {
-        match *self.tier {}
-    }
-
-    pub(crate) fn report(&self) -> DiskReport {
-        match *self.tier {}
-    }
-
-    #[cfg(feature = "peer")]
-    pub(crate) fn ids(&self) -> Vec<Vec<SampleId>> {
-        match *self.tier {}
-    }
-
-    pub(crate) async fn flush(&self) {
-        match *self.tier {}
-    }
+    let deadline = DeadlinePolicy::default().with_floor(PATIENCE);
+    Arc::new(Breaker::new(tier, policy, "the disk", 0).with_deadline(deadline))
 }
 
 /// What is kept of a run's datasets, in bytes of footprints.
-#[cfg(feature = "local")]
 fn held(tier: &DiskTier, datasets: u32) -> u64 {
     (0..datasets).map(|dataset| tier.stored(DatasetId(dataset)).bytes).sum()
 }
 
 impl OnNode {
     /// This rank's parts of a directory, each with its bytes.
-    #[cfg(feature = "local")]
     fn parts(self, directory: &DiskDirectory) -> Vec<DiskDirectory> {
         let all = directory.parts().max(self.ranks);
         let bytes = directory.capacity / u64::from(all);
@@ -145,15 +104,12 @@ impl OnNode {
 }
 
 /// Opens this rank's parts of the directories that `config` names; `None` if it names none.
-#[cfg(feature = "local")]
 pub(crate) async fn open(
     config: &Config,
     on_node: OnNode,
     opened: &[Opened],
     context: &Context,
 ) -> Result<Option<Disk>> {
-    use foreread_local::disk::{DatasetOnDisk, DiskConfig};
-
     if config.disk.is_empty() {
         return Ok(None);
     }
@@ -181,25 +137,12 @@ pub(crate) async fn open(
     opened.map(Some).map_err(Error::disk)
 }
 
-/// Without the `local` feature there is no disk tier to be opened.
-#[cfg(not(feature = "local"))]
-pub(crate) async fn open(config: &Config, _: OnNode, _: &[Opened], _: &Context) -> Result<Option<Disk>> {
-    if config.disk.is_empty() {
-        return Ok(None);
-    }
-    Err(Error::new(
-        ErrorKind::Usage,
-        "disk: this program was built without the feature `local`, which brings it",
-    ))
-}
-
-#[cfg(all(test, feature = "local"))]
+#[cfg(test)]
 mod tests {
     use std::os::unix::fs::DirBuilderExt;
 
     use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, StoredCache, When};
     use foreread_types::{SampleId, Tick};
-    use futures::StreamExt;
 
     use super::*;
 
@@ -212,9 +155,7 @@ mod tests {
         let mut waited = Duration::ZERO;
         for id in 0..100 {
             let began = tokio::time::Instant::now();
-            let request = origin.request(0, SampleId(id), Tick(id));
-            let answer = cache.read(vec![request]).next().await.unwrap();
-            let error = answer.result.unwrap_err();
+            let error = cache.read(Arc::new(origin.request(SampleId(id), Tick(id)))).await.unwrap_err();
             // The record stays: the device may come back.
             assert!(!error.kind().is_loss(), "{error}");
             waited += began.elapsed();

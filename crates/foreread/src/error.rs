@@ -66,7 +66,6 @@ impl Error {
     }
 
     /// A directory of the disk tier cannot be used.
-    #[cfg(feature = "local")]
     pub(crate) fn disk(error: TierError) -> Self {
         Self { kind: ErrorKind::Disk, ..Self::from(error) }
     }

@@ -11,15 +11,16 @@
 //!
 //! # Features
 //!
+//! Directories (plain paths and `file://`) are always there. There are no default features.
+//!
 //! | feature | what it adds |
 //! |---|---|
-//! | `local` (default) | directories: plain paths and `file://` |
 //! | `s3` | buckets: `s3://` |
 //! | `gcs`, `azure` | `gs://`; `az://` and its other names |
 //! | `peer` | ranks that work together and share their caches |
 //! | `share` | one source for several processes of a machine |
-//! | `hpc` | `local` and `peer` |
-//! | `cloud` | `local`, `s3` and `peer` |
+//! | `hpc` | `peer` |
+//! | `cloud` | `s3` and `peer` |
 //! | `opendal` | WebDAV, WebHDFS, web servers, OSS, COS and others |
 //! | `opendal-huggingface`, `opendal-hdfs`, `opendal-sftp` | `hf://`; `hdfs://`; `sftp://` |
 //!
@@ -32,6 +33,7 @@ mod cluster;
 mod config;
 mod disk;
 mod error;
+mod joint;
 mod knobs;
 mod loader;
 mod machine;
@@ -43,10 +45,6 @@ mod outlook;
 mod planned;
 mod prepared;
 #[cfg(feature = "peer")]
-mod ranks;
-/// Without the feature, nobody is met.
-#[cfg(not(feature = "peer"))]
-#[path = "ranks/none.rs"]
 mod ranks;
 mod registry;
 mod report;
@@ -61,7 +59,6 @@ mod together;
 
 pub use foreread_dataset as dataset;
 pub use foreread_layers as layers;
-#[cfg(feature = "local")]
 pub use foreread_local::{ChangeTimes, disk as disk_cache};
 pub use foreread_oracle as oracle;
 #[cfg(feature = "peer")]
@@ -105,6 +102,6 @@ pub use crate::text::read as read_text;
 pub use crate::together::Together;
 
 /// The README's examples, compiled.
-#[cfg(all(doctest, feature = "local"))]
+#[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -17,11 +17,11 @@ use crate::assembly::Assembly;
 use crate::builder::Builder;
 use crate::config::Config;
 use crate::error::Result;
+use crate::joint::{FAREWELL, Joint};
 use crate::memory::Grant;
 use crate::merged::Merged;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-use crate::ranks::{self, Joint};
 use crate::report::{Adapted, Report, Whole};
 use crate::runtime::Workers;
 use crate::state::State;
@@ -78,7 +78,7 @@ impl Ready {
             floor,
             "starting"
         );
-        let others = joint.as_ref().map(Joint::others);
+        let others = joint.as_ref().map(|joint| joint.others());
         let Config { look_ahead, on_error, retry, .. } = config;
         let mut assembly = Assembly::new(opened, caches, others, look_ahead, on_error, blocks, retry);
         let inner = assembly.start(run, plan, workers.handle());
@@ -112,7 +112,7 @@ pub enum Jump {
 
 /// A run under way: batches in the order that the seed says, read ahead of time.
 ///
-/// Plain threads iterate over [`batches`](Self::batches); async code uses the loader as a [`Stream`]. Dropping it ends
+/// Plain threads iterate over it (`for batch in &loader`); async code uses the loader as a [`Stream`]. Dropping it ends
 /// the run at once; [`close`](Self::close) waits for the disk tier first.
 ///
 /// ```
@@ -120,11 +120,11 @@ pub enum Jump {
 /// # let directory = tempfile::tempdir()?;
 /// # for name in ["a", "b", "c"] { std::fs::write(directory.path().join(name), name)?; }
 /// # let path = directory.path().to_str().expect("a path of ASCII");
-/// let mut loader = Loader::builder(path).batch_size(2).epochs(1).seed(7).memory(Memory::Bytes(1 << 20)).start()?;
+/// let loader = Loader::builder(path).batch_size(2).epochs(1).seed(7).memory(Memory::Bytes(1 << 20)).start()?;
 /// let mut seen = Vec::new();
-/// for batch in loader.batches() {
-///     for (id, bytes) in batch?.iter() {
-///         seen.push((id.0, bytes.clone()));
+/// for batch in &loader {
+///     for sample in batch?.samples() {
+///         seen.push((sample.id(), sample.bytes()));
 ///     }
 /// }
 /// assert_eq!(seen.len(), 3);
@@ -143,7 +143,7 @@ pub struct Loader {
     origin: Meter,
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
-    joint: Option<Joint>,
+    joint: Option<Box<dyn Joint>>,
     /// Whether it goes on elsewhere than where it began.
     jumped: bool,
     /// Whether others have been told that this rank is done.
@@ -157,7 +157,7 @@ pub struct Loader {
 impl Loader {
     /// How long a rank that is done goes on answering others that are not, where nobody says otherwise; nothing without
     /// the feature `peer`.
-    pub const FAREWELL: Duration = ranks::FAREWELL;
+    pub const FAREWELL: Duration = FAREWELL;
 
     /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard; braces name several
     /// shards ([`expand`](foreread_dataset::expand)).
@@ -170,19 +170,21 @@ impl Loader {
         Builder::new(target.into(), config)
     }
 
-    /// Batches in order, by waiting for each. Blocks the thread; async code uses the loader as a [`Stream`].
-    pub fn batches(&mut self) -> Batches<'_> {
+    /// Batches in order, by waiting for each, as `for batch in &loader` has them. Blocks the thread; async code uses the
+    /// loader as a [`Stream`].
+    pub fn batches(&self) -> Batches<'_> {
         Batches { loader: self, refused: false }
     }
 
-    /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over.
-    /// Threads that wait at the same time get different batches. On a thread of the given
-    /// [runtime](Builder::runtime) it is an error at once, and the run is not over.
-    pub fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
-        match self.workers.may_block() {
-            Ok(()) => self.inner.next_timeout(timeout),
-            Err(_) => Some(Some(Err(LoadError::blocking()))),
-        }
+    /// Waits at most `timeout` for the next batch; `None` when the run is over. Threads that wait at the same time get
+    /// different batches.
+    ///
+    /// # Errors
+    /// [`LoadErrorKind::Timeout`] when the time is up, and [`LoadErrorKind::Blocking`] at once on a thread of the given
+    /// [runtime](Builder::runtime): the run goes on. Any other says why it has ended early, once.
+    pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Batch>, LoadError> {
+        self.workers.may_block().map_err(|_| LoadError::blocking())?;
+        self.inner.next_timeout(timeout)
     }
 
     /// What has been delivered and read so far.
@@ -197,7 +199,7 @@ impl Loader {
         };
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
         let disk = self.disk.as_ref().map(crate::disk::Disk::report);
-        let peers = self.joint.as_ref().map(Joint::exchanged);
+        let peers = self.joint.as_ref().map(|joint| joint.exchanged());
         let run = self.earlier.clone().followed_by(self.inner.report());
         Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
     }
@@ -402,9 +404,9 @@ impl Loader {
 /// A run's batches for plain threads. See [`Loader::batches`].
 ///
 /// Ends after the error that refuses a thread of the given [runtime](Builder::runtime); the run goes on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Batches<'a> {
-    loader: &'a mut Loader,
+    loader: &'a Loader,
     refused: bool,
 }
 
@@ -416,10 +418,23 @@ impl Iterator for Batches<'_> {
             return None;
         }
         loop {
-            let Some(item) = self.loader.next_timeout(NAP) else { continue };
-            self.refused = matches!(&item, Some(Err(error)) if error.kind() == LoadErrorKind::Blocking);
-            return item;
+            let next = self.loader.next_timeout(NAP);
+            match next.as_ref().map_err(LoadError::kind) {
+                Err(LoadErrorKind::Timeout) => continue,
+                Err(LoadErrorKind::Blocking) => self.refused = true,
+                _ => {}
+            }
+            return next.transpose();
         }
+    }
+}
+
+impl<'a> IntoIterator for &'a Loader {
+    type Item = Result<Batch, LoadError>;
+    type IntoIter = Batches<'a>;
+
+    fn into_iter(self) -> Batches<'a> {
+        self.batches()
     }
 }
 

@@ -70,10 +70,9 @@ impl Machine {
     }
 }
 
-#[cfg(all(test, target_os = "linux", feature = "local"))]
+#[cfg(all(test, target_os = "linux"))]
 mod processes;
 
-#[cfg(feature = "local")]
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -138,7 +137,7 @@ mod tests {
         let most = memory(&first);
         drop(first);
         crate::Planned::new(config(&machine), &[foreread_types::Sizes::uniform(1000, 16 << 10)]).unwrap();
-        let mut first = prepare(&train).start();
+        let first = prepare(&train).start();
         assert_eq!(first.plan().origin_bytes(), 300 * (16 << 10));
         assert_eq!(first.batches().map(Result::unwrap).count(), 38);
         let second = prepare(&train);

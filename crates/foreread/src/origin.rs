@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, Progress};
-use foreread_layers::{AdaptivePolicy, Limit, Meter, Stack, Throttle};
+use foreread_layers::{AdaptivePolicy, Bandwidth, Limit, Meter, Stack};
 use foreread_tier::{Context, OpenOptions, OriginTier};
 use foreread_types::DatasetIdentity;
 
@@ -23,6 +23,8 @@ pub(crate) struct Shared {
     stack: Stack,
     /// The most reads under way at once, where the user has set a number.
     parallelism: Option<usize>,
+    /// That number, for directories.
+    fixed: Option<Limit>,
 }
 
 impl Shared {
@@ -39,7 +41,7 @@ impl Shared {
         // Ranks that fail together must not try again together.
         let seed = config.seed ^ (u64::from(config.rank) << 32);
         let stack = Stack::new(seed)
-            .with_throttle(config.origin_limit.and_then(NonZeroU64::new).map(Throttle::new))
+            .with_bandwidth(config.origin_limit.and_then(NonZeroU64::new).map(Bandwidth::new))
             .with_limit(Some(Limit::adaptive(policy)))
             .with_retry(config.retry)
             .with_deadline(config.deadline)
@@ -47,17 +49,15 @@ impl Shared {
             .with_hedge_within_limit(most.is_some())
             .with_buffers(Arc::clone(&context.buffers))
             .with_meter(meter.clone());
-        Self { meter, stack, parallelism: config.origin_parallelism }
+        let fixed = most.map(Limit::new);
+        Self { meter, stack, parallelism: config.origin_parallelism, fixed }
     }
 
     /// The same without what adapts or repeats: for measuring an origin as it is, within the user's limits.
     pub(crate) fn raw(config: &Config, context: &Context) -> Self {
-        let Self { meter, stack, parallelism } = Self::new(config, context);
-        Self {
-            meter,
-            stack: stack.with_limit(None).with_merge(None).with_hedge(None).with_deadline(None),
-            parallelism,
-        }
+        let raw = Self::new(config, context);
+        let stack = raw.stack.with_limit(None).with_merge(None).with_hedge(None).with_deadline(None);
+        Self { stack, ..raw }
     }
 
     /// What a backend opens a dataset with.
@@ -75,9 +75,8 @@ impl Shared {
         if !origin.profile().kernel_cached {
             return (self.stack.wrap(origin), self.stack.limit.clone());
         }
-        let fixed = self.parallelism.and_then(NonZeroUsize::new).map(Limit::new);
-        let stack = self.stack.clone().with_hedge(None).with_deadline(None).with_limit(fixed.clone());
-        (stack.wrap(origin), fixed)
+        let stack = self.stack.clone().with_hedge(None).with_deadline(None).with_limit(self.fixed.clone());
+        (stack.wrap(origin), self.fixed.clone())
     }
 
     /// `origin` for reading the heads of what is in shards: patient with a store that falters, within the user's limit
@@ -95,10 +94,6 @@ impl Shared {
 pub(crate) struct Opened {
     pub(crate) catalog: Catalog,
     /// What caches, and other ranks, know its bytes by.
-    #[cfg_attr(
-        not(any(feature = "local", feature = "peer")),
-        expect(dead_code, reason = "disks and other ranks use it")
-    )]
     pub(crate) identity: DatasetIdentity,
     /// Whether it was listed just now, and not found as a catalog.
     listed: bool,

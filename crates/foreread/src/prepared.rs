@@ -15,10 +15,10 @@ use crate::cluster;
 use crate::config::Config;
 use crate::disk::{self, Disk};
 use crate::error::Result;
+use crate::joint::Joint;
 use crate::memory::Grant;
 use crate::origin::{Opened, Shared, open};
 use crate::planned::{Place, Planned};
-use crate::ranks::Joint;
 use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::state::State;
@@ -35,7 +35,7 @@ pub struct Prepared {
     /// What the first epoch reads of the training data together.
     pub(crate) blocks: BlockTable,
     /// The other ranks, where they work together.
-    pub(crate) joint: Option<Joint>,
+    pub(crate) joint: Option<Box<dyn Joint>>,
 }
 
 impl Prepared {

@@ -31,7 +31,6 @@ impl Registry {
         // First, so that it takes no scheme from a backend that is made for one.
         #[cfg(feature = "opendal")]
         let registry = registry.register(foreread_opendal::OpendalBackend::new());
-        #[cfg(feature = "local")]
         let registry = registry.register(foreread_local::LocalBackend::new());
         #[cfg(feature = "s3")]
         let registry = registry.register(foreread_s3::S3Backend::new());

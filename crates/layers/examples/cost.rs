@@ -5,9 +5,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use foreread_layers::{AdaptivePolicy, Limit, Stack};
-use foreread_tier::{
-    Completion, Completions, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile,
-};
+use foreread_tier::{Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile};
+use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
@@ -26,12 +25,11 @@ impl Tier for Instantly {
         const { &TierProfile::new(1024) }
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let data = self.0.clone();
-        stream::iter(batch)
-            .map(move |request| Completion { tag: request.tag, result: Ok(data.clone()) })
-            .boxed()
+    fn read(&self, _: Arc<ReadRequest>) -> ReadFuture {
+        Box::pin(std::future::ready(Ok(self.0.clone())))
     }
+
+    fn submit(&self) {}
 }
 
 impl OriginTier for Instantly {
@@ -50,7 +48,7 @@ impl OriginTier for Instantly {
 }
 
 fn main() {
-    let bare = Stack::new(0).with_limit(None).with_hedge(None).with_deadline(None);
+    let bare = Stack::bare().with_retry(Default::default());
     let adaptive = || Some(Limit::adaptive(AdaptivePolicy::default()));
     let fixed = std::num::NonZeroUsize::new(1024).map(Limit::new);
     println!("ns a sample, in batches of:                64       1");
@@ -80,9 +78,9 @@ fn cost(tier: &dyn Tier, batch: u32) -> f64 {
                 let requests = (0..batch).map(|tag| {
                     let id = u64::from(first + tag);
                     let key = SampleKey::new(DatasetId(0), SampleId(id));
-                    ReadRequest { tag, key, object: object.clone(), span: Span::Whole, due: Tick(id) }
+                    ReadRequest::new(key, object.clone(), Span::Whole, Tick(id))
                 });
-                let answers = tier.read(requests.collect()).count().now_or_never();
+                let answers = tier.read_all(requests.collect()).count().now_or_never();
                 assert_eq!(answers, Some(batch as usize), "something had to wait");
             }
             began.elapsed().as_nanos() as f64 / f64::from(samples)

@@ -3,11 +3,10 @@
 //! The decisions themselves are in the [`Controller`]. Nothing here has a task or a timer: a limit can only be wrong
 //! while requests come and go, so it is looked at when one does. The price is one reading of the clock for each.
 
-use foreread_tier::Completion;
 use metrics::{Counter, Gauge};
 use tokio::time::Instant;
 
-use crate::controller::{AdaptivePolicy, Controller, Outcome, Why};
+use crate::controller::{AdaptivePolicy, Controller, Why};
 
 /// What a [`Limit`](crate::Limit) was and is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,8 +22,8 @@ pub struct Decisions {
     pub changes: u64,
     /// Why it was last changed.
     pub why: Why,
-    /// Requests a second that a store lets us ask for, as far as its complaints tell: of several origins and prefixes
-    /// the lowest; `None` where none complains.
+    /// Requests a second that a store lets us ask for, as far as its complaints tell: of several origins the
+    /// lowest; `None` where none complains.
     pub rate: Option<u64>,
     /// Requests under way now.
     pub in_flight: usize,
@@ -72,14 +71,10 @@ impl Adaptive {
         self.decisions.why = Why::Throttled;
     }
 
-    pub(crate) fn answered(&mut self, now: Instant, started: Instant, completion: &Completion) {
+    pub(crate) fn answered(&mut self, now: Instant, started: Instant, is_answered: bool) {
         let began = *self.began.get_or_insert(started);
-        let outcome = match &completion.result {
-            Ok(_) => Outcome::Answered,
-            Err(_) => Outcome::Failed,
-        };
         let at = |instant: Instant| instant.saturating_duration_since(began);
-        self.controller.finished(at(now), at(started), outcome);
+        self.controller.finished(at(now), at(started), is_answered);
         let limit = self.controller.limit();
         let decisions = &mut self.decisions;
         if limit != decisions.limit {

@@ -15,17 +15,21 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierError, TierProfile};
-use foreread_types::mix;
-use futures::{Stream, StreamExt};
+use async_trait::async_trait;
+use bytes::Bytes;
+use foreread_tier::{
+    CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile,
+};
+use foreread_types::{Footprint, SampleKey, mix};
 use metrics::Counter;
 use tokio::time::Instant;
+
+use crate::DeadlinePolicy;
+use crate::deadline::Deadline;
 
 /// When to stop asking, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,13 +92,13 @@ enum State {
     Probing,
 }
 
-/// What becomes of a batch.
+/// What becomes of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Pass {
         epoch: u64,
     },
-    /// One of it passes.
+    /// It passes alone, and decides.
     Probe {
         epoch: u64,
     },
@@ -193,6 +197,7 @@ pub struct Breaker<T: ?Sized> {
 
 struct Rules {
     tier: String,
+    deadline: Option<Deadline>,
     whom: String,
     switch: Mutex<Switch>,
     /// Whether there is anything that an answer could change for the better.
@@ -206,7 +211,7 @@ impl Rules {
         self.switch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answered(&self, epoch: u64, result: &Result<bytes::Bytes, TierError>) {
+    fn answered(&self, epoch: u64, result: &Result<Bytes, TierError>) {
         let sign = match result.as_ref().map_err(TierError::kind) {
             Err(ErrorKind::Transient) => Sign::Failure,
             Err(ErrorKind::Closed) => Sign::Gone,
@@ -239,11 +244,10 @@ impl Rules {
         }
     }
 
-    fn refusal(&self, request: &ReadRequest) -> Completion {
-        let error = TierError::new(ErrorKind::Transient, &*self.tier)
+    fn refusal(&self, request: &ReadRequest) -> TierError {
+        TierError::new(ErrorKind::Transient, &*self.tier)
             .with_object(&*request.object.path)
-            .with_detail(format!("the breaker is open: {} did not answer lately", self.whom));
-        Completion { tag: request.tag, result: Err(error) }
+            .with_detail(format!("the breaker is open: {} did not answer lately", self.whom))
     }
 }
 
@@ -254,8 +258,17 @@ impl<T: Tier + ?Sized> Breaker<T> {
         let openings = metrics::counter!("foreread_tier_breaker_openings_total", "tier" => tier.clone());
         let refused = metrics::counter!("foreread_tier_breaker_refused_total", "tier" => tier.clone());
         let switch = Mutex::new(Switch::new(policy, seed));
-        let (whom, marred) = (whom.into(), AtomicBool::new(false));
-        Self { rules: Arc::new(Rules { tier, whom, switch, marred, openings, refused }), inner }
+        let (whom, marred, deadline) = (whom.into(), AtomicBool::new(false), None);
+        Self { rules: Arc::new(Rules { tier, deadline, whom, switch, marred, openings, refused }), inner }
+    }
+
+    /// The same, where a read that takes longer than `policy` allows is ended, as one that nobody answers. Before it is read.
+    #[must_use]
+    pub fn with_deadline(mut self, policy: DeadlinePolicy) -> Self {
+        if let Some(rules) = Arc::get_mut(&mut self.rules) {
+            rules.deadline = Some(Deadline::new(&rules.tier, policy));
+        }
+        self
     }
 }
 
@@ -286,56 +299,74 @@ impl<T: Tier + ?Sized> Tier for Breaker<T> {
         self.inner.profile()
     }
 
-    fn read(&self, mut batch: Vec<ReadRequest>) -> Completions {
-        if batch.is_empty() {
-            return self.inner.read(batch);
-        }
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let verdict = self.rules.switch().ask(Instant::now());
-        let (epoch, probing, rest) = match verdict {
-            Verdict::Pass { epoch } => (epoch, false, Vec::new()),
-            Verdict::Probe { epoch } => (epoch, true, batch.split_off(1)),
-            Verdict::Refuse => (0, false, std::mem::take(&mut batch)),
+        let (epoch, is_probe) = match verdict {
+            Verdict::Pass { epoch } => (epoch, false),
+            Verdict::Probe { epoch } => (epoch, true),
+            Verdict::Refuse => {
+                self.rules.refused.increment(1);
+                return Box::pin(std::future::ready(Err(self.rules.refusal(&request))));
+            }
         };
-        self.rules.refused.increment(rest.len() as u64);
-        let refused = rest.iter().map(|request| self.rules.refusal(request)).rev().collect();
-        let answers = (!batch.is_empty()).then(|| self.inner.read(batch));
-        Watched { rules: Arc::clone(&self.rules), refused, answers, epoch, probing }.boxed()
+        let watch = Watch { rules: Arc::clone(&self.rules), epoch, is_probe };
+        let (answer, started) = (self.inner.read(Arc::clone(&request)), Instant::now());
+        Box::pin(async move {
+            let result = match &watch.rules.deadline {
+                Some(deadline) => deadline.within(&request, started, answer).await,
+                None => answer.await,
+            };
+            watch.answered(&result);
+            result
+        })
+    }
+
+    fn submit(&self) {
+        self.inner.submit();
     }
 }
 
-pass_through!(Breaker);
+#[async_trait]
+impl<T: CacheTier + ?Sized> CacheTier for Breaker<T> {
+    fn footprint(&self) -> Footprint {
+        self.inner.footprint()
+    }
 
-struct Watched {
+    fn lookup(&self, key: SampleKey) -> Lookup {
+        self.inner.lookup(key)
+    }
+
+    fn reserve(&self, bytes: u64) -> Option<Charge> {
+        self.inner.reserve(bytes)
+    }
+
+    async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
+        self.inner.store(room, key, sample).await
+    }
+
+    async fn remove(&self, keys: Vec<SampleKey>) {
+        self.inner.remove(keys).await;
+    }
+}
+
+/// A read that passed.
+struct Watch {
     rules: Arc<Rules>,
-    /// To be said, last to first.
-    refused: Vec<Completion>,
-    answers: Option<Completions>,
     epoch: u64,
     /// What comes decides.
-    probing: bool,
+    is_probe: bool,
 }
 
-impl Stream for Watched {
-    type Item = Completion;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
-        let this = &mut *self;
-        if let Some(refused) = this.refused.pop() {
-            return Poll::Ready(Some(refused));
-        }
-        let Some(answers) = &mut this.answers else { return Poll::Ready(None) };
-        let next = std::task::ready!(answers.poll_next_unpin(cx));
-        if let Some(completion) = &next {
-            this.rules.answered(this.epoch, &completion.result);
-            this.probing = false;
-        }
-        Poll::Ready(next)
+impl Watch {
+    fn answered(mut self, result: &Result<Bytes, TierError>) {
+        self.rules.answered(self.epoch, result);
+        self.is_probe = false;
     }
 }
 
-impl Drop for Watched {
+impl Drop for Watch {
     fn drop(&mut self) {
-        if self.probing {
+        if self.is_probe {
             self.rules.switch().abandoned(Instant::now(), self.epoch);
         }
     }
@@ -343,8 +374,9 @@ impl Drop for Watched {
 
 #[cfg(test)]
 mod tests {
-    use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, When};
-    use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+    use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, StoredCache, When};
+    use foreread_types::{DatasetId, SampleId, Tick};
+    use futures::StreamExt;
 
     use super::*;
 
@@ -420,11 +452,11 @@ mod tests {
     }
 
     fn batch(origin: &FakeOrigin, ids: impl IntoIterator<Item = u64>) -> Vec<ReadRequest> {
-        ids.into_iter().map(|id| origin.request(id as u32, SampleId(id), Tick(id))).collect()
+        ids.into_iter().map(|id| origin.request(SampleId(id), Tick(id))).collect()
     }
 
     async fn kinds(tier: &impl Tier, batch: Vec<ReadRequest>) -> Vec<Option<ErrorKind>> {
-        tier.read(batch).map(|answer| answer.result.err().map(|error| error.kind())).collect().await
+        tier.read_all(batch).map(|answer| answer.result.err().map(|error| error.kind())).collect().await
     }
 
     #[tokio::test(start_paused = true)]
@@ -440,13 +472,13 @@ mod tests {
         assert_eq!(kinds(&breaker, batch(&origin, 0..3)).await, [failure; 3]);
         assert!(breaker.is_open());
         let asked = counting.counts().tally().requests;
-        let answers: Vec<_> = breaker.read(batch(&origin, 10..13)).collect().await;
+        let answers: Vec<_> = breaker.read_all(batch(&origin, 10..13)).collect().await;
         let error = answers[0].result.as_ref().unwrap_err();
         assert_eq!(
             error.to_string(),
             "fake: 00000/00000010: transient failure: the breaker is open: rank 3 did not answer lately"
         );
-        assert_eq!(answers.iter().map(|answer| answer.tag).collect::<Vec<_>>(), [10, 11, 12]);
+        assert_eq!(answers.len(), 3);
         assert_eq!(counting.counts().tally().requests, asked, "nothing was sent");
         tokio::time::sleep(SECOND / 2).await;
         assert!(!breaker.is_open());
@@ -486,12 +518,21 @@ mod tests {
         assert_eq!(kinds(&breaker, batch(&origin, [0])).await, [Some(ErrorKind::Closed)]);
         assert!(breaker.is_open(), "who says that it is gone is believed");
         tokio::time::sleep(SECOND).await;
-        let mut hangs = breaker.read(batch(&origin, [1]));
+        let mut hangs = breaker.read_all(batch(&origin, [1]));
         assert!(tokio::time::timeout(SECOND, hangs.next()).await.is_err());
         assert!(breaker.is_open(), "nobody else is sent meanwhile");
         drop(hangs);
         assert_eq!(kinds(&breaker, batch(&origin, [2])).await, [None]);
         assert!(!breaker.is_open());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn conforms_as_a_cache() {
+        let cache =
+            StoredCache::new(8 << 20).with_latency(Duration::from_millis(1), Duration::from_millis(1));
+        let breaker = Breaker::new(Arc::new(cache), BreakerPolicy::default(), "the disk", 1);
+        let breaker = breaker.with_deadline(DeadlinePolicy::default());
+        foreread_tier_testing::conformance::cache(Arc::new(breaker)).await;
     }
 
     proptest::proptest! {
@@ -509,10 +550,10 @@ mod tests {
                     .with_seed(seed);
                 let breaker = Breaker::new(Arc::new(below), BreakerPolicy::default(), "rank 3", seed);
                 for (from, length, pause) in batches {
-                    let stream = breaker.read(batch(&origin, from..from + length));
+                    let stream = breaker.read_all(batch(&origin, from..from + length));
                     let mut tags: Vec<u32> = stream.map(|answer| answer.tag).collect().await;
                     tags.sort_unstable();
-                    assert_eq!(tags, (from as u32..(from + length) as u32).collect::<Vec<_>>());
+                    assert_eq!(tags, (0..length as u32).collect::<Vec<_>>());
                     tokio::time::sleep(Duration::from_millis(pause)).await;
                 }
             });

@@ -118,17 +118,6 @@ impl AdaptivePolicy {
     }
 }
 
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// With an answer: its latency counts.
-    Answered,
-    /// The store asked to be asked less often: says nothing of its speed.
-    Throttled,
-    /// With another error, or without an end: nor does this.
-    Failed,
-}
-
 /// Why a limit is what it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -222,7 +211,7 @@ fn wanted(full: f64) -> f64 {
 /// The state machine. Times are those of any one clock that does not go back; a time that does is taken as no time
 /// passed.
 #[derive(Clone, Debug)]
-pub struct Controller {
+pub(crate) struct Controller {
     most: usize,
     limit: usize,
     why: Why,
@@ -246,7 +235,7 @@ pub struct Controller {
 
 impl Controller {
     /// One that knows nothing yet.
-    pub fn new(policy: AdaptivePolicy) -> Self {
+    pub(crate) fn new(policy: AdaptivePolicy) -> Self {
         Self {
             most: policy.most.get(),
             limit: policy.first.min(policy.most).get(),
@@ -268,22 +257,17 @@ impl Controller {
     }
 
     /// How many requests may be under way: at least 1, never more than the policy allows.
-    pub fn limit(&self) -> usize {
+    pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
     /// Why it is that.
-    pub fn why(&self) -> Why {
+    pub(crate) fn why(&self) -> Why {
         self.why
     }
 
-    /// The store's own latency as far as it is known: what an answer takes while the store is not full.
-    pub fn base_latency(&self) -> Option<Duration> {
-        self.base.map(Duration::from_secs_f64)
-    }
-
     /// From `now` on so many requests are under way, and so many wait for a place.
-    pub fn load(&mut self, now: Duration, in_flight: usize, waiting: usize) {
+    pub(crate) fn load(&mut self, now: Duration, in_flight: usize, waiting: usize) {
         self.pass(now);
         (self.in_flight, self.waiting) = (in_flight, waiting);
         self.window.longest = self.window.longest.max(waiting);
@@ -292,29 +276,28 @@ impl Controller {
         }
     }
 
-    /// A request that started at `started` has ended; [`load`](Self::load) follows with what is then under way.
-    pub fn finished(&mut self, now: Duration, started: Duration, outcome: Outcome) {
+    /// A request that started at `started` has ended; [`load`](Self::load) follows with what is then under way. One that was
+    /// not answered says nothing of the store's speed.
+    pub(crate) fn finished(&mut self, now: Duration, started: Duration, is_answered: bool) {
         self.pass(now);
-        match outcome {
-            Outcome::Answered => {
-                self.window.answers += 1;
-                let Some(begun) = self.round.begun.filter(|begun| started >= *begun) else { return };
-                let latency = now.saturating_sub(started).as_secs_f64();
-                let Round { answers, latencies, .. } = self.round;
-                let usual = if answers > 0 { latencies / f64::from(answers) } else { f64::INFINITY };
-                let usual = self.before.map_or(usual, |before| {
-                    if answers > 0 { usual.max(before.latency) } else { before.latency }
-                });
-                let latency = latency.min(OUTLIER * usual);
-                self.round.answers += 1;
-                self.round.latencies += latency;
-                if self.round.answers as usize <= self.limit.div_ceil(16) {
-                    self.round.early = self.round.latencies / f64::from(self.round.answers);
-                }
-                self.end_round(self.now.saturating_sub(begun));
-            }
-            Outcome::Throttled | Outcome::Failed => {}
+        if !is_answered {
+            return;
         }
+        self.window.answers += 1;
+        let Some(begun) = self.round.begun.filter(|begun| started >= *begun) else { return };
+        let latency = now.saturating_sub(started).as_secs_f64();
+        let Round { answers, latencies, .. } = self.round;
+        let usual = if answers > 0 { latencies / f64::from(answers) } else { f64::INFINITY };
+        let usual = self
+            .before
+            .map_or(usual, |before| if answers > 0 { usual.max(before.latency) } else { before.latency });
+        let latency = latency.min(OUTLIER * usual);
+        self.round.answers += 1;
+        self.round.latencies += latency;
+        if self.round.answers as usize <= self.limit.div_ceil(16) {
+            self.round.early = self.round.latencies / f64::from(self.round.answers);
+        }
+        self.end_round(self.now.saturating_sub(begun));
     }
 
     /// Time goes by with what is under way.
@@ -581,7 +564,7 @@ mod tests {
                 && at < until
             {
                 self.now = at;
-                self.controller.finished(at, started, Outcome::Answered);
+                self.controller.finished(at, started, true);
                 each(&self.controller, at);
                 self.fill();
             }
@@ -599,7 +582,7 @@ mod tests {
         controller.load(at(100), 1, 0);
         controller.load(at(50), 40, 3);
         for _ in 0..1000 {
-            controller.finished(at(20), at(300), Outcome::Answered);
+            controller.finished(at(20), at(300), true);
         }
         assert!((1..=1024).contains(&controller.limit()));
     }
@@ -609,20 +592,15 @@ mod tests {
         fn within_its_bounds_whatever_happens(
             first in 1usize..100,
             most in 1usize..300,
-            events in proptest::collection::vec((0u64..50_000, 0u64..100_000, 0u8..10, 0usize..400, 0usize..100), 0..2000),
+            events in proptest::collection::vec((0u64..50_000, 0u64..100_000, proptest::bool::weighted(0.8), 0usize..400, 0usize..100), 0..2000),
         ) {
             let policy = up_to(most).beginning_at(NonZeroUsize::new(first).unwrap());
             let mut controller = Controller::new(policy);
             let mut now = Duration::ZERO;
-            for (step, latency, outcome, in_flight, waiting) in events {
+            for (step, latency, is_answered, in_flight, waiting) in events {
                 now += Duration::from_micros(step);
                 let started = now.saturating_sub(Duration::from_micros(latency));
-                let outcome = match outcome {
-                    0 => Outcome::Throttled,
-                    1 => Outcome::Failed,
-                    _ => Outcome::Answered,
-                };
-                controller.finished(now, started, outcome);
+                controller.finished(now, started, is_answered);
                 controller.load(now, in_flight, waiting);
                 assert!((1..=most).contains(&controller.limit()));
             }

@@ -9,22 +9,16 @@
 //! It also holds the store to the length that was asked for, because nobody else knows both in time for a repetition:
 //! fewer bytes are a transfer that broke off, more bytes are another object.
 //!
-//! Reads that share a batch have their deadlines in one timer. An answer that comes after its deadline is dropped. The
-//! price of the layer is a timer for each batch that does not answer at once.
+//! The price is a timer for each read that does not answer at once.
 
-use std::fmt;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierError, TierProfile};
-use futures::{Stream, StreamExt};
+use bytes::Bytes;
+use foreread_tier::{ErrorKind, ReadRequest, TierError};
 use metrics::Counter;
-use tokio::time::{Instant, Sleep, sleep_until};
-
-use crate::open::Open;
+use tokio::time::{Instant, timeout_at};
 
 /// How long a read may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,189 +81,95 @@ impl Pace {
 
 pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A tier whose reads are answered in bounded time.
+/// Ends reads that take too long, and remembers how long they usually take.
 ///
 /// Those that it ends are counted as `foreread_tier_read_deadlines_total` with the label `tier`.
-pub struct Deadlined<T: ?Sized> {
-    rules: Arc<Rules>,
-    inner: Arc<T>,
-}
-
-struct Rules {
+#[derive(Debug)]
+pub(crate) struct Deadline {
     tier: String,
     policy: DeadlinePolicy,
     pace: Pace,
     ended: Counter,
 }
 
-impl<T: Tier + ?Sized> Deadlined<T> {
-    /// `inner`, bounded as `policy` says.
-    pub fn new(inner: Arc<T>, policy: DeadlinePolicy) -> Self {
-        let tier = inner.name().to_owned();
+impl Deadline {
+    pub(crate) fn new(tier: &str, policy: DeadlinePolicy) -> Self {
+        let tier = tier.to_owned();
         let ended = metrics::counter!("foreread_tier_read_deadlines_total", "tier" => tier.clone());
-        Self { rules: Arc::new(Rules { tier, policy, pace: Pace::default(), ended }), inner }
+        Self { tier, policy, pace: Pace::default(), ended }
     }
-}
 
-impl<T: ?Sized> Deadlined<T> {
     /// How long a read of so many bytes may take now.
-    pub fn bound(&self, bytes: u64) -> Duration {
-        self.rules.pace.bound(bytes, &self.rules.policy)
-    }
-}
-
-impl<T: fmt::Debug + ?Sized> fmt::Debug for Deadlined<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Deadlined").field("policy", &self.rules.policy).field("inner", &&*self.inner).finish()
-    }
-}
-
-impl<T: Tier + ?Sized> Tier for Deadlined<T> {
-    fn name(&self) -> &str {
-        self.inner.name()
+    fn bound(&self, bytes: u64) -> Duration {
+        self.pace.bound(bytes, &self.policy)
     }
 
-    fn profile(&self) -> &TierProfile {
-        self.inner.profile()
-    }
-
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let (started, open) = (Instant::now(), Open::new(batch.clone()));
-        let answers = Some(self.inner.read(batch));
-        let rules = Arc::clone(&self.rules);
-        Bounded { rules, answers, open, started, late: Vec::new(), timer: None }.boxed()
-    }
-}
-
-pass_through!(Deadlined);
-
-struct Bounded {
-    rules: Arc<Rules>,
-    /// `None` when there is nothing more to wait for.
-    answers: Option<Completions>,
-    open: Open,
-    started: Instant,
-    /// Reads whose time is over, still to be said.
-    late: Vec<Completion>,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Bounded {
-    /// Holds an answer to what was asked; `None` if nobody waits for it any longer.
-    fn check(&mut self, Completion { tag, result }: Completion) -> Option<Completion> {
-        let request = self.open.close(tag)?;
-        let bytes = match result {
-            Ok(bytes) => bytes,
-            Err(error) => return Some(Completion { tag, result: Err(error) }),
+    /// The answer of a read that left at `started`, or that it took too long.
+    pub(crate) async fn within(
+        &self,
+        request: &ReadRequest,
+        started: Instant,
+        answer: impl Future<Output = Result<Bytes, TierError>>,
+    ) -> Result<Bytes, TierError> {
+        let (expected, mut answer) = (request.len(), pin!(answer));
+        let bytes = loop {
+            match timeout_at(started + self.bound(expected), &mut answer).await {
+                Ok(answer) => break answer?,
+                // Other reads may have shown meanwhile that the store is slow.
+                Err(_) if started.elapsed() < self.bound(expected) => {}
+                Err(_) => {
+                    self.ended.increment(1);
+                    let detail = format!("no answer in {:.1} s", started.elapsed().as_secs_f64());
+                    return Err(self.error(ErrorKind::Transient, request, detail));
+                }
+            }
         };
-        let (got, expected) = (bytes.len() as u64, request.len());
+        let got = bytes.len() as u64;
         if got == expected {
-            self.rules.pace.record(got, self.started.elapsed());
-            return Some(Completion { tag, result: Ok(bytes) });
+            self.pace.record(got, started.elapsed());
+            return Ok(bytes);
         }
         let kind = if got < expected { ErrorKind::Transient } else { ErrorKind::Changed };
-        let detail = format!("{got} bytes instead of {expected}");
-        Some(Completion { tag, result: Err(self.error(kind, &request, detail)) })
+        Err(self.error(kind, request, format!("{got} bytes instead of {expected}")))
     }
 
     #[cold]
     fn error(&self, kind: ErrorKind, request: &ReadRequest, detail: String) -> TierError {
-        TierError::new(kind, &*self.rules.tier).with_object(&*request.object.path).with_detail(detail)
-    }
-
-    /// Sets the timer for the next read whose time will be over; those whose time is over become
-    /// [`late`](Self::late).
-    fn watch(&mut self, cx: &mut Context<'_>) {
-        loop {
-            if let Some(timer) = &mut self.timer {
-                match timer.as_mut().poll(cx) {
-                    Poll::Pending => return,
-                    Poll::Ready(()) => self.end_late(),
-                }
-            }
-            let bound = |request: &ReadRequest| self.rules.pace.bound(request.len(), &self.rules.policy);
-            let Some(next) = self.open.iter().map(bound).min().map(|bound| self.started + bound) else {
-                return;
-            };
-            match &mut self.timer {
-                Some(timer) => timer.as_mut().reset(next),
-                None => self.timer = Some(Box::pin(sleep_until(next))),
-            }
-            if !self.late.is_empty() {
-                cx.waker().wake_by_ref(); // the timer is polled when the late have been said
-                return;
-            }
-        }
-    }
-
-    fn end_late(&mut self) {
-        let took = self.started.elapsed();
-        let is_late =
-            |request: &&ReadRequest| self.rules.pace.bound(request.len(), &self.rules.policy) <= took;
-        let tags: Vec<u32> = self.open.iter().filter(is_late).map(|request| request.tag).collect();
-        for tag in tags {
-            let Some(request) = self.open.close(tag) else { continue };
-            self.rules.ended.increment(1);
-            let detail = format!("no answer in {:.1} s", took.as_secs_f64());
-            let result = Err(self.error(ErrorKind::Transient, &request, detail));
-            self.late.push(Completion { tag, result });
-        }
-    }
-}
-
-impl Stream for Bounded {
-    type Item = Completion;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
-        let this = self.get_mut();
-        loop {
-            if let Some(late) = this.late.pop() {
-                return Poll::Ready(Some(late));
-            }
-            if this.open.len() == 0 {
-                this.answers = None; // and with them whatever is still under way below
-            }
-            let Some(answers) = &mut this.answers else { return Poll::Ready(None) };
-            match answers.poll_next_unpin(cx) {
-                Poll::Ready(Some(completion)) => {
-                    if let Some(completion) = this.check(completion) {
-                        return Poll::Ready(Some(completion));
-                    }
-                }
-                Poll::Ready(None) => return Poll::Ready(None),
-                Poll::Pending => {
-                    this.watch(cx);
-                    if this.late.is_empty() {
-                        return Poll::Pending;
-                    }
-                }
-            }
-        }
+        TierError::new(kind, &*self.tier).with_object(&*request.object.path).with_detail(detail)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
+    use std::sync::Arc;
+
+    use foreread_tier::OriginTier;
+    use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, When};
     use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+    use futures::StreamExt;
 
     use super::*;
+    use crate::Stack;
+
+    fn bounded<T: OriginTier>(below: T, policy: DeadlinePolicy) -> Arc<dyn OriginTier> {
+        Stack::bare().with_deadline(Some(policy)).wrap(Arc::new(below))
+    }
 
     fn key(id: u64) -> SampleKey {
         SampleKey::new(DatasetId(0), SampleId(id))
     }
 
     fn batch(origin: &FakeOrigin, ids: impl IntoIterator<Item = u64>) -> Vec<ReadRequest> {
-        ids.into_iter().map(|id| origin.request(id as u32, SampleId(id), Tick(id))).collect()
+        ids.into_iter().map(|id| origin.request(SampleId(id), Tick(id))).collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_read_that_hangs_is_ended_by_name_and_the_others_do_not_wait() {
         let origin = Arc::new(FakeOrigin::uniform(100, 1000).with_latency(Duration::from_millis(5)));
         let failing = FailingTier::new(Arc::clone(&origin)).on(When::Key(key(7)), Fault::Never);
-        let bounded = Deadlined::new(Arc::new(failing), DeadlinePolicy::default());
+        let bounded = bounded(failing, DeadlinePolicy::default());
         let began = Instant::now();
-        let mut stream = bounded.read(batch(&origin, 0..10));
+        let mut stream = bounded.read_all(batch(&origin, 0..10));
         for _ in 0..9 {
             assert!(stream.next().await.unwrap().result.is_ok());
         }
@@ -288,12 +188,15 @@ mod tests {
     async fn large_reads_on_a_slow_link_have_the_time_that_they_need() {
         let origin =
             FakeOrigin::new([("a", 1 << 20), ("b", 100 << 20)]).with_bandwidth(2 << 20).with_zeroes();
-        let bounded = Deadlined::new(Arc::new(origin.clone()), DeadlinePolicy::default());
-        assert!(bounded.read(batch(&origin, [0])).next().await.unwrap().result.is_ok());
-        let bound = bounded.bound(100 << 20).as_secs();
+        let bounded = bounded(origin.clone(), DeadlinePolicy::default());
+        assert!(bounded.read_all(batch(&origin, [0])).next().await.unwrap().result.is_ok());
+        assert!(bounded.read_all(batch(&origin, [1])).next().await.unwrap().result.is_ok());
+        // The same by numbers: 1 MiB took half a second.
+        let deadline = Deadline::new("fake", DeadlinePolicy::default());
+        deadline.pace.record(1 << 20, Duration::from_millis(500));
+        let bound = deadline.bound(100 << 20).as_secs();
         assert!((429..=431).contains(&bound), "eight times 50 s, and 30 s: {bound} s");
-        assert!(bounded.read(batch(&origin, [1])).next().await.unwrap().result.is_ok());
-        assert!(bounded.bound(u64::MAX) <= YEAR * 2);
+        assert!(deadline.bound(u64::MAX) <= YEAR * 2);
     }
 
     #[tokio::test(start_paused = true)]
@@ -304,8 +207,8 @@ mod tests {
             (Fault::Long, ErrorKind::Changed, "1001 bytes instead of 1000"),
         ] {
             let failing = FailingTier::new(Arc::clone(&origin)).on(When::Key(key(3)), fault);
-            let bounded = Deadlined::new(Arc::new(failing), DeadlinePolicy::default());
-            let answers: Vec<_> = bounded.read(batch(&origin, 0..10)).collect().await;
+            let bounded = bounded(failing, DeadlinePolicy::default());
+            let answers: Vec<_> = bounded.read_all(batch(&origin, 0..10)).collect().await;
             let errors: Vec<_> = answers.into_iter().filter_map(|answer| answer.result.err()).collect();
             let [error] = &errors[..] else { panic!("{errors:?}") };
             assert_eq!((error.kind(), error.detail()), (kind, Some(said)));
@@ -329,14 +232,14 @@ mod tests {
                     .on(When::Chance(chances.2), Fault::Short)
                     .with_seed(seed);
                 let policy = DeadlinePolicy::default().with_floor(Duration::from_secs(2));
-                let bounded = Deadlined::new(Arc::new(failing), policy);
+                let bounded = bounded(failing, policy);
                 let began = Instant::now();
                 let batches = futures::future::join_all(batches.iter().map(|&(from, length)| {
-                    let stream = bounded.read(batch(&origin, from..from + length));
+                    let stream = bounded.read_all(batch(&origin, from..from + length));
                     async move {
                         let mut tags: Vec<u32> = stream.map(|answer| answer.tag).collect().await;
                         tags.sort_unstable();
-                        assert_eq!(tags, (from as u32..(from + length) as u32).collect::<Vec<_>>());
+                        assert_eq!(tags, (0..length as u32).collect::<Vec<_>>());
                     }
                 }));
                 batches.await;

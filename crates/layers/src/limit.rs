@@ -2,29 +2,31 @@
 //!
 //! A store has a concurrency beyond which more requests only queue inside of it, where nobody can reorder them. Here
 //! they queue outside, the earliest due first. The number is fixed ([`Limit::new`]) or finds itself
-//! ([`Limit::adaptive`]); neither [`Limited`] nor its users notice which.
+//! ([`Limit::adaptive`]).
 //!
-//! Some stores also have a ceiling on requests a second, for all of them or below a prefix, and say so by refusing
-//! (503 SlowDown). A limit that finds itself learns these as well, from the refusals alone: a rate for each origin
-//! and for each prefix that is refused by itself (`rate.rs`, `suspects.rs`). It is the same gate and the same
-//! queue: a request leaves when there is a place and its rate allows, the earliest due first.
+//! Some stores also have a ceiling on requests a second, and say so by refusing (503 SlowDown). A limit that finds itself
+//! learns it as well, from the refusals alone: a rate for each origin (`rate.rs`). A user may set a limit in bytes a second
+//! (`bandwidth.rs`). It is one gate and one queue: a request leaves when there is a place and both rates allow, the
+//! earliest due first.
+//!
+//! No task keeps the time. Where a rate alone holds up the next request, that request's own future has the timer.
 
 use std::fmt;
-use std::future::poll_fn;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use foreread_tier::{Completion, Completions, ErrorKind, ReadRequest, Tier, TierError, TierProfile};
+use bytes::Bytes;
+use foreread_tier::{ErrorKind, TierError};
 use foreread_types::Tick;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::Bandwidth;
 use crate::adaptive::{Adaptive, Decisions, Gauges};
 use crate::controller::AdaptivePolicy;
-use crate::gate::{Entry, Gate, Gated, Turns, Waiter, Wakes};
+use crate::queue::{Position, Queues, Waiter};
 use crate::rate::Verdict;
-use crate::rates::{Mark, Marked, Rates};
 
 /// A number of places that requests take one each; clones share them.
 #[derive(Clone)]
@@ -32,8 +34,6 @@ pub struct Limit(Arc<Shared>);
 
 struct Shared {
     most: usize,
-    /// Whether somebody wants to know how long requests take.
-    timed: bool,
     state: Mutex<State>,
 }
 
@@ -41,25 +41,50 @@ struct State {
     places: usize,
     taken: usize,
     peak: usize,
-    lines: Rates,
-    /// Who waits for the time at which a rate lets the next one go.
-    keeper: Option<(Instant, Arc<Waiter>)>,
+    queues: Queues,
+    /// The request whose future has the timer: a rate lets it go then.
+    timer_owner: Option<(Instant, Arc<Waiter>)>,
     adaptive: Option<Adaptive>,
     gauges: Option<Gauges>,
 }
 
 impl State {
-    /// Tells whoever measures what is under way now; `now` where the limit is adaptive.
-    fn note(&mut self, now: Option<Instant>) {
+    /// Tells whoever measures what is under way now.
+    fn note(&mut self, now: Instant) {
         self.peak = self.peak.max(self.taken);
-        if let (Some(adaptive), Some(now)) = (&mut self.adaptive, now) {
+        if let Some(adaptive) = &mut self.adaptive {
             // Who waits for a rate waits for no place.
-            let waiting = if self.taken < self.places { 0 } else { self.lines.waiting() };
+            let waiting = if self.taken < self.places { 0 } else { self.queues.waiting() };
             adaptive.load(now, self.taken, waiting);
         }
         if let Some(gauges) = &self.gauges {
             gauges.in_flight.set(self.taken as f64);
         }
+    }
+
+    /// Gives free places to those whose turn it is, and the timer to the first that is held up by a rate alone. Whom to
+    /// wake is added to `wake`; `me` looks for itself.
+    fn give(&mut self, now: Instant, me: Option<&Arc<Waiter>>, wake: &mut Vec<Arc<Waiter>>) {
+        let is_me = |waiter: &Arc<Waiter>| me.is_some_and(|me| Arc::ptr_eq(me, waiter));
+        while self.taken < self.places
+            && let Some(waiter) = self.queues.pop(now)
+        {
+            self.taken += 1;
+            waiter.grant();
+            if !is_me(&waiter) {
+                wake.push(waiter);
+            }
+        }
+        let next = if self.taken < self.places { self.queues.next() } else { None };
+        if let Some((at, waiter)) = &next {
+            let before = self.timer_owner.as_ref();
+            let knows = before.is_some_and(|(before, owner)| at == before && Arc::ptr_eq(owner, waiter));
+            if !is_me(waiter) && !knows {
+                wake.push(Arc::clone(waiter));
+            }
+        }
+        self.timer_owner = next;
+        self.note(now);
     }
 }
 
@@ -70,7 +95,7 @@ impl fmt::Debug for Limit {
             .field("places", &state.places)
             .field("most", &self.0.most)
             .field("taken", &state.taken)
-            .field("waiting", &state.lines.waiting())
+            .field("waiting", &state.queues.waiting())
             .finish()
     }
 }
@@ -81,33 +106,27 @@ impl Limit {
         Self::with(places.get(), places.get(), None)
     }
 
-    /// Places whose number follows what the store can do and what is needed, within `policy`; how is told in the
-    /// head of the module that decides it, [`Controller`](crate::Controller).
+    /// Places whose number follows what the store can do and what is needed, within `policy`; how, the head of
+    /// `controller.rs` says.
     pub fn adaptive(policy: AdaptivePolicy) -> Self {
         let adaptive = Adaptive::new(policy);
         Self::with(adaptive.limit(), policy.most.get(), Some(adaptive))
     }
 
     fn with(places: usize, most: usize, adaptive: Option<Adaptive>) -> Self {
-        let timed = adaptive.is_some();
-        let mut lines = Rates::default();
-        lines.add_origin(); // that of permits
-        let state = State { places, taken: 0, peak: 0, lines, keeper: None, adaptive, gauges: None };
-        Self(Arc::new(Shared { most, timed, state: Mutex::new(state) }))
+        let (queues, timer_owner, gauges) = (Queues::new(), None, None);
+        let state = State { places, taken: 0, peak: 0, queues, timer_owner, adaptive, gauges };
+        Self(Arc::new(Shared { most, state: Mutex::new(state) }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Option<Instant> {
-        self.0.timed.then(Instant::now)
-    }
-
     /// The state, and the time: read under the lock, so that it never goes back from one holder to the next.
-    fn lock_now(&self) -> (MutexGuard<'_, State>, Option<Instant>) {
+    fn lock_now(&self) -> (MutexGuard<'_, State>, Instant) {
         let state = self.lock();
-        let now = self.now();
+        let now = Instant::now();
         (state, now)
     }
 
@@ -128,7 +147,7 @@ impl Limit {
 
     /// How many requests wait for one.
     pub fn waiting(&self) -> usize {
-        self.lock().lines.waiting()
+        self.lock().queues.waiting()
     }
 
     /// What was decided so far, and why.
@@ -136,226 +155,23 @@ impl Limit {
         let state = self.lock();
         let fixed = Decisions::fixed(state.places);
         let decided = state.adaptive.as_ref().map_or(fixed, Adaptive::decisions);
-        let rate = state.lines.lowest().map(|rate| rate.round() as u64);
+        let rate = state.queues.lowest_rate().map(|rate| rate.round() as u64);
         Decisions { rate, in_flight: state.taken, peak_in_flight: state.peak, ..decided }
     }
 
-    /// A line for one more origin, and the metrics of this limit under the name of the first.
-    pub(crate) fn origin(&self, tier: &str) -> Origin {
+    /// A queue for one more origin, held to `bandwidth`, and the metrics of this limit under the name of the first.
+    pub(crate) fn origin(&self, tier: &str, bandwidth: Option<Bandwidth>) -> Gate {
         let mut state = self.lock();
         if state.gauges.is_none() {
             let gauges = Gauges::of(tier);
             gauges.limit.set(state.places as f64);
             state.gauges = Some(gauges);
         }
-        Origin { limit: self.clone(), number: state.lines.add_origin() }
-    }
-
-    /// Takes a place, waiting for one if need be: the earliest due first, among equals the first to come.
-    ///
-    /// An adaptive limit learns nothing from how long a permit is held: only reads have a latency.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves the line; a place that was given and not yet taken goes to the next.
-    pub async fn acquire(&self, due: Tick) -> Permit {
-        struct Leave<'a>(&'a Limit, Arc<Waiter>);
-        impl Drop for Leave<'_> {
-            fn drop(&mut self) {
-                self.0.leave(&self.1, 0);
-            }
-        }
-        let leave = Leave(self, Arc::default());
-        self.lock().lines.join(PERMITS, Mark::default(), Entry::new(&leave.1, due, 0));
-        let mut timer = None;
-        poll_fn(|cx| match self.poll(&leave.1, &mut timer, cx) {
-            Turns::None => Poll::Pending,
-            _ => Poll::Ready(()),
-        })
-        .await;
-        Permit(self.clone())
-    }
-
-    /// Gives free places to those whose turn it is; wakes all who got some but `me`, who looks for itself. Where only a
-    /// rate holds up the next, that one's waiter keeps the time.
-    fn give(&self, state: &mut State, now: Option<Instant>, me: Option<&Arc<Waiter>>, wakes: &mut Wakes) {
-        let is_me = |waiter: &Arc<Waiter>| me.is_some_and(|me| Arc::ptr_eq(me, waiter));
-        while state.taken < state.places
-            && let Some((waiter, turn)) = state.lines.pop(now)
-        {
-            state.taken += 1;
-            waiter.give(turn);
-            if !is_me(&waiter) {
-                wakes.add(&waiter);
-            }
-        }
-        let next = if state.taken < state.places { state.lines.next() } else { None };
-        if let Some((at, waiter)) = &next
-            && !is_me(waiter)
-            && !state
-                .keeper
-                .as_ref()
-                .is_some_and(|(before, keeper)| at == before && Arc::ptr_eq(keeper, waiter))
-        {
-            wakes.add(waiter);
-        }
-        state.keeper = next;
-        state.note(now);
-    }
-
-    fn poll(&self, waiter: &Arc<Waiter>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Turns {
-        waiter.waker.register(cx.waker());
-        loop {
-            let mut wakes = Wakes::default();
-            let next = {
-                let mut state = self.lock();
-                if state.taken < state.places && state.lines.waiting() > 0 {
-                    self.give(&mut state, self.now(), Some(waiter), &mut wakes);
-                }
-                let mine = state.keeper.as_ref().filter(|(_, keeper)| Arc::ptr_eq(keeper, waiter));
-                mine.map(|(at, _)| *at)
-            };
-            wakes.wake();
-            // Whoever keeps the time keeps it also when some may start at once.
-            let Some(next) = next else { return waiter.take() };
-            let sleep = timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
-            if sleep.deadline() != next {
-                sleep.as_mut().reset(next);
-            }
-            if Future::poll(sleep.as_mut(), cx).is_pending() {
-                return waiter.take();
-            }
-        }
-    }
-
-    /// Takes back `places`, after `told` has told who measures about it.
-    fn back(&self, places: usize, told: impl FnOnce(&mut Adaptive, &mut Rates, Instant)) {
-        let mut wakes = Wakes::default();
-        let (mut state, now) = self.lock_now();
-        state.taken -= places;
-        if let (Some(now), State { adaptive: Some(adaptive), places, gauges, lines, .. }) = (now, &mut *state)
-        {
-            let before = adaptive.decisions().changes;
-            told(adaptive, lines, now);
-            *places = adaptive.limit();
-            if let Some(gauges) = gauges
-                && adaptive.decisions().changes != before
-            {
-                gauges.changed(*places, lines.lowest(), adaptive.decisions().why);
-            }
-        }
-        self.give(&mut state, now, None, &mut wakes);
-        drop(state);
-        wakes.wake();
-    }
-
-    fn leave(&self, waiter: &Arc<Waiter>, requests: usize) {
-        let mut wakes = Wakes::default();
-        let mut state = self.lock();
-        state.lines.leave(waiter);
-        state.taken -= match waiter.take() {
-            Turns::None => 0,
-            Turns::All => requests,
-            Turns::Some(places) => places.len(),
-        };
-        self.give(&mut state, self.now(), None, &mut wakes);
-        drop(state);
-        wakes.wake();
+        Gate { limit: self.clone(), number: state.queues.add(bandwidth) }
     }
 }
-
-/// What permits are counted under: no store complains of them.
-const PERMITS: usize = 0;
 
 /// One origin's part in a limit.
-#[derive(Clone, Debug)]
-pub(crate) struct Origin {
-    limit: Limit,
-    number: usize,
-}
-
-impl Origin {
-    /// A read that left at `started` has failed, and its caller hears nothing of it, because another read of the same sample
-    /// is waited for. If the store has refused it, the rate learns of that.
-    pub(crate) fn withheld(&self, request: &ReadRequest, started: Instant, error: &TierError) {
-        if error.kind() != ErrorKind::Throttled {
-            return;
-        }
-        self.limit.back(0, |adaptive, lines, now| {
-            if lines.refused_beside(now, started, self.number, Mark::of(&request.object)) {
-                adaptive.slowed();
-            }
-        });
-    }
-}
-
-impl Gate for Origin {
-    fn join(&self, waiter: &Arc<Waiter>, requests: &[ReadRequest]) {
-        let (mut state, now) = self.limit.lock_now();
-        let room = state.places.saturating_sub(state.taken) >= requests.len();
-        if room && state.lines.is_free(now) {
-            state.taken += requests.len(); // the common case
-            state.lines.left(now, self.number, requests.len());
-            waiter.give_all();
-        } else {
-            for (request, place) in requests.iter().zip(0..) {
-                let mark = if state.adaptive.is_some() { Mark::of(&request.object) } else { Mark::default() };
-                state.lines.join(self.number, mark, Entry::new(waiter, request.due, place));
-            }
-        }
-        state.note(now);
-    }
-
-    fn poll(&self, waiter: &Arc<Waiter>, timer: &mut Option<Pin<Box<Sleep>>>, cx: &mut Context<'_>) -> Turns {
-        self.limit.poll(waiter, timer, cx)
-    }
-
-    fn clock(&self) -> Option<Instant> {
-        self.limit.now()
-    }
-
-    fn answered(&self, started: Option<Instant>, mark: Option<Marked>, completion: &Completion) {
-        let verdict = match &completion.result {
-            Err(error) if error.kind() == ErrorKind::Throttled => Verdict::Refused,
-            _ => Verdict::Admitted,
-        };
-        let named = completion.result.as_ref().err().and_then(|error| error.object());
-        let (mark, ticket) = match mark {
-            Some(Marked { mark, ticket }) => (Some(mark), ticket),
-            None => (named.map(Mark::of_path), None),
-        };
-        self.limit.back(1, |adaptive, lines, now| {
-            let started = started.unwrap_or(now);
-            adaptive.answered(now, started, completion);
-            if lines.answered(now, started, self.number, (mark, ticket), verdict) {
-                adaptive.slowed();
-            }
-        });
-    }
-
-    fn ended(&self, requests: usize) {
-        self.limit.back(requests, |_, _, _| {});
-    }
-
-    fn leave(&self, waiter: &Arc<Waiter>, requests: usize) {
-        self.limit.leave(waiter, requests);
-    }
-}
-
-/// A place of a [`Limit`], given back when dropped.
-#[derive(Debug)]
-#[must_use = "dropping a permit gives its place back"]
-pub struct Permit(Limit);
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.back(1, |_, _, _| {});
-    }
-}
-
-/// A tier with at most so many requests under way at once.
-///
-/// A dropped stream gives its places back at once, although a request that had started may still occupy the store
-/// until it ends by itself.
 ///
 /// | metric | kind | labels |
 /// |---|---|---|
@@ -363,67 +179,226 @@ impl Drop for Permit {
 /// | `foreread_tier_in_flight` | gauge | `tier`; places taken now |
 /// | `foreread_tier_limit_changes_total` | counter | `tier`, `why`: decisions of an adaptive limit |
 /// | `foreread_tier_rate_limit` | gauge | `tier`; requests a second that a store puts up with, the lowest of all; 0 while none complains |
+#[derive(Clone, Debug)]
+pub(crate) struct Gate {
+    limit: Limit,
+    number: usize,
+}
+
+impl Gate {
+    /// Takes a place, or joins the queue at once: the earliest due first, among equals the first to come.
+    pub(crate) fn enter(&self, due: Tick, bytes: u64) -> Turn {
+        let (mut state, now) = self.limit.lock_now();
+        let state = &mut *state;
+        let turn = if state.taken < state.places && state.queues.pass(now, self.number, bytes) {
+            state.taken += 1; // the common case
+            Place::Granted
+        } else {
+            let waiter = Arc::default();
+            let position = state.queues.join(self.number, due, bytes, &waiter);
+            Place::Waiting { waiter, position, timer: None }
+        };
+        state.note(now);
+        Turn { gate: self.clone(), place: turn }
+    }
+
+    /// The store has complained of a read that left at `started`, and nobody waits for that answer.
+    pub(crate) fn complained(&self, started: Instant) {
+        self.back(0, |state, number, now| {
+            if state.adaptive.is_some() && state.queues.refused_beside(now, started, number) {
+                state.slowed();
+            }
+        });
+    }
+
+    /// Gives back `places`, after `told` has told who measures about it.
+    fn back(&self, places: usize, told: impl FnOnce(&mut State, usize, Instant)) {
+        let mut wake = Vec::new();
+        {
+            let (mut state, now) = self.limit.lock_now();
+            state.taken -= places;
+            told(&mut state, self.number, now);
+            state.give(now, None, &mut wake);
+        }
+        wake.iter().for_each(|waiter| waiter.waker.wake());
+    }
+
+    fn poll(
+        &self,
+        waiter: &Arc<Waiter>,
+        timer: &mut Option<Pin<Box<Sleep>>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        waiter.waker.register(cx.waker());
+        loop {
+            let mut wake = Vec::new();
+            let next = {
+                let (mut state, now) = self.limit.lock_now();
+                if state.taken < state.places && state.queues.waiting() > 0 {
+                    state.give(now, Some(waiter), &mut wake);
+                }
+                let mine = state.timer_owner.as_ref().filter(|(_, owner)| Arc::ptr_eq(owner, waiter));
+                mine.map(|(at, _)| *at)
+            };
+            wake.iter().for_each(|waiter| waiter.waker.wake());
+            if waiter.may_go() {
+                return Poll::Ready(());
+            }
+            let Some(next) = next else { return Poll::Pending };
+            let sleep = timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
+            if sleep.deadline() != next {
+                sleep.as_mut().reset(next);
+            }
+            if Future::poll(sleep.as_mut(), cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl State {
+    /// A rate became lower.
+    fn slowed(&mut self) {
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.slowed();
+        }
+        self.changed();
+    }
+
+    fn answered(&mut self, number: usize, started: Instant, now: Instant, result: &Result<Bytes, TierError>) {
+        let Some(adaptive) = &mut self.adaptive else { return };
+        let before = adaptive.decisions().changes;
+        adaptive.answered(now, started, result.is_ok());
+        self.places = adaptive.limit();
+        if adaptive.decisions().changes != before {
+            self.changed();
+        }
+        let is_refused = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Throttled);
+        let verdict = if is_refused { Verdict::Refused } else { Verdict::Admitted };
+        if self.queues.answered(now, started, number, verdict) {
+            self.slowed();
+        }
+    }
+
+    #[cold]
+    fn changed(&self) {
+        if let (Some(gauges), Some(adaptive)) = (&self.gauges, &self.adaptive) {
+            gauges.changed(self.places, self.queues.lowest_rate(), adaptive.decisions().why);
+        }
+    }
+}
+
+/// A request that waits for its place.
+///
+/// # Cancel safety
+/// Dropping it leaves the queue; a place that was given and not yet taken goes to the next.
+#[must_use = "dropping a turn leaves the queue"]
+pub(crate) struct Turn {
+    gate: Gate,
+    place: Place,
+}
+
+enum Place {
+    Granted,
+    Waiting {
+        waiter: Arc<Waiter>,
+        position: Position,
+        timer: Option<Pin<Box<Sleep>>>,
+    },
+    /// A [`Permit`] has it.
+    Taken,
+}
+
+impl Turn {
+    /// The place, if there is one already.
+    ///
+    /// # Errors
+    /// The turn, if it has to be waited for.
+    pub(crate) fn take(mut self) -> Result<Permit, Self> {
+        match self.place {
+            Place::Granted => Ok(self.permit()),
+            _ => Err(self),
+        }
+    }
+
+    fn permit(&mut self) -> Permit {
+        self.place = Place::Taken;
+        Permit { gate: self.gate.clone(), started: Instant::now(), is_back: false }
+    }
+}
+
+impl Future for Turn {
+    type Output = Permit;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
+        let this = &mut *self;
+        if let Place::Waiting { waiter, timer, .. } = &mut this.place {
+            std::task::ready!(this.gate.poll(waiter, timer, cx));
+        }
+        Poll::Ready(this.permit())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        match &self.place {
+            Place::Taken => {}
+            Place::Granted => self.gate.back(1, |_, _, _| {}),
+            Place::Waiting { position, .. } => {
+                let position = *position;
+                self.gate.back(0, |state, number, _| {
+                    // One that does not wait any longer has been given a place.
+                    state.taken -= usize::from(!state.queues.leave(number, position));
+                });
+            }
+        }
+    }
+}
+
+/// A place of a [`Limit`], given back when dropped.
 #[derive(Debug)]
-pub struct Limited<T: ?Sized> {
-    origin: Origin,
-    profile: TierProfile,
-    inner: Arc<T>,
+#[must_use = "dropping a permit gives its place back"]
+pub(crate) struct Permit {
+    gate: Gate,
+    started: Instant,
+    is_back: bool,
 }
 
-impl<T: Tier + ?Sized> Limited<T> {
-    /// `inner` with at most `places` requests under way.
-    pub fn new(inner: Arc<T>, places: NonZeroUsize) -> Self {
-        Self::with_limit(inner, Limit::new(places))
-    }
-
-    /// The same with a limit that others share, or that adapts itself.
-    pub fn with_limit(inner: Arc<T>, limit: Limit) -> Self {
-        let origin = limit.origin(inner.name());
-        Self::as_origin(inner, origin)
-    }
-
-    /// The same of an origin that has its part in a limit already.
-    pub(crate) fn as_origin(inner: Arc<T>, origin: Origin) -> Self {
-        let mut profile = inner.profile().clone();
-        profile.parallelism = profile.parallelism.min(origin.limit.most());
-        Self { origin, profile, inner }
+impl Permit {
+    /// Gives the place back, and tells the limit what came.
+    pub(crate) fn answered(mut self, result: &Result<Bytes, TierError>) {
+        self.is_back = true;
+        let started = self.started;
+        self.gate.back(1, |state, number, now| state.answered(number, started, now, result));
     }
 }
 
-impl<T: ?Sized> Limited<T> {
-    /// The places.
-    pub fn limit(&self) -> &Limit {
-        &self.origin.limit
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if !self.is_back {
+            self.gate.back(1, |_, _, _| {});
+        }
     }
 }
-
-impl<T: Tier + ?Sized> Tier for Limited<T> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    /// The inner tier's, with no more parallelism than there are places.
-    fn profile(&self) -> &TierProfile {
-        &self.profile
-    }
-
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        Gated::read(self.origin.clone(), &self.inner, batch)
-    }
-}
-
-pass_through!(Limited);
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use foreread_tier_testing::FakeOrigin;
+    use foreread_tier::{OriginTier, ReadRequest};
+    use foreread_tier_testing::{FakeOrigin, ReadAll};
     use foreread_types::SampleId;
     use futures::StreamExt;
     use futures::future::join_all;
 
     use super::*;
+    use crate::Stack;
+
+    fn limited(origin: &Arc<FakeOrigin>, count: usize) -> (Arc<dyn OriginTier>, Limit) {
+        let limit = Limit::new(places(count));
+        let stack = Stack::bare().with_limit(Some(limit.clone()));
+        (stack.wrap(Arc::clone(origin) as Arc<dyn OriginTier>), limit)
+    }
 
     fn places(count: usize) -> NonZeroUsize {
         NonZeroUsize::new(count).unwrap()
@@ -434,57 +409,58 @@ mod tests {
     }
 
     fn batch(origin: &FakeOrigin, ids: impl IntoIterator<Item = u64>) -> Vec<ReadRequest> {
-        ids.into_iter().map(|id| origin.request(id as u32, SampleId(id), Tick(id))).collect()
+        ids.into_iter().map(|id| origin.request(SampleId(id), Tick(id))).collect()
     }
 
     #[tokio::test(start_paused = true)]
     async fn never_more_under_way_than_places_and_never_fewer_while_some_wait() {
         let origin = origin(90);
-        let limited = Limited::new(Arc::clone(&origin), places(7));
+        let (limited, limit) = limited(&origin, 7);
         assert_eq!(limited.profile().parallelism, 7);
         let began = Instant::now();
-        let batches = (0..3).map(|part| limited.read(batch(&origin, part * 30..(part + 1) * 30)).count());
+        let batches = (0..3).map(|part| limited.read_all(batch(&origin, part * 30..(part + 1) * 30)).count());
         assert_eq!(join_all(batches).await, [30, 30, 30]);
         assert_eq!(origin.counts().tally().peak_in_flight, 7);
         assert_eq!(began.elapsed(), Duration::from_millis(10 * 90u64.div_ceil(7)));
-        assert_eq!((limited.limit().taken(), limited.limit().waiting()), (0, 0));
+        assert_eq!((limit.taken(), limit.waiting()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_earliest_due_goes_first_whichever_batch_it_is_in() {
         let origin = origin(12);
-        let limited = Limited::new(Arc::clone(&origin), places(1));
-        let late = limited.read(batch(&origin, [11, 3, 9, 1]));
-        let early = limited.read(batch(&origin, [10, 2, 0, 8]));
+        let (limited, _) = limited(&origin, 1);
+        let late = limited.read_all(batch(&origin, [11, 3, 9, 1]));
+        let early = limited.read_all(batch(&origin, [10, 2, 0, 8]));
         futures::join!(late.count(), early.count());
         let order: Vec<u64> = origin.counts().order().iter().map(|key| key.id.0).collect();
-        assert_eq!(order, [1, 0, 2, 3, 8, 9, 10, 11]); // 1 found the place free before anybody else came
+        assert_eq!(order, [11, 0, 1, 2, 3, 8, 9, 10]); // 11 found the place free before anybody else came
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_dropped_stream_gives_its_places_and_its_turns_to_others() {
         let origin = origin(30);
-        let limited = Limited::new(Arc::clone(&origin), places(4));
-        let mut first = limited.read(batch(&origin, 0..10));
-        let mut second = limited.read(batch(&origin, 10..20));
+        let (limited, limit) = limited(&origin, 4);
+        let mut first = limited.read_all(batch(&origin, 0..10));
+        let mut second = limited.read_all(batch(&origin, 10..20));
         assert!(futures::poll!(first.next()).is_pending());
         assert!(futures::poll!(second.next()).is_pending());
-        assert_eq!((limited.limit().taken(), limited.limit().waiting()), (4, 16));
+        assert_eq!((limit.taken(), limit.waiting()), (4, 16));
         drop(first); // gives four places to `second`, which is dropped before it looks
-        assert_eq!((limited.limit().taken(), limited.limit().waiting()), (4, 6));
+        assert_eq!((limit.taken(), limit.waiting()), (4, 6));
         drop(second);
-        assert_eq!((limited.limit().taken(), limited.limit().waiting()), (0, 0));
-        assert_eq!(limited.read(batch(&origin, 20..30)).count().await, 10);
-        drop(limited.read(batch(&origin, 0..10))); // never polled: never in line
-        assert_eq!(limited.limit().taken(), 0);
+        assert_eq!((limit.taken(), limit.waiting()), (0, 0));
+        assert_eq!(limited.read_all(batch(&origin, 20..30)).count().await, 10);
+        drop(limited.read_all(batch(&origin, 0..10))); // never polled
+        assert_eq!(limit.taken(), 0);
     }
 
     #[tokio::test]
-    async fn permits_and_requests_wait_in_one_line() {
+    async fn turn_that_was_given_a_place_and_dropped_gives_it_to_the_next() {
         let limit = Limit::new(places(1));
-        let held = limit.acquire(Tick(5)).await;
-        let mut late = Box::pin(limit.acquire(Tick(9)));
-        let mut early = Box::pin(limit.acquire(Tick(1)));
+        let gate = limit.origin("test", None);
+        let Ok(held) = gate.enter(Tick(5), 1).take() else { panic!("it is free") };
+        let mut late = Box::pin(gate.enter(Tick(9), 1));
+        let mut early = Box::pin(gate.enter(Tick(1), 1));
         assert!(futures::poll!(&mut late).is_pending());
         assert!(futures::poll!(&mut early).is_pending());
         drop(held);
@@ -506,15 +482,15 @@ mod tests {
                 let origin = Arc::new(
                     FakeOrigin::uniform(100, 1).with_latency(Duration::from_millis(1)).with_jitter(Duration::from_millis(9)),
                 );
-                let limited = Limited::new(Arc::clone(&origin), places(count));
+                let (limited, limit) = limited(&origin, count);
                 join_all(batches.iter().map(|&(length, taken, from)| {
-                    let stream = limited.read(batch(&origin, from..from + length));
+                    let stream = limited.read_all(batch(&origin, from..from + length));
                     async move {
                         let got = stream.take(taken as usize).count().await;
                         assert_eq!(got as u64, taken.min(length));
                     }
                 })).await;
-                assert_eq!((limited.limit().taken(), limited.limit().waiting()), (0, 0));
+                assert_eq!((limit.taken(), limit.waiting()), (0, 0));
                 assert!(origin.counts().tally().peak_in_flight <= count as u64);
             });
         }

@@ -4,14 +4,11 @@
 //! for whatever recorder the program has installed. Handles of the facade are registered when the layer is made, so a
 //! read costs no look-up by name; the price is that a recorder installed later sees nothing of this tier.
 
-use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll};
 
-use foreread_tier::{Completion, Completions, ReadRequest, Tier, TierError, TierProfile};
-use futures::{Stream, StreamExt};
+use bytes::Bytes;
+use foreread_tier::TierError;
 use metrics::{Counter, Gauge, Histogram};
 use tokio::time::Instant;
 
@@ -72,8 +69,8 @@ impl Meter {
         }
     }
 
-    pub(crate) fn retried(&self, requests: u64) {
-        self.0.retried.fetch_add(requests, Relaxed);
+    pub(crate) fn retried(&self) {
+        self.0.retried.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn hedged(&self) {
@@ -81,7 +78,7 @@ impl Meter {
     }
 }
 
-/// A tier whose reads are counted and timed.
+/// Counts and times the reads of one tier.
 ///
 /// | metric | kind | labels |
 /// |---|---|---|
@@ -90,113 +87,72 @@ impl Meter {
 /// | `foreread_tier_read_errors_total` | counter | `tier`, `kind` |
 /// | `foreread_tier_read_cancelled_total` | counter | `tier` |
 /// | `foreread_tier_reads_in_flight` | gauge | `tier` |
-/// | `foreread_tier_read_seconds` | histogram | `tier`; from the batch's start to the answer, errors included |
-pub struct Metered<T: ?Sized> {
-    meter: Meter,
-    handles: Arc<Handles>,
-    inner: Arc<T>,
-}
+/// | `foreread_tier_read_seconds` | histogram | `tier`; from the request's start to the answer, errors included |
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics(Arc<Handles>);
 
+#[derive(Debug)]
 struct Handles {
     tier: String,
+    meter: Meter,
     requests: Counter,
     bytes: Counter,
     cancelled: Counter,
     in_flight: Gauge,
     seconds: Histogram,
-    /// Somebody who wants to know what reads take.
+    /// Told what reads take.
     speed: Option<Speed>,
 }
 
-impl<T: Tier + ?Sized> Metered<T> {
-    /// `inner`, measured from now on.
-    pub fn new(inner: Arc<T>) -> Self {
-        Self::with_meter(inner, Meter::new())
-    }
-
-    /// The same, added to a meter that there is already (several origins of one run).
-    pub fn with_meter(inner: Arc<T>, meter: Meter) -> Self {
-        let tier = inner.name().to_owned();
-        let handles = Arc::new(Handles {
+impl Metrics {
+    /// Adds to `meter` (several origins of one run share it); tells `speed` what reads take.
+    pub(crate) fn new(tier: &str, meter: Meter, speed: Option<Speed>) -> Self {
+        let tier = tier.to_owned();
+        Self(Arc::new(Handles {
             requests: metrics::counter!("foreread_tier_read_requests_total", "tier" => tier.clone()),
             bytes: metrics::counter!("foreread_tier_read_bytes_total", "tier" => tier.clone()),
             cancelled: metrics::counter!("foreread_tier_read_cancelled_total", "tier" => tier.clone()),
             in_flight: metrics::gauge!("foreread_tier_reads_in_flight", "tier" => tier.clone()),
             seconds: metrics::histogram!("foreread_tier_read_seconds", "tier" => tier.clone()),
-            speed: None,
+            meter,
+            speed,
             tier,
-        });
-        Self { meter, handles, inner }
+        }))
     }
 
-    /// The same, which tells `speed` what reads take. Before it is read or shared.
-    pub(crate) fn with_speed(mut self, speed: Speed) -> Self {
-        if let Some(handles) = Arc::get_mut(&mut self.handles) {
-            handles.speed = Some(speed);
-        }
-        self
-    }
-}
-
-impl<T: ?Sized> Metered<T> {
-    /// A handle on the numbers.
-    pub fn meter(&self) -> Meter {
-        self.meter.clone()
+    /// A read leaves now.
+    pub(crate) fn start(&self) -> Flight {
+        let Handles { meter, requests, in_flight, .. } = &*self.0;
+        meter.0.requests.fetch_add(1, Relaxed);
+        meter.0.in_flight.fetch_add(1, Relaxed);
+        requests.increment(1);
+        in_flight.increment(1.0);
+        Flight { metrics: self.clone(), started: Instant::now(), is_answered: false }
     }
 }
 
-impl<T: fmt::Debug + ?Sized> fmt::Debug for Metered<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metered").field("read", &self.meter.read()).field("inner", &&*self.inner).finish()
-    }
+/// A read under way; dropped before its answer, it counts as cancelled.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    metrics: Metrics,
+    pub(crate) started: Instant,
+    is_answered: bool,
 }
 
-impl<T: Tier + ?Sized> Tier for Metered<T> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn profile(&self) -> &TierProfile {
-        self.inner.profile()
-    }
-
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let open = batch.len() as u64;
-        self.meter.0.requests.fetch_add(open, Relaxed);
-        self.meter.0.in_flight.fetch_add(open, Relaxed);
-        self.handles.requests.increment(open);
-        self.handles.in_flight.increment(open as f64);
-        let (meter, handles) = (self.meter.clone(), Arc::clone(&self.handles));
-        Measured { started: Instant::now(), open, meter, handles, answers: self.inner.read(batch) }.boxed()
-    }
-}
-
-pass_through!(Metered);
-
-struct Measured {
-    started: Instant,
-    open: u64,
-    meter: Meter,
-    handles: Arc<Handles>,
-    answers: Completions,
-}
-
-impl Measured {
-    fn record(&mut self, completion: &Completion) {
-        let numbers = &*self.meter.0;
-        if self.open > 0 {
-            self.open -= 1;
-            numbers.in_flight.fetch_sub(1, Relaxed);
-            self.handles.in_flight.decrement(1.0);
-        }
+impl Flight {
+    /// The read was answered.
+    pub(crate) fn answered(mut self, result: &Result<Bytes, TierError>) {
+        self.is_answered = true;
         let now = Instant::now();
-        self.handles.seconds.record((now - self.started).as_secs_f64());
-        match &completion.result {
-            Ok(bytes) => {
-                numbers.bytes.fetch_add(bytes.len() as u64, Relaxed);
-                self.handles.bytes.increment(bytes.len() as u64);
-                if let Some(speed) = &self.handles.speed {
-                    speed.record(bytes.len() as u64, self.started, now);
+        let Handles { meter, seconds, bytes, speed, .. } = &*self.metrics.0;
+        seconds.record((now - self.started).as_secs_f64());
+        match result {
+            Ok(answer) => {
+                let length = answer.len() as u64;
+                meter.0.bytes.fetch_add(length, Relaxed);
+                bytes.increment(length);
+                if let Some(speed) = speed {
+                    speed.record(length, self.started, now);
                 }
             }
             Err(error) => self.failed(error),
@@ -205,35 +161,21 @@ impl Measured {
 
     #[cold]
     fn failed(&self, error: &TierError) {
-        self.meter.0.errors.fetch_add(1, Relaxed);
-        let labels = [("tier", self.handles.tier.clone()), ("kind", error.kind().as_str().to_owned())];
+        let Handles { meter, tier, .. } = &*self.metrics.0;
+        meter.0.errors.fetch_add(1, Relaxed);
+        let labels = [("tier", tier.clone()), ("kind", error.kind().as_str().to_owned())];
         metrics::counter!("foreread_tier_read_errors_total", &labels).increment(1);
     }
 }
 
-impl Stream for Measured {
-    type Item = Completion;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Completion>> {
-        let next = std::task::ready!(self.answers.poll_next_unpin(cx));
-        if let Some(completion) = &next {
-            self.record(completion);
-        }
-        Poll::Ready(next)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.answers.size_hint()
-    }
-}
-
-impl Drop for Measured {
+impl Drop for Flight {
     fn drop(&mut self) {
-        if self.open > 0 {
-            self.meter.0.in_flight.fetch_sub(self.open, Relaxed);
-            self.meter.0.cancelled.fetch_add(self.open, Relaxed);
-            self.handles.in_flight.decrement(self.open as f64);
-            self.handles.cancelled.increment(self.open);
+        let Handles { meter, in_flight, cancelled, .. } = &*self.metrics.0;
+        meter.0.in_flight.fetch_sub(1, Relaxed);
+        in_flight.decrement(1.0);
+        if !self.is_answered {
+            meter.0.cancelled.fetch_add(1, Relaxed);
+            cancelled.increment(1);
         }
     }
 }
@@ -242,15 +184,17 @@ impl Drop for Measured {
 mod tests {
     use std::collections::BTreeMap;
 
-    use foreread_tier::ErrorKind;
-    use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
+    use foreread_tier::{ErrorKind, ReadRequest};
+    use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, When};
     use foreread_types::{SampleId, Tick};
+    use futures::StreamExt;
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
     use super::*;
+    use crate::Stack;
 
     fn batch(origin: &FakeOrigin, count: u32) -> Vec<ReadRequest> {
-        (0..count).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(0))).collect()
+        (0..count).map(|id| origin.request(SampleId(u64::from(id)), Tick(0))).collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -262,13 +206,13 @@ mod tests {
             Arc::new(FakeOrigin::uniform(10, 100).with_latency(std::time::Duration::from_millis(250)));
         let failing =
             FailingTier::new(Arc::clone(&origin)).on(When::Read(3), Fault::Error(ErrorKind::NotFound));
-        let metered = Metered::new(Arc::new(failing));
-        let meter = metered.meter();
+        let stack = Stack::bare();
+        let (metered, meter) = (stack.wrap(Arc::new(failing)), stack.meter);
 
-        let stream = metered.read(batch(&origin, 10));
+        let stream = metered.read_all(batch(&origin, 10));
         assert_eq!((meter.read().requests, meter.read().in_flight), (10, 10));
         assert_eq!(stream.count().await, 10);
-        let mut dropped = metered.read(batch(&origin, 5));
+        let mut dropped = metered.read_all(batch(&origin, 5));
         assert!(futures::poll!(dropped.next()).is_pending());
         drop(dropped);
         let expected = Reading { requests: 15, bytes: 900, errors: 1, cancelled: 5, ..Reading::default() };
@@ -290,6 +234,7 @@ mod tests {
             ("foreread_tier_read_cancelled_total{tier=fake}", 5.0),
             ("foreread_tier_read_errors_total{tier=fake,kind=not found}", 1.0),
             ("foreread_tier_read_requests_total{tier=fake}", 15.0),
+            ("foreread_tier_read_retries_total{tier=fake}", 0.0),
             ("foreread_tier_read_seconds{tier=fake}", 9.0 * 0.25),
             ("foreread_tier_reads_in_flight{tier=fake}", 0.0),
         ];

@@ -192,14 +192,6 @@ impl Rate {
         }
     }
 
-    /// One that has learnt from `requests` in so many seconds, of which `refused` were too many.
-    pub(crate) fn learnt(now: Duration, seconds: f64, requests: f64, refused: f64) -> Self {
-        let answered = (requests - refused) / seconds.max(SLICE.as_secs_f64());
-        let mut rate = Self::new();
-        rate.set(now, Pace::Rising((BACK * answered).max(LEAST)));
-        rate
-    }
-
     /// Requests a second that may leave; `None` for any number.
     pub(crate) fn per_second(&self) -> Option<f64> {
         self.pace.per_second()
@@ -208,13 +200,6 @@ impl Rate {
     /// When the next request may leave, if not at once.
     pub(crate) fn clear(&self) -> Option<Duration> {
         (self.pace != Pace::Free).then_some(self.clear)
-    }
-
-    /// What it was cut for has gone: it rises from where it is.
-    pub(crate) fn rise_again(&mut self, now: Duration) {
-        if let Some(rate) = self.per_second() {
-            self.set(now, Pace::Rising(RISE * rate));
-        }
     }
 
     /// Replaces what was decided.

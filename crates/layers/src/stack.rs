@@ -1,28 +1,47 @@
-//! All layers in their order, in one place.
+//! All layers around an origin, in one future a read.
 //!
 //! The order and its reasons are in the [crate's](crate) own words. What a run's origins share (the user's limit on
 //! bandwidth, the places, the numbers) is shared by all tiers that one [`Stack`] wraps; what is a tier's own (how long
 //! its reads take) is learnt for each by itself.
+//!
+//! A read begins when it is asked for, as far as it can without waiting: it takes its place and is queued at the store, or
+//! it joins the queue for a place. So reads leave in the order in which they were asked for, whoever polls them.
 
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 
-use foreread_tier::{Buffers, HeapBuffers, OriginTier};
-
-use crate::speed::Speed;
-use crate::{
-    AdaptivePolicy, DeadlinePolicy, Deadlined, HedgePolicy, Hedged, Limit, Limited, MergePolicy, Merged,
-    Meter, Metered, RetryPolicy, Retrying, Throttle, Throttled,
+use bytes::Bytes;
+use foreread_tier::{
+    Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
+    TierProfile,
 };
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use tokio::time::{Instant, sleep_until};
 
-/// Which layers origins get. Clones share the throttle, the limit and the meter.
+use crate::deadline::Deadline;
+use crate::hedge::{Hedge, Second};
+use crate::joined::{Joined, Joins};
+use crate::limit::{Gate, Permit, Turn};
+use crate::meter::{Flight, Metrics};
+use crate::retry::{Failures, Retry};
+use crate::speed::Speed;
+use crate::{AdaptivePolicy, Bandwidth, DeadlinePolicy, HedgePolicy, Limit, MergePolicy, Meter, RetryPolicy};
+
+/// Failures after which a joined read is read part by part, where the store does not throttle.
+const JOINED_ATTEMPTS: u32 = 3;
+
+/// Which layers origins get. Clones share the bandwidth, the limit and the meter.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stack {
     /// The rate that all are held to, where the user gave one.
-    pub throttle: Option<Throttle>,
+    pub bandwidth: Option<Bandwidth>,
     /// How many reads are under way at once: [`Limit::adaptive`] or a fixed [`Limit::new`]; `None`: as many as are
     /// asked for.
     pub limit: Option<Limit>,
+    /// The queue of what the bandwidth alone limits: one for all origins.
+    pub(crate) unbounded: Limit,
     /// How failed reads are tried again.
     pub retry: RetryPolicy,
     /// When a second read is sent for a late one; `None`: never.
@@ -31,9 +50,9 @@ pub struct Stack {
     pub hedge_within_limit: bool,
     /// When a read without an answer is ended; `None`: never.
     pub deadline: Option<DeadlinePolicy>,
-    /// Which ranges of one object are read together; `None`: none. Origins that the kernel caches never merge.
+    /// Which ranges of one object are read together; `None`: none. Of origins that the kernel caches, only blocks are.
     pub merge: Option<MergePolicy>,
-    /// Where the memory for answers out of merged reads comes from.
+    /// Where the memory for answers out of joined reads comes from.
     pub buffers: Arc<dyn Buffers>,
     /// Where all is counted.
     pub meter: Meter,
@@ -42,27 +61,41 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// The defaults: no throttle, a limit that adapts itself ([`AdaptivePolicy::default`]), retries, hedges,
-    /// deadlines and merged ranges, in memory from the program's allocator.
+    /// The defaults: no bound on bandwidth, a limit that adapts itself ([`AdaptivePolicy::default`]), retries, hedges,
+    /// deadlines and joined ranges, in memory from the program's allocator.
     pub fn new(seed: u64) -> Self {
         Self {
-            throttle: None,
             limit: Some(Limit::adaptive(AdaptivePolicy::default())),
             retry: RetryPolicy::default(),
             hedge: Some(HedgePolicy::default()),
-            hedge_within_limit: false,
             deadline: Some(DeadlinePolicy::default()),
             merge: Some(MergePolicy::default()),
-            buffers: Arc::new(HeapBuffers),
-            meter: Meter::new(),
             seed,
+            ..Self::bare()
         }
     }
 
-    /// The same with another throttle, or none.
+    /// Nothing but the meter: every read is tried once, and at once.
+    pub fn bare() -> Self {
+        Self {
+            bandwidth: None,
+            limit: None,
+            unbounded: Limit::new(NonZeroUsize::MAX),
+            retry: RetryPolicy::default().with_attempts(NonZeroU32::MIN),
+            hedge: None,
+            hedge_within_limit: false,
+            deadline: None,
+            merge: None,
+            buffers: Arc::new(HeapBuffers),
+            meter: Meter::new(),
+            seed: 0,
+        }
+    }
+
+    /// The same with another bound on bandwidth, or none.
     #[must_use]
-    pub fn with_throttle(self, throttle: Option<Throttle>) -> Self {
-        Self { throttle, ..self }
+    pub fn with_bandwidth(self, bandwidth: Option<Bandwidth>) -> Self {
+        Self { bandwidth, ..self }
     }
 
     /// The same with another limit, or none.
@@ -95,7 +128,7 @@ impl Stack {
         Self { deadline, ..self }
     }
 
-    /// The same with other merging, or none.
+    /// The same with other joining, or none.
     #[must_use]
     pub fn with_merge(self, merge: Option<MergePolicy>) -> Self {
         Self { merge, ..self }
@@ -115,36 +148,359 @@ impl Stack {
 
     /// `origin` in its layers.
     pub fn wrap(&self, origin: Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
-        let merge = self.merge.filter(|_| !origin.profile().kernel_cached);
-        let speed = Speed::default();
-        let mut tier = origin;
-        if let Some(policy) = self.deadline {
-            tier = Arc::new(Deadlined::new(tier, policy));
+        let speed = self.merge.filter(|_| !origin.profile().kernel_cached).map(|_| Speed::default());
+        let (tier, meter) = (origin.name().to_owned(), &self.meter);
+        let mut profile = origin.profile().clone();
+        if let Some(limit) = &self.limit {
+            profile.parallelism = profile.parallelism.min(limit.most());
         }
-        let metered = Metered::with_meter(tier, self.meter.clone());
-        tier = Arc::new(if merge.is_some() { metered.with_speed(speed.clone()) } else { metered });
-        if let Some(throttle) = &self.throttle {
-            tier = Arc::new(Throttled::with_throttle(tier, throttle.clone()));
+        // A bound on bandwidth needs the queue, and no bound on places.
+        let unbounded = || self.bandwidth.as_ref().map(|_| self.unbounded.clone());
+        let limit = self.limit.clone().or_else(unbounded);
+        let layers = Arc::new(Layers {
+            gate: limit.map(|limit| limit.origin(&tier, self.bandwidth.clone())),
+            is_hedge_limited: self.hedge_within_limit,
+            bandwidth: self.bandwidth.clone(),
+            retry: Retry::new(&tier, self.retry, self.seed, meter.clone()),
+            hedge: self.hedge.map(|policy| Hedge::new(&tier, policy, meter.clone())),
+            deadline: self.deadline.map(|policy| Deadline::new(&tier, policy)),
+            metrics: Metrics::new(&tier, meter.clone(), speed.clone()),
+            origin,
+        });
+        let joins = self.merge.map(|policy| {
+            Arc::new(Joins::new(Arc::clone(&layers), policy, speed, Arc::clone(&self.buffers)))
+        });
+        Arc::new(Layered { layers, joins, profile })
+    }
+}
+
+/// An origin in its layers.
+struct Layered {
+    layers: Arc<Layers>,
+    joins: Option<Arc<Joins>>,
+    profile: TierProfile,
+}
+
+impl std::fmt::Debug for Layered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Layered").field("origin", &self.layers.origin).finish_non_exhaustive()
+    }
+}
+
+impl Tier for Layered {
+    fn name(&self) -> &str {
+        self.layers.tier()
+    }
+
+    /// The origin's, with no more parallelism than there are places.
+    fn profile(&self) -> &TierProfile {
+        &self.profile
+    }
+
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        match self.joins.as_ref().filter(|joins| joins.takes(&request)) {
+            Some(joins) => joins.read(request),
+            None => self.layers.read(request),
         }
-        let limited = self.limit.as_ref().map(|limit| limit.origin(tier.name()));
-        if let Some(policy) = self.hedge {
-            let mut hedged = Hedged::new(tier, policy).with_meter(&self.meter);
-            if let Some(origin) = &limited {
-                hedged = hedged.telling(origin.clone());
+    }
+
+    fn submit(&self) {
+        match &self.joins {
+            Some(joins) => joins.submit(),
+            None => self.layers.submit(),
+        }
+    }
+}
+
+impl OriginTier for Layered {
+    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        self.layers.origin.list(prefix, after)
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        self.layers.origin.stat(path)
+    }
+
+    fn place(&self) -> &str {
+        self.layers.origin.place()
+    }
+}
+
+/// The layers of one origin, but for joining.
+pub(crate) struct Layers {
+    origin: Arc<dyn OriginTier>,
+    gate: Option<Gate>,
+    is_hedge_limited: bool,
+    bandwidth: Option<Bandwidth>,
+    retry: Retry,
+    hedge: Option<Hedge>,
+    deadline: Option<Deadline>,
+    metrics: Metrics,
+}
+
+/// How far an attempt has come without waiting.
+enum Begun {
+    /// It waits for a place.
+    Waiting(Turn),
+    Reading(Reading),
+}
+
+/// A request at the store, and the place that it has.
+struct Reading {
+    permit: Option<Permit>,
+    flight: Flight,
+    answer: ReadFuture,
+}
+
+impl Layers {
+    /// The origin's name.
+    pub(crate) fn tier(&self) -> &str {
+        self.origin.name()
+    }
+
+    pub(crate) fn submit(&self) {
+        self.origin.submit();
+    }
+
+    /// Reads through all layers.
+    pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
+        if self.hedge.is_some() || self.deadline.is_some() {
+            return self.read_after(request, Failures::default());
+        }
+        let layers = Arc::clone(self);
+        match self.begin(&request) {
+            Begun::Reading(reading) => Box::pin(layers.first_attempt(request, reading)),
+            begun => Box::pin(layers.unguarded(request, begun, Failures::default())),
+        }
+    }
+
+    /// The same for what has failed so often already.
+    pub(crate) fn read_after(self: &Arc<Self>, request: Arc<ReadRequest>, failures: Failures) -> ReadFuture {
+        let (layers, begun) = (Arc::clone(self), self.begin(&request));
+        Box::pin(async move {
+            // One that is not joined is always answered.
+            let answer = layers.guarded(&request, begun, failures, false).await;
+            answer.unwrap_or_else(|_| Err(TierError::new(ErrorKind::Other, layers.tier())))
+        })
+    }
+
+    /// Reads what several requests asked for; how often that failed, if they are better read by themselves.
+    pub(crate) fn read_joined(self: &Arc<Self>, request: Arc<ReadRequest>) -> BoxFuture<'static, Joined> {
+        let (layers, begun) = (Arc::clone(self), self.begin(&request));
+        Box::pin(async move { layers.guarded(&request, begun, Failures::default(), true).await })
+    }
+
+    /// An attempt without hedges and deadlines that is under way, and the others if it fails. A future of its own: what is
+    /// read so takes microseconds, and thousands of these are to stay in the processor's cache.
+    async fn first_attempt(
+        self: Arc<Self>,
+        request: Arc<ReadRequest>,
+        Reading { permit, flight, answer }: Reading,
+    ) -> Result<Bytes, TierError> {
+        let result = answer.await;
+        flight.answered(&result);
+        if let Some(permit) = permit {
+            permit.answered(&result);
+        }
+        match result {
+            Ok(bytes) => Ok(bytes),
+            Err(error) => Box::pin(self.again(request, error)).await,
+        }
+    }
+
+    /// Attempts without hedges and deadlines after one that has failed.
+    #[cold]
+    async fn again(self: Arc<Self>, request: Arc<ReadRequest>, error: TierError) -> Result<Bytes, TierError> {
+        let mut failures = Failures::default();
+        self.wait(&request, &mut failures, error).await?;
+        let begun = self.begin(&request);
+        self.unguarded(request, begun, failures).await
+    }
+
+    /// Attempts without hedges and deadlines.
+    async fn unguarded(
+        self: Arc<Self>,
+        request: Arc<ReadRequest>,
+        mut begun: Begun,
+        mut failures: Failures,
+    ) -> Result<Bytes, TierError> {
+        loop {
+            let Reading { permit, flight, answer } = self.under_way(&request, begun).await;
+            let result = answer.await;
+            flight.answered(&result);
+            if let Some(permit) = permit {
+                permit.answered(&result);
             }
-            let limit = self.limit.as_ref().filter(|_| self.hedge_within_limit);
-            tier = Arc::new(match limit {
-                Some(limit) => hedged.within(limit.clone()),
-                None => hedged,
+            match result {
+                Err(error) => Box::pin(self.wait(&request, &mut failures, error)).await?,
+                answer => return answer,
+            }
+            begun = self.begin(&request);
+        }
+    }
+
+    /// Attempts with hedges and deadlines. One that `is_joined` and goes on failing ends with its failures.
+    async fn guarded(
+        &self,
+        request: &Arc<ReadRequest>,
+        mut begun: Begun,
+        mut failures: Failures,
+        is_joined: bool,
+    ) -> Joined {
+        loop {
+            let reading = self.under_way(request, begun).await;
+            // In a box, so that a read that waits for its place is short: many do.
+            let error = match Box::pin(self.attempt(request, reading)).await {
+                Err(error) => error,
+                answer => return Ok(answer),
+            };
+            let is_throttled = error.kind() == ErrorKind::Throttled;
+            if let Err(error) = self.wait(request, &mut failures, error).await {
+                return Ok(Err(error));
+            }
+            // It may be the joined read that fails: a body too long for a proxy, one bad part of it.
+            if is_joined && !is_throttled && failures.count() >= JOINED_ATTEMPTS {
+                return Err(failures);
+            }
+            begun = self.begin(request);
+        }
+    }
+
+    /// Waits until a failed read may be tried again.
+    async fn wait(
+        &self,
+        request: &ReadRequest,
+        failures: &mut Failures,
+        error: TierError,
+    ) -> Result<(), TierError> {
+        sleep_until(self.retry.failed(request, failures, error)?).await;
+        self.retry.count();
+        Ok(())
+    }
+
+    /// Begins an attempt, as far as it goes without waiting.
+    fn begin(&self, request: &Arc<ReadRequest>) -> Begun {
+        let Some(gate) = &self.gate else { return Begun::Reading(self.start(request, None)) };
+        match gate.enter(request.due, request.len()).take() {
+            Ok(permit) => Begun::Reading(self.start(request, Some(permit))),
+            Err(turn) => Begun::Waiting(turn),
+        }
+    }
+
+    /// Waits for a place, if there is none yet.
+    async fn under_way(&self, request: &Arc<ReadRequest>, begun: Begun) -> Reading {
+        match begun {
+            Begun::Waiting(turn) => {
+                let permit = turn.await;
+                self.start(request, Some(permit))
+            }
+            Begun::Reading(reading) => reading,
+        }
+    }
+
+    fn start(&self, request: &Arc<ReadRequest>, permit: Option<Permit>) -> Reading {
+        let flight = self.metrics.start();
+        Reading { permit, flight, answer: self.origin.read(Arc::clone(request)) }
+    }
+
+    /// The rest of an attempt: the answer, or that of a second read if it is late.
+    async fn attempt(&self, request: &Arc<ReadRequest>, reading: Reading) -> Result<Bytes, TierError> {
+        let Reading { permit, flight, answer } = reading;
+        let started = flight.started;
+        let first = self.answer(request, flight, answer);
+        let result = match &self.hedge {
+            None => first.await,
+            Some(hedge) => {
+                let second = || self.second(request);
+                let withheld = |error: &TierError| self.withheld(started, error);
+                hedge.race(request, started, first, second, withheld).await
+            }
+        };
+        if let Some(permit) = permit {
+            permit.answered(&result);
+        }
+        result
+    }
+
+    /// The answer of a read that has left.
+    async fn answer(
+        &self,
+        request: &ReadRequest,
+        flight: Flight,
+        answer: ReadFuture,
+    ) -> Result<Bytes, TierError> {
+        let result = match &self.deadline {
+            Some(deadline) => deadline.within(request, flight.started, answer).await,
+            None => answer.await,
+        };
+        flight.answered(&result);
+        result
+    }
+
+    /// A second read.
+    #[expect(
+        clippy::async_yields_async,
+        reason = "the outer future waits for a place, the inner one is the read"
+    )]
+    fn second<'a>(&'a self, request: &'a Arc<ReadRequest>) -> Second<'a> {
+        Box::pin(async move {
+            let gate = self.gate.as_ref().filter(|_| self.is_hedge_limited);
+            let permit = match gate {
+                Some(gate) => Some(gate.enter(request.due, request.len()).await),
+                None => None,
+            };
+            let read: BoxFuture<'a, Result<Bytes, TierError>> = Box::pin(async move {
+                // What it brings is bandwidth, too: it does not wait for that, and those after it do.
+                if let (None, Some(bandwidth)) = (&permit, &self.bandwidth) {
+                    bandwidth.take(Instant::now(), request.len());
+                }
+                let Reading { permit, flight, answer } = self.start(request, permit);
+                let started = flight.started;
+                let result = self.answer(request, flight, answer).await;
+                match (permit, &result) {
+                    (Some(permit), _) => permit.answered(&result),
+                    (None, Err(error)) => self.withheld(started, error),
+                    (None, Ok(_)) => {}
+                }
+                result
             });
+            read
+        })
+    }
+
+    /// A read that left at `started` or later has failed, and another one has answered.
+    fn withheld(&self, started: Instant, error: &TierError) {
+        if let (Some(gate), ErrorKind::Throttled) = (&self.gate, error.kind()) {
+            gate.complained(started);
         }
-        if let Some(origin) = limited {
-            tier = Arc::new(Limited::as_origin(tier, origin));
-        }
-        if let Some(policy) = merge {
-            let merged = Merged::new(tier, policy).with_buffers(Arc::clone(&self.buffers));
-            tier = Arc::new(merged.with_speed(speed));
-        }
-        Arc::new(Retrying::new(tier, self.retry, self.seed).with_meter(&self.meter))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_tier_testing::FakeOrigin;
+    use foreread_types::{SampleId, Tick};
+
+    use super::*;
+
+    /// It was longer than what allocators keep at hand, and reading a cached directory took a quarter longer.
+    #[test]
+    fn future_of_a_read_without_guards_is_short() {
+        let origin = FakeOrigin::uniform(1, 1);
+        let request = Arc::new(origin.request(SampleId(0), Tick(0)));
+        let metrics = Metrics::new("test", Meter::new(), None);
+        let retry = Retry::new("test", RetryPolicy::default(), 0, Meter::new());
+        let origin: Arc<dyn OriginTier> = Arc::new(origin);
+        let (gate, hedge, deadline, is_hedge_limited, bandwidth) = (None, None, None, false, None);
+        let layers = Layers { origin, gate, is_hedge_limited, bandwidth, retry, hedge, deadline, metrics };
+        let layers = Arc::new(layers);
+        let reading = layers.start(&request, None);
+        let future = Arc::clone(&layers).first_attempt(Arc::clone(&request), reading);
+        let bytes = size_of_val(&future);
+        assert!(bytes <= 256, "{bytes} bytes");
+        // Beyond what the look-ahead counts for a read, nobody counts it, and a hundred thousand may wait for their places.
+        let begun = layers.begin(&request);
+        let bytes = size_of_val(&layers.guarded(&request, begun, Failures::default(), false));
+        assert!(bytes <= 512, "{bytes} bytes with guards");
     }
 }

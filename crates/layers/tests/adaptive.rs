@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{AdaptivePolicy, Decisions, Limit, Stack, Throttle, Why};
+use foreread_layers::{AdaptivePolicy, Bandwidth, Decisions, Limit, Stack, Why};
 use foreread_tier::OriginTier;
 use foreread_tier_testing::{Cell, FakeOrigin, Fared, Trainer};
 use foreread_types::{SampleId, Tick};
@@ -59,7 +59,7 @@ async fn drive_through(
     let Some(limit) = stack.limit.clone() else { panic!("a stack without a limit") };
     let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(origin.clone()));
     let mut course = Vec::new();
-    let request = |tag, sample| origin.request(tag, SampleId(sample % Cell::SAMPLES), Tick(sample));
+    let request = |sample| origin.request(SampleId(sample % Cell::SAMPLES), Tick(sample));
     let until = Duration::from_secs_f64(seconds);
     let fared = trainer
         .run(tier, u64::from(u32::MAX), until, request, |time| {
@@ -144,11 +144,11 @@ async fn what_is_possible_where_the_pipe_takes_places() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_throttle_below_looks_like_a_store_of_that_bandwidth() {
+async fn bandwidth_of_the_user_is_used_and_queues_nothing_at_the_store() {
     let cell = Cell::new(10, 1024, Some(50));
     let origin = Cell { bandwidth: None, ..cell }.origin();
     let rate = cell.bandwidth.and_then(std::num::NonZeroU64::new).expect("a rate");
-    let stack = Stack::new(1).with_throttle(Some(Throttle::new(rate)));
+    let stack = Stack::new(1).with_bandwidth(Some(Bandwidth::new(rate)));
     let run = drive_through(&stack, &origin, &greedy(), 6.0, |_| {}).await;
     assert!(run.rate(1.0, 6.0) >= 0.95 * cell.possible(), "{}", run.rate(1.0, 6.0));
     assert!(run.most_in_flight(0.0, 6.0) as f64 <= cell.allowed(), "{}", run.most_in_flight(0.0, 6.0));

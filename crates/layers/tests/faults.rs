@@ -1,13 +1,15 @@
 //! Failing origins behind the whole stack: what is read is right, or there is one clear error, and faults cost little.
 
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{Reading, RetryPolicy, Stack};
+use foreread_layers::{AdaptivePolicy, Bandwidth, HedgePolicy, Limit, Reading, RetryPolicy, Stack};
 use foreread_tier::{ErrorKind, OriginTier, Tier};
-use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, Trainer, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, ReadAll, Trainer, When};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
+use tokio::time::Instant;
 
 const SAMPLES: u64 = 20_000;
 
@@ -25,7 +27,7 @@ async fn train(rules: &[(When, Fault)], compute: Duration) -> (Fared, Reading) {
     }
     let stack = Stack::new(3);
     let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(failing));
-    let request = |tag, sample| origin.request(tag, SampleId(sample), Tick(sample));
+    let request = |sample| origin.request(SampleId(sample), Tick(sample));
     let fared = Trainer::new(compute).run(tier, SAMPLES, Duration::from_secs(600), request, |_| 0).await;
     assert_eq!(stack.meter.read().in_flight, 0);
     (fared, stack.meter.read())
@@ -112,9 +114,8 @@ async fn what_cannot_be_read_is_one_clear_error() {
         let attempts = std::num::NonZeroU32::MIN.saturating_add(3);
         let stack = Stack::new(3).with_retry(RetryPolicy::default().with_attempts(attempts));
         let tier = stack.wrap(Arc::new(failing));
-        let batch =
-            (0..64).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(u64::from(id)))).collect();
-        let answers: Vec<_> = tier.read(batch).collect().await;
+        let batch = (0..64).map(|id| origin.request(SampleId(id), Tick(id))).collect();
+        let answers: Vec<_> = tier.read_all(batch).collect().await;
         assert_eq!(answers.len(), 64);
         let errors: Vec<_> = answers.iter().filter_map(|answer| answer.result.as_ref().err()).collect();
         let [error] = errors[..] else { panic!("{fault:?}: {errors:?}") };
@@ -128,7 +129,7 @@ async fn what_cannot_be_read_is_one_clear_error() {
 #[tokio::test(start_paused = true)]
 async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
     let reads = |ids: std::ops::Range<u64>, origin: &FakeOrigin| {
-        ids.map(|id| origin.request(id as u32, SampleId(id), Tick(id))).collect::<Vec<_>>()
+        ids.map(|id| origin.request(SampleId(id), Tick(id))).collect::<Vec<_>>()
     };
     for fault in [Fault::Never, Fault::Stall(Duration::from_secs(3600))] {
         let origin = origin();
@@ -140,8 +141,8 @@ async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
         let tier = stack.wrap(Arc::new(failing));
         let mut slowest = Duration::ZERO;
         for from in (0..1000).step_by(50) {
-            let began = tokio::time::Instant::now();
-            let answers: Vec<_> = tier.read(reads(from..from + 50, &origin)).collect().await;
+            let began = Instant::now();
+            let answers: Vec<_> = tier.read_all(reads(from..from + 50, &origin)).collect().await;
             assert!(answers.len() == 50 && answers.iter().all(|answer| answer.result.is_ok()));
             slowest = slowest.max(began.elapsed());
         }
@@ -168,14 +169,13 @@ async fn refusal_that_a_second_read_mends_teaches_the_rate() {
     });
     let stack = Stack::new(3);
     let tier = stack.wrap(Arc::new(refusing));
-    let reads = |ids: std::ops::Range<u64>| {
-        ids.map(|id| origin.request(id as u32, SampleId(id), Tick(id))).collect::<Vec<_>>()
-    };
+    let reads =
+        |ids: std::ops::Range<u64>| ids.map(|id| origin.request(SampleId(id), Tick(id))).collect::<Vec<_>>();
     for from in (0..192).step_by(32) {
-        assert_eq!(tier.read(reads(from..from + 32)).count().await, 32);
+        assert_eq!(tier.read_all(reads(from..from + 32)).count().await, 32);
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let answers: Vec<_> = tier.read(reads(1000..1012)).collect().await;
+    let answers: Vec<_> = tier.read_all(reads(1000..1012)).collect().await;
     assert!(answers.len() == 12 && answers.iter().all(|answer| answer.result.is_ok()), "{answers:?}");
     let Reading { hedged, retried, errors, .. } = stack.meter.read();
     assert_eq!((hedged, retried, errors), (12, 0, 12), "second reads have mended them");
@@ -198,15 +198,66 @@ async fn hedges_are_a_few_per_cent_at_most() {
 async fn reads_that_hang_hold_no_place_for_ever() {
     let origin = origin();
     let failing = FailingTier::new(Arc::clone(&origin)).on(When::FirstOfEach(1), Fault::Never);
-    let places = std::num::NonZeroUsize::MIN.saturating_add(3);
-    let limit = foreread_layers::Limit::new(places);
+    let places = NonZeroUsize::MIN.saturating_add(3);
+    let limit = Limit::new(places);
     let stack = Stack::new(3).with_hedge(None).with_limit(Some(limit));
     let tier: Arc<dyn Tier> = stack.wrap(Arc::new(failing));
-    let batch = (0..12).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(u64::from(id)))).collect();
-    let began = tokio::time::Instant::now();
-    let answers: Vec<_> = tier.read(batch).collect().await;
+    let batch = (0..12).map(|id| origin.request(SampleId(id), Tick(id))).collect();
+    let began = Instant::now();
+    let answers: Vec<_> = tier.read_all(batch).collect().await;
     assert!(answers.iter().all(|answer| answer.result.is_ok()));
     // Twelve hang in three turns of four.
     let took = began.elapsed().as_secs();
     assert!((90..=95).contains(&took), "{took} s");
+}
+
+/// With a limit on bandwidth, second reads waited for the places of those that hung: half a minute instead of two seconds.
+#[tokio::test(start_paused = true)]
+async fn second_reads_need_no_place_of_an_adaptive_limit_whatever_the_bandwidth() {
+    let mut took = Vec::new();
+    for rate in [None, NonZeroU64::new(1_000_000_000)] {
+        let origin = Arc::new(FakeOrigin::uniform(100, 1000).with_latency(Duration::from_millis(10)));
+        let hang = (0..4).map(|id| SampleKey::new(DatasetId(0), SampleId(id)));
+        let failing = hang.fold(FailingTier::new(Arc::clone(&origin)), |tier, key| {
+            tier.on(When::First(key, 1), Fault::Never)
+        });
+        let policy = AdaptivePolicy::default().beginning_at(NonZeroUsize::new(4).unwrap());
+        let stack =
+            Stack::new(1).with_limit(Some(Limit::adaptive(policy))).with_bandwidth(rate.map(Bandwidth::new));
+        assert!(!stack.hedge_within_limit);
+        let tier = stack.wrap(Arc::new(failing) as Arc<dyn OriginTier>);
+        let began = Instant::now();
+        let batch = (0..32).map(|id| origin.request(SampleId(id), Tick(id))).collect();
+        let answers: Vec<_> = tier.read_all(batch).collect().await;
+        assert!(answers.iter().all(|answer| answer.result.is_ok()));
+        took.push(began.elapsed());
+    }
+    assert!(took.iter().all(|took| *took < Duration::from_secs(3)), "{took:?}");
+}
+
+/// Second reads that found no budget when it was their turn had taken their part of the link.
+#[tokio::test(start_paused = true)]
+async fn second_read_that_is_not_sent_takes_no_bandwidth() {
+    for bytes in [100_000u64, 1_000_000] {
+        let mut took = Vec::new();
+        for hedge in [None, Some(HedgePolicy::default())] {
+            let origin =
+                FakeOrigin::uniform(1000, bytes).with_zeroes().with_latency(Duration::from_millis(20));
+            let stack = Stack::bare()
+                .with_hedge(hedge)
+                .with_bandwidth(NonZeroU64::new(100_000_000).map(Bandwidth::new));
+            let tier = stack.wrap(Arc::new(origin.clone()));
+            let reads = |ids: std::ops::Range<u64>| {
+                tier.read_all(ids.map(|id| origin.request(SampleId(id), Tick(id))).collect()).count()
+            };
+            assert_eq!(reads(0..200).await, 200);
+            origin.set_latency(Duration::from_secs(1));
+            let (began, before) = (Instant::now(), stack.meter.read().requests);
+            assert_eq!(reads(200..1000).await, 800);
+            let requests = stack.meter.read().requests - before;
+            let link = requests as f64 * bytes as f64 / 1e8;
+            took.push(began.elapsed().as_secs_f64() - link);
+        }
+        assert!(took[1] < took[0] + 0.2, "seconds beyond what the link sent: {took:?}");
+    }
 }

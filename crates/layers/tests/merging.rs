@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use foreread_layers::{MergePolicy, Merged, Stack};
+use foreread_layers::{MergePolicy, Stack};
 use foreread_tier::{
-    Buffer, Buffers, Completion, ErrorKind, HeapBuffers, Object, OriginTier, ReadRequest, Span, Tier,
-    TierProfile,
+    Block, Buffer, Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier,
+    TierError, TierProfile,
 };
-use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, When};
+use foreread_tier_testing::{Answered, CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, When};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
 
 const LATENCY: Duration = Duration::from_millis(20);
 const BANDWIDTH: u64 = 50_000_000;
@@ -25,17 +27,22 @@ fn shards() -> FakeOrigin {
 fn range(origin: &FakeOrigin, tag: u32, shard: u64, start: u64, length: u64) -> ReadRequest {
     let key = SampleKey::new(DatasetId(0), SampleId(u64::from(tag)));
     let object: Object = origin.object(SampleId(shard));
-    ReadRequest { tag, key, object, span: Span::Range(start..start + length), due: Tick(u64::from(tag)) }
+    ReadRequest::new(key, object, Span::Range(start..start + length), Tick(u64::from(tag)))
 }
 
-async fn answers(tier: &dyn Tier, batch: Vec<ReadRequest>) -> BTreeMap<u32, Completion> {
+async fn answers(tier: &dyn Tier, batch: Vec<ReadRequest>) -> BTreeMap<u32, Answered> {
     let (count, mut by_tag) = (batch.len(), BTreeMap::new());
-    let mut stream = tier.read(batch);
+    let mut stream = tier.read_all(batch);
     while let Some(answer) = stream.next().await {
         assert!(by_tag.insert(answer.tag, answer).is_none(), "a tag twice");
     }
     assert_eq!(by_tag.len(), count);
     by_tag
+}
+
+/// Joins, and does nothing else.
+fn merged(origin: Arc<impl OriginTier>, policy: MergePolicy) -> Arc<dyn OriginTier> {
+    Stack::bare().with_merge(Some(policy)).wrap(origin)
 }
 
 fn given() -> MergePolicy {
@@ -57,16 +64,19 @@ impl Buffers for Recorded {
 async fn neighbours_are_one_request_and_each_answer_has_memory_of_its_own() {
     let origin = Arc::new(shards());
     let buffers = Arc::new(Recorded::default());
-    let merged =
-        Merged::new(Arc::clone(&origin), given()).with_buffers(Arc::clone(&buffers) as Arc<dyn Buffers>);
+    let stack =
+        Stack::bare().with_merge(Some(given())).with_buffers(Arc::clone(&buffers) as Arc<dyn Buffers>);
+    let merged = stack.wrap(Arc::clone(&origin) as Arc<dyn OriginTier>);
     // Ten in a row, with 100 bytes between them; one far away; one of another shard; a whole one.
     let mut batch: Vec<_> =
         (0..10).rev().map(|at| range(&origin, at, 0, u64::from(at) * 5100, 5000)).collect();
     batch.push(range(&origin, 10, 0, 900_000, 5000));
     batch.push(range(&origin, 11, 1, 51_000, 5000));
-    batch.push(origin.request(12, SampleId(2), Tick(12)));
-    let answers = answers(&merged, batch).await;
-    for (tag, answer) in answers {
+    batch.push(origin.request(SampleId(2), Tick(12)));
+    let answers = answers(&*merged, batch).await;
+    for (position, answer) in answers {
+        // The first ten come in reverse.
+        let tag = if position < 10 { 9 - position } else { position };
         let (shard, start, length) = match tag {
             10 => (0, 900_000, 5000),
             11 => (1, 51_000, 5000),
@@ -85,14 +95,14 @@ async fn neighbours_are_one_request_and_each_answer_has_memory_of_its_own() {
 async fn a_merged_read_is_as_urgent_as_its_most_urgent_part() {
     let origin = Arc::new(shards());
     let counting = Arc::new(CountingTier::new(Arc::clone(&origin)));
-    let merged = Merged::new(Arc::clone(&counting), given());
+    let merged = merged(Arc::clone(&counting), given());
     let batch = vec![
         range(&origin, 7, 1, 0, 1000),
         range(&origin, 9, 0, 0, 1000),
         range(&origin, 3, 0, 1000, 1000),
         range(&origin, 5, 2, 0, 1000),
     ];
-    answers(&merged, batch).await;
+    answers(&*merged, batch).await;
     let order: Vec<u64> = counting.counts().order().iter().map(|key| key.id.0).collect();
     assert_eq!(order, [3, 5, 7]);
 }
@@ -106,7 +116,7 @@ async fn what_fails_together_is_as_many_errors_and_is_retried_together() {
         let failing = FailingTier::new(Arc::clone(&origin));
         Arc::new(failing.on(When::Read(0), Fault::Error(ErrorKind::Transient)))
     };
-    for answer in answers(&Merged::new(failing(), given()), batch(&origin)).await.into_values() {
+    for answer in answers(&*merged(failing(), given()), batch(&origin)).await.into_values() {
         let Err(error) = answer.result else { panic!("an answer") };
         assert_eq!((error.kind(), error.object()), (ErrorKind::Transient, Some("00000/00000000")));
     }
@@ -155,6 +165,138 @@ async fn refused_merged_read_is_as_many_requests_as_before() {
     }
 }
 
+/// Fails what is long, as a proxy does that cuts long answers.
+#[derive(Debug)]
+struct Cuts(FakeOrigin);
+
+impl Tier for Cuts {
+    fn name(&self) -> &str {
+        "cuts"
+    }
+
+    fn profile(&self) -> &TierProfile {
+        self.0.profile()
+    }
+
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        if request.len() > 5000 {
+            return Box::pin(std::future::ready(Err(TierError::new(ErrorKind::Transient, "cuts"))));
+        }
+        self.0.read(request)
+    }
+
+    fn submit(&self) {}
+}
+
+impl OriginTier for Cuts {
+    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+        self.0.list(prefix, after)
+    }
+
+    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+        self.0.stat(path)
+    }
+
+    fn place(&self) -> &str {
+        self.0.place()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn joined_read_that_goes_on_failing_is_read_in_parts() {
+    let origin = shards();
+    let batch = (0..10).map(|at| range(&origin, at, 0, u64::from(at) * 5000, 5000)).collect();
+    let stack = Stack::new(1).with_merge(Some(given()));
+    for (tag, answer) in answers(&*stack.wrap(Arc::new(Cuts(origin.clone()))), batch).await {
+        let start = tag as usize * 5000;
+        assert_eq!(answer.result.unwrap(), origin.expected(SampleId(0)).slice(start..start + 5000), "{tag}");
+    }
+    let (read, tally) = (stack.meter.read(), origin.counts().tally());
+    assert_eq!((read.requests, read.errors, tally.requests), (13, 3, 10));
+}
+
+/// A joined read ends with its last part.
+#[tokio::test(start_paused = true)]
+async fn joined_read_is_cancelled_when_nobody_waits_for_any_part() {
+    let origin = Arc::new(shards());
+    let merged = merged(Arc::clone(&origin), given());
+    let mut reads: Vec<_> =
+        (0..3).map(|at| merged.read(Arc::new(range(&origin, at, 0, u64::from(at) * 5000, 5000)))).collect();
+    merged.submit();
+    for read in &mut reads {
+        assert!(futures::poll!(read).is_pending());
+    }
+    assert_eq!(origin.counts().tally().in_flight, 1);
+    drop(reads.split_off(1));
+    assert_eq!(origin.counts().tally().in_flight, 1, "one part is waited for");
+    drop(reads);
+    let tally = origin.counts().tally();
+    assert_eq!((tally.requests, tally.in_flight, tally.cancelled), (1, 0, 1));
+}
+
+/// What is dropped before the burst ends is not read.
+#[tokio::test(start_paused = true)]
+async fn range_that_is_dropped_within_its_burst_is_not_read() {
+    let origin = Arc::new(shards());
+    let merged = merged(Arc::clone(&origin), given());
+    let read = |at: u32| merged.read(Arc::new(range(&origin, at, 0, u64::from(at) * 5000, 5000)));
+    let (first, last) = (read(0), read(9));
+    drop(last);
+    merged.submit();
+    assert_eq!(first.await.unwrap(), origin.expected(SampleId(0)).slice(..5000));
+    assert_eq!(origin.counts().tally().bytes, 5000);
+}
+
+/// A read of 5,000 bytes out of a block of every 20,000th, that many reads long.
+fn in_block(origin: &FakeOrigin, shard: u64, at: u64, reads: usize) -> Arc<ReadRequest> {
+    let request = range(origin, (shard * 100 + at) as u32, shard, at * 20_000, 5000);
+    Arc::new(ReadRequest { block: Some(Arc::new(Block { bytes: 0..SHARD, reads })), ..request })
+}
+
+/// Two callers at once, of whom one ends its burst while the other's block is half asked for.
+#[tokio::test(start_paused = true)]
+async fn block_is_one_request_whatever_that_costs() {
+    let cached = shards().with_profile(TierProfile::new(64).with_kernel_cached(true));
+    let slow = shards().with_latency(Duration::from_millis(1)).with_bandwidth(1_000_000);
+    for origin in [Arc::new(cached), Arc::new(slow)] {
+        let tier = merged(Arc::clone(&origin), MergePolicy::default());
+        let reads: Vec<_> = (0..10)
+            .flat_map(|at| [0, 1].map(|shard| (shard, at)))
+            .map(|(shard, at)| {
+                let read = tier.read(in_block(&origin, shard, at, 10));
+                tier.submit();
+                (shard, at as usize * 20_000, read)
+            })
+            .collect();
+        for (shard, start, read) in reads {
+            assert_eq!(read.await.unwrap(), origin.expected(SampleId(shard)).slice(start..start + 5000));
+        }
+        let tally = origin.counts().tally();
+        assert_eq!((tally.requests, tally.bytes), (2, 2 * (9 * 20_000 + 5000)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn block_that_is_not_complete_is_read_when_its_caller_waits() {
+    let origin = Arc::new(shards());
+    let merged = merged(Arc::clone(&origin), MergePolicy::default());
+    let mut reads: Vec<_> = (0..4).map(|at| merged.read(in_block(&origin, 0, at, 10))).collect();
+    drop(reads.pop());
+    merged.submit();
+    assert_eq!(origin.counts().tally().requests, 0);
+    for (at, read) in reads.into_iter().enumerate() {
+        let expected = origin.expected(SampleId(0)).slice(at * 20_000..at * 20_000 + 5000);
+        assert_eq!(read.await.unwrap(), expected);
+    }
+    let tally = origin.counts().tally();
+    assert_eq!((tally.requests, tally.bytes), (1, 45_000), "what was dropped is not read");
+    // One that nobody waits for any longer stays away.
+    drop(merged.read(in_block(&origin, 1, 0, 2)));
+    let read = merged.read(in_block(&origin, 1, 1, 2));
+    assert_eq!(read.await.unwrap(), origin.expected(SampleId(1)).slice(20_000..25_000));
+    assert_eq!(origin.counts().tally().bytes, 50_000);
+}
+
 /// In a stack the cost is measured. Reads that are bound by bandwidth stay apart, and so do those of an origin that the
 /// kernel caches.
 #[tokio::test(start_paused = true)]
@@ -194,14 +336,14 @@ proptest::proptest! {
             let latency = Duration::from_micros(latency_us);
             let policy = MergePolicy::default().with_given(latency, bandwidth).with_bounds(most, waste);
             let origin = Arc::new(shards());
-            let merged = Merged::new(Arc::clone(&origin), policy);
+            let merged = merged(Arc::clone(&origin), policy);
             let batch: Vec<_> = ranges
                 .iter()
                 .zip(0..)
                 .map(|(&(shard, start, length), tag)| range(&origin, tag, shard, start, length))
                 .collect();
             let asked: u64 = batch.iter().map(ReadRequest::len).sum();
-            for (tag, answer) in answers(&merged, batch).await {
+            for (tag, answer) in answers(&*merged, batch).await {
                 let (shard, start, length) = ranges[tag as usize];
                 let (start, end) = (start as usize, (start + length) as usize);
                 assert_eq!(answer.result.unwrap(), origin.expected(SampleId(shard)).slice(start..end));

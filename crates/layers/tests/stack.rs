@@ -4,23 +4,18 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_layers::{Limit, Limited, Meter, Metered, RetryPolicy, Retrying, Stack as Layers, Throttled};
-use foreread_tier::{CacheTier, ErrorKind, OriginTier, Tier};
-use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, StoredCache, When, conformance};
+use foreread_layers::{Bandwidth, Limit, Meter, RetryPolicy, Stack as Layers};
+use foreread_tier::{ErrorKind, OriginTier};
+use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, When, conformance};
 use foreread_types::{SampleId, Tick};
 use futures::StreamExt;
 
-type Stack<T> = Retrying<Limited<Throttled<Metered<T>>>>;
-
-fn stack<T: Tier + ?Sized>(inner: Arc<T>, rate: u64, places: usize) -> (Stack<T>, Meter) {
-    let (Some(rate), Some(places)) = (NonZeroU64::new(rate), NonZeroUsize::new(places)) else {
-        panic!("not zero")
-    };
-    let metered = Metered::new(inner);
-    let meter = metered.meter();
-    let throttled = Throttled::new(Arc::new(metered), rate);
-    let limited = Limited::new(Arc::new(throttled), places);
-    (Retrying::new(Arc::new(limited), RetryPolicy::default(), 5).with_meter(&meter), meter)
+fn stack(inner: Arc<dyn OriginTier>, rate: u64, places: usize) -> (Arc<dyn OriginTier>, Meter) {
+    let layers = Layers::bare()
+        .with_retry(RetryPolicy::default())
+        .with_bandwidth(NonZeroU64::new(rate).map(Bandwidth::new))
+        .with_limit(NonZeroUsize::new(places).map(Limit::new));
+    (layers.wrap(inner), layers.meter)
 }
 
 fn conforming() -> FakeOrigin {
@@ -35,7 +30,7 @@ async fn a_stack_conforms_as_an_origin() {
     let origin: Arc<dyn OriginTier> = Arc::new(slow);
     let (stack, meter) = stack(origin, 1_000_000_000, 3);
     assert_eq!((stack.name(), stack.profile().parallelism), ("fake", 3));
-    conformance::origin(&stack, &conformance::samples(3)).await;
+    conformance::origin(&*stack, &conformance::samples(3)).await;
     assert_eq!(meter.read().in_flight, 0);
 }
 
@@ -45,7 +40,7 @@ async fn a_stack_conforms_as_an_origin_where_every_object_fails_at_first() {
         .on(When::FirstOfEach(1), Fault::Error(ErrorKind::Transient))
         .on(When::Chance(0.1), Fault::RetryAfter(ErrorKind::Throttled, Duration::from_millis(20)));
     let (stack, meter) = stack(Arc::new(flaky), 1_000_000_000, 3);
-    conformance::origin(&stack, &conformance::samples(3)).await;
+    conformance::origin(&*stack, &conformance::samples(3)).await;
     assert!(meter.read().retried > 12, "{:?}", meter.read());
 }
 
@@ -65,23 +60,15 @@ async fn all_layers_in_their_usual_order_conform_as_an_origin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stack_conforms_as_a_cache() {
-    let cache = StoredCache::new(8 << 20).with_latency(Duration::from_millis(1), Duration::from_millis(1));
-    let (stack, _) = stack(Arc::new(cache), 1_000_000_000, 3);
-    let stack: Arc<dyn CacheTier> = Arc::new(stack);
-    conformance::cache(stack).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn failed_attempts_take_bandwidth_and_sleeping_ones_take_no_place() {
     let origin = Arc::new(FakeOrigin::uniform(100, 100_000));
     let flaky = FailingTier::new(Arc::clone(&origin))
         .on(When::FirstOfEach(1), Fault::RetryAfter(ErrorKind::Throttled, Duration::from_secs(10)));
     let (stack, meter) = stack(Arc::new(flaky), 10_000_000, 4);
-    let batch = (0..100).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(u64::from(id)))).collect();
+    let batch = (0..100).map(|id| origin.request(SampleId(id), Tick(id))).collect();
     let began = tokio::time::Instant::now();
     assert_eq!(
-        stack.read(batch).filter(|answer| std::future::ready(answer.result.is_ok())).count().await,
+        stack.read_all(batch).filter(|answer| std::future::ready(answer.result.is_ok())).count().await,
         100
     );
     // A second of failures, ten of sleep during which the others fail, a second of successes.
@@ -99,7 +86,7 @@ async fn many_streams_on_several_threads_all_end() {
         FailingTier::new(Arc::clone(&origin)).on(When::Chance(0.02), Fault::Error(ErrorKind::Transient));
     let flaky: Arc<dyn OriginTier> = Arc::new(flaky);
     let (fixed, fixed_meter) = stack(Arc::clone(&flaky), 200_000_000, 3);
-    together(&origin, Arc::new(fixed)).await;
+    together(&origin, fixed).await;
     assert_eq!(fixed_meter.read().in_flight, 0);
     let layers = Layers::new(5);
     together(&origin, layers.wrap(flaky)).await;
@@ -113,12 +100,11 @@ async fn together(origin: &Arc<FakeOrigin>, stack: Arc<dyn OriginTier>) {
             let (origin, stack) = (Arc::clone(origin), Arc::clone(&stack));
             tokio::spawn(async move {
                 for round in 0..40u32 {
-                    let request =
-                        |tag: u32| origin.request(tag, SampleId(u64::from(tag)), Tick(u64::from(round)));
+                    let request = |id: u32| origin.request(SampleId(u64::from(id)), Tick(u64::from(round)));
                     let batch: Vec<_> = (0..(task + round) % 30).map(request).collect();
                     let (length, dropped) = (batch.len(), (task + round).is_multiple_of(5));
                     let taken = if dropped { length / 2 } else { length };
-                    assert_eq!(stack.read(batch).take(taken).count().await, taken);
+                    assert_eq!(stack.read_all(batch).take(taken).count().await, taken);
                 }
             })
         })
@@ -148,13 +134,41 @@ async fn second_reads_take_places_of_the_users_limit() {
         let stack = layers.wrap(Arc::clone(&seen) as Arc<dyn OriginTier>);
         for round in 0..4u32 {
             let request =
-                |tag: u32| origin.request(tag, SampleId(u64::from(50 * round + tag)), Tick(u64::from(tag)));
-            let answers: Vec<_> = stack.read((0..50).map(request).collect()).collect().await;
+                |tag: u32| origin.request(SampleId(u64::from(50 * round + tag)), Tick(u64::from(tag)));
+            let answers: Vec<_> = stack.read_all((0..50).map(request).collect()).collect().await;
             assert_eq!(answers.iter().filter(|answer| answer.result.is_ok()).count(), 50);
         }
         let (tally, meter) = (seen.counts().tally(), layers.meter.read());
         assert_eq!(tally.peak_in_flight, places as u64);
         assert!(places == 1 || meter.hedged > 0, "{places}: {meter:?}");
         assert_eq!(layers.limit.map(|limit| (limit.taken(), limit.waiting())), Some((0, 0)));
+    }
+}
+
+/// What was needed first left last, or in turn with what is needed later: each origin had a queue of its own.
+#[tokio::test(start_paused = true)]
+async fn origins_of_one_bandwidth_wait_in_one_queue() {
+    for is_urgent_first in [false, true] {
+        let origin = FakeOrigin::uniform(1100, 10_000).with_zeroes();
+        let counting = Arc::new(CountingTier::new(Arc::new(origin.clone())));
+        let layers = Layers::bare().with_bandwidth(NonZeroU64::new(1_000_000).map(Bandwidth::new));
+        let [training, validation] = [(); 2].map(|()| layers.wrap(Arc::clone(&counting) as _));
+        let read = |tier: &Arc<dyn OriginTier>, ids: std::ops::Range<u64>| {
+            tier.read_all(ids.map(|id| origin.request(SampleId(id), Tick(id))).collect()).count()
+        };
+        if is_urgent_first {
+            let (urgent, later) = (read(&training, 0..100), read(&validation, 1000..1100));
+            futures::join!(urgent, later);
+        } else {
+            let (later, urgent) = (read(&validation, 1000..1100), read(&training, 0..100));
+            futures::join!(later, urgent);
+        }
+        let order: Vec<u64> = counting.counts().order().iter().map(|key| key.id.0).collect();
+        let last = order.iter().rposition(|id| *id < 1000).unwrap();
+        let before = order[..last].iter().filter(|id| **id >= 1000).count();
+        assert!(
+            before <= 1,
+            "{before} that are due later left before the last of those due first: {order:?}"
+        );
     }
 }

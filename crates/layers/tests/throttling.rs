@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use foreread_layers::{Reading, Stack};
 use foreread_tier::{ErrorKind, OriginTier};
-use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, Trainer, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fared, Fault, ReadAll, Trainer, When};
 use foreread_types::{SampleId, Tick};
 use futures::StreamExt;
 use tokio::time::Instant;
@@ -63,7 +63,7 @@ async fn drive_through(
     let tier = stack.wrap(tier);
     let mut course = Vec::new();
     // In no order that has to do with directories.
-    let request = |tag, sample| origin.request(tag, SampleId(sample * 7919 % SAMPLES), Tick(sample));
+    let request = |sample| origin.request(SampleId(sample * 7919 % SAMPLES), Tick(sample));
     let trainer =
         Trainer { step: Duration::from_secs_f64(STEP), ..Trainer::new(Duration::from_micros(1600)) };
     let until = Duration::from_secs_f64(seconds + STEP / 2.0);
@@ -139,19 +139,21 @@ async fn a_ceiling_that_changes_is_followed() {
 }
 
 /// Reads all of an origin with 64 places and 10 ms, some of whose answers are refusals whatever it is asked.
-async fn by_chance(part: f64, compute: Duration, look_ahead: u64) -> (Fared, Reading) {
+async fn by_chance(seed: u64, part: f64, compute: Duration, look_ahead: u64) -> (Fared, Reading) {
     let origin = FakeOrigin::uniform(2 * SAMPLES, 100_000).with_zeroes();
     let origin = origin.with_latency(Duration::from_millis(10)).with_parallelism(64);
-    let failing = FailingTier::new(Arc::new(origin.clone())).with_seed(11);
+    let failing = FailingTier::new(Arc::new(origin.clone())).with_seed(seed);
     let failing = failing.on(When::Chance(part), Fault::Error(ErrorKind::Throttled));
-    let stack = Stack::new(3);
+    let stack = Stack::new(seed);
     let tier = stack.wrap(Arc::new(failing));
-    let request = |tag, sample| origin.request(tag, SampleId(sample), Tick(sample));
+    let request = |sample| origin.request(SampleId(sample), Tick(sample));
     let trainer = Trainer { look_ahead, ..Trainer::new(compute) };
     let fared = trainer.run(tier, 2 * SAMPLES, Duration::from_secs(600), request, |_| 0).await;
     assert!(fared.failed.is_empty(), "{:?}", fared.failed.first());
     (fared, stack.meter.read())
 }
+
+const SEEDS: u64 = 9;
 
 /// What is beyond a tenth of the time is what the waits before retries cost: a trainer that takes 640 MB/s has read its
 /// 256 MiB of look-ahead before a sample that was refused three times is there. With 1 GiB it is not so.
@@ -159,11 +161,18 @@ async fn by_chance(part: f64, compute: Duration, look_ahead: u64) -> (Fared, Rea
 async fn refusals_by_chance_cost_little() {
     let (slow, greedy) = (Duration::from_millis(10), Duration::ZERO);
     for (compute, look_ahead) in [(slow, 256 << 20), (greedy, 256 << 20), (greedy, 1 << 30)] {
-        let (usual, _) = by_chance(0.0, compute, look_ahead).await;
+        let (usual, _) = by_chance(0, 0.0, compute, look_ahead).await;
         for (part, most) in [(0.01, 0.1), (0.1, if look_ahead == 256 << 20 { 0.35 } else { 0.25 })] {
-            let (fared, reading) = by_chance(part, compute, look_ahead).await;
-            let more = fared.took.as_secs_f64() / usual.took.as_secs_f64() - 1.0;
-            println!("{part}, {compute:?} a batch, {look_ahead}: {:+.1} %, {reading:?}", more * 100.0);
+            // The median: what is left of the time is a few waits, each drawn, and which samples are refused how often.
+            let mut all = Vec::new();
+            for seed in 1..=SEEDS {
+                let (fared, reading) = by_chance(seed, part, compute, look_ahead).await;
+                let one = fared.took.as_secs_f64() / usual.took.as_secs_f64() - 1.0;
+                println!("{part}, {compute:?} a batch, {look_ahead}: {:+.1} %, {reading:?}", one * 100.0);
+                all.push(one);
+            }
+            all.sort_by(f64::total_cmp);
+            let more = all[all.len() / 2];
             assert!(more < most, "{part}: {more}");
         }
     }
@@ -180,8 +189,8 @@ async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_toget
             let failing = FailingTier::new(Arc::clone(&origin));
             let failing = failing.on(When::FirstOfEach(2), Fault::RetryAfter(ErrorKind::Throttled, asked));
             let began = Instant::now();
-            let batch = (0..50).map(|id| origin.request(id, SampleId(id.into()), Tick(id.into()))).collect();
-            let stream = Stack::new(seed).with_hedge(None).wrap(Arc::new(failing)).read(batch);
+            let batch = (0..50).map(|id| origin.request(SampleId(id), Tick(id))).collect();
+            let stream = Stack::new(seed).with_hedge(None).wrap(Arc::new(failing)).read_all(batch);
             let answers: Vec<_> =
                 stream.map(|answer| (answer.tag, answer.result.is_ok(), began.elapsed())).collect().await;
             assert!(answers.iter().all(|(_, fine, _)| *fine));
@@ -216,31 +225,4 @@ async fn origins_have_rates_of_their_own() {
     let (slow, fast) = futures::join!(drive(&stack, &slow, 20.0, |_| {}), drive(&stack, &fast, 20.0, |_| {}));
     slow.settles("the slow one", 100.0, 2.0, 20.0);
     fast.settles("the fast one", 2000.0, 2.0, 20.0);
-}
-
-/// Two trainers on one origin: one reads below a prefix that the store throttles, the other does not.
-#[tokio::test(start_paused = true)]
-async fn a_throttled_prefix_does_not_slow_another() {
-    let paths = |prefix: &'static str| (0..2000).map(move |id| (format!("{prefix}/{id:05}"), SIZE));
-    let origin = FakeOrigin::new(paths("train/cat").chain(paths("train/dog"))).with_zeroes();
-    let origin = origin.with_latency(Duration::from_millis(10)).with_parallelism(64);
-    let origin = origin.with_ceiling("train/cat/", 50.0, 5.0, None);
-    let stack = Stack::new(1);
-    let tier: Arc<dyn OriginTier> = stack.wrap(Arc::new(origin.clone()));
-    let step = Duration::from_secs_f64(STEP);
-    let drive = |first: u64| {
-        let (tier, origin) = (Arc::clone(&tier), origin.clone());
-        async move {
-            let trainer = Trainer { step, batch: 1, look_ahead: 32 << 20, ..Trainer::new(Duration::ZERO) };
-            let request = |tag, sample| origin.request(tag, SampleId(first + sample % 2000), Tick(sample));
-            trainer.run(tier, u64::from(u32::MAX), Duration::from_secs(30), request, |_| 0).await
-        }
-    };
-    let (cat, dog) = futures::join!(drive(0), drive(2000));
-    // At first nothing but the throttled one is read, so that all are held to its ceiling until they are compared.
-    let (from, to) = (Duration::from_secs(12), Duration::from_secs(30));
-    let (cat, dog) = (cat.rate(step, from, to), dog.rate(step, from, to));
-    println!("{cat:.1}/s of 50, {dog:.0}/s of 6350");
-    assert!((cat / 50.0 - 1.0).abs() < 0.1, "{cat}");
-    assert!(dog >= 0.95 * (6400.0 - 50.0), "{dog}");
 }

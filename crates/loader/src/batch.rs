@@ -63,18 +63,14 @@ impl Batch {
         self.samples.iter().map(|(_, sample)| sample.len() as u64).sum()
     }
 
-    /// Each sample's id and bytes, in order. The bytes are shared, not copied.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (SampleId, &Bytes)> {
-        self.samples.iter().map(|(id, sample)| (*id, sample.data()))
+    /// Each sample's id and bytes, in order. [`samples`](Self::samples) has handles on the bytes that outlive the batch.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (SampleId, &[u8])> {
+        self.samples.iter().map(|(id, sample)| (*id, &**sample))
     }
 
     /// Each sample with what its catalog knows of it, in order.
     pub fn samples(&self) -> impl ExactSizeIterator<Item = BatchSample<'_>> {
-        self.samples.iter().map(|(id, sample)| BatchSample {
-            id: *id,
-            data: sample.data(),
-            catalog: &self.catalog,
-        })
+        self.samples.iter().map(|(id, sample)| BatchSample { id: *id, data: sample, catalog: &self.catalog })
     }
 }
 
@@ -82,7 +78,7 @@ impl Batch {
 #[derive(Clone, Copy, Debug)]
 pub struct BatchSample<'a> {
     id: SampleId,
-    data: &'a Bytes,
+    data: &'a Sample,
     catalog: &'a Catalog,
 }
 
@@ -93,8 +89,9 @@ impl<'a> BatchSample<'a> {
     }
 
     /// All its bytes. Of a WebDataset sample that is its whole extent, with the headers that lie between its members.
-    pub fn bytes(&self) -> &'a Bytes {
-        self.data
+    /// The bytes are shared, not copied: as long as a clone or slice of them is held, the sample is.
+    pub fn bytes(&self) -> Bytes {
+        self.data.bytes()
     }
 
     /// What its shard calls it (WebDataset's `__key__`, a zip member's name); `None` for files and records.
@@ -103,6 +100,19 @@ impl<'a> BatchSample<'a> {
     /// If the name cannot be read from the catalog's file, or is no text ([`Catalog::key`]).
     pub fn key(&self) -> Result<Option<Cow<'a, str>>, DatasetError> {
         self.catalog.key(self.id)
+    }
+
+    /// Its label: the first directory of its path; `None` for a file at the top.
+    pub fn label(&self) -> Option<&'a str> {
+        self.catalog.label(self.id)
+    }
+
+    /// Its path, relative to the dataset. Of a packed sample it is for people alone ([`Catalog::path`]).
+    ///
+    /// # Errors
+    /// Those of [`Catalog::entry`].
+    pub fn path(&self) -> Result<Cow<'a, str>, DatasetError> {
+        self.catalog.path(self.id)
     }
 
     /// The part of a WebDataset sample that is called `name` (`jpg`, `cls`, in lower case); `None` if it has none.
@@ -121,6 +131,6 @@ impl<'a> BatchSample<'a> {
 
     fn slice(&self, range: Range<u64>) -> Option<Bytes> {
         let range = usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?;
-        (range.start <= range.end && range.end <= self.data.len()).then(|| self.data.slice(range))
+        (range.start <= range.end && range.end <= self.data.len()).then(|| self.data.bytes().slice(range))
     }
 }

@@ -1,17 +1,18 @@
 //! Runs of a shard's samples that the first epoch reads in one request.
 //!
-//! A sample of a block that is not in its cache has the whole block read: whoever waits for a sample of it gets that, and
-//! the others go into the caches that the plan has for them, where their first use finds them. So the core knows nothing
-//! of blocks: to it, a sample that nobody has read yet and a cache holds is a hit like any other.
+//! A use of a sample of a block that is not in its cache has all samples of the block read that are absent, in one burst:
+//! the layers join them to one request. Whoever waits for a sample gets it, and the others go into the caches that the plan
+//! has for them, where their first use finds them. So the core knows nothing of blocks: to it, a sample that nobody has
+//! read yet and a cache holds is a hit like any other.
 //!
 //! # The decision, and its price
 //!
-//! Only blocks whose every sample has a place are read whole, once; after that, or when the read fails, each sample that is
-//! still asked for is read by its extent. What is read is copied out sample by sample, so that a kept sample keeps its own
-//! bytes alone (and what lies between samples is thrown away: at most a fifth of a block); that costs a tenth of what
-//! reading it does. Blocks under way have a budget of their own beside the look-ahead: a block waits its turn, in the
-//! order of need, while that is full. Copies that are on their way into caches have another, so that a disk that is slow
-//! or hangs holds up no block: what it does not take at once is not kept, and read by its extent at its first use.
+//! Only blocks whose every sample has a place are read whole, once; after that, or when a read fails, each sample that is
+//! still asked for is read by its extent. A sample that is kept keeps its own bytes alone (and what lies between samples is
+//! thrown away: at most a fifth of a block): it is copied, which costs a tenth of what reading it does, and for as long as
+//! that takes there are two of it. Blocks under way have a budget of their own beside the look-ahead: a block waits its turn,
+//! in the order of need, while that is full. Samples that are on their way into caches have another, so that a disk that is
+//! slow or hangs holds up no block: what it does not take at once is not kept, and read by its extent at its first use.
 //! Whether blocks pay at all is the planner's question (`foreread_planner::block_bytes`).
 
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +21,7 @@ use std::ops::Range;
 
 use foreread_dataset::{Catalog, DatasetError};
 use foreread_planner::Plan;
-use foreread_tier::{Charge, Sample, Span};
+use foreread_tier::{Charge, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
 /// Of a block, at most this part lies between samples, and is read for nothing.
@@ -139,20 +140,14 @@ pub(crate) type BlockId = (DatasetId, usize);
 
 #[derive(Debug)]
 enum State {
-    /// Queued or under way; or here, and being shared out.
+    /// It waits its turn, as do these uses.
+    Queued(Vec<Waiting>),
     Reading {
-        waiting: Vec<Waiting>,
-        here: Option<Here>,
+        /// The samples that are still to come, and the use that waits for each.
+        samples: HashMap<SampleKey, Option<Waiting>>,
+        _charge: Charge,
     },
     Done,
-}
-
-/// A block that has come.
-#[derive(Debug)]
-struct Here {
-    block: Sample,
-    /// How many tasks share it out now.
-    rounds: usize,
 }
 
 /// The blocks of all datasets while a run goes on.
@@ -163,8 +158,6 @@ pub(crate) struct Blocks {
     states: HashMap<BlockId, State>,
     /// Those that wait to be read, in order of need.
     queue: VecDeque<BlockId>,
-    /// Those that are here and waited for again.
-    late: Vec<BlockId>,
 }
 
 impl Blocks {
@@ -172,128 +165,103 @@ impl Blocks {
         Self { tables, ..Self::default() }
     }
 
-    /// Takes a use on whose sample's block it is to wait for, or gives it back: its sample is in none, or that has been read.
+    /// Takes a use on whose sample's block it is to wait for, or gives it back: its sample is in none, or has been read.
     pub(crate) fn wait(&mut self, waiting: Waiting) -> Result<(), Waiting> {
         let dataset = waiting.key.dataset;
         let table = self.tables.get(dataset.0 as usize);
         let Some(at) = table.and_then(|table| table.find(waiting.key.id)) else { return Err(waiting) };
         match self.states.get_mut(&(dataset, at)) {
             None => {
-                let state = State::Reading { waiting: vec![waiting], here: None };
-                self.states.insert((dataset, at), state);
+                self.states.insert((dataset, at), State::Queued(vec![waiting]));
                 self.queue.push_back((dataset, at));
-                Ok(())
             }
-            Some(State::Reading { waiting: others, here }) => {
-                if here.is_some() && others.is_empty() {
-                    self.late.push((dataset, at));
-                }
-                others.push(waiting);
-                Ok(())
-            }
-            Some(State::Done) => Err(waiting),
+            Some(State::Queued(others)) => others.push(waiting),
+            Some(State::Reading { samples, .. }) => match samples.get_mut(&waiting.key) {
+                Some(free @ None) => *free = Some(waiting),
+                _ => return Err(waiting),
+            },
+            Some(State::Done) => return Err(waiting),
         }
+        Ok(())
     }
 
     /// The block that is to be read next, with the use that needs it first; it stays where it is.
     pub(crate) fn next(&self) -> Option<(BlockId, &Extent, Tick)> {
         let &id = self.queue.front()?;
-        let Some(State::Reading { waiting, .. }) = self.states.get(&id) else { return None };
+        let Some(State::Queued(waiting)) = self.states.get(&id) else { return None };
         let due = waiting.iter().map(|waiting| waiting.tick).min()?;
         Some((id, self.extent(id)?, due))
     }
 
-    /// Notes that the next block is under way.
-    pub(crate) fn began(&mut self) {
-        self.queue.pop_front();
+    /// Takes the next block out of the queue, with who waits for it. It has ended, unless it is [begun](Self::begin).
+    pub(crate) fn take_next(&mut self) -> Vec<Waiting> {
+        let state = self.queue.pop_front().and_then(|id| self.states.insert(id, State::Done));
+        match state {
+            Some(State::Queued(waiting)) => waiting,
+            _ => Vec::new(),
+        }
+    }
+
+    /// These samples of a block are being read, and `charge` is what they take. Uses that nobody reads for are given back.
+    pub(crate) fn begin(
+        &mut self,
+        id: BlockId,
+        samples: &[SampleKey],
+        waiting: Vec<Waiting>,
+        charge: Charge,
+    ) -> Vec<Waiting> {
+        let samples = samples.iter().map(|key| (*key, None)).collect();
+        self.states.insert(id, State::Reading { samples, _charge: charge });
+        waiting.into_iter().filter_map(|waiting| self.wait(waiting).err()).collect()
     }
 
     pub(crate) fn extent(&self, (dataset, at): BlockId) -> Option<&Extent> {
         self.tables.get(dataset.0 as usize)?.blocks.get(at)
     }
 
-    /// Keeps a block that was read for as long as it is shared out, and returns who waits for it. `None` if it is here
-    /// already, or has ended.
-    pub(crate) fn came(&mut self, id: BlockId, block: &Sample) -> Option<Vec<Waiting>> {
-        let State::Reading { waiting, here: here @ None } = self.states.get_mut(&id)? else { return None };
-        *here = Some(Here { block: block.clone(), rounds: 1 });
-        Some(std::mem::take(waiting))
-    }
-
-    /// Blocks that are here, for uses that came while they are shared out. Each has another round.
-    pub(crate) fn late(&mut self) -> Vec<(BlockId, Sample, Vec<Waiting>)> {
-        let mut rounds = Vec::new();
-        for id in std::mem::take(&mut self.late) {
-            if let Some(State::Reading { waiting, here: Some(here) }) = self.states.get_mut(&id) {
-                here.rounds += 1;
-                rounds.push((id, here.block.clone(), std::mem::take(waiting)));
-            }
+    /// A sample of a block has come, or will not: who waits for it. The last one ends the block.
+    pub(crate) fn came(&mut self, id: BlockId, key: SampleKey) -> Option<Waiting> {
+        let Some(State::Reading { samples, .. }) = self.states.get_mut(&id) else { return None };
+        let waiting = samples.remove(&key).flatten();
+        if samples.is_empty() {
+            self.states.insert(id, State::Done);
         }
-        rounds
-    }
-
-    /// A round has ended; the last one ends the block, unless a use waits for it.
-    pub(crate) fn shared_out(&mut self, id: BlockId) {
-        let Some(State::Reading { waiting, here: Some(here) }) = self.states.get_mut(&id) else { return };
-        here.rounds -= 1;
-        if here.rounds == 0 && waiting.is_empty() {
-            self.end(id);
-        }
-    }
-
-    /// Ends a block, read or not: who waited for it.
-    pub(crate) fn end(&mut self, id: BlockId) -> Vec<Waiting> {
-        match self.states.insert(id, State::Done) {
-            Some(State::Reading { waiting, .. }) => waiting,
-            _ => Vec::new(),
-        }
+        waiting
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use foreread_tier::Budget;
 
     use super::*;
 
-    /// It waited until the others' samples had been copied into their caches.
     #[test]
-    fn late_use_of_a_block_waits_for_no_round_of_others() {
+    fn use_waits_for_its_own_sample_and_no_other() {
         let id = (DatasetId(0), 0);
         let budget = Budget::new(1000);
         let table = BlockTable { blocks: vec![Extent { samples: 0..4, bytes: 0..400 }], waste: 0 };
         let mut blocks = Blocks::new(vec![table]);
-        let waiting = |sample| Waiting {
-            tick: Tick(sample),
-            key: SampleKey::new(DatasetId(0), SampleId(sample)),
-            charge: budget.charge(0),
-        };
+        let key = |sample| SampleKey::new(DatasetId(0), SampleId(sample));
+        let waiting = |sample| Waiting { tick: Tick(sample), key: key(sample), charge: budget.charge(0) };
         let ticks = |waiting: &[Waiting]| waiting.iter().map(|one| one.tick.0).collect::<Vec<_>>();
-        blocks.wait(waiting(0)).unwrap();
-        blocks.wait(waiting(1)).unwrap();
-        assert!(blocks.late().is_empty(), "it is not here");
-        let block = Sample::new(Bytes::from(vec![0; 400]), budget.charge(400));
-        assert_eq!(ticks(&blocks.came(id, &block).unwrap()), [0, 1]);
-        drop(block);
-        for sample in [2, 3] {
+        for sample in [2, 1] {
             blocks.wait(waiting(sample)).unwrap();
         }
-        let late = blocks.late();
-        assert_eq!(
-            late.iter().map(|(id, _, waiting)| (*id, ticks(waiting))).collect::<Vec<_>>(),
-            [(id, vec![2, 3])]
-        );
-        drop(late);
-        assert!(blocks.late().is_empty());
-        blocks.shared_out(id);
-        assert_eq!(budget.used(), 400, "the first round goes on");
-        // The last round ends while a use waits again: it has its own.
-        blocks.wait(waiting(1)).unwrap();
-        blocks.shared_out(id);
-        assert_eq!(ticks(&blocks.late()[0].2), [1]);
-        blocks.shared_out(id);
+        assert_eq!(blocks.next().map(|(id, _, due)| (id, due)), Some((id, Tick(1))));
+        let waits = blocks.take_next();
+        assert_eq!(ticks(&waits), [2, 1]);
+        // Sample 2 is not read with its block.
+        let given_back = blocks.begin(id, &[key(0), key(1), key(3)], waits, budget.charge(400));
+        assert_eq!((ticks(&given_back), blocks.next().is_none()), (vec![2], true));
+        blocks.wait(waiting(3)).unwrap();
+        assert!(blocks.wait(waiting(3)).is_err(), "one waits for it already");
+        assert_eq!(blocks.came(id, key(1)).unwrap().tick, Tick(1));
+        assert!(blocks.came(id, key(0)).is_none());
+        assert!(blocks.wait(waiting(0)).is_err(), "it has come");
+        assert_eq!(budget.used(), 400);
+        assert_eq!(blocks.came(id, key(3)).unwrap().tick, Tick(3));
         assert_eq!(budget.used(), 0);
-        assert!(blocks.wait(waiting(2)).is_err(), "it has ended");
+        assert!(blocks.came(id, key(3)).is_none() && blocks.wait(waiting(2)).is_err(), "it has ended");
     }
 }

@@ -1,17 +1,16 @@
-//! What the driver does about blocks: it lets uses wait for them, reads them while their budget has room, and has what
-//! comes [shared out](crate::cutting).
+//! What the driver does about blocks: it lets uses wait for them, reads them while their budget has room, and gives the
+//! samples that nobody waits for to their caches.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use foreread_tier::{CacheTier, Lookup, Sample, TierError};
+use foreread_tier::{Block, CacheTier, Lookup, Sample, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
-use futures::StreamExt;
 
-use crate::answers::Pending;
-use crate::blocks::{BlockId, Extent, Waiting};
-use crate::cutting::Cutting;
-use crate::driver::{Driver, Turn};
-use crate::reading::{CHUNK, Reading};
+use crate::answers::{Answer, Pending};
+use crate::blocks::{BlockId, Waiting};
+use crate::core::Event;
+use crate::driver::{Driver, Turn, in_passing, keep, skipped};
 
 impl Driver {
     /// Reads a sample from the origin: with its block, or by itself.
@@ -28,7 +27,7 @@ impl Driver {
         let dataset = key.dataset.0 as usize;
         let crc32c = self.datasets[dataset].catalog.crc32c(key.id);
         let pending = Pending { last, ..Pending::new(tick, key, self.bytes(key), charge).checked(crc32c) };
-        turn.origins[dataset].pending.push(pending);
+        turn.origins[dataset].push(pending);
     }
 
     /// Reads what a block did not bring, or what was not what was written.
@@ -41,9 +40,7 @@ impl Driver {
     pub(crate) fn begin_blocks(&mut self, turn: &mut Turn) {
         let needed = self.core.needed();
         while let Some((id, extent, due)) = self.blocks.next() {
-            let dataset = id.0;
             let bytes = extent.bytes.end - extent.bytes.start;
-            let first = SampleKey::new(dataset, SampleId(extent.samples.start));
             let (used, limit) = (self.block_budget.used(), self.block_budget.limit());
             let is_needed = needed.is_some_and(|last| due <= last);
             let charge = match self.block_budget.try_charge(bytes) {
@@ -51,27 +48,39 @@ impl Driver {
                 None if used == 0 || is_needed && used < limit => self.block_budget.charge(bytes),
                 None => return,
             };
-            let (range, pays) = (extent.bytes.clone(), self.pays(extent, id));
-            self.blocks.began();
-            if pays {
-                let block = Some((id, range));
-                let pending = Pending { block, ..Pending::new(due, first, bytes, charge) };
-                turn.origins[dataset.0 as usize].pending.push(pending);
+            let (extent, waiting) = (extent.clone(), self.blocks.take_next());
+            let waited: HashSet<SampleKey> = waiting.iter().map(|waiting| waiting.key).collect();
+            let samples = extent.samples.clone().map(|sample| SampleKey::new(id.0, SampleId(sample)));
+            let is_wanted = |key: &SampleKey| waited.contains(key) || self.is_absent(*key);
+            let samples: Vec<SampleKey> = samples.filter(is_wanted).collect();
+            // What an earlier run left need not be read again.
+            let given_back = if 2 * (samples.len() as u64) < extent.samples.end - extent.samples.start {
+                waiting
             } else {
-                self.singly.extend(self.blocks.end(id));
+                let block = Arc::new(Block { bytes: extent.bytes, reads: samples.len() });
+                let read = |key: &SampleKey| self.pending_of_block(due, *key, (id, Arc::clone(&block)));
+                turn.blocks.push(samples.iter().map(read).collect());
+                self.blocks.begin(id, &samples, waiting, charge)
+            };
+            if !given_back.is_empty() {
+                self.singly.extend(given_back);
                 self.handover.nudge();
             }
         }
     }
 
-    /// Whether at least half of a block is not in its caches: what an earlier run left there need not be read again.
-    fn pays(&self, extent: &Extent, (dataset, _): BlockId) -> bool {
-        let is_absent = |id: &u64| {
-            let key = SampleKey::new(dataset, SampleId(*id));
-            self.cache_of(key).is_some_and(|cache| matches!(cache.lookup(key), Lookup::Absent))
-        };
-        let absent = extent.samples.clone().filter(is_absent).count() as u64;
-        2 * absent >= extent.samples.end - extent.samples.start
+    /// The read of a sample with its block.
+    fn pending_of_block(&self, due: Tick, key: SampleKey, block: (BlockId, Arc<Block>)) -> Pending {
+        let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
+        // Until it is here, the block is charged for it.
+        let pending = Pending::new(due, key, self.bytes(key), self.unasked_budget.charge(0));
+        Pending { block: Some(block), last: false, ..pending.checked(crc32c) }
+    }
+
+    /// Whether a sample has bytes, and a cache that has not got them.
+    fn is_absent(&self, key: SampleKey) -> bool {
+        let cache = self.cache_of(key).filter(|_| self.bytes(key) > 0);
+        cache.is_some_and(|cache| matches!(cache.lookup(key), Lookup::Absent))
     }
 
     /// The cache that the plan has for a sample.
@@ -79,42 +88,40 @@ impl Driver {
         self.caches.get(usize::from(self.plan.level(key)?.0))
     }
 
-    /// Has a block shared out, or its samples read by themselves.
-    pub(crate) fn block_answered(&mut self, id: BlockId, result: Result<Sample, TierError>) {
-        let block = match result {
-            Ok(block) => block,
-            Err(error) => {
-                let waiting = self.blocks.end(id);
-                tracing::debug!(%error, samples = waiting.len(), "a block could not be read; its samples are, one by one");
-                return self.singly.extend(waiting);
+    /// A sample of a block has come: whoever waits for it gets it, or its own read.
+    pub(crate) fn block_answered(
+        &mut self,
+        id: BlockId,
+        key: SampleKey,
+        result: Result<Sample, TierError>,
+        events: &mut Vec<Event>,
+    ) {
+        match (self.blocks.came(id, key), result) {
+            (Some(Waiting { tick, key, charge }), Ok(sample)) => {
+                sample.recharge(charge);
+                self.answered(Answer { tick, key, block: None, result: Ok(sample), again: None }, events);
             }
-        };
-        match self.blocks.came(id, &block) {
-            Some(waiting) => self.share_out(id, block, waiting, true),
-            // It comes back from those who share it out.
-            None => self.blocks.shared_out(id),
+            (Some(waiting), Err(error)) => {
+                tracing::debug!(%key, %error, "a sample did not come with its block; it is read by itself");
+                self.singly.push(waiting);
+            }
+            (None, Ok(sample)) => self.keep_unasked(id, key, sample),
+            // Its first use reads it.
+            (None, Err(error)) => tracing::debug!(%key, %error, "a sample did not come with its block"),
         }
     }
 
-    /// Has blocks that are here shared out to the uses that came late.
-    pub(crate) fn share_out_late(&mut self) {
-        for (id, block, waiting) in self.blocks.late() {
-            self.share_out(id, block, waiting, false);
-        }
-    }
-
-    /// Begins a round: those who wait get their samples, and with `is_new` the others their caches.
-    fn share_out(&mut self, id: BlockId, block: Sample, waiting: Vec<Waiting>, is_new: bool) {
-        let Some(extent) = self.blocks.extent(id).cloned() else { return };
-        let cutting = Cutting {
-            id,
-            extent,
-            dataset: self.datasets[id.0.0 as usize].clone(),
-            plan: self.plan.clone(),
-            caches: self.caches.clone(),
-            copies: self.copy_budget.clone(),
-        };
-        let reading = Reading::aside(|answers| cutting.share_out(block, waiting, is_new, answers));
-        self.reads.push(reading.ready_chunks(CHUNK));
+    /// Gives a sample that nobody waits for to its cache. Nobody waits for the cache: what it cannot take at once (a disk has
+    /// too much to write), and what finds too many samples on their way, is not kept, and its first use reads it.
+    fn keep_unasked(&self, id: BlockId, key: SampleKey, sample: Sample) {
+        let absent = self.cache_of(key).filter(|_| self.is_absent(key));
+        let (Some(cache), Some(extent)) = (absent.cloned(), self.blocks.extent(id)) else { return };
+        let bytes = sample.len() as u64;
+        let most = self.unasked_budget.limit().max(extent.bytes.end - extent.bytes.start);
+        let has_room = self.unasked_budget.used().saturating_add(bytes) <= most;
+        let room = if has_room { cache.reserve(cache.footprint().of(bytes)) } else { None };
+        let Some(room) = room else { return skipped(&*cache) };
+        sample.recharge(self.unasked_budget.charge(bytes));
+        in_passing(async move { keep(&*cache, room, key, sample).await });
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! What a disk has read lies in whole blocks, and memory would keep those. A task copies the sample once per run, and its
 //! use does not wait for it. By the time of the copy the sample may no longer belong into the cache. So a removal
-//! cancels the copies that have not been stored, or a sample would stay there that no use is left to remove. The price
-//! is a lock, which both hold only while a store begins.
+//! cancels the copies that have not been stored, or a sample would stay there that no use is left to remove. Until the copy
+//! is stored, uses get what the disk has read: the disk may have removed it. The price is a lock, which is held only while a
+//! store begins.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,8 +26,8 @@ pub(crate) struct Copies(Arc<Mutex<Open>>);
 struct Open {
     /// The number of the latest copy.
     latest: u64,
-    /// By number, those that nothing has cancelled.
-    wanted: HashMap<Slot, u64>,
+    /// Those that nothing has cancelled: the number, and what is copied.
+    wanted: HashMap<Slot, (u64, Sample)>,
 }
 
 /// One copy under way.
@@ -54,7 +55,7 @@ impl Copies {
         nothing: Charge,
     ) {
         let (level, cache) = cache;
-        let ticket = self.ticket((key, level));
+        let ticket = self.ticket((key, level), sample.clone());
         // It holds the blocks until then, and is charged for them.
         tokio::spawn(async move {
             let Some(bytes) = own_copy(&sample) else { return skipped(&*cache) };
@@ -66,42 +67,53 @@ impl Copies {
 
     /// Cancels the copy of a sample that is to be removed from the cache at `level`.
     pub(crate) fn cancel(&self, key: SampleKey, level: usize) {
-        self.open().wanted.remove(&(key, level));
+        let cancelled = self.open().wanted.remove(&(key, level));
+        drop(cancelled); // outside of the lock: who is told of a charge that is returned may call back
     }
 
-    fn ticket(&self, slot: Slot) -> Ticket {
+    /// The sample that is being copied into the cache at `level`.
+    pub(crate) fn get(&self, key: SampleKey, level: usize) -> Option<Sample> {
+        self.open().wanted.get(&(key, level)).map(|(_, sample)| sample.clone())
+    }
+
+    fn ticket(&self, slot: Slot, sample: Sample) -> Ticket {
         let mut open = self.open();
         open.latest += 1;
         let number = open.latest;
-        open.wanted.insert(slot, number);
+        let replaced = open.wanted.insert(slot, (number, sample));
+        drop(open);
+        drop(replaced); // outside of the lock
         Ticket { copies: self.clone(), slot, number }
     }
 }
 
 impl Ticket {
+    /// Ends the copy unless it was cancelled, or another has taken its place.
+    fn end(&self, open: &mut Open) -> Option<(u64, Sample)> {
+        let number = open.wanted.get(&self.slot).map(|(number, _)| *number);
+        if number == Some(self.number) { open.wanted.remove(&self.slot) } else { None }
+    }
+
     /// Carries out `store` unless the copy was cancelled. It begins at once or not at all: a removal finds it begun.
     async fn carry_out(self, store: impl Future<Output = ()> + Send) {
         let mut store = Box::pin(store);
-        {
+        let _original = {
             let mut open = self.copies.open();
-            if open.wanted.get(&self.slot) != Some(&self.number) {
-                return;
-            }
-            open.wanted.remove(&self.slot);
+            let Some((_, original)) = self.end(&mut open) else { return };
             if store.as_mut().now_or_never().is_some() {
+                drop(open);
                 return;
             }
-        }
+            original
+        };
         store.await;
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut open = self.copies.open();
-        if open.wanted.get(&self.slot) == Some(&self.number) {
-            open.wanted.remove(&self.slot);
-        }
+        let ended = self.end(&mut self.copies.open());
+        drop(ended); // outside of the lock
     }
 }
 
@@ -137,5 +149,23 @@ mod tests {
         let kept: Vec<u64> =
             (0..4).filter(|id| matches!(memory.lookup(key(*id)), Lookup::Ready(_))).collect();
         assert_eq!(kept, [0, 2, 3]);
+    }
+
+    /// The disk had removed it, the memory tier did not have it yet, and a use of the next epoch read it from the origin.
+    #[tokio::test]
+    async fn sample_is_at_hand_until_its_copy_is_stored() {
+        let memory = Arc::new(MemoryTier::new(10_000));
+        let (copies, staging) = (Copies::default(), Budget::new(10_000));
+        let key = SampleKey::new(DatasetId(0), SampleId(7));
+        let room = memory.reserve(memory.footprint().of(100)).unwrap();
+        let sample = Sample::new(vec![7; 100].into(), staging.charge(512));
+        copies.begin((0, Arc::clone(&memory) as Arc<dyn CacheTier>), room, key, sample, staging.charge(0));
+        while matches!(memory.lookup(key), Lookup::Absent) {
+            assert_eq!(copies.get(key, 0).as_deref(), Some(&[7; 100][..]));
+            assert!(copies.get(key, 1).is_none());
+            tokio::task::yield_now().await;
+        }
+        assert!(copies.get(key, 0).is_none());
+        assert_eq!(staging.used(), 0);
     }
 }

@@ -54,10 +54,10 @@ impl Dataset {
             return Err(TierError::new(ErrorKind::Changed, self.origin.name())
                 .with_detail(format!("{} bytes instead of {expected}", bytes.len())));
         }
-        match self.catalog.crc32c(key.id) {
-            Some(crc32c) => Check { crc32c, at: 0 }.passed(self.origin.name(), bytes),
-            None => Ok(bytes),
+        if let Some(crc32c) = self.catalog.crc32c(key.id) {
+            Check { crc32c, at: 0 }.passed(self.origin.name(), &bytes)?;
         }
+        Ok(bytes)
     }
 
     /// Where a sample lies in the origin. Does not block the thread.
@@ -69,7 +69,7 @@ impl Dataset {
     /// Reads a sample from the origin, by itself. What comes is not [checked](Self::checked).
     pub(crate) async fn read(&self, key: SampleKey, due: Tick) -> Result<Bytes, TierError> {
         let (object, span) = self.located(key).await?;
-        let request = ReadRequest { tag: 0, key, object, span, due };
+        let request = ReadRequest::new(key, object, span, due);
         match request.span {
             // Nothing lies between two bytes of an object, and nobody is asked for it.
             Span::Range(_) if request.is_empty() => Ok(Bytes::new()),

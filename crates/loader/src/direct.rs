@@ -115,6 +115,6 @@ mod tests {
         disk.store(room, key, Sample::uncharged(fake.expected(key.id))).await.unwrap();
         let direct = Direct::new(vec![dataset], vec![(Source::Disk, disk)]);
         let (sample, source) = direct.read(key, false).now_or_never().expect("no wait").unwrap();
-        assert_eq!((sample.data(), source), (&fake.expected(key.id), Source::Disk));
+        assert_eq!((sample.bytes(), source), (fake.expected(key.id), Source::Disk));
     }
 }

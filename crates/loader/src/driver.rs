@@ -20,7 +20,7 @@ use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{
     Budget, Buffers, CacheTier, Charge, ErrorKind, HeapBuffers, Lookup, Sample, Tier, TierError,
 };
-use foreread_types::{SampleKey, Tick};
+use foreread_types::{DatasetId, SampleKey, Tick};
 use futures::{FutureExt, StreamExt};
 use tokio::task::JoinHandle;
 
@@ -37,11 +37,14 @@ use crate::held::Held;
 use crate::locate::fault;
 use crate::others::Others;
 use crate::patience::Patience;
-use crate::reading::{CHUNK, Reading, Reads, Where};
+use crate::reading::{Reads, Where};
 use crate::report::Taking;
 
 /// How many answers are taken in before the core may proceed.
 const GATHER: usize = 256;
+
+/// For how many actions and reads of a turn memory is kept.
+const MOST_KEPT: usize = 4096;
 
 /// Errors of earlier batches that are remembered, at most.
 const ERRORS: usize = 1024;
@@ -66,11 +69,11 @@ pub(crate) struct Driver {
     pub(crate) disorder: Option<LoadError>,
     pub(crate) reads: Reads,
     pub(crate) dealing: Option<Dealing>,
-    /// What is read in blocks, what blocks under way hold, what copies hold that are cut out of them for caches, and uses
-    /// whose block failed or whose bytes were wrong.
+    /// What is read in blocks, what blocks under way hold, what samples hold that nobody has asked for on their way into
+    /// caches, and uses whose block failed or whose bytes were wrong.
     pub(crate) blocks: Blocks,
     pub(crate) block_budget: Budget,
-    pub(crate) copy_budget: Budget,
+    pub(crate) unasked_budget: Budget,
     /// Copies of what disks have read, on their way into caches.
     pub(crate) copies: Copies,
     pub(crate) singly: Vec<Waiting>,
@@ -83,18 +86,28 @@ pub(crate) struct Driver {
     pub(crate) ended: bool,
 }
 
-/// Reads that leave together: those of one origin or one cache.
-#[derive(Debug, Default)]
-pub(crate) struct Outgoing {
-    pub(crate) pending: Vec<Pending>,
+/// One turn's reads, to be sent at its end, and what it has to do; empty between turns, whose memory is used again.
+pub(crate) struct Turn {
+    actions: Vec<Action>,
+    pub(crate) origins: Vec<Vec<Pending>>,
+    /// Reads of one block each.
+    pub(crate) blocks: Vec<Vec<Pending>>,
+    caches: Vec<Vec<Pending>>,
+    /// By store; most are asked for nothing in most turns.
+    others: BTreeMap<usize, Vec<Pending>>,
 }
 
-/// One turn's reads, to be sent at its end.
-pub(crate) struct Turn {
-    pub(crate) origins: Vec<Outgoing>,
-    caches: Vec<Outgoing>,
-    /// By store; most are asked for nothing in most turns.
-    others: BTreeMap<usize, Outgoing>,
+impl Turn {
+    fn new(origins: usize, caches: usize) -> Self {
+        let none = |tiers| std::iter::repeat_with(Vec::new).take(tiers).collect();
+        let (origins, caches) = (none(origins), none(caches));
+        Self { actions: Vec::new(), origins, blocks: Vec::new(), caches, others: BTreeMap::new() }
+    }
+}
+
+/// Gives back what an unusually long turn has taken.
+fn shrink<T>(used: &mut Vec<T>) {
+    used.shrink_to(MOST_KEPT);
 }
 
 /// Ends the run when dropped, unless it has ended.
@@ -120,9 +133,10 @@ impl Driver {
 
     async fn carry_out(mut self) {
         let mut events = Vec::new();
+        let mut turn = Turn::new(self.datasets.len(), self.caches.len());
         loop {
             self.gather(&mut events);
-            self.turn(&mut events);
+            self.turn(&mut events, &mut turn);
             if self.ended {
                 break self.report_failure().await;
             }
@@ -136,8 +150,8 @@ impl Driver {
                         Event::NotDealt { pass }
                     }
                 }),
-                answers = self.reads.next(), if !self.reads.is_empty() => {
-                    for answer in answers.into_iter().flatten() {
+                answer = self.reads.next(), if !self.reads.is_empty() => {
+                    if let Some(answer) = answer {
                         self.answered(answer, &mut events);
                     }
                 }
@@ -168,21 +182,20 @@ impl Driver {
                 self.patience.begin();
             }
         }
-        let mut gathered = 0;
-        while gathered < GATHER
-            && let Some(answers) = self.reads.next().now_or_never().flatten()
-        {
-            gathered += answers.len();
-            for answer in answers {
-                self.answered(answer, events);
-            }
+        // Tiers without tasks of their own may owe the wake-ups of answers that are there.
+        let here = self.datasets.iter().map(|dataset| &*dataset.origin);
+        here.filter(|origin| Where::of_origin(*origin) == Where::Here).for_each(Tier::submit);
+        self.caches.iter().for_each(|cache| cache.submit());
+        for _ in 0..GATHER {
+            let Some(answer) = self.reads.next().now_or_never().flatten() else { break };
+            self.answered(answer, events);
         }
     }
 
-    fn answered(&mut self, answer: Answer, events: &mut Vec<Event>) {
+    pub(crate) fn answered(&mut self, answer: Answer, events: &mut Vec<Event>) {
         let Answer { tick, key, block, result, again } = answer;
         if let Some(block) = block {
-            return self.block_answered(block, result);
+            return self.block_answered(block, key, result, events);
         }
         if self.held.is_settled(tick) {
             return; // by a hedge
@@ -263,16 +276,11 @@ impl Driver {
 
     /// Tells the core `events` and lets it proceed, again as long as something has come of it at once (lookups that
     /// were answered may have completed batches and made room), then sends the reads that it asked for.
-    fn turn(&mut self, events: &mut Vec<Event>) {
-        let mut turn = Turn {
-            origins: self.datasets.iter().map(|_| Outgoing::default()).collect(),
-            caches: self.caches.iter().map(|_| Outgoing::default()).collect(),
-            others: BTreeMap::new(),
-        };
+    fn turn(&mut self, events: &mut Vec<Event>, turn: &mut Turn) {
         for waiting in std::mem::take(&mut self.singly) {
-            self.read_singly(waiting, &mut turn);
+            self.read_singly(waiting, turn);
         }
-        let mut actions = Vec::new();
+        let mut actions = std::mem::take(&mut turn.actions);
         loop {
             for event in events.drain(..).chain([Event::Proceed]) {
                 if self.others.is_some() {
@@ -281,36 +289,42 @@ impl Driver {
                 self.core.on(event, &mut actions);
             }
             for action in actions.drain(..) {
-                self.act(action, &mut turn, events);
+                self.act(action, turn, events);
             }
             if events.is_empty() || self.ended {
                 break;
             }
         }
-        self.share_out_late();
-        self.begin_blocks(&mut turn);
-        for (at, Outgoing { pending }) in turn.origins.into_iter().enumerate() {
-            if !pending.is_empty() {
-                let origin = &self.datasets[at].origin;
-                let readings = Reading::of(origin, &self.datasets, pending, Where::of_origin(&**origin));
-                self.reads.extend(readings.into_iter().map(|reading| reading.ready_chunks(CHUNK)));
-            }
-        }
-        for (at, outgoing) in turn.caches.into_iter().enumerate() {
-            let cache = Arc::clone(&self.caches[at]);
-            self.send(cache, outgoing);
-        }
-        for (store, outgoing) in turn.others {
-            if let Some(tier) = self.others.as_ref().and_then(|others| others.tier(store)) {
-                self.send(tier, outgoing);
-            }
-        }
+        shrink(&mut actions);
+        turn.actions = actions;
+        self.begin_blocks(turn);
+        self.send(turn);
     }
 
-    /// Asks a cache or another rank.
-    fn send(&mut self, tier: Arc<dyn Tier>, Outgoing { pending }: Outgoing) {
-        if !pending.is_empty() {
-            self.reads.push(Reading::by_key(&tier, pending).ready_chunks(CHUNK));
+    /// Sends a turn's reads.
+    fn send(&mut self, turn: &mut Turn) {
+        for (dataset, pending) in (0..).map(DatasetId).zip(self.datasets.iter()).zip(&mut turn.origins) {
+            if !pending.is_empty() {
+                self.reads.begin_of_origin(dataset, pending, Where::of_origin(&*dataset.1.origin));
+                shrink(pending);
+            }
+        }
+        for pending in turn.blocks.drain(..) {
+            let Some(first) = pending.first() else { continue };
+            let dataset = &self.datasets[first.key.dataset.0 as usize];
+            self.reads.begin_block(dataset, pending);
+        }
+        for (cache, pending) in self.caches.iter().zip(&mut turn.caches) {
+            if !pending.is_empty() {
+                let cache: Arc<dyn Tier> = Arc::<dyn CacheTier>::clone(cache);
+                self.reads.begin_by_key(&cache, pending);
+                shrink(pending);
+            }
+        }
+        while let Some((store, mut pending)) = turn.others.pop_first() {
+            if let Some(tier) = self.others.as_ref().and_then(|others| others.tier(store)) {
+                self.reads.begin_by_key(&tier, &mut pending);
+            }
         }
     }
 
@@ -318,7 +332,7 @@ impl Driver {
     fn act(&mut self, action: Action, turn: &mut Turn, events: &mut Vec<Event>) {
         match action {
             Action::Deal { pass } => self.deal(pass),
-            Action::Find { tick, key, level } => events.push(match self.caches[level].lookup(key) {
+            Action::Find { tick, key, level } => events.push(match self.find(key, level) {
                 Lookup::Ready(sample) => {
                     self.held.put(tick, key.id, sample);
                     Event::Found(tick)
@@ -328,7 +342,7 @@ impl Driver {
             }),
             Action::Fetch { tick, key, level, takes } => {
                 let pending = Pending::new(tick, key, self.bytes(key), self.staging.charge(takes));
-                turn.caches[level].pending.push(pending);
+                turn.caches[level].push(pending);
             }
             Action::Ask { tick, key, store } => self.ask(tick, key, store, turn, events),
             Action::Hedge { tick, key } => self.hedge(tick, key),
@@ -386,6 +400,16 @@ impl Driver {
         }
     }
 
+    /// Looks for a sample in a cache, and on its way into it.
+    fn find(&self, key: SampleKey, level: usize) -> Lookup {
+        let cache = &self.caches[level];
+        match cache.lookup(key) {
+            // What is stored between the two is found by the second look.
+            Lookup::Absent => self.copies.get(key, level).map_or_else(|| cache.lookup(key), Lookup::Ready),
+            found => found,
+        }
+    }
+
     /// Asks the owner of a sample for it; where nobody stands for the owner, the read fails at once.
     fn ask(&mut self, tick: Tick, key: SampleKey, store: usize, turn: &mut Turn, events: &mut Vec<Event>) {
         if self.others.as_ref().is_none_or(|others| others.tier(store).is_none()) {
@@ -397,7 +421,7 @@ impl Driver {
         let pending = Pending::new(tick, key, bytes, self.staging.charge(bytes));
         // What a peer gets wrong is read from the origin.
         let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
-        turn.others.entry(store).or_default().pending.push(pending.checked(crc32c));
+        turn.others.entry(store).or_default().push(pending.checked(crc32c));
     }
 
     /// A sample's length.

@@ -27,6 +27,8 @@ pub enum LoadErrorKind {
     Stopped,
     /// The call would have blocked the runtime that the engine works on. The run is not over.
     Blocking,
+    /// No batch came within the time that the caller allowed. The run is not over.
+    Timeout,
 }
 
 /// Why a run ended early. Opaque; cheap to clone.
@@ -41,6 +43,7 @@ enum Cause {
     Panic(Arc<str>),
     Stopped,
     Blocking,
+    Timeout,
 }
 
 impl LoadError {
@@ -70,6 +73,10 @@ impl LoadError {
         Self(Cause::Blocking)
     }
 
+    pub(crate) fn timeout() -> Self {
+        Self(Cause::Timeout)
+    }
+
     /// What kind of failure it is.
     pub fn kind(&self) -> LoadErrorKind {
         match &self.0 {
@@ -79,6 +86,7 @@ impl LoadError {
             Cause::Panic(_) => LoadErrorKind::Panic,
             Cause::Stopped => LoadErrorKind::Stopped,
             Cause::Blocking => LoadErrorKind::Blocking,
+            Cause::Timeout => LoadErrorKind::Timeout,
         }
     }
 
@@ -123,6 +131,7 @@ impl fmt::Display for LoadError {
             Cause::Stopped => {
                 f.write_str("the engine stopped before the run was over; was its runtime shut down?")
             }
+            Cause::Timeout => f.write_str("no batch came within the time allowed; the run goes on"),
             Cause::Blocking => f.write_str(
                 "waiting for a batch would block the runtime that reads it: take batches as a stream, or leave out `runtime(..)`",
             ),

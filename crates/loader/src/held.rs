@@ -39,6 +39,8 @@ impl Held {
     pub(crate) fn take(&mut self, ticks: u64) -> Vec<(SampleId, Sample)> {
         self.base += ticks;
         let count = self.samples.len().min(ticks as usize);
-        self.samples.drain(..count).flatten().collect()
+        let mut taken = Vec::with_capacity(count);
+        taken.extend(self.samples.drain(..count).flatten());
+        taken
     }
 }

@@ -13,18 +13,16 @@
 //! flight holds that has landed is counted by the cache that takes it: a cache takes at once what it keeps in memory, and
 //! what is on its way to a disk only as far as its own budget for that reaches. So flights have no budget of their own.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::future::ready;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use foreread_planner::LocalPlan;
 use foreread_tier::{
-    CacheTier, Completion, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier, TierError, TierProfile,
+    CacheTier, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile,
 };
 use foreread_types::{KeyMap, SampleKey};
-use futures::stream::FuturesUnordered;
-use futures::{FutureExt, StreamExt};
 use tokio::sync::oneshot;
 
 use crate::dataset::Dataset;
@@ -141,7 +139,7 @@ impl Keeper {
         };
         // A flight may have ended since the caller looked. (One that ended on a disk is read again: it is rare.)
         if let Some(Lookup::Ready(sample)) = self.home(key).map(|cache| cache.lookup(key)) {
-            return Begun::Here(sample.data().clone());
+            return Begun::Here(sample.bytes());
         }
         vacant.insert(Flight::Reading(Vec::new()));
         Begun::Mine(Ticket { keeper: Arc::clone(self), key, landed: false })
@@ -178,41 +176,19 @@ impl Keeper {
         keep(&**cache, room, key, Sample::new(bytes, nothing)).await;
     }
 
-    /// Reads a batch, all of one dataset, from its origin: owned samples in their flights, the others by themselves.
-    pub(crate) fn read(self: &Arc<Self>, origin: &dyn Tier, batch: Vec<ReadRequest>) -> Completions {
-        let (mut direct, mut mine, joined) = (Vec::new(), HashMap::new(), FuturesUnordered::new());
-        let mut here = Vec::new();
-        for request in batch {
-            let (tag, key) = (request.tag, request.key);
-            if self.plan.owned(key).is_none() {
-                direct.push(request);
-                continue;
-            }
-            match self.begin(key) {
-                Begun::Here(bytes) => here.push(Completion { tag, result: Ok(bytes) }),
-                Begun::Join(landing) => {
-                    joined.push(landing.map(move |came| Completion { tag, result: landed(came) }));
-                }
-                Begun::Mine(ticket) => {
-                    mine.insert(tag, ticket);
-                    direct.push(request);
-                }
+    /// Reads a sample from its origin: an owned one in its flight, any other by itself.
+    fn read(self: &Arc<Self>, origin: &dyn Tier, request: Arc<ReadRequest>) -> ReadFuture {
+        if self.plan.owned(request.key).is_none() {
+            return origin.read(request);
+        }
+        match self.begin(request.key) {
+            Begun::Here(bytes) => Box::pin(ready(Ok(bytes))),
+            Begun::Join(landing) => Box::pin(async move { landed(landing.await) }),
+            Begun::Mine(ticket) => {
+                let read = origin.read(request);
+                Box::pin(async move { ticket.land(read.await) })
             }
         }
-        let read = match direct.is_empty() {
-            true => futures::stream::empty().boxed(),
-            false => origin.read(direct),
-        };
-        let read = read.map(move |Completion { tag, result }| {
-            let ticket: Option<Ticket> = mine.remove(&tag);
-            let result = match ticket {
-                Some(ticket) => ticket.land(result),
-                None => result,
-            };
-            Completion { tag, result }
-        });
-        let others = futures::stream::iter(here).chain(joined);
-        futures::stream::select(read, others).boxed()
     }
 }
 
@@ -241,7 +217,11 @@ impl Tier for KeptOrigin {
         self.origin.profile()
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        self.keeper.read(&*self.origin, batch)
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        self.keeper.read(&*self.origin, request)
+    }
+
+    fn submit(&self) {
+        self.origin.submit();
     }
 }

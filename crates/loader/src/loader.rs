@@ -20,7 +20,7 @@ use crate::copies::Copies;
 use crate::core::{CacheLevel, Config, Core, OnError, SLOT_BYTES};
 use crate::dataset::Dataset;
 use crate::driver::Driver;
-use crate::error::LoadError;
+use crate::error::{LoadError, LoadErrorKind};
 use crate::handover::Handover;
 use crate::hedges::Hedges;
 use crate::held::Held;
@@ -129,11 +129,11 @@ impl Loader {
             errors: (on_error != OnError::Skip).then(Default::default),
             catalog_fault: None,
             disorder: None,
-            reads: Reads::new(),
+            reads: Reads::default(),
             dealing: None,
             blocks,
             block_budget,
-            copy_budget: Budget::new(look_ahead / BLOCKS),
+            unasked_budget: Budget::new(look_ahead / BLOCKS),
             copies: Copies::default(),
             singly: Vec::new(),
             patience: Patience::default(),
@@ -147,14 +147,17 @@ impl Loader {
     }
 
     /// Batches in order, by waiting for each. Not from async code: it blocks the thread.
-    pub fn batches(&mut self) -> Batches<'_> {
+    pub fn batches(&self) -> Batches<'_> {
         Batches { loader: self }
     }
 
-    /// Waits at most `timeout` for the next batch: `None` when the time is up, `Some(None)` when the run is over. After
-    /// an error the run is over. Threads that wait at the same time get different batches.
-    pub fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
-        self.handover.next_timeout(timeout)
+    /// Waits at most `timeout` for the next batch; `None` when the run is over. After an error other than
+    /// [`LoadErrorKind::Timeout`] the run is over. Threads that wait at the same time get different batches.
+    ///
+    /// # Errors
+    /// [`LoadErrorKind::Timeout`] when the time is up, and why the run has ended early, once.
+    pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Batch>, LoadError> {
+        self.handover.next_timeout(timeout).ok_or_else(LoadError::timeout)?.transpose()
     }
 
     /// What has been delivered so far, by pass.
@@ -231,9 +234,9 @@ impl Stream for Loader {
 }
 
 /// A run's batches for plain threads. See [`Loader::batches`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Batches<'a> {
-    loader: &'a mut Loader,
+    loader: &'a Loader,
 }
 
 impl Iterator for Batches<'_> {
@@ -241,10 +244,20 @@ impl Iterator for Batches<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(item) = self.loader.next_timeout(NAP) {
-                return item;
+            match self.loader.next_timeout(NAP) {
+                Err(error) if error.kind() == LoadErrorKind::Timeout => {}
+                next => return next.transpose(),
             }
         }
+    }
+}
+
+impl<'a> IntoIterator for &'a Loader {
+    type Item = Result<Batch, LoadError>;
+    type IntoIter = Batches<'a>;
+
+    fn into_iter(self) -> Batches<'a> {
+        self.batches()
     }
 }
 

@@ -14,31 +14,29 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use foreread_tier::{ErrorKind, Tier, TierError};
-use foreread_types::{DatasetId, SampleKey};
+use foreread_types::DatasetId;
 use futures::future::BoxFuture;
-use futures::stream::{ReadyChunks, SelectAll};
+use futures::stream::{FuturesUnordered, ReadyChunks, SelectAll};
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
-use crate::answers::{Answer, Answers, Located, Pending};
+use crate::answers::{Answer, Answers, Located, Pending, begin, located, located_by_key};
 use crate::dataset::Dataset;
 use crate::locate::Locator;
+use crate::queue::Queue;
 
 /// How many answers of one tier are taken at once: a stream that is one of many costs an allocation each time it is asked.
-pub(crate) const CHUNK: usize = 64;
+const CHUNK: usize = 64;
 
 /// How many samples are looked up in the catalog's file at once: a look-up that hangs or fails holds the others up.
 const PIECE: usize = 256;
 
 /// A task that works on bytes lets others have its thread after so many: a wake-up of the driver may wait behind it.
 const TURN: u64 = 256 << 10;
-
-/// The answers of all tiers, those of each in chunks of what is there.
-pub(crate) type Reads = SelectAll<ReadyChunks<Reading>>;
 
 /// Who works on answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,132 +58,194 @@ impl Where {
     }
 }
 
-/// The answers to one batch of reads. Dropping it ends the reads.
-pub(crate) enum Reading {
-    /// Its samples are being looked up.
-    Locating {
-        located: BoxFuture<'static, Located>,
-        tier: Arc<dyn Tier>,
-    },
-    Here(Answers),
-    Aside {
-        answers: UnboundedReceiver<Answer>,
-        _task: AbortOnDrop,
-    },
+/// The answers of all tiers. Dropping it ends the reads.
+#[derive(Default)]
+pub(crate) struct Reads {
+    /// Of caches and other ranks.
+    by_key: Answers,
+    /// Of origins whose answers the driver takes itself.
+    queues: BTreeMap<DatasetId, Queue>,
+    /// Samples that are being looked up, to be queued.
+    locating: FuturesUnordered<BoxFuture<'static, (DatasetId, Vec<Located>)>>,
+    /// Of tasks.
+    aside: SelectAll<ReadyChunks<Aside>>,
+    /// What tasks have answered.
+    ready: std::vec::IntoIter<Answer>,
+    /// How many of the driver's own answers have been taken since tasks were asked.
+    in_a_row: usize,
 }
 
-impl Reading {
-    /// Begins reads of a cache or another rank. Within a runtime.
-    pub(crate) fn by_key(tier: &Arc<dyn Tier>, pending: Vec<Pending>) -> Self {
-        match Where::Here.of(&pending) {
-            Where::Here => Self::Here(Answers::of(&**tier, Located::by_key(pending))),
-            at => Self::begin(Arc::clone(tier), async move { Located::by_key(pending) }.boxed(), at),
-        }
-    }
+/// The answers that a task takes.
+struct Aside {
+    answers: UnboundedReceiver<Answer>,
+    _task: AbortOnDrop,
+}
 
-    /// Begins reads of the origin of `datasets`. Within a runtime.
-    pub(crate) fn of(
-        tier: &Arc<dyn Tier>,
-        datasets: &Arc<[Dataset]>,
-        pending: Vec<Pending>,
-        at: Where,
-    ) -> Vec<Self> {
-        let locator = |key: SampleKey| &datasets[key.dataset.0 as usize].locator;
-        let (in_files, at_hand): (Vec<_>, Vec<_>) =
-            pending.into_iter().partition(|pending| locator(pending.key).may_block());
-        let mut readings = Vec::new();
-        if !at_hand.is_empty() {
-            let (at, datasets) = (at.of(&at_hand), Arc::clone(datasets));
-            let locate =
-                move || Located::of(at_hand, |key| datasets[key.dataset.0 as usize].locator.locate(key.id));
-            readings.push(match at {
-                Where::Here => Self::Here(Answers::of(&**tier, locate())),
-                Where::Aside => Self::begin(Arc::clone(tier), async move { locate() }.boxed(), at),
-            });
-        }
-        let mut by_dataset: BTreeMap<DatasetId, Vec<Pending>> = BTreeMap::new();
-        for pending in in_files {
-            by_dataset.entry(pending.key.dataset).or_default().push(pending);
-        }
-        for mut pending in by_dataset.into_values() {
-            pending.sort_unstable_by_key(|pending| pending.tick);
-            let mut pending = pending.into_iter().peekable();
-            while let Some(first) = pending.peek() {
-                let locator = locator(first.key).clone();
-                let piece: Vec<Pending> = pending.by_ref().take(PIECE).collect();
-                let at = at.of(&piece);
-                readings.push(Self::begin(Arc::clone(tier), look_up(locator, piece).boxed(), at));
+impl Reads {
+    /// Begins reads of a cache or another rank. Within a runtime.
+    pub(crate) fn begin_by_key(&mut self, tier: &Arc<dyn Tier>, pending: &mut Vec<Pending>) {
+        pending.sort_unstable_by_key(|pending| pending.tick);
+        match Where::Here.of(pending) {
+            Where::Here => begin(&**tier, located_by_key(pending.drain(..)), &mut self.by_key),
+            Where::Aside => {
+                let located = located_by_key(std::mem::take(pending)).collect();
+                self.begin_aside(Arc::clone(tier), std::future::ready(located));
             }
         }
-        readings
     }
 
-    fn begin(tier: Arc<dyn Tier>, located: BoxFuture<'static, Located>, at: Where) -> Self {
-        match at {
-            Where::Here => Self::Locating { located, tier },
-            Where::Aside => Self::aside(|answers| async move {
-                let (mut reads, mut worked) = (Answers::of(&*tier, located.await), Worked::default());
-                while let Some(answer) = reads.next().await {
-                    let bytes = answer.result.as_ref().map_or(0, |sample| sample.len() as u64);
-                    if answers.send(answer).is_err() {
-                        return;
-                    }
-                    worked.on(bytes).await;
+    /// Begins reads of the origin of dataset `id`. Within a runtime.
+    pub(crate) fn begin_of_origin(
+        &mut self,
+        (id, dataset): (DatasetId, &Dataset),
+        pending: &mut Vec<Pending>,
+        at: Where,
+    ) {
+        pending.sort_unstable_by_key(|pending| pending.tick);
+        let locator = &dataset.locator;
+        if !locator.may_block() {
+            return match at.of(pending) {
+                Where::Here => {
+                    let located = located(pending.drain(..), |key| locator.locate(key.id));
+                    self.queue(id, &dataset.origin).extend(located);
                 }
-            }),
+                Where::Aside => {
+                    let (locator, pending) = (locator.clone(), std::mem::take(pending));
+                    let located = async move { located(pending, |key| locator.locate(key.id)).collect() };
+                    self.begin_aside(Arc::clone(&dataset.origin), located);
+                }
+            };
+        }
+        while !pending.is_empty() {
+            let piece: Vec<Pending> = pending.drain(..pending.len().min(PIECE)).collect();
+            let at = at.of(&piece);
+            self.begin_located((id, &dataset.origin), look_up(locator.clone(), piece), at);
         }
     }
 
-    /// The answers that a task of its own sends.
-    pub(crate) fn aside<F>(work: impl FnOnce(UnboundedSender<Answer>) -> F) -> Self
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        // What waits in it is bounded: its bytes are charged to the look-ahead.
+    /// Begins reads that are to be one request. They are copied out of that, by a task of their own. Within a runtime.
+    pub(crate) fn begin_block(&mut self, dataset: &Dataset, pending: Vec<Pending>) {
+        self.begin_aside(Arc::clone(&dataset.origin), look_up(dataset.locator.clone(), pending));
+    }
+
+    fn queue(&mut self, id: DatasetId, origin: &Arc<dyn Tier>) -> &mut Queue {
+        self.queues.entry(id).or_insert_with(|| Queue::new(Arc::clone(origin)))
+    }
+
+    /// Begins reads of samples that are being looked up.
+    fn begin_located(
+        &mut self,
+        (id, origin): (DatasetId, &Arc<dyn Tier>),
+        located: impl Future<Output = Vec<Located>> + Send + 'static,
+        at: Where,
+    ) {
+        match at {
+            Where::Here => {
+                self.queue(id, origin);
+                self.locating.push(located.map(move |located| (id, located)).boxed());
+            }
+            Where::Aside => self.begin_aside(Arc::clone(origin), located),
+        }
+    }
+
+    fn begin_aside(
+        &mut self,
+        tier: Arc<dyn Tier>,
+        located: impl Future<Output = Vec<Located>> + Send + 'static,
+    ) {
+        // What waits in it is bounded: its bytes are charged to the look-ahead or to blocks.
         let (sender, answers) = unbounded_channel();
-        let task = tokio::spawn(work(sender));
-        Self::Aside { answers, _task: AbortOnDrop(task.abort_handle()) }
+        let task = tokio::spawn(read_aside(tier, located, sender));
+        self.aside.push(Aside { answers, _task: AbortOnDrop(task.abort_handle()) }.ready_chunks(CHUNK));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+            && self.queues.values().all(Queue::is_empty)
+            && self.locating.is_empty()
+            && self.aside.is_empty()
+            && self.ready.len() == 0
+    }
+
+    /// An answer that the driver takes itself.
+    fn poll_here(&mut self, context: &mut Context<'_>) -> Option<Answer> {
+        while let Poll::Ready(Some((id, located))) = self.locating.poll_next_unpin(context) {
+            if let Some(queue) = self.queues.get_mut(&id) {
+                queue.extend(located);
+            }
+        }
+        if let Poll::Ready(Some(answer)) = self.by_key.poll_next_unpin(context) {
+            return Some(answer);
+        }
+        self.queues.values_mut().find_map(|queue| match queue.poll_next_unpin(context) {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => None,
+        })
+    }
+
+    fn poll_aside(&mut self, context: &mut Context<'_>) -> Option<Answer> {
+        if let Poll::Ready(Some(chunk)) = self.aside.poll_next_unpin(context) {
+            self.ready = chunk.into_iter();
+        }
+        self.ready.next()
+    }
+}
+
+impl Stream for Reads {
+    type Item = Answer;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
+        if let Some(answer) = self.ready.next() {
+            return Poll::Ready(Some(answer));
+        }
+        // Tasks have their turn although there is always an answer here.
+        let is_their_turn = self.in_a_row >= CHUNK;
+        self.in_a_row = if is_their_turn { 0 } else { self.in_a_row + 1 };
+        let answer = match is_their_turn {
+            true => self.poll_aside(context).or_else(|| self.poll_here(context)),
+            false => self.poll_here(context).or_else(|| self.poll_aside(context)),
+        };
+        match answer {
+            None if !self.is_empty() => Poll::Pending,
+            answer => Poll::Ready(answer),
+        }
+    }
+}
+
+/// Sends the answers of a tier.
+async fn read_aside(
+    tier: Arc<dyn Tier>,
+    located: impl Future<Output = Vec<Located>>,
+    sender: UnboundedSender<Answer>,
+) {
+    let mut reads = Answers::new();
+    begin(&*tier, located.await, &mut reads);
+    let mut worked = 0;
+    while let Some(answer) = reads.next().await {
+        worked += answer.result.as_ref().map_or(0, |sample| sample.len() as u64);
+        if sender.send(answer).is_err() {
+            return;
+        }
+        if worked >= TURN {
+            worked = 0;
+            tokio::task::yield_now().await;
+        }
     }
 }
 
 /// Looks up samples of one dataset.
-async fn look_up(locator: Locator, pending: Vec<Pending>) -> Located {
+async fn look_up(locator: Locator, pending: Vec<Pending>) -> Vec<Located> {
     let ids = pending.iter().map(|pending| pending.key.id).collect();
     let mut places = locator.locate_all(ids).await.into_iter();
     let missing = || Err(TierError::new(ErrorKind::Closed, "catalog"));
-    Located::of(pending, |_| places.next().unwrap_or_else(missing))
+    located(pending, |_| places.next().unwrap_or_else(missing)).collect()
 }
 
-impl Stream for Reading {
+impl Stream for Aside {
     type Item = Answer;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
-        loop {
-            match &mut *self {
-                Self::Locating { located, tier } => {
-                    let located = ready!(located.poll_unpin(context));
-                    let answers = Answers::of(&**tier, located);
-                    *self = Self::Here(answers);
-                }
-                Self::Here(answers) => return answers.poll_next_unpin(context),
-                Self::Aside { answers, .. } => return answers.poll_recv(context),
-            }
-        }
-    }
-}
-
-/// Counts what a task has worked on.
-#[derive(Debug, Default)]
-pub(crate) struct Worked(u64);
-
-impl Worked {
-    /// After work on so many bytes: lets other tasks have the thread once in a while.
-    pub(crate) async fn on(&mut self, bytes: u64) {
-        self.0 += bytes;
-        if self.0 >= TURN {
-            self.0 = 0;
-            tokio::task::yield_now().await;
-        }
+        self.answers.poll_recv(context)
     }
 }
 
@@ -204,9 +264,9 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use foreread_dataset::Catalog;
-    use foreread_tier::{Budget, Completions, Object, ReadRequest, Span, TierProfile};
+    use foreread_tier::{Budget, Object, ReadFuture, ReadRequest, Span, TierProfile};
     use foreread_tier_testing::FakeOrigin;
-    use foreread_types::{SampleId, Tick};
+    use foreread_types::{SampleId, SampleKey, Tick};
 
     use super::*;
     use crate::locate::tests::Server;
@@ -224,9 +284,13 @@ mod tests {
             self.0.profile()
         }
 
-        fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-            self.1.fetch_add(batch.len() as u64, Ordering::Relaxed);
-            self.0.read(batch)
+        fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.read(request)
+        }
+
+        fn submit(&self) {
+            self.0.submit();
         }
     }
 
@@ -247,7 +311,6 @@ mod tests {
         let fake = FakeOrigin::uniform(SAMPLES, 100);
         let servers = [Server::new(fake.clone()), Server::new(fake.clone())];
         let datasets = datasets(&fake, &servers);
-        let tier: Arc<dyn Tier> = Arc::new(fake.clone());
         let budget = Budget::new(1 << 20);
         // What is needed last comes first, and datasets in turn.
         let pending = (0..2 * SAMPLES).rev().map(|tick| {
@@ -260,20 +323,24 @@ mod tests {
         for (at, stuck, held) in [(Where::Here, vec![0], 1), (Where::Aside, vec![0, 1, 2, 3], 6)] {
             servers[0].hang(stuck.iter().map(|piece| piece * PIECE as u64));
             let again = |one: &Pending| Pending::new(one.tick, one.key, 100, budget.charge(100));
-            let readings = Reading::of(&tier, &datasets, pending.iter().map(again).collect(), at);
-            let mut reads: Reads = readings.into_iter().map(|reading| reading.ready_chunks(CHUNK)).collect();
+            let mut reads = Reads::default();
+            for (id, dataset) in (0..).map(DatasetId).zip(&*datasets) {
+                let mut of_this =
+                    pending.iter().filter(|pending| pending.key.dataset == id).map(again).collect();
+                reads.begin_of_origin((id, dataset), &mut of_this, at);
+            }
             let mut came = HashSet::new();
             let free = (2 * SAMPLES) as usize - held * PIECE;
             while came.len() < free {
-                came.extend(reads.next().await.unwrap().iter().map(|answer| answer.tick.0));
+                came.insert(reads.next().await.unwrap().tick.0);
             }
             assert!(came.iter().all(|tick| of(*tick).0 == 1 || of(*tick).1 >= held as u64));
             while servers[0].hanging() < stuck.len() {
                 tokio::task::yield_now().await;
             }
             servers[0].release();
-            while let Some(answers) = reads.next().await {
-                assert!(answers.iter().all(|answer| answer.result.is_ok() && came.insert(answer.tick.0)));
+            while let Some(answer) = reads.next().await {
+                assert!(answer.result.is_ok() && came.insert(answer.tick.0));
             }
             assert_eq!(came.len() as u64, 2 * SAMPLES);
         }
@@ -290,17 +357,17 @@ mod tests {
         server.hang(0..10);
         let budget = Budget::new(1000);
         for at in [Where::Here, Where::Aside] {
-            let tier: Arc<dyn Tier> = Arc::new(fake.clone());
             let key = SampleKey::new(DatasetId(0), SampleId(3));
-            let pending = vec![Pending::new(Tick(0), key, 100, budget.charge(100))];
-            let mut readings = Reading::of(&tier, &datasets, pending, at);
+            let mut pending = vec![Pending::new(Tick(0), key, 100, budget.charge(100))];
+            let mut reads = Reads::default();
+            reads.begin_of_origin((DatasetId(0), &datasets[0]), &mut pending, at);
             let began = server.hanging();
             while server.hanging() == began {
-                assert!(readings[0].next().now_or_never().is_none());
+                assert!(reads.next().now_or_never().is_none());
                 tokio::task::yield_now().await;
             }
-            drop(readings);
-            while budget.used() > 0 || Arc::strong_count(&tier) > 1 {
+            drop(reads);
+            while budget.used() > 0 || Arc::strong_count(&datasets[0].origin) > 1 {
                 tokio::task::yield_now().await;
             }
         }
@@ -313,6 +380,7 @@ mod tests {
     async fn stuck_catalog_holds_up_no_other_reads() {
         let fake = FakeOrigin::uniform(4, 100);
         let asked = Arc::new(Asked(fake.clone(), AtomicU64::new(0)));
+        let tier: Arc<dyn Tier> = asked.clone();
         let budget = Budget::new(1000);
         let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
         let pending = |id| vec![Pending::new(Tick(id), key(id), 100, budget.charge(100))];
@@ -324,24 +392,23 @@ mod tests {
             let fake = fake.clone();
             let stuck = async move {
                 let _: Result<(), _> = answer.await;
-                Located::of(late, |key| Ok((fake.object(key.id), Span::Whole)))
+                located(late, |key| Ok((fake.object(key.id), Span::Whole))).collect()
             };
-            let mut reads = Reads::new();
-            reads.push(Reading::begin(asked.clone(), stuck.boxed(), at).ready_chunks(CHUNK));
+            let mut reads = Reads::default();
+            reads.begin_located((DatasetId(0), &tier), stuck, at);
             for id in 1..4 {
-                let located = Located::of(pending(id), object);
-                let reading = Reading::begin(asked.clone(), std::future::ready(located).boxed(), at);
-                reads.push(reading.ready_chunks(CHUNK));
+                let located = std::future::ready(located(pending(id), object).collect());
+                reads.begin_located((DatasetId(0), &tier), located, at);
             }
             let mut ticks = Vec::new();
             while ticks.len() < 3 {
-                ticks.extend(reads.next().await.unwrap().iter().map(|answer| answer.tick.0));
+                ticks.push(reads.next().await.unwrap().tick.0);
             }
             ticks.sort_unstable();
             assert_eq!((ticks, asked.1.load(Ordering::Relaxed)), (vec![1, 2, 3], 3));
             // Not lost either.
             server.send(()).unwrap();
-            assert_eq!(reads.next().await.unwrap()[0].tick, Tick(0));
+            assert_eq!(reads.next().await.unwrap().tick, Tick(0));
             assert!(reads.next().await.is_none());
         }
         assert_eq!(budget.used(), 0);

@@ -16,8 +16,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Asked, CacheTier, Completion, ErrorKind, Lookup, ReadRequest, Sample, Serve, Served, Serving as Answers,
-    TierError,
+    Asked, CacheTier, ErrorKind, Lookup, ReadRequest, Sample, Serve, Served, Serving as Answers, TierError,
 };
 use foreread_types::{Rank, SampleKey, Tick};
 use futures::StreamExt;
@@ -177,7 +176,7 @@ fn held(bytes: Bytes, permit: impl Send + 'static) -> Bytes {
 }
 
 fn done(tag: u32, result: Landing) -> Served {
-    Served::Done(Completion { tag, result })
+    Served::Done { tag, result }
 }
 
 fn absent(key: SampleKey) -> TierError {
@@ -232,7 +231,7 @@ impl Serve for Serving {
 /// next use here it comes from the origin.
 pub(crate) async fn fetch(cache: &dyn CacheTier, key: SampleKey, bytes: u64, due: Tick) -> Landing {
     let (object, span) = by_key(bytes);
-    let came = answer_of(cache, ReadRequest { tag: 0, key, object, span, due }).await;
+    let came = answer_of(cache, ReadRequest::new(key, object, span, due)).await;
     if came.as_ref().is_err_and(|error| error.kind().is_loss()) {
         cache.remove(vec![key]).await;
     }

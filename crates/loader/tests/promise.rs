@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_dataset::{Catalog, Format, IndexOptions};
+use foreread_layers::{MergePolicy, Stack};
 use foreread_loader::{BlockTable, Dataset, Loader, OnError, Parts, Source};
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
 use foreread_local::{LocalConfig, LocalOrigin};
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{Cluster, Level, LocalPlan, Store, plan};
-use foreread_tier::{CacheTier, HeapBuffers, Tier};
+use foreread_tier::{CacheTier, HeapBuffers};
 use foreread_tier_testing::CountingAllocator;
 use foreread_types::{DatasetId, Rank, StoreId};
 use tokio::runtime::Runtime;
@@ -104,7 +105,8 @@ impl World {
             false => BlockTable::default(),
         };
         assert_eq!(blocks.is_empty(), !in_blocks);
-        let origin = Arc::clone(&self.origin) as Arc<dyn Tier>;
+        let origin =
+            Stack::bare().with_merge(Some(MergePolicy::default())).wrap(Arc::clone(&self.origin) as _);
         let parts = Parts {
             run,
             plan: LocalPlan::Alone(plan),
@@ -116,8 +118,7 @@ impl World {
             warm: false,
         };
         let loader = Loader::start(parts, self.runtime.handle());
-        while let Some(batch) = loader.next_timeout(Duration::from_secs(60)).expect("no hang") {
-            let batch = batch.unwrap();
+        while let Some(batch) = loader.next_timeout(Duration::from_secs(60)).unwrap() {
             let start = batch.iter().next().map(|(id, _)| id.0 as usize).unwrap();
             assert_eq!(batch.iter().next().unwrap().1[..8], content(start, 8)[..]);
             if batch.index().is_multiple_of(8) {

@@ -9,8 +9,10 @@
 //! No policy hits more often. [`threshold`] is what [`Retention::Threshold`](crate::Retention) does.
 
 use std::collections::{BinaryHeap, VecDeque};
+use std::num::NonZeroUsize;
 
 use foreread_types::SampleId;
+use lru::LruCache;
 
 /// What a policy did on a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,30 +73,17 @@ pub fn fifo(stream: &[SampleId], capacity: u64) -> Outcome {
 
 /// Drops the sample that was used longest ago.
 pub fn lru(stream: &[SampleId], capacity: u64) -> Outcome {
-    // Every use enters the queue; an entry counts only while it is its sample's last use.
-    let mut last = vec![usize::MAX; samples(stream)];
-    let mut queue = VecDeque::new();
-    let mut resident = 0;
     let mut outcome = Outcome::default();
-    for (at, &id) in stream.iter().enumerate() {
-        if last[id.0 as usize] != usize::MAX {
+    // The table has room for its capacity from the start.
+    let capacity = capacity.min(samples(stream) as u64);
+    let Some(capacity) = NonZeroUsize::new(capacity as usize) else { return outcome };
+    let mut kept = LruCache::new(capacity);
+    for id in stream {
+        if kept.get(id).is_some() {
             outcome.hits += 1;
-        } else if capacity > 0 {
-            if resident == capacity {
-                while let Some((used, SampleId(oldest))) = queue.pop_front() {
-                    if last[oldest as usize] == used {
-                        last[oldest as usize] = usize::MAX;
-                        resident -= 1;
-                        break;
-                    }
-                }
-            }
-            resident += 1;
+        } else {
+            kept.put(*id, ());
             outcome.writes += 1;
-        }
-        if capacity > 0 {
-            last[id.0 as usize] = at;
-            queue.push_back((at, id));
         }
     }
     outcome

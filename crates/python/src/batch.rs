@@ -28,13 +28,16 @@ impl Batch {
     }
 
     fn sample(&self, index: usize) -> Option<Sample> {
-        let (id, data) = self.batch().iter().nth(index)?;
-        Some(Sample::new(id, data.clone(), self.catalog.peek().clone()))
+        let sample = self.batch().samples().nth(index)?;
+        Some(Sample::new(sample.id(), sample.bytes(), self.catalog.peek().clone()))
     }
 
     fn list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let catalog = self.catalog.peek();
-        PyList::new(py, self.batch().iter().map(|(id, data)| Sample::new(id, data.clone(), catalog.clone())))
+        PyList::new(
+            py,
+            self.batch().samples().map(|sample| Sample::new(sample.id(), sample.bytes(), catalog.clone())),
+        )
     }
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use foreread::peer::Token;
 use foreread::types::SampleId;
-use foreread::{Builder, Catalog, Config, Error, Jump, Loader as Run, Meeting, Meetings, State};
+use foreread::{
+    Builder, Catalog, Config, Error, Jump, LoadErrorKind, Loader as Run, Meeting, Meetings, State,
+};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -86,13 +88,12 @@ impl Loader {
                 let catalog = run.catalog(&batch).clone();
                 Batch::new(batch, catalog)
             };
-            run.next_timeout(timeout).map(|next| next.map(|taken| taken.map(batch)))
+            run.next_timeout(timeout).map(|next| next.map(batch))
         })?;
         match next {
-            Some(Some(Err(error))) => Err(errors::ended(&error)),
-            Some(Some(Ok(batch))) => Ok(Some(Some(batch))),
-            Some(None) => Ok(Some(None)),
-            None => Ok(None),
+            Ok(next) => Ok(Some(next)),
+            Err(error) if error.kind() == LoadErrorKind::Timeout => Ok(None),
+            Err(error) => Err(errors::ended(&error)),
         }
     }
 }

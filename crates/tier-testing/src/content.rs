@@ -62,20 +62,20 @@ impl Known {
             .collect()
     }
 
-    /// A read of all of it, due at the tick that equals the tag.
-    pub fn whole(&self, tag: u32) -> ReadRequest {
-        request(tag, self.key, &self.object)
+    /// A read of all of it, due at this tick.
+    pub fn whole(&self, due: u32) -> ReadRequest {
+        request(due, self.key, &self.object)
     }
 
-    /// A read of a part of it, due at the tick that equals the tag.
-    pub fn range(&self, tag: u32, range: Range<u64>) -> ReadRequest {
-        ReadRequest { span: Span::Range(range), ..self.whole(tag) }
+    /// A read of a part of it, due at this tick.
+    pub fn range(&self, due: u32, range: Range<u64>) -> ReadRequest {
+        ReadRequest { span: Span::Range(range), ..self.whole(due) }
     }
 }
 
-/// A read of all of `object`, due at the tick that equals the tag.
-pub fn request(tag: u32, key: SampleKey, object: &Object) -> ReadRequest {
-    ReadRequest { tag, key, object: object.clone(), span: Span::Whole, due: Tick(u64::from(tag)) }
+/// A read of all of `object`, due at this tick.
+pub fn request(due: u32, key: SampleKey, object: &Object) -> ReadRequest {
+    ReadRequest::new(key, object.clone(), Span::Whole, Tick(u64::from(due)))
 }
 
 #[cfg(test)]

@@ -1,22 +1,20 @@
 //! Counting what passes.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use foreread_tier::{
-    CacheTier, Charge, Completions, Lookup, Object, OriginTier, ReadRequest, Sample, Tier, TierError,
+    CacheTier, Charge, Lookup, Object, OriginTier, ReadFuture, ReadRequest, Sample, Tier, TierError,
     TierProfile,
 };
 use foreread_types::{Footprint, SampleKey};
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
 use crate::Counts;
 
-/// A tier whose reads are counted and recorded. A request counts as started when its batch is read, and as in flight
-/// until it is answered or its stream dropped.
+/// A tier whose reads are counted and recorded. A request counts as started when it is read, and as in flight
+/// until it is answered or its future dropped.
 #[derive(Debug)]
 pub struct CountingTier<T: ?Sized> {
     counts: Counts,
@@ -49,22 +47,18 @@ impl<T: Tier + ?Sized> Tier for CountingTier<T> {
         self.inner.profile()
     }
 
-    /// # Panics
-    /// If two requests have one tag. The stream panics on an answer that nobody asked for.
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        self.counts.batch();
-        let mut flights = HashMap::new();
-        for request in &batch {
-            let before = flights.insert(request.tag, self.counts.start(request.key));
-            assert!(before.is_none(), "tag {} twice in one batch", request.tag);
-        }
-        let answers = self.inner.read(batch);
-        answers
-            .inspect(move |completion| match flights.remove(&completion.tag) {
-                Some(flight) => flight.end(&completion.result),
-                None => panic!("an answer for tag {}, which waits for none", completion.tag),
-            })
-            .boxed()
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let flight = self.counts.start(request.key);
+        let answer = self.inner.read(request);
+        Box::pin(async move {
+            let result = answer.await;
+            flight.end(&result);
+            result
+        })
+    }
+
+    fn submit(&self) {
+        self.inner.submit();
     }
 }
 

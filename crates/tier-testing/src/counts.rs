@@ -8,8 +8,6 @@ use foreread_types::SampleKey;
 /// What was asked and answered up to a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Batches that were read.
-    pub batches: u64,
     /// Requests that have started.
     pub requests: u64,
     /// Bytes that were answered.
@@ -57,10 +55,6 @@ impl Counts {
             tally: Tally { in_flight, peak_in_flight: in_flight, ..Tally::default() },
             order: vec![],
         };
-    }
-
-    pub(crate) fn batch(&self) {
-        self.lock().tally.batches += 1;
     }
 
     /// One request starts; it ends with [`Flight::end`] or, cancelled, when the flight is dropped.

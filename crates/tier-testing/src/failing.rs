@@ -8,13 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use foreread_tier::{
-    CacheTier, Charge, Completion, Completions, ErrorKind, Lookup, Object, OriginTier, ReadRequest, Sample,
-    Tier, TierError, TierProfile,
+    CacheTier, Charge, ErrorKind, Lookup, Object, OriginTier, ReadFuture, ReadRequest, Sample, Tier,
+    TierError, TierProfile,
 };
 use foreread_types::{Footprint, SampleKey, mix};
-use futures::StreamExt;
-use futures::future::BoxFuture;
-use futures::stream::{self, BoxStream, FuturesUnordered};
+use futures::FutureExt;
+use futures::future::{BoxFuture, pending, ready};
+use futures::stream::BoxStream;
 use tokio::time::Instant;
 
 use crate::content::unit;
@@ -45,7 +45,7 @@ pub enum Fault {
 pub enum When {
     /// All.
     Always,
-    /// The `k`-th read of all batches together, from 0.
+    /// The `k`-th read of all, from 0.
     Read(u64),
     /// Every `n`-th read, beginning with the `n`-th.
     Every(u64),
@@ -175,51 +175,32 @@ impl<T: Tier + ?Sized> Tier for FailingTier<T> {
         self.inner.profile()
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let (mut pass, mut errors, mut spoiled, mut hangs) = (vec![], vec![], HashMap::new(), false);
-        let stalled = FuturesUnordered::new();
-        for request in batch {
-            let error = |kind| {
-                TierError::new(kind, self.name()).with_object(&*request.object.path).with_detail("on command")
-            };
-            let error = match self.judge(request.key) {
-                Some(Fault::Error(kind)) => error(kind),
-                Some(Fault::RetryAfter(kind, wait)) => error(kind).with_retry_after(wait),
-                Some(Fault::Never) => {
-                    hangs = true;
-                    continue;
-                }
-                Some(Fault::Stall(time)) => {
-                    let mut answer = self.inner.read(vec![request]);
-                    stalled.push(async move {
-                        let completion = answer.next().await;
-                        tokio::time::sleep(time).await;
-                        completion
-                    });
-                    continue;
-                }
-                Some(fault) => {
-                    spoiled.insert(request.tag, fault);
-                    pass.push(request);
-                    continue;
-                }
-                None => {
-                    pass.push(request);
-                    continue;
-                }
-            };
-            errors.push(Completion { tag: request.tag, result: Err(error) });
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let path = Arc::clone(&request.object.path);
+        let error = |kind| TierError::new(kind, self.name()).with_object(&*path).with_detail("on command");
+        let fault = match self.judge(request.key) {
+            None => return self.inner.read(request),
+            Some(Fault::Error(kind)) => return ready(Err(error(kind))).boxed(),
+            Some(Fault::RetryAfter(kind, wait)) => {
+                return ready(Err(error(kind).with_retry_after(wait))).boxed();
+            }
+            Some(Fault::Never) => return pending().boxed(),
+            Some(fault) => fault,
+        };
+        let answer = self.inner.read(request);
+        async move {
+            let result = answer.await;
+            if let Fault::Stall(time) = fault {
+                tokio::time::sleep(time).await;
+                return result;
+            }
+            result.map(|bytes| spoil(&fault, &bytes))
         }
-        let passed = self.inner.read(pass).map(move |completion| match spoiled.get(&completion.tag) {
-            Some(fault) => Completion {
-                tag: completion.tag,
-                result: completion.result.map(|bytes| spoil(fault, &bytes)),
-            },
-            None => completion,
-        });
-        let stalled = stalled.filter_map(std::future::ready);
-        let answered = stream::select(stream::select(stream::iter(errors), passed), stalled);
-        if hangs { answered.chain(stream::pending()).boxed() } else { answered.boxed() }
+        .boxed()
+    }
+
+    fn submit(&self) {
+        self.inner.submit();
     }
 }
 
@@ -266,17 +247,18 @@ impl<T: CacheTier + ?Sized> CacheTier for FailingTier<T> {
 #[cfg(test)]
 mod tests {
     use foreread_types::{DatasetId, SampleId, Tick};
+    use futures::StreamExt;
 
     use super::*;
-    use crate::{CountingTier, FakeOrigin};
+    use crate::{Answered, CountingTier, FakeOrigin, ReadAll};
 
     const KEY: SampleKey = SampleKey::new(DatasetId(0), SampleId(3));
 
     async fn kinds(tier: &impl Tier, origin: &FakeOrigin) -> Vec<(u32, Result<usize, ErrorKind>)> {
-        let batch = (0..6).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(0))).collect();
-        let mut answers: Vec<_> = tier.read(batch).collect().await;
+        let batch = (0..6).map(|id| origin.request(SampleId(id), Tick(0))).collect();
+        let mut answers: Vec<_> = tier.read_all(batch).collect().await;
         answers.sort_by_key(|answer| answer.tag);
-        let kind = |answer: Completion| answer.result.map(|bytes| bytes.len()).map_err(|error| error.kind());
+        let kind = |answer: Answered| answer.result.map(|bytes| bytes.len()).map_err(|error| error.kind());
         answers.into_iter().map(|answer| (answer.tag, kind(answer))).collect()
     }
 
@@ -297,18 +279,15 @@ mod tests {
         assert_eq!(kinds(&failing, &origin).await, second);
         assert_eq!(failing.faults(), 6);
         let tally = counting.counts().tally();
-        assert_eq!(
-            (tally.requests, tally.bytes, tally.errors, tally.in_flight, tally.batches),
-            (10, 100, 0, 0, 2)
-        );
+        assert_eq!((tally.requests, tally.bytes, tally.errors, tally.in_flight), (10, 100, 0, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_read_that_never_answers_holds_up_nobody_else() {
         let origin = Arc::new(FakeOrigin::uniform(6, 10));
         let failing = FailingTier::new(Arc::clone(&origin)).on(When::Key(KEY), Fault::Never);
-        let batch = (0..6).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(0))).collect();
-        let mut stream = failing.read(batch);
+        let batch = (0..6).map(|id| origin.request(SampleId(id), Tick(0))).collect();
+        let mut stream = failing.read_all(batch);
         for _ in 0..5 {
             assert!(stream.next().await.unwrap().result.is_ok());
         }

@@ -5,6 +5,7 @@
 //! * [`FailingTier`]: any tier, with failures on command.
 //! * [`Trainer`]: what an engine and a trainer ask of an origin, in time, and how they fare.
 //! * [`CountingTier`]: any tier, counted and recorded.
+//! * [`ReadAll`]: several reads of any tier as one stream.
 //! * [`CountingAllocator`]: what a test program has in use.
 //! * [`StoredCache`]: a cache that has to be read, as a disk has, but without the disk.
 //! * [`Draw`]: numbers from the seed of a run of the tests.
@@ -27,6 +28,7 @@ mod draw;
 mod failing;
 mod origin;
 mod program;
+mod reads;
 mod scheduler;
 mod stored;
 mod trainer;
@@ -44,6 +46,7 @@ pub use draw::Draw;
 pub use failing::{FailingTier, Fault, When};
 pub use origin::FakeOrigin;
 pub use program::copy_program;
+pub use reads::{Answered, ReadAll};
 pub use scheduler::{EventId, Scheduler};
 pub use stored::StoredCache;
 pub use trainer::{Course, Fared, Trainer};

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile,
-    Version,
+    ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile, Version,
 };
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 use futures::future::BoxFuture;
-use futures::stream::{self, BoxStream, FuturesUnordered};
+use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -27,7 +26,7 @@ use crate::{Counts, Known};
 ///
 /// A read waits for one of `parallelism` places, then for the latency, then for its turn on the shared pipe, which
 /// sends `bandwidth` bytes a second, one answer after another. Without latency and bandwidth it answers at once.
-/// Reads advance only while their stream is polled. Clones share the objects and the counts.
+/// A read begins when its future is first polled. Clones share the objects and the counts.
 ///
 /// Latency, bandwidth and parallelism can be changed while it is read ([`set_latency`](Self::set_latency) and its
 /// like): reads that have started keep the latency that they started with.
@@ -249,9 +248,9 @@ impl FakeOrigin {
     ///
     /// # Panics
     /// As [`object`](Self::object).
-    pub fn request(&self, tag: u32, id: SampleId, due: Tick) -> ReadRequest {
+    pub fn request(&self, id: SampleId, due: Tick) -> ReadRequest {
         let key = SampleKey::new(DatasetId(0), id);
-        ReadRequest { tag, key, object: self.object(id), span: Span::Whole, due }
+        ReadRequest::new(key, self.object(id), Span::Whole, due)
     }
 
     /// All samples with their contents, for the conformance suite.
@@ -303,12 +302,12 @@ impl Server {
         }
     }
 
-    async fn answer(self: Arc<Self>, name: Arc<str>, request: ReadRequest) -> Completion {
+    async fn answer(self: Arc<Self>, name: Arc<str>, request: Arc<ReadRequest>) -> Result<Bytes, TierError> {
         if self.refuses_above < u64::MAX && self.counts.tally().in_flight >= self.refuses_above {
             let error = TierError::new(ErrorKind::Throttled, &*name).with_object(&*request.object.path);
             let result = Err(error.with_detail("too many reads"));
             self.counts.start(request.key).end(&result);
-            return Completion { tag: request.tag, result };
+            return result;
         }
         let ceiling = self.ceilings.iter().find(|ceiling| ceiling.covers(&request.object.path));
         if let Some(ceiling) = ceiling.filter(|ceiling| !ceiling.admits()) {
@@ -317,7 +316,7 @@ impl Server {
             let error = TierError::new(ErrorKind::Throttled, &*name).with_object(&*request.object.path);
             let result = Err(error.with_detail("slow down").with_retry_after(ceiling.retry_after()));
             flight.end(&result);
-            return Completion { tag: request.tag, result };
+            return result;
         }
         let mut place = Some(self.places.acquire().await);
         let flight = self.counts.start(request.key);
@@ -335,7 +334,7 @@ impl Server {
         }
         flight.end(&result);
         drop(place);
-        Completion { tag: request.tag, result }
+        result
     }
 
     fn look(&self, name: &str, request: &ReadRequest) -> Result<Bytes, TierError> {
@@ -384,14 +383,12 @@ impl Tier for FakeOrigin {
         &self.profile
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        self.server.counts.batch();
-        batch
-            .into_iter()
-            .map(|request| Arc::clone(&self.server).answer(Arc::clone(&self.name), request))
-            .collect::<FuturesUnordered<_>>()
-            .boxed()
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        Arc::clone(&self.server).answer(Arc::clone(&self.name), request).boxed()
     }
+
+    /// Nothing is held back.
+    fn submit(&self) {}
 }
 
 impl OriginTier for FakeOrigin {
@@ -446,7 +443,7 @@ impl OriginTier for FakeOrigin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance;
+    use crate::{ReadAll, conformance};
 
     #[tokio::test(start_paused = true)]
     async fn conforms() {
@@ -462,44 +459,44 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn latency_bandwidth_and_parallelism_take_their_time() {
         let origin = FakeOrigin::uniform(100, 1_000_000).with_latency(Duration::from_millis(50));
-        let batch = || (0..100).map(|id| origin.request(id, SampleId(u64::from(id)), Tick(0))).collect();
+        let batch = || (0..100).map(|id| origin.request(SampleId(id), Tick(0))).collect();
         let began = Instant::now();
-        assert_eq!(origin.read(batch()).count().await, 100);
+        assert_eq!(origin.read_all(batch()).count().await, 100);
         assert_eq!(began.elapsed(), Duration::from_millis(50));
 
         let narrow = FakeOrigin::uniform(100, 1_000_000).with_bandwidth(100_000_000);
         let began = Instant::now();
-        assert_eq!(narrow.read(batch()).count().await, 100);
+        assert_eq!(narrow.read_all(batch()).count().await, 100);
         assert_eq!(began.elapsed(), Duration::from_secs(1));
 
         let few = FakeOrigin::uniform(100, 1).with_latency(Duration::from_millis(50)).with_parallelism(10);
         let began = Instant::now();
-        let batch = (0..100).map(|id| few.request(id, SampleId(u64::from(id)), Tick(0))).collect();
-        assert_eq!(few.read(batch).count().await, 100);
+        let batch = (0..100).map(|id| few.request(SampleId(id), Tick(0))).collect();
+        assert_eq!(few.read_all(batch).count().await, 100);
         assert_eq!(began.elapsed(), Duration::from_millis(500));
         assert_eq!(
             few.counts().order(),
-            (0..100).map(|id| few.request(0, SampleId(id), Tick(0)).key).collect::<Vec<_>>()
+            (0..100).map(|id| few.request(SampleId(id), Tick(0)).key).collect::<Vec<_>>()
         );
     }
 
     #[tokio::test(start_paused = true)]
     async fn changed_and_removed_objects_are_noticed_and_dropped_reads_counted() {
         let origin = FakeOrigin::uniform(2, 10).with_latency(Duration::from_millis(1));
-        let stale = |id| origin.request(id as u32, SampleId(id), Tick(0));
+        let stale = |id| origin.request(SampleId(id), Tick(0));
         let batch = vec![stale(0), stale(1)];
         origin.change(SampleId(0), 10);
         origin.remove(SampleId(1));
-        let mut answers: Vec<_> = origin.read(batch.clone()).collect().await;
+        let mut answers: Vec<_> = origin.read_all(batch.clone()).collect().await;
         answers.sort_by_key(|answer| answer.tag);
         let kinds: Vec<_> = answers.into_iter().map(|answer| answer.result.unwrap_err().kind()).collect();
         assert_eq!(kinds, [ErrorKind::Changed, ErrorKind::NotFound]);
 
-        let mut stream = origin.read(batch);
+        let mut stream = origin.read_all(batch);
         assert!(futures::poll!(stream.next()).is_pending());
         assert_eq!(origin.counts().tally().in_flight, 2);
         drop(stream);
         let tally = origin.counts().tally();
-        assert_eq!((tally.in_flight, tally.cancelled, tally.errors, tally.batches), (0, 2, 2, 2));
+        assert_eq!((tally.in_flight, tally.cancelled, tally.errors), (0, 2, 2));
     }
 }

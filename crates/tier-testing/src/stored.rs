@@ -8,12 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use foreread_tier::{
-    Budget, CacheTier, Charge, Completion, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier,
-    TierError, TierProfile,
+    Budget, CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError,
+    TierProfile,
 };
 use foreread_types::{Footprint, SampleKey};
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
+use futures::FutureExt;
 use tokio::time::sleep;
 
 use crate::Counts;
@@ -56,7 +55,7 @@ impl StoredCache {
     pub fn new(capacity: u64) -> Self {
         Self {
             name: "stored".to_owned(),
-            profile: TierProfile::new(16).with_alignment(4096),
+            profile: TierProfile::new(16),
             footprint: Footprint::new(0, 4096),
             read_latency: Duration::ZERO,
             write_latency: Duration::ZERO,
@@ -117,7 +116,7 @@ impl StoredCache {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn answer(self, request: ReadRequest) -> Completion {
+    async fn answer(self, request: Arc<ReadRequest>) -> Result<Bytes, TierError> {
         let flight = self.counts.start(request.key);
         let kept = self.kept().get(&request.key).cloned();
         if !self.read_latency.is_zero() {
@@ -130,7 +129,7 @@ impl StoredCache {
             Some(kept) => Ok(Bytes::copy_from_slice(&kept.bytes)),
         };
         flight.end(&result);
-        Completion { tag: request.tag, result }
+        result
     }
 }
 
@@ -143,10 +142,12 @@ impl Tier for StoredCache {
         &self.profile
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        self.counts.batch();
-        batch.into_iter().map(|request| self.clone().answer(request)).collect::<FuturesUnordered<_>>().boxed()
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        self.clone().answer(request).boxed()
     }
+
+    /// Nothing is held back.
+    fn submit(&self) {}
 }
 
 #[async_trait]

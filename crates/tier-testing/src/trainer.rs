@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_tier::{Completions, ReadRequest, Tier, TierError};
-use futures::StreamExt;
-use futures::stream::SelectAll;
+use foreread_tier::{ReadRequest, Tier, TierError};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
 /// Reads samples in order, as far ahead of a trainer as a look-ahead in bytes allows, in turns of a sixteenth of it,
@@ -73,18 +73,18 @@ impl Trainer {
     /// step `probe` is told the time and what it says is kept.
     ///
     /// # Panics
-    /// If an answer has the wrong length, comes twice, or never.
+    /// If an answer has the wrong length.
     pub async fn run(
         &self,
         tier: Arc<dyn Tier>,
         samples: u64,
         until: Duration,
-        request: impl Fn(u32, u64) -> ReadRequest,
+        request: impl Fn(u64) -> ReadRequest,
         mut probe: impl FnMut(Duration) -> usize,
     ) -> Fared {
         let began = Instant::now();
         let (mut fared, mut course) = (Fared::default(), Course::default());
-        let mut reads: SelectAll<Completions> = SelectAll::new();
+        let mut reads = FuturesUnordered::new();
         // Bytes by sample under way or at hand; `None` in the second place: not yet there.
         let mut window: VecDeque<(u64, bool)> = VecDeque::new();
         let (mut first, mut next, mut held) = (0u64, 0u64, 0u64);
@@ -93,17 +93,15 @@ impl Trainer {
         loop {
             // Reads leave when a sixteenth of the look-ahead is free.
             if held <= self.look_ahead - self.look_ahead / 16 {
-                let mut turn = Vec::new();
                 while next < samples && held < self.look_ahead {
-                    let request = request(next as u32, next);
+                    let request = request(next);
                     held += request.len();
                     window.push_back((request.len(), false));
-                    turn.push(request);
+                    let sample = next;
+                    reads.push(tier.read(Arc::new(request)).map(move |result| (sample, result)));
                     next += 1;
                 }
-                if !turn.is_empty() {
-                    reads.push(tier.read(turn));
-                }
+                tier.submit();
             }
             let ready = |window: &VecDeque<(u64, bool)>| {
                 let wanted = (self.batch as u64).min(samples - first) as usize;
@@ -138,13 +136,11 @@ impl Trainer {
             tokio::select! {
                 biased;
                 answer = reads.next(), if !reads.is_empty() => {
-                    let Some(answer) = answer else { continue };
-                    let index = (u64::from(answer.tag) - first) as usize;
-                    let (bytes, there) = &mut window[index];
-                    assert!(!*there, "sample {} twice", answer.tag);
+                    let Some((sample, result)) = answer else { continue };
+                    let (bytes, there) = &mut window[(sample - first) as usize];
                     *there = true;
-                    match answer.result {
-                        Ok(data) => assert_eq!(data.len() as u64, *bytes, "sample {}", answer.tag),
+                    match result {
+                        Ok(data) => assert_eq!(data.len() as u64, *bytes, "sample {sample}"),
                         Err(error) => fared.failed.push(error),
                     }
                     course.arrived += 1;

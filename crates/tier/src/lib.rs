@@ -1,8 +1,8 @@
 //! The contract between the engine and every place that samples can be read from.
 //!
-//! A *tier* answers batches of reads. The answers come back one by one and in any order ([`Completions`]), so a slow
-//! read holds back only itself, and retrying, limiting or hedging can be a layer around any tier instead of code in
-//! each. A tier that keeps samples ([`CacheTier`]) also answers *lookups* synchronously: memory says
+//! A *tier* answers reads, each by a future of its own ([`ReadFuture`]), so a slow read holds back only itself, and
+//! retrying, limiting or hedging a read is a plain `async fn` around any tier instead of code in each. Reads of one
+//! moment form a burst, which [`submit`](Tier::submit) ends. A tier that keeps samples ([`CacheTier`]) also answers *lookups* synchronously: memory says
 //! [`Lookup::Ready`] at once, a disk says [`Lookup::Stored`] and is then read like an origin. An origin
 //! ([`OriginTier`]) can list what it holds, and a [`Backend`] opens one from a URL.
 //!
@@ -11,15 +11,15 @@
 //!
 //! # What the contract was tried against
 //!
-//! * *S3*: a batch becomes as many GETs as the limit allows; `Whole` is one GET without a HEAD; the version goes into
+//! * *S3*: a read is one GET, sent at the first poll; `Whole` needs no HEAD; the version goes into
 //!   `If-Match`; a 503 is [`ErrorKind::Throttled`] with `retry_after`. Nothing in the contract is a file.
-//! * *A peer*: a batch is one framed request, its answers stream back as they are found; a peer knows samples by
+//! * *A peer*: a burst is one framed request, its answers come back as they are found; a peer knows samples by
 //!   [`SampleKey`](foreread_types::SampleKey) alone, so requests carry both the key and the object.
 //! * *A disk cache*: `lookup` consults an index in memory, `read` does aligned I/O through [`Buffers`], `reserve` and
 //!   `store` are separate so that a full write-behind queue is found out before any byte is copied.
 //!
-//! The price of streams of completions is one boxed stream a batch and a wake-up per answer at worst; batches make
-//! the first cheap, and a busy consumer makes the second rare.
+//! The price of a future a read is one boxed future for the layers and one for the backend; a busy consumer is woken
+//! rarely, because backends call the wakers of several answers one after the other.
 
 mod backend;
 mod budget;
@@ -39,6 +39,6 @@ pub use cache::{CacheTier, Lookup};
 pub use error::{BoxError, ErrorKind, TierError};
 pub use peers::{Asked, Peers, Serve, Served, Serving};
 pub use recycled::RecycledBuffers;
-pub use request::{Change, Completion, Completions, Object, ReadRequest, Span, Version};
+pub use request::{Block, Change, Object, ReadRequest, Span, Version};
 pub use sample::{Sample, SampleTag};
-pub use tier::{OriginTier, Tier, TierProfile};
+pub use tier::{OriginTier, ReadFuture, Tier, TierProfile};

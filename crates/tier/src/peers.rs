@@ -13,10 +13,11 @@
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use foreread_types::{Rank, SampleKey, StoreId, Tick};
 use futures::stream::BoxStream;
 
-use crate::{Completion, Sample, Tier};
+use crate::{Sample, Tier, TierError};
 
 /// A sample that another rank asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +38,13 @@ pub enum Served {
         /// Which.
         tag: u32,
     },
-    /// The answer.
-    Done(Completion),
+    /// The answer: the bytes, or why there are none.
+    Done {
+        /// Which.
+        tag: u32,
+        /// The answer.
+        result: Result<Bytes, TierError>,
+    },
     /// The answer, where the sample is at hand and stays: its checksum is computed once, however often it is asked for.
     Kept {
         /// Which.
@@ -49,12 +55,12 @@ pub enum Served {
 }
 
 impl Served {
-    /// The answer, if it is one.
-    pub fn answer(self) -> Option<Completion> {
+    /// The tag and the answer, if it is one.
+    pub fn answer(self) -> Option<(u32, Result<Bytes, TierError>)> {
         match self {
             Self::Reading { .. } => None,
-            Self::Done(completion) => Some(completion),
-            Self::Kept { tag, sample } => Some(Completion { tag, result: Ok(sample.data().clone()) }),
+            Self::Done { tag, result } => Some((tag, result)),
+            Self::Kept { tag, sample } => Some((tag, Ok(sample.bytes()))),
         }
     }
 }

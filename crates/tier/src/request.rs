@@ -1,13 +1,9 @@
-//! Reads and their answers.
+//! What a read asks for.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use foreread_types::{SampleKey, Tick};
-use futures::stream::BoxStream;
-
-use crate::TierError;
 
 /// What tells one state of an object from another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,10 +67,9 @@ pub enum Span {
 }
 
 /// One read. It says everything that any tier may need, so that it can travel through layers and on to another tier.
+/// Layers and backends share it ([`Arc`]) instead of copying it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Chosen by the caller, unique within its batch; the completion carries it back.
-    pub tag: u32,
     /// What caches and peers know the sample by.
     pub key: SampleKey,
     /// What the origin knows it by. For caches and peers, which know it by its key, this may be an object without a path that
@@ -84,9 +79,26 @@ pub struct ReadRequest {
     pub span: Span,
     /// When the trainer needs it: a smaller tick is more urgent.
     pub due: Tick,
+    /// The block that it is a part of, where it is read together with others.
+    pub block: Option<Arc<Block>>,
+}
+
+/// A part of an object that its caller has decided to read in one request, by several reads in one burst. A layer that joins
+/// reads joins these whatever that costs; other tiers need not know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// What tells it from other blocks of the object: bytes that its reads lie in.
+    pub bytes: Range<u64>,
+    /// How many reads it has.
+    pub reads: usize,
 }
 
 impl ReadRequest {
+    /// A read by itself.
+    pub const fn new(key: SampleKey, object: Object, span: Span, due: Tick) -> Self {
+        Self { key, object, span, due, block: None }
+    }
+
     /// The length of the answer, in bytes.
     pub fn len(&self) -> u64 {
         match &self.span {
@@ -100,20 +112,3 @@ impl ReadRequest {
         self.len() == 0
     }
 }
-
-/// The answer to one [`ReadRequest`].
-#[derive(Clone, Debug)]
-pub struct Completion {
-    /// The request's tag.
-    pub tag: u32,
-    /// The bytes, exactly as many as were asked for and in an allocation of their own, so that keeping them keeps
-    /// nothing else; or why there are none. A cache's answer may be a part of an allocation as long as the sample's
-    /// [`footprint`](crate::CacheTier::footprint) there, which is what it is to be charged as; who keeps such a sample for
-    /// longer copies it.
-    pub result: Result<Bytes, TierError>,
-}
-
-/// The answers to a batch: one for each tag, in any order, then the end.
-///
-/// Dropping it cancels the requests that have not started; one that has started owns its buffer and ends by itself.
-pub type Completions = BoxStream<'static, Completion>;

@@ -8,11 +8,9 @@ use bytes::Bytes;
 
 use crate::Charge;
 
-type Slot = Arc<Shared>;
-
-/// What all clones of a sample have in common.
-#[derive(Default)]
+/// What all clones of a sample share.
 struct Shared {
+    data: Bytes,
     charge: Mutex<Option<Charge>>,
     /// For readers on this node.
     crc32c: OnceLock<u32>,
@@ -33,68 +31,55 @@ pub struct SampleTag {
 
 /// The bytes of one sample; clones share both the bytes and the charge.
 ///
-/// The charge sits in the owner of the bytes, so that any slice of [`data`](Self::data) keeps it, and ends with the
-/// last of them. [`recharge`](Self::recharge) moves a sample from one budget to another (from look-ahead to the
-/// memory tier) under the feet of everyone who holds it, without a copy. The price is one more allocation a sample.
+/// The charge ends with the last clone, and with the last slice of what [`bytes`](Self::bytes) returns.
+/// [`recharge`](Self::recharge) moves a sample from one budget to another (from look-ahead to the memory tier) while others
+/// hold it, without a copy. The price is one allocation per sample, and one more for each call of `bytes`: most samples are
+/// read through [`Deref`] and never need it.
 #[derive(Clone)]
-pub struct Sample {
-    data: Bytes,
-    shared: Slot,
-}
-
-struct Owner {
-    data: Bytes,
-    _shared: Slot,
-}
-
-impl AsRef<[u8]> for Owner {
-    fn as_ref(&self) -> &[u8] {
-        &self.data
-    }
-}
+pub struct Sample(Arc<Shared>);
 
 impl Sample {
     /// `data`, counted by `charge` until the last handle on either is dropped.
     pub fn new(data: Bytes, charge: Charge) -> Self {
-        let shared = Shared { charge: Mutex::new(Some(charge)), ..Shared::default() };
-        let shared: Slot = Arc::new(shared);
-        Self { data: Bytes::from_owner(Owner { data, _shared: Arc::clone(&shared) }), shared }
+        Self::with_charge(data, Some(charge))
     }
 
-    /// `data` that nobody counts.
+    /// `data` that no budget counts.
     pub fn uncharged(data: Bytes) -> Self {
-        Self { data, shared: Slot::default() }
+        Self::with_charge(data, None)
     }
 
-    /// The bytes; any clone or slice of them keeps the charge.
-    pub fn data(&self) -> &Bytes {
-        &self.data
+    fn with_charge(data: Bytes, charge: Option<Charge>) -> Self {
+        let (crc32c, tag) = Default::default();
+        Self(Arc::new(Shared { data, charge: Mutex::new(charge), crc32c, tag }))
+    }
+
+    /// A handle on the bytes. Its clones and slices keep the sample and its charge.
+    pub fn bytes(&self) -> Bytes {
+        Bytes::from_owner(self.clone())
     }
 
     /// The CRC-32C of the bytes. Computed when it is first asked for (5 us for 110 KB), and then known to all clones.
     pub fn crc32c(&self) -> u32 {
-        *self.shared.crc32c.get_or_init(|| crc32c::crc32c(&self.data))
+        *self.0.crc32c.get_or_init(|| crc32c::crc32c(self))
     }
 
     /// The tag of the bytes by the key `by`, which `make` computes when it is first asked for; then it is known to all
     /// clones. Only the first key's tag is kept.
     pub fn tag(&self, by: u32, make: impl Fn(&[u8]) -> SampleTag) -> SampleTag {
-        let kept = *self.shared.tag.get_or_init(|| make(&self.data));
-        if kept.by == by { kept } else { make(&self.data) }
+        let kept = *self.0.tag.get_or_init(|| make(self));
+        if kept.by == by { kept } else { make(self) }
     }
 
     /// The bytes that it is counted as now; more than it has where its allocation is longer.
     pub fn charged(&self) -> u64 {
-        let charge = self.shared.charge.lock().unwrap_or_else(PoisonError::into_inner);
+        let charge = self.0.charge.lock().unwrap_or_else(PoisonError::into_inner);
         charge.as_ref().map_or(0, Charge::bytes)
     }
 
     /// Counts the sample under `charge` from now on; what counted it before is given back here.
-    ///
-    /// On a sample made by [`uncharged`](Self::uncharged) the new charge ends with the last `Sample`, not with the
-    /// last slice of its bytes.
     pub fn recharge(&self, charge: Charge) {
-        let before = self.shared.charge.lock().unwrap_or_else(PoisonError::into_inner).replace(charge);
+        let before = self.0.charge.lock().unwrap_or_else(PoisonError::into_inner).replace(charge);
         drop(before); // outside the lock: ending a charge may call back
     }
 }
@@ -103,13 +88,19 @@ impl Deref for Sample {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.data
+        &self.0.data
+    }
+}
+
+impl AsRef<[u8]> for Sample {
+    fn as_ref(&self) -> &[u8] {
+        self
     }
 }
 
 impl fmt::Debug for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sample").field("bytes", &self.data.len()).finish()
+        f.debug_struct("Sample").field("bytes", &self.len()).finish()
     }
 }
 
@@ -122,7 +113,7 @@ mod tests {
     fn the_charge_ends_with_the_last_slice() {
         let budget = Budget::new(100);
         let sample = Sample::new(Bytes::from(vec![1, 2, 3]), budget.charge(3));
-        let slice = sample.data().slice(1..2);
+        let slice = sample.bytes().slice(1..2);
         drop(sample);
         assert_eq!(budget.used(), 3);
         drop(slice);
@@ -134,7 +125,7 @@ mod tests {
         let sample = Sample::uncharged(Bytes::from_static(b"123456789"));
         let clone = sample.clone();
         assert_eq!(sample.crc32c(), 0xe306_9283);
-        assert_eq!(clone.shared.crc32c.get(), Some(&0xe306_9283));
+        assert_eq!(clone.0.crc32c.get(), Some(&0xe306_9283));
         assert_eq!(Sample::uncharged(Bytes::new()).crc32c(), 0);
     }
 

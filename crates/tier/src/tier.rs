@@ -1,11 +1,23 @@
 //! Tiers and origins.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
-use crate::{Completions, Object, ReadRequest, TierError};
+use crate::{Object, ReadRequest, TierError};
+
+/// A read under way. It answers the bytes, exactly as many as were asked for and in an allocation of their own, so that
+/// keeping them keeps nothing else; or why there are none.
+///
+/// A cache's answer may be a part of an allocation as long as the sample's [`footprint`](crate::CacheTier::footprint) there,
+/// which is what it is to be charged as; who keeps such a sample for longer copies it.
+///
+/// # Cancel safety
+/// Dropping it cancels a read that has not started. One that has started owns its buffer and ends by itself.
+pub type ReadFuture = BoxFuture<'static, Result<Bytes, TierError>>;
 
 /// What a tier says of itself before anything was measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,10 +25,6 @@ use crate::{Completions, Object, ReadRequest, TierError};
 pub struct TierProfile {
     /// How many reads it is worth having under way at once.
     pub parallelism: usize,
-    /// The read size in bytes below which requests cost more than bytes.
-    pub preferred_block: u64,
-    /// The multiple that offsets, lengths and buffers are rounded to inside, in bytes (1: none).
-    pub alignment: u64,
     /// Whether the kernel of this machine caches what is read from it, so that keeping a second copy gains nothing.
     pub kernel_cached: bool,
     /// Whether a listing hands out objects in the order of their paths, as bytes, or says that it cannot: then an
@@ -27,19 +35,7 @@ pub struct TierProfile {
 impl TierProfile {
     /// A profile with the given parallelism, and no preference otherwise.
     pub const fn new(parallelism: usize) -> Self {
-        Self { parallelism, preferred_block: 1, alignment: 1, kernel_cached: false, lists_in_order: false }
-    }
-
-    /// The same with a preferred block of `bytes`.
-    #[must_use]
-    pub const fn with_preferred_block(self, bytes: u64) -> Self {
-        Self { preferred_block: bytes, ..self }
-    }
-
-    /// The same with an alignment of `bytes`.
-    #[must_use]
-    pub const fn with_alignment(self, bytes: u64) -> Self {
-        Self { alignment: bytes, ..self }
+        Self { parallelism, kernel_cached: false, lists_in_order: false }
     }
 
     /// The same, listing in the order of paths or not.
@@ -65,11 +61,15 @@ pub trait Tier: Debug + Send + Sync + 'static {
     /// What the tier says of itself.
     fn profile(&self) -> &TierProfile;
 
-    /// Starts a batch of reads and returns at once.
+    /// Queues a read and returns at once. Reads start in the order of the calls; only a request over HTTP may wait for
+    /// the future's first poll.
     ///
-    /// Work begins without the stream being polled only where the tier does so by itself (a pool of threads); a
-    /// caller polls it. Reads should start in the order of the batch. See [`Completions`] for what is promised.
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions;
+    /// Between this and [`submit`](Self::submit) a tier may hold back what is cheaper for many reads than for one: waking
+    /// threads, entering the kernel, sending a frame. The first poll of any of the futures submits, too.
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture;
+
+    /// Ends a burst of reads: what was held back happens now. Costs next to nothing where nothing was.
+    fn submit(&self);
 }
 
 /// The slow shared store that holds a whole dataset.

@@ -1,7 +1,11 @@
 //! `foreread calibrate`, and what plans make of it.
 
+use std::time::Duration;
+
+use foreread_tier_testing::store::{Fault, Kind, Store, When};
 use serde_json::Value;
 
+use crate::s3;
 use crate::support::{Samples, foreread, number, run};
 
 fn plan(arguments: &[&str]) -> Value {
@@ -98,7 +102,11 @@ fn what_cannot_be_measured_or_read_is_one_line_that_names_it() {
     assert!(said.contains("--seconds 0 (argument): it is at least 1"), "{said}");
     let samples = Samples::awkward(20, 50_000);
     let data = samples.path().to_str().unwrap();
-    let said = run(&mut foreread(["calibrate", data, "--seconds", "1", "--origin-limit", "1KB/s"])).fails(1);
+    let store = Store::start();
+    store.bucket("train");
+    store.put("train", "a", "a sample");
+    store.on(Kind::Get, When::Always, Fault::StallHeaders(Duration::from_secs(600)));
+    let said = run(&mut s3::at(&store, &["calibrate", "s3://train", "--seconds", "1"])).fails(1);
     assert!(said.contains("not one sample came in 0.7 s; allow more time"), "{said}");
     let said = run(&mut foreread(["calibrate", data, "--origin-bytes", "0"])).fails(2);
     assert!(said.contains("--origin-bytes 0 (argument): it is at least 1"), "{said}");
@@ -111,6 +119,19 @@ fn what_cannot_be_measured_or_read_is_one_line_that_names_it() {
     assert!(said.contains("memory.bytes_per_second is more than 0"), "{said}");
     let said = run(foreread(described).arg(empty.path().join("none"))).fails(2);
     assert!(said.contains("none cannot be read"), "{said}");
+}
+
+/// The first sample comes before a limit holds anything up: its time was taken for the origin's.
+#[test]
+fn no_speed_above_the_users_limit_is_measured() {
+    for (limit, most, length, seconds) in [("1KB/s", 1000, 50_000, "1"), ("1MB/s", 1_000_000, 2_000_000, "3")]
+    {
+        let samples = Samples::awkward(20, length);
+        let arguments = ["--seconds", seconds, "--origin-limit", limit, "--report", "json"];
+        let measured = run(foreread(["calibrate", samples.path().to_str().unwrap()]).args(arguments)).json();
+        let rates = measured["origin"]["read"].as_array().unwrap();
+        assert!(rates.iter().all(|rate| number(rate, "/bytes_per_second") <= most), "{limit}: {rates:?}");
+    }
 }
 
 #[test]

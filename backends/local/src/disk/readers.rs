@@ -7,13 +7,14 @@
 //! consumer; a ring wakes one thread for several. Many containers refuse rings, and old kernels have none: there,
 //! threads read, and one line in the log of those who look for it says why.
 
-use foreread_tier::{ErrorKind, ReadRequest, TierError};
+use std::sync::Arc;
+
+use foreread_tier::{ErrorKind, ReadFuture, ReadRequest, TierError};
 
 use super::config::DiskReader;
 use super::error::NAME;
 use super::read::Reader;
 use super::ring::Rings;
-use crate::answers::Answers;
 use crate::pool::Pool;
 
 pub(super) enum Readers {
@@ -46,11 +47,19 @@ impl Readers {
         }
     }
 
-    /// Queues a batch; its answers come out of the stream.
-    pub(super) fn submit(&self, batch: Vec<ReadRequest>) -> Answers {
+    /// Queues a read.
+    pub(super) fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         match self {
-            Self::Threads(pool) => pool.submit(batch),
-            Self::Ring(rings) => rings.submit(batch),
+            Self::Threads(pool) => pool.read(request),
+            Self::Ring(rings) => rings.read(request),
+        }
+    }
+
+    /// Ends a burst of reads.
+    pub(super) fn submit(&self) {
+        match self {
+            Self::Threads(pool) => pool.submit(),
+            Self::Ring(rings) => rings.submit(),
         }
     }
 

@@ -24,12 +24,13 @@ use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use foreread_tier::{Completion, ErrorKind, ReadRequest, TierError};
+use bytes::Bytes;
+use foreread_tier::{ErrorKind, ReadFuture, ReadRequest, TierError};
 use rustix::io::Errno;
 
 use super::read::{Reader, Record, Started};
 use super::uring::{Bell, Read, Ring};
-use crate::answers::{Answers, Batch, CLOSED, Owed, Queue, lock};
+use crate::jobs::{self, Burst, CLOSED, Due, Owed, Queue, Reading, Workers, lock};
 use crate::pool::guarded;
 
 /// How long an answer waits for others to share its wake-ups.
@@ -51,6 +52,8 @@ pub(super) struct Rings(Arc<Shared>);
 
 struct Shared {
     reader: Reader,
+    burst: Burst,
+    due: Arc<Due>,
     state: Mutex<State>,
 }
 
@@ -64,8 +67,7 @@ struct State {
 
 /// What goes with a read.
 struct Job {
-    batch: Arc<Batch>,
-    request: ReadRequest,
+    job: Arc<jobs::Job>,
     record: Record,
 }
 
@@ -78,7 +80,12 @@ impl Rings {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let threads = if cores < CORES_FOR_TWO && parallelism <= READS_FOR_ONE { 1 } else { 2 };
         let depth = parallelism.div_ceil(threads).clamp(1, DEEPEST);
-        let rings = Self(Arc::new(Shared { reader, state: Mutex::default() }));
+        let rings = Self(Arc::new(Shared {
+            reader,
+            burst: Burst::default(),
+            due: Arc::default(),
+            state: Mutex::default(),
+        }));
         for number in 0..threads {
             let shared = Arc::clone(&rings.0);
             let (say, made) = mpsc::channel();
@@ -88,7 +95,8 @@ impl Rings {
                     Ok(ring) => {
                         lock(&shared.state).threads.push((ring.bell(), false));
                         let _ = say.send(Ok(())); // it is waited for
-                        Worker { shared, number, ring, owed: Owed::default() }.work();
+                        let owed = Owed::new(Arc::clone(&shared.due));
+                        Worker { shared, number, ring, owed }.work();
                     }
                     Err(error) => drop(say.send(Err(error))),
                 }
@@ -98,12 +106,35 @@ impl Rings {
         Ok(rings)
     }
 
-    /// Queues a batch; its answers come out of the stream.
-    pub(super) fn submit(&self, requests: Vec<ReadRequest>) -> Answers {
-        let count = requests.len();
-        let mut state = lock(&self.0.state);
-        let answers = state.queue.push(requests);
-        let sleepers = state.threads.iter_mut().filter(|(_, sleeps)| *sleeps).take(count);
+    /// Queues a read.
+    pub(super) fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        Box::pin(Reading::new(request, &self.0))
+    }
+
+    /// Ends a burst: wakes a thread that sleeps, once.
+    pub(super) fn submit(&self) {
+        self.0.submit();
+    }
+}
+
+impl Workers for Shared {
+    fn burst(&self) -> &Burst {
+        &self.burst
+    }
+
+    fn due(&self) -> &Due {
+        &self.due
+    }
+
+    fn begin(self: &Arc<Self>, jobs: Vec<Arc<jobs::Job>>) {
+        let queued = jobs.len();
+        let mut state = lock(&self.state);
+        if state.closed {
+            drop(state);
+            return Queue::from(jobs).refuse::<Reader>(ErrorKind::Closed, CLOSED);
+        }
+        state.queue.extend(jobs);
+        let sleepers = state.threads.iter_mut().filter(|(_, sleeps)| *sleeps).take(queued);
         let bells: Vec<Bell> = sleepers
             .map(|(bell, sleeps)| {
                 *sleeps = false;
@@ -112,7 +143,6 @@ impl Rings {
             .collect();
         drop(state);
         bells.iter().for_each(Bell::ring);
-        answers
     }
 }
 
@@ -124,6 +154,7 @@ impl Drop for Rings {
         let threads = std::mem::take(&mut state.threads);
         drop(state);
         threads.iter().for_each(|(bell, _)| bell.ring());
+        Queue::from(self.0.burst.take()).refuse::<Reader>(ErrorKind::Closed, CLOSED);
         queue.refuse::<Reader>(ErrorKind::Closed, CLOSED);
     }
 }
@@ -169,7 +200,7 @@ impl Worker {
     }
 
     /// Pushes what is queued, as far as there is room; false when the thread is to end.
-    fn fill(&mut self, jobs: &mut Vec<(Arc<Batch>, ReadRequest)>) -> bool {
+    fn fill(&mut self, jobs: &mut Vec<Arc<jobs::Job>>) -> bool {
         while self.ring.free() > 0 {
             let mut state = lock(&self.shared.state);
             jobs.extend(std::iter::from_fn(|| state.queue.next()).take(self.ring.free()));
@@ -181,10 +212,11 @@ impl Worker {
             if jobs.is_empty() {
                 return !closed || self.ring.under_way() > 0;
             }
-            for (batch, request) in jobs.drain(..).filter(|(batch, _)| !batch.is_dropped()) {
-                match guarded::<Reader, _>(&request, || self.shared.reader.start(&request)) {
+            for job in jobs.drain(..).filter(|job| !job.is_dropped()) {
+                let request = job.request();
+                match guarded::<Reader, _>(request, || self.shared.reader.start(request)) {
                     Ok(Started { record, file, buffer, offset }) => {
-                        let context = Job { batch, request, record };
+                        let context = Job { job, record };
                         push(
                             &self.shared.reader,
                             &mut self.ring,
@@ -192,7 +224,7 @@ impl Worker {
                             Read { file, buffer, offset, context },
                         );
                     }
-                    Err(error) => answer(&mut self.owed, batch, &request, Err(error)),
+                    Err(error) => self.owed.answer(job, Err(error)),
                 }
             }
         }
@@ -201,7 +233,7 @@ impl Worker {
 
     /// Goes on with a read that was answered.
     fn settle(&mut self, mut read: Read<Job>, answer: Result<usize, Errno>) {
-        if read.context.batch.is_dropped() {
+        if read.context.job.is_dropped() {
             return;
         }
         let done = match read.file.goes_on(&read.buffer, answer) {
@@ -227,19 +259,11 @@ fn push(reader: &Reader, ring: &mut Ring<Job>, owed: &mut Owed, read: Read<Job>)
 
 /// Checks a read that has come to its end, and answers it.
 fn finish(reader: &Reader, owed: &mut Owed, read: Read<Job>, done: Result<(), Errno>) {
-    let Read { file, buffer, offset, context: Job { batch, request, record } } = read;
+    let Read { file, buffer, offset, context: Job { job, record } } = read;
     file.drop_pages(offset, buffer.filled() as u64);
-    let result = guarded::<Reader, _>(&request, || reader.finish(&request, &record, buffer, done));
+    let request = job.request();
+    let result: Result<Bytes, TierError> =
+        guarded::<Reader, _>(request, || reader.finish(request, &record, buffer, done));
     drop(record);
-    answer(owed, batch, &request, result);
-}
-
-fn answer(
-    owed: &mut Owed,
-    batch: Arc<Batch>,
-    request: &ReadRequest,
-    result: Result<bytes::Bytes, TierError>,
-) {
-    batch.put(Completion { tag: request.tag, result });
-    owed.add(batch, request.len());
+    owed.answer(job, result);
 }

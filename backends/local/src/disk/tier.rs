@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use foreread_tier::{
-    Buffers, CacheTier, Charge, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier, TierError,
+    Buffers, CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError,
     TierProfile,
 };
 use foreread_types::{DatasetId, Footprint, SampleId, SampleKey};
@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::config::{Access, DatasetOnDisk, DiskConfig, DiskCounts, DiskReader, Stored};
 use super::counters::Counters;
 use super::error::NAME;
-use super::format::{BLOCK, FOOTPRINT, blocks_of};
+use super::format::{FOOTPRINT, blocks_of};
 use super::index::Follower;
 use super::open::{self, Opened};
 use super::pack::{Job, Outlet, Packer, Pending};
@@ -27,9 +27,6 @@ use super::shelf::Ledger;
 use super::store::{Directory, Key, Locks, Set, Store};
 use super::table::Table;
 use super::write::Writer;
-
-/// Below this many bytes a read costs a device as much as its bytes do.
-const PREFERRED_BLOCK: u64 = 64 << 10;
 
 /// How often a reader looks what the owner has written since.
 const FOLLOW: Duration = Duration::from_secs(1);
@@ -118,9 +115,7 @@ impl DiskTier {
         let (_following, stop) = channel();
         // From here on a failure ends what was begun, as any drop does.
         let tier = Self {
-            profile: TierProfile::new(config.parallelism)
-                .with_preferred_block(PREFERRED_BLOCK)
-                .with_alignment(BLOCK),
+            profile: TierProfile::new(config.parallelism),
             readers: Readers::new(config.reader, Reader(Arc::clone(&store)), config.parallelism)?,
             store,
             followers,
@@ -345,8 +340,13 @@ impl Tier for DiskTier {
     /// Reads on the tier's own threads. A record that is not what it should be is [`ErrorKind::Corrupt`] and dropped; one that
     /// cannot be read now stays, and the error has another kind.
     /// An answer's allocation is the record's: the sample, 64 bytes, and what rounds them up to 4096.
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        Box::pin(self.readers.submit(batch))
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        self.readers.read(request)
+    }
+
+    /// Wakes as many threads as are of use, or a ring's once.
+    fn submit(&self) {
+        self.readers.submit();
     }
 }
 
@@ -484,7 +484,7 @@ mod tests {
         let room = tier.reserve(FOOTPRINT.of(100)).unwrap();
         runtime.block_on(tier.store(room, key, Sample::uncharged(vec![7; 100].into()))).unwrap();
         let object = Object { path: "a".into(), size: 100, version: None };
-        let request = ReadRequest { tag: 0, key, object, span: Span::Whole, due: Tick(0) };
+        let request = ReadRequest::new(key, object, Span::Whole, Tick(0));
         let reader = Reader(Arc::clone(&tier.store));
         let read = |errno: Option<Errno>| {
             let Started { record, file, mut buffer, offset } = reader.start(&request).unwrap();

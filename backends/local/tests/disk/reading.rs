@@ -4,22 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use foreread_local::disk::{Access, DiskTier, WhenOwned};
-use foreread_tier::{Buffer, Buffers, CacheTier, ErrorKind, HeapBuffers, ReadRequest, Sample, Span, Tier};
-use foreread_tier_testing::Known;
+use foreread_tier::{Buffer, Buffers, CacheTier, ErrorKind, HeapBuffers, ReadRequest, Sample, Span};
+use foreread_tier_testing::{Known, ReadAll};
 use foreread_types::{DatasetId, Tick};
 use futures::StreamExt;
 
 use crate::rig::{config, datasets, known, open, open_as, read, run, sample, store};
 
 fn requests(known: &[Known]) -> Vec<ReadRequest> {
-    let request = |(tag, known): (u32, &Known)| ReadRequest {
-        tag,
-        key: known.key,
-        object: known.object.clone(),
-        span: Span::Whole,
-        due: Tick(0),
-    };
-    (0..).zip(known).map(request).collect()
+    let request = |known: &Known| ReadRequest::new(known.key, known.object.clone(), Span::Whole, Tick(0));
+    known.iter().map(request).collect()
 }
 
 fn fill(tier: &DiskTier, count: u64, size: u64) -> Vec<Known> {
@@ -52,7 +46,7 @@ fn what_has_not_begun_when_its_stream_is_dropped_is_not_read() {
     let known = fill(&tier, 400, 100_000);
     let all: Vec<Known> = known.iter().cycle().take(4000).cloned().collect();
     run(async {
-        drop(tier.read(requests(&all)));
+        drop(tier.read_all(requests(&all)));
         // Queued behind them, so once this is answered they have been passed over.
         assert_eq!(read(&tier, &known[3]).await.unwrap(), known[3].content);
     });
@@ -65,7 +59,7 @@ fn reads_that_outlive_their_tier_are_answered() {
     let directory = tempfile::tempdir().unwrap();
     let tier = open(directory.path(), 64 << 20);
     let known = fill(&tier, 400, 100_000);
-    let streams: Vec<_> = known.chunks(50).map(|known| (known, tier.read(requests(known)))).collect();
+    let streams: Vec<_> = known.chunks(50).map(|known| (known, tier.read_all(requests(known)))).collect();
     drop(tier);
     let (mut right, mut closed) = (0, 0);
     run(async {
@@ -105,7 +99,7 @@ fn a_panic_in_the_memory_is_the_answer_of_its_read() {
     let tier = DiskTier::open(config(directory.path(), 64 << 20), &datasets(), buffers).unwrap();
     let known = fill(&tier, 30, 50_000);
     run(async {
-        let answers: Vec<_> = tier.read(requests(&known)).collect().await;
+        let answers: Vec<_> = tier.read_all(requests(&known)).collect().await;
         let failed = answers.iter().filter(|answer| answer.result.is_err()).count();
         assert_eq!((answers.len(), failed), (30, 10));
         assert_eq!(tier.counts().corrupt, 0, "the records are as good as before");

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskTier};
-use foreread_tier::{CacheTier, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span, Tier, TierError};
+use foreread_tier::{CacheTier, HeapBuffers, Lookup, Object, ReadRequest, Sample, Span, TierError};
 use foreread_tier_testing::{Known, content};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
-use futures::StreamExt;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -76,11 +75,8 @@ pub async fn store(tier: &DiskTier, known: &Known) -> Option<Result<(), TierErro
 
 pub async fn read(tier: &DiskTier, known: &Known) -> Result<Bytes, TierError> {
     let object = known.object.clone();
-    let request = ReadRequest { tag: 3, key: known.key, object, span: Span::Whole, due: Tick(0) };
-    let mut answers = tier.read(vec![request]);
-    let answer = answers.next().await.expect("every read is answered");
-    assert_eq!(answer.tag, 3);
-    answer.result
+    let request = ReadRequest::new(known.key, object, Span::Whole, Tick(0));
+    foreread_tier::Tier::read(tier, Arc::new(request)).await
 }
 
 pub fn is_stored(tier: &DiskTier, known: &Known) -> bool {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use foreread_tier::{ErrorKind, TierError};
-use foreread_tier_testing::Known;
+use foreread_tier_testing::{Known, ReadAll};
 use futures::StreamExt;
 use http::StatusCode;
 
@@ -23,7 +23,7 @@ async fn one(
 }
 
 async fn read(origin: &dyn foreread_tier::OriginTier, request: foreread_tier::ReadRequest) -> TierError {
-    let answers = tokio::time::timeout(PATIENCE, origin.read(vec![request]).collect::<Vec<_>>());
+    let answers = tokio::time::timeout(PATIENCE, origin.read_all(vec![request]).collect::<Vec<_>>());
     answers.await.unwrap().remove(0).result.unwrap_err()
 }
 
@@ -63,7 +63,7 @@ async fn a_body_that_ends_early_may_be_asked_for_again() {
     let error = read(&*origin, sample.whole(1)).await;
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     server.behave(Manner::Serve);
-    let answers: Vec<_> = origin.read(vec![sample.whole(1)]).collect().await;
+    let answers: Vec<_> = origin.read_all(vec![sample.whole(1)]).collect().await;
     assert_eq!(answers[0].result.as_ref().unwrap(), &sample.content);
 }
 
@@ -126,7 +126,7 @@ async fn redirect_is_followed_without_credentials() {
     let settings = [("username", "user"), ("password", "hunter2"), ("host", &*host)];
     let origin = open(&host, &settings).await;
     target.asked();
-    let answers: Vec<_> = origin.read(vec![sample.whole(1)]).collect().await;
+    let answers: Vec<_> = origin.read_all(vec![sample.whole(1)]).collect().await;
     assert_eq!(answers[0].result.as_ref().unwrap(), &sample.content);
     assert!(first.headers().iter().any(|header| header.starts_with("authorization: ")));
     let leaked =
@@ -153,7 +153,7 @@ async fn redirects_are_five_at_most() {
         hops.push(redirecting(directory.path(), &next).await);
     }
     let through_five = open(&format!("http://{}", hops[5].address), &[]).await;
-    let answers: Vec<_> = through_five.read(vec![sample.whole(1)]).collect().await;
+    let answers: Vec<_> = through_five.read_all(vec![sample.whole(1)]).collect().await;
     assert_eq!(answers[0].result.as_ref().unwrap(), &sample.content);
     hops[0].asked();
     let through_six = open(&format!("http://{}", hops[6].address), &[]).await;

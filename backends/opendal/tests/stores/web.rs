@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use foreread_opendal::OpendalBackend;
 use foreread_tier::{Backend, ErrorKind, OpenOptions, OriginTier, Version};
-use foreread_tier_testing::{Known, conformance};
+use foreread_tier_testing::{Known, ReadAll, conformance};
 use futures::StreamExt;
 
 use crate::server::{Manner, Server};
@@ -80,7 +80,7 @@ async fn a_read_is_one_request_and_a_listing_one_a_directory() {
         let mut batch: Vec<_> = known.iter().zip(0..).map(|(sample, tag)| sample.whole(tag)).collect();
         batch.push(known[6].range(100, 10..20));
         let count = batch.len();
-        let answers: Vec<_> = origin.read(batch).collect().await;
+        let answers: Vec<_> = origin.read_all(batch).collect().await;
         assert!(answers.iter().all(|answer| answer.result.is_ok()), "{answers:?}");
         let asked = server.asked();
         assert!(asked.iter().all(|(method, _)| method == "GET"), "{asked:?}");
@@ -102,7 +102,7 @@ async fn an_object_that_was_replaced_is_named() {
         write(directory.path(), "new", &content);
         std::fs::rename(directory.path().join("new"), directory.path().join("ab/6")).unwrap();
         let batch = known.iter().zip(0..).map(|(sample, tag)| sample.whole(tag)).collect();
-        let answers: Vec<_> = origin.read(batch).collect().await;
+        let answers: Vec<_> = origin.read_all(batch).collect().await;
         let errors: Vec<_> = answers.iter().filter_map(|answer| answer.result.as_ref().err()).collect();
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert_eq!((errors[0].kind(), errors[0].object()), (ErrorKind::Changed, Some("ab/6")));
@@ -140,7 +140,7 @@ async fn who_may_not_in_is_told_how_and_secrets_are_not_repeated() {
     let settings = |password| [("username", "user"), ("password", password), ("host", &*host)];
     let known = listed(&*open(&url, &settings("password")).await, &samples).await;
     let wrong = open(&url, &settings("hunter2")).await;
-    let answers: Vec<_> = wrong.read(vec![known[0].whole(0)]).collect().await;
+    let answers: Vec<_> = wrong.read_all(vec![known[0].whole(0)]).collect().await;
     let error = answers[0].result.as_ref().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
     let line = error.to_string();

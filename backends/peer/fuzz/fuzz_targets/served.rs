@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use foreread_peer::{Address, Identity, Nonce, Purpose, RunId, Server, Settings, Token, Wire, handshake};
 use foreread_peer_testing::Simulated;
-use foreread_tier::{Asked, Completion, Serve, Served, Serving};
+use foreread_tier::{Asked, Serve, Served, Serving};
 use foreread_types::Rank;
 use futures::{StreamExt, stream};
 use libfuzzer_sys::fuzz_target;
@@ -19,8 +19,8 @@ struct Has;
 impl Serve for Has {
     fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
         let answers = asked.into_iter().flat_map(|asked| {
-            let done = Completion { tag: asked.tag, result: Ok(vec![7; 100].into()) };
-            [Served::Reading { tag: asked.tag }, Served::Done(done)]
+            let done = Served::Done { tag: asked.tag, result: Ok(vec![7; 100].into()) };
+            [Served::Reading { tag: asked.tag }, done]
         });
         stream::iter(answers.collect::<Vec<_>>()).boxed()
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::atomic::Ordering::AcqRel;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ use crate::{Stream, WireError, WireErrorKind};
 pub(crate) enum Command {
     /// A request of this number.
     Ask(u64, Batch),
-    /// The request of this number is no longer wanted.
-    Cancel(u64),
+    /// Reads were dropped.
+    Sweep,
     /// This sample is no longer wanted.
     Forget(SampleKey),
 }
@@ -175,14 +176,29 @@ impl<'a> Asking<'a> {
                 self.remote.asker.counters.now().asked += batch.left() as u64;
                 let asks = batch.asks().collect();
                 self.open.batches.insert(request, batch);
-                self.on(Event::Ask { request, asks })
+                self.on(Event::Ask { request, asks })?;
+                // What was dropped on its way here: a sweep that looked for it has found nothing.
+                self.cancel_dropped(request)
             }
-            Command::Cancel(request) => {
-                self.open.batches.remove(&request);
-                self.on(Event::Cancel { request })
-            }
+            Command::Sweep => self.sweep(),
             Command::Forget(key) => self.on(Event::Forget { key }),
         }
+    }
+
+    /// Cancels what nobody waits for any longer.
+    fn sweep(&mut self) -> Result<(), WireError> {
+        self.remote.sweeps.swap(false, AcqRel);
+        let requests: Vec<u64> = self.open.batches.keys().copied().collect();
+        requests.into_iter().try_for_each(|request| self.cancel_dropped(request))
+    }
+
+    fn cancel_dropped(&mut self, request: u64) -> Result<(), WireError> {
+        let Some(batch) = self.open.batches.get_mut(&request) else { return Ok(()) };
+        let tags = batch.take_dropped();
+        if batch.is_empty() {
+            self.open.batches.remove(&request);
+        }
+        if tags.is_empty() { Ok(()) } else { self.on(Event::Cancel { request, tags }) }
     }
 
     /// Reads a frame and does what it says; `false` at the end of the stream.

@@ -65,10 +65,12 @@ pub enum Event {
         /// What is asked for; the position is the tag on the wire.
         asks: Vec<Ask>,
     },
-    /// The request is no longer wanted.
+    /// Samples of a request are no longer wanted.
     Cancel {
-        /// Which.
+        /// Which request.
         request: u64,
+        /// Their positions in it.
+        tags: Vec<u32>,
     },
     /// A sample is no longer wanted, whichever request it belongs to.
     Forget {
@@ -191,12 +193,7 @@ impl Machine {
     pub fn on(&mut self, event: Event, now: Duration, actions: &mut Vec<Action>) -> Result<(), WireError> {
         match event {
             Event::Ask { request, asks } => self.ask(request, asks, now, actions),
-            Event::Cancel { request } => {
-                if let Some(known) = self.requests.remove(&request) {
-                    self.open -= known.left;
-                    self.cancel(request, &[], actions);
-                }
-            }
+            Event::Cancel { request, tags } => self.drop_asks(request, &tags, actions),
             Event::Forget { key } => self.forget(key, actions),
             Event::Heard => (self.heard, self.doubt) = (now, None),
             Event::Sample { header, result } => self.answer(header.request, header.tag, result, actions),
@@ -243,6 +240,27 @@ impl Machine {
             }
             self.unseen.push_back((now + UNSEEN, number));
         }
+    }
+
+    /// Nobody waits for these samples of a request any longer.
+    fn drop_asks(&mut self, request: u64, tags: &[u32], actions: &mut Vec<Action>) {
+        let Some(known) = self.requests.get_mut(&request) else { return };
+        let mut dropped = Vec::new();
+        for &tag in tags {
+            if let Some((_, state)) = known.asks.get_mut(tag as usize).filter(|slot| slot.1 != State::Done) {
+                *state = State::Done;
+                dropped.push(tag);
+            }
+        }
+        known.left -= dropped.len();
+        self.open -= dropped.len();
+        if known.left == 0 {
+            self.requests.remove(&request);
+            dropped.clear(); // all of it
+        } else if dropped.is_empty() {
+            return;
+        }
+        self.cancel(request, &dropped, actions);
     }
 
     /// Tells the other end what is no longer wanted.

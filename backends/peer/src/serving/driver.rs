@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
-use foreread_tier::{Completion, Sample, Served};
+use foreread_tier::{Sample, Served};
 use foreread_types::{Rank, SampleKey};
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, SelectAll};
@@ -53,7 +53,7 @@ impl futures::Stream for Answers {
         match &served {
             None => self.left = 0,
             Some(Served::Reading { .. }) => {}
-            Some(Served::Done(_) | Served::Kept { .. }) => self.left -= 1,
+            Some(Served::Done { .. } | Served::Kept { .. }) => self.left -= 1,
         }
         Poll::Ready(Some(Word { chunk: self.chunk, served, last: self.left == 0 }))
     }
@@ -194,13 +194,13 @@ impl Serving {
     fn checked(&self, chunk: u64, served: Served) -> Option<(u32, Said)> {
         Some(match served {
             Served::Reading { tag } => (tag, Said::Reading),
-            Served::Done(Completion { tag, result }) => {
+            Served::Done { tag, result } => {
                 let key = self.machine.wanted(chunk, tag)?;
                 (tag, Said::Done(result.map(|bytes| (bytes.clone(), self.check(key, &bytes)))))
             }
             Served::Kept { tag, sample } => {
                 let key = self.machine.wanted(chunk, tag)?;
-                (tag, Said::Done(Ok((sample.data().clone(), self.check_kept(key, &sample)))))
+                (tag, Said::Done(Ok((sample.bytes(), self.check_kept(key, &sample)))))
             }
         })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foreread_tier::{Asked, Completion, Serve, Served, Serving};
+use foreread_tier::{Asked, Serve, Served, Serving};
 use foreread_tier_testing::Known;
 use foreread_types::Rank;
 use futures::{StreamExt, stream};
@@ -21,8 +21,7 @@ impl Has {
 impl Serve for Has {
     fn serve(&self, _: Rank, asked: Vec<Asked>) -> Serving {
         let content = self.0.content.clone();
-        let answer =
-            move |asked: Asked| Served::Done(Completion { tag: asked.tag, result: Ok(content.clone()) });
+        let answer = move |asked: Asked| Served::Done { tag: asked.tag, result: Ok(content.clone()) };
         stream::iter(asked).map(answer).boxed()
     }
 }

@@ -7,8 +7,8 @@ use foreread_peer::{
     Address, Counters, Identity, Network, RawFrames, Remote, Server, Settings, Token, Wire, frame,
 };
 use foreread_peer_testing::Simulated;
-use foreread_tier::{ErrorKind, Serve, Tier};
-use foreread_tier_testing::Known;
+use foreread_tier::{ErrorKind, Serve};
+use foreread_tier_testing::{Known, ReadAll};
 use foreread_types::{Rank, SampleKey};
 use futures::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -35,7 +35,7 @@ async fn a_rank_that_falls_silent_is_given_up_in_bounded_time() {
     let (world, owner, asker) =
         two(&known, |id| if id < 5 { How::Now } else { How::Reading(Duration::from_secs(9)) }).await;
     let tier = owner.seen_by(&asker);
-    let mut answers = tier.read(batch(&known));
+    let mut answers = tier.read_all(batch(&known));
     for _ in 0..5 {
         assert!(answers.next().await.unwrap().result.is_ok());
     }
@@ -74,7 +74,7 @@ async fn paused_owner_is_asked_once_more() {
     let rule = |id| if id < 5 { How::Now } else { How::Reading(Duration::from_millis(200)) };
     let (world, owner, asker) = two(&known, rule).await;
     let tier = owner.seen_by(&asker);
-    let mut answers = tier.read(batch(&known));
+    let mut answers = tier.read_all(batch(&known));
     for _ in 0..5 {
         assert!(answers.next().await.unwrap().result.is_ok());
     }
@@ -97,7 +97,7 @@ async fn cancelled_sample_fails_alone() {
     let known = samples(3, 1000);
     let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(3))).await;
     let tier = owner.seen_by(&asker);
-    let mut answers = tier.read(batch(&known));
+    let mut answers = tier.read_all(batch(&known));
     let cancel = async {
         sleep(Duration::from_secs(1)).await;
         tier.cancel(known[1].key);
@@ -115,7 +115,7 @@ async fn a_rank_that_dies_fails_what_it_was_asked_at_once_and_is_asked_again_whe
     let known = samples(10, 1000);
     let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(9))).await;
     let tier = owner.seen_by(&asker);
-    let mut answers = tier.read(batch(&known));
+    let mut answers = tier.read_all(batch(&known));
     sleep(Duration::from_secs(1)).await;
     let (began, addresses) = (Instant::now(), owner.server.addresses().to_vec());
     drop(owner);
@@ -169,7 +169,7 @@ async fn what_is_said_to_be_on_its_way_is_waited_for() {
     let (_world, owner, asker) = two(&known, |id| How::Reading(Duration::from_secs(id * 10 + 5))).await;
     let tier = owner.seen_by(&asker);
     let began = Instant::now();
-    let mut answers = tier.read(batch(&known));
+    let mut answers = tier.read_all(batch(&known));
     for tag in 0..3 {
         let answer = answers.next().await.unwrap();
         assert!(answer.result.is_ok() && answer.tag == tag, "{answer:?}");
@@ -195,7 +195,7 @@ async fn what_nothing_is_said_of_fails_alone() {
     let tier = owner.seen_by(&asker);
     let began = Instant::now();
     let answers: Vec<_> = tier
-        .read(batch(&known))
+        .read_all(batch(&known))
         .map(|answer| {
             (answer.tag, answer.result.map_err(|error| error.kind()).is_ok(), began.elapsed().as_millis())
         })
@@ -211,7 +211,7 @@ async fn dropping_the_answers_cancels_them_there() {
     let known = samples(100, 1000);
     let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(20))).await;
     let tier = owner.seen_by(&asker);
-    let (kept, dropped) = (tier.read(batch(&known[..50])), tier.read(batch(&known[50..])));
+    let (kept, dropped) = (tier.read_all(batch(&known[..50])), tier.read_all(batch(&known[50..])));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(owner.shelf.open(), 100);
     drop(dropped);
@@ -347,7 +347,7 @@ async fn answers_that_are_wrong_harm_no_others() {
             [damaged, short, unknown, good].concat()
         };
         let (_world, tier) = answers_with(wire, frames).await;
-        let mut answers: Vec<_> = tier.read(batch(&known)).collect().await;
+        let mut answers: Vec<_> = tier.read_all(batch(&known)).collect().await;
         answers.sort_by_key(|answer| answer.tag);
         let said: Vec<_> =
             answers.iter().map(|a| a.result.as_ref().map(|b| b.len()).map_err(|e| e.kind())).collect();
@@ -362,7 +362,7 @@ async fn frames_that_no_rank_sends_end_the_connection_at_once() {
         for (said, frames) in nonsense(known[0].key, wire) {
             let (_world, tier) = answers_with(wire, frames).await;
             let began = Instant::now();
-            let answers: Vec<_> = tier.read(batch(&known)).collect().await;
+            let answers: Vec<_> = tier.read_all(batch(&known)).collect().await;
             assert_eq!((answers.len(), began.elapsed()), (2, Duration::ZERO), "{wire}: {said}");
             for answer in answers {
                 let error = answer.result.unwrap_err();
@@ -410,7 +410,7 @@ async fn a_connection_goes_when_nobody_has_its_rank_any_more() {
     let known = samples(5, 1000);
     let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(3))).await;
     let tier = owner.seen_by(&asker);
-    let answers = tier.read(batch(&known));
+    let answers = tier.read_all(batch(&known));
     drop(tier);
     assert!(
         answers.all(|answer| std::future::ready(answer.result.is_ok())).await,
@@ -506,6 +506,6 @@ async fn a_source_that_ends_early_holds_nothing() {
     let (_world, owner, asker) = two(&known, |_| How::Now).await;
     let source: Arc<dyn Serve> = Arc::new(Ends);
     owner.server.serve(Arc::downgrade(&source));
-    let answers: Vec<_> = owner.seen_by(&asker).read(batch(&known)).collect().await;
+    let answers: Vec<_> = owner.seen_by(&asker).read_all(batch(&known)).collect().await;
     assert!(answers.iter().all(|answer| answer.result.as_ref().unwrap_err().kind() == ErrorKind::Absent));
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use foreread_peer::{Address, Settings, frame};
 use foreread_peer_testing::Simulated;
-use foreread_tier::Tier;
-use foreread_tier_testing::Draw;
+use foreread_tier_testing::{Draw, ReadAll};
 use foreread_types::Rank;
 use futures::StreamExt;
 use futures::future::join_all;
@@ -64,7 +63,7 @@ async fn a_greedy_rank_does_not_starve_another() {
         world.delay("one", host, Duration::from_millis(10));
     }
     let (wants_all, wants_one) = (owner.seen_by(&greedy), owner.seen_by(&modest));
-    let mut all = wants_all.read(batch(&known)).ready_chunks(1_000_000);
+    let mut all = wants_all.read_all(batch(&known)).ready_chunks(1_000_000);
     let hungry = tokio::spawn(async move {
         let mut got = 0;
         while let Some(some) = all.next().await {
@@ -133,7 +132,7 @@ async fn what_comes_from_afar_does_not_hold_up_what_is_at_hand() {
         Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, Shelf::new(&known, rule)).await;
     let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
     let tier = owner.seen_by(&asker);
-    let far = tier.read(batch(&known[..900]));
+    let far = tier.read_all(batch(&known[..900]));
     sleep(Duration::from_millis(10)).await;
     let began = tokio::time::Instant::now();
     read_all(&tier, &known[900..]).await;
@@ -158,7 +157,7 @@ async fn connections_that_break_at_random_lose_no_answer_and_no_budget() {
         let tier = Arc::new(owner.seen_by(&asker));
         for _ in 0..30 {
             let from = draw.below(90) as usize;
-            let mut answers: Vec<_> = tier.read(batch(&known[from..])).collect().await;
+            let mut answers: Vec<_> = tier.read_all(batch(&known[from..])).collect().await;
             answers.sort_by_key(|answer| answer.tag);
             assert_eq!(answers.len(), 100 - from, "one answer for each tag");
             for (answer, known) in answers.iter().zip(&known[from..]) {
@@ -186,10 +185,10 @@ async fn what_is_cancelled_leaves_the_queue() {
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, shelf).await;
     let asker = Node::new(&world.host("two"), 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
     let tier = owner.seen_by(&asker);
-    let first = tier.read(batch(&known[..2]));
+    let first = tier.read_all(batch(&known[..2]));
     sleep(Duration::from_millis(10)).await;
     for _ in 0..200 {
-        drop(tier.read(batch(&known[2..])));
+        drop(tier.read_all(batch(&known[2..])));
         tokio::task::yield_now().await;
     }
     sleep(Duration::from_millis(10)).await;

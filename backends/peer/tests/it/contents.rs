@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use foreread_peer::{Address, Network, Settings, System, Wire};
 use foreread_peer_testing::Simulated;
-use foreread_tier::{ErrorKind, Span, Tier};
-use foreread_tier_testing::conformance;
+use foreread_tier::{ErrorKind, Span};
+use foreread_tier_testing::{ReadAll, conformance};
 use foreread_types::{DatasetId, SampleKey};
 use futures::StreamExt;
 
@@ -108,7 +108,7 @@ async fn each_failure_arrives_as_what_it_is_and_harms_no_other() {
     let mut part = known[3].whole(7);
     (part.object.size, part.span) = (1 << 40, Span::Range(700..800));
     asked.push(part);
-    let mut answers: Vec<_> = tier.read(asked).collect().await;
+    let mut answers: Vec<_> = tier.read_all(asked).collect().await;
     answers.sort_by_key(|answer| answer.tag);
     let said =
         answers.iter().map(|answer| answer.result.as_ref().map(|bytes| &bytes[..]).map_err(|e| e.kind()));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use foreread_peer::frame::{Ask, Header, Kind, encode_tags};
 use foreread_peer::{Address, Network, RawFrames, Settings, System, Wire};
 use foreread_peer_testing::Simulated;
-use foreread_tier::Tier;
+use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use proptest::prelude::*;
@@ -151,7 +151,7 @@ async fn to_who_asks(wire: Wire, bytes: Sends<'_>) {
     let asker = Node::new(&host, 1, &[], settings, Shelf::new(&[], |_, _| How::Now)).await;
     let tier = asker.asker.remote(Rank(0), vec![address]);
     let known = samples(5, 1000);
-    let answers = timeout(Duration::from_secs(32), tier.read(batch(&known)).collect::<Vec<_>>());
+    let answers = timeout(Duration::from_secs(32), tier.read_all(batch(&known)).collect::<Vec<_>>());
     let answers = tokio::select! { answers = answers => answers, () = sends => return };
     let mut answers = answers.expect("no question waits longer than half a minute");
     answers.sort_by_key(|answer| answer.tag);

@@ -3,6 +3,7 @@
 
 mod asking;
 mod budgets;
+mod bursts;
 mod contents;
 mod hostile;
 mod relay;

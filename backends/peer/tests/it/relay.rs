@@ -8,8 +8,8 @@ use bytes::Bytes;
 use foreread_peer::frame::HEADER;
 use foreread_peer::{Address, Connection, Identity, Network, Nonce, RunId, Server, Settings, Stream, Wire};
 use foreread_peer_testing::Simulated;
-use foreread_tier::{Serve, Tier};
-use foreread_tier_testing::{Draw, Known};
+use foreread_tier::Serve;
+use foreread_tier_testing::{Draw, Known, ReadAll};
 use foreread_types::Rank;
 use futures::StreamExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
@@ -260,7 +260,7 @@ async fn through_a_relay(draw: Draw, wire: Wire, every: u64, changes: u64) -> (u
         for (asker, rank, address, content) in &ways {
             let tier = asker.asker.remote(*rank, vec![address.clone()]);
             let answers =
-                timeout(Duration::from_secs(60), tier.read(batch(&known)).collect::<Vec<_>>()).await;
+                timeout(Duration::from_secs(60), tier.read_all(batch(&known)).collect::<Vec<_>>()).await;
             for answer in answers.expect("no question waits longer than half a minute") {
                 match answer.result {
                     Ok(bytes) if bytes == content[answer.tag as usize].content => right += 1,

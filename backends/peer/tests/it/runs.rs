@@ -6,7 +6,8 @@ use std::sync::Arc;
 use foreread_peer::frame::{Header, Kind};
 use foreread_peer::{Address, Counters, Network, Nonce, RunId, Server, Settings, System, Wire};
 use foreread_peer_testing::Simulated;
-use foreread_tier::{ErrorKind, Serve, Tier};
+use foreread_tier::{ErrorKind, Serve};
+use foreread_tier_testing::ReadAll;
 use foreread_types::Rank;
 use futures::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -101,7 +102,7 @@ async fn asker_takes_no_frame_of_another_run_on_any_connection() {
         });
         let asker = Node::new(&network, 1, &[], settings, nothing()).await;
         let tier = asker.asker.remote(Rank(0), vec![address]);
-        let answer = tier.read(batch(&known)).next().await.unwrap();
+        let answer = tier.read_all(batch(&known)).next().await.unwrap();
         let error = answer.result.unwrap_err().to_string();
         assert!(error.contains("a frame of another run"), "{what}: {error}");
         answers.await.unwrap();

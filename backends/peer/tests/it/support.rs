@@ -11,10 +11,8 @@ use foreread_peer::{
     Address, Asker, Counters, Identity, Listener, Network, Nonce, Offer, Purpose, RawFrames, Remote, RunId,
     Server, Settings, Stream, Token, Wire, handshake,
 };
-use foreread_tier::{
-    Asked, Completion, Context, ErrorKind, RecycledBuffers, Serve, Served, Serving, Tier, TierError,
-};
-use foreread_tier_testing::Known;
+use foreread_tier::{Asked, Context, ErrorKind, RecycledBuffers, Serve, Served, Serving, Tier, TierError};
+use foreread_tier_testing::{Known, ReadAll};
 use foreread_types::{Rank, SampleKey};
 use futures::{StreamExt, stream};
 use tokio::runtime::Handle;
@@ -98,7 +96,7 @@ impl Serve for Shelf {
             let open = Open::new(&self.open);
             let done = move |result| {
                 drop(open);
-                Served::Done(Completion { tag, result })
+                Served::Done { tag, result }
             };
             match (self.rule)(from, &asked) {
                 How::Now => stream::iter([done(result)]).boxed(),
@@ -212,7 +210,7 @@ pub fn batch(known: &[Known]) -> Vec<foreread_tier::ReadRequest> {
 
 /// Reads all of `known`, each of which comes and is right.
 pub async fn read_all(tier: &Remote, known: &[Known]) {
-    let mut answers = tier.read(batch(known));
+    let mut answers = tier.read_all(batch(known));
     let mut count = 0;
     while let Some(answer) = answers.next().await {
         let expected = &known[answer.tag as usize];
@@ -227,11 +225,7 @@ pub async fn read_all(tier: &Remote, known: &[Known]) {
 
 /// Reads one sample.
 pub async fn read_one(tier: &Remote, known: &Known) -> Result<Bytes, TierError> {
-    let mut answers = tier.read(vec![known.whole(3)]);
-    let answer = answers.next().await.expect("one answer");
-    assert_eq!(answer.tag, 3);
-    assert!(answers.next().await.is_none());
-    answer.result
+    tier.read(Arc::new(known.whole(3))).await
 }
 
 /// Every kind of connection between nodes.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_peer::meet::{Group, Joining, Left, MeetErrorKind};
 use foreread_peer_testing::Simulated;
-use foreread_tier::{Asked, Completion, Object, Peers, ReadRequest, Serve, Served, Serving, Span};
+use foreread_tier::{Asked, Object, Peers, ReadRequest, Serve, Served, Serving, Span};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 use futures::{StreamExt, stream};
 use tokio::time::{Instant, sleep, timeout};
@@ -186,7 +186,7 @@ impl Serve for Holds {
         let rank = self.0;
         let answer = move |asked: Asked| {
             let text = format!("{rank}:{:05}", asked.key.id);
-            Served::Done(Completion { tag: asked.tag, result: Ok(text.into()) })
+            Served::Done { tag: asked.tag, result: Ok(text.into()) }
         };
         stream::iter(asked.into_iter().map(answer)).boxed()
     }
@@ -196,9 +196,9 @@ impl Serve for Holds {
 pub async fn ask(group: &Group, store: u32) -> Result<Bytes, foreread_tier::TierError> {
     let key = SampleKey::new(DatasetId(0), SampleId(42));
     let object = Object { path: "x".into(), size: 7, version: None };
-    let request = ReadRequest { tag: 0, key, object, span: Span::Whole, due: Tick(0) };
+    let request = ReadRequest::new(key, object, Span::Whole, Tick(0));
     let tier = group.tier(StoreId(store)).unwrap();
-    tier.read(vec![request]).next().await.unwrap().result
+    tier.read(Arc::new(request)).await
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,9 +20,9 @@ use foreread_benches::{median, share};
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskReader, DiskTier};
 use foreread_oracle::{Sampler, Shuffle};
 use foreread_tier::{
-    Buffer, Buffers, CacheTier, Completions, HeapBuffers, Object, ReadRequest, RecycledBuffers, Sample, Span,
-    Tier,
+    Buffer, Buffers, CacheTier, HeapBuffers, Object, ReadRequest, RecycledBuffers, Sample, Span,
 };
+use foreread_tier_testing::ReadAll;
 use futures::StreamExt;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -239,8 +239,8 @@ fn tier(directory: &Path, length: u64, reader: DiskReader, buffers: Arc<dyn Buff
 }
 
 async fn read(tier: &DiskTier, ids: &[SampleId], length: u64) -> Result<()> {
-    let mut under_way: VecDeque<Completions> = VecDeque::new();
-    let mut batches = ids.chunks(BATCH).map(|ids| tier.read(requests(ids, length)));
+    let mut under_way = VecDeque::new();
+    let mut batches = ids.chunks(BATCH).map(|ids| tier.read_all(requests(ids, length)));
     under_way.extend(batches.by_ref().take(BATCHES));
     let mut came = 0;
     while let Some(mut answers) = under_way.pop_front() {
@@ -256,14 +256,8 @@ async fn read(tier: &DiskTier, ids: &[SampleId], length: u64) -> Result<()> {
 
 fn requests(ids: &[SampleId], length: u64) -> Vec<ReadRequest> {
     let object = Object { path: "".into(), size: length, version: None };
-    let request = |(tag, &id): (u32, &SampleId)| ReadRequest {
-        tag,
-        key: key(id),
-        object: object.clone(),
-        span: Span::Whole,
-        due: Tick(0),
-    };
-    (0..).zip(ids).map(request).collect()
+    let request = |&id: &SampleId| ReadRequest::new(key(id), object.clone(), Span::Whole, Tick(0));
+    ids.iter().map(request).collect()
 }
 
 /// Direct reads of whole records, into memory of their own or into the same each time.

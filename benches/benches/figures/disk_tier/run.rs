@@ -98,8 +98,8 @@ pub fn part(args: &[String]) -> Result<()> {
     if disk != "none" {
         config.disk.push(Disk { directory: disk.into(), bytes: part, shared: false });
     }
-    let mut loader = Loader::builder_with(directory, config).start()?;
-    for batch in loader.batches() {
+    let loader = Loader::builder_with(directory, config).start()?;
+    for batch in &loader {
         drop(batch?);
     }
     let report = loader.close()?;

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use foreread::layers::Throttled;
+use foreread::layers::{Bandwidth, Stack};
 use foreread::tier::{
-    Backend, Completions, Context, Object, OpenOptions, OriginTier, ReadRequest, Tier, TierError, TierProfile,
+    Backend, Context, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
 };
 use foreread::types::{DatasetId, SampleId, SampleKey, Tick};
 use foreread::{ByteSize, Config, IndexOptions, Loader, Memory, Registry, SamplerKind, sampler};
@@ -113,7 +113,7 @@ fn registry() -> Registry {
 /// The data without foreread's engine: the origin, and each epoch's requests, batch by batch.
 struct Direct {
     runtime: tokio::runtime::Runtime,
-    origin: Arc<Throttled<dyn OriginTier>>,
+    origin: Arc<dyn OriginTier>,
     epochs: Vec<Vec<Vec<ReadRequest>>>,
 }
 
@@ -124,12 +124,12 @@ impl Direct {
         let context = Context { buffers, runtime: runtime.handle().clone(), seed: SEED };
         let registry = registry();
         let origin = runtime.block_on(registry.find(url)?.open(url, &OpenOptions::default(), &context))?;
-        let origin = Arc::new(Throttled::new(origin, RATE));
+        let origin = Stack::bare().with_bandwidth(Some(Bandwidth::new(RATE))).wrap(origin);
         let catalog = Loader::builder(url).registry(registry).index(IndexOptions::default(), |_| ())?;
         let order = sampler(SamplerKind::Shuffle, catalog.len(), SEED)?;
         let request = |id: &SampleId| -> Result<ReadRequest> {
             let (entry, key) = (catalog.entry(*id)?, SampleKey::new(DatasetId(0), *id));
-            Ok(ReadRequest { tag: 0, key, object: entry.object, span: entry.span, due: Tick(0) })
+            Ok(ReadRequest::new(key, entry.object, entry.span, Tick(0)))
         };
         let epoch = |epoch| -> Result<Vec<Vec<ReadRequest>>> {
             let order = order.order(epoch)?;
@@ -146,8 +146,7 @@ impl Direct {
 async fn one_by_one(origin: &dyn Tier, requests: Vec<ReadRequest>) -> Result<u64> {
     let mut bytes = 0;
     for request in requests {
-        let answer = origin.read(vec![request]).next().await.context("no answer from the origin")?;
-        bytes += answer.result?.len() as u64;
+        bytes += origin.read(Arc::new(request)).await?.len() as u64;
     }
     Ok(bytes)
 }
@@ -205,7 +204,7 @@ fn ahead(url: &str, memory: u64, signals: &Signals) -> Result<Outcome> {
     (config.batch_size, config.epochs, config.seed) = (BATCH, EPOCHS, SEED);
     (config.memory, config.look_ahead) = (Memory::Bytes(memory), LOOK_AHEAD);
     config.origin_limit = Some(RATE.get());
-    let mut loader = Loader::builder_with(url, config).registry(registry()).start()?;
+    let loader = Loader::builder_with(url, config).registry(registry()).start()?;
     let mut work = Work::new(Show::auto(), "with foreread", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
     let mut outcome = Outcome::default();
     loop {
@@ -283,14 +282,16 @@ impl Tier for Slow {
         self.0.profile()
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let answers = batch.into_iter().map(|request| {
-            let inner = Arc::clone(&self.0);
-            stream::once(tokio::time::sleep(LATENCY))
-                .flat_map(move |()| inner.read(vec![request.clone()]))
-                .boxed()
-        });
-        stream::select_all(answers).boxed()
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let inner = Arc::clone(&self.0);
+        Box::pin(async move {
+            tokio::time::sleep(LATENCY).await;
+            inner.read(request).await
+        })
+    }
+
+    fn submit(&self) {
+        self.0.submit();
     }
 }
 

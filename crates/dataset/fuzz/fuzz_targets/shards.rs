@@ -1,10 +1,12 @@
 //! Any bytes, indexed as a shard of each format: samples that lie in them, or an error.
 #![no_main]
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use foreread_dataset::{Catalog, Format, IndexOptions};
 use foreread_tier::{
-    Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile,
+    ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
 };
 use foreread_types::SampleId;
 use futures::StreamExt;
@@ -24,14 +26,13 @@ impl Tier for One {
         &self.1
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let answer = |request: ReadRequest| {
-            let Span::Range(range) = request.span else { panic!("shards are read in parts") };
-            let bytes = self.0.slice(range.start as usize..range.end as usize);
-            Completion { tag: request.tag, result: Ok(bytes) }
-        };
-        stream::iter(batch.into_iter().map(answer).collect::<Vec<_>>()).boxed()
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let Span::Range(range) = &request.span else { panic!("shards are read in parts") };
+        let bytes = self.0.slice(range.start as usize..range.end as usize);
+        Box::pin(std::future::ready(Ok(bytes)))
     }
+
+    fn submit(&self) {}
 }
 
 impl OriginTier for One {

@@ -10,13 +10,12 @@
 //! being indexed. What is found does not depend on any of this.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread_tier::{ErrorKind, Object, OriginTier, ReadRequest, Span, TierError};
 use foreread_types::{SampleKey, Tick};
-use futures::StreamExt;
 
 use super::trouble::Trouble;
 
@@ -88,16 +87,14 @@ impl<'a> Store<'a> {
     /// Bytes `start..start + length` of `object`, which are in it and not none.
     pub(crate) async fn read(&self, object: &Object, start: u64, length: u64) -> Result<Bytes, TierError> {
         let span = Span::Range(start..start + length);
-        let request =
-            ReadRequest { tag: 0, key: SampleKey::default(), object: object.clone(), span, due: Tick(0) };
+        let request = ReadRequest::new(SampleKey::default(), object.clone(), span, Tick(0));
         self.requests.fetch_add(1, Relaxed);
         let began = Instant::now();
-        let answer = self.origin.read(vec![request]).next().await;
+        let answer = self.origin.read(Arc::new(request)).await;
         let wrong = |kind, why: String| {
             TierError::new(kind, self.origin.name()).with_object(&*object.path).with_detail(why)
         };
-        let answer = answer.ok_or_else(|| wrong(ErrorKind::Closed, "no answer came".to_owned()))?;
-        let bytes = answer.result.map_err(|error| match error.object() {
+        let bytes = answer.map_err(|error| match error.object() {
             Some(_) => error,
             None => error.with_object(&*object.path),
         })?;

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_dataset::{Catalog, DatasetError, IndexOptions, Progress};
 use foreread_tier::{
-    Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError, TierProfile,
+    ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
 };
 use foreread_types::SampleId;
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use futures::stream::{self, BoxStream, FuturesUnordered};
+use futures::stream::{self, BoxStream};
 
 /// An object: parts by their place, and zeros between them.
 #[derive(Clone, Debug, Default)]
@@ -117,29 +117,23 @@ impl Tier for Held {
         &self.profile
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let answer = |request: ReadRequest| {
-            let content = self.objects.get(&*request.object.path).cloned();
-            let (latency, requests, bytes) =
-                (self.latency, Arc::clone(&self.requests), Arc::clone(&self.bytes));
-            async move {
-                requests.fetch_add(1, Relaxed);
-                if !latency.is_zero() {
-                    tokio::time::sleep(latency).await;
-                }
-                let Span::Range(range) = &request.span else {
-                    panic!("shards are read in parts: {request:?}")
-                };
-                assert!(!range.is_empty() && range.end <= request.object.size, "{request:?}");
-                let gone = TierError::new(ErrorKind::NotFound, "held").with_object(&*request.object.path);
-                let result =
-                    content.map(|content| Bytes::from(content.read(range.start, range.end))).ok_or(gone);
-                bytes.fetch_add(range.end - range.start, Relaxed);
-                Completion { tag: request.tag, result }
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let content = self.objects.get(&*request.object.path).cloned();
+        let (latency, requests, bytes) = (self.latency, Arc::clone(&self.requests), Arc::clone(&self.bytes));
+        Box::pin(async move {
+            requests.fetch_add(1, Relaxed);
+            if !latency.is_zero() {
+                tokio::time::sleep(latency).await;
             }
-        };
-        batch.into_iter().map(answer).collect::<FuturesUnordered<_>>().boxed()
+            let Span::Range(range) = &request.span else { panic!("shards are read in parts: {request:?}") };
+            assert!(!range.is_empty() && range.end <= request.object.size, "{request:?}");
+            bytes.fetch_add(range.end - range.start, Relaxed);
+            let gone = TierError::new(ErrorKind::NotFound, "held").with_object(&*request.object.path);
+            content.map(|content| Bytes::from(content.read(range.start, range.end))).ok_or(gone)
+        })
     }
+
+    fn submit(&self) {}
 }
 
 impl OriginTier for Held {

@@ -70,10 +70,10 @@ pub(super) async fn measure(
     let next = || {
         at = (at + 7919) % write.samples;
         let object = Object { path: "".into(), size: length, version: None };
-        ReadRequest { tag: 0, key: key(at), object, span: Span::Whole, due: Tick(0) }
+        ReadRequest::new(key(at), object, Span::Whole, Tick(0))
     };
     // Blocks of a scratch file may be read again: they are read past the page cache.
-    let budget = Budget { time: time * 2 / 3, bytes: u64::MAX };
+    let budget = Budget { time: time * 2 / 3, bytes: u64::MAX, bytes_per_second: None };
     let read = probe::curve(&tier, MOST, budget, next, told).await?;
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     Ok(DiskSpeed {

@@ -10,7 +10,7 @@ use foreread_tier::{Buffers, Context, OriginTier, ReadRequest, RecycledBuffers, 
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
 use super::probe::{self, Budget};
-use super::{Calibration, LargeReads, MemorySpeed, OriginSpeed, Point, VERSION, memory};
+use super::{Calibration, LargeReads, MemorySpeed, OriginSpeed, Point, VERSION, disk, memory};
 use crate::config::{Config, SamplerKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::origin::{Opened, Shared, open};
@@ -126,39 +126,17 @@ async fn everything(
     let mut disk = Vec::new();
     for directory in &options.disks {
         let told = |point| progress(Progress { stage: Stage::Disk(directory.clone()), point: Some(point) });
-        disk.push(of_disk(directory, length, time, context, told).await?);
+        disk.push(disk::measure(directory, length, time, Arc::clone(&context.buffers), told).await?);
     }
     let mut origin = None;
     if let Some((opened, config, requests)) = opened {
         let told = |stage, point| progress(Progress { stage, point: Some(point) });
-        let budget = Budget { time, bytes: options.origin_bytes };
+        let bytes_per_second = config.origin_limit;
+        let budget = Budget { time, bytes: options.origin_bytes, bytes_per_second };
         origin = Some(of_origin(&opened, &config, requests, budget, told).await?);
     }
     let made = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(Calibration { version: VERSION, made, origin, memory, disk })
-}
-
-#[cfg(feature = "local")]
-async fn of_disk(
-    directory: &std::path::Path,
-    length: u64,
-    time: Duration,
-    context: &Context,
-    told: impl FnMut(Point),
-) -> Result<super::DiskSpeed> {
-    super::disk::measure(directory, length, time, Arc::clone(&context.buffers), told).await
-}
-
-/// Without the `local` feature there is no disk tier to be measured.
-#[cfg(not(feature = "local"))]
-async fn of_disk(
-    _: &std::path::Path,
-    _: u64,
-    _: Duration,
-    _: &Context,
-    _: impl FnMut(Point),
-) -> Result<super::DiskSpeed> {
-    Err(Error::usage("disk: this program was built without the feature `local`, which brings it"))
 }
 
 /// Requests for the samples of a catalog in a random order, again and again, with how long each is.
@@ -191,7 +169,7 @@ impl Requests {
         self.at += 1;
         let entry = self.catalog.entry(id).ok()?;
         let key = SampleKey::new(DatasetId(0), id);
-        Some(ReadRequest { tag: 0, key, object: entry.object, span: entry.span, due: Tick(0) })
+        Some(ReadRequest::new(key, entry.object, entry.span, Tick(0)))
     }
 
     /// The same for the part of a shard that a sample lies in.
@@ -217,7 +195,7 @@ async fn of_origin(
     let tier: &Arc<dyn OriginTier> = &opened.origin;
     let most = config.origin_parallelism.map_or(MOST, |most| most.clamp(1, MOST as usize) as u32);
     let is_packed = opened.catalog.format() != Format::Files;
-    let half = Budget { time: budget.time / 2, bytes: budget.bytes / 2 };
+    let half = Budget { time: budget.time / 2, bytes: budget.bytes / 2, ..budget };
     let of_samples = if is_packed { half } else { budget };
     let next = || requests.next().unwrap_or_else(|| first.clone());
     let read = probe::curve(tier, most, of_samples, next, |point| told(Stage::Origin, point)).await?;

@@ -7,7 +7,6 @@
 //! The file is TOML, so that people can read it, put their own knowledge in, and keep it beside their configuration.
 //! The price of measuring before a run is that a store may be busier later; the file says when it was made.
 
-#[cfg(feature = "local")]
 mod disk;
 mod measure;
 mod memory;

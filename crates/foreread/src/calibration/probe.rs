@@ -1,17 +1,14 @@
 //! Throughput of any tier over the number of reads under way.
 //!
-//! For each number, doubling, reads are kept under way for a while through the layer that limits them in every run
-//! ([`Limited`]), and the bytes that came are divided by the time. The first generation of answers is left out: it
+//! For each number, doubling, reads are kept under way for a while, and the bytes that came are divided by the time. The first generation of answers is left out: it
 //! measures the start. The rest is cut into parts, whose differences say how sure the figure is.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foreread_layers::{Limit, Limited};
-use foreread_tier::{Completions, ReadRequest, Tier, TierError};
-use futures::StreamExt;
-use futures::stream::SelectAll;
+use foreread_tier::{ReadRequest, Tier, TierError};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 
 use super::Point;
 
@@ -26,9 +23,12 @@ const GAIN: f64 = 1.05;
 pub(super) struct Budget {
     pub(super) time: Duration,
     pub(super) bytes: u64,
+    /// Bytes a second that the user allows, where that is less than what there is: the first answers come before the limit
+    /// holds anything up, and no figure is above it.
+    pub(super) bytes_per_second: Option<u64>,
 }
 
-/// Measures `tier` with 1, 2, 4, ... reads under way, at most `most`; `next` makes requests, whose tags are replaced.
+/// Measures `tier` with 1, 2, 4, ... reads under way, at most `most`; `next` makes requests.
 ///
 /// # Errors
 /// The first read that fails.
@@ -44,11 +44,15 @@ pub(super) async fn curve<T: Tier + ?Sized>(
     let mut parallelism = 1;
     while parallelism <= most && flat < 2 && budget.bytes > 0 && !budget.time.is_zero() {
         let left = (most / parallelism).ilog2() + 1;
-        let share = Budget { time: budget.time / left, bytes: budget.bytes.div_ceil(left.into()) };
+        let (time, bytes) = (budget.time / left, budget.bytes.div_ceil(left.into()));
+        let share = Budget { time, bytes, ..budget };
         let measured = at(tier, parallelism, share, &mut next).await?;
         budget.time = budget.time.saturating_sub(measured.took);
         budget.bytes = budget.bytes.saturating_sub(measured.bytes);
-        if let Some(point) = measured.point(parallelism) {
+        if let Some(mut point) = measured.point(parallelism) {
+            point.bytes_per_second = budget
+                .bytes_per_second
+                .map_or(point.bytes_per_second, |most| point.bytes_per_second.min(most));
             let highest = points.iter().map(|point| point.bytes_per_second).max().unwrap_or(0);
             flat = if point.bytes_per_second as f64 >= GAIN * highest as f64 { 0 } else { flat + 1 };
             told(point);
@@ -73,47 +77,34 @@ async fn at<T: Tier + ?Sized>(
     share: Budget,
     next: &mut impl FnMut() -> ReadRequest,
 ) -> Result<Answers, TierError> {
-    let places = NonZeroUsize::new(parallelism as usize).unwrap_or(NonZeroUsize::MIN);
-    let limited = Limited::with_limit(Arc::clone(tier), Limit::new(places));
-    let mut reads: SelectAll<Completions> = SelectAll::new();
-    // As much again waits outside, so that no place is ever empty.
-    let (mut waiting, turn) = (0, places.get().max(8));
-    let (mut asked, mut sizes) = (0, Vec::new());
+    let mut reads = FuturesUnordered::new();
+    let (mut asked, mut is_full, mut requests) = (0, false, 0u64);
     let mut came = Vec::new();
     let began = Instant::now();
     loop {
-        while waiting < turn + places.get() && asked < share.bytes {
-            let mut requests = Vec::new();
-            // One at least, or nothing would ever be known of samples that are longer than the share.
-            while requests.len() < turn && (asked < share.bytes || sizes.is_empty()) {
-                let request = ReadRequest { tag: sizes.len() as u32, ..next() };
-                // The last one may not fit either.
-                if !sizes.is_empty() && asked.saturating_add(request.len()) > share.bytes {
-                    asked = share.bytes;
-                    break;
-                }
-                asked += request.len();
-                sizes.push(request.len());
-                requests.push(request);
+        // One at least, or nothing would ever be known of samples that are longer than the share.
+        while reads.len() < parallelism as usize && !is_full && (asked < share.bytes || requests == 0) {
+            let request = next();
+            let bytes = request.len();
+            // The last one may not fit either.
+            is_full = requests > 0 && asked.saturating_add(bytes) > share.bytes;
+            if !is_full {
+                (asked, requests) = (asked + bytes, requests + 1);
+                reads.push(tier.read(Arc::new(request)).map(move |result| (bytes, result)));
             }
-            if requests.is_empty() {
-                break;
-            }
-            waiting += requests.len();
-            reads.push(limited.read(requests));
         }
-        // An answer that does not come is no reason to go over the time; its read is cancelled with the stream.
+        tier.submit();
+        // An answer that does not come is no reason to go over the time; its read is cancelled.
         let left = share.time.saturating_sub(began.elapsed());
-        let Ok(Some(answer)) = tokio::time::timeout(left, reads.next()).await else { break };
-        answer.result?;
-        waiting -= 1;
+        let Ok(Some((bytes, result))) = tokio::time::timeout(left, reads.next()).await else { break };
+        result?;
         let now = began.elapsed();
-        came.push((now, sizes[answer.tag as usize]));
+        came.push((now, bytes));
         if now >= share.time {
             break;
         }
     }
-    Ok(Answers { took: began.elapsed(), bytes: sizes.iter().sum(), came })
+    Ok(Answers { took: began.elapsed(), bytes: asked, came })
 }
 
 impl Answers {

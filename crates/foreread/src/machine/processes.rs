@@ -79,7 +79,7 @@ fn work(job: &str) {
     let mut granted = 0;
     let mut live = Vec::new();
     for _ in 0..loaders {
-        let (bytes, mut loader) = loader(&machine, rank, ranks);
+        let (bytes, loader) = loader(&machine, rank, ranks);
         granted += bytes;
         // To the end of the first epoch: what is kept is kept by then.
         while loader.batches().next().unwrap().unwrap().epoch() == 0 {}

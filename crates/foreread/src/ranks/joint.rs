@@ -12,13 +12,12 @@ use foreread_loader::Others;
 use foreread_peer::meet::{Group, Left};
 use foreread_tier::Peers;
 use foreread_types::Rank;
+use futures::future::BoxFuture;
 use tokio::time::Instant;
 
+use crate::joint::Joint;
 use crate::merged::Merged;
 use crate::report::PeersReport;
-
-/// How long a rank that is done keeps answering others that are not.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(600);
 
 /// How long rank 0 may take to say that it has a report, before it counts as gone: longer than it may be silent.
 const HEARD: Duration = Duration::from_secs(15);
@@ -38,9 +37,9 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often is looked whether anything was asked.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A run that works together with others, beyond what a run alone has.
+/// A run that works together with others over a [`Group`].
 #[derive(Debug)]
-pub(crate) struct Joint {
+pub(super) struct InGroup {
     group: Arc<Group>,
     others: Others,
     steps: Mutex<Steps>,
@@ -71,25 +70,24 @@ impl Steps {
     }
 }
 
-impl Joint {
+impl InGroup {
     pub(super) fn new(group: Arc<Group>, others: Others) -> Self {
         Self { group, others, steps: Mutex::default() }
     }
+}
 
-    pub(crate) fn others(&self) -> Others {
+impl Joint for InGroup {
+    fn others(&self) -> Others {
         self.others.clone()
     }
 
-    /// Says how many steps this rank has completed, and returns how many all have, as far as it knows: rank 0 knows of
-    /// all, others of themselves.
-    pub(crate) fn progress(&self, steps: u64) -> u64 {
+    fn progress(&self, steps: u64) -> u64 {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner).note(steps, Instant::now());
         self.group.progress(steps);
         self.group.lowest().map_or(steps, |lowest| steps.min(*lowest.borrow()))
     }
 
-    /// What this rank and others have given each other.
-    pub(crate) fn exchanged(&self) -> PeersReport {
+    fn exchanged(&self) -> PeersReport {
         let tally = self.group.counters().read();
         PeersReport {
             served: tally.served,
@@ -103,12 +101,7 @@ impl Joint {
         }
     }
 
-    /// Says that this rank is done, and answers the others until they are; on rank 0, returns all reports as one.
-    pub(crate) fn leave(
-        &self,
-        own: Merged,
-        at_most: Duration,
-    ) -> impl Future<Output = Option<Merged>> + Send + 'static + use<> {
+    fn leave(&self, own: Merged, at_most: Duration) -> BoxFuture<'static, Option<Merged>> {
         // A caller's `Duration::MAX` means no bound; no clock can be asked for a time beyond its end.
         let at_most = at_most.min(LONGEST);
         let group = Arc::clone(&self.group);
@@ -150,7 +143,7 @@ impl Joint {
             }
             all
         };
-        telling(ended, UNTOLD, async move {
+        Box::pin(telling(ended, UNTOLD, async move {
             let reports = others.reports(Duration::ZERO).await;
             let ranks: Vec<usize> = (0..reports.len()).filter(|&rank| reports[rank].is_none()).collect();
             let whom = if ranks.is_empty() { "the others".to_owned() } else { format!("ranks {ranks:?}") };
@@ -159,7 +152,7 @@ impl Joint {
                  of its loaders, all in the same order, and before they wait for each other elsewhere",
                 at_most.as_secs()
             );
-        })
+        }))
     }
 }
 

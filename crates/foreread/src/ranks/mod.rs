@@ -24,9 +24,10 @@ use foreread_peer::{Settings as Bounds, Wire};
 use foreread_planner::{Cluster, LocalPlan, PLANNER_VERSION};
 use foreread_tier::{Context, Peers};
 use foreread_types::{Fingerprint, Sizes, StoreId};
+use futures::future::BoxFuture;
 
 use self::guarded::Guarded;
-pub(crate) use self::joint::{FAREWELL, Joint};
+use self::joint::InGroup;
 pub use self::meeting::{Meeting, Meetings};
 use self::offer::{Offer, OfferedLevel, bundle, unbundle};
 use self::told::{Told, on_request, unreadable};
@@ -34,6 +35,7 @@ use crate::cluster;
 use crate::config::Config;
 use crate::disk;
 use crate::error::Result;
+use crate::joint::Meet;
 use crate::on_node::OnNode;
 use crate::origin::{Opened, Shared, open, open_known, seek};
 use crate::planned::{Place, Planned, memory_of, schedule};
@@ -46,8 +48,21 @@ use crate::target::Named;
 /// Bytes that are read from the origin for others at a time, and that wait to be sent to them.
 const SERVING: u64 = 64 << 20;
 
-/// Meets the other ranks, and opens and plans the run with them.
-pub(crate) async fn prepare(
+impl Meet for Meeting {
+    fn prepare<'a>(
+        self: Box<Self>,
+        targets: &'a Named,
+        config: Config,
+        registry: &'a Registry,
+        context: &'a Context,
+        resume: Option<State>,
+        progress: Box<dyn FnMut(Progress) + Send + 'a>,
+    ) -> BoxFuture<'a, Result<Prepared>> {
+        Box::pin(prepare(targets, config, registry, context, resume, *self, progress))
+    }
+}
+
+async fn prepare(
     targets: &Named,
     config: Config,
     registry: &Registry,
@@ -308,7 +323,7 @@ async fn start(prepared: Prepared, words: Words, joining: Joining, context: &Con
     };
     let peers: Arc<dyn Peers> = Arc::new(Guarded::new(Arc::clone(&group), context.seed));
     let others = Others { peers, stores: stores.into(), locality, budget: SERVING };
-    Ok(Prepared { joint: Some(Joint::new(group, others)), ..prepared })
+    Ok(Prepared { joint: Some(Box::new(InGroup::new(group, others))), ..prepared })
 }
 
 #[cfg(test)]

@@ -173,6 +173,6 @@ impl Inner {
         let keep = self.lock().run.is_none();
         let (sample, from) = self.direct.read(SampleKey::new(DATASET, id), keep).await?;
         self.lock().direct.add(from, sample.len() as u64);
-        Ok(sample.data().clone())
+        Ok(sample.bytes())
     }
 }

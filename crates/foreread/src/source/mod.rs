@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter};
-use foreread_loader::{Direct, OnError, RunReport, Source as From};
+use foreread_loader::{Direct, LoadErrorKind, OnError, RunReport, Source as From};
 use foreread_oracle::{Deal, Explicit, Phase, PhaseKind, Run, Schedule};
 use foreread_planner::{Cluster, LocalPlan, plan_to_keep};
 use foreread_tier::{Budget, CacheTier};
@@ -371,24 +371,24 @@ impl Inner {
             return;
         }
         match came {
-            Some(Some(Ok(batch))) => {
+            Ok(Some(batch)) => {
                 if let Some(pass) = state.run.as_ref().and_then(|run| run.pass(batch.epoch() as usize)) {
                     let behind = ((batch.index() + 1) * pass.batch_size).min(pass.samples);
                     state.next = Tick(pass.first_tick.0 + behind);
                 }
-                for (id, bytes) in batch.iter() {
-                    state.shelf.put(id.0, bytes.clone());
+                for sample in batch.samples() {
+                    state.shelf.put(sample.id().0, sample.bytes());
                 }
                 state.engine = Engine::Idle(engine);
             }
-            Some(end) => {
-                if let Some(Err(error)) = end {
+            Err(error) if error.kind() == LoadErrorKind::Timeout => state.engine = Engine::Idle(engine),
+            end => {
+                if let Err(error) = end {
                     tracing::warn!(%error, "reading ahead has ended; samples are read when they are asked for");
                 }
                 state.earlier = std::mem::take(&mut state.earlier).followed_by(engine.report());
                 state.engine = Engine::None;
             }
-            None => state.engine = Engine::Idle(engine),
         }
         drop(state);
         self.arrived.notify_all();

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use foreread::tier::{
-    Backend, Completions, Context, Object, OpenOptions, OriginTier, ReadRequest, Tier, TierError, TierProfile,
+    Backend, Context, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
 };
 use foreread::{
     Batch, Builder, Error, ErrorKind, IndexOptions, LoadErrorKind, Loader, Memory, Registry, Source,
 };
 use foreread_tier_testing::FakeOrigin;
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
 use tokio::runtime::{Builder as Tokio, Handle, Runtime};
 
 /// Longer than anything here takes; a test that gets there hangs.
@@ -68,7 +68,6 @@ async fn train(loader: &mut Loader) -> usize {
 }
 
 #[test]
-#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
 fn close_in_a_spawned_task_ends() {
     for runtime in runtimes() {
         let written = ends(move || {
@@ -90,7 +89,7 @@ fn start_on_a_runtimes_thread_ends() {
         let batches = ends(move || {
             let work = runtime.spawn(async {
                 assert_eq!(builder().index(IndexOptions::default(), |_| ()).unwrap().len(), SAMPLES);
-                let mut loader = builder().start().unwrap();
+                let loader = builder().start().unwrap();
                 let batches = loader.batches().map(Result::unwrap).count();
                 loader.leave(Duration::MAX).unwrap();
                 loader.close().unwrap();
@@ -129,7 +128,6 @@ fn take(source: &Source, samples: u64) {
 }
 
 #[test]
-#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
 fn async_calls_need_no_tokio_of_the_caller() {
     for asynchronous in [true, false] {
         let written = ends(move || {
@@ -157,7 +155,7 @@ fn async_calls_need_no_tokio_of_the_caller() {
 fn batches_are_taken_under_any_executor() {
     let batches = ends(|| {
         smol::block_on(async {
-            let mut loader = builder().start_async().await.unwrap();
+            let loader = builder().start_async().await.unwrap();
             loader.batches().map(Result::unwrap).count()
         })
     });
@@ -183,7 +181,7 @@ fn given_runtime_refuses_to_be_blocked_by_its_own_thread() {
                 refused(given().index(IndexOptions::default(), |_| ()));
                 let mut loader = given().start_async().await.unwrap();
                 let blocking = |error: foreread::LoadError| assert_eq!(error.kind(), LoadErrorKind::Blocking);
-                blocking(loader.next_timeout(Duration::MAX).unwrap().unwrap().unwrap_err());
+                blocking(loader.next_timeout(Duration::MAX).unwrap_err());
                 let mut batches = loader.batches();
                 blocking(batches.next().unwrap().unwrap_err());
                 assert!(batches.next().is_none());
@@ -197,7 +195,6 @@ fn given_runtime_refuses_to_be_blocked_by_its_own_thread() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
 fn given_runtime_refuses_a_close_that_waits_for_the_disk() {
     for runtime in runtimes() {
         ends(move || {
@@ -214,7 +211,6 @@ fn given_runtime_refuses_a_close_that_waits_for_the_disk() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
 fn given_runtime_refuses_a_source_that_waits() {
     ends(|| {
         let [_, runtime, _] = runtimes();
@@ -278,10 +274,15 @@ impl Tier for BrokenStore {
         self.inner.profile()
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         self.at("read");
         let at = self.at.clone();
-        self.inner.read(batch).inspect(move |_| assert!(at != "answer", "answer was not thought of")).boxed()
+        let answer = self.inner.read(request);
+        answer.inspect(move |_| assert!(at != "answer", "answer was not thought of")).boxed()
+    }
+
+    fn submit(&self) {
+        self.inner.submit();
     }
 }
 
@@ -341,7 +342,6 @@ fn read_that_panics_is_an_answer_that_says_so() {
 }
 
 #[test]
-#[cfg_attr(not(feature = "local"), ignore = "there is no disk tier")]
 fn disk_directory_that_cannot_be_used_is_not_the_datasets_fault() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");

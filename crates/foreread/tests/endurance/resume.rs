@@ -68,9 +68,9 @@ impl Case {
     }
 
     /// All that a loader delivers, a batch an entry, each with the state after it; the bytes are compared here.
-    fn deliver(&self, mut loader: Loader) -> Vec<(Vec<Delivered>, State)> {
+    fn deliver(&self, loader: Loader) -> Vec<(Vec<Delivered>, State)> {
         let mut all = Vec::new();
-        while let Some(batch) = loader.batches().next() {
+        for batch in &loader {
             let batch = batch.unwrap();
             let phase = u64::from(batch.dataset().0);
             let origin = if phase == 0 { &self.train } else { self.validation.as_ref().unwrap() };

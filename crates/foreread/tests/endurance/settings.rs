@@ -88,7 +88,6 @@ fn epochs_without_a_number_are_an_error_that_names_them() {
     builder(&origin(3)).source().unwrap();
 }
 
-#[cfg(feature = "local")]
 #[test]
 fn unknown_storage_options_are_errors() {
     let directory = tempfile::tempdir().unwrap();
@@ -127,9 +126,9 @@ mod accounts {
     }
 
     /// All samples of a run, by dataset and id, with whether they are those of its store.
-    fn read(mut loader: Loader, stores: &[&Numbered]) -> u64 {
+    fn read(loader: Loader, stores: &[&Numbered]) -> u64 {
         let mut count = 0;
-        while let Some(batch) = loader.batches().next() {
+        for batch in &loader {
             let batch = batch.unwrap();
             let objects = stores[batch.dataset().0 as usize];
             for (id, bytes) in batch.iter() {

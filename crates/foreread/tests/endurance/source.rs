@@ -77,7 +77,7 @@ fn another_order_than_was_announced_gets_its_samples_all_the_same() {
 fn an_order_of_the_next_epoch_finds_what_the_last_one_left_in_memory() {
     let origin = origin(200);
     // Half of them, and each epoch's order is known when it begins, no sooner.
-    let half = origin_bytes(&origin) / 2 + 200 * 416 / 2;
+    let half = origin_bytes(&origin) / 2 + 200 * 320 / 2;
     let source = builder(&origin).memory(Memory::Bytes(half)).look_ahead(20_000).source().unwrap();
     let mut draw = Draw::new();
     let mut read = Vec::new();

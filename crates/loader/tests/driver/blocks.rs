@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::{Catalog, IndexOptions};
+use foreread_layers::{MergePolicy, Stack};
 use foreread_loader::{Batch, BlockTable, Dataset, Loader, OnError, Parts, Source};
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{Cluster, Level, LocalPlan, Plan, Store, plan};
 use foreread_tier::{
-    CacheTier, Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError,
-    TierProfile,
+    Buffers, CacheTier, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier,
+    TierError, TierProfile,
 };
 use foreread_tier_testing::StoredCache;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId};
@@ -49,33 +50,29 @@ impl Tier for Objects {
         &PROFILE
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let this = self.clone();
-        self.asked.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.asked.fetch_add(1, Ordering::Relaxed);
         if self.silent.load(Ordering::Relaxed) {
-            return stream::pending().boxed();
+            return Box::pin(std::future::pending());
         }
-        let answers = stream::iter(batch).then(move |request| {
-            let this = this.clone();
-            async move {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-                let held = &this.held[&request.object.path];
-                let range = match &request.span {
-                    Span::Whole => 0..held.len(),
-                    Span::Range(range) => range.start as usize..range.end as usize,
-                };
-                this.requests.fetch_add(1, Ordering::Relaxed);
-                this.bytes.fetch_add(range.len() as u64, Ordering::Relaxed);
-                let broken = this.no_blocks.load(Ordering::Relaxed) && range.len() > LENGTH;
-                let result = match broken {
-                    true => Err(TierError::new(ErrorKind::Transient, "objects")),
-                    false => Ok(Bytes::copy_from_slice(&held[range])),
-                };
-                Completion { tag: request.tag, result }
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let held = &this.held[&request.object.path];
+            let range = match &request.span {
+                Span::Whole => 0..held.len(),
+                Span::Range(range) => range.start as usize..range.end as usize,
+            };
+            this.requests.fetch_add(1, Ordering::Relaxed);
+            this.bytes.fetch_add(range.len() as u64, Ordering::Relaxed);
+            match this.no_blocks.load(Ordering::Relaxed) && range.len() > LENGTH {
+                true => Err(TierError::new(ErrorKind::Transient, "objects")),
+                false => Ok(Bytes::copy_from_slice(&held[range])),
             }
-        });
-        answers.boxed()
+        })
     }
+
+    fn submit(&self) {}
 }
 
 impl OriginTier for Objects {
@@ -161,14 +158,21 @@ impl Rig {
     }
 
     fn start(&self, look_ahead: u64) -> Loader {
+        self.start_in(Arc::new(HeapBuffers), look_ahead)
+    }
+
+    /// The same with samples in memory from `buffers`.
+    fn start_in(&self, buffers: Arc<dyn Buffers>, look_ahead: u64) -> Loader {
+        // Nothing but blocks is joined.
+        let merge = MergePolicy::default().with_bounds(BLOCK, 0.0);
+        let stack = Stack::bare().with_merge(Some(merge)).with_buffers(buffers);
+        let origin = stack.wrap(Arc::new(self.origin.clone()));
         let parts = Parts {
             run: self.run.clone(),
             plan: LocalPlan::Alone(Arc::clone(&self.plan)),
             others: None,
             warm: false,
-            datasets: vec![
-                Dataset::new(self.catalog.clone(), Arc::new(self.origin.clone())).with_blocks(self.blocks()),
-            ],
+            datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(self.blocks())],
             caches: self.caches.clone(),
             look_ahead,
             on_error: OnError::Fail,
@@ -178,7 +182,11 @@ impl Rig {
 
     /// Runs to the end, checks every byte in order, and returns requests and bytes of the origin.
     pub async fn check(&self, look_ahead: u64) -> (u64, u64) {
-        let mut loader = self.start(look_ahead);
+        self.check_in(Arc::new(HeapBuffers), look_ahead).await
+    }
+
+    pub async fn check_in(&self, buffers: Arc<dyn Buffers>, look_ahead: u64) -> (u64, u64) {
+        let mut loader = self.start_in(buffers, look_ahead);
         let mut ids = Vec::new();
         while let Some(batch) = next(&mut loader).await {
             ids.extend(checked(&batch.unwrap()));
@@ -196,8 +204,8 @@ impl Rig {
 
 /// A batch's ids, after its bytes were compared.
 fn checked(batch: &Batch) -> Vec<SampleId> {
-    let check = |(id, bytes): (SampleId, &Bytes)| {
-        assert_eq!(bytes[..], record(id.0 as usize / RECORDS, id.0 as usize % RECORDS), "{id}");
+    let check = |(id, bytes): (SampleId, &[u8])| {
+        assert_eq!(*bytes, record(id.0 as usize / RECORDS, id.0 as usize % RECORDS), "{id}");
         id
     };
     batch.iter().map(check).collect()

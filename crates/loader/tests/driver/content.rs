@@ -39,7 +39,7 @@ fn a_plain_thread_iterates_while_a_runtime_reads() {
     let runtime = Runtime::new().unwrap();
     let rig = Rig { epochs: 3, look_ahead: 20_000, ..Rig::new(mixed(300, 41, 3_000)) };
     let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(100_000)), 100_000);
-    let mut loader = rig.start_on(runtime.handle());
+    let loader = rig.start_on(runtime.handle());
     let trainer = std::thread::spawn(move || {
         let ids: Vec<_> = loader.batches().flat_map(|batch| rig.check(&batch.unwrap())).collect();
         assert_eq!(ids, rig.ids());
@@ -102,7 +102,7 @@ async fn unreadable_samples_are_skipped_or_substituted() {
         let mut rig = Rig { on_error, ..Rig::new(fake.clone()) };
         let mut failing = FailingTier::new(Arc::new(fake.clone()));
         for id in lost {
-            let key = fake.request(0, id, Default::default()).key;
+            let key = fake.request(id, Default::default()).key;
             failing = failing.on(When::Key(key), Fault::Error(ErrorKind::NotFound));
         }
         rig = rig.origin(failing);

@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use foreread_loader::{LoadErrorKind, Loader, Source};
 use foreread_oracle::{OracleError, Order, Sampler, Sequential};
 use foreread_tier::{
-    CacheTier, Charge, Completions, ErrorKind, Lookup, ReadRequest, Sample, Tier, TierError, TierProfile,
+    CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile,
 };
 use foreread_tier_testing::{FailingTier, Fault, StoredCache, When};
 use foreread_types::{Fingerprint, Footprint, SampleId, SampleKey};
-use futures::{StreamExt, stream};
+use futures::future::{Ready, pending};
+use futures::{FutureExt, StreamExt};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
@@ -37,7 +38,7 @@ async fn until_error(loader: &mut Loader) -> (usize, LoadErrorKind, String) {
 #[tokio::test(start_paused = true)]
 async fn one_read_that_is_never_answered_holds_back_its_batch_alone_and_no_drop() {
     let fake = mixed(64, 37, 1_000).with_latency(Duration::from_millis(1));
-    let key = fake.request(0, SampleId(9), Default::default()).key;
+    let key = fake.request(SampleId(9), Default::default()).key;
     let failing = FailingTier::new(Arc::new(fake.clone())).on(When::Key(key), Fault::Never);
     let rig = Rig::new(fake).origin(failing);
     let at = rig.ids().iter().position(|&id| id == SampleId(9)).unwrap();
@@ -52,35 +53,21 @@ async fn one_read_that_is_never_answered_holds_back_its_batch_alone_and_no_drop(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tier_that_forgets_reads_is_named() {
-    let fake = mixed(64, 37, 1_000);
-    let inner = fake.clone();
-    let rig = Rig::new(fake).origin(Custom(move |batch| inner.read(batch).take(20)));
-    let (batches, kind, text) = until_error(&mut rig.start()).await;
-    assert_eq!((batches, kind), (2, LoadErrorKind::Sample(ErrorKind::Closed)));
-    let id = rig.ids()[20];
-    let path = rig.fake.object(id).path;
-    for part in [&format!("sample {id} (epoch 0)"), "custom", &*path, "ended without an answer"] {
-        assert!(text.contains(part), "{part} in {text}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_tier_that_panics_is_named() {
     let fake = mixed(64, 37, 1_000);
     let inner = fake.clone();
-    let answering = Custom(move |batch| {
-        let mut left = 20;
-        inner.read(batch).inspect(move |_| {
-            left -= 1;
-            assert!(left > 0, "on the twentieth");
+    let left = Arc::new(AtomicUsize::new(20));
+    let answering = Custom(move |request| {
+        let left = Arc::clone(&left);
+        inner.read(request).inspect(move |_| {
+            assert!(left.fetch_sub(1, Ordering::Relaxed) != 1, "on the twentieth");
         })
     });
     let (batches, kind, text) = until_error(&mut Rig::new(fake.clone()).origin(answering).start()).await;
     assert_eq!((batches, kind), (2, LoadErrorKind::Sample(ErrorKind::Closed)));
     assert!(text.contains("custom: 0") && text.contains("the tier panicked: on the twentieth"), "{text}");
 
-    let reading = Custom(|_| -> stream::Empty<_> { panic!("at once") });
+    let reading = Custom(|_| -> Ready<_> { panic!("at once") });
     let (batches, kind, text) = until_error(&mut Rig::new(fake).origin(reading).start()).await;
     assert_eq!((batches, kind), (0, LoadErrorKind::Sample(ErrorKind::Closed)));
     assert!(text.contains("custom") && text.contains("the tier panicked: at once"), "{text}");
@@ -112,9 +99,13 @@ impl Tier for Panicking {
         self.inner.profile()
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         self.at("read");
-        self.inner.read(batch)
+        self.inner.read(request)
+    }
+
+    fn submit(&self) {
+        self.inner.submit();
     }
 }
 
@@ -224,8 +215,8 @@ async fn an_order_that_cannot_be_computed_ends_the_run_behind_the_epochs_before_
 fn a_runtime_that_is_shut_down_ends_the_run() {
     let runtime = Runtime::new().unwrap();
     let fake = mixed(64, 37, 1_000);
-    let silent = Custom(|_| stream::pending());
-    let mut loader = Rig::new(fake).origin(silent).start_on(runtime.handle());
+    let silent = Custom(|_| pending());
+    let loader = Rig::new(fake).origin(silent).start_on(runtime.handle());
     let trainer = std::thread::spawn(move || loader.batches().next());
     std::thread::sleep(Duration::from_millis(20));
     drop(runtime);

@@ -10,10 +10,11 @@ use foreread_dataset::Catalog;
 use foreread_loader::Source;
 use foreread_memory::MemoryTier;
 use foreread_tier::{
-    CacheTier, Charge, Completions, Lookup, ReadRequest, Sample, Tier, TierError, TierProfile,
+    Buffer, Buffers, CacheTier, Charge, HeapBuffers, Lookup, ReadFuture, ReadRequest, Sample, Tier,
+    TierError, TierProfile,
 };
 use foreread_types::{Footprint, SampleId, SampleKey};
-use futures::StreamExt;
+use futures::FutureExt;
 use tokio::task::Id;
 
 use crate::blocks;
@@ -24,12 +25,11 @@ use crate::rig::{Custom, Rig, mixed, next};
 pub struct Noting {
     memory: MemoryTier,
     looked: Mutex<Vec<Id>>,
-    stored: Mutex<HashSet<Id>>,
 }
 
 impl Noting {
     pub fn new(room: u64) -> Self {
-        Self { memory: MemoryTier::new(room), looked: Mutex::default(), stored: Mutex::default() }
+        Self { memory: MemoryTier::new(room), looked: Mutex::default() }
     }
 
     fn engine(&self) -> Id {
@@ -46,8 +46,12 @@ impl Tier for Noting {
         self.memory.profile()
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        self.memory.read(batch)
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        self.memory.read(request)
+    }
+
+    fn submit(&self) {
+        self.memory.submit();
     }
 }
 
@@ -67,7 +71,6 @@ impl CacheTier for Noting {
     }
 
     async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
-        self.stored.lock().unwrap_or_else(PoisonError::into_inner).insert(tokio::task::id());
         self.memory.store(room, key, sample).await
     }
 
@@ -82,10 +85,10 @@ async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
     let fake = mixed(64, 37, 1_000).with_latency(Duration::from_millis(5));
     let worked = Arc::new(Mutex::new(HashSet::new()));
     let (of, from) = (Arc::clone(&worked), fake.clone());
-    let origin = Custom(move |batch| {
+    let origin = Custom(move |request| {
         of.lock().unwrap().insert(tokio::task::id());
         let of = Arc::clone(&of);
-        from.read(batch).inspect(move |_| {
+        from.read(request).inspect(move |_| {
             of.lock().unwrap().insert(tokio::task::id());
         })
     });
@@ -101,13 +104,23 @@ async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
 async fn block_is_cut_by_another_task_than_the_one_that_decides() {
     let cache = Arc::new(Noting::new(1 << 20));
     let rig = blocks::Rig::new(vec![(Source::Memory, Arc::clone(&cache) as _, 1 << 20)]).await;
+    let buffers = Arc::new(Copying::default());
     for look_ahead in [0, 5_000, 100_000] {
-        rig.check(look_ahead).await;
+        rig.check_in(Arc::clone(&buffers) as _, look_ahead).await;
     }
-    let stored = cache.stored.lock().unwrap();
-    // What an answer brings is stored in passing, which copies nothing.
-    let others = stored.iter().filter(|id| **id != cache.engine()).count();
-    assert!(others >= 20, "one for each block: {others}");
+    let copying = buffers.0.lock().unwrap();
+    assert!(copying.len() >= 20 && !copying.contains(&cache.engine()), "{copying:?}");
+}
+
+/// Memory for copies, which notes the tasks that make them.
+#[derive(Debug, Default)]
+struct Copying(Mutex<HashSet<Id>>);
+
+impl Buffers for Copying {
+    fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(tokio::task::id());
+        HeapBuffers.allocate(length, align)
+    }
 }
 
 /// How often this thread has read from files, sockets or pipes; `None` where the kernel does not count.

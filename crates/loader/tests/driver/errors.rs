@@ -5,10 +5,10 @@ use std::sync::Arc;
 use foreread_dataset::{Catalog, DatasetErrorKind};
 use foreread_loader::{LoadErrorKind, OnError, Source};
 use foreread_oracle::Sequential;
-use foreread_tier::{Completion, ErrorKind, ReadRequest, Tier, TierError};
+use foreread_tier::{ErrorKind, ReadRequest, Tier, TierError};
 use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, StoredCache, When};
 use foreread_types::{SampleId, SampleKey};
-use futures::StreamExt;
+use futures::FutureExt;
 
 use crate::rig::{Custom, Rig, next};
 
@@ -53,12 +53,10 @@ async fn error_that_ends_a_run_is_its_own_after_many() {
     let inner = fake.clone();
     // All fail but one of each batch, and of the last batch all.
     let is_bad = |id: SampleId| id.0 % 8 != 7 || id.0 + 8 >= SAMPLES;
-    let failing = Custom(move |batch: Vec<ReadRequest>| {
-        let bad: Vec<u32> = batch.iter().filter(|one| is_bad(one.key.id)).map(|one| one.tag).collect();
-        inner.read(batch).map(move |Completion { tag, result }| {
-            let error = || TierError::new(ErrorKind::Denied, "store");
-            Completion { tag, result: if bad.contains(&tag) { Err(error()) } else { result } }
-        })
+    let failing = Custom(move |request: Arc<ReadRequest>| {
+        let is_bad = is_bad(request.key.id);
+        let error = || TierError::new(ErrorKind::Denied, "store");
+        inner.read(request).map(move |result| if is_bad { Err(error()) } else { result })
     });
     let sampler = Arc::new(Sequential::new(SAMPLES).unwrap());
     let rig = Rig { sampler, on_error: OnError::Substitute, look_ahead: 10_000, ..Rig::new(fake) };

@@ -11,8 +11,7 @@ use foreread_loader::{Dataset, LoadErrorKind, Loader, OnError, Parts};
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Sequential};
 use foreread_planner::{Cluster, Level, LocalPlan, Store, plan};
 use foreread_tier::{
-    CacheTier, Completion, Completions, ErrorKind, Object, OriginTier, ReadRequest, Span, Tier, TierError,
-    TierProfile,
+    CacheTier, ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
 };
 use foreread_types::{DatasetId, Rank, SampleId, StoreId};
 use futures::StreamExt;
@@ -48,20 +47,19 @@ impl Tier for Shelf {
         &self.profile
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        let answer = |request: ReadRequest| {
-            let Span::Range(range) = request.span else { panic!("a part of a shard is a range") };
-            assert!(!range.is_empty(), "nothing is nobody's to read");
-            let object = &self.objects[&*request.object.path];
-            let mut bytes = object[range.start as usize..range.end as usize].to_vec();
-            self.reads.fetch_add(1, Relaxed);
-            if self.wrong.fetch_update(Relaxed, Relaxed, |wrong| wrong.checked_sub(1)).is_ok() {
-                bytes[0] ^= 1;
-            }
-            Completion { tag: request.tag, result: Ok(bytes.into()) }
-        };
-        stream::iter(batch.into_iter().map(answer).collect::<Vec<_>>()).boxed()
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let Span::Range(range) = &request.span else { panic!("a part of a shard is a range") };
+        assert!(!range.is_empty(), "nothing is nobody's to read");
+        let object = &self.objects[&*request.object.path];
+        let mut bytes = object[range.start as usize..range.end as usize].to_vec();
+        self.reads.fetch_add(1, Relaxed);
+        if self.wrong.fetch_update(Relaxed, Relaxed, |wrong| wrong.checked_sub(1)).is_ok() {
+            bytes[0] ^= 1;
+        }
+        Box::pin(std::future::ready(Ok(Bytes::from(bytes))))
     }
+
+    fn submit(&self) {}
 }
 
 impl OriginTier for Shelf {
@@ -163,7 +161,7 @@ async fn a_record_whose_bytes_do_not_add_up_is_corrupt() {
         start(&good, Shelf::new([("a.tfrecord", bytes.clone())]), OnError::Fail).await;
     assert_eq!(catalog.crc32c(SampleId(2)), Some(crc32c::crc32c(b"third")));
     let first = next(&mut loader).await.unwrap().unwrap();
-    assert_eq!(first.iter().map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>(), ["first", ""]);
+    assert_eq!(first.samples().map(|sample| sample.bytes()).collect::<Vec<_>>(), ["first", ""]);
     let error = next(&mut loader).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), LoadErrorKind::Sample(ErrorKind::Corrupt));
     let text = error.to_string();
@@ -187,7 +185,7 @@ async fn bytes_that_were_wrong_on_their_way_are_read_once_more() {
     good.wrong.store(2, Relaxed);
     for _ in 0..2 {
         let batch = next(&mut loader).await.unwrap().unwrap();
-        assert_eq!(batch.iter().map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>(), ["first", "second"]);
+        assert_eq!(batch.samples().map(|sample| sample.bytes()).collect::<Vec<_>>(), ["first", "second"]);
     }
     assert!(next(&mut loader).await.is_none());
     // Each was wrong once; the second epoch is memory's.

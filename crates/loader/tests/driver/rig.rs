@@ -9,10 +9,10 @@ use foreread_dataset::Catalog;
 use foreread_loader::{Batch, Dataset, LoadError, Loader, OnError, Parts, Source};
 use foreread_oracle::{Deal, Phase, PhaseKind, Position, Run, Sampler, Schedule, Shuffle};
 use foreread_planner::{Cluster, Level, LocalPlan, Store, plan};
-use foreread_tier::{CacheTier, Completion, Completions, ReadRequest, Tier, TierProfile};
+use foreread_tier::{CacheTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
 use foreread_tier_testing::FakeOrigin;
 use foreread_types::{DatasetId, Rank, SampleId, StoreId};
-use futures::{Stream, StreamExt};
+use futures::{FutureExt, StreamExt};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -160,10 +160,10 @@ impl<F> fmt::Debug for Custom<F> {
     }
 }
 
-impl<F, S> Tier for Custom<F>
+impl<F, R> Tier for Custom<F>
 where
-    F: Fn(Vec<ReadRequest>) -> S + Send + Sync + 'static,
-    S: Stream<Item = Completion> + Send + 'static,
+    F: Fn(Arc<ReadRequest>) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<Bytes, TierError>> + Send + 'static,
 {
     fn name(&self) -> &str {
         "custom"
@@ -174,9 +174,11 @@ where
         &PROFILE
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
-        (self.0)(batch).boxed()
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        (self.0)(request).boxed()
     }
+
+    fn submit(&self) {}
 }
 
 /// `fake`, with `mark` kept by every answer until its last byte is dropped: the mark's strong count less one is the
@@ -190,14 +192,12 @@ pub fn marked(fake: &FakeOrigin, mark: &Arc<()>) -> impl Tier {
     }
     // Weak, or the tier itself would count.
     let (fake, mark) = (fake.clone(), Arc::downgrade(mark));
-    Custom(move |batch| {
+    Custom(move |request| {
         let mark = mark.clone();
-        fake.read(batch).map(move |answer| Completion {
-            tag: answer.tag,
-            result: answer.result.map(|bytes| match mark.upgrade() {
-                Some(mark) => Bytes::from_owner(Marked(bytes, mark)),
-                None => bytes,
-            }),
-        })
+        let keep = move |bytes| match mark.upgrade() {
+            Some(mark) => Bytes::from_owner(Marked(bytes, mark)),
+            None => bytes,
+        };
+        fake.read(request).map(|result| result.map(keep))
     })
 }

@@ -1,8 +1,10 @@
 //! How long it takes, on the paused clock: exact.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foreread_layers::{Limit, Stack};
 use foreread_loader::{PassReport, Source};
 use foreread_memory::MemoryTier;
 use foreread_tier_testing::FakeOrigin;
@@ -116,4 +118,24 @@ async fn memory_that_a_slow_trainer_does_not_need_is_given_back_and_taken_again(
     }
     assert_eq!(loader.look_ahead().now, 100 * MB);
     assert_eq!(loader.look_ahead().lowest, 20 * MB);
+}
+
+/// What no cache has room for was asked for first, and what the first batch waits for after it.
+#[tokio::test(start_paused = true)]
+async fn first_batch_has_the_first_places() {
+    let latency = Duration::from_millis(10);
+    let (bytes, footprint) = (10_000, 10_432);
+    let fake = FakeOrigin::uniform(1000, bytes).with_latency(latency);
+    let memory = Arc::new(MemoryTier::new(500 * footprint));
+    let limit = Limit::new(NonZeroUsize::new(8).unwrap());
+    let origin = Stack::bare().with_limit(Some(limit)).wrap(Arc::new(fake.clone()));
+    let rig = Rig { origin: Some(origin), look_ahead: 4 << 20, batch_size: 8, ..Rig::new(fake) };
+    let rig = rig.cache(Source::Memory, memory, 500 * footprint);
+    let mut loader = rig.start();
+    next(&mut loader).await.unwrap().unwrap();
+    let ids = rig.ids();
+    let tick = |id| ids.iter().position(|other| *other == id).unwrap();
+    let order: Vec<usize> = rig.fake.counts().order().iter().take(24).map(|key| tick(key.id)).collect();
+    assert_eq!(order[..8], [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(loader.report().passes[0].first_batch, latency);
 }

@@ -10,8 +10,7 @@ use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{Cluster, Level, LocalPlan, Ranks, Store, plan_cluster};
 use foreread_tier::{
-    Asked, CacheTier, Completion, Completions, ErrorKind, Peers, ReadRequest, Serve, Served, Tier, TierError,
-    TierProfile,
+    Asked, CacheTier, ErrorKind, Peers, ReadFuture, ReadRequest, Serve, Tier, TierError, TierProfile,
 };
 use foreread_tier_testing::{FakeOrigin, StoredCache};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
@@ -80,23 +79,28 @@ impl Tier for Asking {
         &PROFILE
     }
 
-    fn read(&self, batch: Vec<ReadRequest>) -> Completions {
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         self.board.asked.lock().unwrap().push((self.from, self.to));
         let serving = self.board.serving[self.to as usize].get().and_then(Weak::upgrade);
-        if self.board.deaf.lock().unwrap().contains(&self.to) || serving.is_none() {
-            let gone = |request: ReadRequest| Completion {
-                tag: request.tag,
-                result: Err(TierError::new(ErrorKind::Transient, "peer")),
-            };
-            return futures::stream::iter(batch.into_iter().map(gone)).boxed();
-        }
-        let asked = |request: &ReadRequest| Asked { tag: request.tag, key: request.key, due: request.due };
-        let answers = serving.unwrap().serve(self.from, batch.iter().map(asked).collect());
-        let done = |served: Served| std::future::ready(served.answer());
+        let gone = || Err(TierError::new(ErrorKind::Transient, "peer"));
+        let Some(serving) = serving.filter(|_| !self.board.deaf.lock().unwrap().contains(&self.to)) else {
+            return Box::pin(std::future::ready(gone()));
+        };
+        let mut answers =
+            serving.serve(self.from, vec![Asked { tag: 0, key: request.key, due: request.due }]);
         let slow = *self.board.slow.lock().unwrap();
-        let slow = futures::stream::once(tokio::time::sleep(slow)).filter_map(|()| std::future::ready(None));
-        slow.chain(answers.filter_map(done)).boxed()
+        Box::pin(async move {
+            tokio::time::sleep(slow).await;
+            while let Some(served) = answers.next().await {
+                if let Some((_, result)) = served.answer() {
+                    return result;
+                }
+            }
+            gone()
+        })
     }
+
+    fn submit(&self) {}
 }
 
 struct Job {
@@ -298,9 +302,9 @@ async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
     let mut job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
     let (inner, is_over) = (job.fake.clone(), Arc::new(AtomicBool::new(false)));
     let is_epoch_over = Arc::clone(&is_over);
-    job.origin = Some(Arc::new(Custom(move |batch: Vec<ReadRequest>| {
+    job.origin = Some(Arc::new(Custom(move |request: Arc<ReadRequest>| {
         assert!(!is_epoch_over.load(Ordering::Relaxed), "of a hedge");
-        inner.read(batch)
+        inner.read(request)
     })));
     let mut loaders = job.all();
     // The first epoch reads all that a rank owns.
@@ -406,7 +410,7 @@ async fn a_sample_that_several_want_at_once_is_read_once() {
     let (mut given, mut refused) = (0, 0);
     for mut stream in streams {
         while let Some(served) = stream.next().await {
-            if let Some(Completion { tag, result }) = served.answer() {
+            if let Some((tag, result)) = served.answer() {
                 match result {
                     Ok(bytes) => {
                         assert_eq!(bytes, job.fake.expected(SampleId(tag.into())));
@@ -443,20 +447,20 @@ async fn bytes_for_others_stay_in_their_budget_until_they_have_left() {
         let (mut held, mut given) = (Vec::new(), 0);
         let mut next = async || tokio::time::timeout(Duration::from_secs(60), stream.next()).await;
         while let Ok(Some(served)) = next().await {
-            held.extend(served.answer().and_then(|completion| completion.result.ok()));
+            held.extend(served.answer().and_then(|(_, result)| result.ok()));
         }
         // Each takes a KiB of its quarter of 10,000 bytes.
         assert_eq!(held.len(), 3, "round {round}");
         // Who takes nothing does not hold up another.
         let (mut other, mut taken) = (serving.serve(Rank(2), (0..64).map(asked).collect()), 0);
         while let Ok(Some(served)) = tokio::time::timeout(Duration::from_secs(60), other.next()).await {
-            taken += usize::from(served.answer().is_some_and(|completion| completion.result.is_ok()));
+            taken += usize::from(served.answer().is_some_and(|(_, result)| result.is_ok()));
         }
         assert!(taken > 20, "{taken}");
         given += held.len();
         held.clear();
         while let Ok(Some(served)) = next().await {
-            given += usize::from(served.answer().is_some_and(|completion| completion.result.is_ok()));
+            given += usize::from(served.answer().is_some_and(|(_, result)| result.is_ok()));
         }
         assert!(given > 20, "{given}");
         // What was kept is there the next time.

@@ -108,7 +108,7 @@ async fn store(cache: &dyn CacheTier, known: &Known) {
 /// What the cache answers for a sample, by lookup and if need be by reading.
 async fn fetch(cache: &dyn CacheTier, known: &Known) -> Option<Bytes> {
     match cache.lookup(known.key) {
-        Lookup::Ready(sample) => Some(sample.data().clone()),
+        Lookup::Ready(sample) => Some(sample.bytes()),
         Lookup::Absent => None,
         Lookup::Stored => match read("a stored sample", cache, vec![known.whole(0)]).await.remove(&0) {
             Some(Ok(bytes)) => Some(bytes),
@@ -192,11 +192,11 @@ async fn a_handle_keeps_its_room(cache: &dyn CacheTier, all: u64) {
     let used = free(cache);
     match cache.lookup(known.key) {
         Lookup::Ready(handle) => {
-            let slice = handle.data().slice(10..20);
+            let slice = handle.bytes().slice(10..20);
             cache.remove(vec![known.key, known.key]).await;
             assert!(matches!(cache.lookup(known.key), Lookup::Absent), "removed while a handle is out");
             assert_eq!(free(cache), used, "a handle keeps its room after the removal");
-            assert_eq!(handle.data(), &known.content, "a handle stays valid after the removal");
+            assert_eq!(*handle, *known.content, "a handle stays valid after the removal");
             drop(handle);
             // Only a sample that had a charge when it was made counts for its slices as well.
             assert_eq!(slice, known.content.slice(10..20));

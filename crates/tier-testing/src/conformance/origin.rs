@@ -223,7 +223,6 @@ async fn climbing_paths_are_refused<T: OriginTier + ?Sized>(origin: &T, known: &
         request.object = Object { path: Arc::from(path), size: 10, version: None };
         let whole = request.clone();
         request.span = Span::Range(0..5);
-        request.tag = 1;
         let answers =
             read(&format!("the path {path:?}"), origin, vec![whole, request, known[0].whole(2)]).await;
         for tag in 0..2 {

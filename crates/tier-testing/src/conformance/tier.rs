@@ -1,24 +1,24 @@
 //! What holds for every tier.
 
-use std::collections::HashSet;
+use std::sync::Arc;
 
 use foreread_tier::Tier;
 use futures::StreamExt;
 use futures::future::join_all;
 
-use super::{assert_bytes, read};
-use crate::Known;
+use super::{PATIENCE, assert_bytes, read};
+use crate::{Known, ReadAll};
 
-/// Checks what every tier promises: whole reads of `known` samples, of which there are some, in batches of all kinds.
+/// Checks what every tier promises: whole reads of `known` samples, of which there are some, in bursts of all kinds.
 ///
 /// # Panics
 /// If the tier breaks a promise.
 pub async fn tier<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     assert!(!known.is_empty(), "the suite needs samples to read");
     name_and_profile(tier);
-    an_empty_batch_ends(tier).await;
+    nothing_is_submitted(tier);
+    without_submitting(tier, known).await;
     all_at_once_and_one_by_one(tier, known).await;
-    tags_are_the_callers(tier, known).await;
     one_sample_many_times(tier, known).await;
     answers_have_allocations_of_their_own(tier, known).await;
     dropped_half_way(tier, known).await;
@@ -35,12 +35,22 @@ fn name_and_profile<T: Tier + ?Sized>(tier: &T) {
     assert_eq!(name, tier.name(), "the name stays");
     let profile = tier.profile();
     assert!(profile.parallelism > 0, "{profile:?}");
-    assert!(profile.preferred_block > 0, "{profile:?}");
-    assert!(profile.alignment.is_power_of_two(), "{profile:?}");
 }
 
-async fn an_empty_batch_ends<T: Tier + ?Sized>(tier: &T) {
-    read("an empty batch", tier, vec![]).await;
+fn nothing_is_submitted<T: Tier + ?Sized>(tier: &T) {
+    tier.submit();
+    tier.submit();
+}
+
+/// The first poll submits, too.
+async fn without_submitting<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
+    let reads: Vec<_> = wholes(known).into_iter().map(|request| tier.read(Arc::new(request))).collect();
+    let Ok(answers) = tokio::time::timeout(PATIENCE, join_all(reads)).await else {
+        panic!("reads that nobody submitted: no answer in {PATIENCE:?}")
+    };
+    for (sample, answer) in known.iter().zip(&answers) {
+        assert_bytes(&format!("{}, which nobody submitted", sample.object.path), answer, &sample.content);
+    }
 }
 
 fn wholes(known: &[Known]) -> Vec<foreread_tier::ReadRequest> {
@@ -58,19 +68,7 @@ async fn all_at_once_and_one_by_one<T: Tier + ?Sized>(tier: &T, known: &[Known])
     all("all in one batch", tier, known).await;
     for sample in known {
         let what = format!("{} alone", sample.object.path);
-        assert_bytes(&what, &read(&what, tier, vec![sample.whole(9)]).await[&9], &sample.content);
-    }
-}
-
-async fn tags_are_the_callers<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
-    let what = "tags in no order";
-    let tags: Vec<u32> =
-        (0..known.len() as u32).map(|at| u32::MAX - at.wrapping_mul(7919) % 1_000_003).collect();
-    assert_eq!(tags.iter().collect::<HashSet<_>>().len(), tags.len(), "the suite's own tags");
-    let batch = known.iter().zip(&tags).map(|(sample, &tag)| sample.whole(tag)).collect();
-    let answers = read(what, tier, batch).await;
-    for (sample, tag) in known.iter().zip(&tags) {
-        assert_bytes(what, &answers[tag], &sample.content);
+        assert_bytes(&what, &read(&what, tier, vec![sample.whole(9)]).await[&0], &sample.content);
     }
 }
 
@@ -99,14 +97,14 @@ async fn answers_have_allocations_of_their_own<T: Tier + ?Sized>(tier: &T, known
 
 async fn dropped_half_way<T: Tier + ?Sized>(tier: &T, known: &[Known]) {
     for taken in 0..known.len().min(3) {
-        let mut stream = tier.read(wholes(known));
+        let mut stream = tier.read_all(wholes(known));
         for _ in 0..taken {
             assert!(stream.next().await.is_some(), "an answer before the stream is dropped");
         }
         drop(stream);
         all("after a stream was dropped", tier, known).await;
     }
-    drop(tier.read(wholes(known))); // never polled
+    drop(tier.read_all(wholes(known))); // never polled
 }
 
 async fn batches_side_by_side<T: Tier + ?Sized>(tier: &T, known: &[Known]) {

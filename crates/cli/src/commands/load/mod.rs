@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use foreread::{Batch, Config, EpochReport, Error, Loader, Prepared, Report, State};
+use foreread::{Batch, Config, EpochReport, Error, LoadErrorKind, Loader, Prepared, Report, State};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::Load;
@@ -163,12 +163,12 @@ impl Session {
                 if let Some(code) = self.keeper.signalled() {
                     return Ok(Some(code));
                 }
-                if let Some(next) = self.loader.next_timeout(NAP) {
-                    break next;
+                match self.loader.next_timeout(NAP) {
+                    Err(error) if error.kind() == LoadErrorKind::Timeout => {}
+                    next => break next.map_err(Error::from)?,
                 }
             };
             let Some(batch) = batch else { break };
-            let batch = batch.map_err(Error::from)?;
             if number == 0 {
                 tracing::debug!(epoch = batch.epoch(), phase = %batch.phase(), "first batch");
                 self.begin_pass(&batch);

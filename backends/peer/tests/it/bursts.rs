@@ -1,0 +1,178 @@
+//! Bursts of questions to a rank: when they leave, and what becomes of those that are dropped or cancelled.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use foreread_peer::{Address, Settings};
+use foreread_peer_testing::Simulated;
+use foreread_tier::{ErrorKind, Tier};
+use foreread_tier_testing::Known;
+use futures::future::join_all;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::support::{How, Node, Shelf, read_all, samples};
+
+async fn two(known: &[Known], rule: impl Fn(u64) -> How + Send + Sync + 'static) -> (Simulated, Node, Node) {
+    let world = Simulated::new(5);
+    let (one, two) = (world.host("one"), world.host("two"));
+    let shelf = Shelf::new(known, move |_, asked| rule(asked.key.id.0));
+    let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), shelf).await;
+    let asker = Node::new(&two, 1, &[], Settings::default(), Shelf::new(&[], |_, _| How::Now)).await;
+    (world, owner, asker)
+}
+
+/// A connection that ended before it looked for what was dropped left the next one without the word.
+#[tokio::test(start_paused = true)]
+async fn drop_before_a_new_connection_began_is_cancelled_there() {
+    let known = samples(2, 1000);
+    let (world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(20))).await;
+    let tier = owner.seen_by(&asker);
+    // A connection that cannot be opened; a read of it is dropped while it is tried.
+    world.cut("one", "two");
+    let first = tier.read(Arc::new(known[0].whole(0)));
+    tier.submit();
+    sleep(Duration::from_millis(10)).await;
+    drop(first);
+    sleep(Duration::from_secs(3)).await;
+    world.mend("one", "two");
+    sleep(Duration::from_secs(1)).await;
+    // The next one is opened, and the read is dropped before its task has run.
+    let second = tier.read(Arc::new(known[1].whole(0)));
+    tier.submit();
+    drop(second);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(owner.shelf.open(), 0, "nobody waits for it, and it was not cancelled");
+}
+
+/// The control: the same without the connection that failed before.
+#[tokio::test(start_paused = true)]
+async fn drop_before_the_first_connection_began_is_cancelled_there() {
+    let known = samples(2, 1000);
+    let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(20))).await;
+    let tier = owner.seen_by(&asker);
+    let second = tier.read(Arc::new(known[1].whole(0)));
+    tier.submit();
+    drop(second);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(owner.shelf.open(), 0, "nobody waits for it, and it was not cancelled");
+}
+
+/// It was forgotten, because it had not been sent.
+#[tokio::test(start_paused = true)]
+async fn cancelled_before_the_end_of_the_burst_fails() {
+    let known = samples(2, 1000);
+    let (_world, owner, asker) = two(&known, |id| match id {
+        0 => How::Reading(Duration::from_secs(20)),
+        _ => How::Now,
+    })
+    .await;
+    let tier = owner.seen_by(&asker);
+    read_all(&tier, &known[1..]).await; // the connection is open
+    let began = Instant::now();
+    let read = tier.read(Arc::new(known[0].whole(0)));
+    tier.cancel(known[0].key);
+    tier.submit();
+    let answer = read.await;
+    assert!(
+        answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Transient),
+        "{answer:?} after {:?}",
+        began.elapsed()
+    );
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+/// Nothing leaves before the burst ends, what leaves then leaves without a poll, and it is one question.
+#[tokio::test(start_paused = true)]
+async fn burst_is_one_question_and_leaves_without_a_poll() {
+    let known = samples(100, 100);
+    let (_world, owner, asker) = two(&known, |_| How::Reading(Duration::from_secs(5))).await;
+    let tier = owner.seen_by(&asker);
+    let reads: Vec<_> = known.iter().map(|known| tier.read(Arc::new(known.whole(0)))).collect();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(owner.shelf.open(), 0, "held back");
+    tier.submit();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(owner.shelf.open(), 100, "sent, although nobody polls");
+    assert!(join_all(reads).await.iter().all(Result::is_ok));
+    owner.rests().await;
+}
+
+/// Some of a burst are dropped, in every state that a read can be in.
+#[tokio::test(start_paused = true)]
+async fn some_of_a_burst_are_dropped_and_the_others_come() {
+    let known = samples(300, 100);
+    let (_world, owner, asker) = two(&known, |id| match id % 3 {
+        0 => How::Now,
+        1 => How::Reading(Duration::from_secs(2)),
+        _ => How::Silently(Duration::from_millis(300)),
+    })
+    .await;
+    let tier = owner.seen_by(&asker);
+    for dropped_at in 0..6 {
+        let mut reads: Vec<_> = known.iter().map(|known| Some(tier.read(Arc::new(known.whole(0))))).collect();
+        let drop_some = |reads: &mut Vec<Option<foreread_tier::ReadFuture>>| {
+            reads.iter_mut().enumerate().filter(|(at, _)| at % 7 < 3).for_each(|(_, read)| *read = None);
+        };
+        if dropped_at == 0 {
+            drop_some(&mut reads);
+        }
+        if dropped_at < 5 {
+            tier.submit();
+        }
+        match dropped_at {
+            1 => drop_some(&mut reads),
+            2 => {
+                tokio::task::yield_now().await;
+                drop_some(&mut reads);
+            }
+            3 => {
+                sleep(Duration::from_millis(100)).await;
+                drop_some(&mut reads);
+            }
+            4 => {
+                sleep(Duration::from_millis(500)).await;
+                drop_some(&mut reads);
+            }
+            _ => {}
+        }
+        let rest = reads.into_iter().zip(&known).filter_map(|(read, known)| Some((read?, known)));
+        let rest = join_all(rest.map(|(read, known)| async move {
+            assert_eq!(read.await.unwrap(), known.content);
+        }));
+        timeout(Duration::from_secs(60), rest).await.expect("it hangs");
+        owner.rests().await;
+        let counters = asker.server.counters().read();
+        assert_eq!((counters.lost, counters.late), (0, 0), "{dropped_at}");
+    }
+}
+
+/// Wake-ups of a task that polls many reads by hand.
+#[derive(Default)]
+struct Counts(AtomicUsize);
+
+impl Wake for Counts {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+/// A read that was submitted and never polled is answered when it is polled for the first time.
+#[tokio::test(start_paused = true)]
+async fn answer_waits_for_the_first_poll() {
+    let known = samples(1, 100);
+    let (_world, owner, asker) = two(&known, |_| How::Now).await;
+    let tier = owner.seen_by(&asker);
+    let mut read = pin!(tier.read(Arc::new(known[0].whole(0))));
+    tier.submit();
+    sleep(Duration::from_secs(1)).await;
+    let counts = Arc::new(Counts::default());
+    let waker = Waker::from(Arc::clone(&counts));
+    match read.as_mut().poll(&mut Context::from_waker(&waker)) {
+        Poll::Ready(answer) => assert_eq!(answer.unwrap(), known[0].content),
+        Poll::Pending => panic!("it was answered"),
+    }
+}

@@ -1,0 +1,513 @@
+//! A second read for a late one.
+//!
+//! Every store answers some reads much later than the rest: a lost packet, a slow disk, a node that is being replaced.
+//! Reads change nothing, so a read that is later than nearly all of its size lately were is sent once more, and the
+//! first of the two answers counts ("The Tail at Scale", Dean and Barroso, CACM 56(2), 2013). How late is late is
+//! measured: a quantile of the tier's recent latencies, by size, times a factor; before enough was seen, two seconds and what
+//! the bytes take on a slow line. Second reads have a budget of a few per cent of the first ones, so a store that has become slow as a whole
+//! is not asked twice as much.
+//!
+//! A second read that is late itself is sent once more. The read that loses is dropped. An error that another attempt may mend
+//! waits for the other read; any other error is an answer.
+//!
+//! Second reads need no place of a limit, unless the limit is the user's own: then they wait in its queue like any
+//! read, and leave it if the first read answers before. They are paid for when they leave. One that waits keeps no error of
+//! the first read back, or the two would wait for each other.
+//!
+//! The price is a timer for each read that does not answer at once, one lock an answer, and up to the budget's part of
+//! load.
+
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_tier::{ReadRequest, TierError};
+use futures::future::{BoxFuture, OptionFuture, poll_fn};
+use metrics::Counter;
+use tokio::time::{Instant, sleep_until};
+
+use crate::Meter;
+use crate::deadline::YEAR;
+use crate::histogram::Histogram;
+
+/// When a read is late, and how many second reads there may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct HedgePolicy {
+    /// A read is late when it takes longer than this part (0 to 1) of reads of its size ...
+    pub quantile: f64,
+    /// ... take, times this ...
+    pub factor: f64,
+    /// ... and longer than this.
+    pub shortest: Duration,
+    /// How many reads of a size must have been seen before any is hedged (at most 1,024).
+    pub fewest: u32,
+    /// Second reads may be so large a part (0 to 1) of the first ones.
+    pub budget: f64,
+    /// How often one read may be sent again: where every hundredth hangs, every hundredth second read does.
+    pub most: u32,
+}
+
+impl Default for HedgePolicy {
+    /// Three times what 95 of 100 reads take and at least 10 ms, after 20 reads, for 3 in 100 at most,
+    /// each at most twice.
+    ///
+    /// The quantile is not a higher one because it has to be blind to what hedges are against: where two reads of a
+    /// hundred hang, the ninety-ninth percentile is a hanging one.
+    fn default() -> Self {
+        Self {
+            quantile: 0.95,
+            factor: 3.0,
+            shortest: Duration::from_millis(10),
+            fewest: 20,
+            budget: 0.03,
+            most: 2,
+        }
+    }
+}
+
+impl HedgePolicy {
+    /// The same with another budget (a part of the reads, 0 to 1).
+    #[must_use]
+    pub const fn with_budget(self, budget: f64) -> Self {
+        Self { budget, ..self }
+    }
+
+    /// The same where a read is late after `factor` times what the part `quantile` of reads take, but not before
+    /// `shortest`.
+    #[must_use]
+    pub const fn with_lateness(self, quantile: f64, factor: f64, shortest: Duration) -> Self {
+        Self { quantile, factor, shortest, ..self }
+    }
+
+    /// The same with another number of reads to be seen first.
+    #[must_use]
+    pub const fn with_fewest(self, fewest: u32) -> Self {
+        Self { fewest, ..self }
+    }
+}
+
+/// Unspent budget beyond this many second reads is lost; so many may be sent before any were earned, too: a run should not
+/// begin with waiting for a server's dead half.
+const SAVED: f64 = 16.0;
+/// When a read is late of whose size too few were seen: after this, and what its bytes take at so many a second.
+const GUESS: Duration = Duration::from_secs(2);
+const SLOW: f64 = 5e6;
+
+/// How soon to look again at reads of a size of which too few were seen. A run begins with such reads, and enough others are
+/// answered while the first one hangs.
+const UNKNOWN: Duration = Duration::from_millis(50);
+
+/// How one read ended.
+type Answer = Result<Bytes, TierError>;
+
+/// A second read: the outer future waits until it may leave, the inner one is under way.
+pub(crate) type Second<'a> = BoxFuture<'a, BoxFuture<'a, Answer>>;
+
+/// Decides when a read is late, and sends it a second time.
+///
+/// | metric | kind | labels |
+/// |---|---|---|
+/// | `foreread_tier_read_hedges_total` | counter | `tier` |
+/// | `foreread_tier_read_hedges_won_total` | counter | `tier`; second reads that answered first |
+#[derive(Debug)]
+pub(crate) struct Hedge {
+    policy: HedgePolicy,
+    meter: Meter,
+    hedges: Counter,
+    won: Counter,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    latencies: Histogram,
+    /// Second reads that may be sent.
+    saved: f64,
+}
+
+impl Hedge {
+    pub(crate) fn new(tier: &str, policy: HedgePolicy, meter: Meter) -> Self {
+        let tier = tier.to_owned();
+        let latencies = Histogram::new(policy.quantile, policy.fewest);
+        Self {
+            policy,
+            meter,
+            hedges: metrics::counter!("foreread_tier_read_hedges_total", "tier" => tier.clone()),
+            won: metrics::counter!("foreread_tier_read_hedges_won_total", "tier" => tier),
+            seen: Mutex::new(Seen { latencies, saved: SAVED }),
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long a read of so many bytes may take before it is late, and how soon to look again at the latest, because
+    /// by then more may be known.
+    fn late_after(&self, seen: &Seen, bytes: u64) -> (Duration, Duration) {
+        match seen.latencies.quantile(bytes) {
+            Some(usual) => {
+                // Cut at a year, so that the sum with any instant stays one.
+                let late = Duration::try_from_secs_f64(usual.as_secs_f64() * self.policy.factor.max(0.0));
+                (late.unwrap_or(YEAR).max(self.policy.shortest).min(YEAR), YEAR)
+            }
+            None => {
+                let guess = GUESS + Duration::from_secs_f64(bytes as f64 / SLOW);
+                (guess.min(YEAR), UNKNOWN)
+            }
+        }
+    }
+
+    /// When to look at a read that left at `since`, and whether it is late then.
+    fn look(&self, bytes: u64, since: Instant) -> (Instant, bool) {
+        let now = Instant::now();
+        let took = now.saturating_duration_since(since);
+        let seen = self.seen();
+        let (after, soon) = self.late_after(&seen, bytes);
+        if after <= took && seen.saved >= 1.0 {
+            return (now, true);
+        }
+        // Of one that is late already: there may be budget by then.
+        let wait = if after <= took { after } else { after - took };
+        (now + wait.min(soon).max(Duration::from_millis(1)), false)
+    }
+
+    /// Pays for a second read that is about to leave, if there is budget left.
+    fn pay(&self) -> bool {
+        let mut seen = self.seen();
+        let has_budget = seen.saved >= 1.0;
+        if has_budget {
+            seen.saved -= 1.0;
+        }
+        has_budget
+    }
+
+    /// The answer of the read `first`, which left at `started`, or of a second one that `second` makes. `withheld` is told
+    /// of the first one's error, where that is not the answer.
+    pub(crate) async fn race<'a>(
+        &self,
+        request: &ReadRequest,
+        started: Instant,
+        first: impl Future<Output = Answer>,
+        second: impl Fn() -> Second<'a>,
+        withheld: impl Fn(&TierError),
+    ) -> Answer {
+        {
+            let mut seen = self.seen();
+            seen.saved = (seen.saved + self.policy.budget.clamp(0.0, 1.0)).min(SAVED);
+        }
+        let (mut first, mut failed) = (pin!(first), None);
+        let (mut waiting, mut under_way): (Option<Second<'a>>, Vec<BoxFuture<'a, Answer>>) =
+            Default::default();
+        let (mut since, mut sent) = (started, 0);
+        let (answer, of_second) = loop {
+            let may_send = sent < self.policy.most && waiting.is_none() && failed.is_none();
+            let look = may_send.then(|| self.look(request.len(), since));
+            let (at, is_late) = look.unwrap_or((started, false));
+            tokio::select! {
+                biased;
+                answer = &mut first, if failed.is_none() => match answer {
+                    Err(error) if error.is_retryable() && !under_way.is_empty() => failed = Some(error),
+                    answer => break (answer, false),
+                },
+                answer = next_of(&mut under_way), if !under_way.is_empty() => match answer {
+                    Err(error) if error.is_retryable() => {
+                        if under_way.is_empty() && let Some(error) = failed.take() {
+                            return Err(error);
+                        }
+                    }
+                    answer => break (answer, true),
+                },
+                Some(read) = OptionFuture::from(waiting.as_mut()) => {
+                    waiting = None;
+                    if self.pay() {
+                        self.meter.hedged();
+                        self.hedges.increment(1);
+                        tracing::debug!(object = &*request.object.path, took = ?started.elapsed(), "a second read");
+                        under_way.push(read);
+                    }
+                }
+                () = sleep_until(at), if look.is_some() => if is_late {
+                    (since, sent) = (Instant::now(), sent + 1);
+                    waiting = Some(second());
+                }
+            }
+        };
+        if let Some(error) = failed {
+            withheld(&error);
+        }
+        if answer.is_ok() {
+            self.seen().latencies.record(request.len(), started.elapsed());
+            if of_second {
+                self.won.increment(1);
+            }
+        }
+        answer
+    }
+}
+
+/// The first answer of these reads, which is taken out.
+async fn next_of(reads: &mut Vec<BoxFuture<'_, Answer>>) -> Answer {
+    poll_fn(|cx| {
+        for at in 0..reads.len() {
+            if let Poll::Ready(answer) = reads[at].as_mut().poll(cx) {
+                drop(reads.swap_remove(at));
+                return Poll::Ready(answer);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use foreread_tier::{ErrorKind, Object, OriginTier, ReadFuture, Tier, TierProfile};
+    use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, When};
+    use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+    use futures::StreamExt;
+    use futures::stream::BoxStream;
+
+    use super::*;
+    use crate::Stack;
+
+    const USUAL: Duration = Duration::from_millis(20);
+
+    fn key(id: u64) -> SampleKey {
+        SampleKey::new(DatasetId(0), SampleId(id))
+    }
+
+    fn origin() -> Arc<FakeOrigin> {
+        Arc::new(FakeOrigin::uniform(1000, 100).with_latency(USUAL))
+    }
+
+    fn batch(origin: &FakeOrigin, ids: impl IntoIterator<Item = u64>) -> Vec<ReadRequest> {
+        ids.into_iter().map(|id| origin.request(SampleId(id), Tick(id))).collect()
+    }
+
+    type Counted = CountingTier<FailingTier<FakeOrigin>>;
+
+    fn wrap(below: Arc<impl OriginTier>, policy: HedgePolicy) -> Arc<dyn OriginTier> {
+        Stack::bare().with_hedge(Some(policy)).wrap(below)
+    }
+
+    fn hedged(
+        origin: &Arc<FakeOrigin>,
+        when: When,
+        fault: Fault,
+    ) -> (Arc<dyn OriginTier>, Arc<Counted>, Meter) {
+        let failing = FailingTier::new(Arc::clone(origin)).on(when, fault);
+        let counted = Arc::new(CountingTier::new(Arc::new(failing)));
+        let stack = Stack::bare().with_hedge(Some(HedgePolicy::default()));
+        (stack.wrap(Arc::clone(&counted) as Arc<dyn OriginTier>), counted, stack.meter)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_hangs_is_sent_again_and_only_it_is_late() {
+        let origin = origin();
+        let (hedged, counted, meter) = hedged(&origin, When::First(key(500), 1), Fault::Never);
+        assert_eq!(hedged.read_all(batch(&origin, 0..200)).count().await, 200);
+        let began = Instant::now();
+        let mut stream = hedged.read_all(batch(&origin, 490..510));
+        for _ in 0..19 {
+            assert_ne!(stream.next().await.unwrap().tag, 10);
+        }
+        assert_eq!(began.elapsed(), USUAL);
+        let last = stream.next().await.unwrap();
+        assert_eq!((last.tag, last.result.unwrap()), (10, origin.expected(SampleId(500))));
+        // Three times what 95 of 100 take (to a bucket), and what the second read takes.
+        let took = began.elapsed().as_millis();
+        assert!((80..95).contains(&took), "{took} ms");
+        assert!(stream.next().await.is_none());
+        let tally = counted.counts().tally();
+        assert_eq!((meter.read().hedged, tally.requests, tally.in_flight), (1, 221, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn before_enough_was_seen_only_what_is_very_late_is_hedged() {
+        let origin = origin();
+        let (hedged, _, meter) =
+            hedged(&origin, When::First(key(50), 1), Fault::Stall(Duration::from_secs(5)));
+        let began = Instant::now();
+        assert_eq!(hedged.read_all(batch(&origin, 35..54)).count().await, 19);
+        let took = began.elapsed();
+        assert!(GUESS + USUAL <= took && took < GUESS + 5 * USUAL, "{took:?}");
+        assert_eq!(meter.read().hedged, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_of_the_first_reads_that_hangs_is_late_as_soon_as_the_others_have_shown_what_is_usual() {
+        let origin = origin();
+        let (hedged, _, meter) = hedged(&origin, When::First(key(50), 1), Fault::Never);
+        let began = Instant::now();
+        assert_eq!(hedged.read_all(batch(&origin, 0..64)).count().await, 64);
+        let took = began.elapsed();
+        assert!(took < 8 * USUAL, "{took:?}");
+        assert_eq!(meter.read().hedged, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_is_slow_as_a_whole_is_not_asked_twice_as_much() {
+        let origin = origin();
+        let (hedged, _, meter) = hedged(&origin, When::Key(key(999)), Fault::Short);
+        for _ in 0..5 {
+            assert_eq!(hedged.read_all(batch(&origin, 0..200)).count().await, 200);
+        }
+        origin.set_latency(Duration::from_secs(1));
+        for _ in 0..5 {
+            assert_eq!(hedged.read_all(batch(&origin, 0..200)).count().await, 200);
+        }
+        let sent = meter.read().hedged;
+        assert!((1..=62).contains(&sent), "{sent} second reads of 2,000");
+    }
+
+    /// Second reads that waited for a place until their first ones had answered had used up the budget.
+    #[tokio::test(start_paused = true)]
+    #[expect(
+        clippy::async_yields_async,
+        reason = "the outer future waits for a place, the inner one is the read"
+    )]
+    async fn second_read_that_was_never_sent_costs_nothing() {
+        let (hedge, meter) = (HedgePolicy::default(), Meter::new());
+        let hedge = Hedge::new("test", hedge, meter.clone());
+        let request = origin().request(SampleId(7), Tick(0));
+        let late = GUESS + Duration::from_secs(1);
+        let place = tokio::sync::Semaphore::new(0);
+        let race = async |first: Duration| {
+            let second = || -> Second<'_> {
+                Box::pin(async {
+                    place.acquire().await.unwrap().forget();
+                    let read: BoxFuture<'_, Answer> = Box::pin(async { Ok(Bytes::from_static(b"second")) });
+                    read
+                })
+            };
+            let first = async {
+                tokio::time::sleep(first).await;
+                Ok(Bytes::from_static(b"first"))
+            };
+            hedge.race(&request, Instant::now(), first, second, |_| ()).await.unwrap()
+        };
+        for _ in 0..40 {
+            assert_eq!(race(late).await, "first");
+        }
+        assert_eq!((meter.read().hedged, hedge.seen().saved), (0, SAVED));
+        // So there is budget for one that hangs.
+        place.add_permits(1);
+        assert_eq!(race(YEAR).await, "second");
+        assert_eq!(meter.read().hedged, 1);
+    }
+
+    /// The sum of an instant and the time after which a read is late panicked.
+    #[tokio::test(start_paused = true)]
+    async fn policy_that_never_hedges_reads() {
+        let default = HedgePolicy::default();
+        for policy in [
+            default.with_lateness(0.95, 3.0, Duration::MAX),
+            default.with_lateness(1.0, f64::INFINITY, Duration::ZERO),
+            default.with_lateness(f64::NAN, f64::NAN, Duration::MAX),
+            default.with_lateness(-1.0, -1.0, Duration::MAX).with_budget(f64::NAN),
+        ] {
+            let origin = origin();
+            let hedged = wrap(Arc::clone(&origin), policy);
+            assert_eq!(hedged.read_all(batch(&origin, 0..200)).count().await, 200);
+            // By now a latency is known.
+            assert_eq!(hedged.read_all(batch(&origin, 0..200)).count().await, 200);
+            assert_eq!(origin.counts().tally().requests, 400);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_error_waits_for_the_other_read_only_where_that_may_help() {
+        for (kind, mended) in [(ErrorKind::Transient, true), (ErrorKind::NotFound, false)] {
+            let origin = origin();
+            let late = Arc::new(Late { inner: Arc::clone(&origin), kind });
+            let hedged = wrap(late, HedgePolicy::default());
+            assert_eq!(hedged.read_all(batch(&origin, 0..200)).count().await, 200);
+            let answers: Vec<_> = hedged.read_all(batch(&origin, [999])).collect().await;
+            assert_eq!(answers.len(), 1);
+            assert_eq!(answers[0].result.is_ok(), mended, "{kind}");
+        }
+    }
+
+    /// The first read of sample 999 fails when its second one is half-way.
+    #[derive(Debug)]
+    struct Late {
+        inner: Arc<FakeOrigin>,
+        kind: ErrorKind,
+    }
+
+    impl Tier for Late {
+        fn name(&self) -> &str {
+            "late"
+        }
+
+        fn profile(&self) -> &TierProfile {
+            self.inner.profile()
+        }
+
+        fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+            let is_first = self.inner.counts().tally().requests < 201 && request.key == key(999);
+            let (kind, answer) = (self.kind, self.inner.read(request));
+            Box::pin(async move {
+                let answer = answer.await;
+                if !is_first {
+                    return answer;
+                }
+                tokio::time::sleep(Duration::from_millis(55)).await;
+                Err(TierError::new(kind, "late"))
+            })
+        }
+
+        fn submit(&self) {}
+    }
+
+    impl OriginTier for Late {
+        fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
+            self.inner.list(prefix, after)
+        }
+
+        fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
+            self.inner.stat(path)
+        }
+
+        fn place(&self) -> &str {
+            self.inner.place()
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_tag_is_answered_once_whatever_goes_wrong(
+            seed: u64,
+            chances in (0.0f64..0.3, 0.0f64..0.3, 0.0f64..0.2),
+            batches in proptest::collection::vec((0u64..900, 0u64..100), 1..12),
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+            runtime.unwrap().block_on(async {
+                let origin = Arc::new(
+                    FakeOrigin::uniform(1000, 100).with_latency(USUAL).with_jitter(Duration::from_millis(100)),
+                );
+                let failing = FailingTier::new(Arc::clone(&origin))
+                    .on(When::Chance(chances.0), Fault::Error(ErrorKind::Transient))
+                    .on(When::Chance(chances.1), Fault::Stall(Duration::from_secs(3)))
+                    .on(When::Chance(chances.2), Fault::Error(ErrorKind::NotFound))
+                    .with_seed(seed);
+                let counted = Arc::new(CountingTier::new(Arc::new(failing)));
+                let policy = HedgePolicy::default().with_budget(0.5).with_fewest(10);
+                let hedged = wrap(Arc::clone(&counted), policy);
+                for (from, length) in batches {
+                    let mut tags: Vec<u32> =
+                        hedged.read_all(batch(&origin, from..from + length)).map(|answer| answer.tag).collect().await;
+                    tags.sort_unstable();
+                    assert_eq!(tags, (0..length as u32).collect::<Vec<_>>());
+                }
+                assert_eq!(counted.counts().tally().in_flight, 0);
+            });
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Ranges of one object that lie close together, read in one request.
+//!
+//! A request costs the store's latency and a place of the limit, whatever it asks for. Where samples lie in one object
+//! (packed shards), reading two neighbours and what lies between them in one request may be quicker than asking twice:
+//! it is when the bytes between take less time than a request does. Both times are measured, on the store's own side
+//! of all queues, or given ([`MergePolicy`]). A range joins the one before it only where that saves a good part
+//! of what reading it takes, so ranges that are bound by bandwidth stay apart and keep their parallelism.
+//!
+//! * Only ranges of one object in one state, within one burst of reads, are joined; whole objects never. What a burst is,
+//!   the caller says ([`Tier::submit`](foreread_tier::Tier::submit)).
+//! * A joined read is as urgent as its most urgent part, and no longer than [`MergePolicy::most`] bytes.
+//! * The bytes between are paid for and thrown away. They are at most a tenth of what was asked for
+//!   ([`MergePolicy::waste`]): a store's bytes cost money, and the plan counts them.
+//! * Reads of one [`Block`] are joined whatever that costs: their caller has decided it. They begin once all are there.
+//! * Every answer is copied out into memory of its own, of its exact length, so that a sample that is kept keeps no
+//!   neighbours. That copy is the price, about 10 us for 100 KB.
+//! * A joined read is one future that its [parts](crate::parts) share. It is repeated as one, and ends when its last part is
+//!   dropped. One that goes on failing is read part by part, and its failures count for each of them.
+//! * All that read the origin share a burst, and whoever ends it begins the reads of all. The price is that what one task
+//!   reads may be joined in two pieces where another ends the burst between.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_tier::{Block, Buffers, ErrorKind, Object, ReadFuture, ReadRequest, Span, TierError, Version};
+use metrics::Counter;
+
+use crate::parts::{Part, parts};
+use crate::retry::Failures;
+use crate::speed::{Cost, Speed};
+use crate::stack::Layers;
+
+/// What joining a range to the one before it has to save, as a part of the time that reading it takes.
+const WORTH: f64 = 0.1;
+
+/// Which ranges are read together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct MergePolicy {
+    /// The longest merged read, in bytes.
+    pub most: u64,
+    /// Bytes that nobody asked for, at most so large a part (0 to 1) of those that were.
+    pub waste: f64,
+    /// What a request takes and how many bytes a second one read gets, where they are known; measured otherwise, and
+    /// nothing is merged before enough reads were seen.
+    pub given: Option<(Duration, u64)>,
+}
+
+impl Default for MergePolicy {
+    /// 8 MiB, a tenth, measured.
+    fn default() -> Self {
+        Self { most: 8 << 20, waste: 0.1, given: None }
+    }
+}
+
+impl MergePolicy {
+    /// The same for a store that takes `latency` for a request and sends one read's bytes at `bytes_per_second`.
+    #[must_use]
+    pub const fn with_given(self, latency: Duration, bytes_per_second: u64) -> Self {
+        Self { given: Some((latency, bytes_per_second)), ..self }
+    }
+
+    /// The same with another longest read and another bound on bytes that nobody asked for.
+    #[must_use]
+    pub const fn with_bounds(self, most: u64, waste: f64) -> Self {
+        Self { most, waste, ..self }
+    }
+}
+
+/// The bytes of a joined read, or why there are none; or how often it has failed, where its parts are to be read by themselves.
+pub(crate) type Joined = Result<Result<Bytes, TierError>, Failures>;
+
+/// How a range is read.
+enum Plan {
+    /// By itself.
+    Alone(ReadFuture),
+    /// As this part of a joined read.
+    Part(Part<Joined>, Range<usize>),
+}
+
+/// A range that is to be read, and how, once that is known.
+struct Waiting {
+    request: Arc<ReadRequest>,
+    plan: Mutex<Option<Plan>>,
+}
+
+impl Waiting {
+    fn plan(&self) -> MutexGuard<'_, Option<Plan>> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads that have not begun, those among them whose futures were dropped.
+#[derive(Default)]
+struct Burst {
+    ranges: Vec<Weak<Waiting>>,
+    /// Blocks of which reads are still to come.
+    blocks: Vec<OpenBlock>,
+}
+
+struct OpenBlock {
+    object: Object,
+    block: Arc<Block>,
+    reads: Vec<Weak<Waiting>>,
+}
+
+impl Burst {
+    /// Adds a read; the reads of its block, if that is complete with it.
+    fn add(&mut self, waiting: &Arc<Waiting>) -> Option<Vec<Weak<Waiting>>> {
+        let (read, request) = (Arc::downgrade(waiting), &waiting.request);
+        let Some(block) = &request.block else {
+            self.ranges.push(read);
+            return None;
+        };
+        let at = self.find(request, block).unwrap_or_else(|| {
+            // Nobody is left who could begin these.
+            self.blocks.retain(|open| open.reads.iter().any(|read| read.strong_count() > 0));
+            let (object, block) = (request.object.clone(), Arc::clone(block));
+            self.blocks.push(OpenBlock { object, block, reads: Vec::new() });
+            self.blocks.len() - 1
+        });
+        let reads = &mut self.blocks[at].reads;
+        reads.push(read);
+        (reads.len() >= block.reads).then(|| self.blocks.swap_remove(at).reads)
+    }
+
+    fn find(&self, request: &ReadRequest, block: &Block) -> Option<usize> {
+        self.blocks.iter().position(|open| *open.block == *block && open.object == request.object)
+    }
+
+    /// The block of a read, complete or not.
+    fn take_block(&mut self, request: &ReadRequest) -> Option<Vec<Weak<Waiting>>> {
+        let at = self.find(request, request.block.as_ref()?)?;
+        Some(self.blocks.swap_remove(at).reads)
+    }
+}
+
+/// Joins the reads of neighbouring ranges of one origin.
+///
+/// Reads that were answered from a joined one are counted as `foreread_tier_reads_merged_total` with the label `tier`.
+pub(crate) struct Joins {
+    layers: Arc<Layers>,
+    policy: MergePolicy,
+    speed: Option<Speed>,
+    buffers: Arc<dyn Buffers>,
+    joined: Counter,
+    burst: Mutex<Burst>,
+}
+
+impl Joins {
+    /// Joins what `layers` read as `policy` says, with answers in memory from `buffers`, and with costs as `speed` measures
+    /// them where the policy does not say. Without `speed`, only blocks are joined.
+    pub(crate) fn new(
+        layers: Arc<Layers>,
+        policy: MergePolicy,
+        speed: Option<Speed>,
+        buffers: Arc<dyn Buffers>,
+    ) -> Self {
+        let tier = layers.tier().to_owned();
+        let joined = metrics::counter!("foreread_tier_reads_merged_total", "tier" => tier);
+        Self { layers, policy, speed, buffers, joined, burst: Mutex::default() }
+    }
+
+    fn burst(&self) -> MutexGuard<'_, Burst> {
+        self.burst.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a read may be joined to others.
+    pub(crate) fn takes(&self, request: &ReadRequest) -> bool {
+        matches!(request.span, Span::Range(_)) && (self.speed.is_some() || request.block.is_some())
+    }
+
+    /// Reads a range: with others, if the burst has neighbours.
+    pub(crate) fn read(self: &Arc<Self>, request: Arc<ReadRequest>) -> ReadFuture {
+        let waiting = Arc::new(Waiting { request, plan: Mutex::default() });
+        {
+            let mut burst = self.burst();
+            if let Some(reads) = burst.add(&waiting) {
+                self.begin_block(&reads);
+            }
+        }
+        let joins = Arc::clone(self);
+        Box::pin(async move {
+            let mut plan = waiting.plan().take();
+            if plan.is_none() {
+                {
+                    let mut burst = joins.burst();
+                    if let Some(reads) = burst.take_block(&waiting.request) {
+                        joins.begin_block(&reads);
+                    }
+                }
+                joins.submit();
+                plan = waiting.plan().take();
+            }
+            let request = || Arc::clone(&waiting.request);
+            match plan {
+                Some(Plan::Alone(read)) => read.await,
+                Some(Plan::Part(whole, part)) => match whole.await {
+                    Ok(whole) => joins.copy(&waiting.request, whole?.get(part)),
+                    Err(failures) => joins.layers.read_after(request(), failures).await,
+                },
+                // Its range is none.
+                None => joins.layers.read(request()).await,
+            }
+        })
+    }
+
+    /// Begins the reads of the burst, the most urgent first.
+    pub(crate) fn submit(&self) {
+        // Locked until all have their plans: who found none would read a second time, and nobody would poll the first.
+        let mut open = self.burst();
+        if open.ranges.is_empty() {
+            drop(open);
+            return self.layers.submit();
+        }
+        let burst: Vec<Arc<Waiting>> = open.ranges.drain(..).filter_map(|read| read.upgrade()).collect();
+        let cost = if burst.len() < 2 { None } else { self.cost() };
+        let mut reads = cost.map_or_else(|| alone(&burst), |cost| runs(&burst, &self.policy, cost));
+        reads.sort_by_key(|run| run.members.iter().map(|&at| burst[at].request.due).min());
+        for run in reads {
+            self.begin(&burst, run);
+        }
+        drop(open);
+        self.layers.submit();
+    }
+
+    /// Begins the reads of a block as one, while the burst is locked.
+    fn begin_block(&self, reads: &[Weak<Waiting>]) {
+        let reads: Vec<Arc<Waiting>> = reads.iter().filter_map(Weak::upgrade).collect();
+        let ranges = || {
+            reads.iter().filter_map(|read| match &read.request.span {
+                Span::Range(range) => Some(range),
+                Span::Whole => None,
+            })
+        };
+        let (Some(start), Some(end)) =
+            (ranges().map(|range| range.start).min(), ranges().map(|range| range.end).max())
+        else {
+            return;
+        };
+        self.begin(
+            &reads,
+            Run { range: start..end, asked: end - start, members: (0..reads.len()).collect() },
+        );
+    }
+
+    fn cost(&self) -> Option<Cost> {
+        match self.policy.given {
+            Some((latency, rate)) => {
+                Some(Cost { request: latency.as_secs_f64(), byte: 1.0 / rate.max(1) as f64 })
+            }
+            None => self.speed.as_ref()?.cost(),
+        }
+    }
+
+    fn begin(&self, burst: &[Arc<Waiting>], run: Run) {
+        let Run { range, mut members, .. } = run;
+        members.sort_by_key(|&at| (burst[at].request.due, at));
+        let [first, others @ ..] = &members[..] else { return };
+        let first = &burst[*first];
+        if others.is_empty() {
+            let read = self.layers.read(Arc::clone(&first.request));
+            *first.plan() = Some(Plan::Alone(read));
+            return;
+        }
+        self.joined.increment(members.len() as u64);
+        let whole = ReadRequest { span: Span::Range(range.clone()), block: None, ..(*first.request).clone() };
+        let layers = Arc::clone(&self.layers);
+        let panicked = move |text: &str| {
+            let detail = format!("the tier panicked: {text}");
+            Ok(Err(TierError::new(ErrorKind::Closed, layers.tier()).with_detail(detail)))
+        };
+        let mut parts = parts(self.layers.read_joined(Arc::new(whole)), members.len(), panicked);
+        for &at in &members {
+            if let Span::Range(part) = &burst[at].request.span {
+                let part = (part.start - range.start) as usize..(part.end - range.start) as usize;
+                *burst[at].plan() = parts.next().map(|whole| Plan::Part(whole, part));
+            }
+        }
+    }
+
+    /// A part of a joined read in memory of its own.
+    fn copy(&self, request: &ReadRequest, bytes: Option<&[u8]>) -> Result<Bytes, TierError> {
+        let error = |kind, detail: String| {
+            TierError::new(kind, self.layers.tier()).with_object(&*request.object.path).with_detail(detail)
+        };
+        let bytes =
+            bytes.ok_or_else(|| error(ErrorKind::Transient, "a joined read ended too early".to_owned()))?;
+        let no_memory = || error(ErrorKind::Full, format!("no memory for its {} bytes", bytes.len()));
+        let mut buffer = self.buffers.allocate(bytes.len(), 1).ok_or_else(no_memory)?;
+        buffer.extend(bytes);
+        Ok(buffer.freeze())
+    }
+}
+
+/// Ranges that are read together.
+struct Run {
+    range: Range<u64>,
+    asked: u64,
+    members: Vec<usize>,
+}
+
+impl Run {
+    fn new(range: Range<u64>, at: usize) -> Self {
+        let asked = range.end.saturating_sub(range.start);
+        Self { range, asked, members: vec![at] }
+    }
+}
+
+fn alone(burst: &[Arc<Waiting>]) -> Vec<Run> {
+    (0..burst.len()).map(|at| Run::new(0..0, at)).collect()
+}
+
+/// One state of an object: its path, version and size.
+type State<'a> = (&'a str, &'a Option<Version>, u64);
+
+/// The reads that a burst becomes.
+fn runs(burst: &[Arc<Waiting>], policy: &MergePolicy, cost: Cost) -> Vec<Run> {
+    let mut objects: BTreeMap<State<'_>, Vec<(Range<u64>, usize)>> = BTreeMap::new();
+    let mut runs: Vec<Run> = Vec::new();
+    for (at, waiting) in burst.iter().enumerate() {
+        let object = &waiting.request.object;
+        match &waiting.request.span {
+            Span::Range(range) if range.start < range.end => {
+                let ranges = objects.entry((&object.path, &object.version, object.size)).or_default();
+                ranges.push((range.clone(), at));
+            }
+            _ => runs.push(Run::new(0..0, at)),
+        }
+    }
+    for mut ranges in objects.into_values() {
+        ranges.sort_by_key(|(range, at)| (range.start, range.end, *at));
+        let mut run: Option<Run> = None;
+        for (range, at) in ranges {
+            match &mut run {
+                Some(run) if joins(run, &range, policy, cost) => {
+                    run.asked += range.end.saturating_sub(range.start.max(run.range.end));
+                    run.range.end = run.range.end.max(range.end);
+                    run.members.push(at);
+                }
+                _ => runs.extend(run.replace(Run::new(range, at))),
+            }
+        }
+        runs.extend(run);
+    }
+    runs
+}
+
+/// Whether reading `range` together with the run is quicker than by itself, by enough, and within the bounds.
+fn joins(run: &Run, range: &Range<u64>, policy: &MergePolicy, cost: Cost) -> bool {
+    let end = run.range.end.max(range.end);
+    let between = range.start.saturating_sub(run.range.end);
+    let new = end - run.range.end.max(range.start).min(end);
+    let (wasted, asked) = (end - run.range.start - run.asked - new, run.asked + new);
+    let saved = cost.request - between as f64 * cost.byte;
+    let alone = cost.request + (range.end - range.start) as f64 * cost.byte;
+    end - run.range.start <= policy.most
+        && wasted as f64 <= policy.waste * asked as f64
+        && saved > WORTH * alone
+}

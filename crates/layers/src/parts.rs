@@ -1,0 +1,213 @@
+//! A read that several wait for: each has a part of it, and it ends when the last part is dropped.
+//!
+//! One of the parts polls it, so that a wake-up costs one poll however many there are (`futures::future::Shared` wakes all of
+//! them, and an answer that comes in a hundred pieces to eight thousand parts is polled a million times). The others wait for
+//! the answer alone. A part that goes away hands the polling on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+/// What a panic of the read was for, as the answer of all parts.
+type Panicked<T> = Box<dyn Fn(&str) -> T + Send>;
+
+struct Whole<T>(Mutex<State<T>>);
+
+struct State<T> {
+    /// Until it has ended.
+    read: Option<BoxFuture<'static, T>>,
+    answer: Option<T>,
+    /// The part that polls.
+    poller: Option<usize>,
+    wakers: Vec<Option<Waker>>,
+    panicked: Panicked<T>,
+}
+
+impl<T> Whole<T> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One that waits for a read.
+pub(crate) struct Part<T> {
+    whole: Arc<Whole<T>>,
+    number: usize,
+}
+
+/// So many parts of `read`. A panic of it is what `panicked` says, for all of them.
+pub(crate) fn parts<T>(
+    read: BoxFuture<'static, T>,
+    count: usize,
+    panicked: impl Fn(&str) -> T + Send + 'static,
+) -> impl Iterator<Item = Part<T>> {
+    let panicked = Box::new(panicked);
+    let state = State { read: Some(read), answer: None, poller: None, wakers: vec![None; count], panicked };
+    let whole = Arc::new(Whole(Mutex::new(state)));
+    (0..count).map(move |number| Part { whole: Arc::clone(&whole), number })
+}
+
+impl<T: Clone> Future for Part<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let (answer, wakers) = {
+            let mut state = self.whole.state();
+            let state = &mut *state;
+            if let Some(answer) = &state.answer {
+                return Poll::Ready(answer.clone());
+            }
+            if *state.poller.get_or_insert(self.number) != self.number {
+                state.wakers[self.number] = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            // It is there as long as there is no answer.
+            let Some(read) = &mut state.read else { return Poll::Pending };
+            let answer = match catch_unwind(AssertUnwindSafe(|| read.poll_unpin(cx))) {
+                Ok(answer) => ready!(answer),
+                Err(panic) => {
+                    let text = panic.downcast_ref::<&str>().copied();
+                    let text = text.or_else(|| panic.downcast_ref::<String>().map(|text| &**text));
+                    (state.panicked)(text.unwrap_or("without a message"))
+                }
+            };
+            (state.answer, state.read) = (Some(answer.clone()), None);
+            (answer, std::mem::take(&mut state.wakers))
+        };
+        wakers.into_iter().flatten().for_each(Waker::wake);
+        Poll::Ready(answer)
+    }
+}
+
+impl<T> Drop for Part<T> {
+    fn drop(&mut self) {
+        let next = {
+            let mut state = self.whole.state();
+            if let Some(waker) = state.wakers.get_mut(self.number) {
+                *waker = None;
+            }
+            // With no poller, one that was told to poll may be this, which has not come to it.
+            if state.answer.is_some() || state.poller.is_some_and(|poller| poller != self.number) {
+                return;
+            }
+            state.poller = None;
+            // Whoever looks next polls; one that has looked already is told to.
+            state.wakers.iter_mut().find_map(Option::take)
+        };
+        next.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::future::poll_fn;
+    use futures::stream::FuturesUnordered;
+    use futures::{StreamExt, poll};
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// A read that ends at the given number of wake-ups, and how often it was polled.
+    fn read(wakes: usize) -> (Arc<Notify>, Arc<AtomicUsize>, BoxFuture<'static, usize>) {
+        let (notify, polls) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+        let (wake, counted) = (Arc::clone(&notify), Arc::clone(&polls));
+        let mut work = Box::pin(async move {
+            for _ in 0..wakes {
+                wake.notified().await;
+            }
+            wakes
+        });
+        let read = poll_fn(move |cx| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            work.as_mut().poll(cx)
+        });
+        (notify, polls, read.boxed())
+    }
+
+    fn never(_: &str) -> usize {
+        unreachable!()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn read_is_polled_as_often_as_it_is_woken_however_many_wait() {
+        for count in [1, 10, 1000] {
+            let (notify, polls, read) = read(100);
+            let all: FuturesUnordered<_> = parts(read, count, never).collect();
+            let all = tokio::spawn(all.collect::<Vec<_>>());
+            while !all.is_finished() {
+                notify.notify_one();
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(all.await.unwrap(), vec![100; count]);
+            assert!(polls.load(Ordering::Relaxed) <= 102, "{polls:?} polls for {count} parts");
+        }
+    }
+
+    /// The part that was told to poll in another's place went away before it did.
+    #[tokio::test(start_paused = true)]
+    async fn polling_is_handed_on_whoever_goes_away() {
+        let (notify, _, read) = read(1);
+        let mut all: Vec<_> =
+            parts(read, 4, never).map(|part| ByHand(Box::pin(part), Arc::default())).collect();
+        for part in &mut all {
+            assert!(part.poll_once());
+        }
+        let mut last = all.pop().unwrap();
+        // The poller, then the one that it has told, before that looks.
+        all.into_iter().for_each(drop);
+        assert!(last.woken(), "nobody polls");
+        assert!(last.poll_once());
+        notify.notify_one();
+        assert!(!last.poll_once());
+    }
+
+    /// A part that is polled by hand, with a waker of its own.
+    struct ByHand(Pin<Box<Part<usize>>>, Arc<Flag>);
+
+    #[derive(Default)]
+    struct Flag(std::sync::atomic::AtomicBool);
+
+    impl std::task::Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    impl ByHand {
+        /// Whether it still waits.
+        fn poll_once(&mut self) -> bool {
+            let waker = Waker::from(Arc::clone(&self.1));
+            self.0.as_mut().poll(&mut Context::from_waker(&waker)).is_pending()
+        }
+
+        fn woken(&self) -> bool {
+            self.1.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn panic_is_the_answer_of_all_parts_in_its_own_words() {
+        let read = async { panic!("the store's own words") };
+        let mut all: Vec<_> = parts(read.boxed(), 3, str::to_owned).collect();
+        for part in &mut all {
+            assert_eq!(poll!(part), Poll::Ready("the store's own words".to_owned()));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn read_ends_with_its_last_part() {
+        let (notify, _, read) = read(1);
+        let mut all: Vec<_> = parts(read, 3, never).collect();
+        assert!(poll!(&mut all[0]).is_pending());
+        all.truncate(1);
+        assert_eq!(Arc::strong_count(&notify), 2);
+        drop(all);
+        assert_eq!(Arc::strong_count(&notify), 1);
+    }
+}

@@ -1,7 +1,8 @@
 //! The engine's core with nothing behind it: every action is answered at once, in order.
 
 use anyhow::{Result, ensure};
-use foreread::{Config, Memory, Planned};
+use foreread::plan::Planned;
+use foreread::{Config, Memory};
 use foreread_loader::core::{Action, CacheLevel, Core, Event};
 use foreread_loader::{OnError, Source};
 use foreread_planner::LocalPlan;

@@ -1,8 +1,40 @@
 //! The `foreread` command as it is now, for the tests beside it: Cargo builds a package's own programs before its tests,
-//! and no other package's.
+//! and no other package's. Where a test says so, it has a storage backend of its own: `mirror://DIR` is the directory.
 
 use std::process::ExitCode;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use foreread::Registry;
+use foreread::backend::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
+
+#[derive(Debug)]
+struct Mirror;
+
+#[async_trait]
+impl Backend for Mirror {
+    fn schemes(&self) -> &[&str] {
+        &["mirror"]
+    }
+
+    async fn open(
+        &self,
+        url: &str,
+        options: &OpenOptions,
+        context: &Context,
+    ) -> Result<Arc<dyn OriginTier>, TierError> {
+        let path = url.strip_prefix("mirror://").unwrap_or(url);
+        let registry = Registry::with_defaults();
+        let unknown = |error: foreread::Error| {
+            TierError::new(ErrorKind::Unsupported, "mirror").with_detail(error.to_string())
+        };
+        registry.find(path).map_err(unknown)?.open(path, options, context).await
+    }
+}
 
 fn main() -> ExitCode {
-    foreread_cli::run()
+    match std::env::var_os("FOREREAD_TEST_MIRROR") {
+        Some(_) => foreread_cli::run_with(Registry::with_defaults().register(Mirror)),
+        None => foreread_cli::run(),
+    }
 }

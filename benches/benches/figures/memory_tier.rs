@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use foreread::{Catalog, Config, Memory, OnError, Planned};
+use foreread::plan::Planned;
+use foreread::{Catalog, Config, Memory, OnError};
 use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use foreread::planner::Resource;
-use foreread::tier::{Backend, Context, OpenOptions, OriginTier, TierError};
-use foreread::{CalibrateOptions, Calibration, Config, Disk, Loader, Memory, Registry, calibrate};
+use foreread::calibration::{CalibrateOptions, Calibration, calibrate};
+use foreread::{Config, Disk, Loader, Memory, Registry};
 use foreread_benches::table::{Asked, Figure};
+use foreread_planner::Resource;
+use foreread_tier::{Backend, Context, OpenOptions, OriginTier, TierError};
 use foreread_tier_testing::FakeOrigin;
 
 const SCHEME: &str = "fake";

@@ -10,19 +10,20 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use foreread::tier::{
-    Asked as Question, Context as Surroundings, Object, ReadRequest, RecycledBuffers, Sample, Serve, Served,
-    Serving, Span,
-};
-use foreread::types::{DatasetId, Rank, SampleId, SampleKey, Tick};
-use foreread::{Config, Loader, Meeting, Memory};
+use foreread::ranks::Meeting;
+use foreread::{Config, Loader, Memory};
 use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, share};
 use foreread_peer::{
     Address, Asker, Counters, Identity, Network, Nonce, RunId, Server, Settings, System, Token, Wire,
 };
+use foreread_tier::{
+    Asked as Question, Context as Surroundings, Object, ReadRequest, RecycledBuffers, Sample, Serve, Served,
+    Serving, Span,
+};
 use foreread_tier_testing::ReadAll;
+use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! The `foreread` command, as a library of one function, so that the integration tests run the very code that is built
-//! with them.
+//! The `foreread` command, as a library: the integration tests run the very code that is built with them, and a program
+//! with storage backends of its own offers the command with them ([`run_with`]).
 //!
 //! Standard output carries the result alone; progress, logs and errors go to standard error. Exit codes: 0 done,
 //! 1 failed, 2 wrong usage, 128 + n ended by signal n after its state was saved (`load --state`), 141 (that is, SIGPIPE's)
@@ -17,12 +17,26 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use foreread::Registry;
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments::{Arguments, Command};
 
 /// Reads the command line, does what it says, and tells how the program ends.
 pub fn run() -> ExitCode {
+    run_with(Registry::with_defaults())
+}
+
+/// The same with the storage backends of a registry, such as one of your own.
+///
+/// ```no_run
+/// # fn main() -> std::process::ExitCode {
+/// // `.register(MyBackend)` opens the URLs of its schemes.
+/// let registry = foreread::Registry::with_defaults();
+/// foreread_cli::run_with(registry)
+/// # }
+/// ```
+pub fn run_with(registry: Registry) -> ExitCode {
     allocator::set_up();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     // The variable's convention: any value but an empty one (no-color.org).
@@ -35,14 +49,14 @@ pub fn run() -> ExitCode {
     };
     let done = match arguments.command {
         Command::Demo(options) => commands::demo::run(&options),
-        Command::Index(options) => commands::index::run(&options),
+        Command::Index(options) => commands::index::run(&options, registry),
         Command::Order(options) => commands::order::run(&options),
-        Command::Load(options) => match commands::load::run(&options) {
+        Command::Load(options) => match commands::load::run(&options, registry) {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
-        Command::Plan(options) => commands::plan::run(&options),
-        Command::Calibrate(options) => commands::calibrate::run(&options),
+        Command::Plan(options) => commands::plan::run(&options, registry),
+        Command::Calibrate(options) => commands::calibrate::run(&options, registry),
         Command::Simulate(options) => commands::simulate::run(&options),
         #[cfg(feature = "peer")]
         Command::Token => commands::token::run(),

@@ -7,7 +7,9 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use foreread::{ByteSize, Knobs, Progress};
+use foreread::dataset::Progress;
+use foreread::size::ByteSize;
+use foreread_settings::Knobs;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::settings;
@@ -158,7 +160,7 @@ mod tests {
         let of = |value: &str, rank| {
             let given = [("progress", value.to_owned())];
             let file = std::path::Path::new("/nonexistent/foreread.toml");
-            Show::of(&Knobs::gather(foreread::COMMAND_KNOBS, given, |_| None, file).unwrap(), rank)
+            Show::of(&Knobs::gather(foreread_settings::COMMAND_KNOBS, given, |_| None, file).unwrap(), rank)
         };
         assert_eq!(of("auto", 0).unwrap(), Show::auto());
         assert_eq!(of("auto", 1).unwrap(), Show::Nothing);

@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use foreread::{COMMAND_KNOBS, Format, Knobs};
+use foreread::Format;
+use foreread_settings::{COMMAND_KNOBS, Knobs};
 
 use crate::output;
 

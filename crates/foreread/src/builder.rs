@@ -328,7 +328,7 @@ impl Builder {
     /// waits for them. Rank and world size are the settings' own.
     #[cfg(feature = "peer")]
     #[must_use]
-    pub fn together(mut self, meeting: crate::Meeting) -> Self {
+    pub fn together(mut self, meeting: crate::ranks::Meeting) -> Self {
         self.meeting = Some(Box::new(meeting));
         self
     }

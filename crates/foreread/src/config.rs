@@ -1,7 +1,7 @@
 //! What a run is asked to do, with types.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::calibration::Calibration;
 use crate::error::{Error, Result};
-use crate::knobs::Knobs;
 use crate::machine::Machine;
 use crate::on_node::OnNode;
-use crate::size::{ByteRate, ByteSize};
+use crate::size::ByteSize;
 use crate::storage::StorageOptions;
 use crate::target::Named;
 
@@ -111,49 +110,6 @@ impl FromStr for Disk {
         };
         let bytes = size.parse::<ByteSize>().map_err(|error| error.to_string())?.0;
         Ok(Self { directory: directory.into(), bytes, shared })
-    }
-}
-
-/// A knob that holds one directory a line.
-struct Disks(Vec<Disk>);
-
-impl FromStr for Disks {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.lines().map(str::parse).collect::<Result<_, _>>().map(Self)
-    }
-}
-
-/// The knob `deal`: arithmetic's dealings, or the planner's.
-#[derive(Default)]
-struct Dealt {
-    deal: Deal,
-    locality: bool,
-}
-
-impl FromStr for Dealt {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let locality = text == "locality";
-        let deal = if locality { Ok(Deal::default()) } else { text.parse() };
-        deal.map(|deal| Self { deal, locality }).map_err(|_| "it is torch, blocks or locality")
-    }
-}
-
-struct OnErrorText(OnError);
-
-impl FromStr for OnErrorText {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "fail" => Ok(Self(OnError::Fail)),
-            "skip" => Ok(Self(OnError::Skip)),
-            "substitute" => Ok(Self(OnError::Substitute)),
-            _ => Err("it is fail, skip or substitute"),
-        }
     }
 }
 
@@ -264,58 +220,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Gives the knobs their types; what is unset stays as in [`Default`].
+    /// Finds out whether a run can do this.
     ///
     /// # Errors
-    /// If a value does not parse, is out of range, or contradicts another; the message names the knob and where its
-    /// value came from.
-    pub fn from_knobs(knobs: &Knobs) -> Result<Self> {
-        let default = Self::default();
-        let compute_ms: f64 = knobs.parse("compute-ms")?.unwrap_or(0.0);
-        let compute = Duration::try_from_secs_f64(compute_ms / 1e3)
-            .map_err(|_| knobs.refuse("compute-ms", "it is a number of milliseconds, at least 0"))?;
-        let dealt = knobs.parse::<Dealt>("deal")?.unwrap_or_default();
-        let config = Self {
-            batch_size: knobs.parse("batch-size")?.unwrap_or(default.batch_size),
-            epochs: knobs.parse("epochs")?.unwrap_or(default.epochs),
-            seed: knobs.parse("seed")?.unwrap_or(default.seed),
-            sampler: knobs.parse("sampler")?.unwrap_or(default.sampler),
-            drop_last: knobs.parse("drop-last")?.unwrap_or(default.drop_last),
-            deal: dealt.deal,
-            locality: dealt.locality,
-            memory: knobs.parse("memory")?.unwrap_or(default.memory),
-            disk: knobs.parse::<Disks>("disk")?.map_or(default.disk, |disks| disks.0),
-            look_ahead: knobs.parse::<ByteSize>("look-ahead")?.map_or(default.look_ahead, |size| size.0),
-            rank: knobs.parse("rank")?.unwrap_or(default.rank),
-            world_size: knobs.parse("world-size")?.unwrap_or(default.world_size),
-            node_ranks: Some(knobs.on_node().ranks),
-            node_rank: Some(knobs.on_node().rank),
-            origin_limit: knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0),
-            origin_parallelism: knobs.parse("origin-parallelism")?,
-            retry: default.retry,
-            deadline: default.deadline,
-            hedge: default.hedge,
-            storage_options: default.storage_options,
-            validate_storage_options: default.validate_storage_options,
-            calibration: calibration(knobs)?,
-            compute,
-            on_error: knobs.parse::<OnErrorText>("on-error")?.map_or(default.on_error, |text| text.0),
-            validate: knobs.get("validate").map(|(value, _)| value.to_owned()),
-            // The command's: the word means something else to `simulate`.
-            format: default.format,
-            machine: default.machine,
-        };
-        if knobs.get("rank").is_none() && config.world_size > 1 {
-            return Err(
-                knobs.refuse("world-size", "say also which rank this is (rank, or the launcher's RANK)")
-            );
-        }
-        config.check().map_err(|(name, why)| knobs.refuse(name, why))?;
-        Ok(config)
-    }
-
-    /// What no run can do, as (knob, why).
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    /// The setting that no run can have, as the settings file calls it, and why not.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
         let least = |name, value: u64| match value {
             0 => Err((name, "it is at least 1".to_owned())),
             _ => Ok(()),
@@ -381,10 +290,4 @@ impl Config {
             Err((name, why)) => Err(Error::usage(format!("{name}: {why}"))),
         }
     }
-}
-
-fn calibration(knobs: &Knobs) -> Result<Option<Arc<Calibration>>> {
-    let Some((path, _)) = knobs.get("calibration") else { return Ok(None) };
-    let read = Calibration::read(Path::new(path));
-    read.map(|read| Some(Arc::new(read))).map_err(|error| knobs.refuse("calibration", error))
 }

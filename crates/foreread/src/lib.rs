@@ -4,10 +4,10 @@
 //! computes it, decides from it where every sample is kept, and has each in memory before the trainer asks.
 //!
 //! * [`Loader`] is the whole thing: `Loader::builder(url)`, a few settings, `start()`, batches.
-//! * [`Config`] and [`Knobs`] hold the settings, with where each came from (argument, environment, file, default).
+//! * [`Config`] holds all settings; the crate `foreread-settings` reads them from arguments, environment and files.
 //! * [`Registry`] says which backend opens which URL. The built-in ones are features of this crate; your own is
 //!   registered at run time.
-//! * [`Ready::prepared`] tells what a run would do without doing it: order, placement, floor.
+//! * [`Ready::prepared`] and [`plan`] tell what a run would do without doing it: order, placement, floor.
 //!
 //! # Features
 //!
@@ -23,18 +23,15 @@
 //! | `cloud` | `s3` and `peer` |
 //! | `opendal` | WebDAV, WebHDFS, web servers, OSS, COS and others |
 //! | `opendal-huggingface`, `opendal-hdfs`, `opendal-sftp` | `hf://`; `hdfs://`; `sftp://` |
-//!
-//! The crates behind it are re-exported under their names ([`oracle`], [`planner`], [`dataset`], [`tier`], [`layers`]).
 
 mod assembly;
 mod builder;
-mod calibration;
+pub mod calibration;
 mod cluster;
 mod config;
 mod disk;
 mod error;
 mod joint;
-mod knobs;
 mod loader;
 mod machine;
 mod memory;
@@ -45,11 +42,11 @@ mod outlook;
 mod planned;
 mod prepared;
 #[cfg(feature = "peer")]
-mod ranks;
+pub mod ranks;
 mod registry;
-mod report;
+pub mod report;
 mod runtime;
-mod size;
+pub mod size;
 mod source;
 mod state;
 mod storage;
@@ -57,49 +54,127 @@ mod target;
 mod text;
 mod together;
 
-pub use foreread_dataset as dataset;
-pub use foreread_layers as layers;
-pub use foreread_local::{ChangeTimes, disk as disk_cache};
-pub use foreread_oracle as oracle;
-#[cfg(feature = "peer")]
-pub use foreread_peer as peer;
-pub use foreread_planner as planner;
-#[cfg(all(feature = "share", target_os = "linux"))]
-pub use foreread_share as share;
-pub use foreread_tier as tier;
-pub use foreread_types as types;
-
-pub use foreread_dataset::{Catalog, Format, IndexOptions, Progress, forget_listing};
-pub use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
-pub use foreread_loader::{Batch, BatchSample, BlockTable, LoadError, LoadErrorKind, OnError};
+pub use foreread_dataset::{Catalog, Format};
+pub use foreread_loader::{Batch, BatchSample, LoadError, LoadErrorKind, OnError};
 pub use foreread_oracle::{Deal, Position};
+pub use foreread_types::{DatasetId, SampleId};
 
 pub use crate::builder::Builder;
-pub use crate::calibration::{
-    CalibrateOptions, Calibration, DiskSpeed, LargeReads, MemorySpeed, OriginSpeed, Point,
-    Progress as Calibrating, Stage, calibrate,
-};
 pub use crate::config::{Config, Disk, MOST_EPOCHS, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
-pub use crate::knobs::{COMMAND_KNOBS, KNOBS, Knob, Knobs, Provenance};
 pub use crate::loader::{Batches, Jump, Loader, Ready};
-pub use crate::merged::{Merged, MergedEpoch};
-pub use crate::outlook::{Outlook, keeps};
-pub use crate::planned::{Planned, Worth, sampler};
-pub use crate::prepared::Prepared;
-#[cfg(feature = "peer")]
-pub use crate::ranks::{Meeting, Meetings};
 pub use crate::registry::Registry;
-pub use crate::report::{
-    Adapted, CountReport, DiskReport, EpochReport, LookAheadReport, ParallelismReport, PeersReport,
-    ReadsReport, Report,
-};
-pub use crate::size::{ByteRate, ByteSize, ParseSizeError};
 pub use crate::source::{Asked, Source};
 pub use crate::state::State;
 pub use crate::storage::StorageOptions;
 pub use crate::text::read as read_text;
-pub use crate::together::Together;
+
+/// Datasets: listing them, and what their catalogs say.
+///
+/// ```
+/// # let directory = std::env::temp_dir().join(format!("foreread-doc-{}", std::process::id()));
+/// # std::fs::create_dir_all(&directory)?;
+/// # std::fs::write(directory.join("a.jpg"), "abc")?;
+/// # let target = directory.to_str().unwrap();
+/// use foreread::dataset::IndexOptions;
+/// use foreread::Loader;
+///
+/// let catalog = Loader::builder(target).index(IndexOptions::default(), |_| ())?;
+/// assert_eq!(catalog.len(), 1);
+/// # std::fs::remove_dir_all(&directory)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub mod dataset {
+    pub use foreread_dataset::{
+        CATALOG_NAME, DatasetError, DatasetErrorKind, IndexOptions, Progress, forget_listing,
+    };
+}
+
+/// How reads of the origin are repeated, given up, and sent a second time.
+///
+/// ```
+/// use foreread::policy::RetryPolicy;
+/// let builder = foreread::Loader::builder("s3://bucket/train").retry(RetryPolicy::default());
+/// ```
+pub mod policy {
+    pub use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
+}
+
+/// What a run would do, without doing it: order, placement, the fewest bytes that must be read.
+///
+/// ```
+/// use foreread::Config;
+/// use foreread::plan::{Outlook, Planned, Sizes};
+///
+/// let mut config = Config::default();
+/// config.epochs = 10;
+/// config.memory = "1GiB".parse()?;
+/// let planned = Planned::new(config, &[Sizes::uniform(1000, 1 << 20)])?;
+/// println!("{}", Outlook::of(&planned, None)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub mod plan {
+    pub use foreread_loader::BlockTable;
+    pub use foreread_planner::{
+        Amount, Cluster, EpochForecast, LevelPlan, LocalPlan, Network, Resource, Retention, Summary,
+    };
+    pub use foreread_types::Sizes;
+
+    pub use crate::outlook::{Outlook, keeps};
+    pub use crate::planned::{Planned, Worth};
+    pub use crate::prepared::Prepared;
+    pub use crate::together::Together;
+}
+
+/// The order in which samples are read, without reading any.
+///
+/// ```
+/// use foreread::SamplerKind;
+/// use foreread::order::sampler;
+///
+/// let order = sampler(SamplerKind::Shuffle, 1000, 7)?.order(0)?;
+/// # Ok::<(), foreread::order::OracleError>(())
+/// ```
+pub mod order {
+    pub use foreread_oracle::{
+        AccessStream, Dealing, OracleError, Order, Pass, Phase, PhaseKind, Run, Sampler,
+    };
+    pub use foreread_types::{Rank, Tick};
+
+    pub use crate::planned::sampler;
+}
+
+/// What a storage backend of one's own is made of, for [`Registry::register`]; `crates/tier-testing` has the tests that it
+/// must pass.
+///
+/// ```
+/// use foreread::backend::{Span, TierProfile};
+/// let profile = TierProfile::new(64).with_listing_in_order(true);
+/// assert_eq!(profile.parallelism, 64);
+/// ```
+pub mod backend {
+    pub use foreread_tier::{
+        Backend, Buffers, Context, ErrorKind, HeapBuffers, Object, OpenOptions, OriginTier, ReadFuture,
+        ReadRequest, Span, Tier, TierError, TierProfile, Version,
+    };
+}
+
+/// The caches on disks, of all runs that have used a directory.
+///
+/// ```
+/// let kept = foreread::cache::list(std::path::Path::new("/no/such/directory"));
+/// assert!(kept.is_err());
+/// ```
+pub mod cache {
+    pub use foreread_local::ChangeTimes;
+    pub use foreread_local::disk::{CacheEntry, Removed, Rule, clean, list};
+}
+
+/// One source for several processes of a machine.
+#[cfg(all(feature = "share", target_os = "linux"))]
+pub mod share {
+    pub use foreread_share::{Client, Held, Server, Settings, ShareError, ShareErrorKind};
+}
 
 /// The README's examples, compiled.
 #[cfg(doctest)]

@@ -136,7 +136,8 @@ mod tests {
         let first = prepare(&train);
         let most = memory(&first);
         drop(first);
-        crate::Planned::new(config(&machine), &[foreread_types::Sizes::uniform(1000, 16 << 10)]).unwrap();
+        crate::planned::Planned::new(config(&machine), &[foreread_types::Sizes::uniform(1000, 16 << 10)])
+            .unwrap();
         let first = prepare(&train).start();
         assert_eq!(first.plan().origin_bytes(), 300 * (16 << 10));
         assert_eq!(first.batches().map(Result::unwrap).count(), 38);

@@ -7,7 +7,7 @@ use foreread_layers::{Decisions, Reading};
 use foreread_loader::{Count, LookAhead, PassReport, RunReport, Source};
 use serde::Serialize;
 
-use crate::merged::Merged;
+pub use crate::merged::{Merged, MergedEpoch};
 
 /// One rank's report.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use foreread::types::SampleId;
-use foreread::{IndexOptions, Loader as Run, Progress};
+use foreread::Loader as Run;
+use foreread::SampleId;
+use foreread::dataset::{IndexOptions, Progress};
 use pyo3::exceptions::{PyImportError, PyIndexError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyType};

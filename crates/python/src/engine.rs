@@ -9,7 +9,8 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use foreread::{Error, Jump, Loader, Report};
+use foreread::report::Report;
+use foreread::{Error, Jump, Loader};
 use pyo3::Python;
 
 use crate::here::{Here, generation};

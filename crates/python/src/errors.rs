@@ -3,8 +3,8 @@
 //! The classes are Python's own (`errors.py`), so that they can be read, documented and subclassed there; here they are
 //! looked up once, by name. Which one it is follows from the error's kind, never from its text.
 
+use foreread::backend::{ErrorKind as TierKind, TierError};
 use foreread::dataset::DatasetErrorKind;
-use foreread::tier::{ErrorKind as TierKind, TierError};
 use foreread::{Error, ErrorKind, LoadError, LoadErrorKind};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

@@ -14,10 +14,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use foreread::ChangeTimes;
+use foreread::SampleId;
+use foreread::backend::Object;
+use foreread::cache::ChangeTimes;
 use foreread::dataset::CATALOG_NAME;
-use foreread::tier::Object;
-use foreread::types::SampleId;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread::peer::Token;
-use foreread::types::SampleId;
-use foreread::{
-    Builder, Catalog, Config, Error, Jump, LoadErrorKind, Loader as Run, Meeting, Meetings, State,
-};
+use foreread::SampleId;
+use foreread::ranks::Token;
+use foreread::ranks::{Meeting, Meetings};
+use foreread::{Builder, Catalog, Config, Error, Jump, LoadErrorKind, Loader as Run, State};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};

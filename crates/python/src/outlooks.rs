@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use foreread::{CalibrateOptions, Outlook, Registry};
+use foreread::Registry;
+use foreread::calibration::CalibrateOptions;
+use foreread::plan::Outlook;
 use foreread_simulator::{Comparison, Policy, Scenario};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -58,7 +60,7 @@ pub(crate) fn calibrate<'py>(
         return Err(Class::Config.with("there is nothing to measure: name a target, disks, or both"));
     }
     let measured = waiting::apart(py, Duration::ZERO, move |_| {
-        let measured = foreread::calibrate(wanted, Registry::with_defaults(), |_| ())?;
+        let measured = foreread::calibration::calibrate(wanted, Registry::with_defaults(), |_| ())?;
         output.map_or(Ok(()), |path| measured.write(&path))?;
         Ok(measured)
     })?;

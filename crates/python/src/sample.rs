@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 
 use bytes::Bytes;
 use foreread::Catalog;
-use foreread::types::SampleId;
+use foreread::SampleId;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};

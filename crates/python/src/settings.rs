@@ -6,7 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
-use foreread::{COMMAND_KNOBS, Config, Format, Knobs, MOST_EPOCHS, Provenance, State};
+use foreread::{Config, Format, MOST_EPOCHS, State};
+use foreread_settings::{COMMAND_KNOBS, Knobs, Provenance};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
@@ -125,7 +126,7 @@ impl Settings {
             // Python's loops end by themselves.
             knobs.set("epochs", MOST_EPOCHS.to_string()).map_err(|error| errors::raised(&error))?;
         }
-        let mut config = Config::from_knobs(&knobs).map_err(|error| errors::raised(&error))?;
+        let mut config = foreread_settings::config(&knobs).map_err(|error| errors::raised(&error))?;
         config.format = match (format, knobs.get("format")) {
             (Some(format), _) => Some(format),
             (None, None | Some(("auto", _))) => None,

@@ -6,9 +6,9 @@
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use foreread::ByteSize;
+use foreread::SampleId;
 use foreread::share::{Client, Held, Settings, ShareError, ShareErrorKind};
-use foreread::types::SampleId;
+use foreread::size::ByteSize;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyType};

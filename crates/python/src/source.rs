@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use foreread::SampleId;
+use foreread::report::Report;
 use foreread::share::Server;
-use foreread::types::SampleId;
-use foreread::{Catalog, Report, Source as Samples};
+use foreread::{Catalog, Source as Samples};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

@@ -7,7 +7,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foreread::{CountReport, EpochReport, ReadsReport, Report};
+use foreread::report::{CountReport, EpochReport, ReadsReport, Report};
 use pyo3::prelude::*;
 
 use crate::json;

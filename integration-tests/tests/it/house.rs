@@ -60,8 +60,13 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-share",
         ],
     ),
-    ("foreread-cli", &["foreread-types", "foreread", "foreread-simulator"]),
-    ("foreread-python", &["foreread-types", "foreread", "foreread-simulator"]),
+    ("foreread-settings", &["foreread-types", "foreread"]),
+    // The layers are for `demo`, whose store is as slow as a bucket.
+    (
+        "foreread-cli",
+        &["foreread-types", "foreread", "foreread-layers", "foreread-settings", "foreread-simulator"],
+    ),
+    ("foreread-python", &["foreread-types", "foreread", "foreread-settings", "foreread-simulator"]),
     ("xtask", &[]),
 ];
 

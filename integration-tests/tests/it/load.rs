@@ -27,6 +27,25 @@ fn everything_in_memory_reads_each_sample_once() {
     assert_digests(samples, &report, "shuffle", "11");
 }
 
+/// A storage backend of a user's own could be used from Rust and not by the command.
+#[test]
+fn command_with_a_backend_of_its_own_opens_its_urls() {
+    let samples = Samples::awkward(20, 2000);
+    let url = format!("mirror://{}", samples.path().display());
+    let read = |own: bool| {
+        let mut command = foreread(["load", &url, "--report", "json", "--digest"]);
+        if own {
+            command.env("FOREREAD_TEST_MIRROR", "1");
+        }
+        run(&mut command)
+    };
+    let report = read(true).json();
+    assert_digests(&samples, &report, "shuffle", "0");
+    assert_eq!(number(&report, "/epochs/1/samples"), 20);
+    let said = read(false).fails(1);
+    assert!(said.contains("no backend opens 'mirror' URLs"), "{said}");
+}
+
 /// A report had as many entries as a run had passes, and each line of text was made of all of them.
 #[test]
 fn report_of_many_epochs_sums_up_its_middle() {

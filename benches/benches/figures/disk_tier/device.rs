@@ -13,7 +13,6 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use foreread::types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use foreread_benches::table::{Asked, Figure};
 use foreread_benches::usage::{Usage, cached};
 use foreread_benches::{median, share};
@@ -23,6 +22,7 @@ use foreread_tier::{
     Buffer, Buffers, CacheTier, HeapBuffers, Object, ReadRequest, RecycledBuffers, Sample, Span,
 };
 use foreread_tier_testing::ReadAll;
+use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use foreread::disk_cache::{self, CacheEntry, Rule};
-use foreread::{ByteSize, Error, ErrorKind};
+use foreread::cache::{self, CacheEntry, Rule};
+use foreread::size::ByteSize;
+use foreread::{Error, ErrorKind};
 
 use crate::arguments::Cache;
 use crate::output;
@@ -21,7 +22,7 @@ pub fn run(options: &Cache) -> Result<()> {
 }
 
 fn list(directory: &Path) -> Result<()> {
-    let entries = disk_cache::list(directory).map_err(Error::from)?;
+    let entries = cache::list(directory).map_err(Error::from)?;
     let mut out = output::stdout();
     writeln!(out, "{:32}  {:>12}  {:>12}  {:>12}  use", "catalog", "samples", "bytes", "last used")?;
     for entry in entries {
@@ -70,14 +71,14 @@ fn clean(directory: &Path, older_than: Option<f64>, dataset: Option<&str>) -> Re
     }
     rule.all = older_than.is_none() && dataset.is_none();
     let mut out = output::stdout();
-    let removed = disk_cache::clean(directory, &rule).map_err(Error::from)?;
+    let removed = cache::clean(directory, &rule).map_err(Error::from)?;
     for gone in &removed {
         writeln!(out, "removed {}, {}", gone.identity, ByteSize(gone.bytes))?;
         for left in &gone.left {
             writeln!(out, "left {}: it is not the cache's, or cannot be removed", left.display())?;
         }
     }
-    let mut passed_over = disk_cache::list(directory).map_err(Error::from)?;
+    let mut passed_over = cache::list(directory).map_err(Error::from)?;
     passed_over.retain(|entry| {
         rule.identity.is_none_or(|identity| identity == entry.identity)
             && removed.iter().all(|gone| gone.path != entry.path)

@@ -5,9 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use foreread::{
-    ByteRate, ByteSize, CalibrateOptions, Calibrating, Calibration, Knobs, Point, Registry, Stage, calibrate,
+use foreread::Registry;
+use foreread::calibration::{
+    CalibrateOptions, Calibration, Point, Progress as Calibrating, Stage, calibrate,
 };
+use foreread::size::{ByteRate, ByteSize};
+use foreread_settings::Knobs;
 
 use crate::arguments::Calibrate;
 use crate::progress::{Show, Work};
@@ -16,7 +19,7 @@ use crate::{output, settings};
 /// Where the result goes where nobody says otherwise.
 const FILE: &str = "foreread-calibration.toml";
 
-pub fn run(options: &Calibrate) -> Result<()> {
+pub fn run(options: &Calibrate, registry: Registry) -> Result<()> {
     let knobs = settings::gather(options.given())?;
     if options.explain {
         return settings::explain(&knobs);
@@ -34,7 +37,7 @@ pub fn run(options: &Calibrate) -> Result<()> {
     let path = PathBuf::from(options.output.as_deref().unwrap_or(FILE));
     Calibration::check_replaceable(&path)?;
     writable(&path)?;
-    let measured = calibrate(wanted, Registry::with_defaults(), say(Show::of(&knobs, 0)?))?;
+    let measured = calibrate(wanted, registry, say(Show::of(&knobs, 0)?))?;
     measured.write(&path)?;
     let mut out = output::stdout();
     if json {

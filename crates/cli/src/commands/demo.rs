@@ -11,12 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use foreread::layers::{Bandwidth, Stack};
-use foreread::tier::{
+use foreread::backend::{
     Backend, Context, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
 };
-use foreread::types::{DatasetId, SampleId, SampleKey, Tick};
-use foreread::{ByteSize, Config, IndexOptions, Loader, Memory, Registry, SamplerKind, sampler};
+use foreread::dataset::IndexOptions;
+use foreread::order::sampler;
+use foreread::size::ByteSize;
+use foreread::{Config, Loader, Memory, Registry, SamplerKind};
+use foreread_layers::{Bandwidth, Stack};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
@@ -120,7 +123,7 @@ struct Direct {
 impl Direct {
     fn open(url: &str) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let buffers = Arc::new(foreread::tier::HeapBuffers);
+        let buffers = Arc::new(foreread::backend::HeapBuffers);
         let context = Context { buffers, runtime: runtime.handle().clone(), seed: SEED };
         let registry = registry();
         let origin = runtime.block_on(registry.find(url)?.open(url, &OpenOptions::default(), &context))?;
@@ -263,7 +266,7 @@ impl Backend for SlowBackend {
         let path = url.strip_prefix("slow://").unwrap_or(url);
         let registry = Registry::with_defaults();
         let backend = registry.find(path).map_err(|error| {
-            TierError::new(foreread::tier::ErrorKind::Unsupported, "slow").with_detail(error.to_string())
+            TierError::new(foreread::backend::ErrorKind::Unsupported, "slow").with_detail(error.to_string())
         })?;
         Ok(Arc::new(Slow(backend.open(path, options, context).await?)))
     }

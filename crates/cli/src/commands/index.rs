@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
-use foreread::{ByteSize, Catalog, Error, ErrorKind, Format, IndexOptions, Loader, Progress, forget_listing};
+use foreread::dataset::{IndexOptions, Progress, forget_listing};
+use foreread::size::ByteSize;
+use foreread::{Catalog, Error, ErrorKind, Format, Loader, Registry};
 
 use crate::arguments::Index;
 use crate::progress::Show;
 use crate::{output, progress, settings};
 
-pub fn run(options: &Index) -> Result<()> {
+pub fn run(options: &Index, registry: Registry) -> Result<()> {
     let knobs = settings::gather(options.given())?;
     if options.explain {
         return settings::explain(&knobs);
@@ -30,7 +32,8 @@ pub fn run(options: &Index) -> Result<()> {
     index.partial = Some(partial.clone().into());
     let (first, more) =
         options.targets.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
-    let builder = more.iter().fold(Loader::builder(first), |builder, shard| builder.shard(shard));
+    let builder = Loader::builder(first).registry(registry);
+    let builder = more.iter().fold(builder, |builder, shard| builder.shard(shard));
     let last = Arc::new(Mutex::new(Progress::default()));
     let mut shown = progress::listing(Show::of(&knobs, 0)?, first);
     let tell = {

@@ -3,9 +3,11 @@
 use std::io::Write;
 
 use anyhow::Result;
-use foreread::oracle::{AccessStream, Dealing};
-use foreread::types::{Rank, SampleId};
-use foreread::{Config, Error, Provenance, sampler};
+use foreread::Error;
+use foreread::order::sampler;
+use foreread::order::{AccessStream, Dealing};
+use foreread_settings::Provenance;
+use foreread_types::{Rank, SampleId};
 
 use crate::arguments::Order;
 use crate::{output, settings};
@@ -17,7 +19,7 @@ pub fn run(options: &Order) -> Result<()> {
     if options.explain {
         return settings::explain(&knobs);
     }
-    let config = Config::from_knobs(&knobs)?;
+    let config = foreread_settings::config(&knobs)?;
     if config.locality {
         return Err(knobs
             .refuse("deal", "which rank has what is only known in a run; it is torch or blocks here")

@@ -4,25 +4,28 @@
 use std::io::Write;
 
 use anyhow::Result;
-use foreread::types::Sizes;
-use foreread::{ByteSize, Config, Knobs, Loader, Outlook, Planned};
+use foreread::plan::Sizes;
+use foreread::plan::{Outlook, Planned};
+use foreread::size::ByteSize;
+use foreread::{Loader, Registry};
+use foreread_settings::Knobs;
 
 use crate::arguments::Plan;
 use crate::progress::Show;
 use crate::{output, progress, settings};
 
-pub fn run(options: &Plan) -> Result<()> {
+pub fn run(options: &Plan, registry: Registry) -> Result<()> {
     let knobs = settings::gather(options.given())?;
     if options.running.explain {
         return settings::explain(&knobs);
     }
     let json = settings::is_json(&knobs)?;
-    let mut config = Config::from_knobs(&knobs)?;
+    let mut config = foreread_settings::config(&knobs)?;
     config.format = settings::format(&knobs)?;
     let outlook = match &options.target {
         Some(target) => {
             let listing = progress::listing(Show::of(&knobs, 0)?, target);
-            let ready = Loader::builder_with(target, config).prepare_with(listing)?;
+            let ready = Loader::builder_with(target, config).registry(registry).prepare_with(listing)?;
             // This command meets no other ranks.
             Outlook::of(ready.prepared(), ready.prepared().blocks())?
         }

@@ -7,7 +7,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use foreread::{Calibration, Error, ErrorKind, Knobs};
+use foreread::calibration::Calibration;
+use foreread::{Error, ErrorKind};
+use foreread_settings::Knobs;
 use foreread_simulator::{Comparison, Curve as Rates, Outcome, Policy, Scenario};
 
 use crate::arguments::Simulate;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use foreread::peer::Token;
+use foreread::ranks::Token;
 
 use crate::output;
 

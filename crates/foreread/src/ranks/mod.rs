@@ -19,6 +19,7 @@ use std::time::Duration;
 use foreread_dataset::{Catalog, Progress};
 use foreread_loader::{BlockTable, LocalDeal, Others};
 use foreread_oracle::{Fingerprinter, Schedule};
+pub use foreread_peer::Token;
 use foreread_peer::meet::{Joining, Settings};
 use foreread_peer::{Settings as Bounds, Wire};
 use foreread_planner::{Cluster, LocalPlan, PLANNER_VERSION};

@@ -5,11 +5,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use foreread::tier::{
+use foreread::dataset::IndexOptions;
+use foreread::{Batch, Builder, Error, ErrorKind, LoadErrorKind, Loader, Memory, Registry, Source};
+use foreread_tier::{
     Backend, Context, Object, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
-};
-use foreread::{
-    Batch, Builder, Error, ErrorKind, IndexOptions, LoadErrorKind, Loader, Memory, Registry, Source,
 };
 use foreread_tier_testing::FakeOrigin;
 use futures::future::BoxFuture;

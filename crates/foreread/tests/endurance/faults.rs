@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread::tier::ErrorKind;
-use foreread::types::{DatasetId, SampleId, SampleKey};
 use foreread::{Config, LoadError, Loader, Memory, OnError};
+use foreread_tier::ErrorKind;
 use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
+use foreread_types::{DatasetId, SampleId, SampleKey};
 use futures::StreamExt;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
@@ -70,7 +70,7 @@ async fn train(rules: &[(When, Fault)], compute: Duration, on_error: OnError) ->
 
 fn order() -> Vec<SampleId> {
     let Config { sampler, seed, .. } = config(OnError::Fail);
-    let order = foreread::sampler(sampler, SAMPLES, seed).unwrap().order(0).unwrap();
+    let order = foreread::order::sampler(sampler, SAMPLES, seed).unwrap().order(0).unwrap();
     (0..SAMPLES).map(|at| order.at(at)).collect()
 }
 

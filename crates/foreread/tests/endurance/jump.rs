@@ -25,7 +25,7 @@ fn next(loader: &mut Loader, origin: &FakeOrigin) -> (u64, Vec<u64>) {
 }
 
 fn order(epoch: u64) -> Vec<u64> {
-    let sampler = foreread::sampler(Default::default(), SAMPLES, 3).unwrap();
+    let sampler = foreread::order::sampler(Default::default(), SAMPLES, 3).unwrap();
     let order = sampler.order(epoch).unwrap();
     (0..SAMPLES).map(|at| order.at(at).0).collect()
 }

@@ -94,7 +94,7 @@ impl Case {
                 (Some(validation), false) => (0..validation.samples()).collect(),
                 _ => {
                     let Config { sampler, seed, .. } = self.config;
-                    let sampler = foreread::sampler(sampler, self.train.samples(), seed).unwrap();
+                    let sampler = foreread::order::sampler(sampler, self.train.samples(), seed).unwrap();
                     let order = sampler.order(pass / self.phases()).unwrap();
                     (0..order.len()).map(|at| order.at(at).0).collect()
                 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use foreread::Registry;
-use foreread::tier::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
+use foreread_tier::{Backend, Context, ErrorKind, OpenOptions, OriginTier, TierError};
 
 /// Opens the stores that a test made, by URL.
 #[derive(Debug, Default)]

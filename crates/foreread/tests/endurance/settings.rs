@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread::tier::ErrorKind as TierErrorKind;
-use foreread::{Builder, Config, DeadlinePolicy, ErrorKind, LoadError, Loader, Memory, RetryPolicy};
+use foreread::policy::{DeadlinePolicy, RetryPolicy};
+use foreread::{Builder, Config, ErrorKind, LoadError, Loader, Memory};
+use foreread_tier::ErrorKind as TierErrorKind;
 use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
 use futures::StreamExt;
 use tokio::runtime::Handle;
@@ -101,8 +102,8 @@ fn unknown_storage_options_are_errors() {
 
 #[cfg(feature = "s3")]
 mod accounts {
-    use foreread::tier::ErrorKind as TierErrorKind;
     use foreread::{Builder, Loader, Memory};
+    use foreread_tier::ErrorKind as TierErrorKind;
     use foreread_tier_testing::store::{Numbered, Store};
 
     const SAMPLES: u64 = 40;

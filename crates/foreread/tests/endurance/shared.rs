@@ -1,10 +1,10 @@
 //! A source that other processes ask: they get what askers in this process get. (What processes do to each other is tested
 //! in `crates/share`; here workers are threads with connections of their own.)
 
-use foreread::share::{Client, Server, Settings, ShareErrorKind};
-use foreread::types::SampleId;
 use foreread::{Memory, Source};
+use foreread_share::{Client, Server, Settings, ShareErrorKind};
 use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_types::SampleId;
 
 use crate::executors::{broken, ends};
 use crate::small::{builder, origin, shuffled};

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use foreread::types::SampleId;
 use foreread::{Memory, Source};
 use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_types::SampleId;
 
 use crate::small::{builder, origin, shuffled};
 

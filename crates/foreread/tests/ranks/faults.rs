@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use foreread::planner::{LocalPlan, Owners};
-use foreread::types::{DatasetId, SampleId, SampleKey};
 use foreread::{Config, Deal, Error, Loader, SamplerKind};
+use foreread_planner::{LocalPlan, Owners};
 use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_types::{DatasetId, SampleId, SampleKey};
 use futures::StreamExt;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -163,8 +163,8 @@ struct Seen {
 #[derive(Debug)]
 struct Life {
     waited: Duration,
-    report: foreread::Report,
-    merged: Option<foreread::Merged>,
+    report: foreread::report::Report,
+    merged: Option<foreread::report::Merged>,
 }
 
 /// A rank from its start to its end; what it gets is compared as it comes.

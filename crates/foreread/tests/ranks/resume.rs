@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use foreread::types::SampleId;
 use foreread::{Config, Deal, Loader, SamplerKind, State};
 use foreread_peer_testing::Simulated;
 use foreread_tier_testing::{Draw, FakeOrigin};
+use foreread_types::SampleId;
 use futures::StreamExt;
 use tokio::time::sleep;
 

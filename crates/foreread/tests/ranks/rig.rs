@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use foreread::oracle::{Phase, PhaseKind, Run, Schedule};
-use foreread::types::{DatasetId, Rank, SampleId};
-use foreread::{Builder, Config, Loader, Meeting, Meetings, Memory, State};
+use foreread::ranks::{Meeting, Meetings};
+use foreread::{Builder, Config, Loader, Memory, State};
+use foreread_oracle::{Phase, PhaseKind, Run, Schedule};
 use foreread_peer_testing::Simulated;
 use foreread_tier_testing::FakeOrigin;
+use foreread_types::{DatasetId, Rank, SampleId};
 use tokio::runtime::{Handle, Runtime};
 
 use crate::fakes::Fakes;
@@ -102,13 +103,13 @@ impl Job {
         let phase = Phase {
             kind: PhaseKind::Train,
             dataset: DatasetId(0),
-            sampler: foreread::sampler(sampler, self.origin.samples(), seed).unwrap(),
+            sampler: foreread::order::sampler(sampler, self.origin.samples(), seed).unwrap(),
             batch_size: Some(self.config.batch_size),
             drop_last: self.config.drop_last,
         };
         let schedule = Arc::new(Schedule::new(epochs, vec![phase]).unwrap());
         let run = Run::new(schedule, deal, self.ranks(), Rank(rank)).unwrap();
-        let of_pass = |pass: foreread::oracle::Pass| {
+        let of_pass = |pass: foreread_oracle::Pass| {
             let stream = run.stream(&pass).unwrap();
             (0..stream.len()).map(move |at| (pass.epoch, stream.at(at))).collect::<Vec<_>>()
         };

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use foreread::{Config, Loader, Meetings};
+use foreread::ranks::Meetings;
+use foreread::{Config, Loader};
 use foreread_peer_testing::Simulated;
 use foreread_tier_testing::FakeOrigin;
 use futures::StreamExt;

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use foreread::{Batch, Config, EpochReport, Error, LoadErrorKind, Loader, Prepared, Report, State};
+use foreread::plan::Prepared;
+use foreread::report::{EpochReport, Report};
+use foreread::{Batch, Error, LoadErrorKind, Loader, Registry, State};
 use sha2::{Digest, Sha256};
 
 use crate::arguments::Load;
@@ -20,20 +22,20 @@ use crate::{output, progress, settings};
 /// A wait for a batch looks for signals this often.
 const NAP: Duration = Duration::from_millis(50);
 
-pub fn run(options: &Load) -> Result<ExitCode> {
+pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let knobs = settings::gather(options.given())?;
     if options.running.explain {
         return settings::explain(&knobs).map(|()| ExitCode::SUCCESS);
     }
     let json = settings::is_json(&knobs)?;
-    let mut config = Config::from_knobs(&knobs)?;
+    let mut config = foreread_settings::config(&knobs)?;
     config.format = settings::format(&knobs)?;
     let wanted =
         Wanted { digest: knobs.parse("digest")?.unwrap_or(false), ids: knobs.parse("ids")?.unwrap_or(false) };
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
     let (compute, rank, world_size, node_ranks) =
         (config.compute, config.rank, config.world_size, config.ranks_on_node());
-    let builder = Loader::builder_with(&options.target, config.clone());
+    let builder = Loader::builder_with(&options.target, config.clone()).registry(registry);
     let (mut builder, company) = ranks::gather(builder, &config, &knobs)?;
     let together = company.is_together();
     if state.is_some() && world_size > 1 && !together {

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 #[cfg(feature = "peer")]
-use foreread::Meeting;
-use foreread::{Builder, Config, Knobs, Loader, Merged};
+use foreread::ranks::Meeting;
+use foreread::report::Merged;
+use foreread::{Builder, Config, Loader};
+use foreread_settings::Knobs;
 
 #[cfg(feature = "peer")]
 use crate::settings;

@@ -3,7 +3,9 @@
 use std::io::Write;
 
 use anyhow::Result;
-use foreread::{ByteSize, EpochReport, Prepared, Report};
+use foreread::plan::Prepared;
+use foreread::report::{EpochReport, Report};
+use foreread::size::ByteSize;
 
 /// The datasets, and where their samples are kept.
 ///
@@ -19,7 +21,7 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, on_node: u32) -
         )?;
     }
     for level in prepared.plan().levels() {
-        writeln!(out, "{:12} {}", level.name, foreread::keeps(level, prepared.plan().retention()))?;
+        writeln!(out, "{:12} {}", level.name, foreread::plan::keeps(level, prepared.plan().retention()))?;
     }
     if on_node > 1 {
         for level in prepared.plan().levels() {
@@ -42,7 +44,7 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, on_node: u32) -
 /// One epoch, in one line.
 pub(super) fn line(out: &mut impl Write, who: &str, epoch: &EpochReport) -> Result<()> {
     let rate = |amount: u64| if epoch.seconds > 0.0 { amount as f64 / epoch.seconds } else { 0.0 };
-    let share = |count: foreread::CountReport| match epoch.samples {
+    let share = |count: foreread::report::CountReport| match epoch.samples {
         0 => 0.0,
         samples => 100.0 * count.samples.unwrap_or(0) as f64 / samples as f64,
     };

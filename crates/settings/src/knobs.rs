@@ -2,17 +2,16 @@
 //!
 //! A knob has one name (`look-ahead`), from which its other names follow: `--look-ahead` on the command line,
 //! `FOREREAD_LOOK_AHEAD` in the environment, `look-ahead = "1GiB"` in `foreread.toml`. They are gathered as text first
-//! and given types once ([`Config::from_knobs`](crate::Config::from_knobs)), so a bad value is reported in one way with
-//! the place that it came from, and `--explain` costs nothing extra. The price is that types are checked a little later
-//! than an argument parser would.
+//! and given types once ([`config`](crate::config())), so a bad value is reported in one way with the place that it came
+//! from, and `--explain` costs nothing extra. The price is that types are checked a little later than an argument parser
+//! would.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::on_node::OnNode;
+use foreread::{Error, ErrorKind, Result};
 
 /// Every knob of a run.
 pub const KNOBS: &[Knob] = &[
@@ -103,13 +102,16 @@ pub type Knob = (&'static str, Option<&'static str>, &'static str);
 pub struct Knobs {
     tables: Vec<&'static [Knob]>,
     values: BTreeMap<&'static str, (String, Provenance)>,
-    on_node: OnNode,
     said: fn(&str) -> String,
 }
 
 /// As the command line writes a knob's name.
 fn option(name: &str) -> String {
     format!("--{name}")
+}
+
+fn usage(message: String) -> Error {
+    Error::new(ErrorKind::Usage, message)
 }
 
 impl Knobs {
@@ -124,8 +126,7 @@ impl Knobs {
         environment: impl Fn(&str) -> Option<String>,
         file: &Path,
     ) -> Result<Self> {
-        let mut knobs =
-            Self { tables: vec![KNOBS, more], values: BTreeMap::new(), on_node: OnNode::ALONE, said: option };
+        let mut knobs = Self { tables: vec![KNOBS, more], values: BTreeMap::new(), said: option };
         for (name, default, _) in knobs.tables.iter().copied().flatten() {
             if let Some(default) = default {
                 knobs.values.insert(name, ((*default).to_owned(), Provenance::Default));
@@ -155,24 +156,24 @@ impl Knobs {
     /// # Errors
     /// If there is no such knob.
     pub fn set(&mut self, name: &str, value: impl Into<String>) -> Result<()> {
-        let name = self.known(name).ok_or_else(|| Error::usage(format!("there is no setting '{name}'")))?;
+        let name = self.known(name).ok_or_else(|| usage(format!("there is no setting '{name}'")))?;
         self.values.insert(name, (value.into(), Provenance::Argument));
         Ok(())
     }
 
     fn read_file(&mut self, path: &Path) -> Result<()> {
-        let text = match crate::text::read(path) {
+        let text = match foreread::read_text(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(Error::usage(format!("{} cannot be read: {error}", path.display()))),
+            Err(error) => return Err(usage(format!("{} cannot be read: {error}", path.display()))),
         };
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            Error::usage(format!("{} is no TOML: {}", path.display(), error.message()))
+            usage(format!("{} is no TOML: {}", path.display(), error.message()))
         })?;
         for (name, value) in table {
             let name = self
                 .known(&name)
-                .ok_or_else(|| Error::usage(format!("{}: there is no setting '{name}'", path.display())))?;
+                .ok_or_else(|| usage(format!("{}: there is no setting '{name}'", path.display())))?;
             let value = match value {
                 toml::Value::String(text) => text,
                 toml::Value::Integer(number) => number.to_string(),
@@ -182,10 +183,7 @@ impl Knobs {
                     list.iter().filter_map(toml::Value::as_str).collect::<Vec<_>>().join("\n")
                 }
                 _ => {
-                    return Err(Error::usage(format!(
-                        "{}: {name} is a value or a list of strings",
-                        path.display()
-                    )));
+                    return Err(usage(format!("{}: {name} is a value or a list of strings", path.display())));
                 }
             };
             self.values.insert(name, (value, Provenance::File(path.to_owned())));
@@ -205,18 +203,12 @@ impl Knobs {
                 }
             }
         }
-        self.on_node = OnNode::launched(&environment);
         for (name, ..) in self.tables.clone().into_iter().flatten() {
             let variable = format!("FOREREAD_{}", name.to_uppercase().replace('-', "_"));
             if let Some(value) = environment(&variable) {
                 self.values.insert(name, (value, Provenance::Environment(variable)));
             }
         }
-    }
-
-    /// Which of the ranks that the launcher has started on this node this is; alone where nobody says so.
-    pub(crate) fn on_node(&self) -> OnNode {
-        self.on_node
     }
 
     /// The value of a knob and where it came from.
@@ -293,15 +285,6 @@ mod tests {
         assert_eq!(knobs.parse::<u32>("world-size").unwrap(), Some(8));
         let knobs = gather(&[("rank", "0")], &[("RANK", "1"), ("WORLD_SIZE", "2")], "").unwrap();
         assert_eq!(knobs.parse::<u32>("rank").unwrap(), Some(0));
-    }
-
-    #[test]
-    fn ranks_that_share_a_node_are_known_also_where_each_is_told_to_be_alone() {
-        let torchrun = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")];
-        let alone = gather(&[("rank", "0"), ("world-size", "1")], &torchrun, "").unwrap();
-        let config = crate::Config::from_knobs(&alone).unwrap();
-        assert_eq!((config.world_size, config.node_ranks), (1, Some(4)));
-        assert_eq!(gather(&[], &[], "").unwrap().on_node(), OnNode::ALONE);
     }
 
     #[test]

@@ -1,0 +1,24 @@
+//! The settings of a run as text, for the command and the Python package: from arguments, the environment and
+//! `foreread.toml`, each with the place that it came from.
+//!
+//! The library takes values with types ([`foreread::Config`]) and reads no environment; whoever offers text to people
+//! gathers it here, so that a mistake reads the same wherever it was made.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use foreread_settings::{Knobs, config};
+//!
+//! let arguments = [("memory", "4GiB".to_owned())];
+//! let environment = |name: &str| (name == "FOREREAD_SEED").then(|| "7".to_owned());
+//! let knobs = Knobs::gather(&[], arguments, environment, Path::new("no such file"))?;
+//! let config = config(&knobs)?;
+//! assert_eq!((config.seed, config.batch_size), (7, 64));
+//! # Ok::<(), foreread::Error>(())
+//! ```
+
+mod config;
+mod knobs;
+
+pub use crate::config::config;
+pub use crate::knobs::{COMMAND_KNOBS, KNOBS, Knob, Knobs, Provenance};

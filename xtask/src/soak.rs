@@ -180,7 +180,7 @@ pub fn run(args: &Args) -> Result<bool> {
     if count == 0 {
         bail!("no soak's name contains what was given; they are: {}", names.join("; "));
     }
-    let of = Run { workspace: &workspace, seed, all: true };
+    let of = Run { workspace: &workspace, seed, all: true, packages: &[] };
     let cases = args.cases.to_string();
     let mut tally = Tally::default();
     let mut begun = 0;

@@ -49,6 +49,8 @@ pub struct Run<'a> {
     pub seed: Seed,
     /// Whether tests that need outside tools run.
     pub all: bool,
+    /// The packages whose tests run; none for all.
+    pub packages: &'a [String],
 }
 
 /// All steps of this workspace.
@@ -134,9 +136,13 @@ pub struct Prepared {
     _servers: Vec<Service>,
 }
 
-/// `cargo test` over the whole workspace: every binary runs, also after one has failed.
+/// `cargo test` over the whole workspace or some packages: every binary runs, also after one has failed.
 pub fn suites(of: &Run<'_>) -> Result<(Command, Prepared)> {
-    let mut command = cargo(of.workspace, ["test", "--workspace", "--no-fail-fast"]);
+    let mut command = cargo(of.workspace, ["test", "--no-fail-fast"]);
+    match of.packages {
+        [] => command.arg("--workspace"),
+        packages => command.args(packages.iter().flat_map(|package| ["--package", package])),
+    };
     let prepared = prepare(of, &mut command, |_| true)?;
     if !prepared.missing.is_empty() {
         let left_out = prepared.missing.iter();
@@ -195,15 +201,20 @@ mod tests {
     #[test]
     fn tests_that_need_tools_are_left_out_and_their_variables_unset() {
         let workspace = workspace();
-        let of = Run { workspace: &workspace, seed: Seed::choose().unwrap(), all: false };
+        let of = Run { workspace: &workspace, seed: Seed::choose().unwrap(), all: false, packages: &[] };
         let (command, prepared) = suites(&of).unwrap();
         assert_eq!(prepared.missing.len(), needs::of_tests().count());
         let shown = shown(&command);
-        assert!(shown.starts_with("cargo test --workspace --no-fail-fast -- --skip "), "{shown}");
+        assert!(shown.starts_with("cargo test --no-fail-fast --workspace -- --skip "), "{shown}");
         for (_, tests) in needs::of_tests() {
             assert!(shown.contains(&format!("--skip {}::", tests.module)), "{shown}");
             assert!(command.get_envs().any(|(name, value)| name == tests.variable && value.is_none()));
         }
+        let packages = ["foreread-tier".to_owned(), "foreread-layers".to_owned()];
+        let some = suites(&Run { packages: &packages, ..of }).unwrap().0;
+        let shown = crate::cargo::shown(&some);
+        let begins = "cargo test --no-fail-fast --package foreread-tier --package foreread-layers -- --skip ";
+        assert!(shown.starts_with(begins), "{shown}");
     }
 
     #[test]

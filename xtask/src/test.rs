@@ -14,9 +14,12 @@ pub struct Args {
     /// Skip nothing: install what is missing (on Debian, as root) and run what needs it
     #[arg(long)]
     all: bool,
-    /// Run only the steps whose name contains this
-    #[arg(long, value_name = "SUBSTRING")]
+    /// Run only the step of this name, or those whose name contains it
+    #[arg(long, value_name = "NAME")]
     only: Option<String>,
+    /// Run only the Rust tests of this package
+    #[arg(short, long, value_name = "CRATE", conflicts_with = "only")]
+    package: Vec<String>,
 }
 
 /// Runs the steps; true when none failed.
@@ -24,12 +27,15 @@ pub fn run(args: &Args) -> Result<bool> {
     let workspace = Workspace::load()?;
     let seed = Seed::choose()?;
     println!("{seed}");
-    let steps = chosen(steps::list(&workspace), args.only.as_deref())?;
+    let steps = match args.package.is_empty() {
+        true => chosen(steps::list(&workspace), args.only.as_deref())?,
+        false => vec![Step::Test],
+    };
     if args.all {
         let kinds: Vec<_> = steps.iter().map(Step::kind).collect();
         install::everything(&workspace, &kinds)?;
     }
-    let run = Run { workspace: &workspace, seed, all: args.all };
+    let run = Run { workspace: &workspace, seed, all: args.all, packages: &args.package };
     let mut tally = Tally::default();
     for step in &steps {
         tally.step(&step.name(), |results| step.run(&run, results));
@@ -59,7 +65,10 @@ pub fn skip_needs(tally: &mut Tally) {
 fn chosen(steps: Vec<Step>, only: Option<&str>) -> Result<Vec<Step>> {
     let Some(only) = only else { return Ok(steps) };
     let names: Vec<_> = steps.iter().map(Step::name).collect();
-    let chosen: Vec<_> = steps.into_iter().filter(|step| step.name().contains(only)).collect();
+    // `test` is a part of the names of packages, too.
+    let is_whole = names.iter().any(|name| name == only);
+    let is_chosen = |step: &Step| if is_whole { step.name() == only } else { step.name().contains(only) };
+    let chosen: Vec<_> = steps.into_iter().filter(is_chosen).collect();
     if chosen.is_empty() {
         bail!("no step's name contains `{only}`; the steps are: {}", names.join("; "));
     }
@@ -74,6 +83,10 @@ mod tests {
     fn only_chooses_by_part_of_the_name() {
         let steps = chosen(vec![Step::Fmt, Step::Clippy, Step::Doc], Some("c")).unwrap();
         assert_eq!(steps, [Step::Clippy, Step::Doc]);
+        let feature = Step::Feature { package: "foreread-tier-testing".to_owned(), feature: None };
+        let of_a_feature = chosen(vec![Step::Test, feature.clone()], Some("testing")).unwrap();
+        assert_eq!(of_a_feature, std::slice::from_ref(&feature));
+        assert_eq!(chosen(vec![Step::Test, feature], Some("test")).unwrap(), [Step::Test]);
     }
 
     #[test]

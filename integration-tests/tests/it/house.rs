@@ -176,6 +176,20 @@ fn an_arrow_that_is_not_in_the_table_is_found() {
     }
 }
 
+/// Eighteen packages had one description.
+#[test]
+fn each_package_has_a_description_of_its_own() {
+    let metadata = metadata();
+    let mut seen = BTreeMap::new();
+    for package in metadata.workspace_packages() {
+        let description = package.description.clone().unwrap_or_default();
+        assert!((20..=110).contains(&description.len()), "{}: {description:?}", package.name);
+        if let Some(other) = seen.insert(description, &package.name) {
+            panic!("{other} and {} have one description", package.name);
+        }
+    }
+}
+
 #[test]
 fn types_depends_on_nothing() {
     let metadata = metadata();

@@ -112,6 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: FAIL-5
     fn errors_of_evicted_and_restarting_file_servers_are_retried() {
         for errno in [
             Errno::IO,
@@ -139,6 +140,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: FAIL-5
     fn unreadable_sector_of_a_disk_is_not_retried() {
         // Every test machine has this one: proc is no server's, and not on the list of those of this machine either.
         let other = std::fs::File::open("/proc/self/stat").unwrap();

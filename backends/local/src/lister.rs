@@ -400,6 +400,7 @@ mod tests {
 
     /// A dataset of a directory a sample once had all of its directories' paths in memory.
     #[test]
+    // semantics: SAMPLE-13
     fn directory_of_many_directories_does_not_fill_the_stack() {
         let made = tempfile::tempdir().unwrap();
         for number in 0..300 {

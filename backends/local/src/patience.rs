@@ -69,6 +69,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: FAIL-5
     fn listing_outlives_a_file_server_that_restarts() {
         let patience = Patience::default();
         let errnos = [Errno::SHUTDOWN, Errno::NOTCONN, Errno::STALE, Errno::INTR, Errno::IO];
@@ -79,6 +80,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: FAIL-5
     fn file_server_that_stays_away_costs_two_minutes_once() {
         let patience = Patience::default();
         let (done, waited) = calls(&patience, &[Errno::NOTCONN; 100], false);

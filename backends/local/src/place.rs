@@ -389,6 +389,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: DISK-4
     fn bind_mounts_and_second_mount_points_agree() {
         let disk = place("1 0 8:1 / /data rw - ext4 /dev/sda1 rw", "/data/train/x");
         assert_eq!(disk, place("2 0 8:1 /train /container rw - ext4 /dev/sda1 rw", "/container/x"));
@@ -399,6 +400,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: DISK-4
     fn file_systems_without_a_source_are_told_apart() {
         let one = place("1 0 0:40 / /a rw - tmpfs tmpfs rw", "/a/x");
         assert_ne!(one, place("2 0 0:41 / /b rw - tmpfs tmpfs rw", "/b/x"));

@@ -14,6 +14,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// One test, because all that this program does is counted.
 #[test]
+// semantics: CACHE-6
 fn reads_take_their_footprint() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for reader in [DiskReader::Threads, DiskReader::Auto] {

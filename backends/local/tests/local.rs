@@ -89,6 +89,7 @@ async fn one(content: impl AsRef<[u8]>) -> (TempDir, LocalOrigin, Object) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: SAMPLE-2
 async fn it_keeps_the_contract() {
     let directory = tempfile::tempdir().unwrap();
     let samples = conformance::samples(3);
@@ -147,6 +148,7 @@ async fn a_file_that_shrank_grew_or_went_is_named() {
 }
 
 #[tokio::test]
+// semantics: FAIL-2
 async fn a_file_overwritten_in_place_is_a_change() {
     let (directory, origin, object) = one([5; 20]).await;
     let file = fs::OpenOptions::new().write(true).open(directory.path().join("a/file")).unwrap();
@@ -159,6 +161,7 @@ async fn a_file_overwritten_in_place_is_a_change() {
 }
 
 #[tokio::test]
+// semantics: FAIL-16
 async fn a_fifo_in_a_files_place_does_not_hang() {
     let (directory, origin, object) = one([5; 20]).await;
     let file = directory.path().join("a/file");
@@ -177,6 +180,7 @@ async fn a_fifo_in_a_files_place_does_not_hang() {
 }
 
 #[tokio::test]
+// semantics: SAMPLE-1
 async fn empty_and_large_files() {
     let (_directory, origin, object) = one([]).await;
     assert_eq!(read(&origin, &object).await.unwrap().len(), 0);
@@ -235,6 +239,7 @@ impl Buffers for Counted {
 }
 
 #[tokio::test]
+// semantics: FAIL-17
 async fn dropping_a_stream_cancels_what_has_not_started() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "file", vec![1; 1 << 20]);
@@ -279,6 +284,7 @@ fn dropping_the_origin_answers_what_is_queued() {
 }
 
 #[tokio::test]
+// semantics: SAMPLE-5
 async fn symbolic_links_are_followed_and_bad_ones_named() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
@@ -304,6 +310,7 @@ async fn symbolic_links_are_followed_and_bad_ones_named() {
 }
 
 #[tokio::test]
+// semantics: SAMPLE-17
 async fn names_that_are_not_utf8_are_errors_and_the_rest_is_listed() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "a", "x");

@@ -157,6 +157,7 @@ mod tests {
     const KEY: SampleKey = SampleKey::new(DatasetId(0), SampleId(1));
 
     #[tokio::test]
+    // semantics: CACHE-5
     async fn conforms() {
         foreread_tier_testing::conformance::cache(Arc::new(MemoryTier::new(8 << 20))).await;
     }

@@ -297,6 +297,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "webdav")]
+    // semantics: OPENDAL-9
     fn credentials_in_a_url_are_refused_and_not_repeated() {
         for url in [
             "webdav://me:hunter2@host/a",
@@ -342,6 +343,7 @@ mod tests {
 
     #[test]
     #[cfg(all(feature = "http", feature = "webdav", feature = "webhdfs"))]
+    // semantics: OPENDAL-7
     fn credentials_are_sent_to_their_host_alone() {
         let all = ["password", "token", "username"];
         for (url, host, expected) in [
@@ -375,6 +377,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "oss")]
+    // semantics: OPENDAL-7
     fn bucket_name_cannot_end_the_host_name() {
         for url in ["oss://evil.example.org?x/a", "oss://evil#x/a", "oss://evil:80/a", "oss://e\\vil/a"] {
             assert_eq!(target(url).unwrap_err().kind(), ErrorKind::Invalid, "{url}");
@@ -383,6 +386,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "http")]
+    // semantics: OPENDAL-7
     fn sftp_host_is_no_option_of_ssh() {
         let of = |authority| located(&SERVICES[0], Place::Ssh, authority, "a");
         assert!(of("user@host").is_ok());

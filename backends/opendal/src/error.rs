@@ -126,6 +126,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: OPENDAL-9
     fn a_long_answer_is_one_short_line_and_the_url_is_not_in_it() {
         let page = opendal::Error::new(Opendal::Unexpected, format!("first\n{}", "é ".repeat(1000)))
             .with_context("uri", "http://host/a?sig=hunter2");

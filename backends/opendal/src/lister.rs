@@ -338,6 +338,7 @@ mod tests {
     /// The first answer never comes.
     #[tokio::test]
     #[cfg(feature = "webdav")]
+    // semantics: OPENDAL-6
     async fn stalled_page_is_requested_again() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -121,6 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: OPENDAL-8
     fn redirects_end_after_five_and_never_leave_encryption() {
         let url = |text: &str| Url::parse(text).unwrap();
         let (plain, encrypted) = (url("http://a/x"), url("https://b/x"));

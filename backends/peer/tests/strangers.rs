@@ -88,6 +88,7 @@ impl Rig {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: RANK-31
 async fn a_stranger_gets_nothing() {
     let rig = Rig::new().await;
     let hello = {
@@ -123,6 +124,7 @@ async fn a_stranger_gets_nothing() {
 
 /// Ten thousand connections that say nothing, nonsense, or half of what they should, two thousand at a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: RANK-31
 async fn ten_thousand_strangers_hold_nothing_and_keep_no_rank_out() {
     let rig = Rig::new().await;
     rig.a_rank_gets_in().await;

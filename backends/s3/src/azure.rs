@@ -61,6 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: BUCKET-14
     fn urls_name_a_container_and_may_name_its_account() {
         let account = |name: &str, endpoint: Option<&str>| {
             Some(Account { name: name.into(), endpoint: endpoint.map(str::to_owned) })
@@ -84,6 +85,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: BUCKET-14
     fn other_hosts_and_keys_in_urls_are_refused_and_not_repeated() {
         for url in [
             "abfss://c@hush.example.org/x",

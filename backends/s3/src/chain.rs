@@ -462,6 +462,7 @@ mod tests {
     const KEYS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "ENV"), ("AWS_SECRET_ACCESS_KEY", "s")];
 
     #[tokio::test]
+    // semantics: BUCKET-8
     async fn each_place_is_looked_into_in_its_turn() {
         let token = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(token.path(), "identity").unwrap();
@@ -513,6 +514,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-13
     async fn a_process_is_asked() {
         let home = home("", "");
         let script = home.path().join("a script");
@@ -555,6 +557,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-9
     async fn sso_session_profile_gives_its_role() {
         let home = single_sign_on("2100-01-01T00:00:00Z");
         for profile in ["train", "old"] {
@@ -571,6 +574,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-9
     async fn expired_sso_token_names_the_command_and_no_other_source_is_used() {
         let home = single_sign_on("2020-01-01T00:00:00Z");
         for (profile, says) in
@@ -589,6 +593,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-11
     async fn busy_or_unreached_source_is_a_transient_failure() {
         let token = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(token.path(), "identity").unwrap();
@@ -632,6 +637,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-11
     async fn machine_that_is_not_reached_is_tried_again_if_it_has_given_credentials() {
         let amazon = Amazon::default();
         let chain =
@@ -649,6 +655,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-9
     async fn failing_source_ends_the_search() {
         let role = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/task");
         let process = home("[default]\ncredential_process = /no/such/program\n", "");

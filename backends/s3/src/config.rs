@@ -347,6 +347,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: DISK-4
     fn endpoints_of_one_store_have_one_place() {
         let place = |endpoint: &str, region: &str| {
             let settings = [("endpoint", endpoint), ("region", region)];

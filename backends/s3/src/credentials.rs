@@ -326,6 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-12
     async fn failing_fetch_is_shared_by_all_that_wait() {
         let source = Failing { loads: Arc::default(), gate: Arc::new(tokio::sync::Semaphore::new(0)) };
         let credentials = Credentials::new(source.clone(), Handle::current());
@@ -365,6 +366,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    // semantics: BUCKET-11
     async fn first_credentials_are_tried_for_again_while_that_may_help() {
         for (failures, kind, loads, good) in [
             (3, ErrorKind::Transient, 4, true),
@@ -384,6 +386,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    // semantics: BUCKET-11
     async fn failure_that_may_pass_says_when_the_next_attempt_is() {
         let source = Late { failures: 2, kind: ErrorKind::Transient, loads: Arc::default() };
         let credentials = Credentials::new(source.clone(), Handle::current());
@@ -402,6 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-8
     async fn reads_go_on_with_the_old_ones_while_one_task_fetches() {
         let source = Numbered::default();
         source.life.store(1, Ordering::SeqCst); // fetched again after half a second

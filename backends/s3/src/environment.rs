@@ -113,6 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: FAIL-28
     fn keys_of_settings_replace_those_of_variables_together() {
         let variables = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
         let environment = Environment::new(variables.map(|name| (name, "env")));

@@ -296,6 +296,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: BUCKET-3, BUCKET-4
     fn every_refusal_names_the_bucket_in_one_line_and_has_its_kind() {
         use ErrorKind::{
             Changed, Denied, Expired, Invalid, NotFound, Other, Throttled, Transient, Unsupported,
@@ -351,6 +352,7 @@ mod tests {
 
     /// AWS sends `x-amz-bucket-region` with refusals that have nothing to do with regions.
     #[test]
+    // semantics: BUCKET-4
     fn expired_token_with_region_header_is_no_wrong_region() {
         let located = |status, code: &str, region: &str| {
             let refused = Refused { region: Some(region.into()), ..refused(status, code) };
@@ -378,6 +380,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: BUCKET-11
     fn credentials_failure_keeps_its_kind_and_wait() {
         let wait = Duration::from_secs(5);
         let known = TierError::new(ErrorKind::Transient, "s3").with_detail("busy").with_retry_after(wait);

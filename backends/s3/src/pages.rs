@@ -287,6 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: SAMPLE-9
     async fn page_without_end_is_refused() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -316,6 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-11
     async fn page_that_waits_for_new_credentials_may_be_requested_again() {
         let store = foreread_tier_testing::store::Store::start();
         store.bucket("train");

@@ -20,6 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: BUCKET-7
     fn a_proxy_is_named_without_its_password_and_only_where_it_is_used() {
         let matcher =
             Matcher::builder().https("http://me:hush@proxy.example.org:3128").no("inside.example.org");

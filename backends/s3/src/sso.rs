@@ -459,6 +459,7 @@ mod tests {
     const PAST: &str = "2020-01-01T00:00:00Z";
 
     #[tokio::test]
+    // semantics: BUCKET-10
     async fn expired_token_is_refreshed_and_its_file_replaced() {
         for past in [PAST, "2020-01-01T00:00:00UTC"] {
             let home = Home::new(&document("hush-old", past), "hush-new", Box::new(another));
@@ -481,6 +482,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-10
     async fn refused_refresh_names_the_login_and_leaves_the_file() {
         let refused = || status(400, "InvalidGrantException");
         let ended = {
@@ -513,6 +515,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-11
     async fn busy_token_service_is_a_failure_that_may_pass() {
         let busy = || -> reqsign_core::Result<_> { Err(Error::rate_limited("SlowDownException (400)")) };
         let home = Home::new(&document("hush-old", PAST), "hush-new", Box::new(busy));
@@ -527,6 +530,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-10
     async fn token_that_another_process_has_refreshed_is_used() {
         let home = Home::refused(|path| write_other(&path));
         assert_eq!(home.role().await.unwrap(), "ROLE");
@@ -557,6 +561,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-10
     async fn token_that_cannot_be_written_is_kept_in_memory() {
         let cache = Arc::new(Mutex::new(PathBuf::new()));
         let gone = Arc::clone(&cache);
@@ -579,6 +584,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-10
     async fn caller_that_is_dropped_loses_no_refreshed_token() {
         let home = Home::new(&document("hush-old", PAST), "hush-new", Box::new(another));
         let closed = home.amazon.gate.acquire().await.unwrap();

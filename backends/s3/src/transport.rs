@@ -378,6 +378,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: BUCKET-11
     async fn busy_services_of_credentials_may_be_asked_again_and_others_not() {
         use reqsign_core::HttpSend;
         let errands = Errands::new(None);

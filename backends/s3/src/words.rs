@@ -43,6 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: BUCKET-13
     fn words_are_those_of_pythons_shlex() {
         for (text, words) in [
             ("", &[][..]),

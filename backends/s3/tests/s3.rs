@@ -96,6 +96,7 @@ async fn one(content: &str) -> (Store, Arc<dyn OriginTier>, Object) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: SAMPLE-6
 async fn the_contract_is_kept_below_a_prefix_and_in_a_whole_bucket() {
     for (url, below) in [("s3://train/a prefix/x", "a prefix/x/"), ("s3a://train", "")] {
         let store = Store::start();
@@ -121,6 +122,7 @@ async fn the_contract_is_kept_below_a_prefix_and_in_a_whole_bucket() {
 /// Another's server: s3s-fs, which keeps objects as files. It waits 44 ms before each body unless its sockets are told
 /// not to, and ignores `If-Match`: that a change is seen all the same is the point.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: BUCKET-2
 async fn the_contract_is_kept_by_another_ones_server() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("train")).unwrap();
@@ -164,6 +166,7 @@ async fn the_contract_is_kept_by_another_ones_server() {
 }
 
 #[tokio::test]
+// semantics: BUCKET-1
 async fn one_get_a_sample_and_never_a_head() {
     let (store, origin, object) = one("0123456789").await;
     assert_eq!(object.size, 10);
@@ -201,6 +204,7 @@ async fn memory_is_taken_once_and_exactly_and_only_for_what_the_store_has() {
 }
 
 #[tokio::test]
+// semantics: BUCKET-2
 async fn an_object_that_was_replaced_is_an_error_and_no_mixture() {
     let (store, origin, object) = one("old").await;
     store.put("train", "images/a.jpg", "new");
@@ -238,6 +242,7 @@ fn saying(answer: impl Into<Vec<u8>>) -> (String, Arc<Mutex<Vec<String>>>) {
 }
 
 #[tokio::test]
+// semantics: SAMPLE-11
 async fn a_redirect_is_not_followed_and_an_answer_without_a_tag_is_none() {
     let object = Object { path: "a".into(), size: 2, version: Some(Version::ETag("\"t\"".into())) };
     let origin = |endpoint: &str| {
@@ -266,6 +271,7 @@ async fn a_redirect_is_not_followed_and_an_answer_without_a_tag_is_none() {
 
 /// MinIO and Ceph return metadata as it was written.
 #[tokio::test]
+// semantics: BUCKET-5
 async fn object_with_illegible_metadata_is_read() {
     let mut answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: \"t\"\r\n\
         Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nConnection: close\r\n"
@@ -403,6 +409,7 @@ async fn who_may_not_read_or_list_is_told_what_to_do() {
 }
 
 #[tokio::test]
+// semantics: SAMPLE-10
 async fn object_is_found_where_only_reading_is_allowed() {
     let (store, origin, object) = one("0123456789").await;
     store.put("train", "images/empty", "");
@@ -445,6 +452,7 @@ fn profile(home: &tempfile::TempDir, key: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: BUCKET-8
 async fn expired_credentials_are_fetched_again_by_one_and_the_reads_go_on() {
     let store = Store::start();
     store.numbered("train", Numbered::new(200, 1000));
@@ -474,6 +482,7 @@ async fn expired_credentials_are_fetched_again_by_one_and_the_reads_go_on() {
 }
 
 #[tokio::test]
+// semantics: BUCKET-15
 async fn no_secret_is_in_what_is_printed() {
     const SECRETS: [&str; 3] = ["AKIDTEST", "hush-hush", "token-token"];
     let store = Store::start();
@@ -515,6 +524,7 @@ async fn no_secret_is_in_what_is_printed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: SAMPLE-8
 async fn a_listing_goes_through_faults_and_throttling() {
     let store = Store::start_with(1, 7);
     store.numbered("train", Numbered::new(50_000, 10));

@@ -88,6 +88,7 @@ fn store() -> Store {
 }
 
 #[tokio::test]
+// semantics: BUCKET-10
 async fn bucket_is_listed_with_a_refreshed_token() {
     let answer = "{\"accessToken\": \"hush-new\", \"expiresIn\": 28800, \"refreshToken\": \"hush-next\"}";
     let (amazon, heard) = amazon(("200 OK", answer));
@@ -107,6 +108,7 @@ async fn bucket_is_listed_with_a_refreshed_token() {
 }
 
 #[tokio::test]
+// semantics: BUCKET-10
 async fn refused_refresh_is_one_line_that_names_the_login() {
     let (amazon, heard) = amazon(("400 Bad Request", "{\"error\": \"invalid_grant hush-refresh\"}"));
     let (store, home) = (store(), tempfile::tempdir().unwrap());

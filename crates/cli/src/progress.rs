@@ -169,6 +169,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: FAIL-27
     fn ten_hours_of_progress_are_ten_lines() {
         let mut pace = Pace::new();
         let lines: Vec<u64> =

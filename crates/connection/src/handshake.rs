@@ -492,6 +492,7 @@ mod tests {
 
     /// Who comes for a meeting of the same job made a mistake, and learns that he did and nothing else.
     #[tokio::test]
+    // semantics: RANK-15
     async fn a_rank_with_another_token_is_told_so_and_a_stranger_is_not() {
         let tried = |job: u64, purpose: Purpose, wanted: Purpose| async move {
             let (mut ours, theirs) = duplex(1024);
@@ -543,6 +544,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: RANK-36
     async fn ranks_that_protect_samples_otherwise_name_the_setting() {
         let (asked, answered) = meet(identity(3, 7, TOKEN), None, Wire::Sealed, samples()).await;
         let (asked, answered) = (asked.unwrap_err(), answered.unwrap_err());
@@ -580,6 +582,7 @@ mod tests {
 
     /// What somebody has recorded of a rank, or changed in its preamble, makes him no rank.
     #[tokio::test]
+    // semantics: RANK-35
     async fn a_hello_that_is_repeated_or_changed_makes_no_rank() {
         let asker = identity(3, 7, TOKEN);
         let (one, mut between) = duplex(1024);

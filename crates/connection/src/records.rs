@@ -244,6 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: RANK-35
     async fn changed_repeated_swapped_and_cut_records_are_errors() {
         let attack = |change: fn(&mut Vec<u8>)| async move {
             let (one, other) = noise();

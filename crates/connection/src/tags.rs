@@ -244,6 +244,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-35
     fn frame_is_taken_once_in_its_turn_by_its_direction() {
         let (keys, header) = (keys(1), Header::new(Kind::Ask, 7, 1).encode());
         let frames: Vec<_> = (0..3).map(|number| keys.theirs.seal(number, &header, b"asks", None)).collect();
@@ -269,6 +270,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-34
     fn sample_fits_under_its_own_key_id_and_length_alone() {
         let (keys, other) = (keys(1), keys(5));
         let bytes = vec![7; 1000];

@@ -173,6 +173,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-32
     fn token_of_fewer_than_128_bits_is_refused_by_its_alphabet() {
         // Of each alphabet the longest that is refused; one more character is enough.
         let texts = [
@@ -202,6 +203,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-32
     fn token_that_repeats_itself_counts_once() {
         assert_eq!(Token::new("0123456789abcdef".repeat(2)).unwrap_err().bits(), 64);
         assert_eq!(Token::new("hunter2-".repeat(8)).unwrap_err().bits(), 48);
@@ -210,6 +212,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-32
     fn token_of_few_different_characters_is_refused() {
         let text = format!("{}bcde", "a".repeat(60));
         assert!(

@@ -125,6 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: SHARD-5
     fn braces_expand_as_in_a_shell() {
         for (pattern, expected) in [
             ("a", &["a"][..]),
@@ -151,6 +152,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: SHARD-5
     fn what_is_too_much_is_refused_and_not_expanded() {
         for pattern in [
             "{0..99999999999}".to_owned(),

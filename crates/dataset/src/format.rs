@@ -184,6 +184,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: SHARD-1
     fn only_shards_of_one_kind_are_packed() {
         let of = |paths: &[&'static str]| detect("/data", paths.iter().copied());
         assert_eq!(of(&["a.tar", "b/c.tar"]).unwrap(), Told::Format(Format::Tar));

@@ -473,6 +473,7 @@ mod tests {
 
     /// ZFS reports a block for each file that was just written.
     #[test]
+    // semantics: SAMPLE-21
     fn catalog_that_was_just_written_is_not_sparse() {
         assert!(!is_sparse(100 << 20, 1));
         assert!(!is_sparse(1 << 40, 0));

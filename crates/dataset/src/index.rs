@@ -540,6 +540,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: SAMPLE-7
     async fn place_holders_of_directories_are_no_samples() {
         let paths = ["shards=", "shards/a.tar=", "shards/a=", "shards/a/1", "empty="];
         let any = IndexOptions::default;

@@ -256,6 +256,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: SAMPLE-15
     fn second_writer_of_a_journal_names_the_first() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("j");
@@ -277,6 +278,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: SAMPLE-15
     fn damaged_record_ends_a_journal() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("j");
@@ -293,6 +295,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: SAMPLE-15
     fn link_in_the_place_of_a_journal_is_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         let (path, other) = (directory.path().join("j"), directory.path().join("other"));

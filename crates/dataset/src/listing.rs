@@ -167,6 +167,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: DISK-5
     fn times_that_many_share_are_no_versions() {
         assert_eq!(times(&[NOW]), Listing::Versioned);
         assert_eq!(times(&[NOW, NOW + 1]), Listing::Versioned);
@@ -209,6 +210,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: DISK-5
     fn listing_with_a_file_elsewhere_is_like_no_other() {
         let with = |changed| {
             let here = Version::Written { modified: NOW, changed: Change::Kept(1) };

@@ -165,6 +165,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: SAMPLE-14
     fn a_listing_goes_on_behind_its_last_mark() {
         let directory = tempfile::tempdir().unwrap();
         let (path, options) = (directory.path().join("x.partial"), IndexOptions::default());

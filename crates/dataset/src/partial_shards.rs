@@ -229,6 +229,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: SAMPLE-16
     fn what_was_done_is_taken_up_and_what_is_torn_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.partial-shards");
@@ -257,6 +258,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: SAMPLE-16
     fn another_state_place_or_format_and_damage_are_begun_anew() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.partial-shards");

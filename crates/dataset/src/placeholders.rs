@@ -102,6 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
+        // semantics: SAMPLE-7
         fn exactly_the_empty_ones_above_others_go(
             listed in prop::collection::vec(("[ab](/[ab]){0,3}", 0..2u64), 0..20)
         ) {

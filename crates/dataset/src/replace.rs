@@ -41,6 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: FAIL-26
     fn planted_links_are_replaced_and_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         let (path, precious) = (directory.path().join("c"), directory.path().join("precious"));
@@ -57,6 +58,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: FAIL-26
     fn failed_replacement_leaves_what_was_there() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c");

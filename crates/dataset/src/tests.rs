@@ -113,6 +113,7 @@ fn the_fingerprint_is_as_it_ever_was() {
 }
 
 #[test]
+// semantics: SAMPLE-23
 fn the_fingerprint_is_of_the_data_and_not_of_its_place_or_listing_order() {
     let base = Catalog::from_objects("/data", small()).unwrap();
     let mut reversed = small();
@@ -232,6 +233,7 @@ fn every_flipped_byte_of_a_packed_catalog_is_refused_and_hostile_ones_do_no_harm
 }
 
 #[test]
+// semantics: SAMPLE-19
 fn every_flipped_byte_and_every_truncation_is_refused() {
     let (directory, path) = saved(small());
     let bytes = fs::read(&path).unwrap();
@@ -284,6 +286,7 @@ fn ask_everything(bytes: Vec<u8>, file: &Path) {
 }
 
 #[test]
+// semantics: SAMPLE-21
 fn a_hostile_byte_with_a_right_checksum_does_no_harm() {
     let (directory, path) = saved(small());
     let bytes = fs::read(&path).unwrap();
@@ -298,6 +301,7 @@ fn a_hostile_byte_with_a_right_checksum_does_no_harm() {
 }
 
 #[test]
+// semantics: SAMPLE-18
 fn a_climbing_path_in_a_catalog_is_refused_when_it_is_read() {
     let (_directory, path) = saved(vec![object("aaa/bbb", 1, None), object("ccc", 1, None)]);
     let mut bytes = fs::read(&path).unwrap();
@@ -312,6 +316,7 @@ fn a_climbing_path_in_a_catalog_is_refused_when_it_is_read() {
 }
 
 #[test]
+// semantics: SAMPLE-20
 fn replacing_an_open_catalog_leaves_it_whole() {
     let (_directory, path) = saved(small());
     let open = Catalog::open(&path).unwrap();
@@ -322,6 +327,7 @@ fn replacing_an_open_catalog_leaves_it_whole() {
 }
 
 #[test]
+// semantics: SAMPLE-22
 fn arrows_own_reader_sees_the_columns_and_the_metadata() {
     let (_directory, path) = saved(small());
     let reader = arrow_ipc::reader::FileReader::try_new(fs::File::open(path).unwrap(), None).unwrap();
@@ -425,6 +431,7 @@ fn the_image_in_memory_is_the_file() {
 }
 
 #[test]
+// semantics: SAMPLE-19
 fn received_catalog_says_what_the_opened_one_says() {
     for (_directory, path) in [saved(small()), packed_saved()] {
         let opened = Catalog::open(path).unwrap();
@@ -445,6 +452,7 @@ fn many() -> (TempDir, std::path::PathBuf) {
 }
 
 #[test]
+// semantics: SAMPLE-20
 fn truncated_catalog_is_an_error_that_names_it() {
     let (_directory, path) = many();
     let catalog = Catalog::open(&path).unwrap();
@@ -463,6 +471,7 @@ fn truncated_catalog_is_an_error_that_names_it() {
 }
 
 #[test]
+// semantics: SAMPLE-20
 fn overwritten_catalog_never_gives_another_name() {
     let (_directory, path) = many();
     let (catalog, time) = (Catalog::open(&path).unwrap(), fs::metadata(&path).unwrap().modified().unwrap());
@@ -492,6 +501,7 @@ fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
 
 /// Its batch could be as long as the file, which costs whoever made it nothing.
 #[test]
+// semantics: SAMPLE-21
 fn sparse_catalog_is_refused_before_it_is_read() {
     let (_directory, path) = saved(small());
     let mut bytes = fs::read(&path).unwrap();
@@ -506,6 +516,7 @@ fn sparse_catalog_is_refused_before_it_is_read() {
 }
 
 #[test]
+// semantics: SAMPLE-21
 fn catalog_with_one_batch_twice_is_refused() {
     let objects = (0..140_000u64).map(|number| object(&format!("a/{number:07}"), 1, None));
     let (_directory, path) = saved(objects.collect());
@@ -523,6 +534,7 @@ fn catalog_with_one_batch_twice_is_refused() {
 }
 
 #[test]
+// semantics: SAMPLE-21
 fn catalog_with_one_column_in_another_is_refused() {
     let (_directory, path) =
         saved((0..4000).map(|number| object(&format!("a/{number:04}"), 1, None)).collect());

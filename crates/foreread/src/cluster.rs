@@ -160,6 +160,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: TIME-1
     fn measured_speeds_are_those_of_this_origin_alone() {
         let config = calibrated();
         let here = described(&config, "/data").origin;
@@ -174,6 +175,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: TIME-2
     fn the_users_limits_hold_whatever_was_measured() {
         let limited = Config { origin_limit: Some(7_000_000), ..calibrated() };
         let origin = described(&limited, "/data").origin;

@@ -148,6 +148,7 @@ mod tests {
 
     /// The fault that this guards: a device that stopped answering hung the run, although the origin had the sample.
     #[tokio::test(start_paused = true)]
+    // semantics: DISK-1
     async fn stuck_disk_fails_its_reads_in_bounded_time() {
         let origin = FakeOrigin::uniform(100, 1000);
         let stuck = FailingTier::new(Arc::new(StoredCache::new(1 << 20))).on(When::Always, Fault::Never);
@@ -165,6 +166,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-37
     fn every_part_of_a_directory_has_one_rank_however_many_there_are() {
         let made = tempfile::tempdir().unwrap();
         let directory = DiskDirectory::new(made.path(), 1200);

@@ -127,6 +127,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: CACHE-9
     fn loaders_of_a_process_share_half_of_what_is_free() {
         let root = tempfile::tempdir().unwrap();
         let machine = Machine::imagined(root.path(), FREE, &[]);
@@ -158,6 +159,7 @@ mod tests {
 
     /// Of eight ranks that nobody but the launcher has told that they share a node.
     #[test]
+    // semantics: CACHE-9
     fn eight_ranks_of_a_node_share_memory_and_disk() {
         let root = tempfile::tempdir().unwrap();
         let url = dataset(&root.path().join("data"), 300);

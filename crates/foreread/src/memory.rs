@@ -235,6 +235,7 @@ mod tests {
     const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal: 100 kB\nMemAvailable:   2000 kB\n");
 
     #[test]
+    // semantics: CACHE-10
     fn forked_child_gets_what_is_set_and_nothing_else() {
         let parents = Account::default();
         let need = |fixed| Need { fixed, data: 1 << 40, look_ahead: 1 << 10 };
@@ -248,6 +249,7 @@ mod tests {
 
     /// The fault that this guards: a plan in the parent took automatic memory from all its children.
     #[test]
+    // semantics: CACHE-10
     fn child_of_a_process_that_only_planned_gets_automatic_memory() {
         let parents = Account::default();
         drop(parents.grant(160_000, 1, LARGE));
@@ -292,6 +294,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: CACHE-9
     fn second_loader_gets_what_the_first_left() {
         let account = Account::default();
         let first = account.grant(160_000, 1, LARGE);
@@ -321,6 +324,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: CACHE-9
     fn eight_ranks_take_half_together_not_each() {
         for first in [true, false] {
             // A process each. What one has filled is free no longer when the next starts its second loader.
@@ -391,6 +395,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
+        // semantics: CACHE-9
         fn any_loaders_of_any_ranks_stay_within_half(
             ranks in 1_u32..5,
             steps in proptest::collection::vec((0_usize..4, 0_u64..200_000, proptest::bool::ANY), 1..60),

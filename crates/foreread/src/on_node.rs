@@ -51,6 +51,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: CACHE-9
     fn ranks_of_a_node_are_counted_by_whatever_started_them() {
         assert_eq!(told(&[]), (0, 1));
         let torchrun = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1")];

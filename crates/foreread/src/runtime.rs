@@ -130,6 +130,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: FAIL-21
     fn io_threads_are_a_quarter_of_the_cores_from_one_to_four() {
         assert_eq!([1, 2, 4, 8, 15, 16, 128].map(io_threads), [1, 1, 1, 2, 3, 4, 4]);
     }
@@ -172,6 +173,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: FAIL-19
     fn panic_is_reported_as_a_panic() {
         let workers = Workers::new(None).unwrap();
         let error = workers.wait(async { panic!("of a callback") as Result<()> }).unwrap_err();

@@ -198,6 +198,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: STATE-4
     fn written_and_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("state.json");
@@ -210,6 +211,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: STATE-6
     fn what_differs_is_said() {
         let (config, data) = (Config::default(), [catalog(&["a", "b"])]);
         let saved = state(&config, &data);

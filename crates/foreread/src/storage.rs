@@ -39,6 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: FAIL-28
     fn storage_options_show_no_values() {
         let options = StorageOptions::from_iter([("secret_access_key", "hush")]);
         assert_eq!(format!("{options:?}"), r#"{"secret_access_key"}"#);

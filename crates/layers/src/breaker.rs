@@ -460,6 +460,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    // semantics: RANK-21
     async fn what_does_not_answer_is_not_asked_and_is_asked_again_by_one() {
         let origin = Arc::new(FakeOrigin::uniform(100, 10).with_latency(Duration::from_millis(5)));
         // Each of the first three and the first probe fail once.

@@ -341,6 +341,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    // semantics: FAIL-12
     async fn one_of_the_first_reads_that_hangs_is_late_as_soon_as_the_others_have_shown_what_is_usual() {
         let origin = origin();
         let (hedged, _, meter) = hedged(&origin, When::First(key(50), 1), Fault::Never);
@@ -372,6 +373,7 @@ mod tests {
         clippy::async_yields_async,
         reason = "the outer future waits for a place, the inner one is the read"
     )]
+    // semantics: FAIL-12
     async fn second_read_that_was_never_sent_costs_nothing() {
         let (hedge, meter) = (HedgePolicy::default(), Meter::new());
         let hedge = Hedge::new("test", hedge, meter.clone());

@@ -135,6 +135,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    // semantics: FAIL-13
     async fn read_is_polled_as_often_as_it_is_woken_however_many_wait() {
         for count in [1, 10, 1000] {
             let (notify, polls, read) = read(100);

@@ -499,6 +499,7 @@ mod tests {
     /// Two refusals in a hundred cut the rate again and again, and a store that nothing held up was asked for 12 objects a
     /// second.
     #[test]
+    // semantics: FAIL-9
     fn refusals_by_chance_do_not_lower_a_low_rate() {
         let demands = [20.0, 100.0, 500.0, 2000.0];
         for (demand, chance) in

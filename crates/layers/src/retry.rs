@@ -245,6 +245,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    // semantics: FAIL-4
     async fn after_the_last_attempt_the_error_says_how_many_there_were() {
         let origin = origin();
         let below = failing(&origin, When::Key(KEY), Fault::Error(ErrorKind::Transient));
@@ -258,6 +259,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    // semantics: FAIL-4
     async fn what_no_attempt_can_mend_passes_at_once() {
         use ErrorKind::{
             Absent, Changed, Closed, Corrupt, Denied, Full, Invalid, NotFound, Other, Unsupported,
@@ -275,6 +277,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    // semantics: FAIL-10
     async fn patience_ends_retries_and_is_not_waited_for_in_vain() {
         let origin = origin();
         let impatient = policy(1000).with_patience(Duration::from_secs(30));
@@ -297,6 +300,7 @@ mod tests {
 
     /// The fault that this guards: a bucket that refused for five seconds ended the run.
     #[tokio::test(start_paused = true)]
+    // semantics: FAIL-4
     async fn a_store_that_throttles_is_asked_again_until_patience_ends() {
         let origin = origin();
         let throttled = Fault::Error(ErrorKind::Throttled);

@@ -127,6 +127,7 @@ async fn what_cannot_be_read_is_one_clear_error() {
 
 /// A connection that says nothing, or stops in the middle of an answer: to a tier both are a read without an answer.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-12
 async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
     let reads = |ids: std::ops::Range<u64>, origin: &FakeOrigin| {
         ids.map(|id| origin.request(SampleId(id), Tick(id))).collect::<Vec<_>>()
@@ -156,6 +157,7 @@ async fn a_stalled_connection_costs_one_hedge_and_no_time_out() {
 
 /// A store whose refusals all waited for a second read was asked as often as before.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-12
 async fn refusal_that_a_second_read_mends_teaches_the_rate() {
     let origin = origin();
     let late = (1000..1012).map(|id| SampleKey::new(DatasetId(0), SampleId(id)));
@@ -185,6 +187,7 @@ async fn refusal_that_a_second_read_mends_teaches_the_rate() {
 
 /// Where many stall, second reads keep to their budget, and what they cannot mend the deadline does.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-12
 async fn hedges_are_a_few_per_cent_at_most() {
     let (fared, reading) =
         train(&[(When::Chance(0.1), Fault::Stall(Duration::from_secs(5)))], Duration::ZERO).await;
@@ -195,6 +198,7 @@ async fn hedges_are_a_few_per_cent_at_most() {
 
 /// A hung read holds its place no longer than its deadline, even where nothing is hedged.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-4
 async fn reads_that_hang_hold_no_place_for_ever() {
     let origin = origin();
     let failing = FailingTier::new(Arc::clone(&origin)).on(When::FirstOfEach(1), Fault::Never);
@@ -213,6 +217,7 @@ async fn reads_that_hang_hold_no_place_for_ever() {
 
 /// With a limit on bandwidth, second reads waited for the places of those that hung: half a minute instead of two seconds.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-12
 async fn second_reads_need_no_place_of_an_adaptive_limit_whatever_the_bandwidth() {
     let mut took = Vec::new();
     for rate in [None, NonZeroU64::new(1_000_000_000)] {

@@ -123,6 +123,7 @@ async fn together(tier: Arc<dyn OriginTier>, origin: &FakeOrigin, tasks: u64, ro
 
 /// No trick: tasks that read at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+// semantics: FAIL-13
 async fn what_several_tasks_read_is_asked_for_once() {
     let origin = FakeOrigin::uniform(3, SHARD);
     let counting = Arc::new(CountingTier::new(Arc::new(origin.clone())));
@@ -154,6 +155,7 @@ async fn until_error(parts: u64, fault: Fault) -> (Duration, u64, String) {
 
 /// A joined read had three attempts and two minutes, and after that each of its parts eight and two minutes.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-4
 async fn joined_read_has_no_more_attempts_and_no_more_time_than_any_other() {
     let (_, requests, _) = until_error(2, Fault::Error(ErrorKind::Transient)).await;
     let (alone, ..) = until_error(1, Fault::Never).await;

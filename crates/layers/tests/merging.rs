@@ -61,6 +61,7 @@ impl Buffers for Recorded {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-13
 async fn neighbours_are_one_request_and_each_answer_has_memory_of_its_own() {
     let origin = Arc::new(shards());
     let buffers = Arc::new(Recorded::default());
@@ -108,6 +109,7 @@ async fn a_merged_read_is_as_urgent_as_its_most_urgent_part() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-13, FAIL-14
 async fn what_fails_together_is_as_many_errors_and_is_retried_together() {
     let origin = Arc::new(shards());
     let batch =
@@ -137,6 +139,7 @@ async fn what_fails_together_is_as_many_errors_and_is_retried_together() {
 
 /// The fault that this guards: 8 MiB that were refused once came back as a request for each of their samples.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-14
 async fn refused_merged_read_is_as_many_requests_as_before() {
     for samples in [80u64, 8192] {
         let length = (8 << 20) / samples;
@@ -255,6 +258,7 @@ fn in_block(origin: &FakeOrigin, shard: u64, at: u64, reads: usize) -> Arc<ReadR
 
 /// Two callers at once, of whom one ends its burst while the other's block is half asked for.
 #[tokio::test(start_paused = true)]
+// semantics: CACHE-14
 async fn block_is_one_request_whatever_that_costs() {
     let cached = shards().with_profile(TierProfile::new(64).with_kernel_cached(true));
     let slow = shards().with_latency(Duration::from_millis(1)).with_bandwidth(1_000_000);
@@ -277,6 +281,7 @@ async fn block_is_one_request_whatever_that_costs() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: CACHE-14
 async fn block_that_is_not_complete_is_read_when_its_caller_waits() {
     let origin = Arc::new(shards());
     let merged = merged(Arc::clone(&origin), MergePolicy::default());
@@ -300,6 +305,7 @@ async fn block_that_is_not_complete_is_read_when_its_caller_waits() {
 /// In a stack the cost is measured. Reads that are bound by bandwidth stay apart, and so do those of an origin that the
 /// kernel caches.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-13
 async fn nothing_is_merged_where_it_does_not_pay() {
     let requests = async |origin: FakeOrigin, length: u64| {
         let tier = Stack::new(1).wrap(Arc::new(origin.clone()) as Arc<dyn OriginTier>);
@@ -324,6 +330,7 @@ async fn nothing_is_merged_where_it_does_not_pay() {
 
 proptest::proptest! {
     #[test]
+    // semantics: FAIL-13
     fn any_ranges_are_answered_as_one_by_one_and_no_more_is_read_than_the_rule_allows(
         latency_us in 0u64..50_000,
         bandwidth in 1_000u64..1_000_000_000,

@@ -120,6 +120,7 @@ async fn together(origin: &Arc<FakeOrigin>, stack: Arc<dyn OriginTier>) {
 
 /// The fault that this guards: with a single place, three requests were under way.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-7
 async fn second_reads_take_places_of_the_users_limit() {
     for places in [1, 2, 5] {
         let origin = Arc::new(FakeOrigin::uniform(200, 1000).with_latency(Duration::from_millis(20)));

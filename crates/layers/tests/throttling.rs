@@ -96,6 +96,7 @@ async fn holds(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-8
 async fn a_ceiling_of_200_a_second_is_found_at_any_latency() {
     for latency_ms in [1, 10, 100] {
         holds(latency_ms, 200.0, None).await;
@@ -112,6 +113,7 @@ async fn a_rate_is_used_although_answers_take_long() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-8
 async fn ceilings_of_20_to_5000_a_second_are_found() {
     for ceiling in [20.0, 1000.0, 5000.0] {
         for latency_ms in [1, 20, 100] {
@@ -121,6 +123,7 @@ async fn ceilings_of_20_to_5000_a_second_are_found() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-8
 async fn a_ceiling_that_changes_is_followed() {
     for latency_ms in [5, 50] {
         let origin = origin(latency_ms, 200.0, None);
@@ -158,6 +161,7 @@ const SEEDS: u64 = 9;
 /// What is beyond a tenth of the time is what the waits before retries cost: a trainer that takes 640 MB/s has read its
 /// 256 MiB of look-ahead before a sample that was refused three times is there. With 1 GiB it is not so.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-9
 async fn refusals_by_chance_cost_little() {
     let (slow, greedy) = (Duration::from_millis(10), Duration::ZERO);
     for (compute, look_ahead) in [(slow, 256 << 20), (greedy, 256 << 20), (greedy, 1 << 30)] {
@@ -180,6 +184,7 @@ async fn refusals_by_chance_cost_little() {
 
 /// Every read is refused twice, with a word on when to come back.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-10
 async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_together() {
     let asked = Duration::from_secs(2);
     let origin = Arc::new(FakeOrigin::uniform(50, SIZE).with_zeroes().with_latency(Duration::from_millis(5)));
@@ -208,6 +213,7 @@ async fn nobody_comes_back_before_the_store_said_and_they_do_not_come_back_toget
 
 /// A ceiling and refusals by chance below it: both are found.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-9
 async fn a_ceiling_is_found_among_refusals_by_chance() {
     let origin = origin(10, 500.0, None);
     let failing = FailingTier::new(Arc::new(origin.clone())).with_seed(7);
@@ -219,6 +225,7 @@ async fn a_ceiling_is_found_among_refusals_by_chance() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-8
 async fn origins_have_rates_of_their_own() {
     let (slow, fast) = (origin(10, 100.0, None), origin(10, 2000.0, None));
     let stack = Stack::new(1);

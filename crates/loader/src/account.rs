@@ -100,6 +100,7 @@ mod tests {
 
     /// A report of 61,100 epochs had as many entries, each time that it was asked for.
     #[test]
+    // semantics: CACHE-8
     fn long_runs_account_is_bounded_and_sums_up() {
         let mut account = Account::default();
         assert_eq!(take(&mut account, 0..1024), 1024);

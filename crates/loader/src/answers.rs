@@ -253,6 +253,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: FAIL-22
     fn tier_that_lies_or_panics_still_answers_every_read_once() {
         let budget = Budget::new(100);
         let pending = |tick| Pending {

@@ -237,6 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: CACHE-14
     fn use_waits_for_its_own_sample_and_no_other() {
         let id = (DatasetId(0), 0);
         let budget = Budget::new(1000);

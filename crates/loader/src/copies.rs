@@ -153,6 +153,7 @@ mod tests {
 
     /// The disk had removed it, the memory tier did not have it yet, and a use of the next epoch read it from the origin.
     #[tokio::test]
+    // semantics: DISK-7
     async fn sample_is_at_hand_until_its_copy_is_stored() {
         let memory = Arc::new(MemoryTier::new(10_000));
         let (copies, staging) = (Copies::default(), Budget::new(10_000));

@@ -103,6 +103,7 @@ mod tests {
 
     /// A file server that hung kept a failed run from ending.
     #[tokio::test]
+    // semantics: FAIL-21
     async fn error_waits_a_second_at_most_for_its_samples_name() {
         let fake = FakeOrigin::uniform(10, 100);
         let server = Server::new(fake.clone());

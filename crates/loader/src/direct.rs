@@ -99,6 +99,7 @@ mod tests {
 
     /// It waited for the catalog's file server, of which only the origin needs anything.
     #[tokio::test]
+    // semantics: SAMPLE-20
     async fn kept_sample_waits_for_no_name() {
         let fake = FakeOrigin::uniform(4, 100);
         let server = Server::new(fake.clone());

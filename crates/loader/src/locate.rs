@@ -245,6 +245,7 @@ pub(crate) mod tests {
 
     /// One `EIO` of a catalog on NFS ended the run at once.
     #[tokio::test(start_paused = true)]
+    // semantics: SAMPLE-20
     async fn catalogs_io_error_is_repeated_for_the_sample_alone() {
         let server = Server::new(FakeOrigin::uniform(10, 100));
         server.fail(3, 2);
@@ -255,6 +256,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    // semantics: SAMPLE-20
     async fn catalog_that_fails_for_ever_ends_with_the_policy() {
         let server = Server::new(FakeOrigin::uniform(10, 100));
         server.fail(3, u32::MAX);
@@ -276,6 +278,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
+    // semantics: FAIL-21
     async fn stuck_look_ups_take_four_threads_however_many_wait() {
         let server = Server::new(FakeOrigin::uniform(100, 100));
         server.hang(0..100);

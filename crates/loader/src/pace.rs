@@ -164,6 +164,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: CACHE-7
     fn one_that_waits_gets_all_at_once_and_keeps_it_for_a_while() {
         let mut pace = Pace::new(ALLOWED);
         train(&mut pace, 320_000, 0.064, 0.0, 0.0, 10.0);

@@ -141,6 +141,7 @@ mod tests {
 
     /// All of the look-ahead was under way at once, which cost a tenth to a third of an epoch.
     #[test]
+    // semantics: FAIL-6
     fn few_reads_are_under_way_and_one_that_hangs_holds_up_none() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
@@ -189,6 +190,7 @@ mod tests {
 
     /// A task that slept with reads that it had begun and not polled would not be woken by them.
     #[tokio::test]
+    // semantics: FAIL-6
     async fn what_begins_later_wakes_its_task() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);

@@ -306,6 +306,7 @@ mod tests {
 
     /// A name that hung held up all reads of its turn, and four held up all datasets.
     #[tokio::test]
+    // semantics: FAIL-21
     async fn stuck_name_holds_up_its_piece_and_no_other_dataset() {
         const SAMPLES: u64 = 6 * PIECE as u64;
         let fake = FakeOrigin::uniform(SAMPLES, 100);
@@ -350,6 +351,7 @@ mod tests {
 
     /// The origin and the caches of a run lived as long as a look-up that hung.
     #[tokio::test]
+    // semantics: FAIL-21
     async fn look_up_that_hangs_keeps_the_catalog_alone() {
         let fake = FakeOrigin::uniform(10, 100);
         let server = Server::new(fake.clone());
@@ -377,6 +379,7 @@ mod tests {
 
     /// A catalog on a file server that hangs once stopped the whole engine.
     #[tokio::test(start_paused = true)]
+    // semantics: FAIL-21
     async fn stuck_catalog_holds_up_no_other_reads() {
         let fake = FakeOrigin::uniform(4, 100);
         let asked = Arc::new(Asked(fake.clone(), AtomicU64::new(0)));

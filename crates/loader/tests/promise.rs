@@ -203,6 +203,7 @@ impl Resident {
 }
 
 #[test]
+// semantics: CACHE-5
 fn samples_from_the_origin_take_what_they_are_counted_as() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for lengths @ (length, _) in LENGTHS {
@@ -212,6 +213,7 @@ fn samples_from_the_origin_take_what_they_are_counted_as() {
 }
 
 #[test]
+// semantics: CACHE-5
 fn samples_out_of_blocks_take_what_they_are_counted_as() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for lengths @ (length, _) in LENGTHS {
@@ -222,6 +224,7 @@ fn samples_out_of_blocks_take_what_they_are_counted_as() {
 
 /// Samples of 1 KB once took three times as much as they were counted as, when an earlier run had left them on a disk.
 #[test]
+// semantics: CACHE-5
 fn samples_from_disk_to_memory_take_what_they_are_counted_as() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for lengths @ (length, _) in LENGTHS {

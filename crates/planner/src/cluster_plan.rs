@@ -545,6 +545,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: PLAN-6
     fn rule_keeps_as_much_as_the_table() {
         let (samples, epochs) = (2003, 5);
         for (rooms, drop_last) in [

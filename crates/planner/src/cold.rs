@@ -104,6 +104,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: CACHE-15
     fn where_large_reads_were_measured_that_decides() {
         let sizes = Sizes::uniform(10_000, 100_000);
         // No latency to speak of: only a measurement tells what requests cost.

@@ -134,6 +134,7 @@ proptest! {
     }
 
     #[test]
+    // semantics: CACHE-4
     fn no_policy_reads_less(case in cases(), capacity in 0u64..15, horizon in 0u64..30) {
         let run = case.run(0);
         let samples: Vec<u64> = case.sizes.iter().map(Sizes::len).collect();

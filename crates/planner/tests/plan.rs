@@ -51,6 +51,7 @@ fn what_fits_is_kept_without_a_table() {
 }
 
 #[test]
+// semantics: CACHE-17
 fn a_level_that_is_slower_than_the_origin_stays_empty() {
     let sizes = [Sizes::uniform(1000, 100_000)];
     let disk = |rate| Level { read: Curve::flat(rate), ..Level::new("disk", 50_000_000, Footprint::EXACT) };

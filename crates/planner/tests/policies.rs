@@ -67,6 +67,7 @@ fn horizon(run: &Run, capacity: u64) -> u64 {
 }
 
 #[test]
+// semantics: CACHE-13
 fn a_threshold_is_nearly_min_with_replacement() {
     let run = run(20, vec![phase(0, Weighted::new(&vec![1.0; SAMPLES as usize], SAMPLES, 3).unwrap())]);
     let all = stream(&run, &[SAMPLES]);
@@ -88,6 +89,7 @@ fn a_threshold_is_nearly_min_with_replacement() {
 }
 
 #[test]
+// semantics: CACHE-13
 fn a_private_cache_is_better_off_with_a_threshold() {
     let ranks = 16;
     let run = run_of(90, vec![phase(0, Shuffle::new(SAMPLES, 1).unwrap())], ranks);

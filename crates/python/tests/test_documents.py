@@ -55,6 +55,7 @@ def params() -> list[Any]:
 
 
 @pytest.mark.parametrize("section", params())
+# semantics: PY-10
 def test_examples_run(section: Section, images: Path, tmp_path: Path, store: dict[str, str]) -> None:
     for package in sorted(section.imports() & OTHERS):
         if importlib.util.find_spec(package) is None:

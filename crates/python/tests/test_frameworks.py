@@ -20,6 +20,7 @@ pytestmark = pytest.mark.frameworks
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+# semantics: PY-9
 def test_accelerates_losses_are_its_own(images: Path, tmp_path: Path, ranks: int) -> None:
     def trained(script: str, way: str, workers: int = 0) -> list[str]:
         command = (EXAMPLES / script, images, "--classes", "5", "--foreread", way, "--workers", workers)
@@ -109,6 +110,7 @@ def lightning(images: Path, directory: Path, ranks: int, way: str, then: str = "
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("way", ["loader", "wrap"])
+# semantics: PY-9
 def test_lightning_gets_each_epoch_as_the_sampler_deals_it(images: Path, tmp_path: Path, way: str, ranks: int) -> None:
     from torch.utils.data import DistributedSampler
     from torchvision.datasets import ImageFolder
@@ -129,6 +131,7 @@ def test_lightning_gets_each_epoch_as_the_sampler_deals_it(images: Path, tmp_pat
         assert sum(requests for _, requests in found) == SAMPLES
 
 
+# semantics: PY-9
 def test_lightning_resumes_in_the_middle_of_an_epoch(images: Path, tmp_path: Path) -> None:
     ((whole, _),) = lightning(images, tmp_path, 1, "loader", "stop")
     ((rest, _),) = lightning(images, tmp_path, 1, "loader", "resume")

@@ -53,6 +53,7 @@ def wait_for(child: subprocess.Popen[str], line: str) -> None:
     assert child.stdout.readline() == line + "\n"
 
 
+# semantics: PY-17
 def test_importing_makes_no_thread() -> None:
     run("""
         import os, foreread
@@ -60,6 +61,7 @@ def test_importing_makes_no_thread() -> None:
     """)
 
 
+# semantics: PY-17
 def test_ctrl_c_ends_a_wait_for_a_batch(directory: Path) -> None:
     child = start(
         """

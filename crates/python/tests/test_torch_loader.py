@@ -30,6 +30,7 @@ def plain(folder: Any, world: int, rank: int, seed: int, drop_last: bool, shuffl
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("world", [1, 2, 5])
+# semantics: PY-1
 def test_the_batches_are_pytorchs(images: Path, folder: Any, world: int, drop_last: bool) -> None:
     for rank in range(world):
         theirs, sampler = plain(folder, world, rank, 3, drop_last)
@@ -64,6 +65,7 @@ def test_threads_change_nothing(images: Path, folder: Any, threads: int) -> None
         assert_same(batches(ours), batches(theirs))
 
 
+# semantics: PY-2
 def test_an_epoch_that_is_left_early_is_over(images: Path, folder: Any) -> None:
     theirs, sampler = plain(folder, 1, 0, 0, False)
     with DataLoader(images, 8, transform=to_tensor, memory="16MiB") as ours:
@@ -81,6 +83,7 @@ def test_an_epoch_that_is_left_early_is_over(images: Path, folder: Any) -> None:
 
 @pytest.mark.parametrize("taken", [0, 1, 5, 12, 13, 16])
 @pytest.mark.parametrize("world", [1, 2, 3])
+# semantics: PY-2
 def test_a_state_goes_on_where_it_was_taken(images: Path, folder: Any, taken: int, world: int) -> None:
     with DataLoader(images, 8, transform=to_tensor) as whole:
         labels = [y for _ in range(2) for _, y in whole]
@@ -119,6 +122,7 @@ def test_a_state_that_is_none_is_refused(images: Path) -> None:
         other.close()
 
 
+# semantics: PY-11
 def test_a_transform_that_raises_says_of_which_sample(images: Path) -> None:
     class Odd(Exception):
         pass
@@ -146,12 +150,14 @@ def damaged(tmp_path: Path, images: Path) -> Path:
     return root
 
 
+# semantics: PY-11
 def test_a_corrupt_image_is_named(damaged: Path) -> None:
     with DataLoader(damaged, 8, transform=to_tensor, shuffle=False) as loader:
         with pytest.raises(foreread.CorruptError, match=r"sample 5 \(class0/.*png\) of epoch 0 cannot be decoded"):
             list(loader)
 
 
+# semantics: PY-11
 def test_a_corrupt_image_is_skipped_or_replaced_where_that_is_chosen(damaged: Path) -> None:
     for policy, length in (("skip", 7), ("substitute", 8)):
         with DataLoader(damaged, 8, transform=to_tensor, shuffle=False, on_error=policy) as loader:
@@ -264,6 +270,7 @@ def test_random_transforms_are_repeated_by_the_seed(images: Path) -> None:
         assert torch.equal(x, other_x) and torch.equal(drawn, other)
 
 
+# semantics: PY-7
 def test_an_iterator_that_nobody_uses_begins_nothing(images: Path, folder: Any) -> None:
     theirs, sampler = plain(folder, 1, 0, 0, False)
     with DataLoader(images, 8, transform=to_tensor) as before, DataLoader(images, 8, transform=to_tensor) as ours:
@@ -278,6 +285,7 @@ def test_an_iterator_that_nobody_uses_begins_nothing(images: Path, folder: Any) 
         assert_same(batches(ours), batches(theirs))
 
 
+# semantics: PY-8
 def test_batches_are_pinned_where_that_can_be_and_else_it_is_said(images: Path, folder: Any) -> None:
     theirs, _ = plain(folder, 1, 0, 0, False)
     there = torch.cuda.is_available()

@@ -45,6 +45,7 @@ def spoil(root: Path, numbers: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda root: DataLoader(root, 8), Dataset])
+# semantics: PY-12
 def test_an_image_beside_the_classes_is_named(own: Path, make: Any) -> None:
     shutil.copy(own / "class0" / "00000.png", own / "logo.png")
     with pytest.raises(foreread.ConfigError, match=r"logo\.png lies in no class's directory"):
@@ -52,6 +53,7 @@ def test_an_image_beside_the_classes_is_named(own: Path, make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda root: DataLoader(root, 8), Dataset])
+# semantics: PY-12
 def test_a_class_without_images_is_named(own: Path, make: Any) -> None:
     (own / "class2b").mkdir()
     with pytest.raises(foreread.ConfigError, match="class2b has no images"):
@@ -68,6 +70,7 @@ def test_images_without_classes_need_none(tmp_path: Path, images: Path) -> None:
 # ---- what does not decode ----
 
 
+# semantics: PY-13
 def test_a_batch_of_which_nothing_decodes_is_replaced_by_one_before_it(own: Path) -> None:
     spoil(own, [8, 9, 10, 11])
     with DataLoader(own, 4, shuffle=False, transform=to_tensor, on_error="substitute") as loader:
@@ -79,6 +82,7 @@ def test_a_batch_of_which_nothing_decodes_is_replaced_by_one_before_it(own: Path
         assert loader.skipped == loader.stats().skipped == 4
 
 
+# semantics: PY-13
 def test_where_nothing_could_stand_in_the_error_says_so(own: Path) -> None:
     spoil(own, range(4))
     with DataLoader(own, 4, shuffle=False, transform=to_tensor, on_error="substitute") as loader:
@@ -223,6 +227,7 @@ def pieces(path: str, index: int) -> Any:
     return head, tail, middle, kinds, raw, descriptor
 
 
+# semantics: PY-14
 def test_a_served_file_is_the_file_that_it_was(images: Path) -> None:
     data = Reader(images, pieces)
     theirs = list(Plain(data, 8, collate_fn=list))
@@ -231,6 +236,7 @@ def test_a_served_file_is_the_file_that_it_was(images: Path) -> None:
         assert ours.stats().samples > 0
 
 
+# semantics: PY-14
 def test_whoever_cannot_read_a_served_file_names_it(own: Path) -> None:
     spoil(own, [5])
     data = torchvision.datasets.ImageFolder(str(own), to_tensor)
@@ -239,6 +245,7 @@ def test_whoever_cannot_read_a_served_file_names_it(own: Path) -> None:
     assert data.samples[5][0] in str(caught.value)
 
 
+# semantics: PY-14
 def test_a_file_that_a_sample_opens_twice_is_read_once(images: Path) -> None:
     def twice(path: str, index: int) -> bool:
         with open(path, "rb") as one, open(path, "rb") as other:
@@ -249,6 +256,7 @@ def test_a_file_that_a_sample_opens_twice_is_read_once(images: Path) -> None:
         assert sum(ours.stats().report["direct"][tier].get("samples", 0) for tier in ("origin", "memory")) == 0
 
 
+# semantics: PY-14
 def test_a_large_file_of_many_samples_is_read_as_ever(tmp_path: Path, caplog: Any) -> None:
     video = tmp_path / "video.bin"
     video.write_bytes(bytes(range(256)) * 8192)
@@ -345,6 +353,7 @@ def test_small_batches_keep_all_threads_busy(images: Path) -> None:
     assert most == 8, most
 
 
+# semantics: PY-15
 def test_one_epoch_of_few_samples_reads_no_more_than_two(images: Path) -> None:
     with DataLoader(images, 8, memory=0, transform=to_tensor) as loader:
         batches(loader)
@@ -352,6 +361,7 @@ def test_one_epoch_of_few_samples_reads_no_more_than_two(images: Path) -> None:
     assert SAMPLES <= report["origin_requests"] <= 2 * SAMPLES, report["origin_requests"]
 
 
+# semantics: PY-15
 def test_what_fits_on_the_disk_is_not_read_for_each_epoch(images: Path, tmp_path: Path) -> None:
     with DataLoader(images, 8, memory=0, disk=f"{tmp_path / 'cache'}=50MB", transform=to_tensor, epochs=4) as loader:
         for _ in range(4):
@@ -361,6 +371,7 @@ def test_what_fits_on_the_disk_is_not_read_for_each_epoch(images: Path, tmp_path
     assert report["origin_requests"] <= 2 * SAMPLES, report["origin_requests"]
 
 
+# semantics: PY-16
 def test_a_slow_transform_is_what_limits(images: Path) -> None:
     def slow(image: Any) -> int:
         time.sleep(0.002)
@@ -372,6 +383,7 @@ def test_a_slow_transform_is_what_limits(images: Path) -> None:
             assert loader.stats().limiting == "transform"
 
 
+# semantics: PY-16
 def test_reads_that_nobody_announced_are_waited_for(images: Path) -> None:
     data = Dataset(images, to_tensor, memory=0, origin_limit="40KB")
     list(Plain(data, 8, sampler=range(40)))
@@ -382,6 +394,7 @@ def test_reads_that_nobody_announced_are_waited_for(images: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+# semantics: PY-16
 def test_who_wraps_is_told_of_starvation(folder: Any, caplog: Any, workers: int) -> None:
     # Some 800 bytes a sample: a hundred of them take a minute.
     with wrap(Plain(folder, 1, num_workers=workers), memory=0, origin_limit=1500, look_ahead="4KB") as loader:

@@ -74,6 +74,7 @@ def plain(folder: Any, rank: int, batch: int, seed: int, epoch: int, shuffle: bo
     return [[x.tolist(), y.tolist()] for x, y in Plain(folder, batch, sampler=sampler)]
 
 
+# semantics: RANK-12
 def test_loaders_for_training_and_validation_live_side_by_side(images: Path, folder: Any, tmp_path: Path) -> None:
     folder.transform = pixels
     children = [launch(images, rank, str(tmp_path)) for rank in range(2)]

@@ -66,6 +66,7 @@ def exchange(store: Store, ranks: list[int], number: int = 0) -> list[str]:
         return [one.result() for one in got]
 
 
+# semantics: RANK-33
 def test_all_ranks_get_the_token_of_rank_0_and_the_last_one_deletes_it() -> None:
     store = Store()
     assert exchange(store, [3, 1, 0, 2]) == [TOKENS[0]] * 4
@@ -75,6 +76,7 @@ def test_all_ranks_get_the_token_of_rank_0_and_the_last_one_deletes_it() -> None
     assert not store.values and not store.counts
 
 
+# semantics: RANK-33
 def test_each_process_group_has_a_token_of_its_own() -> None:
     store = Store()
     exchange(store, [0], 0)
@@ -88,6 +90,7 @@ def test_a_store_that_cannot_delete_keeps_no_token() -> None:
     assert set(store.values.values()) == {b""}
 
 
+# semantics: RANK-33
 def test_a_rank_without_rank_0_ends_with_what_to_do() -> None:
     error = "rank 3 got no token from rank 0 .* within 0 s: .*same loaders in the same order.*FOREREAD_TOKEN"
     with pytest.raises(foreread.MeetingError, match=error):
@@ -95,12 +98,14 @@ def test_a_rank_without_rank_0_ends_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
+# semantics: RANK-33
 def test_a_store_that_fails_is_named_with_what_to_do(rank: int) -> None:
     error = rf"rank {rank} cannot pass .* torch's store: Connection reset by peer; .*foreread token"
     with pytest.raises(foreread.MeetingError, match=error):
         _token.exchange(Broken(), rank, 5, TOKENS[rank], 0)
 
 
+# semantics: RANK-33
 def test_no_token_goes_into_a_file_or_without_a_process_group(tmp_path: Path) -> None:
     assert _token.of_torch(0, 1, TOKENS[0]) is None
     for store in (distributed.FileStore(str(tmp_path / "store"), 1), distributed.HashStore()):
@@ -151,6 +156,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("given", [None, TOKENS[0]])
+# semantics: RANK-33
 def test_ranks_meet_at_a_host_with_the_token_of_torchs_store_or_the_users(directory: Path, given: str | None) -> None:
     torch_port, port = free_port(), free_port()
     told = {"WORLD_SIZE": "2", "FOREREAD_MEET": f"127.0.0.1:{port}", "OMP_NUM_THREADS": "1"}

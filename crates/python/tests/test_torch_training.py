@@ -20,6 +20,7 @@ from torch_images import generators, images  # noqa: F401
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+# semantics: PY-1
 def test_the_examples_losses_are_plain_pytorchs(interpreter: str, images: Path, tmp_path: Path, ranks: int) -> None:
     example = (EXAMPLES / "train.py", images, "--classes", "5")
     plain = losses(interpreter, tmp_path, ranks, *example)

@@ -40,6 +40,7 @@ def make(data: Any, workers: int, context: str | None) -> Any:
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("workers", [2, 8])
+# semantics: PY-5
 def test_workers_give_the_same_batches_from_one_engine(images: Path, folder: Any, context: str, workers: int) -> None:
     theirs = [batches(loader) for loader in [make(folder, 0, None)] for _ in range(2)]
     data = Dataset(images, transform=to_tensor, memory="64MiB")
@@ -50,6 +51,7 @@ def test_workers_give_the_same_batches_from_one_engine(images: Path, folder: Any
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+# semantics: PY-5
 def test_image_folder_in_workers_is_served(folder: Any, context: str) -> None:
     theirs = batches(make(folder, 0, None))
     # Later epochs are read ahead too: memory has them read once.
@@ -93,6 +95,7 @@ def left() -> tuple[int, int, int, int]:
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), sockets, len(children())
 
 
+# semantics: PY-6
 def test_starting_and_ending_leaves_nothing(images: Path) -> None:
     def cycle(workers: int, context: str) -> None:
         data = Dataset(images, transform=to_tensor)
@@ -177,6 +180,7 @@ def gone(group: int) -> bool:
         ("time.sleep(60)", signal.SIGTERM, -signal.SIGTERM),
     ],
 )
+# semantics: PY-6
 def test_however_it_ends_nothing_is_left(images: Path, then: str, send: int | None, code: int | None) -> None:
     shared = set(os.listdir("/dev/shm"))
     child = session(images, then)

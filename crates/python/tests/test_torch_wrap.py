@@ -92,6 +92,7 @@ def epochs(loader: Any, count: int) -> list[list[tuple[Any, Any]]]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("way", WAYS)
+# semantics: PY-3
 def test_the_batches_are_the_loaders(folder: Any, way: str, workers: int) -> None:
     def seeded(make: Callable[[], list[Any]]) -> list[Any]:
         torch.manual_seed(2)
@@ -125,6 +126,7 @@ def announced_shares(loader: Any, count: int) -> float:
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "own"])
+# semantics: PY-3
 def test_everything_is_read_ahead(folder: Any, way: str) -> None:
     with wrap(WAYS[way](folder), memory="16MiB") as ours:
         assert announced_shares(ours, 4) == 1.0
@@ -132,6 +134,7 @@ def test_everything_is_read_ahead(folder: Any, way: str) -> None:
         assert report["origin_requests"] <= SAMPLES, "memory holds what was read"
 
 
+# semantics: PY-3
 def test_a_sampler_that_cannot_be_copied_costs_time_and_nothing_else(folder: Any, caplog: Any) -> None:
     class Stubborn(SequentialSampler):
         def __deepcopy__(self, memo: Any) -> Any:
@@ -144,6 +147,7 @@ def test_a_sampler_that_cannot_be_copied_costs_time_and_nothing_else(folder: Any
     assert "cannot be run ahead (TypeError: not me)" in caplog.text
 
 
+# semantics: PY-4
 def test_files_are_opened_by_foreread_alone(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     plain = foreread.torch._files._open
@@ -158,6 +162,7 @@ def test_files_are_opened_by_foreread_alone(folder: Any, monkeypatch: pytest.Mon
     assert not [name for name in opened if name.endswith(".png")]
 
 
+# semantics: PY-4
 def test_open_is_as_ever_elsewhere(folder: Any, tmp_path: Path) -> None:
     with wrap(DataLoader(folder, 8)) as ours:
         batches(ours)

@@ -127,6 +127,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: WORKER-7
     fn secret_is_never_printed() {
         let address = Address::new().unwrap();
         let secret = hex(address.secret.expose());

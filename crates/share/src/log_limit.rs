@@ -41,6 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: WORKER-7
     fn log_limit_writes_at_once_and_then_once_a_minute() {
         let (mut limit, start) = (LogLimit::default(), Instant::now() + Duration::from_secs(3600));
         assert_eq!((limit.due_at(), limit.due(start)), (None, None));

@@ -167,6 +167,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: WORKER-7
     fn who_gets_the_descriptor_can_neither_write_nor_truncate() {
         let memory = Memory::new(4096).unwrap();
         assert!(rustix::io::pwrite(&memory.file, b"x", 0).is_err());

@@ -534,6 +534,7 @@ mod tests {
 
     /// The socket stays open, as it does where the worker has forked: only its process shows that it ended.
     #[test]
+    // semantics: WORKER-4
     fn killed_worker_is_noticed_without_a_process_descriptor() {
         let mut rig = Rig::new();
         let (key, _socket) = rig.worker(&[]);
@@ -558,6 +559,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: WORKER-7
     fn silent_connections_keep_no_worker_out() {
         let mut rig = Rig::new();
         let connect = |rig: &mut Rig| {

@@ -43,6 +43,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
+    // semantics: SIM-2
     fn every_run_keeps_the_books(scenario in scenarios()) {
         let simulation = Simulation::new(&scenario, scenario.seed).unwrap();
         let samples = if scenario.drop_last { scenario.samples / scenario.batch * scenario.batch } else { scenario.samples };
@@ -116,6 +117,7 @@ const SHARES: [f64; 8] = [0.05, 0.2, 0.35, 0.5, 0.8, 1.0, 1.2, 2.0];
 
 /// Where the staging buffer is a thousandth of the dataset, so that the floor, which counts it as a cache, is within 1 %.
 #[test]
+// semantics: SIM-3
 fn foreread_reads_the_floor_while_it_stages() {
     for workers in [1, 4, 16] {
         for epochs in [2, 10] {
@@ -128,6 +130,7 @@ fn foreread_reads_the_floor_while_it_stages() {
 
 /// Where it is smaller than a sample: a large cluster with few samples a worker would otherwise stage all it caches.
 #[test]
+// semantics: SIM-3
 fn foreread_reads_the_floor_on_large_clusters_and_in_long_runs() {
     let soak = std::env::var_os("FOREREAD_SOAK").is_some();
     for (workers, epochs) in
@@ -214,6 +217,7 @@ fn prisma_is_a_staging_buffer_that_warms_up() {
 }
 
 #[test]
+// semantics: SIM-5
 fn more_classes_than_the_planner_has_levels_are_refused() {
     let mut scenario = toml("s1");
     let disk = scenario.storage[2].clone();

@@ -14,6 +14,7 @@ fn complaint(from: &str, to: &str) -> String {
 }
 
 #[test]
+// semantics: SIM-4
 fn complaints_name_the_field() {
     for (from, to, field) in [
         ("workers = 4\n", "", "cluster.workers: is missing"),

@@ -45,6 +45,7 @@ fn check(toml: &str, scale: f64, rows: &[Row]) {
 }
 
 #[test]
+// semantics: SIM-1
 fn s1() {
     check(
         include_str!("../scenarios/thesis-s1.toml"),
@@ -64,6 +65,7 @@ fn s1() {
 }
 
 #[test]
+// semantics: SIM-1
 fn s2_at_a_tenth() {
     check(
         include_str!("../scenarios/thesis-s2.toml"),
@@ -83,6 +85,7 @@ fn s2_at_a_tenth() {
 }
 
 #[test]
+// semantics: SIM-1
 fn s3_at_a_tenth() {
     check(
         include_str!("../scenarios/thesis-s3.toml"),

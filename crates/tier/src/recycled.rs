@@ -283,6 +283,7 @@ mod tests {
 
     /// Else a look-ahead of 4 GiB took half a gibibyte that nobody counts.
     #[test]
+    // semantics: CACHE-6
     fn spare_bytes_of_longer_buffers_are_bounded_in_all() {
         let buffers = RecycledBuffers::default();
         buffers.none_is_kept();

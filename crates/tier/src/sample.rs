@@ -147,6 +147,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: CACHE-12
     fn recharging_moves_a_held_sample_without_copying_it() {
         let (look_ahead, memory) = (Budget::new(100), Budget::new(100));
         let sample = Sample::new(Bytes::from(vec![7; 10]), look_ahead.charge(10));

@@ -53,21 +53,25 @@ fn changed(change: impl FnOnce(&Path), says: &[&str]) {
 }
 
 #[test]
+// semantics: FAIL-2
 fn a_file_deleted_between_index_and_read() {
     changed(|path| fs::remove_file(path).unwrap(), &["not found", "index"]);
 }
 
 #[test]
+// semantics: FAIL-2
 fn a_file_truncated_between_index_and_read() {
     changed(|path| fs::write(path, b"short").unwrap(), &["changed", "5 bytes"]);
 }
 
 #[test]
+// semantics: FAIL-2
 fn a_file_grown_between_index_and_read() {
     changed(|path| fs::write(path, content(1, 5000)).unwrap(), &["changed"]);
 }
 
 #[test]
+// semantics: FAIL-16
 fn a_file_replaced_by_a_pipe() {
     changed(
         |path| {
@@ -79,6 +83,7 @@ fn a_file_replaced_by_a_pipe() {
 }
 
 #[test]
+// semantics: FAIL-3
 fn unreadable_samples_are_skipped_or_substituted_where_that_is_chosen() {
     let samples = Samples::awkward(200, 1000);
     let catalog = index(&samples);
@@ -92,6 +97,7 @@ fn unreadable_samples_are_skipped_or_substituted_where_that_is_chosen() {
 }
 
 #[test]
+// semantics: FAIL-3
 fn a_run_that_skips_every_sample_fails() {
     let samples = Samples::awkward(20, 100);
     let catalog = index(&samples);
@@ -131,6 +137,7 @@ fn a_file_without_read_permission() {
 }
 
 #[test]
+// semantics: SAMPLE-19
 fn a_catalog_with_any_flipped_byte_or_a_missing_end() {
     let samples = Samples::awkward(40, 100);
     let catalog = index(&samples);
@@ -147,6 +154,7 @@ fn a_catalog_with_any_flipped_byte_or_a_missing_end() {
 }
 
 #[test]
+// semantics: CACHE-11
 fn a_sample_larger_than_memory_and_look_ahead_is_delivered() {
     let samples = Samples::awkward(20, 1000);
     samples.add("a/big", &content(9, 3_000_000));
@@ -159,6 +167,7 @@ fn a_sample_larger_than_memory_and_look_ahead_is_delivered() {
 }
 
 #[test]
+// semantics: FAIL-24
 fn settings_that_make_no_sense() {
     let samples = Samples::awkward(8, 10);
     let target = samples.path().to_str().unwrap();
@@ -187,6 +196,7 @@ fn settings_that_make_no_sense() {
 }
 
 #[test]
+// semantics: FAIL-24
 fn wrong_arguments_are_one_line_too() {
     for (arguments, says) in [
         (&["load"][..], "required arguments"),
@@ -203,6 +213,7 @@ fn wrong_arguments_are_one_line_too() {
 }
 
 #[test]
+// semantics: FAIL-1
 fn a_file_of_ten_terabytes_is_an_error_and_not_the_end_of_the_process() {
     let samples = Samples::awkward(8, 100);
     let huge = fs::File::create(samples.path().join("a/huge")).unwrap();
@@ -234,6 +245,7 @@ fn a_pipe_in_place_of_the_settings_or_the_state_is_not_waited_for() {
 }
 
 #[test]
+// semantics: FAIL-25
 fn index_replaces_no_arrow_file_of_another_program() {
     let samples = Samples::awkward(20, 100);
     let catalog = index(&samples);
@@ -262,6 +274,7 @@ fn index_replaces_no_arrow_file_of_another_program() {
 }
 
 #[test]
+// semantics: FAIL-25
 fn calibration_replaces_no_catalog_and_output_is_no_setting() {
     let samples = Samples::awkward(20, 100);
     let catalog = index(&samples);
@@ -287,12 +300,14 @@ fn calibration_replaces_no_catalog_and_output_is_no_setting() {
 }
 
 #[test]
+// semantics: FAIL-24
 fn mistyped_option_is_one_line_with_a_tip_and_the_help() {
     let line = run(&mut foreread(["load", "/data", "--batchsize", "3"])).fails(2);
     assert_says(&line, &["'--batchsize' found; tip: ", "'--batch-size' (see foreread", " load --help)"]);
 }
 
 #[test]
+// semantics: FAIL-25
 fn a_catalog_never_replaces_what_is_none() {
     let samples = Samples::awkward(8, 100);
     let victim = samples.path().join("a/2");

@@ -13,6 +13,7 @@ fn plan(arguments: &[&str]) -> Value {
 }
 
 #[test]
+// semantics: TIME-2
 fn a_plan_says_how_long_epochs_take_and_what_more_room_would_buy() {
     let described =
         ["--samples", "1000", "--sample-bytes", "100000", "--origin-limit", "10MB/s", "--epochs", "3"];
@@ -44,6 +45,7 @@ fn a_plan_says_how_long_epochs_take_and_what_more_room_would_buy() {
 }
 
 #[test]
+// semantics: TIME-1
 fn without_a_speed_a_plan_says_that_it_knows_no_times() {
     let described = ["plan", "--samples", "1000", "--sample-bytes", "100000"];
     let said = run(&mut foreread(described)).ok();
@@ -55,6 +57,7 @@ fn without_a_speed_a_plan_says_that_it_knows_no_times() {
 }
 
 #[test]
+// semantics: TIME-4
 fn what_is_measured_is_what_plans_are_made_with() {
     let samples = Samples::awkward(300, 50_000);
     let scratch = tempfile::tempdir().unwrap();
@@ -135,6 +138,7 @@ fn no_speed_above_the_users_limit_is_measured() {
 }
 
 #[test]
+// semantics: TIME-3
 fn the_caches_of_several_ranks_are_planned_as_one_too() {
     let described =
         ["--samples", "1000", "--sample-bytes", "100000", "--origin-limit", "10MB/s", "--epochs", "3"];
@@ -159,6 +163,7 @@ fn the_caches_of_several_ranks_are_planned_as_one_too() {
 }
 
 #[test]
+// semantics: PLAN-8
 fn plan_counts_local_uses_as_samples_are_dealt() {
     let described = ["--samples", "3200", "--sample-bytes", "100000", "--epochs", "10", "--batch-size", "32"];
     let ranks = ["--rank", "0", "--world-size", "4", "--memory", "81MB", "--look-ahead", "1MiB"];
@@ -175,6 +180,7 @@ fn plan_counts_local_uses_as_samples_are_dealt() {
 
 /// From 2^26 uses on, 61,009 epochs of this dataset, no rank made a second copy.
 #[test]
+// semantics: PLAN-5
 fn plan_of_a_long_run_is_local_where_all_fits() {
     let described = ["--samples", "1100", "--sample-bytes", "100", "--epochs", "61100", "--memory", "100MB"];
     let report = plan(&[&described[..], &["--rank", "0", "--world-size", "4"]].concat());

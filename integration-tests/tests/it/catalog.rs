@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::support::{Samples, foreread, load, number, run, watch};
 
 #[test]
+// semantics: SAMPLE-2
 fn hidden_files_and_catalogs_are_no_samples() {
     let samples = Samples::awkward(30, 100);
     let target = samples.path().to_str().unwrap();
@@ -80,6 +81,7 @@ fn include_and_exclude_choose() {
 }
 
 #[test]
+// semantics: SAMPLE-4
 fn labels_are_the_first_directories() {
     let samples = Samples::new();
     for path in ["b/x/1", "a/2", "top", "b/3"] {
@@ -97,6 +99,7 @@ fn labels_are_the_first_directories() {
 }
 
 #[test]
+// semantics: SAMPLE-17
 fn a_name_that_is_not_utf8_is_named_and_can_be_excluded() {
     let samples = Samples::awkward(10, 100);
     fs::write(samples.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9.jpg")), b"x").unwrap();
@@ -109,6 +112,7 @@ fn a_name_that_is_not_utf8_is_named_and_can_be_excluded() {
 }
 
 #[test]
+// semantics: SAMPLE-18
 fn a_catalog_that_climbs_out_is_refused() {
     let samples = Samples::awkward(3, 10);
     let secret = samples.path().parent().unwrap();
@@ -136,6 +140,7 @@ fn reads_samples(process: u32) -> bool {
 
 /// When catalogs were mapped, this ended the run by SIGBUS and without a message.
 #[test]
+// semantics: SAMPLE-20
 fn truncated_catalog_ends_a_run_by_an_error_that_names_it() {
     let samples = Samples::awkward(300, 1000);
     let directory = tempfile::tempdir().unwrap();

@@ -11,6 +11,7 @@ use crate::support::{
 };
 
 #[test]
+// semantics: DISK-2, DISK-7
 fn memory_and_disk_together_stay_at_the_floor_and_the_next_run_starts_warm() {
     let samples = four_thousand();
     let directory = tempfile::tempdir().unwrap();
@@ -39,6 +40,7 @@ fn memory_and_disk_together_stay_at_the_floor_and_the_next_run_starts_warm() {
 
 /// The last samples of a run were on their way to the disk when it ended.
 #[test]
+// semantics: DISK-21
 fn the_end_of_a_run_waits_for_its_last_writes_and_the_report_says_what_the_disk_holds() {
     let samples = Samples::awkward(200, 100_000);
     let directory = tempfile::tempdir().unwrap();
@@ -59,6 +61,7 @@ fn the_end_of_a_run_waits_for_its_last_writes_and_the_report_says_what_the_disk_
 }
 
 #[test]
+// semantics: DISK-7
 fn what_a_disk_holds_is_used_whatever_the_next_run_plans() {
     let samples = Samples::awkward(200, 20_000);
     let directory = tempfile::tempdir().unwrap();
@@ -75,6 +78,7 @@ fn what_a_disk_holds_is_used_whatever_the_next_run_plans() {
 /// Most kills hit a run that fills a new cache, when it has listed a number of samples that is drawn; every fourth hits
 /// one that goes on with what the last one left, at any time after its start.
 #[test]
+// semantics: DISK-8
 fn killed_at_any_moment_it_leaves_only_whole_samples() {
     let samples = Samples::awkward(300, 30_000);
     let mut directory = tempfile::tempdir().unwrap();
@@ -125,6 +129,7 @@ fn listed(directory: &Path) -> u64 {
 }
 
 #[test]
+// semantics: DISK-18
 fn flipped_bytes_cost_reads_and_never_wrong_samples() {
     let samples = Samples::awkward(100, 20_000);
     let directory = tempfile::tempdir().unwrap();
@@ -154,6 +159,7 @@ fn flipped_bytes_cost_reads_and_never_wrong_samples() {
 }
 
 #[test]
+// semantics: DISK-19
 fn caches_are_listed_and_cleaned_unless_in_use() {
     let samples = Samples::awkward(50, 20_000);
     let directory = tempfile::tempdir().unwrap();
@@ -196,6 +202,7 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
 }
 
 #[test]
+// semantics: DISK-20
 fn a_directory_that_cannot_be_used_is_named() {
     let samples = Samples::awkward(8, 100);
     samples.add("file", &content(1, 10));

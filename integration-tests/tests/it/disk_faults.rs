@@ -105,6 +105,7 @@ fn of_another_version(bytes: &mut [u8]) {
 }
 
 #[test]
+// semantics: DISK-9
 fn a_truncated_segment_costs_what_was_cut() {
     let cache = Cache::filled();
     let whole = fs::metadata(cache.segment()).unwrap().len();
@@ -116,6 +117,7 @@ fn a_truncated_segment_costs_what_was_cut() {
 }
 
 #[test]
+// semantics: DISK-9
 fn a_segment_or_an_index_of_another_version_is_begun_afresh() {
     let cache = Cache::filled();
     edit(&cache.segment(), |bytes| of_another_version(&mut bytes[..4096]));
@@ -125,6 +127,7 @@ fn a_segment_or_an_index_of_another_version_is_begun_afresh() {
 }
 
 #[test]
+// semantics: DISK-9
 fn a_segment_whose_header_is_zeros_gives_its_room_back() {
     let cache = Cache::filled();
     edit(&cache.segment(), |bytes| bytes[..4096].fill(0));
@@ -139,6 +142,7 @@ fn a_segment_whose_header_is_zeros_gives_its_room_back() {
 }
 
 #[test]
+// semantics: DISK-9
 fn a_lost_file_costs_what_was_in_it() {
     let cache = Cache::filled();
     fs::remove_file(cache.segment()).unwrap();
@@ -154,6 +158,7 @@ fn a_lost_file_costs_what_was_in_it() {
 }
 
 #[test]
+// semantics: DISK-9
 fn a_garbled_index_costs_what_it_listed() {
     let cache = Cache::filled();
     let mut draw = Draw::new();
@@ -175,6 +180,7 @@ fn a_garbled_index_costs_what_it_listed() {
 
 /// What happens under an open cache: every damage of the tests above, and the removal of all of it.
 #[test]
+// semantics: DISK-9
 fn what_happens_to_the_files_under_a_run_costs_reads_only() {
     type Damage = fn(&Cache);
     let damages: [(&str, Damage); 4] = [
@@ -222,6 +228,7 @@ fn what_happens_to_the_files_under_a_run_costs_reads_only() {
 }
 
 #[test]
+// semantics: DISK-20
 fn a_directory_that_is_not_writable_is_named_with_the_remedy() {
     let cache = Cache::filled();
     let path = cache.directory.path().join("closed");
@@ -252,6 +259,7 @@ fn a_directory_that_is_not_writable_is_named_with_the_remedy() {
 
 /// Both deliver what is right; the first fills the directory, the second reads what is there.
 #[test]
+// semantics: DISK-19
 fn two_runs_on_one_directory_share_it() {
     let (samples, directory) = (Samples::awkward(4 * SAMPLES, 20_000), tempfile::tempdir().unwrap());
     // Room for about half of it.

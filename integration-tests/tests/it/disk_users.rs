@@ -67,6 +67,7 @@ impl Scratch {
 }
 
 #[test]
+// semantics: DISK-12
 fn two_users_of_one_directory_have_a_cache_each() {
     let Some(scratch) = Scratch::new() else { return };
     let disk = disk(scratch.path(), 20_000_000);
@@ -89,6 +90,7 @@ fn two_users_of_one_directory_have_a_cache_each() {
 
 /// Each rank's part lies in its user's cache, so that they do not stand in each other's way either.
 #[test]
+// semantics: DISK-12
 fn ranks_of_two_users_share_a_directory() {
     let Some(scratch) = Scratch::new() else { return };
     let (target, disk) = (scratch.samples.path().to_str().unwrap(), disk(scratch.path(), 20_000_000));
@@ -105,6 +107,7 @@ fn ranks_of_two_users_share_a_directory() {
 
 /// What a stranger has put in the place of this user's cache is another user's data under this one's names.
 #[test]
+// semantics: DISK-13
 fn planted_cache_delivers_nothing() {
     let Some(scratch) = Scratch::new() else { return };
     let disk = disk(scratch.path(), 20_000_000);
@@ -126,6 +129,7 @@ fn planted_cache_delivers_nothing() {
 
 /// An administrator fills it, and who may not write to it reads it.
 #[test]
+// semantics: DISK-14
 fn shared_cache_serves_other_users() {
     let Some(scratch) = Scratch::new() else { return };
     let disk = format!("{},shared", disk(scratch.path(), 20_000_000));
@@ -141,6 +145,7 @@ fn shared_cache_serves_other_users() {
 }
 
 #[test]
+// semantics: SAMPLE-2
 fn names_that_begin_as_a_caches_are_no_samples() {
     let (samples, bytes) = (Samples::awkward(8, 100), Samples::awkward(8, 100).bytes());
     for name in ["foreread-cache", "foreread-cache-1000", "foreread-cache-1000.3", "foreread-cache-shared"] {

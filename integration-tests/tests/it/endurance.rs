@@ -101,6 +101,7 @@ fn free() -> u64 {
 }
 
 #[test]
+// semantics: CACHE-8
 fn three_epochs_over_much_more_than_fits_leave_memory_descriptors_and_disk_flat() {
     let size = Size {
         samples: times(2500, 48 << 10),

@@ -41,6 +41,7 @@ fn from_disk(report: &Value) -> u64 {
 }
 
 #[test]
+// semantics: DISK-3
 fn data_that_look_alike_share_no_cache() {
     for times in TIMES {
         let (one, two) = (made(1, times), made(2, times));
@@ -57,6 +58,7 @@ fn data_that_look_alike_share_no_cache() {
 }
 
 #[test]
+// semantics: DISK-3
 fn validation_set_that_looks_like_the_training_set_is_itself() {
     let (train, validation) = (made(1, TIMES[0]), made(2, TIMES[0]));
     let directory = tempfile::tempdir().unwrap();
@@ -75,6 +77,7 @@ fn validation_set_that_looks_like_the_training_set_is_itself() {
 }
 
 #[test]
+// semantics: DISK-5
 fn data_made_anew_in_place_with_old_times_are_read_again() {
     for times in TIMES {
         let samples = made(1, times);
@@ -91,6 +94,7 @@ fn data_made_anew_in_place_with_old_times_are_read_again() {
 }
 
 #[test]
+// semantics: DISK-6
 fn state_resumes_after_the_data_were_moved() {
     let samples = made(1, TIMES[1]);
     let directory = tempfile::tempdir().unwrap();
@@ -117,6 +121,7 @@ fn index(target: &Path, file: &Path, more: &[&str]) {
 }
 
 #[test]
+// semantics: DISK-5
 fn named_catalog_keeps_its_cache_when_the_data_are_moved() {
     let (samples, moved) = (made(1, TIMES[1]), made(1, TIMES[1]));
     let directory = tempfile::tempdir().unwrap();
@@ -144,6 +149,7 @@ fn put(store: &Store, prefix: &str, samples: &Samples) {
 }
 
 #[test]
+// semantics: DISK-3
 fn stores_whose_objects_look_alike_share_no_cache() {
     let samples = [made(1, TIMES[0]), made(2, TIMES[0])];
     // Both number their objects' tags from one on.
@@ -165,6 +171,7 @@ fn stores_whose_objects_look_alike_share_no_cache() {
 }
 
 #[test]
+// semantics: DISK-5
 fn store_without_versions_keeps_a_cache_for_a_saved_catalog_alone() {
     let (one, two) = (made(1, TIMES[0]), made(2, TIMES[0]));
     let store = Store::start();

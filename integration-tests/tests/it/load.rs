@@ -14,6 +14,7 @@ fn assert_digests(samples: &Samples, report: &serde_json::Value, sampler: &str, 
 }
 
 #[test]
+// semantics: SAMPLE-1, SAMPLE-3, ORDER-3
 fn everything_in_memory_reads_each_sample_once() {
     let samples = four_thousand();
     let report = load(samples, &["--seed", "11", "--epochs", "3", "--memory", "1GiB", "--digest"]);
@@ -48,6 +49,7 @@ fn command_with_a_backend_of_its_own_opens_its_urls() {
 
 /// A report had as many entries as a run had passes, and each line of text was made of all of them.
 #[test]
+// semantics: CACHE-8
 fn report_of_many_epochs_sums_up_its_middle() {
     let samples = Samples::awkward(5, 200);
     let path = samples.path().to_str().unwrap();
@@ -74,6 +76,7 @@ fn report_of_many_epochs_sums_up_its_middle() {
 }
 
 #[test]
+// semantics: CACHE-3
 fn memory_for_a_part_stays_at_the_floor() {
     let samples = four_thousand();
     let (size, epochs) = (samples.bytes(), 4);
@@ -100,6 +103,7 @@ fn memory_for_a_part_stays_at_the_floor() {
 }
 
 #[test]
+// semantics: ORDER-5
 fn a_validation_set_is_read_after_every_epoch_and_cached_like_the_rest() {
     let train = Samples::awkward(600, 50_000);
     let validation = Samples::awkward(150, 50_000);
@@ -123,6 +127,7 @@ fn a_validation_set_is_read_after_every_epoch_and_cached_like_the_rest() {
 }
 
 #[test]
+// semantics: ORDER-4
 fn ranks_share_an_epoch_as_order_says() {
     let samples = Samples::awkward(101, 1000);
     for deal in ["torch", "blocks"] {
@@ -165,6 +170,7 @@ fn a_limited_origin_gets_a_memory_tier_and_a_plain_local_one_does_not() {
 }
 
 #[test]
+// semantics: CACHE-6, CACHE-8
 fn resident_memory_stays_within_the_tier_the_look_ahead_and_a_constant() {
     const MIB: u64 = 1 << 20;
     let samples = Samples::new();
@@ -233,6 +239,7 @@ fn what_a_run_sets_by_itself_is_in_its_report() {
 }
 
 #[test]
+// semantics: SAMPLE-2
 fn a_disk_tier_that_lies_in_the_dataset_is_no_part_of_it() {
     let samples = Samples::awkward(60, 20_000);
     let directory = samples.path().to_str().unwrap();
@@ -246,6 +253,7 @@ fn a_disk_tier_that_lies_in_the_dataset_is_no_part_of_it() {
 }
 
 #[test]
+// semantics: FAIL-23
 fn whoever_closes_the_output_has_not_let_the_run_end_well() {
     use std::io::Read;
     let samples = Samples::awkward(200, 20_000);

@@ -39,6 +39,7 @@ if labelled:
 "#;
 
 #[test]
+// semantics: SAMPLE-22
 fn pandas_polars_and_duckdb_open_a_catalog() {
     let Some(python) = std::env::var_os("FOREREAD_TEST_PYTHON_ARROW") else {
         println!(

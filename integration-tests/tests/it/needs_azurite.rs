@@ -117,6 +117,7 @@ fn indexed(container: &Container, url: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
+// semantics: BUCKET-6
 fn container_of_azurite_delivers_what_the_disk_has() {
     let Some(container) = Container::new("load") else { return };
     let samples = Samples::awkward(240, 5_000);
@@ -132,6 +133,7 @@ fn container_of_azurite_delivers_what_the_disk_has() {
 }
 
 #[test]
+// semantics: BUCKET-6
 fn replaced_blob_of_azurite_is_named() {
     let Some(container) = Container::new("replaced") else { return };
     for name in ["a", "b", "c"] {
@@ -144,6 +146,7 @@ fn replaced_blob_of_azurite_is_named() {
 }
 
 #[test]
+// semantics: BUCKET-6
 fn refusals_of_azurite_name_the_container_and_the_remedy() {
     let Some(container) = Container::new("refused") else { return };
     container.add("a", b"x");

@@ -14,6 +14,7 @@ fn place() -> Option<Place> {
 }
 
 #[test]
+// semantics: DISK-14
 fn directory_without_owners_or_modes_costs_one_warning() {
     let Some(place) = place() else { return };
     for (options, why) in [

@@ -24,6 +24,7 @@ fn place() -> Option<Place> {
 }
 
 #[test]
+// semantics: DISK-10
 fn quota_that_is_reached_costs_one_warning() {
     let Some(place) = place() else { return };
     let (reports, warnings) = place.reports_and_warnings(&format!("{MOUNT} load --epochs=3 --compute-ms=3"));
@@ -34,6 +35,7 @@ fn quota_that_is_reached_costs_one_warning() {
 }
 
 #[test]
+// semantics: DISK-10
 fn quota_that_was_reached_before_costs_one_warning() {
     let Some(place) = place() else { return };
     let script = format!(

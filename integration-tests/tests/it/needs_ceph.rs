@@ -74,6 +74,7 @@ fn json(finished: Finished) -> Value {
 }
 
 #[test]
+// semantics: BUCKET-6
 fn index_and_load_deliver_what_the_disk_has_with_one_get_a_sample() {
     let Some(gateway) = gateway() else { return };
     let of = Dataset::new(&gateway, "load", 240, 20_000);

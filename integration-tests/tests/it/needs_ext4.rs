@@ -31,6 +31,7 @@ fn reports(place: &Place, script: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
+// semantics: DISK-16
 fn a_file_system_that_turns_read_only_under_a_run_costs_reads_only() {
     let Some(place) = place() else { return };
     let reports = place.reports(
@@ -52,6 +53,7 @@ fn a_file_system_that_turns_read_only_under_a_run_costs_reads_only() {
 /// Two images of data that look alike, mounted at one path one after another; then the first one again, by another loop
 /// device.
 #[test]
+// semantics: DISK-4
 fn images_mounted_at_one_path_share_no_cache() {
     let Some(place) = place() else { return };
     let reports = reports(
@@ -83,6 +85,7 @@ fn images_mounted_at_one_path_share_no_cache() {
 /// An image that is mounted below the directory that is listed, over another one that looks the same; and an image that
 /// nobody can see any more because its file was removed.
 #[test]
+// semantics: DISK-5
 fn what_is_mounted_below_the_data_is_not_believed() {
     let Some(place) = place() else { return };
     let reports = reports(

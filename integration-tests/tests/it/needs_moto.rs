@@ -38,6 +38,7 @@ fn fails(server: &Gateway, bucket: &Bucket<'_>, catalog: &str) -> String {
 }
 
 #[test]
+// semantics: BUCKET-6
 fn bucket_of_moto_delivers_what_the_disk_has() {
     let Some(server) = server() else { return };
     // More than one page of the listing.
@@ -54,6 +55,7 @@ fn bucket_of_moto_delivers_what_the_disk_has() {
 }
 
 #[test]
+// semantics: BUCKET-6
 fn replaced_object_of_moto_is_named() {
     let Some(server) = server() else { return };
     let bucket = server.bucket("replaced");
@@ -70,6 +72,7 @@ fn replaced_object_of_moto_is_named() {
 }
 
 #[test]
+// semantics: BUCKET-4
 fn archived_object_names_the_remedy() {
     let Some(server) = server() else { return };
     let bucket = server.bucket("archived");

@@ -65,6 +65,7 @@ fn place() -> Option<Place> {
 }
 
 #[test]
+// semantics: DISK-10
 fn a_full_disk_keeps_what_fits_and_the_run_goes_on() {
     let Some(place) = place() else { return };
     let reports = place.reports(
@@ -80,6 +81,7 @@ fn a_full_disk_keeps_what_fits_and_the_run_goes_on() {
 
 /// As when other programs fill a disk beside the run.
 #[test]
+// semantics: DISK-10
 fn a_disk_that_others_fill_under_a_run_costs_reads_only() {
     let Some(place) = place() else { return };
     let reports = place.reports(
@@ -101,6 +103,7 @@ fn a_disk_that_others_fill_under_a_run_costs_reads_only() {
 
 /// Others have taken every byte, before the run makes its first file and after an earlier run filled its cache.
 #[test]
+// semantics: DISK-10
 fn full_disk_at_the_start_costs_one_warning() {
     let Some(place) = place() else { return };
     let (reports, warnings) = place.reports_and_warnings(
@@ -123,6 +126,7 @@ fn full_disk_at_the_start_costs_one_warning() {
 }
 
 #[test]
+// semantics: DISK-11
 fn read_only_directory_is_used_if_it_holds_the_dataset() {
     let Some(place) = place() else { return };
     let (reports, warnings) = place.reports_and_warnings(
@@ -144,6 +148,7 @@ fn read_only_directory_is_used_if_it_holds_the_dataset() {
 }
 
 #[test]
+// semantics: DISK-11
 fn read_only_cache_of_one_rank_serves_a_run_of_two() {
     let Some(place) = place() else { return };
     let finished = place.run(
@@ -164,6 +169,7 @@ fn read_only_cache_of_one_rank_serves_a_run_of_two() {
 }
 
 #[test]
+// semantics: DISK-4
 fn second_mount_point_keeps_the_cache() {
     let Some(place) = place() else { return };
     let reports = place.reports(

@@ -50,6 +50,7 @@ fn read(reports: &[Value]) -> u64 {
 }
 
 #[test]
+// semantics: RANK-1
 fn where_all_fits_the_origin_is_opened_in_the_first_epoch_only() {
     for (ranks, memory) in [(4, "1024MiB"), (4, "120MiB"), (2, "1024MiB")] {
         let Some(reports) = held(ranks, memory) else { return };
@@ -64,6 +65,7 @@ fn where_all_fits_the_origin_is_opened_in_the_first_epoch_only() {
 }
 
 #[test]
+// semantics: RANK-2
 fn where_it_does_not_the_origin_is_read_as_often_as_the_floor_says() {
     for (ranks, mib) in [(4u64, 60u64), (2, 60)] {
         let Some(reports) = held(ranks as u32, &format!("{mib}MiB")) else { return };
@@ -77,6 +79,7 @@ fn where_it_does_not_the_origin_is_read_as_often_as_the_floor_says() {
 }
 
 #[test]
+// semantics: RANK-4
 fn dealt_by_locality_nine_of_ten_reads_are_local() {
     let samples = Samples::awkward(8192, 1000);
     let arguments = [

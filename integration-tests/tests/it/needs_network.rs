@@ -99,6 +99,7 @@ fn longest_stall(report: &Value) -> f64 {
 const RUN: &str = "--epochs 6 --batch-size 16 --memory 100MB --look-ahead 8MiB --compute-ms 20 --digest";
 
 #[test]
+// semantics: RANK-16
 fn a_rank_that_is_cut_off_holds_nobody_up() {
     let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
     let script = format!(
@@ -117,6 +118,7 @@ fn a_rank_that_is_cut_off_holds_nobody_up() {
 }
 
 #[test]
+// semantics: RANK-16
 fn a_rank_that_is_killed_and_one_that_comes_back() {
     let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
     let script = format!(
@@ -135,6 +137,7 @@ fn a_rank_that_is_killed_and_one_that_comes_back() {
 }
 
 #[test]
+// semantics: RANK-16
 fn a_rank_that_stands_still_for_twenty_seconds_holds_nobody_up() {
     let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
     let script = format!(

@@ -75,6 +75,7 @@ impl Seen {
 }
 
 #[test]
+// semantics: CACHE-2
 fn each_sample_is_opened_and_read_once_when_all_fit() {
     let samples = four_thousand();
     let Some((report, seen)) = traced(samples, &["--epochs", "3", "--memory", "1GiB"]) else { return };
@@ -88,6 +89,7 @@ fn each_sample_is_opened_and_read_once_when_all_fit() {
 }
 
 #[test]
+// semantics: CACHE-3
 fn memory_for_a_part_reads_no_more_than_the_rest_again() {
     let samples = four_thousand();
     let capacity = samples.bytes() * 6 / 10;

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::support::{Samples, content, foreread, number, order, output, run};
 
 #[test]
+// semantics: SHARD-3
 fn what_tar_packs_in_any_of_its_formats_is_delivered_byte_for_byte() {
     let Some(tar) = std::env::var_os("FOREREAD_TEST_TAR") else {
         println!("skipped: FOREREAD_TEST_TAR names no GNU tar");

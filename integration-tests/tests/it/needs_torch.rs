@@ -31,6 +31,7 @@ json.dump(cases, sys.stdout)
 "#;
 
 #[test]
+// semantics: ORDER-2
 fn order_equals_distributed_sampler_for_random_cases() {
     let Some(python) = std::env::var_os("FOREREAD_TEST_PYTHON_TORCH") else {
         println!("skipped: FOREREAD_TEST_PYTHON_TORCH names no Python with PyTorch");

@@ -75,6 +75,7 @@ fn names_of_rank_0s_socket_are_those_that_this_test_computes() {
 }
 
 #[test]
+// semantics: RANK-8
 fn another_users_sockets_keep_no_rank_out_and_hear_nothing() {
     if cache_root(Path::new("")) != Path::new("foreread-cache-0") {
         println!("skipped: only root can become other users");

@@ -60,6 +60,7 @@ fn load(target: &str, arguments: &[&str]) -> Value {
 }
 
 #[test]
+// semantics: SHARD-4
 fn shuffled_records_are_delivered_from_a_directory_names_braces_and_a_catalog() {
     let (directory, samples) = records();
     let path = directory.path().to_str().unwrap();
@@ -122,6 +123,7 @@ const LATE: &str = "version = 1\nmade = 0\n[origin]\nurl = \"s3://train/shards\"
     [[origin.read]]\nparallelism = 8\nbytes_per_second = 500000000\nspread = 0.0\nsamples = 100\n";
 
 #[test]
+// semantics: CACHE-15
 fn the_first_epoch_reads_shards_of_a_late_store_in_blocks_and_each_byte_once() {
     let (directory, samples) = records();
     let store = Store::start();
@@ -174,6 +176,7 @@ fn the_first_epoch_reads_shards_of_a_late_store_in_blocks_and_each_byte_once() {
 }
 
 #[test]
+// semantics: SHARD-9
 fn a_tar_of_10_gb_behind_a_late_store_is_indexed_by_its_heads() {
     const MEMBERS: u64 = 1250;
     let members = Numbered::named(MEMBERS, 8 << 20, |id| format!("{id:06}.bin"));
@@ -216,6 +219,7 @@ fn a_tar_of_10_gb_behind_a_late_store_is_indexed_by_its_heads() {
 }
 
 #[test]
+// semantics: SHARD-2
 fn shards_whose_names_say_nothing_are_told_by_their_first_bytes_or_by_the_format() {
     let (directory, samples) = records();
     let numbered = tempfile::tempdir().unwrap();
@@ -275,6 +279,7 @@ fn shards_whose_names_say_nothing_are_told_by_their_first_bytes_or_by_the_format
 }
 
 #[test]
+// semantics: SAMPLE-16
 fn indexing_shards_goes_on_where_it_was_killed() {
     const SHARDS: u64 = 1000;
     let store = Store::start();
@@ -342,6 +347,7 @@ fn shards_that_cannot_be_used_are_one_clear_line() {
 }
 
 #[test]
+// semantics: SHARD-10
 fn a_record_that_was_damaged_after_it_was_indexed_is_not_delivered() {
     let (directory, _) = records();
     let path = directory.path().join("train-001.tfrecord");

@@ -143,6 +143,7 @@ pub fn assert_digests(samples: &Samples, reports: &[Value]) {
 }
 
 #[test]
+// semantics: RANK-1, RANK-3
 fn the_origin_is_read_once_for_all_ranks() {
     let samples = four_thousand();
     let bytes = samples.bytes();
@@ -162,6 +163,7 @@ fn the_origin_is_read_once_for_all_ranks() {
 }
 
 #[test]
+// semantics: RANK-2
 fn what_does_not_fit_is_read_as_often_as_the_floor_says() {
     let samples = four_thousand();
     let arguments = ["--epochs", "3", "--batch-size", "32", "--memory", "60MiB", "--look-ahead", "4MiB"];
@@ -172,6 +174,7 @@ fn what_does_not_fit_is_read_as_often_as_the_floor_says() {
 }
 
 #[test]
+// semantics: RANK-4
 fn dealt_by_locality_every_step_has_the_same_samples() {
     let samples = Samples::awkward(512, 2000);
     let arguments = ["--epochs", "3", "--batch-size", "8", "--memory", "10MB", "--ids", "--deal", "locality"];
@@ -197,6 +200,7 @@ fn dealt_by_locality_every_step_has_the_same_samples() {
 }
 
 #[test]
+// semantics: RANK-5
 fn what_differs_between_ranks_is_said_by_every_one() {
     let samples = Samples::awkward(64, 1000);
     let other = Samples::awkward(65, 1000);
@@ -224,6 +228,7 @@ fn what_differs_between_ranks_is_said_by_every_one() {
 
 /// Found when ranks meet, and not when the first sample is refused.
 #[test]
+// semantics: RANK-36
 fn ranks_that_protect_samples_otherwise_are_told_so_when_they_meet() {
     let samples = Samples::awkward(64, 1000);
     let job = Job::new(2, &samples, &[]);
@@ -237,6 +242,7 @@ fn ranks_that_protect_samples_otherwise_are_told_so_when_they_meet() {
 }
 
 #[test]
+// semantics: RANK-6
 fn rank_of_another_world_size_ends_alone_and_is_named_by_the_others() {
     let samples = Samples::awkward(64, 1000);
     let job = Job::new(2, &samples, &["--digest"]);
@@ -253,6 +259,7 @@ fn rank_of_another_world_size_ends_alone_and_is_named_by_the_others() {
 
 /// Node-local directories are often named after their node, and a calibration names one of them.
 #[test]
+// semantics: RANK-5
 fn ranks_whose_disks_have_other_names_plan_together_with_a_calibration() {
     let samples = Samples::awkward(200, 2000);
     let directory = tempfile::tempdir().unwrap();
@@ -301,6 +308,7 @@ fn ranks_whose_disks_have_other_names_plan_together_with_a_calibration() {
 }
 
 #[test]
+// semantics: RANK-5
 fn a_dataset_that_is_not_there_ends_all_ranks() {
     let samples = Samples::awkward(8, 1000);
     let mut job = Job::new(3, &samples, &[]);
@@ -328,6 +336,7 @@ fn a_dataset_that_one_rank_misses_is_named_with_the_rank() {
 }
 
 #[test]
+// semantics: RANK-16
 fn a_rank_that_is_killed_costs_the_others_reads_and_nothing_else() {
     let mut draw = Draw::new();
     let samples = Samples::awkward(2000, 20_000);
@@ -356,6 +365,7 @@ fn a_rank_that_is_killed_costs_the_others_reads_and_nothing_else() {
 
 /// Its predecessor offered memory that this process was not given.
 #[test]
+// semantics: RANK-16
 fn restarted_rank_keeps_no_more_than_its_own_memory() {
     let samples = Samples::awkward(800, 20_000);
     let arguments = ["--epochs", "5", "--batch-size", "8", "--compute-ms", "20", "--digest", "--memory"];
@@ -400,6 +410,7 @@ fn a_rank_that_stands_still_holds_nobody_up() {
 }
 
 #[test]
+// semantics: STATE-4, RANK-37
 fn a_run_goes_on_with_another_number_of_ranks() {
     let mut draw = Draw::new();
     let samples = Samples::awkward(600, 2000);
@@ -478,6 +489,7 @@ fn a_run_goes_on_with_another_number_of_ranks() {
 }
 
 #[test]
+// semantics: RANK-31
 fn strangers_at_the_door_are_turned_away() {
     let samples = Samples::awkward(1000, 20_000);
     let port = {

@@ -59,6 +59,7 @@ fn load(store: &Store, target: &str, arguments: &[&str]) -> Value {
 }
 
 #[test]
+// semantics: BUCKET-1
 fn a_bucket_is_read_once_and_is_what_the_same_files_are_on_disk() {
     let samples = Samples::awkward(600, 20_000);
     let store = upload(&samples);
@@ -84,6 +85,7 @@ fn a_bucket_is_read_once_and_is_what_the_same_files_are_on_disk() {
 }
 
 #[test]
+// semantics: BUCKET-7
 fn what_cannot_be_reached_is_one_line_that_names_the_bucket_and_what_to_do() {
     let store = upload(&Samples::awkward(20, 1_000));
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -113,6 +115,7 @@ fn what_cannot_be_reached_is_one_line_that_names_the_bucket_and_what_to_do() {
 }
 
 #[test]
+// semantics: BUCKET-7
 fn an_object_in_the_place_of_a_prefix_and_compressed_shards_are_said() {
     let store = upload(&Samples::awkward(20, 1_000));
     store.put("train", "one.jpg", "x");
@@ -133,6 +136,7 @@ fn an_object_in_the_place_of_a_prefix_and_compressed_shards_are_said() {
 }
 
 #[test]
+// semantics: BUCKET-13
 fn keys_in_the_environment_do_without_a_readable_profile() {
     let store = upload(&Samples::awkward(20, 1_000));
     store.allow(KEY);
@@ -148,6 +152,7 @@ fn keys_in_the_environment_do_without_a_readable_profile() {
 }
 
 #[test]
+// semantics: BUCKET-17
 fn a_run_from_a_bucket_goes_on_where_it_was() {
     let samples = Samples::awkward(300, 5_000);
     let store = upload(&samples);
@@ -164,6 +169,7 @@ fn a_run_from_a_bucket_goes_on_where_it_was() {
 }
 
 #[test]
+// semantics: BUCKET-3
 fn each_refusal_is_one_line_that_names_the_bucket_and_what_to_do() {
     let samples = Samples::awkward(20, 1_000);
     let store = upload(&samples);
@@ -209,6 +215,7 @@ fn each_refusal_is_one_line_that_names_the_bucket_and_what_to_do() {
 }
 
 #[test]
+// semantics: BUCKET-18
 fn a_million_keys_are_indexed_in_bounded_memory() {
     let store = Store::start();
     store.numbered("train", Numbered::new(1_000_000, 110_000));
@@ -224,6 +231,7 @@ fn a_million_keys_are_indexed_in_bounded_memory() {
 }
 
 #[test]
+// semantics: SAMPLE-14
 fn a_listing_that_is_killed_goes_on_where_it_was() {
     let store = Store::start();
     store.numbered("train", Numbered::new(150_000, 1_000));
@@ -253,6 +261,7 @@ fn a_listing_that_is_killed_goes_on_where_it_was() {
 }
 
 #[test]
+// semantics: SAMPLE-15
 fn second_index_of_one_output_names_the_first() {
     let store = Store::start();
     store.numbered("train", Numbered::new(30_000, 1_000));
@@ -301,6 +310,7 @@ fn unordered(count: u64) -> Store {
 }
 
 #[test]
+// semantics: SAMPLE-8
 fn bucket_in_any_order_is_listed_whole_in_40_requests() {
     for count in [20_000, 20_001] {
         let store = unordered(count);
@@ -336,6 +346,7 @@ fn bucket_in_any_order_is_listed_whole_in_40_requests() {
 }
 
 #[test]
+// semantics: SAMPLE-14
 fn unfinished_listing_of_an_unordered_store_starts_again() {
     let store = Store::start();
     store.numbered("train", Numbered::new(30_000, 1_000));
@@ -360,6 +371,7 @@ fn unfinished_listing_of_an_unordered_store_starts_again() {
 }
 
 #[test]
+// semantics: SAMPLE-12
 fn an_unfinished_listing_counts_only_for_what_it_is_of() {
     let store = Store::start();
     store.bucket("train");
@@ -406,6 +418,7 @@ pub fn kill(process: u32) {
 }
 
 #[test]
+// semantics: BUCKET-15
 fn secrets_are_in_no_log_report_or_catalog() {
     let store = upload(&Samples::awkward(100, 2_000));
     let token = "token-of-a-session";

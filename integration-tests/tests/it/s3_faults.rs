@@ -80,17 +80,20 @@ fn each_at(rate: f64) -> impl Fn(&Store) {
 }
 
 #[test]
+// semantics: BUCKET-16
 fn one_per_cent_of_all_that_may_pass() {
     survives(each_at(0.01));
 }
 
 #[test]
+// semantics: BUCKET-16
 fn ten_per_cent_of_all_that_may_pass() {
     survives(each_at(0.10));
 }
 
 /// One fault after the other, by itself: at 1 %, 10 % and in bursts in a soak, one of these drawn for each otherwise.
 #[test]
+// semantics: FAIL-11
 fn each_fault_alone_is_survived() {
     let ways = [When::Chance(0.01), When::Chance(0.10), When::Burst { length: 60, of: 1500 }];
     let mut draw = Draw::new();
@@ -110,6 +113,7 @@ fn each_fault_alone_is_survived() {
 }
 
 #[test]
+// semantics: BUCKET-16
 fn bursts() {
     survives(|store| {
         store.on(Kind::Get, When::Burst { length: 60, of: 1500 }, Fault::Internal);
@@ -120,6 +124,7 @@ fn bursts() {
 }
 
 #[test]
+// semantics: BUCKET-16
 fn what_does_not_pass_is_one_error_that_names_object_and_cause() {
     for (fault, cause) in
         [(Fault::Replaced, "changed since it was indexed"), (Fault::Internal, "InternalError")]

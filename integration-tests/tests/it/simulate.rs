@@ -31,6 +31,7 @@ fn changed(from: &str, to: &str) -> tempfile::NamedTempFile {
 }
 
 #[test]
+// semantics: SIM-6
 fn csv_has_the_header_of_the_contract_and_a_row_a_policy() {
     let finished = simulate(&thesis(3), &["--report", "csv"]);
     let refusals: Vec<_> = finished.stderr.lines().filter(|line| line.contains(" refuses ")).collect();
@@ -73,6 +74,7 @@ fn json_is_one_object_and_equal_runs_are_equal() {
 }
 
 #[test]
+// semantics: PLAN-5
 fn long_run_is_local_where_all_fits() {
     let text = fs::read_to_string(thesis(1)).unwrap();
     let text = text.replacen("samples = 10000", "samples = 20", 1).replacen("batch = 100", "batch = 20", 1);
@@ -112,6 +114,7 @@ fn plots_are_two_files() {
 }
 
 #[test]
+// semantics: SIM-4
 fn a_bad_scenario_is_one_line_that_names_the_field() {
     for (from, to, field) in [
         ("workers = 4\n", "", "cluster.workers: is missing"),

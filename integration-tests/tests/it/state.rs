@@ -44,6 +44,7 @@ fn command(samples: &Samples, validation: &Samples, state: &Path, more: &[&str])
 }
 
 #[test]
+// semantics: STATE-1
 fn a_run_that_is_terminated_anywhere_goes_on_where_it_was() {
     let (samples, validation) = (Samples::awkward(61, 2000), Samples::awkward(10, 2000));
     let whole = ids(&load(
@@ -100,6 +101,7 @@ fn a_run_that_is_terminated_anywhere_goes_on_where_it_was() {
 }
 
 #[test]
+// semantics: STATE-4
 fn a_finished_run_can_be_prolonged_and_goes_on_at_another_batch_size() {
     let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
     let directory = tempfile::tempdir().unwrap();
@@ -113,6 +115,7 @@ fn a_finished_run_can_be_prolonged_and_goes_on_at_another_batch_size() {
 }
 
 #[test]
+// semantics: STATE-6
 fn a_state_of_another_run_is_refused_with_what_differs() {
     let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
     let directory = tempfile::tempdir().unwrap();
@@ -134,6 +137,7 @@ fn a_state_of_another_run_is_refused_with_what_differs() {
 }
 
 #[test]
+// semantics: STATE-4
 fn a_state_is_of_one_rank_or_of_ranks_that_work_together() {
     let (samples, validation) = (Samples::awkward(20, 100), Samples::awkward(5, 100));
     let directory = tempfile::tempdir().unwrap();
@@ -151,6 +155,7 @@ fn a_state_that_cannot_be_written_is_found_out_before_anything_is_read() {
 }
 
 #[test]
+// semantics: SAMPLE-2
 fn a_state_that_would_be_a_sample_is_refused() {
     let samples = Samples::awkward(30, 1000);
     let directory = samples.path().to_str().unwrap();
@@ -165,6 +170,7 @@ fn a_state_that_would_be_a_sample_is_refused() {
 }
 
 #[test]
+// semantics: STATE-5
 fn a_state_behind_a_link_stays_behind_it() {
     let samples = Samples::awkward(30, 1000);
     let scratch = tempfile::tempdir().unwrap();

@@ -14,6 +14,7 @@ fn interrupts_are_ignored() -> bool {
 }
 
 #[test]
+// semantics: FAIL-17
 fn an_interrupt_ends_the_command_at_once() {
     let samples = Samples::awkward(300, 10_000);
     // So slow an origin that the run would take five minutes.

@@ -15,6 +15,7 @@ fn on_a_terminal(arguments: &str, variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
+// semantics: FAIL-27
 fn progress_is_shown_by_rank_0_unless_it_is_off() {
     let samples = Samples::awkward(200, 100);
     let load =
@@ -33,6 +34,7 @@ fn progress_is_shown_by_rank_0_unless_it_is_off() {
 }
 
 #[test]
+// semantics: FAIL-27
 fn colours_are_off_where_no_color_is_set() {
     let samples = Samples::awkward(20, 100);
     let load = format!("load {} --epochs 1 --progress off", samples.path().display());

@@ -10,6 +10,7 @@ fn printed() -> String {
 }
 
 #[test]
+// semantics: RANK-32
 fn token_is_new_each_time_and_printed_alone() {
     let (one, other) = (printed(), printed());
     assert_ne!(one, other);
@@ -21,6 +22,7 @@ fn token_is_new_each_time_and_printed_alone() {
 }
 
 #[test]
+// semantics: RANK-32
 fn weak_token_is_refused_with_its_bits_and_the_remedy() {
     let data = tempfile::tempdir().unwrap();
     std::fs::write(data.path().join("a"), b"a").unwrap();

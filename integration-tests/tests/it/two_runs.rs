@@ -66,6 +66,7 @@ fn after_a_kill(
 }
 
 #[test]
+// semantics: RANK-7
 fn left_over_rank_delivers_its_own_data_to_the_end() {
     let (one, other) = twice(320, 5000);
     // Room for half: what the other rank owns is asked for in each epoch.
@@ -88,6 +89,7 @@ fn left_over_rank_delivers_its_own_data_to_the_end() {
 }
 
 #[test]
+// semantics: RANK-7
 fn left_over_rank_keeps_nothing_foreign_on_its_disk() {
     let (one, other) = twice(400, 5000);
     let directory = tempfile::tempdir().unwrap();

@@ -474,6 +474,7 @@ mod tests {
 
     /// A moment of trouble once emptied the cache for good.
     #[test]
+    // semantics: DISK-17
     fn record_that_the_kernel_does_not_read_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let config = DiskConfig::new([(directory.path().to_owned(), 4 << 20)]);

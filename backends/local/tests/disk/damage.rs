@@ -142,6 +142,7 @@ fn records_that_changed_places_are_not_taken_for_each_other() {
 
 /// Noise, zeros, nothing, another kind of file: what has our name in our place is ours.
 #[test]
+// semantics: DISK-9
 fn whatever_has_a_files_name_is_begun_afresh() {
     let cache = cache();
     for name in ["index", "00000.segment"] {
@@ -194,6 +195,7 @@ fn a_zeroed_segment_gives_its_room_back_and_a_zeroed_cache_is_removed() {
 }
 
 #[test]
+// semantics: DISK-19
 fn what_cannot_be_removed_is_named_and_stays_listed() {
     let cache = cache();
     fs::remove_file(file(cache.path(), "00000.segment")).unwrap();

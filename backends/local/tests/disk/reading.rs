@@ -108,6 +108,7 @@ fn a_panic_in_the_memory_is_the_answer_of_its_read() {
 
 /// A program near its limit of memory once lost its cache so.
 #[test]
+// semantics: DISK-17
 fn record_for_which_there_is_no_memory_is_kept() {
     #[derive(Debug)]
     struct Scarce(AtomicUsize);
@@ -131,6 +132,7 @@ fn record_for_which_there_is_no_memory_is_kept() {
 
 /// What the drop of a tier leaves to its threads is there for the next one, which waits for it.
 #[test]
+// semantics: DISK-21
 fn a_tier_that_is_dropped_while_it_writes_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     for round in 1..=3 {

@@ -101,6 +101,7 @@ fn listing_and_cleaning_leave_alone_what_is_in_use() {
 
 /// The owner of the directory has another dataset; somebody else fills the reader's.
 #[test]
+// semantics: DISK-19
 fn a_cache_that_a_reader_found_later_is_not_removed_under_it() {
     let directory = tempfile::tempdir().unwrap();
     let open_with = |print| {

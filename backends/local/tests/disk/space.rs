@@ -111,6 +111,7 @@ fn old_caches_go_only_when_their_room_is_needed_oldest_first_and_never_in_use() 
 }
 
 #[test]
+// semantics: DISK-10, DISK-22
 fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
     listen();
     for (kind, mount) in [("tmpfs", Mount::tmpfs(6 << 20)), ("ext4", Mount::ext4(24 << 20))] {
@@ -154,6 +155,7 @@ fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
 
 /// What a disk that fails, or a kernel that makes its file system read-only, looks like from above.
 #[test]
+// semantics: DISK-22
 fn a_disk_that_fails_under_an_open_tier_costs_misses_only() {
     static SHUTDOWN: libc::c_ulong = 0x8004_587D; // EXT4_IOC_SHUTDOWN
     static NOT_EVEN_THE_LOG: u32 = 2;
@@ -218,6 +220,7 @@ fn make_read_only(path: &std::path::Path) {
 }
 
 #[test]
+// semantics: DISK-11
 fn read_only_directory_is_used_if_it_holds_the_dataset() {
     listen();
     let (Some(filled), Some(empty)) = (Mount::tmpfs(8 << 20), Mount::tmpfs(8 << 20)) else {
@@ -259,6 +262,7 @@ fn fill(path: &std::path::Path) {
 }
 
 #[test]
+// semantics: DISK-10
 fn full_disk_at_the_start_costs_one_warning() {
     listen();
     for (kind, mount) in [("tmpfs", Mount::tmpfs(6 << 20)), ("ext4", Mount::ext4(24 << 20))] {
@@ -278,6 +282,7 @@ fn full_disk_at_the_start_costs_one_warning() {
 }
 
 #[test]
+// semantics: DISK-10
 fn full_disk_at_the_start_leaves_what_is_kept_there() {
     listen();
     for (kind, mount) in [("tmpfs", Mount::tmpfs(6 << 20)), ("ext4", Mount::ext4(24 << 20))] {
@@ -360,6 +365,7 @@ fn a_cache_that_was_copied_to_another_directory_works_there() {
 }
 
 #[test]
+// semantics: DISK-20
 fn a_directory_that_is_named_twice_is_refused_even_if_it_is_not_there_yet() {
     let parent = tempfile::tempdir().unwrap();
     let at = |name: &str| parent.path().join(name);
@@ -389,6 +395,7 @@ fn capacities_whose_sum_is_too_large_for_a_number_do_not_overflow() {
 }
 
 #[test]
+// semantics: DISK-20
 fn a_capacity_that_cannot_hold_a_sample_is_refused_with_the_least() {
     let parent = tempfile::tempdir().unwrap();
     let path = parent.path().join("small");

@@ -10,6 +10,7 @@ use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey};
 use crate::rig::{config, is_stored, known, open, open_as, read, run, sample, store, taken, verify};
 
 #[tokio::test]
+// semantics: DISK-23
 async fn it_keeps_the_contract() {
     let directory = tempfile::tempdir().unwrap();
     conformance::cache(Arc::new(open(directory.path(), 16 << 20))).await;

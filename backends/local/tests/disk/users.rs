@@ -114,6 +114,7 @@ fn works_under(umask: &str, user: Option<u32>, directory: &Path) {
 }
 
 #[test]
+// semantics: DISK-12
 fn cache_is_private_whatever_the_umask() {
     for umask in ["0", "022", "077"] {
         let directory = tempfile::tempdir().unwrap();
@@ -141,6 +142,7 @@ fn cache_is_private_whatever_the_umask() {
 
 /// As another user, because root opens directories whatever their modes.
 #[test]
+// semantics: DISK-12
 fn umask_that_takes_the_owners_rights_is_survived() {
     if is_root() {
         let directory = tempfile::tempdir().unwrap();
@@ -154,6 +156,7 @@ fn umask_that_takes_the_owners_rights_is_survived() {
 
 /// Modes of a cache that was copied, or that its user has opened for reading.
 #[test]
+// semantics: DISK-12
 fn readable_cache_is_closed_when_it_is_opened() {
     let directory = tempfile::tempdir().unwrap();
     works(directory.path());
@@ -168,6 +171,7 @@ fn readable_cache_is_closed_when_it_is_opened() {
 }
 
 #[test]
+// semantics: DISK-13
 fn planted_cache_is_neither_believed_nor_touched() {
     if !is_root() {
         return;
@@ -197,6 +201,7 @@ fn planted_cache_is_neither_believed_nor_touched() {
 
 /// Live, as the owner of a space whose readers follow it.
 #[test]
+// semantics: DISK-13
 fn planted_owner_is_not_followed() {
     if !is_root() {
         return;
@@ -223,6 +228,7 @@ fn planted_owner_is_not_followed() {
 
 /// This user's own, but any user may have written its files.
 #[test]
+// semantics: DISK-13
 fn cache_that_others_can_write_to_is_not_believed() {
     let directory = tempfile::tempdir().unwrap();
     works(directory.path());
@@ -241,6 +247,7 @@ fn cache_that_others_can_write_to_is_not_believed() {
 }
 
 #[test]
+// semantics: DISK-13
 fn link_in_the_place_of_a_cache_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let important = directory.path().join("important");
@@ -269,6 +276,7 @@ fn link_in_the_place_of_a_cache_is_left_alone() {
 }
 
 #[test]
+// semantics: DISK-13
 fn pipe_in_the_place_of_a_cache_holds_nothing_up() {
     let directory = tempfile::tempdir().unwrap();
     make_fifo(&root(directory.path()));
@@ -305,6 +313,7 @@ fn pipe_in_the_place_of_a_cache_holds_nothing_up() {
 }
 
 #[test]
+// semantics: DISK-13
 fn directory_whose_names_are_all_taken_costs_one_warning() {
     listen();
     let (taken, free) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -328,6 +337,7 @@ fn directory_whose_names_are_all_taken_costs_one_warning() {
 
 /// As versions before this one made it.
 #[test]
+// semantics: DISK-15
 fn cache_of_an_earlier_version_is_named_once_and_cleaned() {
     listen();
     let directory = tempfile::tempdir().unwrap();
@@ -372,6 +382,7 @@ fn open_shared(directory: &Path) -> DiskTier {
 }
 
 #[test]
+// semantics: DISK-14
 fn shared_cache_is_used_whoever_owns_it() {
     let directory = tempfile::tempdir().unwrap();
     let shared = directory.path().join("foreread-cache-shared");

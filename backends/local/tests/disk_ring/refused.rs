@@ -52,6 +52,7 @@ fn child() {
 }
 
 #[test]
+// semantics: DISK-23
 fn where_rings_are_refused_threads_read() {
     for errno in [libc::ENOSYS, libc::EPERM, libc::ENOMEM] {
         let output = Command::new(std::env::current_exe().unwrap())

@@ -28,6 +28,7 @@ async fn read(origin: &dyn foreread_tier::OriginTier, request: foreread_tier::Re
 }
 
 #[tokio::test]
+// semantics: OPENDAL-1, OPENDAL-4
 async fn refusals_are_told_apart() {
     for scheme in ["http", "webdav"] {
         let (_directory, server, origin, sample) = one(scheme).await;
@@ -57,6 +58,7 @@ async fn refusals_are_told_apart() {
 }
 
 #[tokio::test]
+// semantics: OPENDAL-4
 async fn a_body_that_ends_early_may_be_asked_for_again() {
     let (_directory, server, origin, sample) = one("http").await;
     server.behave(Manner::CloseEarly);
@@ -68,6 +70,7 @@ async fn a_body_that_ends_early_may_be_asked_for_again() {
 }
 
 #[tokio::test]
+// semantics: OPENDAL-4
 async fn a_server_that_sends_everything_for_a_part_is_no_store_for_parts() {
     let (_directory, server, origin, sample) = one("http").await;
     server.behave(Manner::IgnoreRanges);
@@ -96,6 +99,7 @@ async fn a_listing_that_fails_says_where() {
 }
 
 #[tokio::test]
+// semantics: OPENDAL-6
 async fn listing_survives_refused_pages() {
     let (directory, samples) = samples();
     let server = Server::start(directory.path()).await;
@@ -119,6 +123,7 @@ async fn redirecting(root: &std::path::Path, to: &str) -> Server {
 }
 
 #[tokio::test]
+// semantics: OPENDAL-8
 async fn redirect_is_followed_without_credentials() {
     let (directory, target, _, sample) = one("http").await;
     let first = redirecting(directory.path(), &format!("http://{}", target.address)).await;
@@ -135,6 +140,7 @@ async fn redirect_is_followed_without_credentials() {
 }
 
 #[tokio::test]
+// semantics: OPENDAL-8
 async fn redirect_of_webdav_is_an_error() {
     let (directory, target, _, sample) = one("http").await;
     let first = redirecting(directory.path(), &format!("http://{}", target.address)).await;
@@ -145,6 +151,7 @@ async fn redirect_of_webdav_is_an_error() {
 }
 
 #[tokio::test]
+// semantics: OPENDAL-8
 async fn redirects_are_five_at_most() {
     let (directory, target, _, sample) = one("http").await;
     let mut hops = vec![target];

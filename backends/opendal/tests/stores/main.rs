@@ -60,6 +60,7 @@ async fn list(origin: &dyn OriginTier, prefix: &str) -> (BTreeMap<String, Object
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: OPENDAL-2
 async fn directories_keep_the_contract() {
     let (directory, samples) = samples();
     for parallelism in [1, 32] {
@@ -72,6 +73,7 @@ async fn directories_keep_the_contract() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: OPENDAL-2
 async fn memory_keeps_the_contract() {
     let operator = Operator::new(services::Memory::default()).unwrap();
     let samples = conformance::samples(3);

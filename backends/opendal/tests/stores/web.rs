@@ -36,6 +36,7 @@ fn list_file(samples: &[Known]) -> tempfile::NamedTempFile {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: OPENDAL-2
 async fn webdav_keeps_the_contract() {
     let (directory, samples) = samples();
     let server = Server::start(directory.path()).await;
@@ -53,6 +54,7 @@ async fn webdav_keeps_the_contract() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: OPENDAL-2
 async fn a_web_server_keeps_the_contract() {
     let (directory, samples) = samples();
     let server = Server::start(directory.path()).await;
@@ -64,6 +66,7 @@ async fn a_web_server_keeps_the_contract() {
 }
 
 #[tokio::test]
+// semantics: OPENDAL-1
 async fn a_read_is_one_request_and_a_listing_one_a_directory() {
     let (directory, samples) = samples();
     let server = Server::start(directory.path()).await;
@@ -89,6 +92,7 @@ async fn a_read_is_one_request_and_a_listing_one_a_directory() {
 }
 
 #[tokio::test]
+// semantics: OPENDAL-3
 async fn an_object_that_was_replaced_is_named() {
     let (directory, samples) = samples();
     let server = Server::start(directory.path()).await;
@@ -110,6 +114,7 @@ async fn an_object_that_was_replaced_is_named() {
 }
 
 #[tokio::test]
+// semantics: OPENDAL-5
 async fn a_web_server_lists_nothing_and_says_what_to_do() {
     let (directory, _) = samples();
     let server = Server::start(directory.path()).await;
@@ -131,6 +136,7 @@ async fn a_web_server_lists_nothing_and_says_what_to_do() {
 }
 
 #[tokio::test]
+// semantics: OPENDAL-9
 async fn who_may_not_in_is_told_how_and_secrets_are_not_repeated() {
     let (directory, samples) = samples();
     let server = Server::start(directory.path()).await;

@@ -67,6 +67,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-11
     fn limit_is_raised_to_the_need_and_no_further() {
         let needed = needed(1024, 20);
         assert_eq!(needed, 2 * 1023 + 20 + BESIDE);
@@ -76,6 +77,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-11
     fn process_that_may_not_have_as_many_is_told_the_number() {
         let error = raised(limit(1024, 2000), 2578, 1024).unwrap_err().to_string();
         assert!(error.starts_with("1024 ranks need 2578 open descriptors"), "{error}");

@@ -403,6 +403,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-26
     fn chosen_interface_is_announced_in_notice_and_roster() {
         let mut ground = ground(1, "interface");
         ground.chosen = ["10.1.2.3", "fd00::3"].map(|ip| ("ib0".to_owned(), ip.parse().unwrap())).into();
@@ -418,6 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
+    // semantics: RANK-10
     async fn notice_that_is_written_when_it_is_withdrawn_does_not_stay() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("meet");

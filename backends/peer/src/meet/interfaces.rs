@@ -96,6 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: RANK-26
     fn names_match_as_those_of_nccl_do() {
         for (text, meant) in [
             ("ib", "ib0 ib1"),
@@ -115,6 +116,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-26
     fn unknown_interface_is_an_error_that_lists_those_there_are() {
         for text in ["nosuch", "=", "^"] {
             let error = chosen(text).unwrap_err();

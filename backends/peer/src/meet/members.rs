@@ -297,6 +297,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-9
     fn replaced_process_ends_the_meeting_and_not_the_run() {
         let (mut members, now) = (members(), Instant::now());
         let (session, _) = here(members.seat(&hello(1, 7), "", false, false, now));
@@ -340,6 +341,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-26
     fn addresses_are_told_as_they_are_reached() {
         for (address, seen, told) in [
             ("0.0.0.0:7", "10.0.0.3:4000", "10.0.0.3:7"),

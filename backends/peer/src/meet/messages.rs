@@ -250,6 +250,7 @@ mod tests {
 
     /// Where one of these changes, the version has to be raised: programs of one version must understand each other.
     #[test]
+    // semantics: RANK-15
     fn messages_are_those_of_the_version() {
         assert_eq!(VERSION, 4);
         for text in [

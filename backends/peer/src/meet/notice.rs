@@ -343,6 +343,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-10
     fn notice_of_another_rank_0_is_put_back() {
         let base = tempfile::tempdir().unwrap();
         let directory = PrivateDirectory::open(&base.path().join("meet")).unwrap();

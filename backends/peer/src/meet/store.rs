@@ -166,6 +166,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-28
     fn sum_of_all_parts_is_bounded() {
         let mut store = Store { most: 10, ..Store::new(3) };
         assert!(store.part(0, "a", bytes("four")) && store.part(1, "a", bytes("four")));
@@ -190,6 +191,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-28
     fn keys_are_bounded() {
         let mut store = Store::new(1);
         assert!(!store.part(0, &"k".repeat(LONGEST_KEY + 1), bytes("")));

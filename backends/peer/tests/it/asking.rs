@@ -30,6 +30,7 @@ async fn two(known: &[Known], rule: impl Fn(u64) -> How + Send + Sync + 'static)
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-17, RANK-19
 async fn a_rank_that_falls_silent_is_given_up_in_bounded_time() {
     let known = samples(10, 1000);
     let (world, owner, asker) =
@@ -69,6 +70,7 @@ async fn a_rank_that_falls_silent_is_given_up_in_bounded_time() {
 
 /// A process that was stopped for a second: what is open is asked for on a second connection, and nothing fails.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-19
 async fn paused_owner_is_asked_once_more() {
     let known = samples(10, 1000);
     let rule = |id| if id < 5 { How::Now } else { How::Reading(Duration::from_millis(200)) };
@@ -164,6 +166,7 @@ async fn a_busy_rank_is_not_taken_for_dead_because_it_has_several_addresses() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-17
 async fn what_is_said_to_be_on_its_way_is_waited_for() {
     let known = samples(4, 1000);
     let (_world, owner, asker) = two(&known, |id| How::Reading(Duration::from_secs(id * 10 + 5))).await;
@@ -183,6 +186,7 @@ async fn what_is_said_to_be_on_its_way_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-17
 async fn what_nothing_is_said_of_fails_alone() {
     let known = samples(4, 1000);
     let rule = |id| match id {
@@ -237,6 +241,7 @@ async fn slow_cables_are_not_silence() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-31
 async fn another_token_opens_nothing_in_either_direction() {
     let known = samples(1, 1000);
     let (world, owner, asker) = two(&known, |_| How::Now).await;
@@ -330,6 +335,7 @@ fn answer(raw: &mut RawFrames, request: u64, tag: u32, key: SampleKey, payload: 
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-34
 async fn answers_that_are_wrong_harm_no_others() {
     let known = samples(4, 1000);
     for wire in WIRES {

@@ -16,6 +16,7 @@ use crate::support::{How, Node, Shelf, batch, raw, read_all, run, samples};
 
 /// Each rank asks every other for everything at once, and no budget holds even one of the samples.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-30
 async fn ranks_that_ask_each_other_for_everything_never_wait_for_each_other() {
     for (seed, budget) in [(1, 1), (2, 5_000), (3, 200_000), (4, 32 << 20)] {
         let world = Simulated::new(seed);
@@ -84,6 +85,7 @@ async fn a_greedy_rank_does_not_starve_another() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-30
 async fn who_does_not_read_holds_its_share_and_is_given_up() {
     let world = Simulated::new(1);
     let known = samples(2000, 20_000);

@@ -170,6 +170,7 @@ proptest! {
     }
 
     #[test]
+    // semantics: RANK-34
     fn changed_anywhere_who_asks_is_answered(which in 0..2usize, wire in wires(), changes in changes()) {
         paused(to_who_asks(wire, &mut |raw| mutate(seed(which, raw), &changes)));
     }

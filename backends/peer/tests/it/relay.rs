@@ -277,6 +277,7 @@ async fn through_a_relay(draw: Draw, wire: Wire, every: u64, changes: u64) -> (u
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-35
 async fn relay_that_changes_10000_frames_delivers_no_wrong_byte() {
     let (right, wrong, failed) = through_a_relay(Draw::new(), Wire::Authenticated, 4, 10_000).await;
     println!("{right} samples came, {failed} did not");
@@ -285,6 +286,7 @@ async fn relay_that_changes_10000_frames_delivers_no_wrong_byte() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-35
 async fn relay_of_sealed_samples_delivers_no_wrong_byte() {
     let (right, wrong, failed) = through_a_relay(Draw::new(), Wire::Sealed, 4, 1_000).await;
     assert_eq!(wrong, 0);
@@ -293,6 +295,7 @@ async fn relay_of_sealed_samples_delivers_no_wrong_byte() {
 
 /// The same relay where nothing takes a key: so it can do what the others withstand.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-35
 async fn relay_of_checksummed_samples_can_change_them() {
     let (_, wrong, _) = through_a_relay(Draw::new(), Wire::Checksummed, 4, 1_000).await;
     assert!(wrong > 100, "{wrong}");
@@ -321,6 +324,7 @@ async fn relay_that_changes_nothing_is_not_noticed() {
 
 /// Messages of a meeting through the relay: each that arrives is the one that was sent, in its turn.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-35
 async fn relay_of_a_meeting_delivers_no_other_message() {
     let draw = Draw::new();
     let world = Simulated::new(draw.seed);

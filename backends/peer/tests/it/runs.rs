@@ -34,6 +34,7 @@ fn nothing() -> Arc<Shelf> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: RANK-7
 async fn rank_of_another_run_gets_no_sample_on_any_connection() {
     let directory = tempfile::tempdir().unwrap();
     let known = samples(3, 1000);
@@ -78,6 +79,7 @@ async fn rank_in_no_run_yet_serves_nobody() {
 
 /// Whoever has the token and says the right words at first, and goes on with another run's frames.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: RANK-7
 async fn asker_takes_no_frame_of_another_run_on_any_connection() {
     let directory = tempfile::tempdir().unwrap();
     let known = samples(1, 1000);

@@ -45,6 +45,7 @@ async fn one_rank_meets_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-14
 async fn a_rank_that_never_comes_is_named_on_every_rank() {
     let job = Job::new(5);
     let began = Instant::now();
@@ -144,6 +145,7 @@ async fn a_port_that_another_program_has_is_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-15
 async fn other_token_is_shown_at_once_and_ends_its_rank_after_a_minute() {
     let job = Job::new(3);
     let shown = Arc::new(Mutex::new(Vec::new()));
@@ -212,6 +214,7 @@ async fn stranger(mut stream: foreread_peer::Stream, says: &str) {
 
 /// Anybody can say so; what ends a rank is that rank 0 is nowhere at the deadline.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-15
 async fn stranger_on_a_port_before_rank_0_comes_ends_nobody() {
     for says in ["another version", "another token", "nonsense", "nothing", "good-bye"] {
         for port in [7000, 7001] {
@@ -241,6 +244,7 @@ async fn stranger_on_a_port_before_rank_0_comes_ends_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-15
 async fn other_version_in_rank_0s_place_is_named_at_the_deadline() {
     let job = Job::new(2);
     let at = foreread_peer::Address::tcp("r0", 7000);
@@ -259,6 +263,7 @@ async fn other_version_in_rank_0s_place_is_named_at_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-15
 async fn rank_of_another_version_is_named_by_rank_0() {
     let job = Job::new(2);
     let first = job.spawn(0, Duration::ZERO, |joining| async { joining.unwrap_err().to_string() });
@@ -303,6 +308,7 @@ async fn a_port_where_another_token_is_wanted_is_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-9
 async fn connections_that_break_while_ranks_meet_are_made_again() {
     let job = Job::new(4);
     let stores = job.stores();
@@ -412,6 +418,7 @@ async fn a_rank_that_was_here_and_is_gone_is_named_soon_on_every_rank() {
 
 /// A listing may take much longer than ranks wait for each other, as long as somebody says that it goes on.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-14
 async fn work_that_goes_on_is_waited_for() {
     let job = Job::new(3);
     let ranks: Vec<_> = (0..3)

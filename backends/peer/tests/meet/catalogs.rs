@@ -51,6 +51,7 @@ async fn take(mut joining: Joining) -> Result<Joining, MeetError> {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn relay_whose_connection_breaks_while_the_catalog_comes_gets_it_again() {
     let job = Job::new(2 * ON_NODE);
     let relay = format!("r{RELAY}");
@@ -73,6 +74,7 @@ async fn relay_whose_connection_breaks_while_the_catalog_comes_gets_it_again() {
 
 /// It takes longer than a relay may be silent.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn relay_that_gets_the_catalog_slowly_is_waited_for() {
     let job = Job::new(2 * ON_NODE);
     job.network.delay("r0", &format!("r{RELAY}"), Duration::from_secs(1));
@@ -88,6 +90,7 @@ async fn relay_that_gets_the_catalog_slowly_is_waited_for() {
 
 /// A rank whose connection to rank 0 broke while it waited at its relay counted as gone, and ended the meeting.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn rank_that_waits_at_its_relay_keeps_its_connection_to_rank_0() {
     let job = Job::new(2 * ON_NODE);
     job.network.delay("r0", &format!("r{RELAY}"), Duration::from_secs(1));
@@ -107,6 +110,7 @@ async fn rank_that_waits_at_its_relay_keeps_its_connection_to_rank_0() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn catalog_that_rank_0_cannot_read_any_more_ends_the_meeting_with_the_reason() {
     let job = Job::new(2 * ON_NODE);
     let bulk = Bulk::on_request(9, || Err(io::Error::other("it was overwritten")));
@@ -122,6 +126,7 @@ async fn catalog_that_rank_0_cannot_read_any_more_ends_the_meeting_with_the_reas
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn requests_at_about_the_same_time_share_one_read_of_the_catalog() {
     let job = Job::new(5 * ON_NODE);
     for rank in 1..job.size {
@@ -141,6 +146,7 @@ async fn requests_at_about_the_same_time_share_one_read_of_the_catalog() {
 /// The relay has opened the catalog's file, which the others of its node cannot. It is busy with something else until long
 /// after.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn relay_that_has_the_catalog_file_serves_its_node() {
     let job = Job::new(2 * ON_NODE);
     let bulk = Bulk::on_request(4 << 20, || Ok(catalog()));
@@ -162,6 +168,7 @@ async fn relay_that_has_the_catalog_file_serves_its_node() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn relay_whose_catalog_file_vanishes_leaves_its_node_to_rank_0() {
     let job = Job::new(2 * ON_NODE);
     let bulk = Bulk::on_request(4 << 20, || Ok(catalog()));
@@ -180,6 +187,7 @@ async fn relay_whose_catalog_file_vanishes_leaves_its_node_to_rank_0() {
 
 /// A catalog that rank 0 has listed, next to one in a file that all ranks but one can open.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn catalog_file_next_to_a_listed_catalog_is_not_sent() {
     let job = Job::new(2 * ON_NODE);
     let reads = Arc::new(AtomicUsize::new(0));
@@ -211,6 +219,7 @@ async fn catalog_file_next_to_a_listed_catalog_is_not_sent() {
 
 /// The first byte of a small catalog takes longer than a relay may be silent.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn relay_that_waits_for_its_first_byte_is_waited_for() {
     let job = Job::new(2 * ON_NODE);
     let listed = Bytes::from_static(b"listed");
@@ -236,6 +245,7 @@ async fn relay_that_waits_for_its_first_byte_is_waited_for() {
 
 /// It is there and has other things to do for longer than a relay may be silent.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn ranks_get_the_catalog_from_rank_0_where_their_relay_does_not_come_to_it() {
     let job = Job::new(2 * ON_NODE);
     let (ranks, counters) = spawn(&job, &[Bulk::needed(catalog())], |joining| async move {

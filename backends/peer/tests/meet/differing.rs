@@ -41,6 +41,7 @@ async fn another_world_size_is_told_to_every_rank() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-6
 async fn another_version_is_told_to_every_rank() {
     use foreread_peer::{Token, meet::Settings};
     let job = Job::new(3);

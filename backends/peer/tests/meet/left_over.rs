@@ -91,6 +91,7 @@ async fn left_over_rank_gets_nothing_before_the_later_run_starts() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-7
 async fn run_id_is_bound_to_what_ranks_agree_on() {
     let job = Job::new(2);
     let start = |of: [u128; 2]| {
@@ -122,6 +123,7 @@ async fn run_id_is_bound_to_what_ranks_agree_on() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-6
 async fn left_over_ranks_that_knock_do_not_end_a_later_meeting() {
     let job = Job::new(4);
     let mut old = job.start().await;
@@ -146,6 +148,7 @@ async fn left_over_ranks_that_knock_do_not_end_a_later_meeting() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-6
 async fn left_over_rank_that_knocks_between_steps_changes_nothing() {
     let job = Job::new(3);
     let mut old = job.start().await;
@@ -173,6 +176,7 @@ async fn left_over_rank_that_knocks_between_steps_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-6
 async fn stray_rank_of_another_world_size_or_version_ends_itself_alone() {
     for (size, version, said) in [
         (5, "1.0", "differs from rank 0: world size is 5, rank 0's is 3"),

@@ -47,6 +47,7 @@ async fn relay(middle: Arc<Mutex<Middle>>, asker: Stream, first: Stream) {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-35
 async fn ranks_meet_through_a_relay_that_changes_what_they_say() {
     let job = Job::new(4);
     let host = job.network.host("r0");

@@ -68,6 +68,7 @@ async fn reports_come_to_rank_0_and_a_lost_ranks_is_missing() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-22
 async fn who_is_done_early_serves_until_all_are() {
     let job = Job::new(3);
     let groups = job.start().await;
@@ -82,6 +83,7 @@ async fn who_is_done_early_serves_until_all_are() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-22
 async fn a_rank_that_hangs_is_left_behind_at_the_deadline() {
     let job = Job::new(4);
     let groups = job.start().await;
@@ -146,6 +148,7 @@ async fn a_rank_0_that_stood_still_does_not_call_the_others_gone() {
 
 /// Connections that break at any moment, a few of each rank's in a run.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-9
 async fn broken_connections_cost_time_and_nothing_else() {
     for seed in 0..60 {
         let job = Job { network: Simulated::new(seed), size: 5 };
@@ -202,6 +205,7 @@ pub async fn ask(group: &Group, store: u32) -> Result<Bytes, foreread_tier::Tier
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-9
 async fn a_rank_that_is_started_again_takes_its_place() {
     let job = Job::new(3);
     let mut groups = job.start().await;
@@ -268,6 +272,7 @@ async fn without_rank_0_samples_flow_and_waiting_ends() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-6
 async fn rank_0_alone_cannot_be_started_again() {
     let job = Job::new(3);
     let mut groups = job.start().await;

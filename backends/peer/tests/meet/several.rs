@@ -66,6 +66,7 @@ fn places(job: &Several) -> [Rendezvous; 3] {
 
 /// A loader for training and one for validation.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-12
 async fn a_second_meeting_of_the_same_processes_is_held_beside_the_first() {
     for number in 0..3 {
         let job = Several::new(3);
@@ -85,6 +86,7 @@ async fn a_second_meeting_of_the_same_processes_is_held_beside_the_first() {
 
 /// A program that makes its loader anew each epoch and leaves the old one to the garbage collector.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-12
 async fn a_loader_that_is_made_again_meets_nobodys_old_one() {
     for number in 0..3 {
         let job = Several::new(3);
@@ -112,6 +114,7 @@ async fn a_loader_that_is_made_again_meets_nobodys_old_one() {
 
 /// Whoever comes first to the second meeting finds those of the first and takes them for no others.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-12
 async fn a_rank_that_is_a_meeting_ahead_waits_for_the_others() {
     for late in 0..3 {
         let job = Several::new(3);
@@ -163,6 +166,7 @@ async fn later_loader_is_found_although_the_earlier_one_has_ended() {
 
 /// A process that was started again counts its loaders from 0.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-12
 async fn restarted_process_is_told_that_a_later_loader_cannot_be_joined() {
     let job = Several::new(3);
     let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };
@@ -197,6 +201,7 @@ async fn loader_that_was_given_up_leaves_nothing_on_the_board() {
 
 /// Evaluation on rank 0 alone: it waits for nobody who will come, and is told what to do instead.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-13
 async fn a_loader_that_only_rank_0_makes_is_told_the_remedy() {
     let job = Several::new(2);
     let place = Rendezvous::Host { host: "r0".to_owned(), ports: vec![7000] };

@@ -55,6 +55,7 @@ async fn leave(groups: Vec<Group>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: RANK-8
 async fn ranks_of_one_node_meet_without_a_token_or_a_file() {
     let (one, other) = (meet(4, None, || node("one")).await, meet(2, None, || node("other")).await);
     assert_ne!(one[0].run(), other[0].run(), "two jobs of a user");
@@ -64,6 +65,7 @@ async fn ranks_of_one_node_meet_without_a_token_or_a_file() {
 
 /// A token that is set is required on a node, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: RANK-8
 async fn rank_without_the_nodes_token_is_not_let_in() {
     let place = || node("token");
     leave(meet(2, Some(TOKEN), place).await).await;
@@ -99,6 +101,7 @@ fn stale(addresses: &[&str]) -> String {
 
 /// The hosts of a dead node's notice take no connection and refuse none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: RANK-10
 async fn stale_notice_holds_up_no_rank_when_it_is_replaced() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("job");
@@ -123,6 +126,7 @@ async fn stale_notice_holds_up_no_rank_when_it_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: RANK-10
 async fn rank_0_writes_its_notice_again_if_it_was_removed() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("job");
@@ -137,6 +141,7 @@ async fn rank_0_writes_its_notice_again_if_it_was_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: RANK-26
 async fn interface_that_is_named_is_the_one_in_the_notice() {
     let base = tempfile::tempdir().unwrap();
     let path = base.path().join("job");
@@ -163,6 +168,7 @@ async fn interface_that_is_named_is_the_one_in_the_notice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: RANK-12
 async fn loaders_side_by_side_in_one_directory_have_each_its_notice_and_leave_nothing_behind() {
     let base = tempfile::tempdir().unwrap();
     let (path, board) = (base.path().join("meet"), Arc::default());
@@ -213,6 +219,7 @@ async fn ranks_meet_at_a_port_and_talk_by_sockets_where_they_share_a_node() {
 
 /// Where processes of one machine do not see each other's sockets, and the job has a token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+// semantics: RANK-8
 async fn ranks_of_a_node_that_do_not_see_its_sockets_meet_at_the_host() {
     let ports = vec![port()];
     let at = |words: &str| {

@@ -40,6 +40,7 @@ fn catalog(bytes: usize) -> Bytes {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-24, RANK-25
 async fn thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node() {
     let (began, job, catalog) = (Instant::now(), Job::new(RANKS), catalog(catalog_bytes()));
     let (expected, stores) = (crc32c::crc32c(&catalog), job.stores());
@@ -94,6 +95,7 @@ async fn thousand_ranks_meet_by_8_messages_each_and_a_catalog_a_node() {
 
 /// The rank that has the catalog for its node does not give it: the others get it from rank 0 before the deadline.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn catalog_comes_from_rank_0_where_the_nodes_first_rank_hangs() {
     let (job, catalog) = (Job::new(2 * ON_NODE), catalog(1 << 20));
     let counters: Vec<Arc<Counters>> = (0..job.size).map(|_| Arc::default()).collect();
@@ -123,6 +125,7 @@ async fn catalog_comes_from_rank_0_where_the_nodes_first_rank_hangs() {
 
 /// A catalog in a file that some ranks cannot open: it is read when one requests it, once per node.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn catalog_on_request_is_sent_to_nodes_that_need_it() {
     let (job, catalog) = (Job::new(3 * ON_NODE), catalog(1 << 20));
     let counters: Vec<Arc<Counters>> = (0..job.size).map(|_| Arc::default()).collect();
@@ -148,6 +151,7 @@ async fn catalog_on_request_is_sent_to_nodes_that_need_it() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-25
 async fn catalogs_of_more_than_16_gib_end_the_meeting_with_the_remedy() {
     let job = Job::new(4);
     // One gibibyte that is never written, six times, for three other nodes.

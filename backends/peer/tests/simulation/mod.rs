@@ -29,6 +29,7 @@ fn run(seed: u64) -> Outcome {
 }
 
 #[test]
+// semantics: RANK-20
 fn simulated_ranks_get_every_sample_within_bounds() {
     let mut draw = Draw::new();
     let runs = if std::env::var_os("FOREREAD_SOAK").is_some() { RUNS.1 } else { RUNS.0 };
@@ -48,6 +49,7 @@ fn simulated_ranks_get_every_sample_within_bounds() {
 }
 
 #[test]
+// semantics: RANK-20
 fn same_seed_gives_the_same_trace() {
     for seed in 1..5 {
         let (one, other) = (run(seed), run(seed));

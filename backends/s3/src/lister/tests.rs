@@ -200,6 +200,7 @@ fn order() -> impl Strategy<Value = Order> {
 
 proptest! {
     #[test]
+    // semantics: SAMPLE-8
     fn each_key_comes_once_and_in_order_whatever_the_names(
         names in prop::collection::vec(name(), 0..200),
         page in 1..40_usize,
@@ -218,6 +219,7 @@ proptest! {
     }
 
     #[test]
+    // semantics: SAMPLE-8
     fn each_key_comes_once_in_whatever_order_the_store_lists(
         names in prop::collection::btree_set(name(), 0..400),
         page in 1..12_usize,
@@ -241,6 +243,7 @@ proptest! {
 }
 
 #[test]
+// semantics: SAMPLE-9
 fn flat_bucket_is_listed_in_ranges_with_few_pages_more() {
     let model = Arc::new(Model::new((0..200_000).map(|id| format!("img{id:08}.jpg")), 100));
     let runtime =
@@ -260,6 +263,7 @@ fn flat_bucket_is_listed_in_ranges_with_few_pages_more() {
 }
 
 #[test]
+// semantics: SAMPLE-9
 fn late_range_holds_a_bounded_number_of_objects() {
     const PAGE: usize = 10;
     let mut model = Model::new((0..20_000).map(|id| format!("{id:08}")), PAGE);
@@ -293,6 +297,7 @@ fn tree_of_small_directories_costs_no_more_than_a_flat_bucket() {
 }
 
 #[test]
+// semantics: SAMPLE-8
 fn up_to_24_pages_cost_no_request_more_in_whatever_order() {
     let names = |count: u64| (0..count).map(|id| format!("{:04}/{:02}", id / 20, id % 20));
     for count in [480, 479, 20] {
@@ -309,6 +314,7 @@ fn up_to_24_pages_cost_no_request_more_in_whatever_order() {
 }
 
 #[test]
+// semantics: SAMPLE-8
 fn listing_whose_tokens_go_round_is_an_error() {
     for keys in [vec![], vec!["b", "a", "c"], vec!["a", "b", "c"]] {
         let mut model = Model::in_this_order(keys.into_iter().map(str::to_owned), 2);
@@ -342,6 +348,7 @@ fn one_key_with_two_tags_in_a_sequence_comes_twice() {
 }
 
 #[test]
+// semantics: SAMPLE-6
 fn what_is_hidden_a_place_holder_or_no_path_is_told_apart() {
     let keys = ["d/", "d/a", ".git/config", "d/.hidden", "d//b", "d/../c", "e\u{7}", "top"];
     let listing = listing(&Arc::new(Model::new([], 100)), "");

@@ -59,6 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: SHARD-3
     fn names_are_cut_as_webdataset_cuts_them() {
         for (name, key, field) in [
             ("a.jpg", "a", "jpg"),

@@ -32,6 +32,7 @@ fn check(catalog: &Catalog, members: u64) {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: SHARD-9
 async fn ten_gigabytes_of_large_members_cost_their_headers() {
     let origin = Held::new([("a.tar", hollow(1250, |_| 8_000_000))]).slow(Duration::from_millis(10));
     let began = Instant::now();
@@ -43,6 +44,7 @@ async fn ten_gigabytes_of_large_members_cost_their_headers() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: SHARD-9
 async fn a_large_shard_of_small_members_is_read_from_many_places() {
     let sizes = |number: u64| 60_000 + number * 7919 % 100_000;
     let origin = Held::new([("a.tar", hollow(90_000, sizes))]).slow(Duration::from_millis(10));
@@ -80,6 +82,7 @@ async fn shards_are_indexed_at_once() {
 
 /// Data that looks like an archive must not be taken for a part of the one it lies in.
 #[tokio::test]
+// semantics: SHARD-9
 async fn an_archive_in_an_archive_is_one_sample() {
     let inner = hollow(40, |_| 0);
     let inner = Bytes::from(inner.read(0, inner.size));

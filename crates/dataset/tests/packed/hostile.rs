@@ -89,6 +89,7 @@ fn sizes_that_overflow_or_lie() {
 }
 
 #[test]
+// semantics: SHARD-8
 fn names_that_climb_are_names_and_nothing_else() {
     for name in ["../../etc/passwd.x", "/etc/passwd.x", "a/../b.x"] {
         let catalog = answers("a.tar", [member(name, b"x"), end()].concat()).unwrap();
@@ -147,6 +148,7 @@ fn signed_checksums_are_right_too() {
 }
 
 #[test]
+// semantics: SHARD-7
 fn links_directories_and_names_without_a_field_are_counted_and_not_taken() {
     let parts = [
         header("d/", 0, b'5'),
@@ -235,6 +237,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 #[test]
+// semantics: SHARD-7
 fn truncated_anywhere_is_one_error() {
     for (name, bytes) in seeds() {
         let whole = answers(name, bytes.clone());
@@ -267,6 +270,7 @@ fn kept() -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
+// semantics: SHARD-7
 fn the_corpus_does_no_harm() {
     let kept = kept();
     assert!(kept.len() >= 10);
@@ -334,6 +338,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
+    // semantics: SHARD-7
     fn changed_anywhere_it_answers(seed in any::<prop::sample::Index>(), changes in changes()) {
         let seeds = seeds();
         let (name, bytes) = seeds[seed.index(seeds.len())].clone();

@@ -43,6 +43,7 @@ fn keys(catalog: &Catalog) -> Vec<String> {
 }
 
 #[tokio::test]
+// semantics: SHARD-4
 async fn samples_are_in_the_order_of_shards_and_of_places_in_them() {
     let shard = |names: &[&str]| [names.iter().flat_map(|name| member(name, b"x")).collect(), end()].concat();
     let origin = Held::new([
@@ -78,6 +79,7 @@ async fn records_are_numbered_within_their_file() {
 }
 
 #[tokio::test]
+// semantics: SHARD-1
 async fn the_format_is_told_from_the_names_or_said() {
     let tar = || Content::from(file("webdataset.tar"));
     let origin = Held::new([("a.tar", tar()), ("notes.txt", b"x".to_vec().into())]);
@@ -94,6 +96,7 @@ async fn the_format_is_told_from_the_names_or_said() {
 }
 
 #[tokio::test]
+// semantics: SHARD-5
 async fn named_shards_alone_are_taken_and_missing_ones_named_in_one_error() {
     let tar = || Content::from(file("webdataset.tar"));
     let origin = Held::new([("s-0.tar", tar()), ("s-1.tar", tar()), ("readme.md", b"x".to_vec().into())]);

@@ -307,6 +307,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: TIME-4
     fn what_makes_no_sense_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c.toml");

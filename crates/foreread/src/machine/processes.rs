@@ -136,6 +136,7 @@ fn check((granted, held): (u64, u64), beside: u64) {
 }
 
 #[test]
+// semantics: CACHE-9
 fn two_loaders_hold_45_to_50_percent_of_free_memory() {
     if let Ok(job) = std::env::var(JOB) {
         return work(&job);
@@ -147,6 +148,7 @@ fn two_loaders_hold_45_to_50_percent_of_free_memory() {
 
 /// Two loaders each: a training and a validation loader, say.
 #[test]
+// semantics: CACHE-9
 fn eight_ranks_hold_45_to_50_percent_of_free_memory() {
     if let Ok(job) = std::env::var(JOB) {
         return work(&job);

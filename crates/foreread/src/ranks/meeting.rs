@@ -204,6 +204,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-33
     fn token_is_needed_at_a_host_and_that_of_the_environment_counts() {
         const STRONG: &str = "b7e1c95a03f64d2893ab5c17e0d68f42";
         let ranks = [("RANK", "1"), ("WORLD_SIZE", "2")];

@@ -343,6 +343,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-5
     fn inputs_of_a_plan_differ_by_their_names() {
         let level = |footprint| Level::new("disk", 1000, footprint);
         let cluster = |level| Cluster::single(Store::new(StoreId(0), vec![level]));

@@ -177,6 +177,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-25
     fn catalog_file_is_opened_only_where_it_is_the_same() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("c.arrow");
@@ -194,6 +195,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-25
     fn catalog_file_next_to_a_listed_catalog_is_not_needed_by_all() {
         let (listed, saved) = (catalog("s3://b/x", &["a"]), catalog("s3://b/y", &["b"]));
         let mut head = Told::new(&[], None, &Config::default());
@@ -207,6 +209,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-25
     fn catalog_that_the_program_has_given_is_not_requested() {
         let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
         let opened = |at_hand: &Catalog| Told::open_files(&[told(&own, None)], Some(at_hand))[0].is_some();
@@ -214,6 +217,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-25
     fn received_catalogs_share_the_memory_in_which_they_came() {
         let own = catalog("s3://b/y", &["b", "c"]);
         let bytes = own.to_bytes().unwrap();
@@ -226,6 +230,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-25
     fn catalog_of_another_run_is_not_taken() {
         let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
         let error = told(&own, None).received(Some(other.to_bytes().unwrap())).unwrap_err().to_string();

@@ -16,6 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: RANK-36
     fn wire_is_authenticated_unless_the_environment_says_otherwise() {
         let set = |text: &str| given(&|name| (name == "FOREREAD_PEER_WIRE").then(|| text.to_owned()));
         assert_eq!(given(&|_| None).unwrap(), Wire::Authenticated);

@@ -67,6 +67,7 @@ async fn train(loader: &mut Loader) -> usize {
 }
 
 #[test]
+// semantics: FAIL-18
 fn close_in_a_spawned_task_ends() {
     for runtime in runtimes() {
         let written = ends(move || {
@@ -83,6 +84,7 @@ fn close_in_a_spawned_task_ends() {
 }
 
 #[test]
+// semantics: FAIL-18
 fn start_on_a_runtimes_thread_ends() {
     for runtime in runtimes() {
         let batches = ends(move || {
@@ -101,6 +103,7 @@ fn start_on_a_runtimes_thread_ends() {
 }
 
 #[test]
+// semantics: FAIL-18
 fn source_on_a_runtimes_thread_ends() {
     for runtime in runtimes() {
         ends(move || {
@@ -127,6 +130,7 @@ fn take(source: &Source, samples: u64) {
 }
 
 #[test]
+// semantics: FAIL-18
 fn async_calls_need_no_tokio_of_the_caller() {
     for asynchronous in [true, false] {
         let written = ends(move || {
@@ -169,6 +173,7 @@ fn refused<T>(result: Result<T, Error>) {
 }
 
 #[test]
+// semantics: FAIL-18
 fn given_runtime_refuses_to_be_blocked_by_its_own_thread() {
     for runtime in runtimes() {
         ends(move || {
@@ -194,6 +199,7 @@ fn given_runtime_refuses_to_be_blocked_by_its_own_thread() {
 }
 
 #[test]
+// semantics: FAIL-18
 fn given_runtime_refuses_a_close_that_waits_for_the_disk() {
     for runtime in runtimes() {
         ends(move || {
@@ -210,6 +216,7 @@ fn given_runtime_refuses_a_close_that_waits_for_the_disk() {
 }
 
 #[test]
+// semantics: FAIL-18
 fn given_runtime_refuses_a_source_that_waits() {
     ends(|| {
         let [_, runtime, _] = runtimes();
@@ -309,6 +316,7 @@ pub fn broken(at: &str) -> Builder {
 }
 
 #[test]
+// semantics: FAIL-19
 fn panic_of_the_callers_code_is_reported_as_one() {
     let opened = smol::block_on(broken("open").start_async()).unwrap_err();
     let progress = builder().prepare_with(|_| panic!("no place to show it")).unwrap_err();
@@ -326,6 +334,7 @@ fn panic_of_the_callers_code_is_reported_as_one() {
 
 /// Whoever had asked a source for a sample by its id waited for ever.
 #[test]
+// semantics: FAIL-19
 fn read_that_panics_is_an_answer_that_says_so() {
     for at in ["read", "answer"] {
         let words = format!("the tier panicked: {at} was not thought of");

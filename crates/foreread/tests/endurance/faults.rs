@@ -85,6 +85,7 @@ async fn delivered(rules: &[(When, Fault)], compute: Duration) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-15
 async fn one_read_in_a_hundred_is_delivered_and_costs_less_than_a_tenth_of_the_time() {
     // With the trainer the bottleneck, and with the origin.
     for compute in [Duration::from_millis(10), Duration::ZERO] {
@@ -97,6 +98,7 @@ async fn one_read_in_a_hundred_is_delivered_and_costs_less_than_a_tenth_of_the_t
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-15
 async fn one_read_in_ten_and_bursts_are_delivered() {
     let ten = When::Chance(0.1);
     let burst = |reads| When::Burst { reads, of: 3000 };
@@ -115,6 +117,7 @@ async fn one_read_in_ten_and_bursts_are_delivered() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-15
 async fn what_stays_wrong_is_one_error_that_names_it_after_all_before_it() {
     let order = order();
     let at = 4321;
@@ -142,6 +145,7 @@ async fn what_stays_wrong_is_one_error_that_names_it_after_all_before_it() {
 
 /// Wrong lengths that no second try mends: with `skip` all others are delivered, and the count is right.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-15
 async fn wrong_lengths_are_skipped_where_that_is_chosen_and_counted() {
     let fared = train(&[(When::Chance(0.01), Fault::Long)], Duration::ZERO, OnError::Skip).await;
     assert!(fared.error.is_none() && fared.skipped > 20);

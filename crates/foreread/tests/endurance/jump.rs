@@ -31,6 +31,7 @@ fn order(epoch: u64) -> Vec<u64> {
 }
 
 #[test]
+// semantics: ID-4
 fn after_any_jump_comes_what_the_order_says() {
     let origin = FakeOrigin::new((0..SAMPLES).map(|id| (format!("{id:04}"), 100 + id % 50)));
     let mut draw = Draw::new();
@@ -67,6 +68,7 @@ fn after_any_jump_comes_what_the_order_says() {
 }
 
 #[test]
+// semantics: ID-4
 fn what_memory_holds_is_not_read_again_after_a_jump() {
     let origin = FakeOrigin::new((0..SAMPLES).map(|id| (format!("{id:04}"), 100 + id % 50)));
     let mut loader = start(&origin);

@@ -127,6 +127,7 @@ fn position(case: &Case, taken: &[(Vec<Delivered>, State)], batches: usize) -> (
 }
 
 #[test]
+// semantics: STATE-2
 fn a_thousand_random_points_go_on_as_the_uninterrupted_run() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let mut draw = Draw::new();

@@ -41,6 +41,7 @@ async fn outage(fault: Fault, set: impl FnOnce(Builder) -> Builder) -> (u64, Opt
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-29
 async fn longer_outage_than_the_default_is_survived_by_patience() {
     let down = || Fault::Error(TierErrorKind::Transient);
     let (samples, error, _) = outage(down(), |builder| builder).await;
@@ -52,6 +53,7 @@ async fn longer_outage_than_the_default_is_survived_by_patience() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-29
 async fn short_patience_and_deadline_end_a_run_early() {
     let second = Duration::from_secs(1);
     let retry = RetryPolicy::default().with_patience(second);
@@ -69,6 +71,7 @@ async fn short_patience_and_deadline_end_a_run_early() {
 }
 
 #[test]
+// semantics: FAIL-30
 fn setters_change_a_configuration_and_drop_nothing() {
     let mut config = Config::default();
     (config.epochs, config.seed, config.batch_size) = (3, 7, 5);
@@ -81,6 +84,7 @@ fn setters_change_a_configuration_and_drop_nothing() {
 }
 
 #[test]
+// semantics: FAIL-30
 fn epochs_without_a_number_are_an_error_that_names_them() {
     let error = builder(&origin(3)).prepare().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Usage);
@@ -90,6 +94,7 @@ fn epochs_without_a_number_are_an_error_that_names_them() {
 }
 
 #[test]
+// semantics: FAIL-28
 fn unknown_storage_options_are_errors() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("a"), "a").unwrap();
@@ -141,6 +146,7 @@ mod accounts {
     }
 
     #[test]
+    // semantics: FAIL-28
     fn two_accounts_read_two_buckets_in_one_process() {
         let ((one, ones), (two, twos)) = (store("one", 700), store("two", 900));
         let first = builder(&one, "one").start().unwrap();
@@ -151,6 +157,7 @@ mod accounts {
     }
 
     #[test]
+    // semantics: FAIL-28
     fn validation_data_have_an_account_of_their_own() {
         let ((one, ones), (two, twos)) = (store("one", 700), store("two", 900));
         let both = || builder(&one, "one").validate("s3://train");
@@ -162,6 +169,7 @@ mod accounts {
     }
 
     #[test]
+    // semantics: FAIL-28
     fn unknown_option_of_a_bucket_lists_the_known_ones() {
         let (one, _) = store("one", 700);
         let error = builder(&one, "one").storage_option("acces_key", "x").prepare().unwrap_err().to_string();

@@ -28,6 +28,7 @@ fn get(client: &Client, origin: &FakeOrigin, ids: &[u64]) {
 
 /// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or sample by sample.
 #[test]
+// semantics: WORKER-1
 fn workers_side_by_side_get_what_was_announced_and_read_once() {
     let origin = origin(600);
     let mut draw = Draw::new();
@@ -59,6 +60,7 @@ fn workers_side_by_side_get_what_was_announced_and_read_once() {
 }
 
 #[test]
+// semantics: FAIL-19
 fn read_that_panics_is_a_workers_error() {
     let error = ends(|| {
         let source = broken("read").source().unwrap();

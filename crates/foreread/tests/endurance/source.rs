@@ -33,6 +33,7 @@ fn direct(source: &Source) -> u64 {
 }
 
 #[test]
+// semantics: ID-1
 fn what_is_announced_is_read_once_and_by_nobody_who_asks() {
     let origin = origin(300);
     let source = builder(&origin).memory(Memory::Bytes(10 << 20)).source().unwrap();
@@ -50,6 +51,7 @@ fn what_is_announced_is_read_once_and_by_nobody_who_asks() {
 }
 
 #[test]
+// semantics: ID-1
 fn what_nobody_announced_is_read_when_it_is_asked_for_and_kept() {
     let origin = origin(100);
     let source = builder(&origin).memory(Memory::Bytes(10 << 20)).source().unwrap();
@@ -64,6 +66,7 @@ fn what_nobody_announced_is_read_when_it_is_asked_for_and_kept() {
 }
 
 #[test]
+// semantics: ID-2
 fn another_order_than_was_announced_gets_its_samples_all_the_same() {
     let origin = origin(200);
     let source = builder(&origin).memory(Memory::Bytes(0)).look_ahead(4000).source().unwrap();
@@ -74,6 +77,7 @@ fn another_order_than_was_announced_gets_its_samples_all_the_same() {
 }
 
 #[test]
+// semantics: ID-3
 fn an_order_of_the_next_epoch_finds_what_the_last_one_left_in_memory() {
     let origin = origin(200);
     // Half of them, and each epoch's order is known when it begins, no sooner.
@@ -100,6 +104,7 @@ fn origin_bytes(origin: &FakeOrigin) -> u64 {
 
 /// As the workers of a data loader do: each has every eighth batch, and asks for it as a whole or sample by sample.
 #[test]
+// semantics: ID-2
 fn eight_askers_side_by_side_each_get_theirs() {
     let origin = origin(600);
     let mut draw = Draw::new();
@@ -127,6 +132,7 @@ fn eight_askers_side_by_side_each_get_theirs() {
 }
 
 #[test]
+// semantics: ID-2
 fn announcing_anew_holds_nobody_up() {
     let origin = origin(300);
     let source = builder(&origin).memory(Memory::Bytes(50_000)).look_ahead(30_000).source().unwrap();
@@ -178,6 +184,7 @@ fn giving_up_what_was_asked_for_leaves_nothing_behind() {
 }
 
 #[test]
+// semantics: ID-3
 fn what_was_announced_is_kept_over_others_and_forgotten_when_it_never_comes_again() {
     let origin = origin(100);
     // Room for the longer half, with what is kept beside each.
@@ -201,6 +208,7 @@ fn what_was_announced_is_kept_over_others_and_forgotten_when_it_never_comes_agai
 
 /// The fault that this guards: 10,000 unforeseen ids of one call were as many samples in memory, beside all limits.
 #[test]
+// semantics: ID-5
 fn unforeseen_samples_hold_no_more_than_the_look_ahead() {
     const LENGTH: u64 = 1000;
     let origin = FakeOrigin::new((0..600).map(|id| (format!("{id:04}"), LENGTH)));

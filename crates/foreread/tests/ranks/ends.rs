@@ -50,6 +50,7 @@ fn a_rank_that_closes_in_async_code_answers_the_others_until_they_are_done() {
 }
 
 #[test]
+// semantics: RANK-22
 fn a_rank_that_has_reported_does_not_wait_ten_minutes_for_a_rank_0_that_died() {
     runtime().block_on(async {
         let mut loaders = job(3).start(None).await;
@@ -64,6 +65,7 @@ fn a_rank_that_has_reported_does_not_wait_ten_minutes_for_a_rank_0_that_died() {
 }
 
 #[test]
+// semantics: FAIL-18
 fn leave_without_a_bound_ends_when_all_are_done() {
     runtime().block_on(async {
         let mut leaving = Vec::new();

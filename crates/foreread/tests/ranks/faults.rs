@@ -487,6 +487,7 @@ fn run(number: u64) -> bool {
 }
 
 #[test]
+// semantics: RANK-16
 fn whatever_happens_to_ranks_the_others_get_what_is_theirs() {
     let mut draw = Draw::new();
     let cases: Vec<u64> = match std::env::var("FOREREAD_CASE") {

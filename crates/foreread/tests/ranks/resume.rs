@@ -125,6 +125,7 @@ async fn resume(draw: &mut Draw, before: u32, after: u32) {
 }
 
 #[test]
+// semantics: RANK-23
 fn stopped_anywhere_and_gone_on_with_other_ranks_none_is_repeated_and_none_missing() {
     let mut draw = Draw::new();
     for number in 0..RESUMES {

@@ -53,6 +53,7 @@ async fn run(job: &Job) -> Vec<(Duration, u64)> {
 }
 
 #[test]
+// semantics: RANK-18
 fn owners_that_wait_for_the_origin_are_waited_for() {
     runtime().block_on(async {
         let job = job(3, 4, 60, 1000, Duration::from_secs(5));
@@ -74,6 +75,7 @@ fn owners_that_wait_for_the_origin_are_waited_for() {
 
 /// Every batch takes over a second at the full speed of the links, which is as they are.
 #[test]
+// semantics: RANK-18
 fn batches_that_take_long_at_full_speed_come_from_ranks() {
     runtime().block_on(async {
         let job = job(2, 60, 240, 200_000, Duration::from_millis(1));
@@ -89,6 +91,7 @@ fn batches_that_take_long_at_full_speed_come_from_ranks() {
 
 /// Every batch takes 2.7 s at the full speed of the links, and the origin is slower than they are.
 #[test]
+// semantics: RANK-18
 fn batches_larger_than_the_origin_delivers_are_not_read_from_it() {
     runtime().block_on(async {
         let job = job(2, 60, 240, 200_000, Duration::from_millis(1));
@@ -106,6 +109,7 @@ fn batches_larger_than_the_origin_delivers_are_not_read_from_it() {
 
 /// 1.3 MB/s, for samples of 2 MB.
 #[test]
+// semantics: RANK-18
 fn a_link_that_grows_slow_holds_up_nobody_for_two_seconds() {
     runtime().block_on(async {
         let job = job(3, 4, 60, 2_000_000, Duration::from_millis(5));

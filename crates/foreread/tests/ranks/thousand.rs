@@ -64,6 +64,7 @@ async fn run(ranks: u32) {
 }
 
 #[test]
+// semantics: RANK-29
 fn a_thousand_ranks_meet_plan_and_step_in_two_gibibytes() {
     let ranks = if std::env::var_os("FOREREAD_SOAK").is_some() { 1000 } else { 100 };
     runtime().block_on(run(ranks));

@@ -37,6 +37,7 @@ async fn train(job: &Job, loader: &mut Loader, batches: usize) -> Vec<Delivered>
 }
 
 #[test]
+// semantics: RANK-7
 fn left_over_rank_and_later_run_get_each_its_own_bytes() {
     runtime().block_on(async {
         let network = Simulated::new(1);

@@ -63,6 +63,7 @@ fn torchrun_gives_a_host_and_never_its_own_port() {
 
 /// An IPv6 address may be written as in a URL.
 #[test]
+// semantics: RANK-26
 fn address_of_the_master_may_stand_in_brackets() {
     let mut variables = TORCHRUN.to_vec();
     variables[5] = ("MASTER_ADDR", "[fd00::7]");

@@ -151,6 +151,7 @@ mod tests {
 
     /// 1 GB per batch from ranks at 3 Gb/s takes 2.7 s, and the origin delivers 100 MB/s.
     #[test]
+    // semantics: RANK-18
     fn large_batches_at_full_link_speed_are_not_hedged() {
         for waited in [1000, 1600, 2600] {
             let came = 375_000 * waited;
@@ -162,6 +163,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-18
     fn silent_owner_among_fast_ones_is_hedged_alone() {
         let owners = [owner(300 * MB, 0, 100, MB), owner(0, 200, 20, MB)];
         let chosen = after(1000, origin(20, 100), owners);
@@ -177,6 +179,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-18
     fn origin_that_is_as_slow_as_the_wait_is_not_asked() {
         // The owner reads from the same origin, most likely.
         assert_eq!(after(4900, origin(5000, 100), [owner(0, 0, 4, 1000)]), [0; 0]);

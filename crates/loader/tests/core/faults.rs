@@ -72,6 +72,7 @@ fn a_copy_that_cannot_be_read_is_replaced() {
 
 /// A moment without memory, or a disk that does not answer, once emptied the cache for good.
 #[test]
+// semantics: DISK-17
 fn failed_cache_read_keeps_the_copy() {
     let mut scenario = plain(vec![100; 8], Draw::Sequential, 5);
     scenario.look_ahead = 0;
@@ -95,6 +96,7 @@ fn nothing_is_asked_for_behind_a_failure() {
 
 /// A hedge that the catalog could not locate made its sample a bad one, which the policy left out.
 #[test]
+// semantics: SAMPLE-20
 fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
     let mut scenario = plain(vec![100; 16], Draw::Shuffle, 2);
     (scenario.world_size, scenario.together) = (2, true);
@@ -167,6 +169,7 @@ fn about(action: &Action) -> Option<Tick> {
 
 /// A cache's read that the catalog could not locate ended the run even where the origin's read succeeded later.
 #[test]
+// semantics: SAMPLE-20
 fn unlocated_cache_read_leaves_the_policy_to_the_origins() {
     let mut scenario = plain(vec![100; 4], Draw::Sequential, 1);
     scenario.caches = vec![cache(false, 1_000)];

@@ -219,6 +219,7 @@ fn memory(room: u64) -> (Source, Arc<dyn CacheTier>, u64) {
 const ALL: u64 = (SHARDS * RECORDS * LENGTH) as u64;
 
 #[tokio::test(start_paused = true)]
+// semantics: CACHE-14
 async fn each_byte_is_read_once_in_few_requests() {
     for look_ahead in [0, 5_000, 100_000, 1 << 20] {
         let rig = Rig::new(vec![memory(1 << 20)]).await;
@@ -248,6 +249,7 @@ async fn samples_without_a_place_are_read_by_their_extents() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: CACHE-14
 async fn where_blocks_fail_samples_are_read_one_by_one() {
     let rig = Rig::new(vec![memory(1 << 20)]).await;
     rig.origin.no_blocks.store(true, Ordering::Relaxed);
@@ -256,6 +258,7 @@ async fn where_blocks_fail_samples_are_read_one_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: CACHE-14
 async fn what_an_earlier_run_left_is_not_read_again_with_its_block() {
     let rig = Rig::new(vec![memory(1 << 20)]).await;
     // Eight of ten samples of every block.
@@ -282,6 +285,7 @@ fn disk(hangs: bool) -> StoredCache {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: CACHE-14
 async fn slow_disk_under_blocks_slows_no_epoch() {
     for look_ahead in [0, 5_000, 50_000, 1 << 20] {
         let slow = disk(false);
@@ -306,6 +310,7 @@ async fn slow_disk_under_blocks_slows_no_epoch() {
 
 /// A look-ahead of 128 MiB or less once hung for ever.
 #[tokio::test(start_paused = true)]
+// semantics: CACHE-14
 async fn stuck_disk_under_blocks_hangs_nobody() {
     for look_ahead in [0, 5_000, 50_000, 1 << 20] {
         let stuck = disk(true);

@@ -71,6 +71,7 @@ async fn a_run_goes_on_where_another_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: DISK-1
 async fn a_cache_that_fails_costs_reads_and_nothing_else() {
     let stored = Arc::new(StoredCache::new(1 << 20));
     let failing = FailingTier::new(Arc::clone(&stored))

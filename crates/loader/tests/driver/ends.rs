@@ -53,6 +53,7 @@ async fn one_read_that_is_never_answered_holds_back_its_batch_alone_and_no_drop(
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-19, FAIL-22
 async fn a_tier_that_panics_is_named() {
     let fake = mixed(64, 37, 1_000);
     let inner = fake.clone();
@@ -140,6 +141,7 @@ impl CacheTier for Panicking {
 
 /// A look-up that panicked ended the run with a question: "did a tier panic?".
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-19
 async fn panic_of_a_cache_is_reported_as_one_or_costs_its_sample() {
     for (at, is_end) in
         [("lookup", true), ("reserve", true), ("store", false), ("end of a store", false), ("read", false)]
@@ -195,6 +197,7 @@ impl Sampler for Tired {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-20
 async fn an_order_that_cannot_be_computed_ends_the_run_behind_the_epochs_before_it() {
     for panics in [false, true] {
         let inner = Sequential::new(40).unwrap();

@@ -81,6 +81,7 @@ impl CacheTier for Noting {
 
 /// The task that decides once also decrypted, checked and copied what came.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-21
 async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
     let fake = mixed(64, 37, 1_000).with_latency(Duration::from_millis(5));
     let worked = Arc::new(Mutex::new(HashSet::new()));
@@ -101,6 +102,7 @@ async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
 
 /// Eight mebibytes of checksums and copies were once one turn of the task that decides.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-21
 async fn block_is_cut_by_another_task_than_the_one_that_decides() {
     let cache = Arc::new(Noting::new(1 << 20));
     let rig = blocks::Rig::new(vec![(Source::Memory, Arc::clone(&cache) as _, 1 << 20)]).await;
@@ -131,6 +133,7 @@ fn reads_of_this_thread() -> Option<u64> {
 
 /// Names of files are read from the catalog's file, which a file server may take long to answer.
 #[test]
+// semantics: FAIL-21
 fn engine_thread_reads_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("fake.foreread");

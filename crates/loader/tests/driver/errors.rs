@@ -67,6 +67,7 @@ async fn error_that_ends_a_run_is_its_own_after_many() {
 
 /// A run that skips bad samples would have skipped all that were left, and ended well.
 #[tokio::test(start_paused = true)]
+// semantics: SAMPLE-20
 async fn truncated_catalog_ends_the_run_under_every_policy() {
     const SAMPLES: u64 = 2000;
     for on_error in [OnError::Fail, OnError::Skip, OnError::Substitute] {
@@ -93,6 +94,7 @@ async fn truncated_catalog_ends_the_run_under_every_policy() {
 
 /// Samples that a disk kept were looked up in the catalog's file, and were lost with it.
 #[tokio::test(start_paused = true)]
+// semantics: SAMPLE-20
 async fn kept_samples_are_read_without_the_catalogs_file() {
     const SAMPLES: u64 = 200;
     let directory = tempfile::tempdir().unwrap();
@@ -122,6 +124,7 @@ async fn kept_samples_are_read_without_the_catalogs_file() {
 
 /// The error was that of the disk's read, which nobody can do anything about.
 #[tokio::test(start_paused = true)]
+// semantics: SAMPLE-20
 async fn catalog_that_fails_after_a_cache_is_what_ends_the_run() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("c.foreread");

@@ -149,6 +149,7 @@ async fn a_dropped_wait_loses_no_batch() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-17
 async fn dropping_the_loader_ends_all_that_it_does_and_holds() {
     let mark = Arc::new(());
     let fake = mixed(1000, 37, 1_000).with_latency(5 * MS).with_parallelism(8);

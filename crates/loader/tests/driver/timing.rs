@@ -70,6 +70,7 @@ async fn a_warm_epoch_reads_what_is_not_kept() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: CACHE-1
 async fn reading_ahead_crosses_the_epochs_boundary() {
     // A batch of 8 takes 8 ms to read and 10 ms to compute.
     let fake = FakeOrigin::uniform(400, 10_000).with_latency(5 * MS).with_bandwidth(10_000_000);
@@ -94,6 +95,7 @@ async fn stall_and_computing_add_up_to_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: CACHE-7
 async fn memory_that_a_slow_trainer_does_not_need_is_given_back_and_taken_again() {
     const MB: u64 = 1_000_000;
     let fake = FakeOrigin::uniform(4000, 100_000).with_latency(20 * MS).with_zeroes();

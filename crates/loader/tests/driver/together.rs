@@ -269,6 +269,7 @@ async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
 /// An owner that takes less than a second is waited for. Of one that takes longer, each use is read from the origin once, and
 /// its request is cancelled.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-18
 async fn silent_owner_costs_one_hedge_per_use() {
     let after = async |slow: u64| {
         let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
@@ -298,6 +299,7 @@ async fn silent_owner_costs_one_hedge_per_use() {
 
 /// It ended the run, whose owners would have delivered.
 #[tokio::test(start_paused = true)]
+// semantics: FAIL-19
 async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
     let mut job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
     let (inner, is_over) = (job.fake.clone(), Arc::new(AtomicBool::new(false)));
@@ -324,6 +326,7 @@ async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
 
 /// Samples of other ranks, and kept ones for others, were looked up in the catalog's file.
 #[tokio::test(start_paused = true)]
+// semantics: SAMPLE-20
 async fn ranks_give_each_other_samples_without_the_catalogs_file() {
     for disk in [false, true] {
         let directory = tempfile::tempdir().unwrap();
@@ -358,6 +361,7 @@ async fn ranks_give_each_other_samples_without_the_catalogs_file() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-22
 async fn a_rank_that_ends_early_stops_nobody() {
     let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
     let mut loaders = job.all();
@@ -398,6 +402,7 @@ async fn dealt_by_locality_the_global_batches_are_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
+// semantics: RANK-1
 async fn a_sample_that_several_want_at_once_is_read_once() {
     let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
     let loader = job.start(0);
@@ -435,6 +440,7 @@ async fn a_sample_that_several_want_at_once_is_read_once() {
 /// The fault that this guards: a rank that keeps samples on a disk held in memory whatever others had asked for and not yet
 /// taken.
 #[tokio::test(start_paused = true)]
+// semantics: RANK-30
 async fn bytes_for_others_stay_in_their_budget_until_they_have_left() {
     let job = Job { disk: true, ..Job::new(mixed(64, 10, 1000), 2, EVERYTHING) };
     let _loader = job.start(0);

@@ -56,6 +56,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
+    // semantics: ORDER-4
     fn every_rank_reads_what_the_reference_reads(
         order in orders(),
         dealing in dealings(),

@@ -119,6 +119,7 @@ fn samplers_that_break_their_contract() {
 
 /// The fault that this guards: such an id was a panic wherever its size was looked up.
 #[test]
+// semantics: FAIL-20
 fn custom_order_with_an_id_beyond_the_dataset_is_an_error() {
     /// Of 3,000 samples, the last one twice as large an id as there may be.
     #[derive(Debug)]

@@ -23,6 +23,7 @@ fn check(sampler: &dyn Sampler, short: &[u64], digests: [u64; 2], fingerprint: &
 }
 
 #[test]
+// semantics: ORDER-1
 fn shuffle() {
     check(
         &Shuffle::new(10, 0).unwrap(),
@@ -49,6 +50,7 @@ fn torch() {
 }
 
 #[test]
+// semantics: ORDER-1
 fn feistel() {
     check(
         &Feistel::new(10, 0).unwrap(),
@@ -74,6 +76,7 @@ fn feistel() {
 }
 
 #[test]
+// semantics: ORDER-1
 fn weighted() {
     let weights: Vec<f64> = (0..1000).map(|id| f64::from(id) * 0.1 + 1e-7).collect();
     check(

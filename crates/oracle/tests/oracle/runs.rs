@@ -98,6 +98,7 @@ proptest! {
     /// Interrupt anywhere, go on with other worlds, deals and batches, as often as one likes: the passes' global orders
     /// are read without a gap, and nothing twice but what pads the last step.
     #[test]
+    // semantics: ORDER-6, STATE-2
     fn resuming_loses_nothing_and_repeats_nothing(
         samples in 1u64..200,
         seed in any::<u64>(),
@@ -273,6 +274,7 @@ impl Sampler for Counted {
 
 /// The fault that this guards: to find that a sample is in no pass at all, the orders of all passes were computed.
 #[test]
+// semantics: ID-5
 fn next_use_within_a_bound_computes_no_order_beyond_it() {
     let sampler = Arc::new(Counted(Sequential::new(10).unwrap(), Default::default()));
     let train = phase(0, Arc::clone(&sampler) as Arc<dyn Sampler>, Some(4), false);

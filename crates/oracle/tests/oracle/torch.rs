@@ -24,6 +24,7 @@ fn only_the_low_half_of_seed_plus_epoch_counts() {
 
 /// Every line of `torch_reference.txt`, which PyTorch wrote: one sample and fewer samples than ranks among them.
 #[test]
+// semantics: ORDER-2
 fn distributed_and_batch_samplers_read_the_same() {
     let mut cases = 0;
     for line in include_str!("torch_reference.txt").lines() {

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use crate::{equal, key, replay, run, train};
 
 #[test]
+// semantics: PLAN-3
 fn origin_bytes_are_at_the_floor_at_every_size() {
     const BYTES: u64 = 1000;
     for world_size in [1u32, 4, 16, 64, 1024] {
@@ -61,6 +62,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
+    // semantics: PLAN-1, PLAN-2, PLAN-3
     fn nothing_exceeds_its_room_and_the_prediction_is_what_is_read(
         (cluster, ranks) in clusters(),
         lengths in prop::collection::vec(1u64..900, 1..120),

@@ -9,6 +9,7 @@ use crate::{key, run, stores, train};
 
 proptest! {
     #[test]
+    // semantics: RANK-37
     fn it_stays_and_the_rest_is_placed_around_it(
         (samples, world_size, percent) in (50u64..400, 1u32..6, 0u64..150),
         found in prop::collection::vec((0u64..500, 0usize..8, 0u8..2), 0..200),

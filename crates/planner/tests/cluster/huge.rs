@@ -7,6 +7,7 @@ use foreread_types::{Rank, Sizes};
 use crate::{equal, key, run, train};
 
 #[test]
+// semantics: PLAN-6
 fn a_thousand_million_samples_take_no_memory() {
     let (samples, ranks) = (1_000_000_000u64, 1024u32);
     let run = run(vec![train(Feistel::new(samples, 8).unwrap(), 256)], 90, ranks);

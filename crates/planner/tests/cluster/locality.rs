@@ -50,6 +50,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
+    // semantics: PLAN-7
     fn steps_are_the_global_batches_in_equal_shares(
         samples in 1u64..200,
         rooms in prop::collection::vec(0u64..60, 1..5),

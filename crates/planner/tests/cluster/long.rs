@@ -18,6 +18,7 @@ fn local(plan: &ClusterPlan) -> u64 {
 
 /// From 2^26 uses on, nothing was copied, and three quarters of all uses crossed the network for the whole run.
 #[test]
+// semantics: PLAN-5
 fn long_runs_make_second_copies_where_all_fits() {
     let shares = [60_900, 61_100].map(|epochs| local(&plan(1100, epochs, 4, 100_000_000)));
     assert_eq!(shares, [999, 999]);
@@ -25,6 +26,7 @@ fn long_runs_make_second_copies_where_all_fits() {
 
 /// ImageNet on eight ranks, each of which has room for half of it.
 #[test]
+// semantics: PLAN-5
 fn long_runs_of_many_samples_make_second_copies() {
     let plan = plan(1_281_167, 90, 8, 1_281_167 * 50);
     assert!((480..510).contains(&local(&plan)), "{}", local(&plan));

@@ -34,6 +34,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
+    // semantics: PLAN-4
     fn first_readers_own_what_they_have_room_for(
         samples in 1u64..300,
         rooms in prop::collection::vec(prop::collection::vec(0u64..60, 1..3), 2..6),

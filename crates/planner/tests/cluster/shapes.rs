@@ -88,6 +88,7 @@ fn local_uses(samples: u64, epochs: u64, cluster: &Cluster) -> u64 {
 }
 
 #[test]
+// semantics: PLAN-1
 fn spare_room_takes_second_copies_until_it_is_full() {
     let (samples, epochs) = (3000u64, 12);
     for (ranks, each, expected) in [
@@ -105,6 +106,7 @@ fn spare_room_takes_second_copies_until_it_is_full() {
 
 /// A copy of what is read early serves more uses than a copy of what happens to have a low number.
 #[test]
+// semantics: PLAN-5
 fn second_copies_are_of_what_a_store_reads_first() {
     let (samples, epochs, ranks) = (4000u64, 20, 16u32);
     let share = |each| local_uses(samples, epochs, &equal(ranks, each)) as f64 / (samples * epochs) as f64;
@@ -135,6 +137,7 @@ fn the_same_reader_every_epoch_owns_its_samples() {
 }
 
 #[test]
+// semantics: PLAN-9
 fn predictions_add_up_and_name_what_limits() {
     const MB: u64 = 1_000_000;
     let (samples, ranks, epochs) = (4000u64, 4u32, 3u64);
@@ -243,6 +246,7 @@ fn clusters_that_make_no_sense_are_refused_by_name() {
 }
 
 #[test]
+// semantics: PLAN-2
 fn equal_inputs_give_equal_plans_on_every_machine() {
     let lengths: Vec<u64> =
         (0..3000u64).map(|id| 1000 + id.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 9000).collect();

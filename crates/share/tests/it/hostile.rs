@@ -63,6 +63,7 @@ fn ask(id: u64) -> Vec<u8> {
 }
 
 #[test]
+// semantics: WORKER-7
 fn what_has_no_meaning_ends_the_connection_and_no_other() {
     let server = server(Shelf::threaded(), MIB);
     let good = client(&server);
@@ -90,6 +91,7 @@ fn what_has_no_meaning_ends_the_connection_and_no_other() {
 }
 
 #[test]
+// semantics: WORKER-7
 fn process_of_the_same_user_without_the_secret_is_refused() {
     let server = server(Shelf::threaded(), MIB);
     let good = client(&server);

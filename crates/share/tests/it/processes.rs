@@ -82,6 +82,7 @@ fn main_process() {
 }
 
 #[test]
+// semantics: WORKER-1
 fn worker_processes_get_what_they_ask() {
     let server = server(Shelf::threaded(), 4 * MIB);
     let mut workers: Vec<_> =
@@ -94,6 +95,7 @@ fn worker_processes_get_what_they_ask() {
 }
 
 #[test]
+// semantics: WORKER-4
 fn a_killed_worker_gives_back_all_it_held() {
     let server = server(Shelf::threaded(), MIB);
     for _ in 0..5 {
@@ -107,6 +109,7 @@ fn a_killed_worker_gives_back_all_it_held() {
 }
 
 #[test]
+// semantics: WORKER-4
 fn workers_killed_at_any_moment_leave_the_server_whole() {
     let rounds = if std::env::var_os("FOREREAD_SOAK").is_some() { 200 } else { 15 };
     let server = server(Shelf::threaded(), MIB);
@@ -124,6 +127,7 @@ fn workers_killed_at_any_moment_leave_the_server_whole() {
 }
 
 #[test]
+// semantics: WORKER-5
 fn the_main_process_killed_ends_its_workers_waiting() {
     let mut main = Process::start("main");
     let address = main.hear();
@@ -143,6 +147,7 @@ fn the_main_process_killed_ends_its_workers_waiting() {
 
 /// The socket stays open: a process that was forked after the workers connected holds copies of everything.
 #[test]
+// semantics: WORKER-5
 fn the_main_process_killed_ends_its_workers_waiting_whoever_it_forked() {
     let mut main = Process::start("forking-main");
     let address = main.hear();
@@ -169,6 +174,7 @@ impl Drop for Sibling {
 }
 
 #[test]
+// semantics: WORKER-7
 fn nobody_of_another_user_is_let_in() {
     let server = server(Shelf::threaded(), MIB);
     let own = rustix::process::geteuid();
@@ -188,6 +194,7 @@ fn nobody_of_another_user_is_let_in() {
 }
 
 #[test]
+// semantics: WORKER-8
 fn a_child_of_a_fork_asks_for_itself() {
     let mut forking = Process::start("inherits");
     assert_eq!(forking.hear(), "parent: served");
@@ -195,6 +202,7 @@ fn a_child_of_a_fork_asks_for_itself() {
 }
 
 #[test]
+// semantics: WORKER-8
 fn forked_children_that_use_nothing_leave_the_server_as_it_was() {
     let mut forking = Process::start("forks");
     assert_eq!(forking.hear(), "served");

@@ -10,6 +10,7 @@ use crate::rig::{PARKED, Shelf, client, eventually, get, get_all, server, sized}
 const MIB: u64 = 1 << 20;
 
 #[test]
+// semantics: WORKER-3
 fn who_holds_everything_still_gets_more_and_so_do_the_others() {
     let server = server(Shelf::threaded(), MIB);
     let (greedy, modest) = (client(&server), client(&server));
@@ -52,6 +53,7 @@ fn who_waits_for_room_gets_it_when_another_lets_go() {
 }
 
 #[test]
+// semantics: WORKER-3
 fn a_giant_goes_through_the_socket_and_holds_up_nobody() {
     let server = server(Shelf::threaded(), MIB);
     let (one, other) = (client(&server), client(&server));
@@ -79,6 +81,7 @@ fn a_sample_exactly_as_large_as_the_memory_fits() {
 }
 
 #[test]
+// semantics: WORKER-3
 fn memory_smaller_than_any_sample_serves_all_the_same() {
     let server = server(Shelf::threaded(), 0);
     assert_eq!(server.status().shared_bytes, 4096);

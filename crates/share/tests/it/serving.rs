@@ -35,6 +35,7 @@ fn nothing_asked_is_nothing_got() {
 }
 
 #[test]
+// semantics: WORKER-1
 fn many_workers_and_threads_get_what_they_ask() {
     let server = server(Shelf::threaded(), 4 * MIB);
     std::thread::scope(|scope| {
@@ -61,6 +62,7 @@ fn many_workers_and_threads_get_what_they_ask() {
 }
 
 #[test]
+// semantics: WORKER-2
 fn what_fails_harms_itself_alone_and_says_why() {
     let server = server(Shelf::threaded(), MIB);
     let client = client(&server);
@@ -76,6 +78,7 @@ fn what_fails_harms_itself_alone_and_says_why() {
 }
 
 #[test]
+// semantics: WORKER-2
 fn a_slow_sample_holds_up_nobody_else() {
     let shelf = Shelf::threaded();
     let server = server(Arc::clone(&shelf), MIB);
@@ -184,6 +187,7 @@ fn more_calls_than_may_be_under_way_wait_for_each_other() {
 }
 
 #[test]
+// semantics: WORKER-5
 fn the_servers_end_is_everybodys_at_once() {
     let shelf = Shelf::threaded();
     let server = server(Arc::clone(&shelf), MIB);

@@ -546,27 +546,32 @@ fn seeds() -> impl Iterator<Item = u64> {
 }
 
 #[test]
+// semantics: RANK-27
 fn ranks_start_with_equal_values_or_name_the_cause() {
     seeds().for_each(|seed| _ = play(seed, 6, seed % 7, LONGEST));
 }
 
 #[test]
+// semantics: RANK-27
 fn lost_connections_cost_a_meeting_time_and_nothing_else() {
     seeds().for_each(|seed| _ = play(seed, 1, seed % 40, LONGEST));
 }
 
 #[test]
+// semantics: RANK-27
 fn ranks_without_faults_leave_together_with_a_catalog_a_node() {
     seeds().for_each(|seed| _ = play(seed, 1, 0, LONGEST));
 }
 
 /// Cuts and pauses that are shorter than the silence after which a process counts as gone.
 #[test]
+// semantics: RANK-27
 fn short_cuts_and_pauses_cost_a_meeting_time_and_nothing_else() {
     seeds().for_each(|seed| _ = play(seed, 3, 1 + seed % 2, SILENCE.as_secs()));
 }
 
 #[test]
+// semantics: RANK-27
 fn one_seed_gives_one_trace() {
     let seeds: Vec<_> = seeds().take(20).collect();
     let digests = || seeds.iter().map(|seed| play(*seed, 6, 6, LONGEST)).collect::<Vec<_>>();
@@ -576,6 +581,7 @@ fn one_seed_gives_one_trace() {
 }
 
 #[test]
+// semantics: RANK-27
 fn rank_of_an_earlier_run_is_refused_by_the_next_rank_0() {
     let mut world = World { run: SECOND * 80, ..World::new(1, 3) };
     world.scheduler.after(SECOND * 30, Event::Fault(Disturbance::RestartFirst));

@@ -27,10 +27,15 @@ pub fn run(args: &Args) -> Result<bool> {
     let workspace = Workspace::load()?;
     let seed = Seed::choose()?;
     println!("{seed}");
-    let steps = match args.package.is_empty() {
+    let mut steps = match args.package.is_empty() {
         true => chosen(steps::list(&workspace), args.only.as_deref())?,
         false => vec![Step::Test],
     };
+    let chosen = steps.len();
+    if !args.all && args.only.is_none() {
+        steps.retain(|step| !steps::is_left_to_all(step));
+    }
+    let left = chosen - steps.len();
     if args.all {
         let kinds: Vec<_> = steps.iter().map(Step::kind).collect();
         install::everything(&workspace, &kinds)?;
@@ -42,6 +47,9 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     if steps.contains(&Step::Test) && !args.all {
         skip_needs(&mut tally);
+    }
+    if left > 0 {
+        tally.skip(format!("{left} steps (each feature alone, doc); `cargo xtask test --all` runs them"));
     }
     let complete = !args.all || tally.skipped() == 0;
     if !complete {

@@ -14,7 +14,8 @@ pub struct Workspace {
     pub target: PathBuf,
     /// All packages and their folders, sorted by name.
     pub packages: Vec<(String, PathBuf)>,
-    /// Packages that have features, and their features without `default`; both sorted by name.
+    /// Packages that have features, and the features that their sources name; both sorted by name.
+    /// A feature that a package only forwards is checked in the package that names it.
     pub features: Vec<(String, Vec<String>)>,
 }
 
@@ -29,14 +30,14 @@ impl Workspace {
             .no_deps()
             .exec()
             .context("cannot read the workspace's manifests")?;
-        let mut features: Vec<_> = metadata
-            .packages
-            .iter()
-            .map(|package| (package.name.to_string(), alone(package.features.keys())))
-            .filter(|(_, features)| !features.is_empty())
-            .collect();
-        features.sort();
         let folder = |manifest: &Path| manifest.parent().map(Path::to_owned).unwrap_or_default();
+        let mut features = Vec::new();
+        for package in metadata.packages.iter().filter(|package| !package.features.is_empty()) {
+            let mut source = String::new();
+            read_sources(&folder(package.manifest_path.as_std_path()), &mut source)?;
+            features.push((package.name.to_string(), named_in(&source, package.features.keys())));
+        }
+        features.sort();
         let packages = metadata.packages.iter();
         let mut packages: Vec<_> = packages
             .map(|package| (package.name.to_string(), folder(package.manifest_path.as_std_path())))
@@ -66,20 +67,36 @@ impl Workspace {
     }
 }
 
-/// The features worth a check of their own. `default` is what every other step builds.
-fn alone<'a>(features: impl Iterator<Item = &'a String>) -> Vec<String> {
-    let mut features: Vec<_> = features.filter(|name| *name != "default").cloned().collect();
-    features.sort();
-    features
+/// Adds the Rust files below a directory to `text`.
+fn read_sources(directory: &Path, text: &mut String) -> Result<()> {
+    let cannot = || format!("cannot read {}", directory.display());
+    for entry in std::fs::read_dir(directory).with_context(cannot)? {
+        let path = entry.with_context(cannot)?.path();
+        if path.is_dir() {
+            read_sources(&path, text)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *text += &std::fs::read_to_string(&path).with_context(cannot)?;
+        }
+    }
+    Ok(())
+}
+
+/// The features that the source names, sorted.
+fn named_in<'a>(source: &str, features: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let mut named: Vec<_> =
+        features.filter(|name| source.contains(&format!("feature = \"{name}\""))).cloned().collect();
+    named.sort();
+    named
 }
 
 #[cfg(test)]
 mod tests {
-    use super::alone;
+    use super::named_in;
 
     #[test]
-    fn default_is_no_feature_of_its_own() {
-        let features = ["s3", "default", "local"].map(String::from);
-        assert_eq!(alone(features.iter()), ["local", "s3"]);
+    fn forwarded_features_are_left_to_the_package_that_names_them() {
+        let features = ["s3", "default", "cloud", "peer"].map(String::from);
+        let source = "#[cfg(feature = \"s3\")] mod a; #[cfg(not(feature = \"peer\"))] mod b; // cloud";
+        assert_eq!(named_in(source, features.iter()), ["peer", "s3"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What Cargo says about this workspace: where it is, its packages, their features.
+//! The workspace from `cargo metadata`: its root, packages and features.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use cargo_metadata::MetadataCommand;
 pub struct Workspace {
     /// The folder of the workspace's `Cargo.toml`; every command runs there.
     pub root: PathBuf,
-    /// Cargo's target directory; what xtask installs lies under it too, so that removing it removes everything.
+    /// Cargo's target directory. Tools that xtask installs are below it.
     pub target: PathBuf,
     /// All packages and their folders, sorted by name.
     pub packages: Vec<(String, PathBuf)>,
@@ -20,9 +20,10 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Asks `cargo metadata`, without dependencies: that needs neither a network nor a complete lock file.
+    /// Runs `cargo metadata` without dependencies, which needs neither network nor complete lock
+    /// file.
     pub fn load() -> Result<Workspace> {
-        // Set by `cargo run` at run time; the compile-time value would go stale when the checkout moves.
+        // Set by `cargo run`; the compile-time value would be wrong after the checkout has moved.
         let own = std::env::var_os("CARGO_MANIFEST_DIR").context("run xtask as `cargo xtask <command>`")?;
         let manifest = PathBuf::from(own).join("Cargo.toml");
         let metadata = MetadataCommand::new()
@@ -51,17 +52,17 @@ impl Workspace {
         })
     }
 
-    /// Where tools that `--all` builds are kept.
+    /// The directory of tools that `--all` compiles.
     pub fn tools(&self) -> PathBuf {
         self.target.join("tools")
     }
 
-    /// Where servers that tests need keep what they have, while they run.
+    /// The directory of running test servers.
     pub fn services(&self) -> PathBuf {
         self.target.join("services")
     }
 
-    /// A Python environment that `--all` fills.
+    /// A virtual environment of `--all`.
     pub fn environment(&self, directory: &str) -> PathBuf {
         self.target.join(directory)
     }

@@ -1,4 +1,4 @@
-//! What a run adds up to: steps and tests that passed and failed, and what was skipped with its reason.
+//! The summary of a run: passed and failed steps and tests, and skipped ones with their reasons.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -10,44 +10,44 @@ use crate::seed::Seed;
 
 /// How a step ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum StepOutcome {
     /// It ran; true when it succeeded.
     Ran(bool),
-    /// It did not run. One line: what it needs and how to get that.
+    /// It did not run. One line: the missing need and how to install it.
     Skipped(String),
 }
 
 /// The sums of a run. A step counts as one test, and so does each Rust test.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct Summary {
     passed: u64,
     failures: u64,
     failed_steps: Vec<String>,
     skipped: Vec<String>,
 }
 
-impl Tally {
-    /// Runs one step: header, work, time. A step that cannot even start has failed; the others still run.
-    /// The work notes in the results what the test binaries said that it ran.
-    pub fn step(&mut self, name: &str, work: impl FnOnce(&mut Results) -> Result<Outcome>) {
+impl Summary {
+    /// Runs one step and prints its header and time. A step that cannot start counts as failed.
+    /// `work` adds the results of test binaries.
+    pub fn step(&mut self, name: &str, work: impl FnOnce(&mut Results) -> Result<StepOutcome>) {
         println!("\n== {name}");
         let start = Instant::now();
         let mut results = Results::default();
         let outcome = work(&mut results).unwrap_or_else(|error| {
             println!("{error:#}");
-            Outcome::Ran(false)
+            StepOutcome::Ran(false)
         });
         let word = match outcome {
-            Outcome::Ran(true) => {
+            StepOutcome::Ran(true) => {
                 self.passed += 1;
                 "passed"
             }
-            Outcome::Ran(false) => {
+            StepOutcome::Ran(false) => {
                 self.failures += 1;
                 self.failed_steps.push(name.to_owned());
                 "FAILED"
             }
-            Outcome::Skipped(reason) => {
+            StepOutcome::Skipped(reason) => {
                 self.skip(format!("{name}: {reason}"));
                 "skipped"
             }
@@ -65,7 +65,7 @@ impl Tally {
         }
     }
 
-    /// Counts something that did not run.
+    /// Counts something as skipped.
     pub fn skip(&mut self, line: String) {
         self.skipped.push(line);
     }
@@ -75,12 +75,12 @@ impl Tally {
         self.failures == 0
     }
 
-    /// How many things did not run.
+    /// The number of skipped things.
     pub fn skipped(&self) -> usize {
         self.skipped.len()
     }
 
-    /// The end of a run's output: failed steps, the seed, what was skipped, and last the line with the sums.
+    /// The end of the output: failed steps, the seed, skipped things, and the line with the sums.
     pub fn summary(&self, seed: Seed) -> String {
         let mut text = String::new();
         for step in &self.failed_steps {
@@ -101,22 +101,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_and_tests_are_summed_and_the_sums_come_last() {
-        let mut tally = Tally::default();
-        tally.step("fmt", |_| Ok(Outcome::Ran(true)));
-        tally.step("clippy", |_| Ok(Outcome::Skipped("needs clippy".into())));
-        tally.step("test", |results| {
+    fn sums_of_steps_and_tests_come_last() {
+        let mut summary = Summary::default();
+        summary.step("fmt", |_| Ok(StepOutcome::Ran(true)));
+        summary.step("clippy", |_| Ok(StepOutcome::Skipped("needs clippy".into())));
+        summary.step("test", |results| {
             *results = Results {
                 passed: 5,
                 failed: 2,
                 ignored: vec!["slow: takes a day".into()],
                 ..Results::default()
             };
-            Ok(Outcome::Ran(false))
+            Ok(StepOutcome::Ran(false))
         });
-        tally.step("doc", |_| anyhow::bail!("cannot run `cargo doc`"));
-        assert!(!tally.succeeded());
-        let summary = tally.summary(Seed::choose().unwrap());
+        summary.step("doc", |_| anyhow::bail!("cannot run `cargo doc`"));
+        assert!(!summary.succeeded());
+        let summary = summary.summary(Seed::choose().unwrap());
         let lines: Vec<_> = summary.lines().collect();
         assert_eq!(lines[..2], ["failed: test", "failed: doc"]);
         assert!(lines[2].starts_with("seed "));

@@ -51,6 +51,8 @@ pub struct Run {
     fingerprint: Fingerprint,
     deal: Deal,
     world_size: u32,
+    /// By phase.
+    dealings: Arc<[Dealing]>,
     rank: Rank,
     /// The first pass, counted over all epochs, and what was consumed of it.
     first: u64,
@@ -134,8 +136,11 @@ impl Run {
         let phases = schedule.phases.len() as u64;
         let mut before = vec![0u64];
         let mut epoch = 0u64;
+        let mut dealings = Vec::new();
         for phase in &schedule.phases {
-            let share = dealing(phase, deal, world_size)?.share(phase.sampler.len(), 0);
+            let dealing = Dealing::new(deal, world_size, phase.batch_size, phase.drop_last)?;
+            dealings.push(dealing);
+            let share = dealing.share(phase.sampler.len(), 0);
             epoch = epoch.checked_add(share).ok_or(Reason::RunLength)?;
             before.push(epoch);
         }
@@ -150,6 +155,7 @@ impl Run {
             fingerprint,
             deal,
             world_size,
+            dealings: dealings.into(),
             rank,
             first,
             consumed,
@@ -160,8 +166,7 @@ impl Run {
             cache: Arc::default(),
         };
         if passes > 0 {
-            let phase = run.phase(0);
-            run.head = dealing(phase, deal, world_size)?.share(phase.sampler.len(), consumed);
+            run.head = run.at(0).samples;
             run.total = run.first_tick(passes);
         }
         Ok(run)
@@ -199,16 +204,17 @@ impl Run {
 
     /// The `index`-th pass of this run, or `None` behind the last.
     pub fn pass(&self, index: usize) -> Option<Pass> {
-        if index >= self.passes {
-            return None;
-        }
+        (index < self.passes).then(|| self.at(index))
+    }
+
+    fn at(&self, index: usize) -> Pass {
         let number = self.number(index);
         let phases = self.schedule.phases.len() as u64;
         let phase = self.phase(index);
         let (len, consumed) = (phase.sampler.len(), self.consumed_before(index));
-        let dealing = dealing(phase, self.deal, self.world_size).ok()?;
+        let dealing = self.dealings[(number % phases) as usize];
         let samples = dealing.share(len, consumed);
-        Some(Pass {
+        Pass {
             index,
             epoch: number / phases,
             phase: (number % phases) as u32,
@@ -218,12 +224,17 @@ impl Run {
             samples,
             batches: dealing.batches(len, consumed),
             batch_size: phase.batch_size.unwrap_or(samples).max(1),
-        })
+        }
     }
 
     /// All passes in order; computes no order.
     pub fn passes(&self) -> Passes<'_> {
-        Passes { run: self, next: 0 }
+        Passes { run: self, indices: 0..self.passes }
+    }
+
+    /// How a pass is dealt to the ranks.
+    pub fn dealing(&self, pass: &Pass) -> Dealing {
+        self.dealings[pass.phase as usize]
     }
 
     /// The pass that a tick belongs to, or `None` behind the run's end.
@@ -262,8 +273,8 @@ impl Run {
         if found != expected {
             return Err(Reason::OrderLength { phase: pass.phase, epoch: pass.epoch, found, expected }.into());
         }
-        let dealing = dealing(phase, self.deal, self.world_size)?;
-        let stream = AccessStream::new(order, dealing, self.rank, self.consumed_before(pass.index))?;
+        let stream =
+            AccessStream::new(order, self.dealing(pass), self.rank, self.consumed_before(pass.index))?;
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         cache.truncate(CACHED - 1);
         cache.insert(0, (pass.index, stream.clone()));
@@ -371,29 +382,22 @@ impl Run {
     }
 }
 
-fn dealing(phase: &Phase, deal: Deal, world_size: u32) -> Result<Dealing, OracleError> {
-    Dealing::new(deal, world_size, phase.batch_size, phase.drop_last)
-}
-
-/// The passes of a run, in order; made by [`Run::passes`].
+/// The passes of a run, in order. Made by [`Run::passes`].
 #[derive(Clone, Debug)]
 pub struct Passes<'a> {
     run: &'a Run,
-    next: usize,
+    indices: std::ops::Range<usize>,
 }
 
 impl Iterator for Passes<'_> {
     type Item = Pass;
 
     fn next(&mut self) -> Option<Pass> {
-        let pass = self.run.pass(self.next)?;
-        self.next += 1;
-        Some(pass)
+        self.indices.next().map(|index| self.run.at(index))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.run.passes - self.next;
-        (left, Some(left))
+        self.indices.size_hint()
     }
 }
 

@@ -15,8 +15,10 @@ pub trait Sampler: fmt::Debug + Send + Sync {
     /// How many samples the dataset has; all ids lie below it.
     fn population(&self) -> u64;
 
-    /// How many samples an epoch has, the same in every epoch.
-    fn len(&self) -> u64;
+    /// How many samples an epoch has, the same in every epoch: by default as many as the dataset.
+    fn len(&self) -> u64 {
+        self.population()
+    }
 
     /// Whether an epoch has no samples.
     fn is_empty(&self) -> bool {

@@ -57,10 +57,6 @@ impl Sampler for Feistel {
         self.samples
     }
 
-    fn len(&self) -> u64 {
-        self.samples
-    }
-
     fn is_distinct(&self) -> bool {
         true
     }

@@ -27,10 +27,6 @@ impl Sampler for Sequential {
         self.samples
     }
 
-    fn len(&self) -> u64 {
-        self.samples
-    }
-
     fn is_distinct(&self) -> bool {
         true
     }

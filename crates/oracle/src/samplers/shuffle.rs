@@ -34,10 +34,6 @@ impl Sampler for Shuffle {
         self.samples
     }
 
-    fn len(&self) -> u64 {
-        self.samples
-    }
-
     fn is_distinct(&self) -> bool {
         true
     }
@@ -58,23 +54,24 @@ impl Sampler for Shuffle {
 fn narrow(samples: u32, stream: &mut Stream) -> Result<Vec<u32>, OracleError> {
     let mut ids = room(u64::from(samples))?;
     ids.extend(0..samples);
-    let mut rest: &mut [u32] = &mut ids;
-    // The first of what is left trades places with any of what is left; the last has no choice.
-    while rest.len() > 1 {
-        let other = stream.below_u32(rest.len() as u32) as usize;
-        rest.swap(0, other);
-        rest = &mut rest[1..];
-    }
+    fisher_yates(&mut ids, |bound| stream.below_u32(bound as u32) as usize);
     Ok(ids)
+}
+
+/// Shuffles `ids`: each one but the last changes places with itself or one after it. `below` draws a number below its
+/// argument.
+#[inline]
+pub(super) fn fisher_yates<T>(mut ids: &mut [T], mut below: impl FnMut(usize) -> usize) {
+    while ids.len() > 1 {
+        ids.swap(0, below(ids.len()));
+        ids = &mut ids[1..];
+    }
 }
 
 fn wide(samples: u64, stream: &mut Stream) -> Result<Vec<u64>, OracleError> {
     let mut ids = room(samples)?;
     ids.extend(0..samples);
-    for first in 0..ids.len().saturating_sub(1) {
-        let other = first + stream.below_u64(samples - first as u64) as usize;
-        ids.swap(first, other);
-    }
+    fisher_yates(&mut ids, |bound| stream.below_u64(bound as u64) as usize);
     Ok(ids)
 }
 

@@ -10,6 +10,7 @@ use foreread_types::Fingerprint;
 use rand_mt::Mt;
 
 use crate::order::{check_samples, room};
+use crate::samplers::shuffle::fisher_yates;
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
 /// From this many samples on, PyTorch 2 shuffles inside out with 64-bit words.
@@ -48,10 +49,6 @@ impl Sampler for Torch {
         self.samples
     }
 
-    fn len(&self) -> u64 {
-        self.samples
-    }
-
     fn is_distinct(&self) -> bool {
         true
     }
@@ -78,12 +75,7 @@ impl Sampler for Torch {
 fn swapped(samples: u32, words: &mut Mt) -> Result<Vec<u32>, OracleError> {
     let mut ids = room(u64::from(samples))?;
     ids.extend(0..samples);
-    let mut rest: &mut [u32] = &mut ids;
-    while rest.len() > 1 {
-        let other = (words.next_u32() % rest.len() as u32) as usize;
-        rest.swap(0, other);
-        rest = &mut rest[1..];
-    }
+    fisher_yates(&mut ids, |bound| (words.next_u32() % bound as u32) as usize);
     Ok(ids)
 }
 

@@ -207,6 +207,13 @@ impl Cluster {
         (0..world_size).map(|rank| self.store_index(Rank(rank)).unwrap_or(0) as u16).collect()
     }
 
+    /// For each store, how many of these ranks use it.
+    pub(crate) fn ranks_of(&self, stores: &[u16]) -> Vec<u32> {
+        let mut ranks = vec![0; self.stores.len()];
+        stores.iter().for_each(|&store| ranks[usize::from(store)] += 1);
+        ranks
+    }
+
     /// Bytes of room in all levels of all stores; saturates at `u64::MAX`.
     pub fn capacity(&self) -> u64 {
         self.stores.iter().fold(0, |sum, store| sum.saturating_add(store.capacity()))

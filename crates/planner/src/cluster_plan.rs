@@ -31,7 +31,7 @@ use crate::knapsack::{Filled, worth};
 use crate::owners::{NOBODY, Of, Owner, Owners, Packed, pack, unpack};
 use crate::placement::{Placement, Table};
 use crate::plan::LevelPlan;
-use crate::readers::{dealing, first, repeated};
+use crate::readers::{first, repeated};
 use crate::rooms::Rooms;
 use crate::rule::Rule;
 use crate::slower::{self, Slower};
@@ -198,12 +198,6 @@ impl Planning<'_> {
         })
     }
 
-    fn ranks(&self) -> Vec<u32> {
-        let mut ranks = vec![0; self.cluster.stores.len()];
-        self.stores.iter().for_each(|&store| ranks[usize::from(store)] += 1);
-        ranks
-    }
-
     fn table(&self, demand: &Demand, floor: Floor) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
         let mut parts = Vec::new();
         for (dataset, (sizes, demand)) in self.sizes.iter().zip(&demand.datasets).enumerate() {
@@ -217,10 +211,10 @@ impl Planning<'_> {
         let complete = parts.iter().zip(&owners).all(|(part, owners)| {
             (0..).zip(owners).all(|(id, &owner)| owner != NOBODY || part.uses.of(SampleId(id)) <= 1)
         });
-        let (mut own, mut all) = (None, Vec::new());
+        let (ranks, mut own, mut all) = (self.cluster.ranks_of(self.stores), None, Vec::new());
         if complete {
             let left: Vec<_> = (0..self.cluster.stores.len()).map(|store| rooms.left(store)).collect();
-            expect_copies(self.cluster, &self.ranks(), demand.epochs().len(), &mut holdings, &left, false);
+            expect_copies(self.cluster, &ranks, demand.epochs().len(), &mut holdings, &left, false);
             let own_store = self.own_store();
             let wanted =
                 left.into_iter().enumerate().filter(|(store, _)| self.all_copies || *store == own_store);
@@ -270,12 +264,11 @@ impl Planning<'_> {
                 let Some((store, level)) = unpack(packed) else { continue };
                 let (uses, bytes) =
                     (part.uses.of(SampleId(id as u64)), part.sizes.bytes(SampleId(id as u64)));
-                let times = |uses: u64| Amount { samples: uses, bytes: uses.saturating_mul(bytes) };
+                let times = |uses| Amount::of(uses, bytes);
                 let holding = &mut holdings[store];
                 let level = usize::from(level.0);
                 let footprint = self.cluster.stores[store].levels[level].footprint.of(bytes);
-                let sample = Filled { samples: 1, bytes: bytes.into(), footprint };
-                holding.levels[level] = holding.levels[level].and(sample);
+                holding.levels[level] = holding.levels[level].and(Filled::of(1, bytes, footprint));
                 holding.uses = holding.uses.plus(times(uses));
                 if usize::from(part.first[id]) == store {
                     holding.first = holding.first.plus(times(1));
@@ -291,7 +284,7 @@ impl Planning<'_> {
     }
 
     fn rule(&self, demand: &Demand, floor: Floor) -> Result<ClusterPlan, PlanError> {
-        let ranks = self.ranks();
+        let ranks = self.cluster.ranks_of(self.stores);
         let (stores, world) = (self.cluster.stores.len(), self.run.world_size());
         let mut owners = vec![Of::Nobody; self.sizes.len()];
         let mut complete = true;
@@ -315,22 +308,19 @@ impl Planning<'_> {
             let phase = &self.run.schedule().phases[pass.phase as usize];
             let print = Fingerprinter::new("rule 1").part(phase.sampler.fingerprint()).number(pass.epoch);
             let order = phase.order(pass.epoch)?;
-            let rule = Rule::new(&order, dealing(self.run, &pass)?, self.stores, &places, print);
+            let rule = Rule::new(&order, self.run.dealing(&pass), self.stores, &places, print);
             let mut kept = 0;
             for (at, held) in rule.held(stores).into_iter().enumerate() {
                 let holding = &mut holdings[at];
                 for (index, level) in self.cluster.stores[at].levels.iter().enumerate() {
                     let samples = held.levels[index];
-                    let footprint = samples.saturating_mul(level.footprint.of(bytes));
-                    left[at][index] = left[at][index].saturating_sub(footprint);
-                    let filled = &mut holding.levels[index];
-                    filled.samples += samples;
-                    filled.bytes += u128::from(samples) * u128::from(bytes);
-                    filled.footprint += footprint;
+                    let filled = Filled::of(samples, bytes, level.footprint.of(bytes));
+                    left[at][index] = left[at][index].saturating_sub(filled.footprint);
+                    holding.levels[index] = holding.levels[index].and(filled);
                 }
                 let owned: u64 = held.levels.iter().sum();
                 kept += owned;
-                let times = |samples: u64| Amount { samples, bytes: samples.saturating_mul(bytes) };
+                let times = |samples| Amount::of(samples, bytes);
                 holding.uses = holding.uses.plus(times(owned.saturating_mul(uses)));
                 holding.first = holding.first.plus(times(held.first));
                 let again = times(owned.saturating_mul(uses - 1));
@@ -361,8 +351,7 @@ impl Planning<'_> {
                     let here = left.checked_div(footprint).unwrap_or(u64::MAX).min(samples - end);
                     *left -= here * footprint;
                     end += here;
-                    let bytes = u128::from(here) * u128::from(bytes);
-                    filled[at] = filled[at].and(Filled { samples: here, bytes, footprint: here * footprint });
+                    filled[at] = filled[at].and(Filled::of(here, bytes, footprint));
                 }
                 *ends = end;
             }
@@ -400,7 +389,7 @@ impl Planning<'_> {
     ) -> ClusterPlan {
         let owned: Vec<Amount> = holdings.iter().map(Holding::owned).collect();
         let (tables, own) = own.unzip();
-        let (ranks, own_store) = (self.ranks(), self.own_store());
+        let (ranks, own_store) = (self.cluster.ranks_of(self.stores), self.own_store());
         let mut stores = Vec::new();
         let mut print = owners.describe(Fingerprinter::new("cluster plan").number(PLANNER_VERSION));
         for (at, (store, holding)) in self.described.stores.iter().zip(&mut holdings).enumerate() {
@@ -413,14 +402,7 @@ impl Planning<'_> {
             let copied = own.filter(|_| at == own_store).unwrap_or(expected);
             let levels = store.levels.iter().enumerate().map(|(index, level)| {
                 let filled = holding.levels[index].and(copied[index]);
-                LevelPlan {
-                    name: level.name.clone(),
-                    capacity: level.capacity,
-                    samples: filled.samples,
-                    bytes: narrow(filled.bytes),
-                    footprint: filled.footprint,
-                    slower_than_origin: self.slower.get(at).is_some_and(|levels| levels[index]),
-                }
+                LevelPlan::new(level, filled, self.slower.get(at).is_some_and(|levels| levels[index]))
             });
             let copies = copied.iter().fold(Filled::default(), |all, &filled| all.and(filled));
             stores.push(StorePlan {

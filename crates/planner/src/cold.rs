@@ -26,6 +26,7 @@ use foreread_types::Sizes;
 
 use crate::cluster::Cluster;
 use crate::curve::transfer_ns;
+use crate::forecast::narrow;
 
 /// The largest block, in bytes.
 pub const MOST_BLOCK: u64 = 8 << 20;
@@ -40,18 +41,19 @@ const UNMEASURED: u64 = 4;
 /// says whether the origin's figures are, and `sizes` are those of the dataset in shards, which `run` reads first.
 pub fn block_bytes(run: &Run, sizes: &Sizes, cluster: &Cluster, measured: bool) -> Option<u64> {
     // A rank that shares an epoch with others would read their samples too.
-    if sizes.is_empty() || run.passes().count() < 2 || !run.is_once_per_epoch() {
+    if sizes.is_empty() || run.passes().len() < 2 || !run.is_once_per_epoch() {
         return None;
     }
     let origin = &cluster.origin;
     let latency = u128::from(origin.latency_ns) * u128::from(origin.bytes_per_second) / 1_000_000_000;
-    let modelled = u64::try_from(latency.saturating_mul(9)).unwrap_or(u64::MAX);
+    let modelled = narrow(latency.saturating_mul(9));
     let block = origin.large.map_or(modelled, |large| large.bytes).clamp(LEAST, MOST_BLOCK);
     let (bytes, samples) = (sizes.total(), sizes.len());
     let least = transfer_ns(bytes.into(), origin.client_bytes_per_second);
     let requests = |count: u64, length: u64| {
-        let one = u128::from(origin.nanoseconds(length));
-        u64::try_from(u128::from(count) * one / u128::from(origin.in_flight.max(1))).unwrap_or(u64::MAX)
+        narrow(
+            u128::from(count) * u128::from(origin.nanoseconds(length)) / u128::from(origin.in_flight.max(1)),
+        )
     };
     let computing = transfer_ns(bytes.into(), cluster.trainer.compute);
     let extents = least.max(requests(samples, bytes / samples)).max(computing);

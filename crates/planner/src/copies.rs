@@ -20,6 +20,7 @@ use foreread_types::{DatasetId, SampleId, SampleKey};
 use crate::assign::Part;
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
 use crate::error::{PlanError, Reason};
+use crate::forecast::narrow;
 use crate::knapsack::Filled;
 use crate::owners::{Packed, unpack};
 use crate::placement::Table;
@@ -164,7 +165,7 @@ impl Choice<'_> {
         copies.left[at] -= footprint;
         copies.tables[part].keep(id, LevelIndex(at as u8));
         let filled = &mut copies.filled[at];
-        *filled = filled.and(Filled { samples: 1, bytes: bytes.into(), footprint });
+        *filled = filled.and(Filled::of(1, bytes, footprint));
     }
 }
 
@@ -202,7 +203,7 @@ pub(crate) fn expected(foreign: Foreign) -> (u64, u64) {
         served += of_copies;
         copies = next;
     }
-    ((copies >> 16) as u64, u64::try_from(served >> 16).unwrap_or(u64::MAX).min(foreign.uses))
+    ((copies >> 16) as u64, narrow(served >> 16).min(foreign.uses))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! by a curve is decided alike on every machine.
 
 use crate::error::Reason;
+use crate::forecast::narrow;
 
 /// Bytes a second over a parallelism: threads, readers, clients.
 ///
@@ -79,7 +80,7 @@ impl Default for Curve {
 /// Nanoseconds that `bytes` bytes take at some bytes a second, rounded down; saturates at `u64::MAX`, also at 0.
 pub(crate) fn transfer_ns(bytes: u128, bytes_per_second: u64) -> u64 {
     let ns = bytes.saturating_mul(1_000_000_000).checked_div(u128::from(bytes_per_second));
-    ns.map_or(u64::MAX, |ns| u64::try_from(ns).unwrap_or(u64::MAX))
+    ns.map_or(u64::MAX, narrow)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use foreread_oracle::{Pass, Phase, Run};
 use foreread_types::{DatasetId, SampleId, Sizes};
 
 use crate::error::{PlanError, Reason};
+use crate::forecast::narrow;
 
 /// Of datasets with more samples, passes are estimated: counting takes 8 bytes a sample, here 2 GiB.
 const COUNTED_MOST: u64 = 1 << 28;
@@ -356,20 +357,17 @@ impl<'a> Tally<'a> {
     /// A pass that is not counted.
     fn estimate(&mut self, part: &Part) {
         let total = self.sizes.total();
-        let share = |of: u64| {
-            let share = u128::from(of) * u128::from(part.reads) / u128::from(self.sizes.len().max(1));
-            u64::try_from(share).unwrap_or(u64::MAX)
-        };
         // Nearest whole number of uses a sample.
         let samples = self.sizes.len().max(1);
+        let share = narrow(u128::from(total) * u128::from(part.reads) / u128::from(samples));
         self.every += part.reads / samples + u64::from(part.reads % samples > samples / 2);
         self.reads += u128::from(part.reads);
-        self.bytes += u128::from(share(total));
-        let known = self.counted.unwrap_or_else(|| share(total));
+        self.bytes += u128::from(share);
+        let known = self.counted.unwrap_or(share);
         let distinct = self.now.distinct.saturating_add(known).min(total);
         // As if what was seen and what is used now had been drawn without regard to each other.
         let seen = u128::from(distinct) * u128::from(self.before) / u128::from(total.max(1));
-        let seen = u64::try_from(seen).unwrap_or(u64::MAX);
+        let seen = narrow(seen);
         self.seen = self.seen.max(self.before.saturating_add(distinct - seen)).min(total);
         self.now = Epoch { distinct, seen };
     }

@@ -18,6 +18,7 @@ use foreread_types::Sizes;
 
 use crate::demand::{Demand, Epoch, Scope};
 use crate::error::PlanError;
+use crate::forecast::narrow;
 
 /// The formula itself: the origin bytes that caches of `capacity` bytes cannot save; saturates at `u64::MAX`.
 ///
@@ -30,7 +31,7 @@ use crate::error::PlanError;
 pub fn floor(epochs: &[Epoch], capacity: u64) -> u64 {
     let sum: u128 =
         epochs.iter().map(|epoch| u128::from(epoch.distinct.saturating_sub(capacity.min(epoch.seen)))).sum();
-    u64::try_from(sum).unwrap_or(u64::MAX)
+    narrow(sum)
 }
 
 /// A floor, and whether it was counted.

@@ -18,6 +18,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use foreread_oracle::Run;
+
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
 use crate::curve::transfer_ns;
 
@@ -31,6 +33,11 @@ pub struct Amount {
 }
 
 impl Amount {
+    /// So many samples of these bytes each.
+    pub(crate) fn of(samples: u64, bytes: u64) -> Self {
+        Self { samples, bytes: samples.saturating_mul(bytes) }
+    }
+
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             samples: self.samples.saturating_add(other.samples),
@@ -47,11 +54,18 @@ impl Amount {
 
     /// The part of it that `part` is of `whole`, rounded down.
     pub(crate) fn share(self, part: u128, whole: u128) -> Self {
-        let of = |value: u64| match u128::from(value).checked_mul(part) {
-            Some(product) => (product / whole.max(1)) as u64,
-            None => (u128::from(value) / whole.max(1)).saturating_mul(part) as u64,
-        };
+        let of = |value: u64| share(value.into(), part, whole) as u64;
         Self { samples: of(self.samples), bytes: of(self.bytes) }
+    }
+
+    /// The same with other parts for samples and bytes.
+    pub(crate) fn shares(self, part: (u128, u128), whole: (u128, u128)) -> Self {
+        Self { samples: self.share(part.0, whole.0).samples, bytes: self.share(part.1, whole.1).bytes }
+    }
+
+    /// Samples and bytes.
+    pub(crate) fn both(self) -> (u128, u128) {
+        (self.samples.into(), self.bytes.into())
     }
 }
 
@@ -221,6 +235,28 @@ pub(crate) fn forecast(
     }
 }
 
+/// What `ranks` ranks use in each epoch, with the epoch's number; `datasets` are all uses in the run.
+pub(crate) fn uses_by_epoch(run: &Run, datasets: &[Amount], ranks: u32) -> Vec<(u64, Amount)> {
+    let mut epochs: Vec<(u64, Amount)> = Vec::new();
+    for pass in run.passes() {
+        let all = datasets[pass.dataset.0 as usize];
+        let samples = pass.samples.saturating_mul(ranks.into());
+        let used = Amount { samples, bytes: all.share(samples.into(), all.samples.into()).bytes };
+        match epochs.last_mut() {
+            Some((epoch, sum)) if *epoch == pass.epoch => *sum = sum.plus(used),
+            _ => epochs.push((pass.epoch, used)),
+        }
+    }
+    epochs
+}
+
+/// `of * part / whole`, rounded down (twice, where the product does not fit).
+pub(crate) fn share(of: u128, part: u128, whole: u128) -> u128 {
+    let whole = whole.max(1);
+    of.checked_mul(part).map_or_else(|| (of / whole).saturating_mul(part), |product| product / whole)
+}
+
+/// As 64 bits; saturates.
 pub(crate) fn narrow(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }

@@ -12,7 +12,7 @@ use crate::cluster::{Cluster, MAX_LEVELS};
 use crate::cluster_plan::new_bytes;
 use crate::copies::{Foreign, expected};
 use crate::demand::{Demand, Epoch};
-use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow};
+use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow, uses_by_epoch};
 use crate::knapsack::Filled;
 
 /// What one store holds, and the uses of it.
@@ -97,8 +97,7 @@ pub(crate) fn expect_copies(
         for (filled, (footprint, places)) in holding.copies.iter_mut().zip(levels) {
             let samples = copies.min(places);
             copies -= samples;
-            let bytes = u128::from(samples) * u128::from(mean);
-            *filled = Filled { samples, bytes, footprint: samples * footprint };
+            *filled = Filled::of(samples, mean, footprint);
         }
     }
 }
@@ -136,7 +135,8 @@ impl Traffic {
     pub(crate) fn predict(&self, run: &Run, cluster: &Cluster) -> Vec<EpochForecast> {
         let mut epochs: Vec<EpochForecast> = Vec::new();
         let mut before = None;
-        for (index, (number, used)) in self.used(run).into_iter().enumerate() {
+        let used = uses_by_epoch(run, &self.datasets, run.world_size());
+        for (index, (number, used)) in used.into_iter().enumerate() {
             let new = new_bytes(self.epochs.get(index));
             // Most epochs are like the one before.
             let same = before == Some((used, new));
@@ -149,29 +149,11 @@ impl Traffic {
         epochs
     }
 
-    /// What all ranks use in each epoch, with the epoch's number.
-    fn used(&self, run: &Run) -> Vec<(u64, Amount)> {
-        let mut epochs: Vec<(u64, Amount)> = Vec::new();
-        for pass in run.passes() {
-            let all = self.datasets[pass.dataset.0 as usize];
-            let samples = pass.samples.saturating_mul(run.world_size().into());
-            let used = Amount { samples, bytes: all.share(samples.into(), all.samples.into()).bytes };
-            match epochs.last_mut() {
-                Some((epoch, sum)) if *epoch == pass.epoch => *sum = sum.plus(used),
-                _ => epochs.push((pass.epoch, used)),
-            }
-        }
-        epochs
-    }
-
     fn epoch(&self, cluster: &Cluster, number: u64, used: Amount, new: u64) -> EpochForecast {
         let owned = sum(self.owned.iter().copied());
         let kept = sum(self.holdings.iter().map(|holding| holding.uses));
         // Uses of samples with an owner; of them, the first of their sample.
-        let part = |of: Amount, part: Amount, whole: Amount| Amount {
-            samples: of.share(part.samples.into(), whole.samples.into()).samples,
-            bytes: of.share(part.bytes.into(), whole.bytes.into()).bytes,
-        };
+        let part = |of: Amount, part: Amount, whole: Amount| of.shares(part.both(), whole.both());
         let kept_now = part(used, kept, self.uses);
         let first = owned.share(new.into(), self.distinct.into());
         let rest = used.minus(kept_now);

@@ -21,6 +21,7 @@ use foreread_types::{Footprint, SampleId, Sizes};
 use crate::cluster::{LevelIndex, MAX_LEVELS, Store};
 use crate::demand::{Demand, Uses};
 use crate::error::Reason;
+use crate::forecast::narrow;
 use crate::origin::Origin;
 use crate::placement::Table;
 
@@ -45,6 +46,11 @@ pub(crate) struct Filled {
 }
 
 impl Filled {
+    /// So many samples of these bytes and this footprint each.
+    pub(crate) fn of(samples: u64, bytes: u64, footprint: u64) -> Self {
+        Self { samples, bytes: u128::from(samples) * u128::from(bytes), footprint: samples * footprint }
+    }
+
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             samples: self.samples + other.samples,
@@ -147,9 +153,7 @@ impl<'a> Part<'a> {
         let samples = room.left.checked_div(footprint).unwrap_or(u64::MAX).min(most);
         room.left -= samples * footprint;
         let filled = &mut self.filled[usize::from(room.at.0)];
-        filled.samples += samples;
-        filled.bytes += u128::from(samples) * u128::from(bytes);
-        filled.footprint += samples * footprint;
+        *filled = filled.and(Filled::of(samples, bytes, footprint));
         samples
     }
 
@@ -278,7 +282,7 @@ pub(crate) fn worth(uses: u64, bytes: u64, footprint: u64, origin: &Origin) -> u
     let once = (u128::from(origin.latency_ns) * bandwidth).saturating_add(u128::from(bytes) * 1_000_000_000);
     let all = once.saturating_mul(u128::from(uses.saturating_sub(1))).saturating_mul(1 << 24);
     let worth = all.checked_div(u128::from(footprint) * bandwidth).unwrap_or(u128::MAX);
-    u64::try_from(worth).unwrap_or(u64::MAX)
+    narrow(worth)
 }
 
 #[cfg(test)]

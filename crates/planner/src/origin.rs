@@ -2,6 +2,7 @@
 
 use crate::curve::{Curve, transfer_ns};
 use crate::error::Reason;
+use crate::forecast::narrow;
 
 /// The slow shared store, as its clients see it.
 ///
@@ -60,8 +61,7 @@ impl Price {
     /// ```
     pub fn nano(&self, requests: u64, bytes: u64) -> u64 {
         let bytes = u128::from(bytes) * u128::from(self.gigabyte_nano) / 1_000_000_000;
-        let sum = (u128::from(requests) * u128::from(self.request_nano)).saturating_add(bytes);
-        u64::try_from(sum).unwrap_or(u64::MAX)
+        narrow((u128::from(requests) * u128::from(self.request_nano)).saturating_add(bytes))
     }
 }
 
@@ -73,9 +73,6 @@ impl Origin {
     /// let origin = Origin { latency_ns: 500, bytes_per_second: 2_000_000_000, ..Origin::default() };
     /// assert_eq!(origin.nanoseconds(4000), 2500);
     /// ```
-    ///
-    /// # Panics
-    /// Never; at 0 bytes a second it is `u64::MAX`.
     pub fn nanoseconds(&self, bytes: u64) -> u64 {
         transfer_ns(bytes.into(), self.bytes_per_second).saturating_add(self.latency_ns)
     }

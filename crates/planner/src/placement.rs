@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use foreread_oracle::Fingerprinter;
-use foreread_types::{DatasetId, SampleId, SampleKey};
+use foreread_types::{SampleId, SampleKey};
 
 use crate::cluster::{LevelIndex, MAX_LEVELS};
 
@@ -42,11 +42,6 @@ impl Placement {
         Self { datasets: datasets.into() }
     }
 
-    /// Nothing is kept.
-    pub fn nothing() -> Self {
-        Self { datasets: Arc::new([]) }
-    }
-
     /// Every sample is kept in `level`; `samples` says how many each dataset has, by [`DatasetId`].
     ///
     /// # Panics
@@ -59,15 +54,6 @@ impl Placement {
     /// The level that keeps a sample; none where nothing does, unknown samples and datasets among them.
     pub fn level(&self, key: SampleKey) -> Option<LevelIndex> {
         self.datasets.get(key.dataset.0 as usize)?.level(key.id)
-    }
-
-    /// Whether nothing of a dataset is kept, without looking at its samples; may be false where nothing is.
-    pub fn is_nothing(&self, dataset: DatasetId) -> bool {
-        match self.datasets.get(dataset.0 as usize) {
-            None => true,
-            Some(Table::Ranges(ends)) => ends.iter().all(|&end| end == 0),
-            Some(Table::Bits(_)) => false,
-        }
     }
 
     /// The bytes that the placement itself takes in memory, for reports.
@@ -161,6 +147,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use foreread_types::DatasetId;
+
     use super::*;
 
     #[test]
@@ -198,7 +186,9 @@ mod tests {
             placement.level(SampleKey::new(DatasetId(0), SampleId((1 << 60) - 1))),
             Some(LevelIndex(1))
         );
-        assert!(placement.is_nothing(DatasetId(1)) && placement.is_nothing(DatasetId(2)));
-        assert_eq!(Placement::nothing().level(SampleKey::default()), None);
+        assert_eq!(
+            [1, 2].map(|dataset| placement.level(SampleKey::new(DatasetId(dataset), SampleId(0)))),
+            [None; 2]
+        );
     }
 }

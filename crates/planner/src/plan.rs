@@ -6,10 +6,11 @@ use foreread_oracle::{Fingerprinter, Pass, Run};
 use foreread_types::{Fingerprint, Sizes, StoreId};
 use serde::Serialize;
 
-use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS, Store};
+use crate::cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, Store};
 use crate::demand::{Demand, Epoch, Scope};
 use crate::error::{PlanError, Reason};
 use crate::floor::Floor;
+use crate::forecast::{narrow, share};
 use crate::knapsack::{self, Filled};
 use crate::placement::Placement;
 use crate::retention::{self, Forecast, Retention};
@@ -45,6 +46,19 @@ pub struct LevelPlan {
     pub footprint: u64,
     /// Whether nothing is placed there because a rank reads from it more slowly than from the origin.
     pub slower_than_origin: bool,
+}
+
+impl LevelPlan {
+    pub(crate) fn new(level: &Level, filled: Filled, slower_than_origin: bool) -> Self {
+        Self {
+            name: level.name.clone(),
+            capacity: level.capacity,
+            samples: filled.samples,
+            bytes: narrow(filled.bytes),
+            footprint: filled.footprint,
+            slower_than_origin,
+        }
+    }
 }
 
 /// What the rest of the run asks of one dataset, and what of it comes from the origin.
@@ -173,15 +187,9 @@ fn keeping(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Keeping, Pla
     let store = used.as_ref().unwrap_or(described);
     let choice = knapsack::choose(sizes, &demand, store, &cluster.origin)?;
     let datasets = datasets(run, sizes, &demand);
-    let origin = |saved: &[u128]| -> Vec<u64> {
-        demand
-            .datasets
-            .iter()
-            .zip(saved)
-            .map(|(demand, saved)| narrow(demand.bytes.saturating_sub(*saved)))
-            .collect()
-    };
-    let origins = origin(&choice.saved);
+    let origins = demand.datasets.iter().zip(&choice.saved);
+    let origins = origins.map(|(demand, saved)| narrow(demand.bytes.saturating_sub(*saved)));
+    let origins: Vec<u64> = origins.collect();
     let keep = Plan {
         store: store.id,
         placement: Placement::new(choice.tables),
@@ -341,14 +349,7 @@ fn levels(store: &Store, filled: &[Vec<Filled>], slower: [bool; MAX_LEVELS]) -> 
         .map(|(index, level)| {
             let of_level = filled.iter().map(|levels| levels[index]);
             let all = of_level.fold(Filled::default(), Filled::and);
-            LevelPlan {
-                name: level.name.clone(),
-                capacity: level.capacity,
-                samples: all.samples,
-                bytes: narrow(all.bytes),
-                footprint: all.footprint,
-                slower_than_origin: slower[index],
-            }
+            LevelPlan::new(level, all, slower[index])
         })
         .collect()
 }
@@ -380,15 +381,6 @@ fn datasets(run: &Run, sizes: &[Sizes], demand: &Demand) -> Vec<DatasetPlan> {
 
 /// The passes of the last epoch, which no resume has cut short, unless it is the only one.
 fn whole_epoch(run: &Run) -> impl Iterator<Item = Pass> + '_ {
-    let passes = run.passes().count();
+    let passes = run.passes().len();
     (passes.saturating_sub(run.schedule().phases.len())..passes).filter_map(|index| run.pass(index))
-}
-
-/// `of * part / whole`, rounded down (twice, where the product does not fit).
-fn share(of: u128, part: u128, whole: u128) -> u128 {
-    of.checked_mul(part).map_or_else(|| of / whole.max(1) * part, |product| product / whole.max(1))
-}
-
-fn narrow(bytes: u128) -> u64 {
-    u64::try_from(bytes).unwrap_or(u64::MAX)
 }

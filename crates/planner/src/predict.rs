@@ -4,7 +4,7 @@ use foreread_oracle::Run;
 
 use crate::cluster::{Cluster, MAX_LEVELS};
 use crate::error::{PlanError, Reason};
-use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow};
+use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow, uses_by_epoch};
 use crate::plan::Plan;
 use crate::retention::Retention;
 
@@ -52,7 +52,9 @@ pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochFor
     cluster.check(run.world_size())?;
     let at = cluster.store_index(run.rank()).ok_or(Reason::NoStore { rank: run.rank(), found: 0 })?;
     let mut epochs: Vec<EpochForecast> = Vec::new();
-    for (index, (number, used)) in used(plan, run).into_iter().enumerate() {
+    let uses = plan.datasets().iter().map(|of| Amount { samples: of.uses, bytes: of.used_bytes });
+    let uses: Vec<Amount> = uses.collect();
+    for (index, (number, used)) in uses_by_epoch(run, &uses, 1).into_iter().enumerate() {
         let needs = plan.epochs.get(index).copied().unwrap_or_default();
         // Uses that are not the first of their sample; of these, what is kept is a hit.
         let new = Amount { samples: 0, bytes: needs.distinct.saturating_sub(needs.seen) };
@@ -62,10 +64,7 @@ pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochFor
         let mut hits = Amount::default();
         for level in 0..MAX_LEVELS {
             let (kept, all) = kept(plan, level);
-            let share = |of: Amount| Amount {
-                samples: of.share(kept.0, all.0).samples,
-                bytes: of.share(kept.1, all.1).bytes,
-            };
+            let share = |of: Amount| of.shares(kept, all);
             work.near[level] = match plan.retention() {
                 Retention::Keep => share(again),
                 // What the forecast of the rule says, over the whole run.
@@ -88,22 +87,6 @@ pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochFor
         epochs.push(forecast(cluster, number, &[(at, work)], run.world_size()));
     }
     Ok(epochs)
-}
-
-/// What this rank uses in each epoch, with the epoch's number.
-fn used(plan: &Plan, run: &Run) -> Vec<(u64, Amount)> {
-    let mut epochs: Vec<(u64, Amount)> = Vec::new();
-    for pass in run.passes() {
-        let dataset = &plan.datasets()[pass.dataset.0 as usize];
-        let all = Amount { samples: dataset.uses, bytes: dataset.used_bytes };
-        let bytes = all.share(pass.samples.into(), dataset.uses.into()).bytes;
-        let used = Amount { samples: pass.samples, bytes };
-        match epochs.last_mut() {
-            Some((epoch, sum)) if *epoch == pass.epoch => *sum = sum.plus(used),
-            _ => epochs.push((pass.epoch, used)),
-        }
-    }
-    epochs
 }
 
 /// Samples and bytes that a level keeps, and those that it could; each as often as an epoch uses its dataset.

@@ -6,7 +6,7 @@
 //! of runs. The first reader costs one order, whatever the run's length. The price is what the most frequent reader
 //! would gain: with 90 shuffled epochs and room for one copy of each sample, 5 of 100 uses on 4 ranks and 4 on 16.
 
-use foreread_oracle::{AccessStream, Dealing, Pass, Run};
+use foreread_oracle::{AccessStream, Pass, Run};
 use foreread_types::{DatasetId, Rank, SampleId};
 
 use crate::demand::table;
@@ -104,14 +104,8 @@ pub(crate) fn cost(run: &Run, pass: &Pass) -> u64 {
 /// What all ranks together read in a pass; not cached, as every order is needed once.
 pub(crate) fn list(run: &Run, pass: &Pass) -> Result<AccessStream, PlanError> {
     let phase = &run.schedule().phases[pass.phase as usize];
-    let dealing = dealing(run, pass)?;
     let consumed = if pass.index == 0 { run.start().consumed } else { 0 };
-    Ok(AccessStream::new(phase.order(pass.epoch)?, dealing, Rank(0), consumed)?)
-}
-
-pub(crate) fn dealing(run: &Run, pass: &Pass) -> Result<Dealing, PlanError> {
-    let phase = &run.schedule().phases[pass.phase as usize];
-    Ok(Dealing::new(run.deal(), run.world_size(), phase.batch_size, phase.drop_last)?)
+    Ok(AccessStream::new(phase.order(pass.epoch)?, run.dealing(pass), Rank(0), consumed)?)
 }
 
 /// Whether every sample is read, and none but for padding twice.

@@ -15,6 +15,7 @@ use foreread_types::Sizes;
 
 use crate::cluster::{Cluster, Level, MAX_LEVELS};
 use crate::curve::transfer_ns;
+use crate::forecast::narrow;
 use crate::origin::Origin;
 
 /// By store, which of its levels stay empty; none where none does.
@@ -24,11 +25,9 @@ pub(crate) type Slower = Vec<[bool; MAX_LEVELS]>;
 /// pay. `sizes` are those of the run's datasets.
 pub(crate) fn without(cluster: &Cluster, run: &Run, sizes: &[Sizes]) -> Option<(Cluster, Slower)> {
     let origin = rate(&cluster.origin, run.world_size(), mean(sizes))?;
-    let mut ranks = vec![0u64; cluster.stores.len()];
-    for store in cluster.stores_of_ranks(run.world_size()) {
-        ranks[usize::from(store)] += 1;
-    }
-    let is_slower = |level: &Level, ranks: u64| level.read.at(level.threads) / ranks.max(1) < origin;
+    let ranks = cluster.ranks_of(&cluster.stores_of_ranks(run.world_size()));
+    let is_slower =
+        |level: &Level, ranks: u32| level.read.at(level.threads) / u64::from(ranks).max(1) < origin;
     let slower: Slower = (cluster.stores.iter().zip(&ranks))
         .map(|(store, &ranks)| {
             let mut slower = [false; MAX_LEVELS];
@@ -62,7 +61,7 @@ fn rate(origin: &Origin, world_size: u32, bytes: u64) -> Option<u64> {
     }
     let one = u128::from(transfer_ns(bytes.into(), origin.bytes_per_second)) + u128::from(origin.latency_ns);
     let many = u128::from(bytes) * 1_000_000_000 * u128::from(origin.in_flight) / one.max(1);
-    Some(known.min(u64::try_from(many).unwrap_or(u64::MAX)))
+    Some(known.min(narrow(many)))
 }
 
 /// The mean length of all samples, at least 1.
@@ -70,7 +69,7 @@ fn mean(sizes: &[Sizes]) -> u64 {
     let (samples, bytes) = sizes.iter().fold((0u128, 0u128), |(samples, bytes), sizes| {
         (samples + u128::from(sizes.len()), bytes + u128::from(sizes.total()))
     });
-    u64::try_from(bytes / samples.max(1)).unwrap_or(u64::MAX).max(1)
+    narrow(bytes / samples.max(1)).max(1)
 }
 
 #[cfg(test)]

@@ -137,11 +137,11 @@ fn what_memory_refuses_goes_to_disk() {
 fn what_is_used_once_takes_no_room() {
     let sizes = [Sizes::uniform(100, 10), Sizes::uniform(50, 10)];
     let once = plan(&run(1, vec![shuffled(100)]), &sizes, &cluster(vec![level(10_000)])).unwrap();
-    assert!(once.placement().is_nothing(DatasetId(0)));
+    assert!(kept(&once, 0, 100).is_empty());
     assert_eq!((once.origin_bytes(), once.floor(), once.levels()[0].samples), (1000, 1000, 0));
     // A dataset that the run does not read is not kept either.
     let other = plan(&run(9, vec![shuffled(100)]), &sizes, &cluster(vec![level(10_000)])).unwrap();
-    assert!(other.placement().is_nothing(DatasetId(1)));
+    assert!(kept(&other, 1, 50).is_empty());
     assert_eq!(other.levels()[0].samples, 100);
 }
 
@@ -166,7 +166,7 @@ fn a_resumed_run_plans_for_what_is_left() {
     assert_eq!(half.floor(), 600 + 1000 - 300);
     assert_eq!(half.retention(), Retention::Keep);
     // The last epoch, and nothing at all.
-    assert!(plan(&resume(2, 0), &sizes, &cluster).unwrap().placement().is_nothing(DatasetId(0)));
+    assert!(kept(&plan(&resume(2, 0), &sizes, &cluster).unwrap(), 0, 100).is_empty());
     let over = plan(&resume(3, 0), &sizes, &cluster).unwrap();
     assert_eq!((over.origin_bytes(), over.floor()), (0, 0));
 }

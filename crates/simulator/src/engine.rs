@@ -29,6 +29,7 @@
 use crate::outcome::Figures;
 use crate::plan::{Keeping, Origin, Plan, Setting, Sources, Staging};
 use crate::staging::{Buffer, Entry, Room, Source};
+use crate::threads::Threads;
 use crate::workload::{MB, Streams};
 
 /// A read that could be made.
@@ -63,8 +64,8 @@ struct Run<'a> {
 
 /// The threads that copy what was read on demand.
 struct Background {
-    /// By worker, then class: when each thread is free, and whose turn it is.
-    threads: Vec<Vec<(Vec<f64>, usize)>>,
+    /// By worker, then class.
+    threads: Vec<Vec<Threads>>,
     /// By worker: whether a sample did not fit.
     stopped: Vec<bool>,
 }
@@ -113,7 +114,8 @@ impl Run<'_> {
                 end = end.max(clock);
                 *at = until;
                 if stalled && self.plan.staging.is_some_and(|staging| staging.growing) {
-                    self.buffers[worker].grow(self.setting.scenario.storage[0].threads);
+                    let buffer = &mut self.buffers[worker];
+                    buffer.threads.grow(self.setting.scenario.storage[0].threads, buffer.last_request);
                 }
             }
             barrier = end;
@@ -230,13 +232,13 @@ impl Run<'_> {
                 self.buffers[worker].stage(sample, bytes, entry);
                 continue;
             }
-            let begins = self.buffers[worker].thread_free();
+            let begins = self.buffers[worker].threads.begin(self.buffers[worker].last_request);
             let Some(read) = self.best(staging.sources, worker, sample, begins) else {
                 self.buffers[worker].skip();
                 continue;
             };
             let arrival = read.begins + read.fetch + self.setting.model.write(self.setting.mb(sample));
-            self.buffers[worker].occupy(arrival);
+            self.buffers[worker].threads.occupy(arrival);
             let pfs_begins = (read.source == Source::Pfs).then_some(read.begins);
             let entry = Entry { arrival, source: read.source, pfs_begins };
             self.buffers[worker].stage(sample, bytes, entry);
@@ -337,10 +339,8 @@ impl Run<'_> {
             self.background.stopped[worker] = true;
             return;
         };
-        let (threads, turn) = &mut self.background.threads[worker][class];
-        let done = threads[*turn].max(now) + self.setting.prefetch_seconds(sample);
-        threads[*turn] = done;
-        *turn = (*turn + 1) % threads.len();
+        let seconds = self.setting.prefetch_seconds(sample);
+        let done = self.background.threads[worker][class].work(now, seconds);
         self.plan.load(self.setting, sample, worker, class, done);
         self.pfs_bytes += bytes;
     }
@@ -372,7 +372,8 @@ impl Run<'_> {
 impl Background {
     fn new(setting: &Setting<'_>, keeping: &Keeping) -> Self {
         let workers = if matches!(keeping, Keeping::FirstTouch) { setting.workers() } else { 0 };
-        let classes = || setting.scenario.storage.iter().map(|class| (vec![0.0; class.threads], 0)).collect();
+        let classes =
+            || setting.scenario.storage.iter().map(|class| Threads::new(class.threads, 0.0)).collect();
         Self { threads: (0..workers).map(|_| classes()).collect(), stopped: vec![false; workers] }
     }
 }

@@ -45,6 +45,7 @@ mod run;
 mod scenario;
 mod simulation;
 mod staging;
+mod threads;
 mod workload;
 
 pub use comparison::Comparison;

@@ -29,7 +29,7 @@ impl Simulation {
 
     /// Runs a policy to its end. `step` is called after every batch of every plan that the policy tries.
     pub fn run(&self, policy: Policy, step: &mut dyn FnMut()) -> Outcome {
-        let setting = Setting { scenario: &self.scenario, model: &self.model, workload: &self.workload };
+        let setting = self.setting();
         let plans = match policy.plans(&setting) {
             Ok(plans) => plans,
             Err(why) => return Outcome { policy, refused: Some(why), figures: None },
@@ -41,9 +41,11 @@ impl Simulation {
 
     /// How often [`run`](Self::run) calls `step` for a policy that does not refuse.
     pub fn steps(&self, policy: Policy) -> u64 {
-        let setting = Setting { scenario: &self.scenario, model: &self.model, workload: &self.workload };
-        let plans = policy.tries(&setting);
-        self.workload.streams.shape.batches() as u64 * plans
+        self.workload.streams.shape.batches() as u64 * policy.tries(&self.setting())
+    }
+
+    fn setting(&self) -> Setting<'_> {
+        Setting { scenario: &self.scenario, model: &self.model, workload: &self.workload }
     }
 
     /// The sum of all samples' sizes, in MB.

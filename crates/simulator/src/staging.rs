@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::scenario::Accounting;
+use crate::threads::Threads;
 
 /// Where a read goes; the order is that of preference where times are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,9 +60,7 @@ pub(crate) struct Buffer {
     ever: Vec<u64>,
     held: u64,
     most_held: u64,
-    /// When each thread is free.
-    threads: Vec<f64>,
-    turn: usize,
+    pub threads: Threads,
     /// The time of the worker's last request: no thread works before it.
     pub last_request: f64,
 }
@@ -84,8 +83,7 @@ impl Buffer {
             ever: vec![0; bits],
             held: 0,
             most_held: 0,
-            threads: vec![from; threads],
-            turn: 0,
+            threads: Threads::new(threads, from),
             last_request: from,
         }
     }
@@ -116,24 +114,6 @@ impl Buffer {
             Room::TooSmall
         } else {
             Room::Full
-        }
-    }
-
-    /// When the thread whose turn it is can begin.
-    pub(crate) fn thread_free(&self) -> f64 {
-        self.threads[self.turn].max(self.last_request)
-    }
-
-    /// The thread whose turn it is works until `time`; the next one's turn comes.
-    pub(crate) fn occupy(&mut self, time: f64) {
-        self.threads[self.turn] = time;
-        self.turn = (self.turn + 1) % self.threads.len();
-    }
-
-    /// One more thread, up to `most`.
-    pub(crate) fn grow(&mut self, most: usize) {
-        if self.threads.len() < most {
-            self.threads.push(self.last_request);
         }
     }
 

@@ -21,8 +21,9 @@ use crate::copies::Rooms;
 use crate::first_use::{FirstUse, first_uses};
 use crate::plan::{Keeping, Origin, Plan, Setting, Sources, Staging};
 use crate::planned::Planned;
-use crate::policies::{Refusal, Threads, nopfs};
+use crate::policies::{Refusal, nopfs};
 use crate::scenario::Accounting;
+use crate::threads::Threads;
 use crate::workload::Streams;
 
 pub(super) fn plans(setting: &Setting<'_>) -> Result<Vec<Plan>, Refusal> {
@@ -72,10 +73,10 @@ pub(super) fn carry_out(setting: &Setting<'_>, planned: &Planned, streams: &Stre
     second.iter_mut().for_each(|copies| copies.sort_unstable());
     read_ahead(setting, &mut plan.rooms, &uses, &mut places);
     let count: usize = setting.scenario.storage.iter().skip(1).map(|class| class.threads).sum();
-    let mut pools: Vec<Threads> = (0..setting.workers()).map(|_| Threads::new(count)).collect();
+    let mut pools: Vec<Threads> = (0..setting.workers()).map(|_| Threads::new(count, 0.0)).collect();
     for (first, place) in uses.iter().zip(places) {
         let Some((worker, class)) = place else { continue };
-        let done = pools[worker].work(setting.prefetch_seconds(first.sample));
+        let done = pools[worker].work(0.0, setting.prefetch_seconds(first.sample));
         plan.load(setting, first.sample, worker, class, done);
     }
     let sources = Sources { origin: Origin::Unheld, local: true, remote: true };

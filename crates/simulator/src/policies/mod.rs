@@ -24,6 +24,7 @@ use serde::{Serialize, Serializer};
 
 use crate::error::{Reason, SimulateError};
 use crate::plan::{Plan, Setting};
+use crate::threads::Threads;
 use crate::workload::MB;
 
 /// A policy.
@@ -185,39 +186,13 @@ fn refuse_unless_it_fits(setting: &Setting<'_>, class: usize) -> Result<(), Refu
     Err(format!("the dataset's {total:.0} MB do not fit in the workers' memories of {all:.0} MB together"))
 }
 
-/// Prefetch threads of one worker, which take samples round robin, each when it is done with its last one.
-struct Threads {
-    free: Vec<f64>,
-    turn: usize,
-}
-
-impl Threads {
-    fn new(count: usize) -> Self {
-        Self { free: vec![0.0; count], turn: 0 }
-    }
-
-    /// The thread whose turn it is works for so long; when it is done.
-    fn work(&mut self, seconds: f64) -> f64 {
-        let thread = &mut self.free[self.turn];
-        *thread += seconds;
-        let done = *thread;
-        self.turn = (self.turn + 1) % self.free.len();
-        done
-    }
-
-    /// When the last thread is done.
-    fn done(&self) -> f64 {
-        self.free.iter().copied().fold(0.0, f64::max)
-    }
-}
-
 /// Loads, before the run, each worker's part of the dataset into a class until a sample does not fit. The longest thread
 /// of the slowest worker is the initial stall.
 fn preload(setting: &Setting<'_>, plan: &mut Plan, class: usize, shards: Shards) {
     let mut stall: f64 = 0.0;
     let mut next = 0;
     for worker in 0..setting.workers() {
-        let mut threads = Threads::new(setting.scenario.storage[class].threads);
+        let mut threads = Threads::new(setting.scenario.storage[class].threads, 0.0);
         let part = match shards {
             Shards::Contiguous => setting.shard(worker),
             Shards::AsMuchAsFits => next..setting.scenario.samples,
@@ -226,7 +201,7 @@ fn preload(setting: &Setting<'_>, plan: &mut Plan, class: usize, shards: Shards)
             if !plan.rooms.take(worker, class, setting.size(sample)) {
                 break;
             }
-            threads.work(setting.prefetch_seconds(sample));
+            threads.work(0.0, setting.prefetch_seconds(sample));
             plan.load(setting, sample, worker, class, 0.0);
             next = sample + 1;
         }

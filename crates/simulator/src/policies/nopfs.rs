@@ -6,7 +6,7 @@
 //! not staged in time.
 
 use crate::plan::{Origin, Plan, Setting, Sources};
-use crate::policies::Threads;
+use crate::threads::Threads;
 
 pub(super) fn plan(setting: &Setting<'_>) -> Plan {
     let mut plan = Plan::on_demand(setting);
@@ -29,9 +29,9 @@ pub(super) fn plan(setting: &Setting<'_>) -> Plan {
                 part.push(sample);
             }
             part.sort_by_key(|&sample| first[sample as usize]);
-            let mut threads = Threads::new(setting.scenario.storage[class].threads);
+            let mut threads = Threads::new(setting.scenario.storage[class].threads, 0.0);
             for sample in part {
-                let done = threads.work(setting.prefetch_seconds(sample));
+                let done = threads.work(0.0, setting.prefetch_seconds(sample));
                 plan.load(setting, sample, worker, class, done);
             }
         }

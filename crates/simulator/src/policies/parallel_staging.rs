@@ -5,7 +5,8 @@
 //! for. The class is the second behind the staging buffer, or the only one.
 
 use crate::plan::{Origin, Plan, Setting, Sources};
-use crate::policies::{Refusal, Threads, disk};
+use crate::policies::{Refusal, disk};
+use crate::threads::Threads;
 use crate::workload::Streams;
 
 pub(super) fn plan(setting: &Setting<'_>) -> Result<Plan, Refusal> {
@@ -13,7 +14,7 @@ pub(super) fn plan(setting: &Setting<'_>) -> Result<Plan, Refusal> {
     let mut plan = Plan::on_demand(setting);
     let mut held = Vec::with_capacity(setting.workers());
     for worker in 0..setting.workers() {
-        let mut threads = Threads::new(setting.scenario.storage[class].threads);
+        let mut threads = Threads::new(setting.scenario.storage[class].threads, 0.0);
         let mut mine = Vec::new();
         let shard = setting.shard(worker);
         let others = (shard.end..setting.scenario.samples).chain(0..shard.start);
@@ -22,11 +23,11 @@ pub(super) fn plan(setting: &Setting<'_>) -> Result<Plan, Refusal> {
                 break;
             }
             if shard.contains(&sample) {
-                threads.work(setting.prefetch_seconds(sample));
+                threads.work(0.0, setting.prefetch_seconds(sample));
                 plan.load(setting, sample, worker, class, 0.0);
             } else {
                 let mb = setting.mb(sample);
-                threads.work(setting.model.remote(mb, class) + setting.model.write(mb));
+                threads.work(0.0, setting.model.remote(mb, class) + setting.model.write(mb));
                 plan.copies.add(sample, worker, class, 0.0);
                 plan.loaded.remote += 1;
             }

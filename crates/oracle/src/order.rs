@@ -1,9 +1,9 @@
 //! The global order of one pass, before it is dealt to ranks.
 //!
-//! An order is a value: cheap to clone, readable at any position, and invertible. Inside it is one enum, matched once
-//! for each chunk of positions and not once for each sample; only orders of a user's own pay for a virtual call, and
-//! that once for each chunk too. Tables hold 4 bytes a sample where the ids fit, 8 where not; the identity and Feistel
-//! orders hold none.
+//! An order is a value: cheap to clone, readable at any position, and invertible. It holds one enum
+//! that is matched once per chunk of positions. Only custom orders pay for a virtual call, also
+//! once per chunk. Tables hold 4 bytes per sample if the ids fit, otherwise 8. Identity and Feistel
+//! orders hold no table.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::error::{OracleError, Reason};
 use crate::samplers::Permutation;
 use crate::uses::Uses;
 
-/// The most samples that an order may have: 2^63.
+/// The maximum number of samples in an order.
 pub(crate) const MAX_SAMPLES: u64 = 1 << 63;
 
 /// The sample ids of one pass over a dataset, by position `0..len`, as all ranks together read them.
@@ -42,21 +42,22 @@ pub struct Order {
 #[derive(Clone)]
 pub(crate) enum Kind {
     Identity,
-    // A vector in an `Arc`, not a slice in one: filled in place, allocated fallibly, never copied.
+    // A vector in an `Arc`, not a slice: filled in place, allocated fallibly, never copied.
     Small(Arc<Vec<u32>>),
     Large(Arc<Vec<u64>>),
     Feistel(Permutation),
     Custom(Arc<dyn Computed>),
 }
 
-/// An order that a user's own sampler computes, where a table of ids would not do.
+/// An order that a custom sampler computes position by position, if a table of ids would not do.
 ///
-/// It must be a pure function of the position, and [`next`](Self::next) must agree with [`fill`](Self::fill).
+/// It must be a pure function of the position. [`next`](Self::next) must agree with
+/// [`fill`](Self::fill).
 pub trait Computed: fmt::Debug + Send + Sync {
-    /// How many samples the dataset has; ids lie below it.
+    /// The number of samples in the dataset. All ids lie below it.
     fn population(&self) -> u64;
 
-    /// How many positions the order has.
+    /// The number of positions.
     fn len(&self) -> u64;
 
     /// Whether there are no positions.
@@ -67,7 +68,8 @@ pub trait Computed: fmt::Debug + Send + Sync {
     /// Whether no id occurs twice.
     fn is_distinct(&self) -> bool;
 
-    /// Writes the ids at positions `from`, `from + step`, ... into `out`; all of them lie below `len`.
+    /// Writes the ids at positions `from`, `from + step`, ... into `out`. All positions lie below
+    /// `len`.
     fn fill(&self, from: u64, step: u64, out: &mut [SampleId]);
 
     /// The first position at or after `from` that reads `id`.
@@ -84,7 +86,7 @@ impl Order {
         Ok(Self { population: samples, len: samples, distinct: true, kind: Kind::Identity })
     }
 
-    /// An order given as a table of ids below `population`; ids may repeat or be left out.
+    /// An order given as a table of ids below `population`. Ids may repeat or be missing.
     ///
     /// # Errors
     /// An id that is not below `population`, or a population of more than 2^63.
@@ -134,7 +136,7 @@ impl Order {
         &self.kind
     }
 
-    /// How many positions the order has.
+    /// The number of positions.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -144,7 +146,7 @@ impl Order {
         self.len == 0
     }
 
-    /// How many samples the dataset has; all ids lie below it.
+    /// The number of samples in the dataset. All ids lie below it.
     pub fn population(&self) -> u64 {
         self.population
     }
@@ -201,11 +203,11 @@ impl Order {
         }
     }
 
-    /// Checks that all ids lie below `population`. Tables and permutations were checked when they were made, so only an
-    /// order of a user's own is read through, once a pass.
+    /// Checks that all ids lie below `population`. Tables and permutations were checked on
+    /// construction. Only a custom order is read through, once per pass.
     ///
     /// # Errors
-    /// The first id that does not.
+    /// The first id that is out of range.
     pub(crate) fn check_ids(&self, population: u64) -> Result<(), OracleError> {
         const CHUNK: u64 = 1024;
         if self.population <= population && !matches!(self.kind, Kind::Custom(_)) {
@@ -223,7 +225,8 @@ impl Order {
         Ok(())
     }
 
-    /// Where each sample is used. Takes O(len) time and 4 bytes a sample for tables, nothing for the others.
+    /// The positions of each sample. Takes O(len) time and 4 bytes per sample for tables, nothing
+    /// for the others.
     pub fn inverse(&self) -> Uses {
         Uses::of(self)
     }
@@ -234,7 +237,7 @@ fn positions(from: u64, step: u64, out: &mut [SampleId], id: impl Fn(u64) -> u64
     let mut position = from;
     for slot in out {
         *slot = SampleId(id(position));
-        // The step behind the last position may leave the range of numbers, and is not used.
+        // The step after the last position may overflow. Its value is not used.
         position = position.wrapping_add(step);
     }
 }
@@ -257,12 +260,12 @@ impl fmt::Debug for Order {
     }
 }
 
-/// Refuses more samples than an order may have.
+/// Rejects more samples than [`MAX_SAMPLES`].
 pub(crate) fn check_samples(samples: u64) -> Result<(), OracleError> {
     if samples > MAX_SAMPLES { Err(Reason::Samples { samples }.into()) } else { Ok(()) }
 }
 
-/// An empty table with room for `samples` entries, or an error where there is none.
+/// An empty table with capacity for `samples` entries, or an error if memory does not suffice.
 pub(crate) fn room<T>(samples: u64) -> Result<Vec<T>, OracleError> {
     let mut table = Vec::new();
     let entries = usize::try_from(samples).map_err(|_| Reason::Memory { samples })?;
@@ -270,7 +273,8 @@ pub(crate) fn room<T>(samples: u64) -> Result<Vec<T>, OracleError> {
     Ok(table)
 }
 
-/// Whether no id occurs twice: by a bitmap where the population is not much larger than the order, else by sorting.
+/// Whether no id occurs twice. Uses a bitmap if the population is not much larger than the order,
+/// otherwise sorting.
 fn is_distinct(population: u64, ids: &[u64]) -> bool {
     if ids.len() as u64 > population {
         return false;

@@ -1,9 +1,10 @@
-//! The inverse of an order: when is a sample used next?
+//! The inverse of an order: the positions of each sample.
 //!
-//! Identity and Feistel orders are inverted by computing. Tables are inverted once into arrays of positions: one entry
-//! for each sample where no id repeats, lists in two arrays (starts and positions, as in a compressed sparse row matrix)
-//! where ids repeat, and sorted pairs where an order names few samples of a large dataset, so that memory follows the
-//! smaller of the two. Positions take 4 bytes where they fit.
+//! Identity and Feistel orders are inverted by computation. Tables are inverted once into arrays of
+//! positions. If no id repeats, there is one entry per sample. If ids repeat, there are two arrays,
+//! starts and positions, as in a compressed sparse row matrix. If an order names few samples of a
+//! large dataset, there are sorted pairs. So memory follows the smaller of the two. Positions take
+//! 4 bytes if they fit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use foreread_types::SampleId;
 use crate::order::{Computed, Kind, Order};
 use crate::samplers::Permutation;
 
-/// The positions at which an order uses each sample; made by [`Order::inverse`], cheap to clone.
+/// The positions at which an order uses each sample. Made by [`Order::inverse`], cheap to clone.
 #[derive(Clone)]
 pub struct Uses(Inverse);
 
@@ -37,9 +38,11 @@ impl Uses {
         })
     }
 
-    /// The first position at or after `from` at which `id` is used; `None` where there is no more, or no such sample.
+    /// The first position at or after `from` at which `id` is used. `None` if there is none, or no
+    /// such sample.
     ///
-    /// O(1) where no id repeats, O(log of the sample's uses) where ids repeat, O(log len) for sparse orders.
+    /// O(1) if no id repeats, O(log of the sample's uses) if ids repeat, O(log len) for sparse
+    /// orders.
     pub fn next(&self, id: SampleId, from: u64) -> Option<u64> {
         match &self.0 {
             Inverse::Identity { len } => (id.0 >= from && id.0 < *len).then_some(id.0),
@@ -64,9 +67,9 @@ impl fmt::Debug for Uses {
     }
 }
 
-/// A number of 4 or 8 bytes in a table.
+/// An integer of 4 or 8 bytes in a table.
 trait Word: Copy + Ord {
-    /// No position: tables of 4 bytes are only used where no position is this large.
+    /// No position. Tables of 4 bytes are only used if all positions are below this.
     const NONE: Self;
     fn new(value: u64) -> Self;
     fn get(self) -> u64;
@@ -124,7 +127,8 @@ impl<P: Word> Lists<P> {
             }
             return Self::Once(table);
         }
-        // A counting sort: count, sum up, and place from the back, which leaves each start where it belongs.
+        // A counting sort: count, sum up, and place from the back. This leaves each start at its
+        // final value.
         let mut starts = vec![P::new(0); population as usize + 1];
         for id in ids {
             let count = &mut starts[id.get() as usize];

@@ -1,9 +1,10 @@
-//! foreread's own shuffle: the default.
+//! The default shuffle.
 //!
-//! A Fisher-Yates shuffle with words of ChaCha8, reduced to ranges by Lemire's method. The key is the seed and the
-//! stream number is the epoch, so that any epoch is reached directly and no two epochs share words. Price: 4 bytes of
-//! memory a sample for each epoch in use, and some milliseconds a million samples; [`Feistel`](crate::Feistel) needs
-//! neither, and is slower to read.
+//! A Fisher-Yates shuffle with words of ChaCha8, reduced to ranges by Lemire's method. The key is
+//! the seed and the stream number is the epoch. So any epoch is reached directly, and no two epochs
+//! share words. The price is 4 bytes of memory per sample for each epoch in use, and some
+//! milliseconds per million samples. [`Feistel`](crate::Feistel) needs neither, and is slower to
+//! read.
 
 use foreread_types::Fingerprint;
 
@@ -11,7 +12,7 @@ use crate::order::{check_samples, room};
 use crate::random::{Purpose, Stream};
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
-/// A fresh uniform permutation in every epoch. Equal arguments give equal orders in every release.
+/// A new uniform permutation in every epoch. Equal arguments give equal orders in every release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shuffle {
     samples: u64,
@@ -58,7 +59,7 @@ fn narrow(samples: u32, stream: &mut Stream) -> Result<Vec<u32>, OracleError> {
     Ok(ids)
 }
 
-/// Shuffles `ids`: each one but the last changes places with itself or one after it. `below` draws a number below its
+/// Shuffles `ids`: each id is swapped with itself or a later one. `below` draws a number below its
 /// argument.
 #[inline]
 pub(super) fn fisher_yates<T>(mut ids: &mut [T], mut below: impl FnMut(usize) -> usize) {
@@ -92,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn more_than_memory_is_an_error() -> Result<(), OracleError> {
+    fn order_beyond_memory_is_an_error() -> Result<(), OracleError> {
         let error = Shuffle::new(1 << 62, 0)?.order(0).unwrap_err();
         assert_eq!(error.kind(), crate::ErrorKind::TooLarge);
         Ok(())
     }
 
     #[test]
-    fn all_orders_of_four_are_equally_likely() -> Result<(), OracleError> {
+    fn orders_of_four_samples_are_equally_likely() -> Result<(), OracleError> {
         let mut counts = std::collections::BTreeMap::new();
         for epoch in 0..24_000 {
             let order = Shuffle::new(4, 9)?.order(epoch)?;

@@ -1,9 +1,10 @@
-//! PyTorch's order, bit for bit: what `DistributedSampler(shuffle=True)` reads.
+//! PyTorch's order, bit for bit: the order of `DistributedSampler(shuffle=True)`.
 //!
-//! In epoch `e` PyTorch takes `torch.randperm(n)` from a CPU generator seeded with `seed + e`. The generator is MT19937,
-//! initialised from the low 32 bits of the seed. `randperm` has two algorithms, chosen by size (ATen's
-//! `native/TensorFactories.cpp`): a Fisher-Yates shuffle with 32-bit words, and from (2^32 - 1) / 20 samples on an
-//! inside-out shuffle with 64-bit words, high half first. Both reduce by remainder, so they are slightly biased; that is
+//! In epoch `e` PyTorch takes `torch.randperm(n)` from a CPU generator seeded with `seed + e`. The
+//! generator is MT19937, initialised from the low 32 bits of the seed. `randperm` has two
+//! algorithms, chosen by size (ATen's `native/TensorFactories.cpp`). The first is a Fisher-Yates
+//! shuffle with 32-bit words. From (2^32 - 1) / 20 samples on, it is an inside-out shuffle with
+//! 64-bit words, high half first. Both reduce by remainder, so they are slightly biased. That is
 //! the price of equality, and [`Shuffle`](crate::Shuffle) does not pay it.
 
 use foreread_types::Fingerprint;
@@ -65,8 +66,9 @@ impl Sampler for Torch {
     }
 
     fn fingerprint(&self) -> Fingerprint {
-        // The generator sees 32 bits of seed + epoch, but the whole seed is named: equal orders under different names
-        // cost a refused resume, the reverse would cost a wrong one.
+        // The generator uses 32 bits of seed + epoch, but the fingerprint covers the whole seed.
+        // Equal orders with different fingerprints cost a refused resume. The reverse would cost a
+        // wrong resume.
         Fingerprinter::new("torch 1").number(self.samples).number(self.seed).finish()
     }
 }
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_large_path_equals_a_simple_model() -> Result<(), OracleError> {
+    fn large_path_equals_a_simple_model() -> Result<(), OracleError> {
         for (samples, seed) in [(0u64, 3), (1, 3), (2, 4), (1000, 7), (5000, u32::MAX)] {
             let mut reference = Reference::new(seed);
             let mut model: Vec<u64> = (0..samples).collect();
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_small_path_equals_a_simple_model() -> Result<(), OracleError> {
+    fn small_path_equals_a_simple_model() -> Result<(), OracleError> {
         for (samples, seed) in [(0u32, 3), (1, 3), (2, 4), (1000, 7), (5000, u32::MAX)] {
             let mut reference = Reference::new(seed);
             let mut model: Vec<u32> = (0..samples).collect();

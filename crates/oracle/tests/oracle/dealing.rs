@@ -1,4 +1,5 @@
-//! Dealing against a literal transcription of `DistributedSampler`, and streams against lists.
+//! Tests of dealing against a literal transcription of `DistributedSampler`, and of streams against
+//! lists.
 
 use foreread_oracle::{AccessStream, Deal, Dealing, Explicit, Order, Sampler, Shuffle, Torch};
 use foreread_types::{Rank, SampleId};
@@ -57,7 +58,7 @@ proptest! {
 
     #[test]
     // semantics: ORDER-4
-    fn every_rank_reads_what_the_reference_reads(
+    fn ranks_read_the_samples_of_the_reference(
         order in orders(),
         dealing in dealings(),
         consumed in any::<prop::sample::Index>(),
@@ -83,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn the_list_and_its_ranks_are_the_streams(
+    fn padded_list_and_its_ranks_are_the_streams(
         order in orders(),
         dealing in dealings(),
         consumed in any::<prop::sample::Index>(),
@@ -109,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn the_next_use_is_the_first_that_a_search_finds(
+    fn next_use_equals_a_linear_search(
         order in orders(),
         dealing in dealings(),
         consumed in any::<prop::sample::Index>(),
@@ -130,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn locating_a_position_is_the_reverse_of_dealing_it(
+    fn locate_is_the_inverse_of_position(
         len in 0u64..300,
         dealing in dealings(),
         consumed in any::<prop::sample::Index>(),
@@ -150,7 +151,8 @@ proptest! {
         }
     }
 
-    /// All ranks' first t batches are the first t * W * B positions, whatever the deal: `consumed` needs no more.
+    /// The first t batches of all ranks are the first t * W * B positions, whatever the deal. So
+    /// `consumed` suffices.
     #[test]
     fn steps_consume_the_order_from_its_front(
         len in 1u64..400,
@@ -173,7 +175,7 @@ proptest! {
 }
 
 #[test]
-fn one_sample_is_read_by_every_rank() {
+fn single_sample_is_read_by_every_rank() {
     for deal in [Deal::Torch, Deal::Blocks] {
         let order = Torch::new(1, 0).unwrap().order(0).unwrap();
         let dealing = Dealing::new(deal, 1000, Some(4), false).unwrap();
@@ -185,7 +187,7 @@ fn one_sample_is_read_by_every_rank() {
 }
 
 #[test]
-fn the_largest_orders_do_not_overflow() {
+fn largest_orders_do_not_overflow() {
     let len = 1u64 << 63;
     for deal in [Deal::Torch, Deal::Blocks] {
         for batch in [None, Some(1), Some(1 << 20), Some(u64::MAX)] {

@@ -1,4 +1,4 @@
-//! Every refusal has its kind, and one line that names the thing and a remedy.
+//! Every error has its kind, and one line that names the value and a remedy.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn refuses<T>(result: Result<T, OracleError>, kind: ErrorKind, says: &str) {
 }
 
 #[test]
-fn arguments() {
+fn invalid_arguments_are_errors() {
     let huge = (1 << 63) + 1;
     refuses(Sequential::new(huge), ErrorKind::TooLarge, "9223372036854775809 samples");
     refuses(Feistel::new(huge, 0), ErrorKind::TooLarge, "9223372036854775809 samples");
@@ -51,7 +51,7 @@ fn arguments() {
 }
 
 #[test]
-fn schedules_and_runs() {
+fn invalid_schedules_and_runs_are_errors() {
     refuses(Schedule::new(1, vec![]), ErrorKind::Invalid, "without phases");
     let known = Explicit::new(3, vec![vec![0]]).unwrap();
     refuses(Schedule::new(2, vec![phase(known)]), ErrorKind::NoSuchEpoch, "for 1 epochs");
@@ -64,7 +64,7 @@ fn schedules_and_runs() {
 }
 
 #[test]
-fn positions() {
+fn invalid_positions_are_errors() {
     let good = Run::new(schedule(3), Deal::Torch, 1, Rank(0)).unwrap().start();
     let resume = |position| Run::resume(schedule(3), Deal::Torch, 1, Rank(0), &position);
     refuses(
@@ -89,9 +89,9 @@ fn positions() {
     }
 }
 
-/// A sampler that promises one length and delivers another is an error, not a wrong stream.
+/// A sampler whose order has another length than `len` gives an error, not a wrong stream.
 #[test]
-fn samplers_that_break_their_contract() {
+fn sampler_that_breaks_its_contract_is_an_error() {
     #[derive(Debug)]
     struct Liar;
     impl Sampler for Liar {
@@ -113,15 +113,15 @@ fn samplers_that_break_their_contract() {
     }
     let schedule = Arc::new(Schedule::new(2, vec![phase(Liar)]).unwrap());
     let run = Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap();
-    refuses(run.stream(&run.pass(0).unwrap()), ErrorKind::Custom, "has 4 samples and its sampler says 5");
+    refuses(run.stream(&run.pass(0).unwrap()), ErrorKind::Custom, "has 4 samples, its sampler's `len` is 5");
     refuses(run.stream(&run.pass(1).unwrap()), ErrorKind::Custom, "the file is gone");
 }
 
-/// The fault that this guards: such an id was a panic wherever its size was looked up.
+/// Guards against a panic: the size of such an id was looked up.
 #[test]
 // semantics: FAIL-20
 fn custom_order_with_an_id_beyond_the_dataset_is_an_error() {
-    /// Of 3,000 samples, the last one twice as large an id as there may be.
+    /// 3,000 samples, the last of which has an id of twice the maximum.
     #[derive(Debug)]
     struct TooFar;
     impl Computed for TooFar {
@@ -144,7 +144,8 @@ fn custom_order_with_an_id_beyond_the_dataset_is_an_error() {
             None
         }
     }
-    /// A sampler of 3,000 samples with such an order in epoch 0, and one of another dataset in epoch 1.
+    /// A sampler of 3,000 samples with such an order in epoch 0, and one of another dataset in
+    /// epoch 1.
     #[derive(Debug)]
     struct Odd;
     impl Sampler for Odd {

@@ -1,14 +1,16 @@
-//! Gives every sample that is worth keeping one owner, as long as there is room.
+//! Assigns one owner to every sample that is worth keeping, as long as capacity lasts.
 //!
 //! # The decision, and its price
 //!
-//! Which samples are kept is the knapsack of one store as large as all together: those that save the most origin
-//! nanoseconds for each byte of room. Samples that a store holds already stay there. Each other sample goes to the
-//! store that reads it first. Where that store is full, it goes to the store with the most room left, after all others
-//! have been placed: so a sample is moved away from its first reader only where the first reader has no room.
+//! The kept samples are the knapsack of one store with the capacity of all stores together: those
+//! that save the most origin nanoseconds per byte of capacity. Samples that a store already holds
+//! stay there. Each other sample goes to the store that reads it first. If that store is full, the
+//! sample goes to the store with the most free space, after all others have been placed. So a
+//! sample only leaves its first reader if the first reader is full.
 //!
-//! The worth of a sample is compared as a number of 32 bits with a mantissa of 26, so that the order of 14 million
-//! samples is a table of 8 bytes each. Samples whose worth differs by less than 2e-8 are ordered by id.
+//! The worth of a sample is compared as a number of 32 bits with a mantissa of 26. So the order of
+//! 14 million samples is a table of 8 bytes each. Samples whose worth differs by less than 2e-8 are
+//! ordered by id.
 
 use foreread_types::{DatasetId, Footprint, SampleId, Sizes};
 
@@ -34,7 +36,8 @@ impl Part<'_> {
     }
 }
 
-/// Assigns all samples of all parts and takes their room. By part, the owner of each sample.
+/// Assigns all samples of all datasets and takes their space. Returns the owner of each sample, by
+/// dataset.
 pub(crate) fn assign(
     cluster: &Cluster,
     parts: &[Part<'_>],
@@ -63,10 +66,10 @@ pub(crate) fn assign(
     Ok(owners)
 }
 
-/// The samples that are worth keeping and have no owner yet, the best first: `rank << 32 | number`, where samples are
-/// numbered through all parts.
+/// The samples that are worth keeping and have no owner yet, best first: `rank << 32 | number`.
+/// Samples are numbered through all datasets.
 fn keys(cluster: &Cluster, parts: &[Part<'_>], owners: &[Vec<Packed>]) -> Result<Vec<u64>, Reason> {
-    // One footprint stands for all: that of the first level.
+    // All samples are compared by the footprint of the first level.
     let first = cluster.stores.iter().find_map(|store| store.levels.first());
     let footprint = first.map_or(Footprint::EXACT, |level| level.footprint);
     let mut keys: Vec<u64> = Vec::new();
@@ -87,7 +90,7 @@ fn keys(cluster: &Cluster, parts: &[Part<'_>], owners: &[Vec<Packed>]) -> Result
     Ok(keys)
 }
 
-/// A number as 6 bits of exponent and 26 of mantissa, rounded down; keeps the order.
+/// Compresses a number to 6 bits of exponent and 26 of mantissa, rounded down. Keeps the order.
 fn compress(value: u64) -> u32 {
     let zeros = value.leading_zeros();
     if zeros == 64 {
@@ -97,10 +100,11 @@ fn compress(value: u64) -> u32 {
     (63 - zeros) << 26 | ((value << zeros << 1) >> 38) as u32
 }
 
-/// Samples in order of worth lie anywhere in the tables: so many are looked up together, and their cache misses overlap.
+/// Samples in order of worth are scattered in the tables. A batch is looked up together, so cache
+/// misses overlap.
 const BATCH: usize = 64;
 
-/// A sample that is to be placed.
+/// A sample to place.
 struct Item {
     key: u64,
     part: usize,
@@ -112,7 +116,7 @@ struct Item {
 
 struct Greedy<'a> {
     parts: &'a [Part<'a>],
-    /// The number of each part's first sample, and of the one after the last.
+    /// The number of each dataset's first sample, and of the one after the last.
     starts: Vec<u64>,
     rooms: &'a mut Rooms,
     owners: &'a mut [Vec<Packed>],
@@ -141,8 +145,8 @@ impl<'a> Greedy<'a> {
         }
     }
 
-    /// Places the samples that fit for certain, wherever they lie, and those that are worth as much as the last of them.
-    /// Reports how many they are, and which of them were `moved` because their first reader is full.
+    /// Places the samples that are certain to fit anywhere, and those of the same worth as the last
+    /// of them. Returns their number. `moved` receives those whose first reader is full.
     fn place_at_first_readers(&mut self, keys: &[u64], moved: &mut Vec<u64>) -> Result<usize, Reason> {
         let mut left = self.rooms.all_left();
         let (mut last, mut fits, mut kept) = (0, true, 0);
@@ -170,7 +174,8 @@ impl<'a> Greedy<'a> {
         Ok(kept)
     }
 
-    /// Places a sample at its first reader or, where that is full, in the store with the most room.
+    /// Places a sample at its first reader, or in the store with the most free space if that is
+    /// full.
     fn place_anywhere(&mut self, key: u64) {
         let item = self.item(key);
         let level = self.rooms.take(item.first, item.bytes).map(|level| (item.first, level));

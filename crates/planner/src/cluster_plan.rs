@@ -1,17 +1,18 @@
-//! One plan for all ranks: who keeps what, and what the run will read from where.
+//! The plan for all ranks: the owner of each sample, and the expected source of each read.
 //!
 //! # The decision, and its price
 //!
-//! The cluster's caches are one cache: every sample has at most one owner until all have one, and only the room that is
-//! left then takes second copies. So the origin is read as seldom as one cache of all bytes together allows, which is
-//! the floor.
+//! The cluster's caches are one cache. Every sample has at most one owner until all have one. Only
+//! the space that is then left takes second copies. So the origin is read as seldom as one cache
+//! with all the bytes allows, which is the lower bound.
 //!
-//! The rank that reads a sample first owns it. So nothing moves between ranks in the first epoch, and a plan costs one
-//! order however long the run is. The price is at [`readers`](crate::readers).
+//! The rank that reads a sample first owns it. So no sample moves between ranks in the first epoch,
+//! and a plan costs one order, whatever the length of the run. The price is described at
+//! [`readers`](crate::readers).
 //!
-//! Everything follows from the run's orders, the sizes and the cluster's description, in integers, so all ranks compute
-//! the same plan without talking; [`ClusterPlan::fingerprint`] is what they compare when they meet. Of second copies a
-//! rank keeps its own store's.
+//! A plan follows from the run's orders, the sizes and the cluster's description, in integers. So
+//! all ranks compute the same plan without communication. They compare [`ClusterPlan::fingerprint`]
+//! when they meet. A rank keeps the second copies of its own store only.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -36,20 +37,22 @@ use crate::rooms::Rooms;
 use crate::rule::Rule;
 use crate::slower::{self, Slower};
 
-/// Changes where equal inputs give another plan than before: ranks of different releases compare it before they
-/// compare plans.
+/// Changes whenever equal inputs give another plan than before. Ranks of different releases compare
+/// it before they compare plans.
 pub const PLANNER_VERSION: u64 = 2;
 
-/// Above so many samples a rule takes the place of tables, where one does.
+/// Above this number of samples a rule replaces the tables if possible.
 const TABLE_MOST: u64 = 1 << 20;
 
-/// Above so many samples a rule does so even where caches hold samples at the start, which it does not look at.
+/// Above this number of samples a rule is used even if caches hold samples at the start, which the
+/// rule ignores.
 const HELD_MOST: u64 = 1 << 26;
 
-/// The most samples for which tables are made at all: they are numbered through in 32 bits.
+/// The maximum number of samples in tables. They are numbered with 32 bits.
 const TABLES: u64 = u32::MAX as u64;
 
-/// Where the samples of a run live in a cluster, and what that costs. Equal inputs give equal plans on every rank.
+/// The location of a run's samples in a cluster, and the cost. Equal inputs give equal plans on
+/// every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterPlan {
     owners: Owners,
@@ -61,36 +64,36 @@ pub struct ClusterPlan {
     print: Fingerprint,
 }
 
-/// What one store holds, and what of its uses it serves.
+/// The samples that one store holds, and the uses that it serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorePlan {
-    /// Its number.
+    /// The number of the store.
     pub id: StoreId,
-    /// How many ranks use it as their own.
+    /// The number of its ranks.
     pub ranks: u32,
-    /// What each of its levels holds, second copies among it.
+    /// The content of each level, including second copies.
     pub levels: Vec<LevelPlan>,
-    /// What it owns.
+    /// The samples that it owns.
     pub owned: Amount,
-    /// Second copies: in the store of the rank whose run was planned those that there will be room for, in the others
-    /// as many as their ranks are expected to make.
+    /// Second copies. For the store of the rank whose run was planned, those that fit. For other
+    /// stores, the number that their ranks are expected to make.
     pub copies: Amount,
-    /// Uses by its own ranks of what lies in it, over the run: the expected number.
+    /// The expected number of uses by its own ranks of samples in it, over the run.
     pub local: Amount,
 }
 
-/// Decides where the samples of `run` live in `cluster`, for all of its ranks: `run` may be any rank's.
+/// Plans the location of the samples of `run` in `cluster` for all ranks. `run` may be any rank's.
 ///
-/// `sizes` are indexed by [`DatasetId`]. Plans for what is left of the run, with caches that hold [`Cluster::held`] at its
-/// start and nothing else; [`ClusterPlan::predict`] counts them as cold.
+/// `sizes` are indexed by [`DatasetId`]. The plan covers the rest of the run, with caches that hold
+/// [`Cluster::held`] at its start and nothing else. [`ClusterPlan::predict`] counts them as cold.
 ///
-/// Tables take 4 bytes a sample and two bits for second copies. Where every order is computed (`feistel`,
-/// `sequential`), all samples of a dataset have one size and there are more than 2^20 samples, a rule takes their place,
-/// which needs no memory a sample.
+/// Tables take 4 bytes per sample, and two bits for second copies. A rule without memory per sample
+/// replaces them under three conditions. Every order is computed (`feistel`, `sequential`). All
+/// samples of a dataset have one size. There are more than 2^20 samples.
 ///
 /// # Errors
-/// A cluster description that makes no sense for the run, sizes that are missing or of another dataset, 2^32 samples
-/// or more without a rule, tables that do not fit in memory, and whatever the oracle returns.
+/// An invalid cluster description, sizes that are missing or of another dataset, 2^32 samples or
+/// more without a rule, tables that do not fit in memory, and the errors of the oracle.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -125,8 +128,9 @@ pub fn plan_cluster(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Clu
     Ok(planned(run, sizes, cluster, false, TABLE_MOST)?.0)
 }
 
-/// The same for a caller that looks at all ranks at once, as a simulation does: the plan, and the second copies of every
-/// store. A rank's own plan has its own store's only.
+/// As [`plan_cluster`], for a caller that considers all ranks at once, such as a simulation.
+/// Returns the plan and the second copies of every store. A rank's own plan has those of its own
+/// store only.
 ///
 /// # Errors
 /// As [`plan_cluster`].
@@ -155,7 +159,7 @@ fn planned(
     let slower = slower.unwrap_or_default();
     let planning = Planning { run, sizes, cluster, described, slower, stores, all_copies };
     if samples > table_most && planning.is_ruled() && (cluster.held.is_nothing() || samples > HELD_MOST) {
-        // Whole passes are arithmetic, and others are estimated.
+        // Whole passes are arithmetic. Others are estimated.
         let demand = Demand::within(run, sizes, Scope::Cluster, 0)?;
         return Ok((planning.rule(&demand, Floor::of_demand(&demand, narrow(room)))?, Vec::new()));
     }
@@ -179,17 +183,18 @@ struct Planning<'a> {
     run: &'a Run,
     sizes: &'a [Sizes],
     cluster: &'a Cluster,
-    /// The same, with the levels that stay empty because the origin is quicker, and which those are.
+    /// The description with the levels that stay empty because the origin is faster, and the list
+    /// of those levels.
     described: &'a Cluster,
     slower: Slower,
     /// By rank.
     stores: &'a [u16],
-    /// Whether the second copies of other ranks' stores are asked for.
+    /// Whether the second copies of all stores are requested.
     all_copies: bool,
 }
 
 impl Planning<'_> {
-    /// Whether every dataset that is read can be owned by a rule.
+    /// Whether a rule can assign every dataset of the run.
     fn is_ruled(&self) -> bool {
         self.run.schedule().phases.iter().all(|phase| {
             let sampler = &phase.sampler;
@@ -241,7 +246,7 @@ impl Planning<'_> {
         usize::from(self.stores[self.run.rank().0 as usize])
     }
 
-    /// Bytes of what lies where it was found, which the origin need not send.
+    /// Bytes of the samples that stay where they were found, which need no origin read.
     fn held(&self, parts: &[Part<'_>], owners: &[Vec<Packed>]) -> u64 {
         let mut bytes = 0u64;
         for (part, owners) in parts.iter().zip(owners) {
@@ -337,8 +342,8 @@ impl Planning<'_> {
         Ok(self.finish(demand, floor, 0, Owners::new(owners), holdings, own))
     }
 
-    /// Second copies of the rank's own store under a rule: of the first samples of each dataset, as many as there is
-    /// room for. Those that the store owns count among them, so that nothing is searched for.
+    /// Second copies of the rank's own store under a rule: the first samples of each dataset that
+    /// fit. Samples that the store owns count among them, so no search is needed.
     fn copies_by_id(&self, demand: &Demand, mut left: [u64; MAX_LEVELS]) -> Own {
         let mut tables = vec![Table::NOTHING; self.sizes.len()];
         let mut filled = [Filled::default(); MAX_LEVELS];
@@ -360,7 +365,7 @@ impl Planning<'_> {
         (tables, filled)
     }
 
-    /// The datasets whose samples are worth keeping, and their uses, the best first.
+    /// The datasets whose samples are worth keeping, with their uses, best first.
     fn by_worth(&self, demand: &Demand) -> Vec<(usize, u64)> {
         let mut datasets: Vec<_> = used(self.run, self.sizes)
             .filter(|&dataset| !self.sizes[dataset].is_empty())
@@ -377,7 +382,7 @@ impl Planning<'_> {
         datasets.into_iter().map(|(_, dataset, uses)| (dataset, uses)).collect()
     }
 
-    /// The plan, where `held` bytes lie where they were found.
+    /// The plan, with `held` bytes that stay where they were found.
     fn finish(
         &self,
         demand: &Demand,
@@ -431,24 +436,24 @@ impl Planning<'_> {
 }
 
 impl ClusterPlan {
-    /// Who keeps which sample.
+    /// The owner of each sample.
     pub fn owners(&self) -> &Owners {
         &self.owners
     }
 
-    /// Who keeps a sample; none where nobody does, unknown samples and datasets among them.
+    /// The owner of a sample. `None` if it has none or is unknown.
     pub fn owner(&self, key: SampleKey) -> Option<Owner> {
         self.owners.of(key)
     }
 
-    /// Second copies in the store of the rank whose run was planned: each is put there at its first use by one of the
-    /// store's ranks.
+    /// Second copies in the store of the rank whose run was planned. Each one is stored at its
+    /// first use by one of the store's ranks.
     pub fn copies(&self) -> &Placement {
         &self.copies
     }
 
-    /// Where a rank's own store keeps a sample, as owner or as a second copy; `store` is the position of the store of
-    /// the rank whose run was planned.
+    /// The level of a rank's own store that keeps a sample, as owner or as second copy. `store` is
+    /// the position of the store of the rank whose run was planned.
     pub fn local(&self, store: usize, key: SampleKey) -> Option<LevelIndex> {
         match self.owner(key) {
             Some(owner) if owner.store == store => Some(owner.level),
@@ -456,42 +461,46 @@ impl ClusterPlan {
         }
     }
 
-    /// The origin bytes that no policy can save, with all levels of all stores and all look-ahead.
+    /// The lower bound of origin bytes for any policy, with all levels of all stores and all
+    /// look-ahead.
     pub fn floor(&self) -> u64 {
         self.floor.bytes
     }
 
-    /// Whether the floor was counted; if not, the run was too long for that, and it is an estimate.
+    /// Whether the lower bound was counted. If not, the run was too long to count and it is an
+    /// estimate.
     pub fn floor_is_exact(&self) -> bool {
         self.floor.exact
     }
 
-    /// The origin bytes that all ranks together read, as predicted: the first use of every sample with an owner, and all
-    /// uses of the others. What the look-ahead happens to hold at an epoch's boundary is not counted, nor is the padding of
-    /// epochs that read every sample anyway: fewer samples an epoch than there are ranks.
+    /// The predicted origin bytes of all ranks: the first use of every sample with an owner, and
+    /// all uses of the others. Not counted are samples in the look-ahead at an epoch boundary. Also
+    /// not counted is the padding of epochs that read every sample anyway, which is fewer samples
+    /// per epoch than there are ranks.
     pub fn origin_bytes(&self) -> u64 {
         self.origin_bytes
     }
 
-    /// Uses of all samples by all ranks in what is left of the run, but for the padding of epochs that read every sample
-    /// anyway.
+    /// Uses of all samples by all ranks in the rest of the run, except the padding of epochs that
+    /// read every sample anyway.
     pub fn uses(&self) -> Amount {
         self.traffic.uses
     }
 
-    /// What each store holds, in the order of the cluster's description.
+    /// The content of each store, in the order of the cluster's description.
     pub fn stores(&self) -> &[StorePlan] {
         &self.stores
     }
 
-    /// Predicts every epoch of what is left of the run. `cluster` is the description that the plan was made with, or the
-    /// same with measured speeds.
+    /// Predicts every epoch of the rest of the run. `cluster` is the description that the plan was
+    /// made with, or the same with measured speeds.
     ///
-    /// Exact, for what it counts, in all samples that every epoch uses once; the uses of samples with an owner are
-    /// spread over the epochs after the first alike.
+    /// Exact, apart from what [`origin_bytes`](Self::origin_bytes) leaves out, if every epoch uses
+    /// each sample once. The uses of samples with an owner are spread evenly over the epochs after
+    /// the first.
     ///
     /// # Errors
-    /// A cluster description that makes no sense for the run, or that has other stores.
+    /// A cluster description that is invalid for the run, or that has other stores.
     pub fn predict(&self, run: &Run, cluster: &Cluster) -> Result<Vec<EpochForecast>, PlanError> {
         cluster.check(run.world_size())?;
         if cluster.stores.len() != self.stores.len() {
@@ -501,14 +510,14 @@ impl ClusterPlan {
         Ok(self.traffic.predict(run, cluster))
     }
 
-    /// Names everything that the plan decides; equal on all ranks with equal inputs. Second copies follow from it and from
-    /// the inputs.
+    /// The fingerprint of all decisions of the plan. Equal on all ranks with equal inputs. Second
+    /// copies follow from it and from the inputs.
     pub fn fingerprint(&self) -> Fingerprint {
         self.print
     }
 }
 
-/// What an epoch needs, as the cluster's traffic wants it.
+/// Bytes of an epoch that no earlier epoch has used.
 pub(crate) fn new_bytes(epoch: Option<&Epoch>) -> u64 {
     epoch.map_or(0, |epoch| epoch.distinct.saturating_sub(epoch.seen))
 }
@@ -558,15 +567,15 @@ mod tests {
                 keys.filter(|&key| plan.owner(key).is_some()).count()
             };
             assert_eq!(kept(&rule), kept(&table));
-            for said in rule.stores().iter().flat_map(|store| &store.levels) {
-                assert!(said.footprint <= said.capacity);
+            for planned in rule.stores().iter().flat_map(|store| &store.levels) {
+                assert!(planned.footprint <= planned.capacity);
             }
-            // The rule's figures are estimates where samples are dropped.
+            // The rule's figures are estimates if samples are dropped.
             let (found, expected) = (rule.origin_bytes(), table.origin_bytes());
             assert!(found.abs_diff(expected) * 100 < expected, "{found}, by the table {expected}");
             let local =
                 |plan: &ClusterPlan| plan.stores().iter().map(|store| store.local.samples).sum::<u64>();
-            // Its second copies are of low sample numbers, not of what is read first.
+            // Its second copies have low sample numbers, and are not those that are read first.
             let (found, expected) = (local(&rule), local(&table));
             assert!(
                 found * 100 > expected * 85 && found * 100 < expected * 105,

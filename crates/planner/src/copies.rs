@@ -1,18 +1,20 @@
-//! Second copies, from the room that is left when every sample has an owner.
+//! Second copies (replicas), in the space that is left after every sample has an owner.
 //!
-//! A second copy saves the network its store's later uses, and the origin nothing, so it comes last. It is made from
-//! what the first use in its store brought, so it costs no read.
+//! A second copy saves the network later uses in its store. It saves the origin nothing, so it has
+//! the lowest priority. It is made from the sample that the first use in its store fetched, so it
+//! costs no read.
 //!
 //! # The decision, and its price
 //!
-//! Copies go by room, and nothing is counted. A store with room for every sample that it does not own gets a copy of
-//! each. Any other store gets copies of the samples that its ranks read first, until it is full: these serve the most
-//! later uses, because a shuffled order favours no sample. Such a store computes orders until it is full. After
-//! [`BUDGET`] positions it fills the rest of its room by sample number, and these copies are made later in the run. The
-//! price is that the store cannot prefer the samples that its ranks happen to read most often.
+//! Copies are chosen by free space, and no uses are counted. A store with space for every sample
+//! that it does not own gets a copy of each. Any other store gets copies of the samples that its
+//! ranks read first, until it is full. These serve the most later uses, because a shuffled order
+//! favours no sample. Such a store computes orders until it is full. After [`BUDGET`] positions it
+//! fills the rest by sample number, and these copies are made later in the run. The price is that
+//! the store cannot prefer the samples that its ranks happen to read most often.
 //!
-//! A rank chooses the copies of its own store, two bits a sample. Of other stores it needs only how many uses they
-//! serve: [`expected`].
+//! A rank chooses the copies of its own store, two bits per sample. Of other stores it needs only
+//! the number of uses that they serve: [`expected`].
 
 use foreread_oracle::Run;
 use foreread_types::{DatasetId, SampleId, SampleKey};
@@ -26,7 +28,8 @@ use crate::owners::{Packed, unpack};
 use crate::placement::Table;
 use crate::readers::{cost, list, used, walk};
 
-/// Positions of orders that are computed to fill stores: two thirds of a second where orders are shuffled.
+/// Positions of orders that are computed to fill stores: two thirds of a second with shuffled
+/// orders.
 const BUDGET: u64 = 1 << 26;
 
 /// A store's copy of a sample that another store owns.
@@ -54,7 +57,7 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Its copies, by dataset and sample number.
+    /// The copies, by dataset and sample number.
     pub(crate) fn list(&self) -> impl Iterator<Item = SecondCopy> + '_ {
         let store = self.store;
         (0..).zip(&self.tables).flat_map(move |(dataset, table)| {
@@ -64,7 +67,7 @@ impl Copies {
     }
 }
 
-/// What second copies are chosen for.
+/// The input for the choice of second copies.
 pub(crate) struct Choice<'a> {
     pub(crate) run: &'a Run,
     pub(crate) cluster: &'a Cluster,
@@ -76,7 +79,7 @@ pub(crate) struct Choice<'a> {
 }
 
 impl Choice<'_> {
-    /// Chooses the second copies of some stores, each with what is left in its levels.
+    /// Chooses the second copies of some stores, each with the free space of its levels.
     pub(crate) fn choose(
         &self,
         wanted: impl Iterator<Item = (usize, [u64; MAX_LEVELS])>,
@@ -118,8 +121,8 @@ impl Choice<'_> {
         }
     }
 
-    /// Keeps copies in the order in which the stores' ranks read samples, until all of these stores are full. Reports
-    /// whether they are, or the run has ended; if not, the budget is used up.
+    /// Keeps copies in the order in which the stores' ranks read samples. Returns true if all of
+    /// these stores are full or the run has ended, and false if the budget is used up.
     fn fill_by_use(&self, chosen: &mut [Copies], partial: &[usize]) -> Result<bool, PlanError> {
         let mut of_rank: Vec<Option<usize>> = vec![None; self.stores.len()];
         for (place, &store) in of_rank.iter_mut().zip(self.stores) {
@@ -144,8 +147,8 @@ impl Choice<'_> {
         Ok(true)
     }
 
-    /// Keeps a copy of a sample that another store owns, if it serves a use and fits. With two uses it serves none: the
-    /// first is the owner's, the second brings the copy.
+    /// Keeps a copy of a sample that another store owns, if it serves a use and fits. With two uses
+    /// it serves none: the owner serves the first, and the second fetches the copy.
     fn keep(&self, copies: &mut Copies, part: usize, id: u64) {
         let (owners, of_part) = (&self.owners[part], &self.parts[part]);
         let owned_elsewhere = unpack(owners[id as usize]).is_some_and(|(owner, _)| owner != copies.store);
@@ -169,23 +172,24 @@ impl Choice<'_> {
     }
 }
 
-/// What a store's ranks are expected to do with the samples of other stores, in samples.
+/// The expected uses of other stores' samples by a store's ranks, in samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Foreign {
-    /// How many samples other stores own.
+    /// Samples that other stores own.
     pub(crate) samples: u64,
-    /// Of these, how many may get a copy here.
+    /// Those of them that may get a copy here.
     pub(crate) eligible: u64,
-    /// How many copies there is room for.
+    /// Copies that fit.
     pub(crate) places: u64,
-    /// How often the store's ranks use them, after the first epoch.
+    /// Uses by the store's ranks after the first epoch.
     pub(crate) uses: u64,
-    /// Over how many epochs these uses are spread.
+    /// The number of epochs over which these uses are spread.
     pub(crate) epochs: u64,
 }
 
-/// How many second copies a store has in the end, and how many uses they serve, where every epoch draws its order anew:
-/// a use is served if it is of a sample with a copy, and makes a copy if it is of another that may get one.
+/// The number of second copies that a store has in the end, and the uses that they serve. Every
+/// epoch draws a new order. A use of a sample with a copy is served. A use of another sample that
+/// may get a copy makes one.
 pub(crate) fn expected(foreign: Foreign) -> (u64, u64) {
     // In units of 2^-16 samples.
     let scale = |samples: u64| u128::from(samples) << 16;
@@ -211,11 +215,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expected_uses_end_at_the_room_or_the_samples() {
+    fn expected_uses_are_limited_by_space_and_samples() {
         let foreign =
             Foreign { samples: 750, eligible: 750, places: 750, uses: 250 * 89 * 3 / 4, epochs: 89 };
         let (copies, served) = expected(foreign);
-        // All samples are copied; each one's first use is served by its owner.
+        // All samples are copied. The owner serves the first use of each.
         assert_eq!(copies, 749);
         assert!(served.abs_diff(foreign.uses - 750) < 10, "{served} of {}", foreign.uses);
         let (copies, served) = expected(Foreign { places: 100, ..foreign });

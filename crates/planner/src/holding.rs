@@ -1,8 +1,9 @@
-//! What all stores hold and serve over a run, and how that is spread over its epochs.
+//! The content of all stores, the uses that they serve over a run, and the spread of these over
+//! epochs.
 //!
-//! Counts are of the run as a whole. An epoch gets from them: the first uses of samples that are new in it, which the
-//! origin serves (to the owner, who passes on what others need); the other uses of samples with an owner, a fixed part of
-//! which is near; and the uses of the rest, which the origin serves each time.
+//! Counts are of the run as a whole. An epoch has three kinds of uses. The origin serves the first
+//! uses of samples that are new in it, by way of the owner. A fixed part of the other uses of
+//! samples with an owner is local. The origin serves every use of the remaining samples.
 
 use std::sync::Arc;
 
@@ -15,16 +16,16 @@ use crate::demand::{Demand, Epoch};
 use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow, uses_by_epoch};
 use crate::knapsack::Filled;
 
-/// What one store holds, and the uses of it.
+/// The content of one store, and its uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holding {
     pub(crate) levels: [Filled; MAX_LEVELS],
-    /// Uses of what it owns, by all ranks.
+    /// Uses of owned samples by all ranks.
     pub(crate) uses: Amount,
-    /// First uses of what it owns that its own ranks make, and their other uses of it.
+    /// First uses of owned samples by its own ranks, and the other uses of them by its own ranks.
     pub(crate) first: Amount,
     pub(crate) again: Amount,
-    /// Second copies that it is expected to have in the end, and the uses of them.
+    /// The second copies that it is expected to have in the end, and their uses.
     pub(crate) copies: [Filled; MAX_LEVELS],
     pub(crate) copied: Amount,
 }
@@ -36,14 +37,14 @@ impl Holding {
         }
     }
 
-    /// What lies in it.
+    /// The samples in it.
     pub(crate) fn owned(&self) -> Amount {
         let all = self.levels.iter().fold(Filled::default(), |all, &filled| all.and(filled));
         Amount { samples: all.samples, bytes: narrow(all.bytes) }
     }
 }
 
-/// Where a run's uses are served from.
+/// The sources of a run's uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Traffic {
     /// All uses.
@@ -51,7 +52,7 @@ pub(crate) struct Traffic {
     /// By dataset.
     datasets: Vec<Amount>,
     epochs: Arc<[Epoch]>,
-    /// Samples that are used at all, in bytes.
+    /// Bytes of all samples that are used at least once.
     distinct: u64,
     /// By store.
     ranks: Vec<u32>,
@@ -59,9 +60,9 @@ pub(crate) struct Traffic {
     holdings: Vec<Holding>,
 }
 
-/// Adds to each store the second copies that it is expected to have in what is `left` of its levels, in a run of so many
-/// epochs. By sample number only as many samples may get one as there is room for, else every sample that another store
-/// owns.
+/// Adds the expected second copies to each store, in the free space `left` of its levels, for a run
+/// of `epochs` epochs. If copies go by sample number, only as many samples may get one as fit.
+/// Otherwise every sample of another store may.
 pub(crate) fn expect_copies(
     cluster: &Cluster,
     ranks: &[u32],
@@ -138,7 +139,7 @@ impl Traffic {
         let used = uses_by_epoch(run, &self.datasets, run.world_size());
         for (index, (number, used)) in used.into_iter().enumerate() {
             let new = new_bytes(self.epochs.get(index));
-            // Most epochs are like the one before.
+            // Most epochs equal the one before.
             let same = before == Some((used, new));
             before = Some((used, new));
             epochs.push(match epochs.last() {
@@ -152,7 +153,7 @@ impl Traffic {
     fn epoch(&self, cluster: &Cluster, number: u64, used: Amount, new: u64) -> EpochForecast {
         let owned = sum(self.owned.iter().copied());
         let kept = sum(self.holdings.iter().map(|holding| holding.uses));
-        // Uses of samples with an owner; of them, the first of their sample.
+        // Uses of samples with an owner, and the first uses among them.
         let part = |of: Amount, part: Amount, whole: Amount| of.shares(part.both(), whole.both());
         let kept_now = part(used, kept, self.uses);
         let first = owned.share(new.into(), self.distinct.into());
@@ -170,7 +171,7 @@ impl Traffic {
             work.received = work.used.minus(near).minus(work.origin_own);
             stores.push((at, near, work));
         }
-        // What is received is sent by the owners, to each as much as others use of what it owns.
+        // Owners send what others receive, in proportion to the uses of their samples by others.
         let far = |holding: &Holding| holding.uses.minus(holding.first).minus(holding.again);
         let received = sum(stores.iter().map(|(_, _, work)| work.received));
         let all_far = sum(self.holdings.iter().map(far));

@@ -1,20 +1,21 @@
-//! Which samples to keep when not all fit.
+//! The samples to keep if not all fit.
 //!
-//! Keeping a sample in a store that never evicts saves every use of it but the first. So a sample's value is
-//! `(uses - 1) * (latency + size / bandwidth)` origin seconds, its weight is its footprint, and the samples with the
-//! most value for their weight go in first: where the origin is bound by requests, the smallest; where it is bound by bytes, any.
-//! Samples that are used once have no value and take no room.
+//! A kept sample in a store without eviction saves every use of it except the first. So its value
+//! is `(uses - 1) * (latency + size / bandwidth)` origin seconds, and its weight is its footprint.
+//! The samples with the most value per weight go in first. If requests limit the origin these are
+//! the smallest, and if bytes limit it, any. Samples that are used once have no value and take no
+//! space.
 //!
 //! # The decision, and its price
 //!
-//! Greedy (Dantzig, "Discrete-variable extremum problems", 1957), one level after the other, the fastest first. Samples
-//! are small against stores, so it loses little: the fractional optimum exceeds the greedy choice by less than the
-//! value of the first sample that did not fit, and what comes behind that sample is still tried, so that the room left
-//! over is smaller than every sample left out. An exact knapsack would gain less than one sample and cost capacity
-//! times samples.
+//! Greedy (Dantzig, "Discrete-variable extremum problems", 1957), level by level, the fastest
+//! first. Samples are small compared with stores, so it loses little. The fractional optimum
+//! exceeds the greedy choice by less than the value of the first sample that did not fit. Later
+//! samples are still tried, so the remaining space is smaller than every sample left out. An exact
+//! knapsack would gain less than one sample and cost capacity times samples.
 //!
-//! A dataset of equally long, equally often used samples is one item here, however many samples it has: its first ids
-//! are kept, and nothing costs memory or time for each of them.
+//! A dataset of samples with equal length and uses is one item here, whatever its number of
+//! samples. Its first ids are kept, without memory or time per sample.
 
 use foreread_types::{Footprint, SampleId, Sizes};
 
@@ -25,19 +26,20 @@ use crate::forecast::narrow;
 use crate::origin::Origin;
 use crate::placement::Table;
 
-/// What was chosen.
+/// The result of the choice.
 pub(crate) struct Choice {
     /// One for each dataset.
     pub(crate) tables: Vec<Table>,
-    /// One for each level, for each dataset.
+    /// One per level, for each dataset.
     pub(crate) filled: Vec<Vec<Filled>>,
-    /// For each dataset, the origin bytes that are saved: those of all uses but the first of what is kept.
+    /// For each dataset, the saved origin bytes: those of all uses except the first of kept
+    /// samples.
     pub(crate) saved: Vec<u128>,
     /// Whether every sample that is used more than once is kept.
     pub(crate) complete: bool,
 }
 
-/// What a level holds.
+/// The content of a level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filled {
     pub(crate) samples: u64,
@@ -46,7 +48,7 @@ pub(crate) struct Filled {
 }
 
 impl Filled {
-    /// So many samples of these bytes and this footprint each.
+    /// `samples` samples of `bytes` bytes and `footprint` bytes of space each.
     pub(crate) fn of(samples: u64, bytes: u64, footprint: u64) -> Self {
         Self { samples, bytes: u128::from(samples) * u128::from(bytes), footprint: samples * footprint }
     }
@@ -60,7 +62,7 @@ impl Filled {
     }
 }
 
-/// Fills the levels of a store with what is worth most.
+/// Fills the levels of a store with the samples of the highest worth.
 pub(crate) fn choose(
     sizes: &[Sizes],
     demand: &Demand,
@@ -103,10 +105,10 @@ pub(crate) fn choose(
     Ok(choice)
 }
 
-/// One sample, or one dataset of equal samples. Sorts by worth, the best first, then by dataset and id.
+/// One sample, or one dataset of equal samples. Sorts by worth, best first, then by dataset and id.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Item {
-    /// `u64::MAX` less the origin nanoseconds saved for each byte of footprint, in units of 2^-24.
+    /// `u64::MAX` minus the origin nanoseconds saved per byte of footprint, in units of 2^-24.
     worthless: u64,
     dataset: u32,
     id: u64,
@@ -119,7 +121,7 @@ struct Room {
     footprint: Footprint,
 }
 
-/// What of a dataset is worth keeping and is not kept yet.
+/// The samples of a dataset that are worth keeping and are not kept yet.
 struct Left {
     samples: u64,
     footprint: u128,
@@ -129,7 +131,7 @@ struct Left {
 struct Part<'a> {
     sizes: &'a Sizes,
     uses: &'a Uses,
-    /// The length and the uses of all samples, where they are alike.
+    /// The length and the uses of all samples, if they are equal.
     alike: Option<(u64, u64)>,
     kept: Table,
     saved: u128,
@@ -147,7 +149,8 @@ impl<'a> Part<'a> {
         Self { sizes, uses, alike, kept: Table::NOTHING, saved: 0, filled: Vec::new() }
     }
 
-    /// Takes the room of as many samples of `bytes` bytes as fit, `most` at most, and says how many.
+    /// Takes the space of as many samples of `bytes` bytes as fit, at most `most`. Returns their
+    /// number.
     fn take(&mut self, room: &mut Room, bytes: u64, most: u64) -> u64 {
         let footprint = room.footprint.of(bytes);
         let samples = room.left.checked_div(footprint).unwrap_or(u64::MAX).min(most);
@@ -157,7 +160,7 @@ impl<'a> Part<'a> {
         samples
     }
 
-    /// The ids that are kept already, where all samples are alike: those below this.
+    /// If all samples are equal, the ids below this are already kept.
     fn start(&self) -> u64 {
         match &self.kept {
             Table::Ranges(ends) => ends[MAX_LEVELS - 1],
@@ -165,7 +168,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The samples that are worth keeping and are not kept, with their uses; where samples differ.
+    /// If samples differ: those that are worth keeping and are not kept, with their uses.
     fn candidates(&self) -> impl Iterator<Item = (u64, u64)> {
         (0..self.sizes.len())
             .map(|id| (id, self.uses.of(SampleId(id))))
@@ -211,7 +214,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Keeps an item, if it fits; of equal samples, as many as fit.
+    /// Keeps an item if it fits. Of equal samples, keeps as many as fit.
     fn keep(&mut self, item: &Item, room: &mut Room) -> Result<(), Reason> {
         match self.alike {
             Some((bytes, uses)) => {
@@ -231,7 +234,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Keeps all that is worth keeping and is not kept yet; it fits.
+    /// Keeps all remaining samples that are worth keeping. They must fit.
     fn keep_rest(&mut self, dataset: usize, left: &Left, room: &mut Room) -> Result<(), Reason> {
         if left.samples == 0 {
             return Ok(());
@@ -260,7 +263,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The table of bits, made where there is none yet.
+    /// The table of bits, created if there is none yet.
     fn bits(&mut self, dataset: usize) -> Result<&mut Table, Reason> {
         if matches!(self.kept, Table::Ranges(_)) {
             self.kept = Table::bits(self.sizes.len()).ok_or(too_large(dataset, self.sizes))?;
@@ -273,10 +276,11 @@ fn too_large(dataset: usize, sizes: &Sizes) -> Reason {
     Reason::Memory { dataset: (dataset as u32).into(), samples: sizes.len() }
 }
 
-/// The origin nanoseconds that keeping a sample saves for each byte of its footprint, in units of 2^-24, rounded down.
+/// The origin nanoseconds that a kept sample saves per byte of its footprint, in units of 2^-24,
+/// rounded down.
 ///
-/// One exact fraction, rounded once, so that samples of equal worth compare as equal. Saturates for samples that are
-/// tiny against the latency, which then all go first.
+/// One exact fraction, rounded once, so samples of equal worth compare as equal. Saturates for
+/// samples that are tiny compared with the latency, which then all go first.
 pub(crate) fn worth(uses: u64, bytes: u64, footprint: u64, origin: &Origin) -> u64 {
     let bandwidth = u128::from(origin.bytes_per_second);
     let once = (u128::from(origin.latency_ns) * bandwidth).saturating_add(u128::from(bytes) * 1_000_000_000);
@@ -290,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn worth_is_exact_where_it_must_tie_and_saturates_where_it_must_not_overflow() {
+    fn worth_ties_exactly_and_saturates() {
         let origin =
             |latency_ns, bytes_per_second| Origin { latency_ns, bytes_per_second, ..Origin::default() };
         let at = |bytes| worth(3, bytes, bytes, &origin(0, 7));

@@ -1,7 +1,8 @@
-//! Who keeps which sample, for the whole cluster and the whole run.
+//! The owner of each sample, for the whole cluster and the whole run.
 //!
-//! Asked once for each read, from any thread. Two forms: a table of 4 bytes a sample, and where an order is computed and
-//! all samples are alike, a [`rule`](crate::rule) that needs no memory for each sample, however many there are.
+//! Queried once per read, from any thread. There are two forms. A table takes 4 bytes per sample.
+//! If an order is computed and all samples are equal, a [`rule`](crate::rule) needs no memory per
+//! sample, whatever their number.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use foreread_types::SampleKey;
 use crate::cluster::LevelIndex;
 use crate::rule::Rule;
 
-/// A sample's keeper.
+/// The owner of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// The position of its store in [`Cluster::stores`](crate::Cluster::stores).
+    /// The position of the store in [`Cluster::stores`](crate::Cluster::stores).
     pub store: usize,
     /// The level of that store.
     pub level: LevelIndex,
@@ -35,7 +36,7 @@ pub(crate) fn unpack(packed: Packed) -> Option<(usize, LevelIndex)> {
     (packed >> 2).checked_sub(1).map(|store| (store as usize, LevelIndex((packed & 3) as u8)))
 }
 
-/// Every sample's keeper; cheap to clone.
+/// The owners of all samples. Cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Owners {
     datasets: Arc<[Of]>,
@@ -53,7 +54,7 @@ impl Owners {
         Self { datasets: datasets.into() }
     }
 
-    /// Who keeps a sample; none where nobody does, unknown samples and datasets among them.
+    /// The owner of a sample. `None` if it has none or is unknown.
     pub fn of(&self, key: SampleKey) -> Option<Owner> {
         let (store, level) = match self.datasets.get(key.dataset.0 as usize)? {
             Of::Nobody => None,
@@ -63,7 +64,7 @@ impl Owners {
         Some(Owner { store, level })
     }
 
-    /// The bytes that this takes in memory.
+    /// The size in memory, in bytes.
     pub fn memory(&self) -> u64 {
         let heap = |of: &Of| match of {
             Of::Nobody => 0,
@@ -73,7 +74,7 @@ impl Owners {
         self.datasets.iter().map(|of| (size_of::<Of>() + heap(of)) as u64).sum()
     }
 
-    /// Whether all of it is a rule, without a table.
+    /// Whether all datasets use a rule, without a table.
     pub fn is_rule(&self) -> bool {
         !self.datasets.iter().any(|of| matches!(of, Of::Table(_)))
     }
@@ -82,7 +83,7 @@ impl Owners {
         self.datasets.iter().fold(print.number(self.datasets.len() as u64), |print, of| match of {
             Of::Nobody => print.number(0),
             Of::Table(table) => {
-                // Two owners a number: the digest's time is that of its calls.
+                // Two owners per number, because the digest's time is that of its calls.
                 print.number(1).numbers(
                     table
                         .chunks(2)
@@ -95,7 +96,7 @@ impl Owners {
 }
 
 impl fmt::Debug for Owners {
-    /// Names how each dataset is owned, not every sample.
+    /// The form per dataset, not every sample.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.datasets.iter().map(|of| match of {
             Of::Nobody => "nobody",

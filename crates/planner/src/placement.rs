@@ -1,8 +1,9 @@
-//! Which level keeps which sample, for the whole run.
+//! The level that keeps each sample, for the whole run.
 //!
-//! A placement is asked once for each read, from any thread, so it is a plain table: no hashing, no search. Where a
-//! dataset is kept from its first sample on up to some id (all of it, none of it, or as many of its equally long
-//! samples as fit), three numbers say so; else it costs two bits a sample.
+//! A placement is queried once per read, from any thread. So it is a plain table without hashing or
+//! search. A dataset may be kept from its first sample up to some id: all of it, none of it, or as
+//! many of its equal samples as fit. Then three numbers suffice. Otherwise it takes two bits per
+//! sample.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::cluster::{LevelIndex, MAX_LEVELS};
 
 const PER_WORD: u64 = u64::BITS as u64 / 2;
 
-/// Where each sample of each dataset is kept; cheap to clone.
+/// The level of each sample of each dataset. Cheap to clone.
 ///
 /// ```
 /// use foreread_planner::{LevelIndex, Placement};
@@ -33,7 +34,7 @@ pub struct Placement {
 pub(crate) enum Table {
     /// Level `l` keeps the ids from `ends[l - 1]` (0 for the first level) to `ends[l]` exclusive.
     Ranges([u64; MAX_LEVELS]),
-    /// Two bits a sample, low bits first: 0 nowhere, else the level and 1.
+    /// Two bits per sample, low bits first: 0 for none, otherwise the level plus 1.
     Bits(Box<[u64]>),
 }
 
@@ -42,7 +43,8 @@ impl Placement {
         Self { datasets: datasets.into() }
     }
 
-    /// Every sample is kept in `level`; `samples` says how many each dataset has, by [`DatasetId`].
+    /// Every sample is kept in `level`. `samples` is the number of samples per dataset, by
+    /// [`DatasetId`](foreread_types::DatasetId).
     ///
     /// # Panics
     /// If `level` is not below [`MAX_LEVELS`].
@@ -51,12 +53,12 @@ impl Placement {
         Self::new(samples.iter().map(|&samples| Table::all(samples, level)).collect())
     }
 
-    /// The level that keeps a sample; none where nothing does, unknown samples and datasets among them.
+    /// The level that keeps a sample. `None` if none does or the sample is unknown.
     pub fn level(&self, key: SampleKey) -> Option<LevelIndex> {
         self.datasets.get(key.dataset.0 as usize)?.level(key.id)
     }
 
-    /// The bytes that the placement itself takes in memory, for reports.
+    /// The size of the placement in memory in bytes, for reports.
     pub fn memory(&self) -> u64 {
         self.datasets
             .iter()
@@ -83,7 +85,7 @@ impl Placement {
 }
 
 impl fmt::Debug for Placement {
-    /// Names how each dataset is kept, not every sample.
+    /// The form per dataset, not every sample.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.datasets.iter()).finish()
     }
@@ -107,7 +109,7 @@ impl Table {
         Self::Ranges(ends)
     }
 
-    /// A table that keeps nothing yet; none where it does not fit in memory.
+    /// An empty table, or `None` if it does not fit in memory.
     pub(crate) fn bits(samples: u64) -> Option<Self> {
         let words = usize::try_from(samples.div_ceil(PER_WORD)).ok()?;
         let mut table = Vec::new();
@@ -116,14 +118,14 @@ impl Table {
         Some(Self::Bits(table.into_boxed_slice()))
     }
 
-    /// Keeps a sample of a table of bits in `level`, where nothing kept it.
+    /// Keeps a sample of a table of bits in `level`. The sample must not be kept yet.
     pub(crate) fn keep(&mut self, id: u64, level: LevelIndex) {
         if let Self::Bits(words) = self {
             words[(id / PER_WORD) as usize] |= (u64::from(level.0) + 1) << (id % PER_WORD * 2);
         }
     }
 
-    /// What a table of bits keeps, by sample number.
+    /// The kept samples of a table of bits, by sample number.
     pub(crate) fn kept(&self) -> impl Iterator<Item = (u64, LevelIndex)> + '_ {
         let words = if let Self::Bits(words) = self { &words[..] } else { &[] };
         let ids = (0..).step_by(PER_WORD as usize).zip(words).filter(|(_, word)| **word > 0);
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_hold_what_was_kept() {
+    fn bits_hold_the_kept_samples() {
         let mut table = Table::bits(100).unwrap();
         table.keep(31, LevelIndex(2));
         table.keep(32, LevelIndex(0));
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_dataset_needs_no_table() {
+    fn whole_dataset_needs_no_table() {
         let placement = Placement::everything(&[1 << 60, 0], LevelIndex(1));
         assert!(placement.memory() < 100);
         assert_eq!(

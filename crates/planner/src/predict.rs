@@ -1,4 +1,4 @@
-//! What one rank's plan will take, epoch by epoch.
+//! The predicted epochs of one rank's plan.
 
 use foreread_oracle::Run;
 
@@ -8,18 +8,18 @@ use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow, uses_b
 use crate::plan::Plan;
 use crate::retention::Retention;
 
-/// Predicts every epoch of what is left of `run`, for its rank alone, under `plan`.
+/// Predicts every epoch of the rest of `run` under `plan`, for its rank alone.
 ///
-/// `cluster` is the description that the plan was made with, or the same with measured speeds: the placement does not
-/// change with them. Of other ranks it is assumed that they do as this one does: `origin.clients` is asked for all of
-/// them, and everything else is this rank's.
+/// `cluster` is the description that the plan was made with, or the same with measured speeds. The
+/// placement does not change with them. Other ranks are assumed to do the same as this one:
+/// `origin.clients` is evaluated for all of them, and everything else is this rank's.
 ///
-/// Exact, for what it counts, where each sample is used once an epoch. Elsewhere the first uses of samples are spread
-/// over epochs as the plan's demand has them, and hits evenly. What the look-ahead holds at an epoch's boundary is not
-/// counted, as in [`Plan::origin_bytes`].
+/// Exact, apart from what [`Plan::origin_bytes`] leaves out, if each sample is used once per epoch.
+/// Otherwise the first uses of samples are spread over epochs as in the plan's demand, and hits
+/// evenly. Samples in the look-ahead at an epoch boundary are not counted.
 ///
 /// # Errors
-/// A cluster description that makes no sense for the run.
+/// A cluster description that is invalid for the run.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -56,7 +56,7 @@ pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochFor
     let uses: Vec<Amount> = uses.collect();
     for (index, (number, used)) in uses_by_epoch(run, &uses, 1).into_iter().enumerate() {
         let needs = plan.epochs.get(index).copied().unwrap_or_default();
-        // Uses that are not the first of their sample; of these, what is kept is a hit.
+        // Uses that are not the first of their sample. Those of kept samples are hits.
         let new = Amount { samples: 0, bytes: needs.distinct.saturating_sub(needs.seen) };
         let new = Amount { samples: used.share(new.bytes.into(), used.bytes.into()).samples, ..new };
         let again = used.minus(new);
@@ -67,7 +67,7 @@ pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochFor
             let share = |of: Amount| of.shares(kept, all);
             work.near[level] = match plan.retention() {
                 Retention::Keep => share(again),
-                // What the forecast of the rule says, over the whole run.
+                // The forecast of the rule, over the whole run.
                 Retention::Threshold { .. } if level == 0 => {
                     let (origin, bytes) = totals(plan);
                     used.share(bytes.saturating_sub(origin), bytes)
@@ -89,7 +89,8 @@ pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochFor
     Ok(epochs)
 }
 
-/// Samples and bytes that a level keeps, and those that it could; each as often as an epoch uses its dataset.
+/// Samples and bytes that a level keeps, and those that it could keep. Each is weighted by the
+/// passes over its dataset per epoch.
 fn kept(plan: &Plan, level: usize) -> ((u128, u128), (u128, u128)) {
     let (mut kept, mut all) = ((0, 0), (0, 0));
     for (dataset, levels) in plan.datasets().iter().zip(plan.kept.iter()) {
@@ -99,7 +100,7 @@ fn kept(plan: &Plan, level: usize) -> ((u128, u128), (u128, u128)) {
         kept.1 += passes * filled.bytes;
         let bytes = u128::from(dataset.distinct_bytes);
         all.1 += passes * bytes;
-        // As many samples as the used bytes are of all.
+        // The number of samples in proportion to the used bytes.
         let samples = u128::from(dataset.samples) * bytes;
         all.0 += passes * samples.checked_div(u128::from(dataset.bytes)).unwrap_or(0);
     }

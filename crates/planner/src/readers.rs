@@ -1,10 +1,11 @@
-//! Who reads which sample first, over all ranks' streams, by the store that each rank uses.
+//! The first reader of each sample, over all ranks' streams, by the store of each rank.
 //!
 //! # The decision, and its price
 //!
-//! Nothing counts how often a rank reads a sample: that would cost every order of the run, and so a limit on the length
-//! of runs. The first reader costs one order, whatever the run's length. The price is what the most frequent reader
-//! would gain: with 90 shuffled epochs and room for one copy of each sample, 5 of 100 uses on 4 ranks and 4 on 16.
+//! Reads per rank are not counted. Counting would cost every order of the run, and so limit the
+//! length of runs. The first reader costs one order, whatever the run's length. The price is the
+//! gain of the most frequent reader. With 90 shuffled epochs and space for one copy of each sample,
+//! it is 5 of 100 uses on 4 ranks and 4 on 16.
 
 use foreread_oracle::{AccessStream, Pass, Run};
 use foreread_types::{DatasetId, Rank, SampleId};
@@ -16,13 +17,13 @@ use crate::owners::{Packed, unpack};
 /// No store.
 pub(crate) const NONE: u16 = u16::MAX;
 
-/// All ranks' reads of a pass are looked at in parts of this many places.
+/// All ranks' reads of a pass are processed in chunks of this many places.
 const CHUNK: usize = 2048;
 
-/// Positions of orders that show how often owners read their own samples again.
+/// The number of positions that are read to estimate how often owners read their own samples again.
 const SHOWN: u64 = 1 << 22;
 
-/// A position of an order that is computed one by one takes as long as so many of a shuffled one.
+/// The cost of a position of a computed order, in positions of a shuffled one.
 const COMPUTED: u64 = 16;
 
 /// By sample, the store of the rank that reads it first, or [`NONE`].
@@ -41,7 +42,7 @@ pub(crate) fn first(
         }
         let list = list(run, &pass)?;
         if left == samples && is_complete(&list) {
-            // Every sample is new; only padding comes twice, and comes last.
+            // Every sample is new. Only padding repeats samples, and it comes last.
             walk(&list, 0..list.order().len().min(list.list_len()), |rank, id| {
                 first[id.0 as usize] = stores[rank.0 as usize];
             });
@@ -58,17 +59,17 @@ pub(crate) fn first(
     Ok(first)
 }
 
-/// Uses in the passes over a dataset after the first, as far as they are looked at.
+/// Counted uses in passes over a dataset after the first.
 #[derive(Debug, Default)]
 pub(crate) struct Repeated {
     /// Uses of samples with an owner.
     pub(crate) owned: u64,
-    /// Those of them that the owner's ranks make, by store.
+    /// Those of them by the owner's ranks, by store.
     pub(crate) near: Vec<u64>,
 }
 
-/// Looks at some passes over a dataset after the first, to which all later ones are taken to be alike: a shuffle repeats
-/// a reader by chance, a sequential order always does. `count` is how many stores there are.
+/// Counts uses in some passes over a dataset after the first. Later passes are taken to be equal: a
+/// shuffle repeats a reader by chance, a sequential order always. `count` is the number of stores.
 pub(crate) fn repeated(
     run: &Run,
     dataset: DatasetId,
@@ -95,33 +96,33 @@ pub(crate) fn repeated(
     Ok(repeated)
 }
 
-/// What it costs to look at a pass, in positions of a shuffled order; at least 1.
+/// The cost of reading a pass, in positions of a shuffled order. At least 1.
 pub(crate) fn cost(run: &Run, pass: &Pass) -> u64 {
     let sampler = &run.schedule().phases[pass.phase as usize].sampler;
     sampler.len().saturating_mul(if sampler.is_computed() { COMPUTED } else { 1 }).max(1)
 }
 
-/// What all ranks together read in a pass; not cached, as every order is needed once.
+/// The reads of all ranks in a pass. Not cached, because every order is needed once.
 pub(crate) fn list(run: &Run, pass: &Pass) -> Result<AccessStream, PlanError> {
     let phase = &run.schedule().phases[pass.phase as usize];
     let consumed = if pass.index == 0 { run.start().consumed } else { 0 };
     Ok(AccessStream::new(phase.order(pass.epoch)?, run.dealing(pass), Rank(0), consumed)?)
 }
 
-/// Whether every sample is read, and none but for padding twice.
+/// Whether every sample is read, and only padding reads one twice.
 fn is_complete(list: &AccessStream) -> bool {
     let order = list.order();
     let whole = order.is_distinct() && order.len() == order.population() && list.consumed() == 0;
     whole && list.list_len() >= order.len()
 }
 
-/// The places of a pass that count as uses: all, but for the padding of a pass that reads every sample anyway, which
-/// [`Demand`](crate::Demand) leaves out too.
+/// The places of a pass that count as uses. The padding of a pass that reads every sample anyway is
+/// left out, as in [`Demand`](crate::Demand).
 pub(crate) fn used(list: &AccessStream) -> u64 {
     if is_complete(list) { list.order().len() } else { list.list_len() }
 }
 
-/// Hands the readers and samples at some places of a list to `each`.
+/// Calls `each` with the ranks and samples at some places of a list.
 pub(crate) fn walk(list: &AccessStream, places: std::ops::Range<u64>, mut each: impl FnMut(Rank, SampleId)) {
     let (mut ids, mut ranks) = (vec![SampleId(0); CHUNK], vec![Rank(0); CHUNK]);
     let (dealing, len, consumed) = (list.dealing(), list.order().len(), list.consumed());
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn first_readers_are_those_of_the_streams() {
+    fn first_readers_equal_those_of_the_streams() {
         let (samples, stores) = (101u64, [0, 0, 1, 2, 2]);
         let shuffle = Arc::new(Shuffle::new(samples, 1).unwrap());
         let weighted = Arc::new(Weighted::new(&vec![1.0; samples as usize], samples, 1).unwrap());
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn repeats_of_a_sequential_order_are_all_near() {
+    fn repeats_of_a_sequential_order_are_local() {
         let (samples, stores) = (90u64, [0, 0, 1, 2, 2]);
         let count = |sampler: Arc<dyn Sampler>| {
             let run = run(sampler, false);

@@ -1,8 +1,9 @@
-//! The room that is left in every level of every store while samples are placed.
+//! The free space in every level of every store while samples are placed.
 //!
-//! Asked for each sample: is there room in this store, and if not, where in the cluster is most of it? The second
-//! question goes to a tree of maxima over the levels that share a footprint (all memories, all disks), so that it costs
-//! the logarithm of the number of stores, and nothing where nothing fits.
+//! There are two queries for each sample. Does this store have space, and if not, which store of
+//! the cluster has the most? The second query goes to a tree of maxima over the levels that share a
+//! footprint (all memories, all disks). So it costs the logarithm of the number of stores, and
+//! nothing if no store has space.
 
 use foreread_types::Footprint;
 
@@ -11,10 +12,10 @@ use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
 pub(crate) struct Rooms {
     /// By store and level.
     left: Vec<[u64; MAX_LEVELS]>,
-    /// By store and level: the kind and the leaf there.
+    /// By store and level: the group and the leaf in it.
     leaves: Vec<[Option<(u8, u32)>; MAX_LEVELS]>,
     footprints: Vec<[Footprint; MAX_LEVELS]>,
-    /// The kinds of the fastest levels first.
+    /// The groups of the fastest levels first.
     kinds: Vec<Kind>,
 }
 
@@ -22,7 +23,8 @@ pub(crate) struct Rooms {
 struct Kind {
     footprint: Footprint,
     slots: Vec<(u32, LevelIndex)>,
-    /// The maxima: node `n` has the children `2 n` and `2 n + 1`, and leaves start at `tree.len() / 2`.
+    /// The maxima. Node `n` has the children `2 n` and `2 n + 1`, and leaves start at `tree.len() /
+    /// 2`.
     tree: Vec<u64>,
 }
 
@@ -64,7 +66,8 @@ impl Rooms {
         rooms
     }
 
-    /// Takes room for a sample in the fastest level of a store that has it; none where there is no such store.
+    /// Takes space for a sample in the fastest level of a store that has it. `None` if there is no
+    /// such level or store.
     pub(crate) fn take(&mut self, store: usize, bytes: u64) -> Option<LevelIndex> {
         if store >= self.left.len() {
             return None;
@@ -77,7 +80,7 @@ impl Rooms {
         Some(LevelIndex(level as u8))
     }
 
-    /// Takes room for a sample in a level of a store, and says whether there was any.
+    /// Takes space for a sample in a level of a store. Returns whether there was enough.
     pub(crate) fn take_in(&mut self, store: usize, level: LevelIndex, bytes: u64) -> bool {
         let level = usize::from(level.0);
         let there = self.leaves.get(store).is_some_and(|levels| levels[level].is_some());
@@ -88,7 +91,7 @@ impl Rooms {
         fits
     }
 
-    /// Takes room for a sample wherever most is left.
+    /// Takes space for a sample in the store with the most.
     pub(crate) fn take_anywhere(&mut self, bytes: u64) -> Option<(usize, LevelIndex)> {
         let kind = self.kinds.iter().find(|kind| kind.fits(bytes))?;
         let leaves = kind.tree.len() / 2;
@@ -101,17 +104,17 @@ impl Rooms {
         Some((store as usize, level))
     }
 
-    /// The bytes that are left in all levels of all stores.
+    /// The free bytes in all levels of all stores.
     pub(crate) fn all_left(&self) -> u128 {
         self.left.iter().flatten().map(|&left| u128::from(left)).sum()
     }
 
-    /// The room that a sample takes where it takes the most.
+    /// The space of a sample in the level where it takes the most.
     pub(crate) fn most(&self, bytes: u64) -> u64 {
         self.kinds.iter().map(|kind| kind.footprint.of(bytes)).max().unwrap_or(0)
     }
 
-    /// What is left in the levels of a store.
+    /// The free bytes in the levels of a store.
     pub(crate) fn left(&self, store: usize) -> [u64; MAX_LEVELS] {
         self.left[store]
     }
@@ -148,7 +151,7 @@ mod tests {
     use crate::{Level, Store};
 
     #[test]
-    fn room_is_taken_where_most_is_left_and_memory_first() {
+    fn space_is_taken_from_memory_first_and_the_emptiest_store() {
         let memory = |capacity| Level::new("memory", capacity, Footprint::EXACT);
         let disk = Level::new("disk", 8192, Footprint::new(0, 4096));
         let stores = vec![

@@ -1,14 +1,16 @@
 //! Levels that are read more slowly than the origin stay empty.
 //!
-//! A cache is there to save time. A copy on a disk that gives a rank less than the origin does, while all ranks read from
-//! the origin, costs time at each use, so such a level gets no room in a plan; the plan says so, and the next level is as
-//! good as it was. Only figures that are known count: a level or an origin without any never limits.
+//! A cache must save time. A disk may give a rank less throughput than the origin does while all
+//! ranks read from the origin. A copy there costs time at each use. Such a level gets no capacity
+//! in a plan, the plan reports it, and the next level is used instead. Only known figures count: a
+//! level or an origin without figures never limits.
 //!
 //! # The price
 //!
-//! All or nothing. A disk half as fast as the origin could still take a third of the reads off it, so that both are busy;
-//! but an origin is shared with others and a plan that loads it more than its floor has to gain more than that. And
-//! an origin that is bound by bytes for one kind of sample may be bound by requests for another: the mean sample decides.
+//! All or nothing. A disk half as fast as the origin could still serve a third of the reads, so
+//! that both are busy. But an origin is shared with other jobs, and a plan that loads it beyond the
+//! lower bound must gain more than that. An origin may be bound by bytes for one kind of sample and
+//! by requests for another. The mean sample decides.
 
 use foreread_oracle::Run;
 use foreread_types::Sizes;
@@ -18,11 +20,11 @@ use crate::curve::transfer_ns;
 use crate::forecast::narrow;
 use crate::origin::Origin;
 
-/// By store, which of its levels stay empty; none where none does.
+/// By store, the levels that stay empty.
 pub(crate) type Slower = Vec<[bool; MAX_LEVELS]>;
 
-/// The cluster with no room in the levels that are slower than its origin, and which those are; none where all levels
-/// pay. `sizes` are those of the run's datasets.
+/// The cluster without capacity in the levels that are slower than its origin, and the list of
+/// these levels. `None` if there are none. `sizes` are those of the run's datasets.
 pub(crate) fn without(cluster: &Cluster, run: &Run, sizes: &[Sizes]) -> Option<(Cluster, Slower)> {
     let origin = rate(&cluster.origin, run.world_size(), mean(sizes))?;
     let ranks = cluster.ranks_of(&cluster.stores_of_ranks(run.world_size()));
@@ -48,8 +50,8 @@ pub(crate) fn without(cluster: &Cluster, run: &Run, sizes: &[Sizes]) -> Option<(
     Some((cluster, slower))
 }
 
-/// Bytes a second that one rank gets from the origin while all read samples of `bytes` bytes; none where nothing is known
-/// that limits it.
+/// Bytes per second of one rank from the origin while all ranks read samples of `bytes` bytes.
+/// `None` without a known limit.
 fn rate(origin: &Origin, world_size: u32, bytes: u64) -> Option<u64> {
     let share = match origin.clients.at(world_size) {
         u64::MAX => u64::MAX,
@@ -80,17 +82,17 @@ mod tests {
     const MB: u64 = 1_000_000;
 
     #[test]
-    fn an_origin_of_which_nothing_is_known_is_compared_with_nothing() {
+    fn unknown_origin_has_no_rate() {
         assert_eq!(rate(&Origin::default(), 4, 100_000), None);
     }
 
     #[test]
-    fn a_rank_gets_its_share_of_the_narrowest_limit() {
+    fn rank_gets_its_share_of_the_narrowest_limit() {
         let shared = Origin { clients: Curve::flat(146 * MB), latency_ns: 0, ..Origin::default() };
         assert_eq!(rate(&shared, 4, 100_000), Some(36_500_000));
         let client = Origin { client_bytes_per_second: 20 * MB, ..shared.clone() };
         assert_eq!(rate(&client, 4, 100_000), Some(20 * MB));
-        // Two reads in flight, 10 ms each: 200 requests a second.
+        // Two reads in flight, 10 ms each: 200 requests/s.
         let late = Origin { latency_ns: 10_000_000, bytes_per_second: u64::MAX, in_flight: 2, ..shared };
         assert_eq!(rate(&late, 4, 10_000), Some(2 * MB));
     }

@@ -1,5 +1,6 @@
-//! The counted floor against the formula on explicit streams, and against what policies read.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+//! Tests of the counted lower bound, against the formula on explicit streams and against the reads
+//! of policies.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -14,7 +15,7 @@ use foreread_planner::{Demand, Epoch, Floor, PlanErrorKind, Scope, floor, polici
 use foreread_types::{DatasetId, Rank, SampleId, Sizes};
 use proptest::prelude::*;
 
-/// The epochs of what the given ranks read, sample by sample, and the uses of each sample.
+/// The epochs of the given ranks' reads, counted sample by sample, and the uses of each sample.
 fn by_hand(runs: &[Run], sizes: &[Sizes]) -> (Vec<Epoch>, Vec<Vec<u64>>) {
     let mut seen = BTreeSet::new();
     let mut epochs = Vec::new();
@@ -109,7 +110,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_rank_is_counted_exactly(case in cases()) {
+    fn demand_of_a_rank_is_exact(case in cases()) {
         let run = case.run(case.world_size - 1);
         let demand = Demand::of(&run, &case.sizes, Scope::Rank).unwrap();
         let (epochs, uses) = by_hand(std::slice::from_ref(&run), &case.sizes);
@@ -124,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cluster_is_counted_exactly(case in cases(), capacity in 0u64..500) {
+    fn demand_of_a_cluster_is_exact(case in cases(), capacity in 0u64..500) {
         let runs: Vec<_> = (0..case.world_size).map(|rank| case.run(rank)).collect();
         let (epochs, _) = by_hand(&runs, &case.sizes);
         for run in &runs {
@@ -135,7 +136,7 @@ proptest! {
 
     #[test]
     // semantics: CACHE-4
-    fn no_policy_reads_less(case in cases(), capacity in 0u64..15, horizon in 0u64..30) {
+    fn policies_read_at_least_the_lower_bound(case in cases(), capacity in 0u64..15, horizon in 0u64..30) {
         let run = case.run(0);
         let samples: Vec<u64> = case.sizes.iter().map(Sizes::len).collect();
         let ones: Vec<_> = samples.iter().map(|&samples| Sizes::uniform(samples, 1)).collect();
@@ -154,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn no_choice_at_all_reads_less(
+    fn exhaustive_search_reads_at_least_the_lower_bound(
         lengths in prop::collection::vec(0u64..20, 1..5),
         seed in any::<u64>(),
         draws in 0u64..6,
@@ -180,7 +181,7 @@ fn cheapest(stream: &[SampleId], lengths: &[u64], capacity: u64) -> u64 {
         for (set, &cost) in costs.iter().enumerate().filter(|&(_, &cost)| cost < u64::MAX) {
             let with = set | 1 << id.0;
             let cost = cost + if with == set { 0 } else { lengths[id.0 as usize] };
-            // What stays is any part of what is there.
+            // Any subset of the residents may stay.
             let mut kept = with;
             loop {
                 if bytes(kept) <= capacity {
@@ -198,7 +199,7 @@ fn cheapest(stream: &[SampleId], lengths: &[u64], capacity: u64) -> u64 {
 }
 
 #[test]
-fn min_is_the_best_choice_of_all() {
+fn min_equals_an_exhaustive_search() {
     for seed in 0..200 {
         let sampler = Weighted::new(&[1.0, 2.0, 3.0, 4.0, 5.0], 14, seed).unwrap();
         let stream = stream(&run(1, vec![phase(0, sampler)]), &[5]);
@@ -210,7 +211,7 @@ fn min_is_the_best_choice_of_all() {
 }
 
 #[test]
-fn whole_epochs_follow_the_short_formula_whatever_their_number() {
+fn whole_epochs_follow_the_short_formula() {
     // Orders of this many samples could not be computed here, and are not.
     let samples = 1 << 50;
     let run = run(1000, vec![phase(0, Shuffle::new(samples, 0).unwrap())]);

@@ -1,30 +1,34 @@
 //! One run of one plan: batches in order, with a barrier after each.
 //!
-//! Within a batch worker 0 runs through its whole share, then worker 1, and so on, each with its own clock that starts at
-//! the barrier. Nothing is stepped: time jumps from one request to the next. A request at time T is served by the
-//! staging buffer where its very access is there by T; else at the earlier of its arrival there and of a read on demand
-//! that begins at T. Then the worker trains on it.
+//! Within a batch, worker 0 processes its whole share, then worker 1, and so on. Each has its own
+//! clock that starts at the barrier. Time advances from one request to the next. The staging buffer
+//! serves a request at time T if the access is staged by T. Otherwise the request takes the earlier
+//! of that staged arrival and a read on demand that begins at T. Then the worker trains on the
+//! sample.
 //!
-//! # How the rules are read
+//! # Interpretation of the rules
 //!
-//! The thesis's rules leave room in five places. These are the readings under which all its tables come out:
+//! The thesis's rules are ambiguous in five places. With these interpretations all its tables are
+//! reproduced:
 //!
-//! * A read that shares the file system sees `g = 1 +` the other workers whose latest recorded read *begins* at or after
-//!   the moment at which this one begins. Staging and demand reads are recorded; the class prefetchers' are not, they
-//!   count every worker always.
-//! * The staging threads fill the buffer as far as it has room before every request and begin at the worker's last
-//!   request or when they are free, whichever is later. So they record reads that lie far ahead of the clock.
-//! * The prefetchers of all classes work side by side from the start.
-//! * Where several copies can be read at once, the fastest is; where none can and the file system may not be used, the
-//!   one that can be read first.
-//! * With the thesis's accounting a sample that was ever in the buffer enters it for nothing.
+//! * A read that shares the file system sees `g = 1 +` the other workers whose latest recorded read
+//!   *begins* at or after the time at which this one begins. Staging and demand reads are recorded.
+//!   Reads of the class prefetchers are not: they always count every worker.
+//! * Before every request, the staging threads fill the buffer as far as it has space. They begin
+//!   at the worker's last request or when they are free, whichever is later. So they record reads
+//!   far ahead of the clock.
+//! * The prefetchers of all classes work in parallel from the start.
+//! * If several copies can be read at once, the fastest is read. If none can and the file system
+//!   may not be used, the copy that becomes readable first is read.
+//! * With the thesis's accounting, a sample that was ever in the buffer enters it without taking
+//!   space.
 //!
-//! # Decision, and its price
+//! # The decision, and its price
 //!
-//! Seconds are floating-point, as in the model, but nothing is decided by how they were added up in parallel or by a
-//! clock: equal scenarios give equal results. Equal times go to this worker's copy, then another's, then the file
-//! system. Because workers follow one another within a batch, those with higher numbers see more readers; that is the
-//! model's, and what its tables show.
+//! Seconds are floating-point, as in the model. No result depends on a parallel sum or a clock, so
+//! equal scenarios give equal results. At equal times the worker's own copy is preferred, then
+//! another worker's, then the file system. Workers follow one another within a batch, so those with
+//! higher numbers see more readers. That is a property of the model, and its tables show it.
 
 use crate::outcome::Figures;
 use crate::plan::{Keeping, Origin, Plan, Setting, Sources, Staging};
@@ -32,7 +36,7 @@ use crate::staging::{Buffer, Entry, Room, Source};
 use crate::threads::Threads;
 use crate::workload::{MB, Streams};
 
-/// A read that could be made.
+/// A candidate for a read.
 #[derive(Clone, Copy, Debug)]
 struct Read {
     begins: f64,
@@ -51,7 +55,7 @@ struct Run<'a> {
     setting: &'a Setting<'a>,
     plan: Plan,
     streams: &'a Streams,
-    /// By worker: when its latest recorded read from the file system begins.
+    /// By worker: the begin of its latest recorded read from the file system.
     last_pfs: Vec<f64>,
     buffers: Vec<Buffer>,
     background: Background,
@@ -62,7 +66,7 @@ struct Run<'a> {
     last_epoch: Vec<usize>,
 }
 
-/// The threads that copy what was read on demand.
+/// The threads that copy samples that were read on demand.
 struct Background {
     /// By worker, then class.
     threads: Vec<Vec<Threads>>,
@@ -70,7 +74,7 @@ struct Background {
     stopped: Vec<bool>,
 }
 
-/// Runs a plan to its end; `step` is called after every batch.
+/// Runs a plan to its end. Calls `step` after every batch.
 pub(crate) fn run(setting: &Setting<'_>, mut plan: Plan, step: &mut dyn FnMut()) -> Figures {
     let own = plan.streams.take();
     let streams = own.as_ref().unwrap_or(&setting.workload.streams);
@@ -124,7 +128,7 @@ impl Run<'_> {
         barrier
     }
 
-    /// One worker's part of a batch: when it ends, and whether it ever waited.
+    /// One worker's share of a batch. Returns the end time and whether the worker ever waited.
     fn share(&mut self, worker: usize, positions: std::ops::Range<usize>, barrier: f64) -> (f64, bool) {
         let streams = self.streams;
         let mut clock = barrier;
@@ -139,7 +143,7 @@ impl Run<'_> {
         (clock, stalled)
     }
 
-    /// When the access at `position`, asked for at `now`, is there.
+    /// The time at which the access at `position`, requested at `now`, is available.
     fn request(&mut self, worker: usize, position: usize, sample: u32, now: f64) -> f64 {
         let mut staged = None;
         if let Some(staging) = self.plan.staging {
@@ -197,13 +201,14 @@ impl Run<'_> {
         self.plan.staging.is_some_and(|staging| staging.single_flight)
     }
 
-    /// Whether a request waits for what was staged rather than make this read.
+    /// Whether a request waits for the staged read instead of making this read.
     fn is_under_way(&self, entry: &Entry, read: &Read, now: f64) -> bool {
         let begun = entry.pfs_begins.is_none_or(|begins| begins <= now);
         self.is_single_flight() && read.source == Source::Pfs && begun
     }
 
-    /// Takes back a staged read from the file system that has not begun. Its thread stays idle for that time.
+    /// Cancels a staged read from the file system that has not begun. Its thread stays idle for
+    /// that time.
     fn cancel(&mut self, worker: usize, position: usize, sample: u32) {
         let bytes = self.setting.size(sample);
         self.figures.prefetch_pfs -= 1.0;
@@ -213,7 +218,7 @@ impl Run<'_> {
         }
     }
 
-    /// Stages a worker's next accesses as long as there is room.
+    /// Stages a worker's next accesses as long as there is space.
     fn fill(&mut self, worker: usize, staging: &Staging) {
         let streams = self.streams;
         loop {
@@ -251,8 +256,8 @@ impl Run<'_> {
         }
     }
 
-    /// What another read than one of the staging threads' brings a sample into the staging buffer: one for an earlier
-    /// access, or this worker's own prefetch that is under way or to come.
+    /// An entry for a sample that another read brings into the staging buffer. That read is for an
+    /// earlier access, or is this worker's own prefetch that is pending.
     fn shared(&self, worker: usize, sample: u32, staging: &Staging) -> Option<Entry> {
         if !staging.single_flight {
             return None;
@@ -266,7 +271,7 @@ impl Run<'_> {
         (arrival >= buffer.last_request).then_some(own)
     }
 
-    /// A read was made: records it and keeps what the plan keeps of it.
+    /// Records a read and keeps the sample if the plan says so.
     fn made(&mut self, worker: usize, position: usize, sample: u32, read: Read, done: f64) {
         match read.source {
             Source::Pfs => {
@@ -290,7 +295,7 @@ impl Run<'_> {
         }
     }
 
-    /// The read of a sample that begins first, or is fastest of those.
+    /// The read of a sample that begins first, and the fastest of those.
     fn best(&self, sources: Sources, worker: usize, sample: u32, at: f64) -> Option<Read> {
         let mb = self.setting.mb(sample);
         let mut best: Option<Read> = None;
@@ -329,7 +334,8 @@ impl Run<'_> {
         Read { begins: at, fetch, source: Source::Pfs }
     }
 
-    /// Copies a sample that a worker has just read into its first class with room; a copy is one more read.
+    /// Copies a sample that a worker has just read into its first class with space. The copy is
+    /// another read.
     fn copy_in_background(&mut self, worker: usize, sample: u32, now: f64) {
         if self.background.stopped[worker] || self.plan.copies.held_by(sample, worker).is_some() {
             return;
@@ -348,7 +354,7 @@ impl Run<'_> {
     fn finish(mut self, floor: u64, bound: bool) -> Figures {
         let accesses: usize = self.streams.ids.iter().map(Vec::len).sum();
         if bound {
-            // Nothing is read late, and nothing that a cache could have saved.
+            // No read is late, and none could have been saved by a cache.
             self.figures.reads_staging = accesses as f64;
             self.pfs_bytes = floor;
         }

@@ -1,4 +1,4 @@
-//! A scenario with its sizes and orders drawn, ready for any number of policies.
+//! A scenario with drawn sizes and orders, for any number of policies.
 
 use crate::engine;
 use crate::error::SimulateError;
@@ -18,16 +18,14 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Draws the sizes and orders of a scenario from `seed`, instead of the scenario's own.
-    ///
-    /// # Errors
-    /// An order that does not fit in memory.
+    /// Draws the sizes and orders of a scenario from `seed` instead of the scenario's own seed.
     pub fn new(scenario: &Scenario, seed: u64) -> Result<Self, SimulateError> {
         let workload = Workload::new(scenario, seed)?;
         Ok(Self { scenario: scenario.clone(), model: Model::new(scenario), workload })
     }
 
-    /// Runs a policy to its end. `step` is called after every batch of every plan that the policy tries.
+    /// Runs a policy to its end. Calls `step` after every batch of every plan that the policy
+    /// tries.
     pub fn run(&self, policy: Policy, step: &mut dyn FnMut()) -> Outcome {
         let setting = self.setting();
         let plans = match policy.plans(&setting) {
@@ -39,7 +37,7 @@ impl Simulation {
         Outcome { policy, refused: None, figures }
     }
 
-    /// How often [`run`](Self::run) calls `step` for a policy that does not refuse.
+    /// The number of calls of `step` in [`run`](Self::run) for a policy that does not refuse.
     pub fn steps(&self, policy: Policy) -> u64 {
         self.workload.streams.shape.batches() as u64 * policy.tries(&self.setting())
     }
@@ -48,7 +46,7 @@ impl Simulation {
         Setting { scenario: &self.scenario, model: &self.model, workload: &self.workload }
     }
 
-    /// The sum of all samples' sizes, in MB.
+    /// The total size of all samples in MB.
     pub fn dataset_mb(&self) -> f64 {
         self.workload.total() as f64 / crate::workload::MB
     }

@@ -1,15 +1,16 @@
-//! One worker's staging buffer: what is in it, what room is left, and when its threads are free.
+//! One worker's staging buffer: its content, its free space and its threads.
 //!
-//! Entries are the worker's next accesses in order, each with the time at which it arrives; an access that nobody could
-//! stage has an empty entry. How room is counted is the scenario's choice, see [`Accounting`]. What is really in the
-//! buffer is counted beside it, so that a run can say how far the thesis's accounting overdraws.
+//! Entries are the worker's next accesses in order, each with its arrival time. An access that
+//! could not be staged has an empty entry. The scenario selects the accounting of space, see
+//! [`Accounting`]. The real content is counted in addition, so a run can report how far the
+//! thesis's accounting exceeds the capacity.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::scenario::Accounting;
 use crate::threads::Threads;
 
-/// Where a read goes; the order is that of preference where times are equal.
+/// The source of a read. The order is that of preference at equal times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     Local,
@@ -22,9 +23,9 @@ pub(crate) enum Source {
 pub(crate) struct Entry {
     /// Seconds from the run's start.
     pub arrival: f64,
-    /// Where its bytes come from.
+    /// The source of its bytes.
     pub source: Source,
-    /// When the read from the file system begins that was made for this entry, if one was.
+    /// The begin of the read from the file system that was made for this entry, if any.
     pub pfs_begins: Option<f64>,
 }
 
@@ -32,17 +33,17 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, Debug)]
 struct Present {
     entries: u32,
-    /// When it is there, of its entries the first.
+    /// The arrival of the first of its entries.
     from: f64,
 }
 
-/// Whether the next access may enter.
+/// Whether the next access may enter the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Free,
-    /// Not before something leaves.
+    /// Not before an access leaves.
     Full,
-    /// The buffer is empty, and yet too small.
+    /// The buffer is empty, but too small.
     TooSmall,
 }
 
@@ -54,14 +55,14 @@ pub(crate) struct Buffer {
     next: usize,
     /// From the next access to be consumed up to `next`.
     entries: VecDeque<Option<Entry>>,
-    /// By sample. Only looked up, never walked.
+    /// By sample. Only looked up, never iterated.
     present: HashMap<u32, Present>,
-    /// For the thesis's accounting: the samples that were ever in the buffer, a bit each.
+    /// For the thesis's accounting: the samples that were ever in the buffer, one bit each.
     ever: Vec<u64>,
     held: u64,
     most_held: u64,
     pub threads: Threads,
-    /// The time of the worker's last request: no thread works before it.
+    /// The time of the worker's last request. No thread works before it.
     pub last_request: f64,
 }
 
@@ -93,12 +94,12 @@ impl Buffer {
         self.next
     }
 
-    /// The most bytes that were in the buffer at once.
+    /// The maximum number of bytes in the buffer.
     pub(crate) fn most_held(&self) -> u64 {
         self.most_held
     }
 
-    /// Whether a sample enters for nothing.
+    /// Whether a sample enters without taking space.
     fn is_free_of_charge(&self, sample: u32) -> bool {
         match self.accounting {
             Accounting::Honest => self.present.contains_key(&sample),
@@ -123,12 +124,12 @@ impl Buffer {
         self.next += 1;
     }
 
-    /// When a sample that is in the buffer for an earlier access is there.
+    /// The arrival of a sample that is in the buffer for an earlier access.
     pub(crate) fn has(&self, sample: u32) -> Option<f64> {
         self.present.get(&sample).map(|present| present.from)
     }
 
-    /// The next access, for which there is room, is staged.
+    /// Stages the next access. There must be space for it.
     pub(crate) fn stage(&mut self, sample: u32, bytes: u64, entry: Entry) {
         if !self.is_free_of_charge(sample) {
             self.free -= bytes;
@@ -146,10 +147,10 @@ impl Buffer {
         self.next += 1;
     }
 
-    /// The access at `position`, the next to be consumed, leaves the buffer.
+    /// Removes the access at `position`, the next to be consumed, from the buffer.
     pub(crate) fn consume(&mut self, position: usize, sample: u32, bytes: u64) -> Option<Entry> {
         if self.next <= position {
-            // Nothing could enter; staging goes on behind the access.
+            // No access could enter. Staging resumes after this access.
             self.next = position + 1;
             return None;
         }
@@ -177,7 +178,7 @@ mod tests {
     const NOW: Entry = Entry { arrival: 0.0, source: Source::Pfs, pfs_begins: None };
 
     #[test]
-    fn a_sample_takes_its_room_once_and_gives_it_back_once() {
+    fn sample_takes_and_releases_its_space_once() {
         let mut buffer = Buffer::new(Accounting::Honest, 10, 1, 3, 0.0);
         for sample in [0, 1, 0] {
             assert_eq!(buffer.room(sample, 5), Room::Free);
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thesis_gains_room_with_every_sample_that_comes_again() {
+    fn thesis_accounting_gains_space_with_every_reuse() {
         let mut buffer = Buffer::new(Accounting::Thesis, 10, 1, 2, 0.0);
         for position in 0..3 {
             buffer.stage(0, 5, NOW);

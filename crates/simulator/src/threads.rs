@@ -1,9 +1,10 @@
-//! Threads that take work round robin.
+//! Threads that take work in round-robin order.
 
-/// The threads of one worker: each next piece of work goes to the next thread, which begins it when it is free.
+/// The threads of one worker. Each piece of work goes to the next thread, which begins it when it
+/// is free.
 #[derive(Clone, Debug)]
 pub(crate) struct Threads {
-    /// By thread: the second from which it is free.
+    /// By thread: the time from which it is free, in seconds.
     free: Vec<f64>,
     next: usize,
 }
@@ -13,18 +14,18 @@ impl Threads {
         Self { free: vec![from; count], next: 0 }
     }
 
-    /// When the next thread can begin, at `now` at the earliest.
+    /// The time at which the next thread can begin, at `now` at the earliest.
     pub(crate) fn begin(&self, now: f64) -> f64 {
         self.free[self.next].max(now)
     }
 
-    /// The next thread is busy until `time`.
+    /// Makes the next thread busy until `time`.
     pub(crate) fn occupy(&mut self, time: f64) {
         self.free[self.next] = time;
         self.next = (self.next + 1) % self.free.len();
     }
 
-    /// The next thread works for `seconds`, from `now` at the earliest. Returns when it is done.
+    /// Gives the next thread work of `seconds`, from `now` at the earliest. Returns the end time.
     pub(crate) fn work(&mut self, now: f64, seconds: f64) -> f64 {
         let done = self.begin(now) + seconds;
         self.occupy(done);
@@ -38,7 +39,7 @@ impl Threads {
         }
     }
 
-    /// When the last thread is done.
+    /// The time at which all threads are free.
     pub(crate) fn done(&self) -> f64 {
         self.free.iter().copied().fold(0.0, f64::max)
     }

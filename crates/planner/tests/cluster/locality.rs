@@ -1,4 +1,4 @@
-//! Dealing by ownership: the same global batches, equal shares, nearly all samples at home.
+//! Dealing by ownership: the same global batches, equal shares, and nearly all samples local.
 
 use foreread_oracle::{Deal, Run, Shuffle};
 use foreread_planner::{Cluster, Level, Locality, Ranks, Store, plan_cluster};
@@ -90,7 +90,7 @@ proptest! {
                 }).count() as u64;
                 found.append(&mut out);
             }
-            // Only what exceeds its owner's share is elsewhere.
+            // Only samples beyond their owner's share are elsewhere.
             let share = (end - start) * u64::from(per_store);
             let over: u64 = (0..rooms.len()).map(|store| {
                 let owned = expected.iter().filter(|id| {
@@ -107,7 +107,7 @@ proptest! {
 }
 
 #[test]
-fn a_pass_without_batches_cannot_be_dealt_step_by_step() {
+fn pass_without_batch_size_is_an_error() {
     let mut phase = train(Shuffle::new(10, 1).unwrap(), 1);
     phase.batch_size = None;
     let run = run(vec![phase], 2, 2);

@@ -1,6 +1,7 @@
-//! DeepIO's ordered mode: the dataset lies in the workers' memories, in contiguous buckets, before the run begins.
+//! DeepIO's ordered mode: the dataset is in the workers' memories, in contiguous buckets, before
+//! the run begins.
 //!
-//! Where it does not fit, each worker takes as much as it has room for, worker after worker, and the rest is read from the
+//! If it does not fit, each worker in turn takes as much as fits, and the rest is read from the
 //! file system on demand. Staging uses the memories alone.
 
 use crate::plan::{Origin, Plan, Setting, Sources};

@@ -1,21 +1,27 @@
-//! foreread: every sample has at most one owner until all have one; its owner reads it from the file system, once.
+//! foreread: every sample has at most one owner until all have one. The owner reads it from the
+//! file system once.
 //!
-//! Who owns what, and where, is the planner's decision for this scenario ([`Planned`]): the worker that reads a sample
-//! first owns it, so that nothing moves in the first epoch, and what room is left takes second copies.
+//! The planner decides on owners and places for this scenario ([`Planned`]). The worker that reads
+//! a sample first owns it, so no sample moves in the first epoch. The remaining space takes second
+//! copies.
 //!
-//! Owners prefetch in the order of first use anywhere, with the threads of all cache classes as one pool, because the
-//! model's time for a read does not depend on the class that it is written to. What an owner is reading for its caches
-//! while it stages it goes to the staging buffer as well, without a second read. A sample that is used once is not worth
-//! keeping and has no owner; in the model, where every thread belongs to a class, the room that nothing else takes is then
-//! good for reading it ahead.
+//! Owners prefetch in the order of first use by any worker. The threads of all cache classes form
+//! one pool, because the model's time for a read does not depend on the class that it is written
+//! to. If an owner stages a sample while it reads it for its caches, the sample goes to the staging
+//! buffer as well, without a second read. A sample that is used once is not worth keeping and has
+//! no owner. In the model every thread belongs to a class, so the remaining space is used to read
+//! such samples ahead.
 //!
-//! Everyone else stages from the owner, and waits for it if it must; only samples without an owner are read from the
-//! file system again. Price: where the owner is late, a direct read would sometimes be quicker. Classes that are slower
-//! than the file system stay empty, which is the planner's decision too. Where the network is slower than the file system,
-//! owners are no help: then it is also tried what each worker can do for itself, which is [`nopfs`], with all of the file
-//! system's bytes that that costs. The staging buffer's room
-//! is always counted honestly, whatever the scenario says: the thesis's accounting is a fault of its own simulator. A
-//! scenario with more classes than the planner has levels is refused.
+//! All other workers stage from the owner, and wait for it if necessary. Only samples without an
+//! owner are read from the file system again. The price: if the owner is late, a direct read would
+//! sometimes be faster. Classes that are slower than the file system stay empty, as the planner
+//! decides.
+//!
+//! If the network is slower than the file system, owners do not help. Then a second plan is tried
+//! in which each worker reads for itself, which is [`nopfs`], at its cost in file-system bytes. The
+//! staging buffer always uses the honest accounting, whatever the scenario sets, because the
+//! thesis's accounting is a fault of its own simulator. A scenario with more classes than the
+//! planner has levels is refused.
 
 use crate::copies::Rooms;
 use crate::first_use::{FirstUse, first_uses};
@@ -40,12 +46,13 @@ pub(super) fn plans(setting: &Setting<'_>) -> Result<Vec<Plan>, Refusal> {
     Ok(plans)
 }
 
-/// Whether a worker is served sooner by the file system, which all read from, than by another worker.
+/// Whether the file system serves a worker faster than another worker does, while all workers read
+/// from it.
 fn network_is_slower(setting: &Setting<'_>) -> bool {
     setting.workers() > 1 && setting.scenario.network < 1.0 / setting.model.pfs_busy(1.0)
 }
 
-/// How many plans are tried.
+/// The number of plans that are tried.
 pub(crate) fn tries(setting: &Setting<'_>) -> u64 {
     1 + u64::from(network_is_slower(setting))
 }
@@ -53,7 +60,7 @@ pub(crate) fn tries(setting: &Setting<'_>) -> u64 {
 /// A worker and its class.
 type Place = (usize, usize);
 
-/// What a run does that follows the planner's decisions and reads these streams.
+/// The plan of a run that follows the planner's decisions and reads these streams.
 pub(super) fn carry_out(setting: &Setting<'_>, planned: &Planned, streams: &Streams) -> Plan {
     let mut plan = Plan::on_demand(setting);
     let uses = first_uses(streams, setting.workload.sizes.len());
@@ -87,10 +94,11 @@ pub(super) fn carry_out(setting: &Setting<'_>, planned: &Planned, streams: &Stre
     plan
 }
 
-/// Gives what room is left to samples without a place, at their first readers. They are spread evenly over the order of
-/// first use, or the prefetchers and the staging threads would work one after the other and not side by side.
+/// Gives the remaining space to samples without a place, at their first readers. They are spread
+/// evenly over the order of first use. Otherwise the prefetchers and the staging threads would work
+/// one after the other and not in parallel.
 fn read_ahead(setting: &Setting<'_>, rooms: &mut Rooms, uses: &[FirstUse], places: &mut [Option<Place>]) {
-    // What would be read back more slowly than from the file system is not read ahead either.
+    // A sample that is read back more slowly than from the file system is not read ahead.
     let pays = |class: usize| setting.model.local(1.0, class) <= setting.model.pfs_busy(1.0);
     let left: u128 = (0..setting.workers()).map(|worker| u128::from(rooms.left(worker, pays))).sum();
     let pairs = || uses.iter().zip(places.iter());

@@ -1,6 +1,8 @@
-//! LBANN's data store in preload mode: each worker loads its contiguous shard into memory before the run.
+//! LBANN's data store in preload mode: each worker loads its contiguous shard into memory before
+//! the run.
 //!
-//! Then all is staged from the workers' memories. Refused where the dataset does not fit in them together.
+//! Then all samples are staged from the workers' memories. Refused if the dataset does not fit in
+//! all memories together.
 
 use crate::plan::{Origin, Plan, Setting, Sources};
 use crate::policies::{Refusal, Shards, memory, preload, refuse_unless_it_fits};

@@ -1,7 +1,8 @@
-//! The thesis's locality-aware loader: each worker loads its contiguous shard onto its disk before the run.
+//! The thesis's locality-aware loader: each worker loads its contiguous shard onto its disk before
+//! the run.
 //!
-//! Staging uses all workers' disks, and the file system for what did not fit. The class is the second behind the staging
-//! buffer, or the only one.
+//! Staging uses all workers' disks, and the file system for samples that did not fit. The class is
+//! the second after the staging buffer, or the only one.
 
 use crate::plan::{Origin, Plan, Setting, Sources};
 use crate::policies::{Refusal, Shards, disk, preload};

@@ -1,7 +1,8 @@
-//! The policies, one file each: what each of them decides before a run.
+//! The policies, one per file: the decisions of each before a run.
 //!
-//! Nine are those of Böhringer's thesis, two are those of Monarch and PRISMA, two are foreread's. Each gives one plan or
-//! several, of which the fastest counts, or says in one line why it does not run in a scenario.
+//! Nine are those of Böhringer's thesis, two are Monarch and PRISMA, two are foreread's. Each
+//! returns one or several plans, of which the fastest counts, or a one-line reason why it refuses a
+//! scenario.
 
 mod deepio_ordered;
 mod foreread;
@@ -27,12 +28,12 @@ use crate::plan::{Plan, Setting};
 use crate::threads::Threads;
 use crate::workload::MB;
 
-/// A policy.
+/// A cache policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Policy {
-    /// No I/O at all: what computing and the barriers take.
+    /// No I/O at all, only computing and the barriers.
     LowerBound,
-    /// Every sample is read from the file system when it is asked for.
+    /// Every sample is read from the file system on demand.
     Naive,
     /// Samples are staged ahead from the file system.
     StagingBuffer,
@@ -40,7 +41,8 @@ pub enum Policy {
     Nopfs,
     /// The dataset is spread over the workers' memories before the run (DeepIO, MASCOTS 2018, in the training's order).
     DeepioOrdered,
-    /// Each worker loads its disk before the run and trains on what it holds (Kurth et al., SC18).
+    /// Each worker loads its disk before the run and trains on the samples that it holds (Kurth et
+    /// al., SC18).
     ParallelStaging,
     /// LBANN's data store, filled during the first epoch.
     LbannDynamic,
@@ -52,9 +54,9 @@ pub enum Policy {
     Monarch,
     /// Parallel prefetching without a cache (PRISMA, 2021).
     Prisma,
-    /// foreread: one copy in the cluster, read by its owner once.
+    /// foreread: one copy in the cluster, read once by its owner.
     Foreread,
-    /// The same, with the samples of each global batch dealt to the workers that hold them.
+    /// foreread, with the samples of each global batch dealt to the workers that hold them.
     ForereadLocality,
 }
 
@@ -95,12 +97,12 @@ impl Policy {
         }
     }
 
-    /// Whether the policy keeps samples in the classes behind the staging buffer.
+    /// Whether the policy keeps samples in the classes after the staging buffer.
     pub const fn has_cache(self) -> bool {
         !matches!(self, Self::LowerBound | Self::Naive | Self::StagingBuffer | Self::Prisma)
     }
 
-    /// The policy's plans for a run; the fastest counts.
+    /// The policy's plans for a run. The fastest counts.
     pub(crate) fn plans(self, setting: &Setting<'_>) -> Result<Vec<Plan>, Refusal> {
         let one = |plan| Ok(vec![plan]);
         match self {
@@ -120,7 +122,7 @@ impl Policy {
         }
     }
 
-    /// How many plans [`plans`](Self::plans) are, without making them.
+    /// The number of plans that [`plans`](Self::plans) returns, without making them.
     pub(crate) fn tries(self, setting: &Setting<'_>) -> u64 {
         if self == Self::Foreread { foreread::tries(setting) } else { 1 }
     }
@@ -144,7 +146,7 @@ impl FromStr for Policy {
     /// ```
     /// use foreread_simulator::Policy;
     /// assert_eq!("nopfs".parse(), Ok(Policy::Nopfs));
-    /// assert!("lru".parse::<Policy>().unwrap_err().to_string().starts_with("there is no policy `lru`; there are: "));
+    /// assert!("lru".parse::<Policy>().unwrap_err().to_string().starts_with("unknown policy `lru`: expected one of "));
     /// ```
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let known = || Self::ALL.map(Self::name).join(" ");
@@ -153,7 +155,7 @@ impl FromStr for Policy {
     }
 }
 
-/// Why a policy does not run in a scenario.
+/// The reason why a policy refuses a scenario.
 pub(crate) type Refusal = String;
 
 /// The class that the thesis calls 1, the workers' memory, as an index into the scenario's classes.
@@ -161,11 +163,11 @@ fn memory(setting: &Setting<'_>) -> Result<usize, Refusal> {
     if setting.scenario.storage.len() > 1 {
         Ok(1)
     } else {
-        Err("the scenario has no class behind the staging buffer".into())
+        Err("the scenario has no class after the staging buffer".into())
     }
 }
 
-/// The class that the thesis calls 2, the workers' disk; the memory where there is no other.
+/// The class that the thesis calls 2, the workers' disk. The memory if there is no other.
 fn disk(setting: &Setting<'_>) -> Result<usize, Refusal> {
     memory(setting).map(|memory| (memory + 1).min(setting.scenario.storage.len() - 1))
 }
@@ -176,7 +178,7 @@ fn fits(setting: &Setting<'_>, class: usize) -> bool {
     setting.workload.total() as f64 / MB <= all
 }
 
-/// LBANN's refusal: its data store holds all or does not run.
+/// LBANN's refusal: its data store holds the whole dataset or does not run.
 fn refuse_unless_it_fits(setting: &Setting<'_>, class: usize) -> Result<(), Refusal> {
     if fits(setting, class) {
         return Ok(());
@@ -186,8 +188,8 @@ fn refuse_unless_it_fits(setting: &Setting<'_>, class: usize) -> Result<(), Refu
     Err(format!("the dataset's {total:.0} MB do not fit in the workers' memories of {all:.0} MB together"))
 }
 
-/// Loads, before the run, each worker's part of the dataset into a class until a sample does not fit. The longest thread
-/// of the slowest worker is the initial stall.
+/// Loads each worker's part of the dataset into a class before the run, until a sample does not
+/// fit. The longest thread of the slowest worker gives the initial stall.
 fn preload(setting: &Setting<'_>, plan: &mut Plan, class: usize, shards: Shards) {
     let mut stall: f64 = 0.0;
     let mut next = 0;
@@ -211,11 +213,11 @@ fn preload(setting: &Setting<'_>, plan: &mut Plan, class: usize, shards: Shards)
     plan.copies.all_from(stall);
 }
 
-/// What each worker loads before a run.
+/// The part of the dataset that each worker loads before a run.
 #[derive(Clone, Copy)]
 enum Shards {
     /// Its own contiguous N-th of the dataset.
     Contiguous,
-    /// What the workers before it left, as much as fits.
+    /// The samples that earlier workers left, as many as fit.
     AsMuchAsFits,
 }

@@ -1,4 +1,4 @@
-//! The thesis's naive loader: every sample is read from the file system when it is asked for, one at a time.
+//! The thesis's naive loader: every sample is read from the file system on demand, one at a time.
 
 use crate::plan::{Plan, Setting};
 

@@ -1,9 +1,9 @@
-//! NoPFS: each worker caches what it reads most often itself (Dryden et al., SC21).
+//! NoPFS: each worker caches the samples that it reads most often (Dryden et al., SC21).
 //!
-//! A worker sorts the samples that it will read by how often it reads them, most first, equal ones by id, and cuts the
-//! list into its classes by their capacities. Each class's part is prefetched in the order of first access, from the
-//! file system. Staging uses the worker's own copies and the file system; other workers' copies serve requests that are
-//! not staged in time.
+//! A worker sorts the samples that it will read by its number of reads, in descending order, with
+//! ties by id. It fills its classes with this list by their capacities. Each class's part is
+//! prefetched from the file system in the order of first access. Staging uses the worker's own
+//! copies and the file system. Other workers' copies serve requests that are not staged in time.
 
 use crate::plan::{Origin, Plan, Setting, Sources};
 use crate::threads::Threads;

@@ -1,8 +1,10 @@
-//! Parallel staging: each worker fills its disk before the run and then trains on what it holds alone.
+//! Parallel staging: each worker fills its disk before the run and then trains on the samples that
+//! it holds.
 //!
-//! A worker reads its contiguous shard from the file system, then, until its disk is full, the samples behind it from the
-//! others over the network. Its accesses are drawn uniformly from what it holds, so it does not train on what was asked
-//! for. The class is the second behind the staging buffer, or the only one.
+//! A worker reads its contiguous shard from the file system. Then it reads the following samples
+//! from other workers over the network until its disk is full. Its accesses are drawn uniformly
+//! from the samples that it holds, so it does not train on the requested order. The class is the
+//! second after the staging buffer, or the only one.
 
 use crate::plan::{Origin, Plan, Setting, Sources};
 use crate::policies::{Refusal, disk};
@@ -15,7 +17,7 @@ pub(super) fn plan(setting: &Setting<'_>) -> Result<Plan, Refusal> {
     let mut held = Vec::with_capacity(setting.workers());
     for worker in 0..setting.workers() {
         let mut threads = Threads::new(setting.scenario.storage[class].threads, 0.0);
-        let mut mine = Vec::new();
+        let mut loaded = Vec::new();
         let shard = setting.shard(worker);
         let others = (shard.end..setting.scenario.samples).chain(0..shard.start);
         for sample in shard.clone().chain(others) {
@@ -31,13 +33,13 @@ pub(super) fn plan(setting: &Setting<'_>) -> Result<Plan, Refusal> {
                 plan.copies.add(sample, worker, class, 0.0);
                 plan.loaded.remote += 1;
             }
-            mine.push(sample);
+            loaded.push(sample);
         }
-        if mine.is_empty() {
-            return Err(format!("worker {worker} has no room for even one sample"));
+        if loaded.is_empty() {
+            return Err(format!("no sample fits into the class of worker {worker}"));
         }
         plan.initial_stall = plan.initial_stall.max(threads.done());
-        held.push(mine);
+        held.push(loaded);
     }
     plan.copies.all_from(plan.initial_stall);
     let mut draws = setting.workload.draws();

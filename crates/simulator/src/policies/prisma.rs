@@ -1,9 +1,10 @@
 //! PRISMA: parallel prefetching from the file system into a buffer, without a cache.
 //!
-//! Its tuner adds producer threads while the consumer finds the buffer wanting. Simplified: a worker begins with one
-//! thread and gets one more after each batch in which it waited, up to the threads of the staging buffer, and none is
-//! taken away; the real tuner grows the buffer too, which here has its whole capacity from the start. Room is always
-//! counted honestly, because the thesis's accounting is a fault of its own simulator.
+//! Its tuner adds producer threads while the consumer waits for the buffer. Simplified: a worker
+//! begins with one thread and gets one more after each batch in which it waited, up to the threads
+//! of the staging buffer. None is removed. The real tuner also grows the buffer, which has its
+//! whole capacity from the start here. The accounting is always honest, because the thesis's
+//! accounting is a fault of its own simulator.
 
 use crate::plan::{Origin, Plan, Setting, Sources, Staging};
 use crate::scenario::Accounting;

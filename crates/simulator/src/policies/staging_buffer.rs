@@ -1,4 +1,4 @@
-//! The thesis's staging buffer: samples are staged ahead from the file system, and nothing is kept.
+//! The thesis's staging buffer: samples are staged ahead from the file system, and none is kept.
 
 use crate::plan::{Origin, Plan, Setting, Sources};
 

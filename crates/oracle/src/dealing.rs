@@ -22,7 +22,7 @@ use std::str::FromStr;
 
 use foreread_types::Rank;
 
-use crate::error::{OracleError, Reason};
+use crate::error::{OracleError, OracleReason};
 
 /// How positions map to ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -52,7 +52,7 @@ impl FromStr for Deal {
         match text {
             "torch" => Ok(Self::Torch),
             "blocks" => Ok(Self::Blocks),
-            _ => Err(Reason::Deal(text.to_owned()).into()),
+            _ => Err(OracleReason::Deal(text.to_owned()).into()),
         }
     }
 }
@@ -96,10 +96,10 @@ impl Dealing {
         drop_last: bool,
     ) -> Result<Self, OracleError> {
         if world_size == 0 {
-            return Err(Reason::WorldSize.into());
+            return Err(OracleReason::WorldSize.into());
         }
         if batch_size == Some(0) {
-            return Err(Reason::BatchSize.into());
+            return Err(OracleReason::BatchSize.into());
         }
         Ok(Self { deal, world_size, batch_size, drop_last })
     }
@@ -152,7 +152,7 @@ impl Dealing {
         let share = self.share(len, consumed);
         assert!(index < share, "sample {index} of a share of {share}");
         assert!(rank.0 < self.world_size, "rank {rank} of {}", self.world_size);
-        wrap(len, consumed, self.listed(share, rank, index))
+        order_position(len, consumed, self.list_index(share, rank, index))
     }
 
     /// The rank that reads a position of the global order, and the index of the sample on that
@@ -161,9 +161,9 @@ impl Dealing {
     pub fn locate(&self, len: u64, consumed: u64, position: u64) -> Option<(Rank, u64)> {
         let share = self.share(len, consumed);
         match position.checked_sub(consumed) {
-            Some(listed) if position < len => self.owner(share, listed),
+            Some(list_index) if position < len => self.reader(share, list_index),
             // A consumed position is only read again by padding.
-            _ => self.owner(share, (len - consumed).checked_add(position).filter(|_| position < len)?),
+            _ => self.reader(share, (len - consumed).checked_add(position).filter(|_| position < len)?),
         }
     }
 
@@ -198,14 +198,14 @@ impl Dealing {
                 }
             }
             Deal::Blocks => {
-                let (mut listed, mut out) = (from, out);
+                let (mut list_index, mut out) = (from, out);
                 while !out.is_empty() {
-                    let block = self.block(share, listed / ranks);
-                    let within = listed - block.start * ranks;
+                    let block = self.block(share, list_index / ranks);
+                    let within = list_index - block.start * ranks;
                     let here = (block.size - within % block.size).min(out.len() as u64);
                     let (now, later) = out.split_at_mut(here as usize);
                     now.fill(Rank((within / block.size) as u32));
-                    (listed, out) = (listed + here, later);
+                    (list_index, out) = (list_index + here, later);
                 }
             }
         }
@@ -213,7 +213,7 @@ impl Dealing {
 
     /// The place in the padded list of a rank's `index`-th sample, with `share` samples per rank.
     #[inline]
-    pub(crate) fn listed(&self, share: u64, rank: Rank, index: u64) -> u64 {
+    pub(crate) fn list_index(&self, share: u64, rank: Rank, index: u64) -> u64 {
         let ranks = u64::from(self.world_size);
         match self.deal {
             Deal::Torch => index * ranks + u64::from(rank.0),
@@ -225,19 +225,19 @@ impl Dealing {
     }
 
     /// The rank that reads a place of the padded list, and the index of the sample on that rank.
-    pub(crate) fn owner(&self, share: u64, listed: u64) -> Option<(Rank, u64)> {
+    pub(crate) fn reader(&self, share: u64, list_index: u64) -> Option<(Rank, u64)> {
         let ranks = u64::from(self.world_size);
         // The first index of a step is below `share`, so the products stay below list + W.
-        if listed / ranks >= share {
+        if list_index / ranks >= share {
             return None;
         }
         Some(match self.deal {
-            Deal::Torch => (Rank((listed % ranks) as u32), listed / ranks),
+            Deal::Torch => (Rank((list_index % ranks) as u32), list_index / ranks),
             Deal::Blocks => {
-                // The samples of earlier steps come first, for all ranks. `listed / ranks` is
+                // The samples of earlier steps come first, for all ranks. `list_index / ranks` is
                 // within the same step.
-                let block = self.block(share, listed / ranks);
-                let within = listed - block.start * ranks;
+                let block = self.block(share, list_index / ranks);
+                let within = list_index - block.start * ranks;
                 (Rank((within / block.size) as u32), block.start + within % block.size)
             }
         })
@@ -245,23 +245,23 @@ impl Dealing {
 
     /// The step of a rank's `index`: its first index and the number of samples per rank.
     #[inline]
-    pub(crate) fn block(&self, share: u64, index: u64) -> Block {
+    pub(crate) fn block(&self, share: u64, index: u64) -> StepBlock {
         let batch = self.batch_size.unwrap_or(share).max(1);
         let start = index / batch * batch;
-        Block { start, size: batch.min(share - start) }
+        StepBlock { start, size: batch.min(share - start) }
     }
 }
 
 /// One step of a rank: its samples `start..start + size`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Block {
+pub(crate) struct StepBlock {
     pub(crate) start: u64,
     pub(crate) size: u64,
 }
 
 /// Maps a place in the padded list to a position of the global order.
 #[inline]
-pub(crate) fn wrap(len: u64, consumed: u64, listed: u64) -> u64 {
+pub(crate) fn order_position(len: u64, consumed: u64, list_index: u64) -> u64 {
     let list = len - consumed;
-    if listed < list { consumed + listed } else { (listed - list) % len }
+    if list_index < list { consumed + list_index } else { (list_index - list) % len }
 }

@@ -9,12 +9,12 @@ use foreread_types::{DatasetId, Fingerprint, Rank};
 /// An invalid argument, schedule or saved position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct OracleError(#[from] Reason);
+pub struct OracleError(#[from] OracleReason);
 
 /// The category of an [`OracleError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum ErrorKind {
+pub enum OracleErrorKind {
     /// An argument is invalid on its own: a world size of 0, a negative weight, an unknown name.
     Invalid,
     /// A sample id, rank, phase or count is out of range.
@@ -31,37 +31,40 @@ pub enum ErrorKind {
 
 impl OracleError {
     /// The category. Match on this, not on the text.
-    pub fn kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> OracleErrorKind {
         match self.0 {
-            Reason::WorldSize
-            | Reason::BatchSize
-            | Reason::Deal(_)
-            | Reason::NoPhases
-            | Reason::Weight { .. }
-            | Reason::NoWeight
-            | Reason::NothingToDraw { .. }
-            | Reason::Lengths { .. }
-            | Reason::NoOrders
-            | Reason::Dealt { .. }
-            | Reason::Populations { .. } => ErrorKind::Invalid,
-            Reason::Rank { .. } | Reason::Id { .. } | Reason::Consumed { .. } | Reason::PhaseIndex { .. } => {
-                ErrorKind::OutOfRange
+            OracleReason::WorldSize
+            | OracleReason::BatchSize
+            | OracleReason::Deal(_)
+            | OracleReason::NoPhases
+            | OracleReason::Weight { .. }
+            | OracleReason::NoWeight
+            | OracleReason::NothingToDraw { .. }
+            | OracleReason::Lengths { .. }
+            | OracleReason::NoOrders
+            | OracleReason::Dealt { .. }
+            | OracleReason::Populations { .. } => OracleErrorKind::Invalid,
+            OracleReason::Rank { .. }
+            | OracleReason::Id { .. }
+            | OracleReason::Consumed { .. }
+            | OracleReason::PhaseIndex { .. } => OracleErrorKind::OutOfRange,
+            OracleReason::Epoch { .. } | OracleReason::Epochs { .. } => OracleErrorKind::NoSuchEpoch,
+            OracleReason::Samples { .. } | OracleReason::Memory { .. } | OracleReason::RunLength => {
+                OracleErrorKind::TooLarge
             }
-            Reason::Epoch { .. } | Reason::Epochs { .. } => ErrorKind::NoSuchEpoch,
-            Reason::Samples { .. } | Reason::Memory { .. } | Reason::RunLength => ErrorKind::TooLarge,
-            Reason::Schedule { .. } => ErrorKind::Mismatch,
-            Reason::Custom(_) | Reason::OrderLength { .. } => ErrorKind::Custom,
+            OracleReason::Schedule { .. } => OracleErrorKind::Mismatch,
+            OracleReason::Custom(_) | OracleReason::OrderLength { .. } => OracleErrorKind::Custom,
         }
     }
 
     /// An error of a custom sampler. `message` describes the failure in one line.
     pub fn custom(message: impl Into<String>) -> Self {
-        Self(Reason::Custom(message.into()))
+        Self(OracleReason::Custom(message.into()))
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Reason {
+pub(crate) enum OracleReason {
     #[error("world size 0: must be at least 1, the number of training processes")]
     WorldSize,
     #[error("batch size 0: must be at least 1, or none for one batch per pass")]
@@ -76,41 +79,32 @@ pub(crate) enum Reason {
     NoWeight,
     #[error("cannot draw {len} samples from an empty dataset")]
     NothingToDraw { len: u64 },
-    #[error(
-        "explicit order of epoch {epoch} has {found} samples, expected {expected} as in epoch 0"
-    )]
+    #[error("explicit order of epoch {epoch} has {found} samples, expected {expected} as in epoch 0")]
     Lengths { epoch: usize, found: u64, expected: u64 },
-    #[error(
-        "{found} samples were dealt to a rank that reads {share}: every rank must read the same number"
-    )]
+    #[error("{found} samples were dealt to a rank that reads {share}: every rank must read the same number")]
     Dealt { found: u64, share: u64 },
     #[error("no explicit orders: expected one order per epoch")]
     NoOrders,
     #[error(
-        "dataset {dataset} has {found} samples in phase {phase} and {expected} before: samplers of one dataset must \
-         have the same number of samples"
+        "dataset {dataset} has {found} samples in phase {phase} and {expected} before: samplers of one \
+         dataset must have the same number of samples"
     )]
     Populations { dataset: DatasetId, phase: usize, found: u64, expected: u64 },
     #[error("rank {rank} of {world_size}: must be below the world size")]
     Rank { rank: Rank, world_size: u32 },
-    #[error(
-        "sample {id} in {place}: the dataset has samples 0 to {population} exclusive"
-    )]
+    #[error("sample {id} in {place}: the dataset has samples 0 to {population} exclusive")]
     Id { id: u64, place: String, population: u64 },
-    #[error(
-        "position has consumed {consumed} of a pass of {len} samples: the saved state is damaged"
-    )]
+    #[error("position has consumed {consumed} of a pass of {len} samples: the saved state is damaged")]
     Consumed { consumed: u64, len: u64 },
-    #[error(
-        "position lies in phase {phase} and the schedule has {phases}: the saved state is damaged"
-    )]
+    #[error("position lies in phase {phase} and the schedule has {phases}: the saved state is damaged")]
     PhaseIndex { phase: u32, phases: usize },
     #[error(
         "epoch {epoch}: explicit orders were given for {epochs} epochs. Give more orders or run fewer epochs"
     )]
     Epoch { epoch: u64, epochs: u64 },
     #[error(
-        "phase {phase} knows its order for {known} epochs and the schedule has {epochs}: give more orders or run fewer epochs"
+        "phase {phase} knows its order for {known} epochs and the schedule has {epochs}: \
+         give more orders or run fewer epochs"
     )]
     Epochs { phase: usize, known: u64, epochs: u64 },
     #[error("{samples} samples: an order has at most 2^63")]
@@ -122,15 +116,15 @@ pub(crate) enum Reason {
     #[error("run too long: its samples do not fit in 64 bits. Run fewer epochs")]
     RunLength,
     #[error(
-        "saved position belongs to schedule {found}, this run has {expected}: the phases, their datasets' sizes, \
-         samplers or seeds differ. Run with those of the saved state, or without it"
+        "saved position belongs to schedule {found}, this run has {expected}: the phases, their \
+         datasets' sizes, samplers or seeds differ. Run with those of the saved state, or without it"
     )]
     Schedule { found: Fingerprint, expected: Fingerprint },
     #[error("{0}")]
     Custom(String),
     #[error(
-        "order of epoch {epoch} in phase {phase} has {found} samples, its sampler's `len` is {expected}: the sampler \
-         breaks its contract"
+        "order of epoch {epoch} in phase {phase} has {found} samples, its sampler's `len` is {expected}: \
+         the sampler breaks its contract"
     )]
     OrderLength { phase: u32, epoch: u64, found: u64, expected: u64 },
 }

@@ -58,13 +58,13 @@ mod stream;
 mod uses;
 
 pub use dealing::{Deal, Dealing};
-pub use error::{ErrorKind, OracleError};
+pub use error::{OracleError, OracleErrorKind};
 pub use fingerprint::Fingerprinter;
-pub use order::{Computed, Order};
+pub use order::{ComputedOrder, Order};
 pub use position::Position;
 pub use run::{Pass, Passes, Run};
 pub use sampler::Sampler;
 pub use samplers::{Explicit, Feistel, Sequential, Shuffle, Torch, Weighted};
 pub use schedule::{Phase, PhaseKind, Schedule};
 pub use stream::AccessStream;
-pub use uses::Uses;
+pub use uses::OrderInverse;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use foreread_types::SampleId;
 
-use crate::error::{OracleError, Reason};
+use crate::error::{OracleError, OracleReason};
 use crate::samplers::Permutation;
-use crate::uses::Uses;
+use crate::uses::OrderInverse;
 
 /// The maximum number of samples in an order.
 pub(crate) const MAX_SAMPLES: u64 = 1 << 63;
@@ -36,24 +36,24 @@ pub struct Order {
     population: u64,
     len: u64,
     distinct: bool,
-    kind: Kind,
+    kind: OrderKind,
 }
 
 #[derive(Clone)]
-pub(crate) enum Kind {
+pub(crate) enum OrderKind {
     Identity,
     // A vector in an `Arc`, not a slice: filled in place, allocated fallibly, never copied.
     Small(Arc<Vec<u32>>),
     Large(Arc<Vec<u64>>),
     Feistel(Permutation),
-    Custom(Arc<dyn Computed>),
+    Custom(Arc<dyn ComputedOrder>),
 }
 
 /// An order that a custom sampler computes position by position, if a table of ids would not do.
 ///
 /// It must be a pure function of the position. [`next`](Self::next) must agree with
 /// [`fill`](Self::fill).
-pub trait Computed: fmt::Debug + Send + Sync {
+pub trait ComputedOrder: fmt::Debug + Send + Sync {
     /// The number of samples in the dataset. All ids lie below it.
     fn population(&self) -> u64;
 
@@ -83,7 +83,7 @@ impl Order {
     /// More than 2^63 samples.
     pub fn identity(samples: u64) -> Result<Self, OracleError> {
         check_samples(samples)?;
-        Ok(Self { population: samples, len: samples, distinct: true, kind: Kind::Identity })
+        Ok(Self { population: samples, len: samples, distinct: true, kind: OrderKind::Identity })
     }
 
     /// An order given as a table of ids below `population`. Ids may repeat or be missing.
@@ -94,7 +94,7 @@ impl Order {
         check_samples(population)?;
         if let Some(at) = ids.iter().position(|&id| id >= population) {
             let place = format!("position {at} of the order");
-            return Err(Reason::Id { id: ids[at], place, population }.into());
+            return Err(OracleReason::Id { id: ids[at], place, population }.into());
         }
         let distinct = is_distinct(population, &ids);
         Ok(if population <= 1 << 32 {
@@ -108,31 +108,31 @@ impl Order {
     ///
     /// # Errors
     /// A population or length of more than 2^63.
-    pub fn custom(computed: Arc<dyn Computed>) -> Result<Self, OracleError> {
+    pub fn custom(computed: Arc<dyn ComputedOrder>) -> Result<Self, OracleError> {
         check_samples(computed.population())?;
         check_samples(computed.len())?;
         Ok(Self {
             population: computed.population(),
             len: computed.len(),
             distinct: computed.is_distinct(),
-            kind: Kind::Custom(computed),
+            kind: OrderKind::Custom(computed),
         })
     }
 
     pub(crate) fn small(population: u64, ids: Vec<u32>, distinct: bool) -> Self {
-        Self { population, len: ids.len() as u64, distinct, kind: Kind::Small(Arc::new(ids)) }
+        Self { population, len: ids.len() as u64, distinct, kind: OrderKind::Small(Arc::new(ids)) }
     }
 
     pub(crate) fn large(population: u64, ids: Vec<u64>, distinct: bool) -> Self {
-        Self { population, len: ids.len() as u64, distinct, kind: Kind::Large(Arc::new(ids)) }
+        Self { population, len: ids.len() as u64, distinct, kind: OrderKind::Large(Arc::new(ids)) }
     }
 
     pub(crate) fn feistel(permutation: Permutation) -> Self {
         let samples = permutation.len();
-        Self { population: samples, len: samples, distinct: true, kind: Kind::Feistel(permutation) }
+        Self { population: samples, len: samples, distinct: true, kind: OrderKind::Feistel(permutation) }
     }
 
-    pub(crate) fn kind(&self) -> &Kind {
+    pub(crate) fn kind(&self) -> &OrderKind {
         &self.kind
     }
 
@@ -163,11 +163,11 @@ impl Order {
     pub fn at(&self, position: u64) -> SampleId {
         assert!(position < self.len, "position {position} of an order of {}", self.len);
         match &self.kind {
-            Kind::Identity => SampleId(position),
-            Kind::Small(ids) => SampleId(u64::from(ids[position as usize])),
-            Kind::Large(ids) => SampleId(ids[position as usize]),
-            Kind::Feistel(permutation) => SampleId(permutation.forward(position)),
-            Kind::Custom(computed) => {
+            OrderKind::Identity => SampleId(position),
+            OrderKind::Small(ids) => SampleId(u64::from(ids[position as usize])),
+            OrderKind::Large(ids) => SampleId(ids[position as usize]),
+            OrderKind::Feistel(permutation) => SampleId(permutation.forward(position)),
+            OrderKind::Custom(computed) => {
                 let mut out = [SampleId(0)];
                 computed.fill(position, 1, &mut out);
                 out[0]
@@ -189,17 +189,17 @@ impl Order {
             self.len
         );
         match &self.kind {
-            Kind::Identity => positions(from, step, out, |position| position),
-            Kind::Small(ids) if step == 1 => {
+            OrderKind::Identity => positions(from, step, out, |position| position),
+            OrderKind::Small(ids) if step == 1 => {
                 let ids = &ids[from as usize..];
                 out.iter_mut().zip(ids).for_each(|(slot, &id)| *slot = SampleId(u64::from(id)));
             }
-            Kind::Small(ids) => positions(from, step, out, |position| u64::from(ids[position as usize])),
-            Kind::Large(ids) => positions(from, step, out, |position| ids[position as usize]),
-            Kind::Feistel(permutation) => {
+            OrderKind::Small(ids) => positions(from, step, out, |position| u64::from(ids[position as usize])),
+            OrderKind::Large(ids) => positions(from, step, out, |position| ids[position as usize]),
+            OrderKind::Feistel(permutation) => {
                 positions(from, step, out, |position| permutation.forward(position))
             }
-            Kind::Custom(computed) => computed.fill(from, step, out),
+            OrderKind::Custom(computed) => computed.fill(from, step, out),
         }
     }
 
@@ -210,7 +210,7 @@ impl Order {
     /// The first id that is out of range.
     pub(crate) fn check_ids(&self, population: u64) -> Result<(), OracleError> {
         const CHUNK: u64 = 1024;
-        if self.population <= population && !matches!(self.kind, Kind::Custom(_)) {
+        if self.population <= population && !matches!(self.kind, OrderKind::Custom(_)) {
             return Ok(());
         }
         let mut chunk = Vec::new();
@@ -219,7 +219,7 @@ impl Order {
             self.fill(from, 1, &mut chunk);
             if let Some(at) = chunk.iter().position(|id| id.0 >= population) {
                 let place = format!("position {} of the order", from + at as u64);
-                return Err(Reason::Id { id: chunk[at].0, place, population }.into());
+                return Err(OracleReason::Id { id: chunk[at].0, place, population }.into());
             }
         }
         Ok(())
@@ -227,8 +227,8 @@ impl Order {
 
     /// The positions of each sample. Takes O(len) time and 4 bytes per sample for tables, nothing
     /// for the others.
-    pub fn inverse(&self) -> Uses {
-        Uses::of(self)
+    pub fn inverse(&self) -> OrderInverse {
+        OrderInverse::of(self)
     }
 }
 
@@ -246,10 +246,10 @@ impl fmt::Debug for Order {
     /// The kind and the numbers, not the table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.kind {
-            Kind::Identity => "identity",
-            Kind::Small(_) | Kind::Large(_) => "table",
-            Kind::Feistel(_) => "feistel",
-            Kind::Custom(_) => "custom",
+            OrderKind::Identity => "identity",
+            OrderKind::Small(_) | OrderKind::Large(_) => "table",
+            OrderKind::Feistel(_) => "feistel",
+            OrderKind::Custom(_) => "custom",
         };
         f.debug_struct("Order")
             .field("kind", &kind)
@@ -262,14 +262,14 @@ impl fmt::Debug for Order {
 
 /// Rejects more samples than [`MAX_SAMPLES`].
 pub(crate) fn check_samples(samples: u64) -> Result<(), OracleError> {
-    if samples > MAX_SAMPLES { Err(Reason::Samples { samples }.into()) } else { Ok(()) }
+    if samples > MAX_SAMPLES { Err(OracleReason::Samples { samples }.into()) } else { Ok(()) }
 }
 
 /// An empty table with capacity for `samples` entries, or an error if memory does not suffice.
-pub(crate) fn room<T>(samples: u64) -> Result<Vec<T>, OracleError> {
+pub(crate) fn try_with_capacity<T>(samples: u64) -> Result<Vec<T>, OracleError> {
     let mut table = Vec::new();
-    let entries = usize::try_from(samples).map_err(|_| Reason::Memory { samples })?;
-    table.try_reserve_exact(entries).map_err(|_| Reason::Memory { samples })?;
+    let entries = usize::try_from(samples).map_err(|_| OracleReason::Memory { samples })?;
+    table.try_reserve_exact(entries).map_err(|_| OracleReason::Memory { samples })?;
     Ok(table)
 }
 

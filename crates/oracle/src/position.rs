@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(into = "Saved", try_from = "Saved")]
+#[serde(into = "SavedPosition", try_from = "SavedPosition")]
 pub struct Position {
     /// The fingerprint of the schedule: [`Schedule::fingerprint`](crate::Schedule::fingerprint).
     pub schedule: Fingerprint,
@@ -36,7 +36,7 @@ pub struct Position {
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct Saved {
+struct SavedPosition {
     version: u32,
     schedule: String,
     epoch: u64,
@@ -44,17 +44,17 @@ struct Saved {
     consumed: u64,
 }
 
-impl From<Position> for Saved {
+impl From<Position> for SavedPosition {
     fn from(position: Position) -> Self {
         let Position { schedule, epoch, phase, consumed } = position;
         Self { version: VERSION, schedule: schedule.to_string(), epoch, phase, consumed }
     }
 }
 
-impl TryFrom<Saved> for Position {
+impl TryFrom<SavedPosition> for Position {
     type Error = String;
 
-    fn try_from(saved: Saved) -> Result<Self, Self::Error> {
+    fn try_from(saved: SavedPosition) -> Result<Self, Self::Error> {
         if saved.version != VERSION {
             return Err(format!(
                 "saved position has version {}, expected {VERSION}: use the release that wrote it",

@@ -11,13 +11,13 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 /// The purpose of a stream. It is part of the key, so one seed serves several samplers without
 /// correlation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Purpose {
+pub(crate) enum RandomPurpose {
     Shuffle,
     Feistel,
     Weighted,
 }
 
-impl Purpose {
+impl RandomPurpose {
     const fn label(self) -> &'static [u8; 24] {
         match self {
             Self::Shuffle => b"foreread/order/shuffle/1",
@@ -29,12 +29,12 @@ impl Purpose {
 
 /// A reproducible stream of words.
 #[derive(Debug)]
-pub(crate) struct Stream(ChaCha8Rng);
+pub(crate) struct RandomStream(ChaCha8Rng);
 
-impl Stream {
+impl RandomStream {
     /// The stream of one epoch. Key: the seed in little endian, then the label of the purpose.
     /// Stream number: the epoch.
-    pub(crate) fn new(purpose: Purpose, seed: u64, epoch: u64) -> Self {
+    pub(crate) fn new(purpose: RandomPurpose, seed: u64, epoch: u64) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         key[8..].copy_from_slice(purpose.label());
@@ -85,13 +85,13 @@ mod tests {
 
     #[test]
     fn streams_differ_by_purpose_seed_and_epoch() {
-        let first = |purpose, seed, epoch| Stream::new(purpose, seed, epoch).next_u64();
+        let first = |purpose, seed, epoch| RandomStream::new(purpose, seed, epoch).next_u64();
         let words = [
-            first(Purpose::Shuffle, 1, 0),
-            first(Purpose::Shuffle, 1, 1),
-            first(Purpose::Shuffle, 2, 0),
-            first(Purpose::Feistel, 1, 0),
-            first(Purpose::Weighted, 1, 0),
+            first(RandomPurpose::Shuffle, 1, 0),
+            first(RandomPurpose::Shuffle, 1, 1),
+            first(RandomPurpose::Shuffle, 2, 0),
+            first(RandomPurpose::Feistel, 1, 0),
+            first(RandomPurpose::Weighted, 1, 0),
         ];
         for (i, a) in words.iter().enumerate() {
             assert!(words[i + 1..].iter().all(|b| a != b));
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn bounded_numbers_are_uniform() {
-        let mut stream = Stream::new(Purpose::Shuffle, 3, 0);
+        let mut stream = RandomStream::new(RandomPurpose::Shuffle, 3, 0);
         for bound in [1u32, 3, 6, 10] {
             let mut counts = vec![0i64; bound as usize];
             for _ in 0..60_000 {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn bounds_near_the_word_size_terminate() {
-        let mut stream = Stream::new(Purpose::Shuffle, 4, 0);
+        let mut stream = RandomStream::new(RandomPurpose::Shuffle, 4, 0);
         for _ in 0..1000 {
             assert!(stream.below_u32((1 << 31) + 1) <= 1 << 31);
             assert!(stream.below_u64((1 << 63) + 1) <= 1 << 63);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use foreread_types::{DatasetId, Fingerprint, Rank, SampleKey, Tick};
 
-use crate::error::{OracleError, Reason};
+use crate::error::{OracleError, OracleReason};
 use crate::stream::check_rank;
 use crate::{AccessStream, Deal, Dealing, Phase, PhaseKind, Position, Schedule};
 
@@ -91,7 +91,7 @@ impl Run {
     /// A position at or after the schedule's end gives a run without passes.
     ///
     /// # Errors
-    /// A position of another schedule ([`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch)), one
+    /// A position of another schedule ([`OracleErrorKind::Mismatch`](crate::OracleErrorKind::Mismatch)), one
     /// outside its pass, and the errors of [`new`](Self::new).
     pub fn resume(
         schedule: Arc<Schedule>,
@@ -103,24 +103,24 @@ impl Run {
         schedule.check()?;
         let expected = schedule.fingerprint();
         if position.schedule != expected {
-            return Err(Reason::Schedule { found: position.schedule, expected }.into());
+            return Err(OracleReason::Schedule { found: position.schedule, expected }.into());
         }
         let phases = schedule.phases.len();
         let Some(phase) = schedule.phases.get(position.phase as usize) else {
-            return Err(Reason::PhaseIndex { phase: position.phase, phases }.into());
+            return Err(OracleReason::PhaseIndex { phase: position.phase, phases }.into());
         };
         let (consumed, len) = (position.consumed, phase.sampler.len());
         if consumed > len {
-            return Err(Reason::Consumed { consumed, len }.into());
+            return Err(OracleReason::Consumed { consumed, len }.into());
         }
         let first = position
             .epoch
             .checked_mul(phases as u64)
             .and_then(|first| first.checked_add(position.phase.into()));
-        let first = first.ok_or(Reason::RunLength)?;
+        let first = first.ok_or(OracleReason::RunLength)?;
         // A completely consumed pass is over. An empty one is still to come.
         if consumed == len && len > 0 {
-            let first = first.checked_add(1).ok_or(Reason::RunLength)?;
+            let first = first.checked_add(1).ok_or(OracleReason::RunLength)?;
             return Self::build(schedule, expected, deal, world_size, rank, first, 0);
         }
         Self::build(schedule, expected, deal, world_size, rank, first, consumed)
@@ -144,15 +144,15 @@ impl Run {
             let dealing = Dealing::new(deal, world_size, phase.batch_size, phase.drop_last)?;
             dealings.push(dealing);
             let share = dealing.share(phase.sampler.len(), 0);
-            epoch = epoch.checked_add(share).ok_or(Reason::RunLength)?;
+            epoch = epoch.checked_add(share).ok_or(OracleReason::RunLength)?;
             before.push(epoch);
         }
         check_rank(rank, world_size)?;
-        let end = schedule.epochs.checked_mul(phases).ok_or(Reason::RunLength)?;
-        let passes = usize::try_from(end.saturating_sub(first)).map_err(|_| Reason::RunLength)?;
+        let end = schedule.epochs.checked_mul(phases).ok_or(OracleReason::RunLength)?;
+        let passes = usize::try_from(end.saturating_sub(first)).map_err(|_| OracleReason::RunLength)?;
         // The whole schedule must be countable. Then so is every part of it, and the head, which is
         // shorter than its pass.
-        schedule.epochs.checked_mul(epoch).ok_or(Reason::RunLength)?;
+        schedule.epochs.checked_mul(epoch).ok_or(OracleReason::RunLength)?;
         let mut run = Self {
             schedule,
             fingerprint,
@@ -277,7 +277,9 @@ impl Run {
         let order = phase.order(pass.epoch)?;
         let (found, expected) = (order.len(), phase.sampler.len());
         if found != expected {
-            return Err(Reason::OrderLength { phase: pass.phase, epoch: pass.epoch, found, expected }.into());
+            return Err(
+                OracleReason::OrderLength { phase: pass.phase, epoch: pass.epoch, found, expected }.into()
+            );
         }
         let stream =
             AccessStream::new(order, self.dealing(pass), self.rank, self.consumed_before(pass.index))?;

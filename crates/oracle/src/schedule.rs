@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foreread_types::{DatasetId, Fingerprint};
 
-use crate::error::{OracleError, Reason};
+use crate::error::{OracleError, OracleReason};
 use crate::order::check_samples;
 use crate::{Fingerprinter, Order, Sampler};
 
@@ -79,22 +79,22 @@ impl Schedule {
 
     pub(crate) fn check(&self) -> Result<(), OracleError> {
         if self.phases.is_empty() {
-            return Err(Reason::NoPhases.into());
+            return Err(OracleReason::NoPhases.into());
         }
         for (index, phase) in self.phases.iter().enumerate() {
             check_samples(phase.sampler.population())?;
             check_samples(phase.sampler.len())?;
             if phase.batch_size == Some(0) {
-                return Err(Reason::BatchSize.into());
+                return Err(OracleReason::BatchSize.into());
             }
             if let Some(known) = phase.sampler.epochs().filter(|&known| known < self.epochs) {
-                return Err(Reason::Epochs { phase: index, known, epochs: self.epochs }.into());
+                return Err(OracleReason::Epochs { phase: index, known, epochs: self.epochs }.into());
             }
             let dataset = phase.dataset;
             if let Some(other) = self.phases[..index].iter().find(|other| other.dataset == dataset) {
                 let (found, expected) = (phase.sampler.population(), other.sampler.population());
                 if found != expected {
-                    return Err(Reason::Populations { dataset, phase: index, found, expected }.into());
+                    return Err(OracleReason::Populations { dataset, phase: index, found, expected }.into());
                 }
             }
         }

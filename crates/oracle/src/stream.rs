@@ -4,9 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use foreread_types::{Rank, SampleId};
 
-use crate::dealing::wrap;
-use crate::error::{OracleError, Reason};
-use crate::{Deal, Dealing, Order, Uses};
+use crate::dealing::order_position;
+use crate::error::{OracleError, OracleReason};
+use crate::{Deal, Dealing, Order, OrderInverse};
 
 /// The samples that one rank reads in one pass, by index `0..len`. Cheap to clone.
 ///
@@ -20,7 +20,7 @@ pub struct AccessStream {
     rank: Rank,
     consumed: u64,
     share: u64,
-    uses: Arc<OnceLock<Uses>>,
+    uses: Arc<OnceLock<OrderInverse>>,
     /// The rank's samples, if a plan deals them instead of arithmetic.
     dealt: Option<Arc<[SampleId]>>,
 }
@@ -34,7 +34,7 @@ impl AccessStream {
         check_rank(rank, dealing.world_size())?;
         let len = order.len();
         if consumed > len {
-            return Err(Reason::Consumed { consumed, len }.into());
+            return Err(OracleReason::Consumed { consumed, len }.into());
         }
         let share = dealing.share(len, consumed);
         Ok(Self { order, dealing, rank, consumed, share, uses: Arc::default(), dealt: None })
@@ -58,7 +58,7 @@ impl AccessStream {
     pub fn dealt(self, samples: Vec<SampleId>) -> Result<Self, OracleError> {
         let found = samples.len() as u64;
         if found != self.share {
-            return Err(Reason::Dealt { found, share: self.share }.into());
+            return Err(OracleReason::Dealt { found, share: self.share }.into());
         }
         Ok(Self { dealt: Some(samples.into()), ..self })
     }
@@ -116,7 +116,7 @@ impl AccessStream {
         }
         match self.dealing.deal() {
             Deal::Torch => {
-                self.fill_listed(self.listed(from), u64::from(self.dealing.world_size()), out);
+                self.fill_from_list(self.list_index(from), u64::from(self.dealing.world_size()), out);
             }
             Deal::Blocks => {
                 let (mut from, mut out) = (from, out);
@@ -124,7 +124,7 @@ impl AccessStream {
                     let block = self.dealing.block(self.share, from);
                     let here = (block.start + block.size - from).min(out.len() as u64);
                     let (now, later) = out.split_at_mut(here as usize);
-                    self.fill_listed(self.listed(from), 1, now);
+                    self.fill_from_list(self.list_index(from), 1, now);
                     (from, out) = (from + here, later);
                 }
             }
@@ -145,7 +145,7 @@ impl AccessStream {
     pub fn fill_list(&self, from: u64, out: &mut [SampleId]) {
         let end = from.checked_add(out.len() as u64);
         assert!(end.is_some_and(|end| end <= self.list_len()), "{} places from {from}", out.len());
-        self.fill_listed(from, 1, out);
+        self.fill_from_list(from, 1, out);
     }
 
     /// The number of positions of the order that were read before.
@@ -153,25 +153,25 @@ impl AccessStream {
         self.consumed
     }
 
-    /// Places `listed`, `listed + step`, ... of the padded list: first those of the order, then the
+    /// Places `list_index`, `list_index + step`, ... of the padded list: first those of the order, then the
     /// padding.
-    fn fill_listed(&self, listed: u64, step: u64, out: &mut [SampleId]) {
+    fn fill_from_list(&self, list_index: u64, step: u64, out: &mut [SampleId]) {
         let list = self.order.len() - self.consumed;
-        let own = list.saturating_sub(listed).div_ceil(step).min(out.len() as u64);
+        let own = list.saturating_sub(list_index).div_ceil(step).min(out.len() as u64);
         let (own_out, padding) = out.split_at_mut(own as usize);
-        self.order.fill(self.consumed + listed.min(list), step, own_out);
+        self.order.fill(self.consumed + list_index.min(list), step, own_out);
         for (slot, nth) in padding.iter_mut().zip(own..) {
-            *slot = self.order.at(wrap(self.order.len(), self.consumed, listed + nth * step));
+            *slot = self.order.at(order_position(self.order.len(), self.consumed, list_index + nth * step));
         }
     }
 
-    fn listed(&self, index: u64) -> u64 {
-        self.dealing.listed(self.share, self.rank, index)
+    fn list_index(&self, index: u64) -> u64 {
+        self.dealing.list_index(self.share, self.rank, index)
     }
 
     /// The inverse of the global order. Computed at the first call, in O(len) for tables, and then
     /// kept.
-    pub fn uses(&self) -> &Uses {
+    pub fn uses(&self) -> &OrderInverse {
         self.uses.get_or_init(|| self.order.inverse())
     }
 
@@ -190,11 +190,13 @@ impl AccessStream {
         }
         let len = self.order.len();
         let list = len - self.consumed;
-        let mine = |listed: u64| {
-            self.dealing.owner(self.share, listed).filter(|&(rank, index)| rank == self.rank && index >= from)
+        let mine = |list_index: u64| {
+            self.dealing
+                .reader(self.share, list_index)
+                .filter(|&(rank, index)| rank == self.rank && index >= from)
         };
         // A rank's places in the list ascend with its indices, so the first match is the next use.
-        let first = self.listed(from);
+        let first = self.list_index(from);
         let mut position = if first < list { self.uses().next(id, self.consumed + first) } else { None };
         while let Some(used) = position {
             if let Some((_, index)) = mine(used - self.consumed) {
@@ -221,5 +223,5 @@ impl AccessStream {
 
 /// Rejects a rank that is not below the world size.
 pub(crate) fn check_rank(rank: Rank, world_size: u32) -> Result<(), OracleError> {
-    if rank.0 < world_size { Ok(()) } else { Err(Reason::Rank { rank, world_size }.into()) }
+    if rank.0 < world_size { Ok(()) } else { Err(OracleReason::Rank { rank, world_size }.into()) }
 }

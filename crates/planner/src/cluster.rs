@@ -11,7 +11,7 @@ use std::sync::Arc;
 use foreread_types::{Footprint, Rank, StoreId};
 
 use crate::curve::Curve;
-use crate::error::{PlanError, Reason};
+use crate::error::{PlanError, PlanReason};
 use crate::held::Held;
 use crate::origin::Origin;
 
@@ -230,10 +230,10 @@ impl Cluster {
         Ok(self.check(world_size)?)
     }
 
-    pub(crate) fn check(&self, world_size: u32) -> Result<(), Reason> {
+    pub(crate) fn check(&self, world_size: u32) -> Result<(), PlanReason> {
         let found = self.stores.len();
         if found > MAX_STORES {
-            return Err(Reason::Stores { found, most: MAX_STORES });
+            return Err(PlanReason::Stores { found, most: MAX_STORES });
         }
         for (at, store) in self.stores.iter().enumerate() {
             store.check(at)?;
@@ -241,17 +241,17 @@ impl Cluster {
         let mut ids: Vec<StoreId> = self.stores.iter().map(|store| store.id).collect();
         ids.sort_unstable();
         if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Reason::StoreTwice { id: pair[0] });
+            return Err(PlanReason::StoreTwice { id: pair[0] });
         }
         match &self.ranks {
-            Ranks::PerStore(0) => return Err(Reason::Zero { field: "ranks.per_store" }),
+            Ranks::PerStore(0) => return Err(PlanReason::Zero { field: "ranks.per_store" }),
             Ranks::Table(table) if table.len() as u64 != u64::from(world_size) => {
-                return Err(Reason::RankTable { found: table.len(), world_size });
+                return Err(PlanReason::RankTable { found: table.len(), world_size });
             }
             _ => {}
         }
         if let Some(rank) = (0..world_size).find(|&rank| self.store_of(Rank(rank)).is_none()) {
-            return Err(Reason::NoStore { rank: Rank(rank), found });
+            return Err(PlanReason::NoStore { rank: Rank(rank), found });
         }
         self.origin.check()?;
         let (network, trainer) = (&self.network, &self.trainer);
@@ -263,7 +263,7 @@ impl Cluster {
             ("trainer.staging_threads", trainer.staging_threads.into()),
         ] {
             if value == 0 {
-                return Err(Reason::Zero { field });
+                return Err(PlanReason::Zero { field });
             }
         }
         trainer.staging.check("trainer.staging")
@@ -271,16 +271,16 @@ impl Cluster {
 }
 
 impl Store {
-    fn check(&self, at: usize) -> Result<(), Reason> {
+    fn check(&self, at: usize) -> Result<(), PlanReason> {
         let found = self.levels.len();
         if found > MAX_LEVELS {
-            return Err(Reason::Levels { store: at, found, most: MAX_LEVELS });
+            return Err(PlanReason::Levels { store: at, found, most: MAX_LEVELS });
         }
         for (index, level) in self.levels.iter().enumerate() {
             level.read.check(&format!("stores[{at}].levels[{index}].read"))?;
             level.write.check(&format!("stores[{at}].levels[{index}].write"))?;
             if level.threads == 0 {
-                return Err(Reason::Threads { store: at, level: index });
+                return Err(PlanReason::Threads { store: at, level: index });
             }
         }
         Ok(())

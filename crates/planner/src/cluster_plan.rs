@@ -20,36 +20,36 @@ use std::sync::Arc;
 use foreread_oracle::{Fingerprinter, Run};
 use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Sizes, StoreId};
 
-use crate::assign::{Part, assign};
+use crate::assign::{DatasetSamples, assign};
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
-use crate::copies::{Choice, Copies, SecondCopy};
-use crate::demand::{Demand, Epoch, Scope, Uses, check};
-use crate::error::{PlanError, Reason};
+use crate::cluster_traffic::{ClusterTraffic, StoreHolding, expect_copies};
+use crate::copies::{CopyChooser, SecondCopy, StoreCopies};
+use crate::demand::{Demand, EpochDemand, Scope, UseCounts, check};
+use crate::error::{PlanError, PlanReason};
 use crate::floor::Floor;
 use crate::forecast::{Amount, EpochForecast, narrow};
-use crate::holding::{Holding, Traffic, expect_copies};
-use crate::knapsack::{Filled, worth};
-use crate::owners::{NOBODY, Of, Owner, Owners, Packed, pack, unpack};
-use crate::placement::{Placement, Table};
+use crate::free_space::FreeSpace;
+use crate::knapsack::{LevelFill, worth};
+use crate::owners::{DatasetOwners, NO_OWNER, Owners, PackedOwner, SampleOwner, pack, unpack};
+use crate::placement::{LevelTable, Placement};
 use crate::plan::LevelPlan;
 use crate::readers::{first, repeated};
-use crate::rooms::Rooms;
-use crate::rule::Rule;
-use crate::slower::{self, Slower};
+use crate::rule::OwnerRule;
+use crate::slow_levels::{self, SlowLevels};
 
 /// Changes whenever equal inputs give another plan than before. Ranks of different releases compare
 /// it before they compare plans.
 pub const PLANNER_VERSION: u64 = 2;
 
 /// Above this number of samples a rule replaces the tables if possible.
-const TABLE_MOST: u64 = 1 << 20;
+const MAX_TABLE_SAMPLES: u64 = 1 << 20;
 
 /// Above this number of samples a rule is used even if caches hold samples at the start, which the
 /// rule ignores.
-const HELD_MOST: u64 = 1 << 26;
+const MAX_HELD_SAMPLES: u64 = 1 << 26;
 
 /// The maximum number of samples in tables. They are numbered with 32 bits.
-const TABLES: u64 = u32::MAX as u64;
+const MAX_SAMPLES: u64 = u32::MAX as u64;
 
 /// The location of a run's samples in a cluster, and the cost. Equal inputs give equal plans on
 /// every rank.
@@ -60,7 +60,7 @@ pub struct ClusterPlan {
     floor: Floor,
     origin_bytes: u64,
     stores: Vec<StorePlan>,
-    traffic: Traffic,
+    traffic: ClusterTraffic,
     print: Fingerprint,
 }
 
@@ -125,7 +125,7 @@ pub struct StorePlan {
 /// # }
 /// ```
 pub fn plan_cluster(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<ClusterPlan, PlanError> {
-    Ok(planned(run, sizes, cluster, false, TABLE_MOST)?.0)
+    Ok(planned(run, sizes, cluster, false, MAX_TABLE_SAMPLES)?.0)
 }
 
 /// As [`plan_cluster`], for a caller that considers all ranks at once, such as a simulation.
@@ -139,7 +139,7 @@ pub fn plan_cluster_and_copies(
     sizes: &[Sizes],
     cluster: &Cluster,
 ) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
-    planned(run, sizes, cluster, true, TABLE_MOST)
+    planned(run, sizes, cluster, true, MAX_TABLE_SAMPLES)
 }
 
 fn planned(
@@ -154,17 +154,18 @@ fn planned(
     let room = u128::from(cluster.capacity()) + u128::from(cluster.look_ahead) * u128::from(run.world_size());
     let samples = used(run, sizes).map(|dataset| sizes[dataset].len()).fold(0, u64::saturating_add);
     let stores = &cluster.stores_of_ranks(run.world_size());
-    let (used, slower) = slower::without(cluster, run, sizes).unzip();
+    let (used, slower) = slow_levels::without_slow_levels(cluster, run, sizes).unzip();
     let (described, cluster) = (cluster, used.as_ref().unwrap_or(cluster));
     let slower = slower.unwrap_or_default();
-    let planning = Planning { run, sizes, cluster, described, slower, stores, all_copies };
-    if samples > table_most && planning.is_ruled() && (cluster.held.is_nothing() || samples > HELD_MOST) {
+    let planning = ClusterPlanner { run, sizes, cluster, described, slower, stores, all_copies };
+    if samples > table_most && planning.is_ruled() && (cluster.held.is_empty() || samples > MAX_HELD_SAMPLES)
+    {
         // Whole passes are arithmetic. Others are estimated.
         let demand = Demand::within(run, sizes, Scope::Cluster, 0)?;
         return Ok((planning.rule(&demand, Floor::of_demand(&demand, narrow(room)))?, Vec::new()));
     }
-    if samples > TABLES {
-        return Err(Reason::Samples { samples, most: TABLES }.into());
+    if samples > MAX_SAMPLES {
+        return Err(PlanReason::Samples { samples, most: MAX_SAMPLES }.into());
     }
     let demand = Demand::of(run, sizes, Scope::Cluster)?;
     planning.table(&demand, Floor::of_demand(&demand, narrow(room)))
@@ -177,23 +178,23 @@ fn used<'a>(run: &'a Run, sizes: &'a [Sizes]) -> impl Iterator<Item = usize> + '
 }
 
 /// The second copies of the rank's own store: a table for each dataset, and what each level holds of them.
-type Own = (Vec<Table>, [Filled; MAX_LEVELS]);
+type OwnCopies = (Vec<LevelTable>, [LevelFill; MAX_LEVELS]);
 
-struct Planning<'a> {
+struct ClusterPlanner<'a> {
     run: &'a Run,
     sizes: &'a [Sizes],
     cluster: &'a Cluster,
     /// The description with the levels that stay empty because the origin is faster, and the list
     /// of those levels.
     described: &'a Cluster,
-    slower: Slower,
+    slower: SlowLevels,
     /// By rank.
     stores: &'a [u16],
     /// Whether the second copies of all stores are requested.
     all_copies: bool,
 }
 
-impl Planning<'_> {
+impl ClusterPlanner<'_> {
     /// Whether a rule can assign every dataset of the run.
     fn is_ruled(&self) -> bool {
         self.run.schedule().phases.iter().all(|phase| {
@@ -204,37 +205,37 @@ impl Planning<'_> {
     }
 
     fn table(&self, demand: &Demand, floor: Floor) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
-        let mut parts = Vec::new();
+        let mut datasets = Vec::new();
         for (dataset, (sizes, demand)) in self.sizes.iter().zip(&demand.datasets).enumerate() {
             let dataset = DatasetId(dataset as u32);
             let first = first(self.run, dataset, sizes.len(), self.stores)?;
-            parts.push(Part { dataset, sizes, uses: &demand.uses, first });
+            datasets.push(DatasetSamples { dataset, sizes, uses: &demand.uses, first });
         }
-        let mut rooms = Rooms::new(self.cluster);
-        let owners = assign(self.cluster, &parts, &mut rooms)?;
-        let mut holdings = self.holdings(&parts, &owners)?;
-        let complete = parts.iter().zip(&owners).all(|(part, owners)| {
-            (0..).zip(owners).all(|(id, &owner)| owner != NOBODY || part.uses.of(SampleId(id)) <= 1)
+        let mut free = FreeSpace::new(self.cluster);
+        let owners = assign(self.cluster, &datasets, &mut free)?;
+        let mut holdings = self.holdings(&datasets, &owners)?;
+        let complete = datasets.iter().zip(&owners).all(|(part, owners)| {
+            (0..).zip(owners).all(|(id, &owner)| owner != NO_OWNER || part.uses.of(SampleId(id)) <= 1)
         });
         let (ranks, mut own, mut all) = (self.cluster.ranks_of(self.stores), None, Vec::new());
         if complete {
-            let left: Vec<_> = (0..self.cluster.stores.len()).map(|store| rooms.left(store)).collect();
+            let left: Vec<_> = (0..self.cluster.stores.len()).map(|store| free.left(store)).collect();
             expect_copies(self.cluster, &ranks, demand.epochs().len(), &mut holdings, &left, false);
             let own_store = self.own_store();
             let wanted =
                 left.into_iter().enumerate().filter(|(store, _)| self.all_copies || *store == own_store);
             let (run, cluster, stores) = (self.run, self.cluster, self.stores);
-            let choice = Choice { run, cluster, parts: &parts, owners: &owners, stores };
+            let choice = CopyChooser { run, cluster, datasets: &datasets, owners: &owners, stores };
             let chosen = choice.choose(wanted)?;
             if self.all_copies {
-                all = chosen.iter().flat_map(Copies::list).collect();
+                all = chosen.iter().flat_map(StoreCopies::list).collect();
             }
             own = chosen.into_iter().find(|copies| copies.store == own_store);
         }
-        let held = self.held(&parts, &owners);
-        let owners = owners.into_iter().map(|owners| match owners.iter().all(|&owner| owner == NOBODY) {
-            true => Of::Nobody,
-            false => Of::Table(Arc::new(owners)),
+        let held = self.held(&datasets, &owners);
+        let owners = owners.into_iter().map(|owners| match owners.iter().all(|&owner| owner == NO_OWNER) {
+            true => DatasetOwners::Unowned,
+            false => DatasetOwners::Table(Arc::new(owners)),
         });
         let floor = Floor { bytes: floor.bytes.saturating_sub(held), ..floor };
         let own = own.map(|copies| (copies.tables, copies.filled));
@@ -247,9 +248,9 @@ impl Planning<'_> {
     }
 
     /// Bytes of the samples that stay where they were found, which need no origin read.
-    fn held(&self, parts: &[Part<'_>], owners: &[Vec<Packed>]) -> u64 {
+    fn held(&self, datasets: &[DatasetSamples<'_>], owners: &[Vec<PackedOwner>]) -> u64 {
         let mut bytes = 0u64;
-        for (part, owners) in parts.iter().zip(owners) {
+        for (part, owners) in datasets.iter().zip(owners) {
             for (id, store, level) in self.cluster.held.of(part.dataset.0 as usize) {
                 if owners.get(id as usize) == Some(&pack(store, level)) {
                     bytes = bytes.saturating_add(part.sizes.bytes(SampleId(id)));
@@ -259,10 +260,14 @@ impl Planning<'_> {
         bytes
     }
 
-    fn holdings(&self, parts: &[Part<'_>], owners: &[Vec<Packed>]) -> Result<Vec<Holding>, PlanError> {
+    fn holdings(
+        &self,
+        datasets: &[DatasetSamples<'_>],
+        owners: &[Vec<PackedOwner>],
+    ) -> Result<Vec<StoreHolding>, PlanError> {
         let stores = self.cluster.stores.len();
-        let mut holdings = vec![Holding::default(); stores];
-        for (part, owners) in parts.iter().zip(owners) {
+        let mut holdings = vec![StoreHolding::default(); stores];
+        for (part, owners) in datasets.iter().zip(owners) {
             // Uses after the first, by all ranks.
             let mut later = Amount::default();
             for (id, &packed) in owners.iter().enumerate() {
@@ -273,7 +278,7 @@ impl Planning<'_> {
                 let holding = &mut holdings[store];
                 let level = usize::from(level.0);
                 let footprint = self.cluster.stores[store].levels[level].footprint.of(bytes);
-                holding.levels[level] = holding.levels[level].and(Filled::of(1, bytes, footprint));
+                holding.levels[level] = holding.levels[level].and(LevelFill::of(1, bytes, footprint));
                 holding.uses = holding.uses.plus(times(uses));
                 if usize::from(part.first[id]) == store {
                     holding.first = holding.first.plus(times(1));
@@ -291,9 +296,9 @@ impl Planning<'_> {
     fn rule(&self, demand: &Demand, floor: Floor) -> Result<ClusterPlan, PlanError> {
         let ranks = self.cluster.ranks_of(self.stores);
         let (stores, world) = (self.cluster.stores.len(), self.run.world_size());
-        let mut owners = vec![Of::Nobody; self.sizes.len()];
+        let mut owners = vec![DatasetOwners::Unowned; self.sizes.len()];
         let mut complete = true;
-        let mut holdings = vec![Holding::default(); stores];
+        let mut holdings = vec![StoreHolding::default(); stores];
         let mut left: Vec<[u64; MAX_LEVELS]> = vec![[0; MAX_LEVELS]; stores];
         for (left, store) in left.iter_mut().zip(&self.cluster.stores) {
             left.iter_mut().zip(&store.levels).for_each(|(left, level)| *left = level.capacity);
@@ -313,13 +318,13 @@ impl Planning<'_> {
             let phase = &self.run.schedule().phases[pass.phase as usize];
             let print = Fingerprinter::new("rule 1").part(phase.sampler.fingerprint()).number(pass.epoch);
             let order = phase.order(pass.epoch)?;
-            let rule = Rule::new(&order, self.run.dealing(&pass), self.stores, &places, print);
+            let rule = OwnerRule::new(&order, self.run.dealing(&pass), self.stores, &places, print);
             let mut kept = 0;
             for (at, held) in rule.held(stores).into_iter().enumerate() {
                 let holding = &mut holdings[at];
                 for (index, level) in self.cluster.stores[at].levels.iter().enumerate() {
                     let samples = held.levels[index];
-                    let filled = Filled::of(samples, bytes, level.footprint.of(bytes));
+                    let filled = LevelFill::of(samples, bytes, level.footprint.of(bytes));
                     left[at][index] = left[at][index].saturating_sub(filled.footprint);
                     holding.levels[index] = holding.levels[index].and(filled);
                 }
@@ -332,7 +337,7 @@ impl Planning<'_> {
                 holding.again = holding.again.plus(again.share(ranks[at].into(), world.into()));
             }
             complete &= kept == self.sizes[dataset].len();
-            owners[dataset] = Of::Rule(rule);
+            owners[dataset] = DatasetOwners::Rule(rule);
         }
         let mut own = None;
         if complete {
@@ -344,9 +349,9 @@ impl Planning<'_> {
 
     /// Second copies of the rank's own store under a rule: the first samples of each dataset that
     /// fit. Samples that the store owns count among them, so no search is needed.
-    fn copies_by_id(&self, demand: &Demand, mut left: [u64; MAX_LEVELS]) -> Own {
-        let mut tables = vec![Table::NOTHING; self.sizes.len()];
-        let mut filled = [Filled::default(); MAX_LEVELS];
+    fn copies_by_id(&self, demand: &Demand, mut left: [u64; MAX_LEVELS]) -> OwnCopies {
+        let mut tables = vec![LevelTable::NOTHING; self.sizes.len()];
+        let mut filled = [LevelFill::default(); MAX_LEVELS];
         let levels = &self.cluster.stores[self.own_store()].levels;
         for (dataset, _) in self.by_worth(demand).into_iter().filter(|&(_, uses)| uses > 2) {
             let (bytes, samples) = (self.sizes[dataset].bytes(SampleId(0)), self.sizes[dataset].len());
@@ -356,11 +361,11 @@ impl Planning<'_> {
                     let here = left.checked_div(footprint).unwrap_or(u64::MAX).min(samples - end);
                     *left -= here * footprint;
                     end += here;
-                    filled[at] = filled[at].and(Filled::of(here, bytes, footprint));
+                    filled[at] = filled[at].and(LevelFill::of(here, bytes, footprint));
                 }
                 *ends = end;
             }
-            tables[dataset] = Table::Ranges(ends);
+            tables[dataset] = LevelTable::Ranges(ends);
         }
         (tables, filled)
     }
@@ -370,7 +375,7 @@ impl Planning<'_> {
         let mut datasets: Vec<_> = used(self.run, self.sizes)
             .filter(|&dataset| !self.sizes[dataset].is_empty())
             .filter_map(|dataset| match demand.datasets[dataset].uses {
-                Uses::Same(uses) if uses > 1 => {
+                UseCounts::Same(uses) if uses > 1 => {
                     let bytes = self.sizes[dataset].bytes(SampleId(0));
                     let worth = worth(uses, bytes, bytes, &self.cluster.origin);
                     Some((Reverse(worth), dataset, uses))
@@ -389,10 +394,10 @@ impl Planning<'_> {
         floor: Floor,
         held: u64,
         owners: Owners,
-        mut holdings: Vec<Holding>,
-        own: Option<Own>,
+        mut holdings: Vec<StoreHolding>,
+        own: Option<OwnCopies>,
     ) -> ClusterPlan {
-        let owned: Vec<Amount> = holdings.iter().map(Holding::owned).collect();
+        let owned: Vec<Amount> = holdings.iter().map(StoreHolding::owned).collect();
         let (tables, own) = own.unzip();
         let (ranks, own_store) = (self.cluster.ranks_of(self.stores), self.own_store());
         let mut stores = Vec::new();
@@ -409,7 +414,7 @@ impl Planning<'_> {
                 let filled = holding.levels[index].and(copied[index]);
                 LevelPlan::new(level, filled, self.slower.get(at).is_some_and(|levels| levels[index]))
             });
-            let copies = copied.iter().fold(Filled::default(), |all, &filled| all.and(filled));
+            let copies = copied.iter().fold(LevelFill::default(), |all, &filled| all.and(filled));
             stores.push(StorePlan {
                 id: store.id,
                 ranks: ranks[at],
@@ -420,7 +425,7 @@ impl Planning<'_> {
             });
             holding.hold(&expected);
         }
-        let traffic = Traffic::new(demand, &ranks, holdings, owned);
+        let traffic = ClusterTraffic::new(demand, &ranks, holdings, owned);
         let origin_bytes = traffic.origin_bytes().saturating_sub(held);
         print = print.number(floor.bytes).number(floor.exact.into()).number(origin_bytes);
         ClusterPlan {
@@ -442,7 +447,7 @@ impl ClusterPlan {
     }
 
     /// The owner of a sample. `None` if it has none or is unknown.
-    pub fn owner(&self, key: SampleKey) -> Option<Owner> {
+    pub fn owner(&self, key: SampleKey) -> Option<SampleOwner> {
         self.owners.of(key)
     }
 
@@ -505,7 +510,7 @@ impl ClusterPlan {
         cluster.check(run.world_size())?;
         if cluster.stores.len() != self.stores.len() {
             let found = cluster.stores.len();
-            return Err(Reason::OtherStores { found, expected: self.stores.len() }.into());
+            return Err(PlanReason::OtherStores { found, expected: self.stores.len() }.into());
         }
         Ok(self.traffic.predict(run, cluster))
     }
@@ -518,7 +523,7 @@ impl ClusterPlan {
 }
 
 /// Bytes of an epoch that no earlier epoch has used.
-pub(crate) fn new_bytes(epoch: Option<&Epoch>) -> u64 {
+pub(crate) fn new_bytes(epoch: Option<&EpochDemand>) -> u64 {
     epoch.map_or(0, |epoch| epoch.distinct.saturating_sub(epoch.seen))
 }
 
@@ -539,7 +544,7 @@ mod tests {
     // semantics: PLAN-6
     fn rule_keeps_as_much_as_the_table() {
         let (samples, epochs) = (2003, 5);
-        for (rooms, drop_last) in [
+        for (capacities, drop_last) in [
             (vec![vec![300], vec![300], vec![300], vec![300]], false),
             (vec![vec![100, 50], vec![700], vec![], vec![20, 10]], true),
             (vec![vec![5000], vec![], vec![3], vec![1]], true),
@@ -550,7 +555,7 @@ mod tests {
             let schedule = Schedule::new(epochs, vec![train, validation]).unwrap();
             let run = Run::new(Arc::new(schedule), Deal::Blocks, 4, Rank(1)).unwrap();
             let sizes = [Sizes::uniform(samples, 1), Sizes::uniform(100, 1)];
-            let stores = (0..).zip(rooms).map(|(id, levels)| {
+            let stores = (0..).zip(capacities).map(|(id, levels)| {
                 let level = |room| Level::new("", room, Footprint::EXACT);
                 Store::new(StoreId(id), levels.into_iter().map(level).collect())
             });

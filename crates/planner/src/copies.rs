@@ -19,13 +19,13 @@
 use foreread_oracle::Run;
 use foreread_types::{DatasetId, SampleId, SampleKey};
 
-use crate::assign::Part;
+use crate::assign::DatasetSamples;
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
-use crate::error::{PlanError, Reason};
+use crate::error::{PlanError, PlanReason};
 use crate::forecast::narrow;
-use crate::knapsack::Filled;
-use crate::owners::{Packed, unpack};
-use crate::placement::Table;
+use crate::knapsack::LevelFill;
+use crate::owners::{PackedOwner, unpack};
+use crate::placement::LevelTable;
 use crate::readers::{cost, list, used, walk};
 
 /// Positions of orders that are computed to fill stores: two thirds of a second with shuffled
@@ -45,18 +45,18 @@ pub struct SecondCopy {
 
 /// The second copies of one store.
 #[derive(Debug)]
-pub(crate) struct Copies {
+pub(crate) struct StoreCopies {
     /// The position of the store.
     pub(crate) store: usize,
     /// By dataset.
-    pub(crate) tables: Vec<Table>,
-    pub(crate) filled: [Filled; MAX_LEVELS],
+    pub(crate) tables: Vec<LevelTable>,
+    pub(crate) filled: [LevelFill; MAX_LEVELS],
     left: [u64; MAX_LEVELS],
     /// Whether a sample did not fit.
     full: bool,
 }
 
-impl Copies {
+impl StoreCopies {
     /// The copies, by dataset and sample number.
     pub(crate) fn list(&self) -> impl Iterator<Item = SecondCopy> + '_ {
         let store = self.store;
@@ -68,22 +68,22 @@ impl Copies {
 }
 
 /// The input for the choice of second copies.
-pub(crate) struct Choice<'a> {
+pub(crate) struct CopyChooser<'a> {
     pub(crate) run: &'a Run,
     pub(crate) cluster: &'a Cluster,
-    pub(crate) parts: &'a [Part<'a>],
+    pub(crate) datasets: &'a [DatasetSamples<'a>],
     /// By part, by sample.
-    pub(crate) owners: &'a [Vec<Packed>],
+    pub(crate) owners: &'a [Vec<PackedOwner>],
     /// By rank.
     pub(crate) stores: &'a [u16],
 }
 
-impl Choice<'_> {
+impl CopyChooser<'_> {
     /// Chooses the second copies of some stores, each with the free space of its levels.
     pub(crate) fn choose(
         &self,
         wanted: impl Iterator<Item = (usize, [u64; MAX_LEVELS])>,
-    ) -> Result<Vec<Copies>, PlanError> {
+    ) -> Result<Vec<StoreCopies>, PlanError> {
         let mut chosen = Vec::new();
         let mut partial = Vec::new();
         for (store, left) in wanted {
@@ -101,17 +101,17 @@ impl Choice<'_> {
         Ok(chosen)
     }
 
-    fn empty(&self, store: usize, left: [u64; MAX_LEVELS]) -> Result<Copies, Reason> {
+    fn empty(&self, store: usize, left: [u64; MAX_LEVELS]) -> Result<StoreCopies, PlanReason> {
         let mut tables = Vec::new();
-        for part in self.parts {
-            tables.push(Table::bits(part.sizes.len()).ok_or(part.too_large())?);
+        for part in self.datasets {
+            tables.push(LevelTable::bits(part.sizes.len()).ok_or(part.too_large())?);
         }
-        Ok(Copies { store, tables, filled: Default::default(), left, full: left == [0; MAX_LEVELS] })
+        Ok(StoreCopies { store, tables, filled: Default::default(), left, full: left == [0; MAX_LEVELS] })
     }
 
     /// Keeps copies in order of sample numbers until the store is full.
-    fn fill(&self, copies: &mut Copies) {
-        for (at, part) in self.parts.iter().enumerate() {
+    fn fill(&self, copies: &mut StoreCopies) {
+        for (at, part) in self.datasets.iter().enumerate() {
             for id in 0..part.sizes.len() {
                 if copies.full {
                     return;
@@ -123,7 +123,7 @@ impl Choice<'_> {
 
     /// Keeps copies in the order in which the stores' ranks read samples. Returns true if all of
     /// these stores are full or the run has ended, and false if the budget is used up.
-    fn fill_by_use(&self, chosen: &mut [Copies], partial: &[usize]) -> Result<bool, PlanError> {
+    fn fill_by_use(&self, chosen: &mut [StoreCopies], partial: &[usize]) -> Result<bool, PlanError> {
         let mut of_rank: Vec<Option<usize>> = vec![None; self.stores.len()];
         for (place, &store) in of_rank.iter_mut().zip(self.stores) {
             *place = partial.iter().copied().find(|&at| chosen[at].store == usize::from(store));
@@ -149,16 +149,16 @@ impl Choice<'_> {
 
     /// Keeps a copy of a sample that another store owns, if it serves a use and fits. With two uses
     /// it serves none: the owner serves the first, and the second fetches the copy.
-    fn keep(&self, copies: &mut Copies, part: usize, id: u64) {
-        let (owners, of_part) = (&self.owners[part], &self.parts[part]);
+    fn keep(&self, copies: &mut StoreCopies, part: usize, id: u64) {
+        let (owners, samples) = (&self.owners[part], &self.datasets[part]);
         let owned_elsewhere = unpack(owners[id as usize]).is_some_and(|(owner, _)| owner != copies.store);
         if !owned_elsewhere
-            || of_part.uses.of(SampleId(id)) <= 2
+            || samples.uses.of(SampleId(id)) <= 2
             || copies.tables[part].level(SampleId(id)).is_some()
         {
             return;
         }
-        let bytes = of_part.sizes.bytes(SampleId(id));
+        let bytes = samples.sizes.bytes(SampleId(id));
         let levels = self.cluster.stores[copies.store].levels.iter().enumerate();
         let mut rooms = levels.map(|(at, level)| (at, level.footprint.of(bytes)));
         let Some((at, footprint)) = rooms.find(|&(at, footprint)| footprint <= copies.left[at]) else {
@@ -168,13 +168,13 @@ impl Choice<'_> {
         copies.left[at] -= footprint;
         copies.tables[part].keep(id, LevelIndex(at as u8));
         let filled = &mut copies.filled[at];
-        *filled = filled.and(Filled::of(1, bytes, footprint));
+        *filled = filled.and(LevelFill::of(1, bytes, footprint));
     }
 }
 
 /// The expected uses of other stores' samples by a store's ranks, in samples.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Foreign {
+pub(crate) struct ForeignUses {
     /// Samples that other stores own.
     pub(crate) samples: u64,
     /// Those of them that may get a copy here.
@@ -190,7 +190,7 @@ pub(crate) struct Foreign {
 /// The number of second copies that a store has in the end, and the uses that they serve. Every
 /// epoch draws a new order. A use of a sample with a copy is served. A use of another sample that
 /// may get a copy makes one.
-pub(crate) fn expected(foreign: Foreign) -> (u64, u64) {
+pub(crate) fn expected(foreign: ForeignUses) -> (u64, u64) {
     // In units of 2^-16 samples.
     let scale = |samples: u64| u128::from(samples) << 16;
     let (samples, places) = (scale(foreign.samples).max(1), scale(foreign.places.min(foreign.eligible)));
@@ -217,23 +217,24 @@ mod tests {
     #[test]
     fn expected_uses_are_limited_by_space_and_samples() {
         let foreign =
-            Foreign { samples: 750, eligible: 750, places: 750, uses: 250 * 89 * 3 / 4, epochs: 89 };
+            ForeignUses { samples: 750, eligible: 750, places: 750, uses: 250 * 89 * 3 / 4, epochs: 89 };
         let (copies, served) = expected(foreign);
         // All samples are copied. The owner serves the first use of each.
         assert_eq!(copies, 749);
         assert!(served.abs_diff(foreign.uses - 750) < 10, "{served} of {}", foreign.uses);
-        let (copies, served) = expected(Foreign { places: 100, ..foreign });
+        let (copies, served) = expected(ForeignUses { places: 100, ..foreign });
         assert_eq!(copies, 100);
         assert!(served.abs_diff(foreign.uses * 100 / 750 * 88 / 89) < 20, "{served}");
-        assert_eq!(expected(Foreign { places: 0, ..foreign }), (0, 0));
-        assert_eq!(expected(Foreign { epochs: 0, uses: 0, ..foreign }), (0, 0));
-        assert_eq!(expected(Foreign { samples: 0, eligible: 0, ..foreign }), (0, 0));
+        assert_eq!(expected(ForeignUses { places: 0, ..foreign }), (0, 0));
+        assert_eq!(expected(ForeignUses { epochs: 0, uses: 0, ..foreign }), (0, 0));
+        assert_eq!(expected(ForeignUses { samples: 0, eligible: 0, ..foreign }), (0, 0));
     }
 
     #[test]
     fn expected_uses_of_a_million_epochs_do_not_overflow() {
         let epochs = 1_000_000;
-        let foreign = Foreign { samples: 1 << 40, eligible: 1 << 40, places: 1 << 39, uses: 1 << 62, epochs };
+        let foreign =
+            ForeignUses { samples: 1 << 40, eligible: 1 << 40, places: 1 << 39, uses: 1 << 62, epochs };
         let (copies, served) = expected(foreign);
         assert_eq!(copies, 1 << 39);
         assert!(served.abs_diff(1 << 61) < 1 << 45, "{served}");

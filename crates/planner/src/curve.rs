@@ -6,7 +6,7 @@
 //! counts, because nothing is known there. All values are integers, so decisions based on a curve
 //! are the same on every machine.
 
-use crate::error::Reason;
+use crate::error::PlanReason;
 use crate::forecast::narrow;
 
 /// Bytes per second by parallelism: threads, readers, clients.
@@ -58,7 +58,7 @@ impl Curve {
         }
     }
 
-    pub(crate) fn check(&self, field: &str) -> Result<(), Reason> {
+    pub(crate) fn check(&self, field: &str) -> Result<(), PlanReason> {
         let cause = if self.0.is_empty() {
             "has no points"
         } else if self.0.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
@@ -68,7 +68,7 @@ impl Curve {
         } else {
             return Ok(());
         };
-        Err(Reason::Curve { field: field.to_owned(), cause })
+        Err(PlanReason::Curve { field: field.to_owned(), cause })
     }
 }
 
@@ -92,11 +92,9 @@ mod tests {
 
     #[test]
     fn invalid_curves_are_errors() {
-        for (points, cause) in [
-            (vec![], "no points"),
-            (vec![(2, 1), (2, 2)], "ascending"),
-            (vec![(1, 1), (2, 0)], "0 bytes/s"),
-        ] {
+        for (points, cause) in
+            [(vec![], "no points"), (vec![(2, 1), (2, 2)], "ascending"), (vec![(1, 1), (2, 0)], "0 bytes/s")]
+        {
             let error = Curve::new(points).unwrap_err().to_string();
             assert!(error.starts_with("curve has") && error.contains(cause), "{error}");
         }

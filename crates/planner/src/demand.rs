@@ -17,11 +17,11 @@
 use foreread_oracle::{Pass, Phase, Run};
 use foreread_types::{DatasetId, SampleId, Sizes};
 
-use crate::error::{PlanError, Reason};
+use crate::error::{PlanError, PlanReason};
 use crate::forecast::narrow;
 
 /// Passes over larger datasets are estimated. Counting takes 8 bytes per sample, here 2 GiB.
-const COUNTED_MOST: u64 = 1 << 28;
+const MAX_COUNTED_SAMPLES: u64 = 1 << 28;
 
 /// The ranks whose reads are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,7 +34,7 @@ pub enum Scope {
 
 /// The demand of an epoch, as the lower bound needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Epoch {
+pub struct EpochDemand {
     /// Bytes of the distinct samples that it uses, over all its phases.
     pub distinct: u64,
     /// Of these, the bytes of samples that an earlier epoch of the run has used.
@@ -43,7 +43,7 @@ pub struct Epoch {
 
 /// The uses of each sample of a dataset in the rest of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Uses {
+pub enum UseCounts {
     /// The same number for all samples.
     Same(u64),
     /// Sample `i` is used `every + extra[i]` times, or not at all if that is negative.
@@ -55,7 +55,7 @@ pub enum Uses {
     },
 }
 
-impl Uses {
+impl UseCounts {
     /// The uses of one sample.
     ///
     /// # Panics
@@ -72,14 +72,14 @@ impl Uses {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
     pub(crate) datasets: Vec<DatasetDemand>,
-    epochs: Vec<Epoch>,
+    epochs: Vec<EpochDemand>,
     exact: bool,
 }
 
 /// The demand of the rest of a run for one dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DatasetDemand {
-    pub(crate) uses: Uses,
+    pub(crate) uses: UseCounts,
     /// Uses of all samples.
     pub(crate) reads: u128,
     /// Bytes of all uses.
@@ -106,13 +106,13 @@ impl Demand {
     pub(crate) fn within(run: &Run, sizes: &[Sizes], scope: Scope, budget: u64) -> Result<Self, PlanError> {
         check(run, sizes)?;
         let phases = &run.schedule().phases;
-        let mut tallies: Vec<Tally<'_>> = sizes
+        let mut counters: Vec<DatasetCounter<'_>> = sizes
             .iter()
             .enumerate()
             .map(|(dataset, sizes)| {
                 let dataset = DatasetId(dataset as u32);
                 let alone = phases.iter().filter(|phase| phase.dataset == dataset).count() == 1;
-                Tally::new(dataset, sizes, alone)
+                DatasetCounter::new(dataset, sizes, alone)
             })
             .collect();
         let mut epochs = Vec::new();
@@ -120,38 +120,38 @@ impl Demand {
         let mut passes = run.passes().peekable();
         while let Some(pass) = passes.next() {
             let phase = &phases[pass.phase as usize];
-            let tally = &mut tallies[pass.dataset.0 as usize];
-            let part = Part::of(run, &pass, phase, scope);
+            let counter = &mut counters[pass.dataset.0 as usize];
+            let part = PassReads::of(run, &pass, phase, scope);
             if part.is_whole(phase) {
-                tally.whole();
+                counter.count_whole();
             } else if let Some(left) = budget.and_then(|left| left.checked_sub(part.cost(phase))) {
                 budget = Some(left);
-                tally.count(run, &pass, phase, &part)?;
+                counter.count(run, &pass, phase, &part)?;
             } else {
                 budget = None;
-                tally.estimate(&part);
+                counter.estimate(&part);
             }
             if passes.peek().is_none_or(|next| next.epoch != pass.epoch) {
-                let mut epoch = Epoch::default();
-                for tally in &mut tallies {
-                    let of_dataset = tally.end_of_epoch();
+                let mut epoch = EpochDemand::default();
+                for counter in &mut counters {
+                    let of_dataset = counter.end_of_epoch();
                     epoch.distinct = epoch.distinct.saturating_add(of_dataset.distinct);
                     epoch.seen = epoch.seen.saturating_add(of_dataset.seen);
                 }
                 epochs.push(epoch);
             }
         }
-        let datasets = tallies.into_iter().map(Tally::finish).collect();
+        let datasets = counters.into_iter().map(DatasetCounter::finish).collect();
         Ok(Self { datasets, epochs, exact: budget.is_some() })
     }
 
     /// The demand of each epoch, from the first (which may have been started) to the last.
-    pub fn epochs(&self) -> &[Epoch] {
+    pub fn epochs(&self) -> &[EpochDemand] {
         &self.epochs
     }
 
     /// The uses of the samples of a dataset. `None` for a dataset without sizes.
-    pub fn uses(&self, dataset: DatasetId) -> Option<&Uses> {
+    pub fn uses(&self, dataset: DatasetId) -> Option<&UseCounts> {
         self.datasets.get(dataset.0 as usize).map(|dataset| &dataset.uses)
     }
 
@@ -162,22 +162,22 @@ impl Demand {
 }
 
 /// Rejects sizes that are not those of the run's datasets.
-pub(crate) fn check(run: &Run, sizes: &[Sizes]) -> Result<(), Reason> {
+pub(crate) fn check(run: &Run, sizes: &[Sizes]) -> Result<(), PlanReason> {
     for phase in &run.schedule().phases {
         let dataset = phase.dataset;
         let Some(sizes_of) = sizes.get(dataset.0 as usize) else {
-            return Err(Reason::NoSizes { dataset, found: sizes.len() });
+            return Err(PlanReason::NoSizes { dataset, found: sizes.len() });
         };
         let (found, expected) = (sizes_of.len(), phase.sampler.population());
         if found != expected {
-            return Err(Reason::Population { dataset, found, expected });
+            return Err(PlanReason::Population { dataset, found, expected });
         }
     }
     Ok(())
 }
 
 /// The part of a pass's order that is read.
-struct Part {
+struct PassReads {
     /// Positions of the whole order.
     len: u64,
     /// Whether one of several ranks reads it alone.
@@ -189,7 +189,7 @@ struct Part {
     reads: u64,
 }
 
-impl Part {
+impl PassReads {
     fn of(run: &Run, pass: &Pass, phase: &Phase, scope: Scope) -> Self {
         let len = phase.sampler.len();
         let from = if pass.index == 0 { run.start().consumed } else { 0 };
@@ -202,7 +202,7 @@ impl Part {
     /// The cost of counting, in positions. Of a computed order only the rank's own places are
     /// computed. A dataset whose tables would be too large takes the whole budget.
     fn cost(&self, phase: &Phase) -> u64 {
-        if phase.sampler.population() > COUNTED_MOST {
+        if phase.sampler.population() > MAX_COUNTED_SAMPLES {
             u64::MAX
         } else if self.strided && phase.sampler.is_computed() {
             self.reads
@@ -226,7 +226,7 @@ impl Part {
 }
 
 /// The counts of one dataset during the walk over a run.
-struct Tally<'a> {
+struct DatasetCounter<'a> {
     dataset: DatasetId,
     sizes: &'a Sizes,
     /// Whether a single phase reads the dataset.
@@ -245,7 +245,7 @@ struct Tally<'a> {
     all_before: bool,
     before: u64,
     seen: u64,
-    now: Epoch,
+    now: EpochDemand,
     /// Distinct bytes of the last epoch that used any.
     counted: Option<u64>,
 }
@@ -253,7 +253,7 @@ struct Tally<'a> {
 /// The number of ids that are read from an order at a time.
 const CHUNK: usize = 4096;
 
-impl<'a> Tally<'a> {
+impl<'a> DatasetCounter<'a> {
     fn new(dataset: DatasetId, sizes: &'a Sizes, alone: bool) -> Self {
         Self {
             dataset,
@@ -269,46 +269,46 @@ impl<'a> Tally<'a> {
             all_before: false,
             before: 0,
             seen: 0,
-            now: Epoch::default(),
+            now: EpochDemand::default(),
             counted: None,
         }
     }
 
-    fn whole(&mut self) {
+    fn count_whole(&mut self) {
         let total = self.sizes.total();
         self.every += 1;
         self.reads += u128::from(self.sizes.len());
         self.bytes += u128::from(total);
         self.whole_in_epoch = true;
-        self.now = Epoch { distinct: total, seen: self.before };
+        self.now = EpochDemand { distinct: total, seen: self.before };
         self.seen = total;
     }
 
-    fn count(&mut self, run: &Run, pass: &Pass, phase: &Phase, part: &Part) -> Result<(), PlanError> {
+    fn count(&mut self, run: &Run, pass: &Pass, phase: &Phase, part: &PassReads) -> Result<(), PlanError> {
         if self.extra.is_empty() {
             let samples = self.sizes.len();
-            self.extra = table(samples).ok_or(Reason::Memory { dataset: self.dataset, samples })?;
-            self.last = table(samples).ok_or(Reason::Memory { dataset: self.dataset, samples })?;
+            self.extra = table(samples).ok_or(PlanReason::Memory { dataset: self.dataset, samples })?;
+            self.last = table(samples).ok_or(PlanReason::Memory { dataset: self.dataset, samples })?;
         }
         let stream = run.stream(pass)?;
         let order = stream.order();
         if part.strided {
-            chunks(0, part.reads, |from, out| stream.fill(from, out), |id| self.one(id));
+            chunks(0, part.reads, |from, out| stream.fill(from, out), |id| self.count_one(id));
             return Ok(());
         }
         if self.alone && part.is_nearly_whole(phase) {
             let mut dropped = Vec::new();
             chunks(part.to, part.len, |from, out| order.fill(from, 1, out), |id| dropped.push(id));
-            self.all_but(&dropped);
+            self.count_all_but(&dropped);
             return Ok(());
         }
-        chunks(part.from, part.to, |from, out| order.fill(from, 1, out), |id| self.one(id));
-        chunks(0, part.padding, |from, out| order.fill(from, 1, out), |id| self.one(id));
+        chunks(part.from, part.to, |from, out| order.fill(from, 1, out), |id| self.count_one(id));
+        chunks(0, part.padding, |from, out| order.fill(from, 1, out), |id| self.count_one(id));
         Ok(())
     }
 
     /// One use of one sample.
-    fn one(&mut self, id: SampleId) {
+    fn count_one(&mut self, id: SampleId) {
         let bytes = self.sizes.bytes(id);
         self.reads += 1;
         self.bytes += u128::from(bytes);
@@ -331,7 +331,7 @@ impl<'a> Tally<'a> {
 
     /// One use of every sample except the dropped ones, in the only pass over the dataset in this
     /// epoch.
-    fn all_but(&mut self, dropped: &[SampleId]) {
+    fn count_all_but(&mut self, dropped: &[SampleId]) {
         let (mut bytes, mut unseen) = (0u64, 0u64);
         for id in dropped {
             let index = id.0 as usize;
@@ -346,7 +346,7 @@ impl<'a> Tally<'a> {
         self.reads += u128::from(self.sizes.len()) - dropped.len() as u128;
         self.bytes += u128::from(total.saturating_sub(bytes));
         let seen = self.before.saturating_sub(bytes - unseen);
-        self.now = Epoch { distinct: total.saturating_sub(bytes), seen };
+        self.now = EpochDemand { distinct: total.saturating_sub(bytes), seen };
         if !self.all_before {
             let lasts: Vec<u32> = dropped.iter().map(|id| self.last[id.0 as usize]).collect();
             self.last.fill(self.epoch);
@@ -360,7 +360,7 @@ impl<'a> Tally<'a> {
     }
 
     /// Estimates a pass that is not counted.
-    fn estimate(&mut self, part: &Part) {
+    fn estimate(&mut self, part: &PassReads) {
         let total = self.sizes.total();
         // The nearest integer number of uses per sample.
         let samples = self.sizes.len().max(1);
@@ -374,10 +374,10 @@ impl<'a> Tally<'a> {
         let seen = u128::from(distinct) * u128::from(self.before) / u128::from(total.max(1));
         let seen = narrow(seen);
         self.seen = self.seen.max(self.before.saturating_add(distinct - seen)).min(total);
-        self.now = Epoch { distinct, seen };
+        self.now = EpochDemand { distinct, seen };
     }
 
-    fn end_of_epoch(&mut self) -> Epoch {
+    fn end_of_epoch(&mut self) -> EpochDemand {
         let now = std::mem::take(&mut self.now);
         if now.distinct > 0 {
             self.counted = Some(now.distinct);
@@ -390,9 +390,9 @@ impl<'a> Tally<'a> {
 
     fn finish(self) -> DatasetDemand {
         let uses = if self.extra.is_empty() {
-            Uses::Same(self.every)
+            UseCounts::Same(self.every)
         } else {
-            Uses::Each { every: self.every, extra: self.extra }
+            UseCounts::Each { every: self.every, extra: self.extra }
         };
         DatasetDemand { uses, reads: self.reads, bytes: self.bytes, distinct: self.seen }
     }
@@ -476,7 +476,7 @@ mod tests {
         let run = run(100, Feistel::new(samples, 0).unwrap(), true, 1);
         let demand = Demand::of(&run, &[Sizes::uniform(samples, 10)], Scope::Rank).unwrap();
         assert!(!demand.is_exact());
-        assert_eq!(demand.uses(DatasetId(0)), Some(&Uses::Same(100)));
+        assert_eq!(demand.uses(DatasetId(0)), Some(&UseCounts::Same(100)));
         let found = floor(demand.epochs(), 4 * samples) as f64;
         assert!((found / (10 * samples + 99 * 6 * samples) as f64 - 1.0).abs() < 1e-6, "{found}");
     }
@@ -485,7 +485,7 @@ mod tests {
     fn million_epochs_are_arithmetic() {
         let run = run(1_000_000, Shuffle::new(1 << 40, 0).unwrap(), false, 1);
         let demand = Demand::of(&run, &[Sizes::uniform(1 << 40, 1)], Scope::Rank).unwrap();
-        assert_eq!(demand.uses(DatasetId(0)), Some(&Uses::Same(1_000_000)));
+        assert_eq!(demand.uses(DatasetId(0)), Some(&UseCounts::Same(1_000_000)));
         assert_eq!(floor(demand.epochs(), (1 << 40) - 1), (1 << 40) + 999_999);
     }
 }

@@ -10,7 +10,7 @@ use foreread_types::{DatasetId, Rank, StoreId};
 /// An invalid run, sizes or cluster description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct PlanError(#[from] Reason);
+pub struct PlanError(#[from] PlanReason);
 
 /// The category of a [`PlanError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,32 +30,32 @@ impl PlanError {
     /// The category. Match on this, not on the text.
     pub fn kind(&self) -> PlanErrorKind {
         match &self.0 {
-            Reason::Zero { .. }
-            | Reason::Curve { .. }
-            | Reason::Threads { .. }
-            | Reason::Levels { .. }
-            | Reason::Stores { .. }
-            | Reason::StoreTwice { .. }
-            | Reason::BatchSize { .. } => PlanErrorKind::Invalid,
-            Reason::NoSizes { .. }
-            | Reason::Population { .. }
-            | Reason::RankTable { .. }
-            | Reason::NoStore { .. }
-            | Reason::OtherStores { .. } => PlanErrorKind::Mismatch,
-            Reason::Memory { .. } | Reason::Samples { .. } => PlanErrorKind::TooLarge,
-            Reason::Oracle(_) => PlanErrorKind::Oracle,
+            PlanReason::Zero { .. }
+            | PlanReason::Curve { .. }
+            | PlanReason::Threads { .. }
+            | PlanReason::Levels { .. }
+            | PlanReason::Stores { .. }
+            | PlanReason::StoreTwice { .. }
+            | PlanReason::BatchSize { .. } => PlanErrorKind::Invalid,
+            PlanReason::NoSizes { .. }
+            | PlanReason::Population { .. }
+            | PlanReason::RankTable { .. }
+            | PlanReason::NoStore { .. }
+            | PlanReason::OtherStores { .. } => PlanErrorKind::Mismatch,
+            PlanReason::Memory { .. } | PlanReason::Samples { .. } => PlanErrorKind::TooLarge,
+            PlanReason::Oracle(_) => PlanErrorKind::Oracle,
         }
     }
 }
 
 impl From<OracleError> for PlanError {
     fn from(error: OracleError) -> Self {
-        Self(Reason::Oracle(error))
+        Self(PlanReason::Oracle(error))
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Reason {
+pub(crate) enum PlanReason {
     #[error("{field} is 0: must be at least 1. Set the measured value, or leave the default")]
     Zero { field: &'static str },
     #[error("{field} {cause}: expected (parallelism, bytes/s) in ascending order of parallelism")]
@@ -70,26 +70,22 @@ pub(crate) enum Reason {
     StoreTwice { id: StoreId },
     #[error("ranks has {found} entries and the run has {world_size} ranks: set the store of each rank")]
     RankTable { found: usize, world_size: u32 },
-    #[error(
-        "ranks gives rank {rank} an unknown store: stores has {found} entries"
-    )]
+    #[error("ranks gives rank {rank} an unknown store: stores has {found} entries")]
     NoStore { rank: Rank, found: usize },
     #[error("stores has {found} entries and the plan was made for {expected}: predict with the same stores")]
     OtherStores { found: usize, expected: usize },
-    #[error(
-        "phase {phase} has no batch size: dealing by ownership needs one"
-    )]
+    #[error("phase {phase} has no batch size: dealing by ownership needs one")]
     BatchSize { phase: u32 },
     #[error(
-        "{samples} samples in all datasets: tables of owners have at most {most}. The feistel sampler with samples \
-         of one size needs no table"
+        "{samples} samples in all datasets: tables of owners have at most {most}. The feistel sampler \
+         with samples of one size needs no table"
     )]
     Samples { samples: u64, most: u64 },
     #[error("sizes has {found} entries and the run reads dataset {dataset}: set the sizes of every dataset")]
     NoSizes { dataset: DatasetId, found: usize },
     #[error(
-        "sizes[{dataset}] has {found} samples and the run's sampler draws from {expected}: the sizes must be those \
-         of the run's dataset"
+        "sizes[{dataset}] has {found} samples and the run's sampler draws from {expected}: the sizes \
+         must be those of the run's dataset"
     )]
     Population { dataset: DatasetId, found: u64, expected: u64 },
     #[error(

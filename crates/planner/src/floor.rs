@@ -18,7 +18,7 @@
 use foreread_oracle::Run;
 use foreread_types::Sizes;
 
-use crate::demand::{Demand, Epoch, Scope};
+use crate::demand::{Demand, EpochDemand, Scope};
 use crate::error::PlanError;
 use crate::forecast::narrow;
 
@@ -26,12 +26,12 @@ use crate::forecast::narrow;
 /// `u64::MAX`.
 ///
 /// ```
-/// use foreread_planner::{Epoch, floor};
-/// let epochs = [Epoch { distinct: 100, seen: 0 }, Epoch { distinct: 100, seen: 100 }];
+/// use foreread_planner::{EpochDemand, floor};
+/// let epochs = [EpochDemand { distinct: 100, seen: 0 }, EpochDemand { distinct: 100, seen: 100 }];
 /// assert_eq!(floor(&epochs, 30), 100 + 70);
 /// assert_eq!(floor(&epochs, 500), 100);
 /// ```
-pub fn floor(epochs: &[Epoch], capacity: u64) -> u64 {
+pub fn floor(epochs: &[EpochDemand], capacity: u64) -> u64 {
     let sum: u128 =
         epochs.iter().map(|epoch| u128::from(epoch.distinct.saturating_sub(capacity.min(epoch.seen)))).sum();
     narrow(sum)

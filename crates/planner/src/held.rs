@@ -9,7 +9,7 @@
 use foreread_types::SampleKey;
 
 use crate::cluster::LevelIndex;
-use crate::owners::{NOBODY, Packed, pack, unpack};
+use crate::owners::{NO_OWNER, PackedOwner, pack, unpack};
 
 /// The store that holds each sample at the start.
 ///
@@ -22,7 +22,7 @@ use crate::owners::{NOBODY, Packed, pack, unpack};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    datasets: Vec<Vec<Packed>>,
+    datasets: Vec<Vec<PackedOwner>>,
 }
 
 impl Held {
@@ -36,9 +36,9 @@ impl Held {
         }
         let table = &mut self.datasets[dataset];
         if id >= table.len() {
-            table.resize(id + 1, NOBODY);
+            table.resize(id + 1, NO_OWNER);
         }
-        if table[id] == NOBODY {
+        if table[id] == NO_OWNER {
             table[id] = pack(store, level);
         }
     }

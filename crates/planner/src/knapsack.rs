@@ -20,18 +20,18 @@
 use foreread_types::{Footprint, SampleId, Sizes};
 
 use crate::cluster::{LevelIndex, MAX_LEVELS, Store};
-use crate::demand::{Demand, Uses};
-use crate::error::Reason;
+use crate::demand::{Demand, UseCounts};
+use crate::error::PlanReason;
 use crate::forecast::narrow;
 use crate::origin::Origin;
-use crate::placement::Table;
+use crate::placement::LevelTable;
 
 /// The result of the choice.
-pub(crate) struct Choice {
+pub(crate) struct Knapsack {
     /// One for each dataset.
-    pub(crate) tables: Vec<Table>,
+    pub(crate) tables: Vec<LevelTable>,
     /// One per level, for each dataset.
-    pub(crate) filled: Vec<Vec<Filled>>,
+    pub(crate) filled: Vec<Vec<LevelFill>>,
     /// For each dataset, the saved origin bytes: those of all uses except the first of kept
     /// samples.
     pub(crate) saved: Vec<u128>,
@@ -41,13 +41,13 @@ pub(crate) struct Choice {
 
 /// The content of a level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Filled {
+pub(crate) struct LevelFill {
     pub(crate) samples: u64,
     pub(crate) bytes: u128,
     pub(crate) footprint: u64,
 }
 
-impl Filled {
+impl LevelFill {
     /// `samples` samples of `bytes` bytes and `footprint` bytes of space each.
     pub(crate) fn of(samples: u64, bytes: u64, footprint: u64) -> Self {
         Self { samples, bytes: u128::from(samples) * u128::from(bytes), footprint: samples * footprint }
@@ -68,21 +68,23 @@ pub(crate) fn choose(
     demand: &Demand,
     store: &Store,
     origin: &Origin,
-) -> Result<Choice, Reason> {
+) -> Result<Knapsack, PlanReason> {
     let uses = demand.datasets.iter().map(|dataset| &dataset.uses);
-    let mut parts: Vec<_> = sizes.iter().zip(uses).map(|(sizes, uses)| Part::new(sizes, uses)).collect();
+    let mut parts: Vec<_> =
+        sizes.iter().zip(uses).map(|(sizes, uses)| DatasetFill::new(sizes, uses)).collect();
     let mut complete = parts.iter().all(|part| part.left(Footprint::EXACT).samples == 0);
     for (index, level) in store.levels.iter().enumerate() {
         if complete {
             break;
         }
-        parts.iter_mut().for_each(|part| part.filled.push(Filled::default()));
-        let mut room = Room { at: LevelIndex(index as u8), left: level.capacity, footprint: level.footprint };
+        parts.iter_mut().for_each(|part| part.filled.push(LevelFill::default()));
+        let mut space =
+            LevelSpace { at: LevelIndex(index as u8), left: level.capacity, footprint: level.footprint };
         let left: Vec<_> = parts.iter().map(|part| part.left(level.footprint)).collect();
         complete = left.iter().map(|left| left.footprint).sum::<u128>() <= u128::from(level.capacity);
         if complete {
             for (dataset, (part, left)) in parts.iter_mut().zip(&left).enumerate() {
-                part.keep_rest(dataset, left, &mut room)?;
+                part.keep_rest(dataset, left, &mut space)?;
             }
         } else {
             let mut items = Vec::new();
@@ -91,13 +93,13 @@ pub(crate) fn choose(
             }
             items.sort_unstable();
             for item in items {
-                parts[item.dataset as usize].keep(&item, &mut room)?;
+                parts[item.dataset as usize].keep(&item, &mut space)?;
             }
         }
     }
-    let mut choice = Choice { tables: Vec::new(), filled: Vec::new(), saved: Vec::new(), complete };
+    let mut choice = Knapsack { tables: Vec::new(), filled: Vec::new(), saved: Vec::new(), complete };
     for mut part in parts {
-        part.filled.resize(store.levels.len(), Filled::default());
+        part.filled.resize(store.levels.len(), LevelFill::default());
         choice.tables.push(part.kept);
         choice.filled.push(part.filled);
         choice.saved.push(part.saved);
@@ -109,13 +111,13 @@ pub(crate) fn choose(
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Item {
     /// `u64::MAX` minus the origin nanoseconds saved per byte of footprint, in units of 2^-24.
-    worthless: u64,
+    inverse_worth: u64,
     dataset: u32,
     id: u64,
 }
 
 /// A level while it is filled.
-struct Room {
+struct LevelSpace {
     at: LevelIndex,
     left: u64,
     footprint: Footprint,
@@ -128,43 +130,43 @@ struct Left {
 }
 
 /// One dataset while levels are filled.
-struct Part<'a> {
+struct DatasetFill<'a> {
     sizes: &'a Sizes,
-    uses: &'a Uses,
+    uses: &'a UseCounts,
     /// The length and the uses of all samples, if they are equal.
-    alike: Option<(u64, u64)>,
-    kept: Table,
+    equal: Option<(u64, u64)>,
+    kept: LevelTable,
     saved: u128,
     /// By level.
-    filled: Vec<Filled>,
+    filled: Vec<LevelFill>,
 }
 
-impl<'a> Part<'a> {
-    fn new(sizes: &'a Sizes, uses: &'a Uses) -> Self {
-        let alike = match uses {
-            Uses::Same(uses) if sizes.is_empty() => Some((0, *uses)),
-            Uses::Same(uses) if sizes.is_uniform() => Some((sizes.bytes(SampleId(0)), *uses)),
+impl<'a> DatasetFill<'a> {
+    fn new(sizes: &'a Sizes, uses: &'a UseCounts) -> Self {
+        let equal = match uses {
+            UseCounts::Same(uses) if sizes.is_empty() => Some((0, *uses)),
+            UseCounts::Same(uses) if sizes.is_uniform() => Some((sizes.bytes(SampleId(0)), *uses)),
             _ => None,
         };
-        Self { sizes, uses, alike, kept: Table::NOTHING, saved: 0, filled: Vec::new() }
+        Self { sizes, uses, equal, kept: LevelTable::NOTHING, saved: 0, filled: Vec::new() }
     }
 
     /// Takes the space of as many samples of `bytes` bytes as fit, at most `most`. Returns their
     /// number.
-    fn take(&mut self, room: &mut Room, bytes: u64, most: u64) -> u64 {
-        let footprint = room.footprint.of(bytes);
-        let samples = room.left.checked_div(footprint).unwrap_or(u64::MAX).min(most);
-        room.left -= samples * footprint;
-        let filled = &mut self.filled[usize::from(room.at.0)];
-        *filled = filled.and(Filled::of(samples, bytes, footprint));
+    fn take(&mut self, space: &mut LevelSpace, bytes: u64, most: u64) -> u64 {
+        let footprint = space.footprint.of(bytes);
+        let samples = space.left.checked_div(footprint).unwrap_or(u64::MAX).min(most);
+        space.left -= samples * footprint;
+        let filled = &mut self.filled[usize::from(space.at.0)];
+        *filled = filled.and(LevelFill::of(samples, bytes, footprint));
         samples
     }
 
     /// If all samples are equal, the ids below this are already kept.
     fn start(&self) -> u64 {
         match &self.kept {
-            Table::Ranges(ends) => ends[MAX_LEVELS - 1],
-            Table::Bits(_) => 0,
+            LevelTable::Ranges(ends) => ends[MAX_LEVELS - 1],
+            LevelTable::Bits(_) => 0,
         }
     }
 
@@ -176,7 +178,7 @@ impl<'a> Part<'a> {
     }
 
     fn left(&self, footprint: Footprint) -> Left {
-        match self.alike {
+        match self.equal {
             Some((bytes, uses)) => {
                 let samples = if uses > 1 { self.sizes.len() - self.start() } else { 0 };
                 Left { samples, footprint: u128::from(samples) * u128::from(footprint.of(bytes)) }
@@ -194,18 +196,18 @@ impl<'a> Part<'a> {
         footprint: Footprint,
         origin: &Origin,
         items: &mut Vec<Item>,
-    ) -> Result<(), Reason> {
+    ) -> Result<(), PlanReason> {
         let item = |id, bytes, uses| Item {
-            worthless: u64::MAX - worth(uses, bytes, footprint.of(bytes), origin),
+            inverse_worth: u64::MAX - worth(uses, bytes, footprint.of(bytes), origin),
             dataset: dataset as u32,
             id,
         };
-        match self.alike {
+        match self.equal {
             Some((bytes, uses)) => items.extend((uses > 1).then(|| item(self.start(), bytes, uses))),
             None => {
                 let samples = self.left(footprint).samples;
-                let room = usize::try_from(samples).ok().and_then(|samples| items.try_reserve(samples).ok());
-                room.ok_or(too_large(dataset, self.sizes))?;
+                let space = usize::try_from(samples).ok().and_then(|samples| items.try_reserve(samples).ok());
+                space.ok_or(too_large(dataset, self.sizes))?;
                 items.extend(
                     self.candidates().map(|(id, uses)| item(id, self.sizes.bytes(SampleId(id)), uses)),
                 );
@@ -215,18 +217,18 @@ impl<'a> Part<'a> {
     }
 
     /// Keeps an item if it fits. Of equal samples, keeps as many as fit.
-    fn keep(&mut self, item: &Item, room: &mut Room) -> Result<(), Reason> {
-        match self.alike {
+    fn keep(&mut self, item: &Item, space: &mut LevelSpace) -> Result<(), PlanReason> {
+        match self.equal {
             Some((bytes, uses)) => {
-                let samples = self.take(room, bytes, self.sizes.len() - item.id);
-                self.keep_ids(item.id + samples, room.at);
+                let samples = self.take(space, bytes, self.sizes.len() - item.id);
+                self.keep_ids(item.id + samples, space.at);
                 self.saved += u128::from(samples) * u128::from(bytes) * u128::from(uses - 1);
             }
             None => {
                 let id = SampleId(item.id);
                 let bytes = self.sizes.bytes(id);
-                if self.take(room, bytes, 1) == 1 {
-                    self.bits(item.dataset as usize)?.keep(item.id, room.at);
+                if self.take(space, bytes, 1) == 1 {
+                    self.bits(item.dataset as usize)?.keep(item.id, space.at);
                     self.saved += u128::from(bytes) * u128::from(self.uses.of(id) - 1);
                 }
             }
@@ -235,45 +237,45 @@ impl<'a> Part<'a> {
     }
 
     /// Keeps all remaining samples that are worth keeping. They must fit.
-    fn keep_rest(&mut self, dataset: usize, left: &Left, room: &mut Room) -> Result<(), Reason> {
+    fn keep_rest(&mut self, dataset: usize, left: &Left, space: &mut LevelSpace) -> Result<(), PlanReason> {
         if left.samples == 0 {
             return Ok(());
         }
-        if self.alike.is_some() {
-            return self.keep(&Item { worthless: 0, dataset: dataset as u32, id: self.start() }, room);
+        if self.equal.is_some() {
+            return self.keep(&Item { inverse_worth: 0, dataset: dataset as u32, id: self.start() }, space);
         }
         if left.samples == self.sizes.len() {
-            self.kept = Table::all(left.samples, room.at);
+            self.kept = LevelTable::all(left.samples, space.at);
             for id in (0..left.samples).map(SampleId) {
                 let bytes = self.sizes.bytes(id);
-                self.take(room, bytes, 1);
+                self.take(space, bytes, 1);
                 self.saved += u128::from(bytes) * u128::from(self.uses.of(id) - 1);
             }
             return Ok(());
         }
         let ids: Vec<u64> = self.candidates().map(|(id, _)| id).collect();
         ids.into_iter()
-            .try_for_each(|id| self.keep(&Item { worthless: 0, dataset: dataset as u32, id }, room))
+            .try_for_each(|id| self.keep(&Item { inverse_worth: 0, dataset: dataset as u32, id }, space))
     }
 
     /// Keeps the ids below `end` that are not kept yet.
     fn keep_ids(&mut self, end: u64, at: LevelIndex) {
-        if let Table::Ranges(ends) = &mut self.kept {
+        if let LevelTable::Ranges(ends) = &mut self.kept {
             ends[usize::from(at.0)..].fill(end);
         }
     }
 
     /// The table of bits, created if there is none yet.
-    fn bits(&mut self, dataset: usize) -> Result<&mut Table, Reason> {
-        if matches!(self.kept, Table::Ranges(_)) {
-            self.kept = Table::bits(self.sizes.len()).ok_or(too_large(dataset, self.sizes))?;
+    fn bits(&mut self, dataset: usize) -> Result<&mut LevelTable, PlanReason> {
+        if matches!(self.kept, LevelTable::Ranges(_)) {
+            self.kept = LevelTable::bits(self.sizes.len()).ok_or(too_large(dataset, self.sizes))?;
         }
         Ok(&mut self.kept)
     }
 }
 
-fn too_large(dataset: usize, sizes: &Sizes) -> Reason {
-    Reason::Memory { dataset: (dataset as u32).into(), samples: sizes.len() }
+fn too_large(dataset: usize, sizes: &Sizes) -> PlanReason {
+    PlanReason::Memory { dataset: (dataset as u32).into(), samples: sizes.len() }
 }
 
 /// The origin nanoseconds that a kept sample saves per byte of its footprint, in units of 2^-24,

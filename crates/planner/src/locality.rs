@@ -18,7 +18,7 @@ use foreread_oracle::{AccessStream, Pass, Run};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey};
 
 use crate::cluster::Cluster;
-use crate::error::{PlanError, Reason};
+use crate::error::{PlanError, PlanReason};
 use crate::owners::Owners;
 use crate::readers::list;
 
@@ -60,23 +60,23 @@ pub struct Locality {
     /// The ranks of store s are `by_store[starts[s]..starts[s + 1]]`.
     starts: Vec<usize>,
     by_store: Vec<Rank>,
-    step: Step,
+    step: DealtStep,
 }
 
 /// The last step that was dealt, and its working memory.
 #[derive(Clone, Debug, Default)]
-struct Step {
+struct DealtStep {
     number: Option<u64>,
     ids: Vec<SampleId>,
     ranks: Vec<Rank>,
     /// The remaining share of each rank.
     left: Vec<u64>,
     /// The next rank of each store.
-    turns: Vec<usize>,
+    next_ranks: Vec<usize>,
 }
 
 /// A sample that has no rank yet.
-const NOBODY: Rank = Rank(u32::MAX);
+const UNASSIGNED: Rank = Rank(u32::MAX);
 
 impl Locality {
     /// The pass `pass` of `run`, which may be any rank's.
@@ -87,7 +87,7 @@ impl Locality {
     pub fn new(run: &Run, pass: &Pass, cluster: &Cluster, owners: &Owners) -> Result<Self, PlanError> {
         cluster.check(run.world_size())?;
         let list = list(run, pass)?;
-        let batch = list.dealing().batch_size().ok_or(Reason::BatchSize { phase: pass.phase })?;
+        let batch = list.dealing().batch_size().ok_or(PlanReason::BatchSize { phase: pass.phase })?;
         let stores = cluster.stores_of_ranks(run.world_size());
         let mut by_store: Vec<Rank> = (0..run.world_size()).map(Rank).collect();
         by_store.sort_by_key(|rank| stores[rank.0 as usize]);
@@ -99,7 +99,7 @@ impl Locality {
             owners: owners.clone(),
             starts: starts.collect(),
             by_store,
-            step: Step::default(),
+            step: DealtStep::default(),
             list,
         })
     }
@@ -145,27 +145,27 @@ impl Locality {
         step.ranks.clear();
         step.left.clear();
         step.left.resize(world as usize, share);
-        step.turns.clear();
-        step.turns.resize(self.starts.len(), 0);
+        step.next_ranks.clear();
+        step.next_ranks.resize(self.starts.len(), 0);
         for &id in &step.ids {
             let owner = self.owners.of(SampleKey::new(self.dataset, id));
-            step.ranks.push(owner.map_or(NOBODY, |owner| {
+            step.ranks.push(owner.map_or(UNASSIGNED, |owner| {
                 let ranks = &self.by_store[self.starts[owner.store]..self.starts[owner.store + 1]];
                 // The ranks of a store take turns, so every sample within the store's share finds
                 // one.
-                let turn = &mut step.turns[owner.store];
-                match ranks.get(*turn % ranks.len().max(1)) {
+                let next_rank = &mut step.next_ranks[owner.store];
+                match ranks.get(*next_rank % ranks.len().max(1)) {
                     Some(rank) if step.left[rank.0 as usize] > 0 => {
-                        *turn += 1;
+                        *next_rank += 1;
                         step.left[rank.0 as usize] -= 1;
                         *rank
                     }
-                    _ => NOBODY,
+                    _ => UNASSIGNED,
                 }
             }));
         }
         let mut next = 0;
-        for rank in step.ranks.iter_mut().filter(|rank| **rank == NOBODY) {
+        for rank in step.ranks.iter_mut().filter(|rank| **rank == UNASSIGNED) {
             while step.left.get(next).is_some_and(|&left| left == 0) {
                 next += 1;
             }

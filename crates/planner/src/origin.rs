@@ -1,7 +1,7 @@
 //! The cost of reading from the origin: time, alone and in parallel, and money.
 
 use crate::curve::{Curve, transfer_ns};
-use crate::error::Reason;
+use crate::error::PlanReason;
 use crate::forecast::narrow;
 
 /// The slow shared storage, as its clients see it.
@@ -79,18 +79,18 @@ impl Origin {
         transfer_ns(bytes.into(), self.bytes_per_second).saturating_add(self.latency_ns)
     }
 
-    pub(crate) fn check(&self) -> Result<(), Reason> {
+    pub(crate) fn check(&self) -> Result<(), PlanReason> {
         for (field, value) in [
             ("origin.bytes_per_second", self.bytes_per_second),
             ("origin.in_flight", self.in_flight.into()),
             ("origin.client_bytes_per_second", self.client_bytes_per_second),
         ] {
             if value == 0 {
-                return Err(Reason::Zero { field });
+                return Err(PlanReason::Zero { field });
             }
         }
         if self.large.is_some_and(|large| large.bytes == 0 || large.bytes_per_second == 0) {
-            return Err(Reason::Zero { field: "origin.large" });
+            return Err(PlanReason::Zero { field: "origin.large" });
         }
         self.clients.check("origin.clients")
     }

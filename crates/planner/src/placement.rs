@@ -27,11 +27,11 @@ const PER_WORD: u64 = u64::BITS as u64 / 2;
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Placement {
-    datasets: Arc<[Table]>,
+    datasets: Arc<[LevelTable]>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Table {
+pub(crate) enum LevelTable {
     /// Level `l` keeps the ids from `ends[l - 1]` (0 for the first level) to `ends[l]` exclusive.
     Ranges([u64; MAX_LEVELS]),
     /// Two bits per sample, low bits first: 0 for none, otherwise the level plus 1.
@@ -39,7 +39,7 @@ pub(crate) enum Table {
 }
 
 impl Placement {
-    pub(crate) fn new(datasets: Vec<Table>) -> Self {
+    pub(crate) fn new(datasets: Vec<LevelTable>) -> Self {
         Self { datasets: datasets.into() }
     }
 
@@ -50,7 +50,7 @@ impl Placement {
     /// If `level` is not below [`MAX_LEVELS`].
     pub fn everything(samples: &[u64], level: LevelIndex) -> Self {
         assert!(usize::from(level.0) < MAX_LEVELS, "level {level} of {MAX_LEVELS}");
-        Self::new(samples.iter().map(|&samples| Table::all(samples, level)).collect())
+        Self::new(samples.iter().map(|&samples| LevelTable::all(samples, level)).collect())
     }
 
     /// The level that keeps a sample. `None` if none does or the sample is unknown.
@@ -64,10 +64,10 @@ impl Placement {
             .iter()
             .map(|table| {
                 let heap = match table {
-                    Table::Ranges(_) => 0,
-                    Table::Bits(words) => size_of_val::<[u64]>(words),
+                    LevelTable::Ranges(_) => 0,
+                    LevelTable::Bits(words) => size_of_val::<[u64]>(words),
                 };
-                (size_of::<Table>() + heap) as u64
+                (size_of::<LevelTable>() + heap) as u64
             })
             .sum()
     }
@@ -76,8 +76,8 @@ impl Placement {
         let mut print = print.number(self.datasets.len() as u64);
         for table in self.datasets.iter() {
             print = match table {
-                Table::Ranges(ends) => print.number(0).numbers(ends.iter().copied()),
-                Table::Bits(words) => print.number(1).numbers(words.iter().copied()),
+                LevelTable::Ranges(ends) => print.number(0).numbers(ends.iter().copied()),
+                LevelTable::Bits(words) => print.number(1).numbers(words.iter().copied()),
             };
         }
         print
@@ -91,7 +91,7 @@ impl fmt::Debug for Placement {
     }
 }
 
-impl fmt::Debug for Table {
+impl fmt::Debug for LevelTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ranges(ends) => write!(f, "Ranges({ends:?})"),
@@ -100,7 +100,7 @@ impl fmt::Debug for Table {
     }
 }
 
-impl Table {
+impl LevelTable {
     pub(crate) const NOTHING: Self = Self::Ranges([0; MAX_LEVELS]);
 
     pub(crate) fn all(samples: u64, level: LevelIndex) -> Self {
@@ -155,14 +155,14 @@ mod tests {
 
     #[test]
     fn ranges_are_consecutive() {
-        let table = Table::Ranges([3, 3, 5]);
+        let table = LevelTable::Ranges([3, 3, 5]);
         let levels: Vec<_> = (0..6).map(|id| table.level(SampleId(id)).map(|level| level.0)).collect();
         assert_eq!(levels, [Some(0), Some(0), Some(0), Some(2), Some(2), None]);
     }
 
     #[test]
     fn bits_hold_the_kept_samples() {
-        let mut table = Table::bits(100).unwrap();
+        let mut table = LevelTable::bits(100).unwrap();
         table.keep(31, LevelIndex(2));
         table.keep(32, LevelIndex(0));
         table.keep(99, LevelIndex(1));

@@ -7,14 +7,14 @@ use foreread_types::{Fingerprint, Sizes, StoreId};
 use serde::Serialize;
 
 use crate::cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, Store};
-use crate::demand::{Demand, Epoch, Scope};
-use crate::error::{PlanError, Reason};
+use crate::demand::{Demand, EpochDemand, Scope};
+use crate::error::{PlanError, PlanReason};
 use crate::floor::Floor;
 use crate::forecast::{narrow, share};
-use crate::knapsack::{self, Filled};
+use crate::knapsack::{self, LevelFill};
 use crate::placement::Placement;
-use crate::retention::{self, Forecast, Retention};
-use crate::slower;
+use crate::retention::{self, Retention, ThresholdForecast};
+use crate::slow_levels;
 
 /// The location of samples for the rest of a run, and the cost. Equal inputs give equal plans.
 /// Cheap to clone.
@@ -29,8 +29,8 @@ pub struct Plan {
     datasets: Vec<DatasetPlan>,
     /// The kept samples of each dataset in each level, and the demand of each epoch. Predictions
     /// are made from these.
-    pub(crate) kept: Arc<[Vec<Filled>]>,
-    pub(crate) epochs: Arc<[Epoch]>,
+    pub(crate) kept: Arc<[Vec<LevelFill>]>,
+    pub(crate) epochs: Arc<[EpochDemand]>,
 }
 
 /// The planned content of one level.
@@ -51,7 +51,7 @@ pub struct LevelPlan {
 }
 
 impl LevelPlan {
-    pub(crate) fn new(level: &Level, filled: Filled, slower_than_origin: bool) -> Self {
+    pub(crate) fn new(level: &Level, filled: LevelFill, slower_than_origin: bool) -> Self {
         Self {
             name: level.name.clone(),
             capacity: level.capacity,
@@ -147,7 +147,7 @@ pub struct Summary {
 /// # }
 /// ```
 pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanError> {
-    let Keeping { keep, store, demand, complete } = keeping(run, sizes, cluster)?;
+    let KeepPlan { keep, store, demand, complete } = keeping(run, sizes, cluster)?;
     // In a run that was not counted to its end, some samples that are used again may not be kept.
     if (complete && demand.is_exact()) || run.is_once_per_epoch() {
         return Ok(keep);
@@ -169,7 +169,7 @@ pub fn plan_to_keep(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Pla
 }
 
 /// A plan without eviction, and its inputs.
-struct Keeping {
+struct KeepPlan {
     keep: Plan,
     store: Store,
     demand: Demand,
@@ -177,14 +177,14 @@ struct Keeping {
     complete: bool,
 }
 
-fn keeping(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Keeping, PlanError> {
+fn keeping(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<KeepPlan, PlanError> {
     cluster.check(run.world_size())?;
-    let missing = || Reason::NoStore { rank: run.rank(), found: 0 };
+    let missing = || PlanReason::NoStore { rank: run.rank(), found: 0 };
     let at = cluster.store_index(run.rank()).ok_or_else(missing)?;
     let described = cluster.stores.get(at).ok_or_else(missing)?;
     let demand = Demand::of(run, sizes, Scope::Rank)?;
     let floor = Floor::of_demand(&demand, described.capacity().saturating_add(cluster.look_ahead));
-    let (used, slower) = match slower::without(cluster, run, sizes) {
+    let (used, slower) = match slow_levels::without_slow_levels(cluster, run, sizes) {
         Some((cluster, slower)) => (cluster.stores.into_iter().nth(at), slower[at]),
         None => (None, [false; MAX_LEVELS]),
     };
@@ -205,13 +205,13 @@ fn keeping(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Keeping, Pla
         kept: choice.filled.into(),
         epochs: demand.epochs().into(),
     }
-    .with_origins(&origins);
+    .with_origin_bytes(&origins);
     let (store, complete) = (store.clone(), choice.complete);
-    Ok(Keeping { keep, store, demand, complete })
+    Ok(KeepPlan { keep, store, demand, complete })
 }
 
 /// The same plan with samples that come and go in the first level, and empty other levels.
-fn threshold(keep: Plan, sizes: &[Sizes], demand: &Demand, forecast: &Forecast) -> Plan {
+fn threshold(keep: Plan, sizes: &[Sizes], demand: &Demand, forecast: &ThresholdForecast) -> Plan {
     let origins: Vec<u64> = demand
         .datasets
         .iter()
@@ -240,7 +240,7 @@ fn threshold(keep: Plan, sizes: &[Sizes], demand: &Demand, forecast: &Forecast) 
         levels: levels.collect(),
         ..keep
     }
-    .with_origins(&origins)
+    .with_origin_bytes(&origins)
 }
 
 impl Plan {
@@ -340,7 +340,7 @@ impl Plan {
         }
     }
 
-    fn with_origins(mut self, origins: &[u64]) -> Self {
+    fn with_origin_bytes(mut self, origins: &[u64]) -> Self {
         self.origin_bytes = origins.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes));
         for (dataset, &bytes) in self.datasets.iter_mut().zip(origins) {
             dataset.origin_bytes = bytes;
@@ -349,12 +349,12 @@ impl Plan {
     }
 }
 
-fn levels(store: &Store, filled: &[Vec<Filled>], slower: [bool; MAX_LEVELS]) -> Vec<LevelPlan> {
+fn levels(store: &Store, filled: &[Vec<LevelFill>], slower: [bool; MAX_LEVELS]) -> Vec<LevelPlan> {
     let levels = store.levels.iter().enumerate();
     levels
         .map(|(index, level)| {
             let of_level = filled.iter().map(|levels| levels[index]);
-            let all = of_level.fold(Filled::default(), Filled::and);
+            let all = of_level.fold(LevelFill::default(), LevelFill::and);
             LevelPlan::new(level, all, slower[index])
         })
         .collect()

@@ -17,7 +17,7 @@ use lru::LruCache;
 
 /// The result of a policy on a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct CacheOutcome {
     /// Uses that needed no origin read.
     pub hits: u64,
     /// Samples that were written to the cache.
@@ -36,9 +36,9 @@ pub fn next_uses(stream: &[SampleId]) -> Vec<u64> {
 }
 
 /// Keeps the first `capacity` samples permanently.
-pub fn never_evict(stream: &[SampleId], capacity: u64) -> Outcome {
+pub fn never_evict(stream: &[SampleId], capacity: u64) -> CacheOutcome {
     let mut kept = vec![false; samples(stream)];
-    let mut outcome = Outcome::default();
+    let mut outcome = CacheOutcome::default();
     for id in stream {
         let kept = &mut kept[id.0 as usize];
         if *kept {
@@ -52,10 +52,10 @@ pub fn never_evict(stream: &[SampleId], capacity: u64) -> Outcome {
 }
 
 /// Evicts the sample that was inserted first.
-pub fn fifo(stream: &[SampleId], capacity: u64) -> Outcome {
+pub fn fifo(stream: &[SampleId], capacity: u64) -> CacheOutcome {
     let mut kept = vec![false; samples(stream)];
     let mut queue = VecDeque::new();
-    let mut outcome = Outcome::default();
+    let mut outcome = CacheOutcome::default();
     for &id in stream {
         if kept[id.0 as usize] {
             outcome.hits += 1;
@@ -74,8 +74,8 @@ pub fn fifo(stream: &[SampleId], capacity: u64) -> Outcome {
 }
 
 /// Evicts the least recently used sample.
-pub fn lru(stream: &[SampleId], capacity: u64) -> Outcome {
-    let mut outcome = Outcome::default();
+pub fn lru(stream: &[SampleId], capacity: u64) -> CacheOutcome {
+    let mut outcome = CacheOutcome::default();
     // The cache allocates its capacity at the start.
     let capacity = capacity.min(samples(stream) as u64);
     let Some(capacity) = NonZeroUsize::new(capacity as usize) else { return outcome };
@@ -92,14 +92,14 @@ pub fn lru(stream: &[SampleId], capacity: u64) -> Outcome {
 }
 
 /// Belady's MIN with bypass: the most hits that are possible on demand.
-pub fn min(stream: &[SampleId], capacity: u64) -> Outcome {
+pub fn min(stream: &[SampleId], capacity: u64) -> CacheOutcome {
     let next = next_uses(stream);
     // Residents are identified by the position of their next use, which is unique. The heap also
     // holds past uses. They are smaller than all others, and `resident` does not count them.
     let mut kept = vec![false; stream.len()];
     let mut heap = BinaryHeap::new();
     let mut resident = 0;
-    let mut outcome = Outcome::default();
+    let mut outcome = CacheOutcome::default();
     for (at, &next) in next.iter().enumerate() {
         let hit = kept[at];
         if hit {
@@ -125,11 +125,11 @@ pub fn min(stream: &[SampleId], capacity: u64) -> Outcome {
 
 /// Keeps a sample after its use if its next use is at most `horizon` positions away and space is
 /// left.
-pub fn threshold(stream: &[SampleId], capacity: u64, horizon: u64) -> Outcome {
+pub fn threshold(stream: &[SampleId], capacity: u64, horizon: u64) -> CacheOutcome {
     let next = next_uses(stream);
     let mut kept = vec![false; samples(stream)];
     let mut resident = 0;
-    let mut outcome = Outcome::default();
+    let mut outcome = CacheOutcome::default();
     for (at, (&id, &next)) in stream.iter().zip(&next).enumerate() {
         let kept = &mut kept[id.0 as usize];
         let hit = *kept;

@@ -3,7 +3,7 @@
 use foreread_oracle::Run;
 
 use crate::cluster::{Cluster, MAX_LEVELS};
-use crate::error::{PlanError, Reason};
+use crate::error::{PlanError, PlanReason};
 use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow, uses_by_epoch};
 use crate::plan::Plan;
 use crate::retention::Retention;
@@ -50,7 +50,7 @@ use crate::retention::Retention;
 /// ```
 pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochForecast>, PlanError> {
     cluster.check(run.world_size())?;
-    let at = cluster.store_index(run.rank()).ok_or(Reason::NoStore { rank: run.rank(), found: 0 })?;
+    let at = cluster.store_index(run.rank()).ok_or(PlanReason::NoStore { rank: run.rank(), found: 0 })?;
     let mut epochs: Vec<EpochForecast> = Vec::new();
     let uses = plan.datasets().iter().map(|of| Amount { samples: of.uses, bytes: of.used_bytes });
     let uses: Vec<Amount> = uses.collect();

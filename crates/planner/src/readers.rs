@@ -11,30 +11,30 @@ use foreread_oracle::{AccessStream, Pass, Run};
 use foreread_types::{DatasetId, Rank, SampleId};
 
 use crate::demand::table;
-use crate::error::{PlanError, Reason};
-use crate::owners::{Packed, unpack};
+use crate::error::{PlanError, PlanReason};
+use crate::owners::{PackedOwner, unpack};
 
 /// No store.
-pub(crate) const NONE: u16 = u16::MAX;
+pub(crate) const NO_STORE: u16 = u16::MAX;
 
 /// All ranks' reads of a pass are processed in chunks of this many places.
 const CHUNK: usize = 2048;
 
 /// The number of positions that are read to estimate how often owners read their own samples again.
-const SHOWN: u64 = 1 << 22;
+const REPEAT_BUDGET: u64 = 1 << 22;
 
 /// The cost of a position of a computed order, in positions of a shuffled one.
-const COMPUTED: u64 = 16;
+const COMPUTED_COST: u64 = 16;
 
-/// By sample, the store of the rank that reads it first, or [`NONE`].
+/// By sample, the store of the rank that reads it first, or [`NO_STORE`].
 pub(crate) fn first(
     run: &Run,
     dataset: DatasetId,
     samples: u64,
     stores: &[u16],
 ) -> Result<Vec<u16>, PlanError> {
-    let mut first: Vec<u16> = table(samples).ok_or(Reason::Memory { dataset, samples })?;
-    first.fill(NONE);
+    let mut first: Vec<u16> = table(samples).ok_or(PlanReason::Memory { dataset, samples })?;
+    first.fill(NO_STORE);
     let mut left = samples;
     for pass in run.passes().filter(|pass| pass.dataset == dataset) {
         if left == 0 {
@@ -50,7 +50,7 @@ pub(crate) fn first(
         }
         walk(&list, 0..list.list_len(), |rank, id| {
             let first = &mut first[id.0 as usize];
-            if *first == NONE {
+            if *first == NO_STORE {
                 *first = stores[rank.0 as usize];
                 left -= 1;
             }
@@ -61,7 +61,7 @@ pub(crate) fn first(
 
 /// Counted uses in passes over a dataset after the first.
 #[derive(Debug, Default)]
-pub(crate) struct Repeated {
+pub(crate) struct RepeatUses {
     /// Uses of samples with an owner.
     pub(crate) owned: u64,
     /// Those of them by the owner's ranks, by store.
@@ -74,11 +74,11 @@ pub(crate) fn repeated(
     run: &Run,
     dataset: DatasetId,
     stores: &[u16],
-    owners: &[Packed],
+    owners: &[PackedOwner],
     count: usize,
-) -> Result<Repeated, PlanError> {
-    let mut repeated = Repeated { owned: 0, near: vec![0; count] };
-    let mut budget = SHOWN;
+) -> Result<RepeatUses, PlanError> {
+    let mut repeated = RepeatUses { owned: 0, near: vec![0; count] };
+    let mut budget = REPEAT_BUDGET;
     for pass in run.passes().filter(|pass| pass.dataset == dataset).skip(1) {
         if budget == 0 {
             break;
@@ -99,7 +99,7 @@ pub(crate) fn repeated(
 /// The cost of reading a pass, in positions of a shuffled order. At least 1.
 pub(crate) fn cost(run: &Run, pass: &Pass) -> u64 {
     let sampler = &run.schedule().phases[pass.phase as usize].sampler;
-    sampler.len().saturating_mul(if sampler.is_computed() { COMPUTED } else { 1 }).max(1)
+    sampler.len().saturating_mul(if sampler.is_computed() { COMPUTED_COST } else { 1 }).max(1)
 }
 
 /// The reads of all ranks in a pass. Not cached, because every order is needed once.
@@ -154,7 +154,7 @@ mod tests {
 
     /// The first store of every sample, from the ranks' own streams.
     fn by_hand(run: &Run, samples: usize, stores: &[u16]) -> Vec<u16> {
-        let mut first = vec![NONE; samples];
+        let mut first = vec![NO_STORE; samples];
         for pass in run.passes() {
             let stream = run.stream(&pass).unwrap();
             let mut order: Vec<(u64, u32, usize)> = Vec::new();
@@ -164,7 +164,7 @@ mod tests {
             }
             order.sort_by_key(|&(step, rank, _)| (step, rank));
             for (_, rank, id) in order.into_iter().filter(|&(_, _, id)| id < samples) {
-                if first[id] == NONE {
+                if first[id] == NO_STORE {
                     first[id] = stores[rank as usize];
                 }
             }

@@ -26,7 +26,7 @@ use foreread_oracle::Run;
 use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick, mix};
 
 use crate::demand::{chunks, table};
-use crate::error::{PlanError, Reason};
+use crate::error::{PlanError, PlanReason};
 
 /// The fate of a kept sample after a use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,14 +61,14 @@ impl Retention {
 }
 
 /// The part of a stream that is analysed: this many ticks, or [`WINDOW_EPOCHS`] if they are more,
-/// up to [`WINDOW_MOST`]. Gaps of more than 3/8 of it are only partly seen.
+/// up to [`MAX_WINDOW`]. Gaps of more than 3/8 of it are only partly seen.
 const WINDOW: u64 = 1 << 22;
 const WINDOW_EPOCHS: u64 = 8;
-const WINDOW_MOST: u64 = 1 << 26;
+const MAX_WINDOW: u64 = 1 << 26;
 
 /// The forecast of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Forecast {
+pub(crate) struct ThresholdForecast {
     pub(crate) horizon: u64,
     /// Bytes of the uses that hit, and of all uses, in the analysed part of the stream.
     pub(crate) hit_bytes: u128,
@@ -85,10 +85,10 @@ pub(crate) fn forecast(
     sizes: &[Sizes],
     capacity: u64,
     footprint: Footprint,
-) -> Result<Forecast, PlanError> {
+) -> Result<ThresholdForecast, PlanError> {
     let epoch = run.passes().take(2 * run.schedule().phases.len()).map(|pass| pass.samples).sum::<u64>() / 2;
-    let window = WINDOW.max(epoch.saturating_mul(WINDOW_EPOCHS).min(WINDOW_MOST)).min(run.samples());
-    let sample = Sample::of(run, sizes, window, window.div_ceil(WINDOW), footprint)?;
+    let window = WINDOW.max(epoch.saturating_mul(WINDOW_EPOCHS).min(MAX_WINDOW)).min(run.samples());
+    let sample = SampledUses::of(run, sizes, window, window.div_ceil(WINDOW), footprint)?;
     let horizon = sample.horizon(capacity);
     Ok(sample.simulate(capacity, horizon))
 }
@@ -99,8 +99,8 @@ pub(crate) fn forecast(
 /// chosen by a hash of its key. A cache of a `stride`-th of the capacity represents the whole
 /// (spatial sampling: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015,
 /// sections 2 and 3).
-struct Sample {
-    uses: Vec<Use>,
+struct SampledUses {
+    uses: Vec<SampledUse>,
     window: u64,
     stride: u64,
     /// Whether the window is the whole run.
@@ -108,21 +108,21 @@ struct Sample {
 }
 
 /// The number, from 1, of each sample's last use.
-enum Lasts {
+enum LastUses {
     /// By dataset, by sample.
     Tables(Vec<Vec<u32>>),
     /// For a window that contains few of the samples.
     Map(KeyMap<u32>),
 }
 
-impl Lasts {
+impl LastUses {
     fn of(sizes: &[Sizes], window: u64) -> Result<Self, PlanError> {
         if sizes.iter().map(Sizes::len).fold(0, u64::saturating_add) > window.max(WINDOW) {
             return Ok(Self::Map(KeyMap::default()));
         }
         let tables = sizes.iter().zip(0..).map(|(sizes, dataset)| {
             let (dataset, samples) = (DatasetId(dataset), sizes.len());
-            table(samples).ok_or(Reason::Memory { dataset, samples })
+            table(samples).ok_or(PlanReason::Memory { dataset, samples })
         });
         Ok(Self::Tables(tables.collect::<Result<_, _>>()?))
     }
@@ -136,7 +136,7 @@ impl Lasts {
 }
 
 /// One use. Windows are short enough for ticks of 32 bits.
-struct Use {
+struct SampledUse {
     tick: u32,
     /// The tick of the next use. `NEVER` if the window has none.
     next: u32,
@@ -146,7 +146,7 @@ struct Use {
 
 const NEVER: u32 = u32::MAX;
 
-impl Sample {
+impl SampledUses {
     fn of(
         run: &Run,
         sizes: &[Sizes],
@@ -155,8 +155,8 @@ impl Sample {
         footprint: Footprint,
     ) -> Result<Self, PlanError> {
         let stride = stride.max(1);
-        let mut uses: Vec<Use> = Vec::new();
-        let mut lasts = Lasts::of(sizes, window)?;
+        let mut uses: Vec<SampledUse> = Vec::new();
+        let mut lasts = LastUses::of(sizes, window)?;
         let mut tick = 0;
         for pass in run.passes() {
             if u64::from(tick) >= window {
@@ -178,7 +178,7 @@ impl Sample {
                             uses[before as usize].next = tick;
                         }
                         let bytes = sizes.bytes(id);
-                        uses.push(Use { tick, next: NEVER, bytes, footprint: footprint.of(bytes) });
+                        uses.push(SampledUse { tick, next: NEVER, bytes, footprint: footprint.of(bytes) });
                         *last = uses.len() as u32;
                     }
                     tick += 1;
@@ -209,7 +209,7 @@ impl Sample {
     }
 
     /// Simulates the rule in a cache that refuses samples that do not fit.
-    fn simulate(&self, capacity: u64, horizon: u64) -> Forecast {
+    fn simulate(&self, capacity: u64, horizon: u64) -> ThresholdForecast {
         let (from, to) = if self.whole { (0, self.window) } else { self.middle() };
         let capacity = capacity / self.stride;
         // By tick: whether the sample of the use is still resident. Uses are in order of their
@@ -233,7 +233,7 @@ impl Sample {
                 most = most.max(occupied);
             }
         }
-        Forecast { horizon, hit_bytes, bytes, occupancy: most.saturating_mul(self.stride) }
+        ThresholdForecast { horizon, hit_bytes, bytes, occupancy: most.saturating_mul(self.stride) }
     }
 }
 
@@ -287,14 +287,14 @@ mod tests {
         let (run, sizes) = (drawn(samples, 8), [Sizes::uniform(samples, 10)]);
         let capacity = samples * 10 / 2;
         let of = |stride| {
-            let sample = Sample::of(&run, &sizes, samples * 8, stride, Footprint::EXACT).unwrap();
+            let sample = SampledUses::of(&run, &sizes, samples * 8, stride, Footprint::EXACT).unwrap();
             sample.simulate(capacity, sample.horizon(capacity))
         };
         let all = of(1);
         for stride in [2, 8] {
             let some = of(stride);
             assert!(some.horizon.abs_diff(all.horizon) < all.horizon / 20, "{some:?} {all:?}");
-            let hits = |forecast: Forecast| forecast.hit_bytes as f64 / forecast.bytes as f64;
+            let hits = |forecast: ThresholdForecast| forecast.hit_bytes as f64 / forecast.bytes as f64;
             assert!((hits(some) - hits(all)).abs() < 0.02, "{some:?} {all:?}");
             assert!(some.occupancy.abs_diff(all.occupancy) < all.occupancy / 20, "{some:?} {all:?}");
         }

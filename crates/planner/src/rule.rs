@@ -15,18 +15,18 @@
 
 use std::fmt;
 
-use foreread_oracle::{Dealing, Fingerprinter, Order, Uses};
+use foreread_oracle::{Dealing, Fingerprinter, Order, OrderInverse};
 use foreread_types::{Fingerprint, Rank, SampleId};
 
 use crate::cluster::{LevelIndex, MAX_LEVELS};
 
 /// The rule of one dataset.
 #[derive(Clone)]
-pub(crate) struct Rule {
-    positions: Uses,
+pub(crate) struct OwnerRule {
+    positions: OrderInverse,
     len: u64,
     dealing: Dealing,
-    ranks: Vec<Ranked>,
+    ranks: Vec<RankPlaces>,
     /// Samples beyond their ranks' places, over all ranks. Those that the first pass drops come
     /// after them.
     over: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Rule {
 
 /// One rank's part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Ranked {
+struct RankPlaces {
     store: u16,
     /// Samples that it reads first.
     reads: u64,
@@ -47,7 +47,7 @@ struct Ranked {
     free_before: u64,
 }
 
-impl Ranked {
+impl RankPlaces {
     fn places(&self) -> u64 {
         self.ends[MAX_LEVELS - 1]
     }
@@ -60,12 +60,12 @@ impl Ranked {
 /// The number of samples in each level of a store under a rule, and of those that their first
 /// reader keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct RuleCounts {
     pub(crate) levels: [u64; MAX_LEVELS],
     pub(crate) first: u64,
 }
 
-impl Rule {
+impl OwnerRule {
     /// For the samples of `order`, the first order of the run. `stores` is the store of each rank.
     /// `places` is the number of samples that fit in each level of each store.
     pub(crate) fn new(
@@ -77,8 +77,8 @@ impl Rule {
     ) -> Self {
         let len = order.len();
         let share = dealing.share(len, 0);
-        let mut ranks: Vec<Ranked> =
-            stores.iter().map(|&store| Ranked { store, reads: share, ..Ranked::default() }).collect();
+        let mut ranks: Vec<RankPlaces> =
+            stores.iter().map(|&store| RankPlaces { store, reads: share, ..RankPlaces::default() }).collect();
         // Padding is no first read. It has fewer places than ranks, unless there are fewer samples
         // than ranks.
         let list = share * u64::from(dealing.world_size());
@@ -136,8 +136,8 @@ impl Rule {
     }
 
     /// The content of each store.
-    pub(crate) fn held(&self, stores: usize) -> Vec<Held> {
-        let mut held = vec![Held::default(); stores];
+    pub(crate) fn held(&self, stores: usize) -> Vec<RuleCounts> {
+        let mut held = vec![RuleCounts::default(); stores];
         let taken = self.free.min(self.over + (self.len - self.dealt()));
         for rank in &self.ranks {
             let held = &mut held[usize::from(rank.store)];
@@ -159,7 +159,7 @@ impl Rule {
     }
 
     pub(crate) fn memory(&self) -> usize {
-        size_of_val::<[Ranked]>(&self.ranks)
+        size_of_val::<[RankPlaces]>(&self.ranks)
     }
 
     pub(crate) fn describe(&self, print: Fingerprinter) -> Fingerprinter {
@@ -167,15 +167,15 @@ impl Rule {
     }
 }
 
-impl PartialEq for Rule {
+impl PartialEq for OwnerRule {
     fn eq(&self, other: &Self) -> bool {
         self.print == other.print
     }
 }
 
-impl Eq for Rule {}
+impl Eq for OwnerRule {}
 
-impl fmt::Debug for Rule {
+impl fmt::Debug for OwnerRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Rule({} samples, {} ranks)", self.len, self.ranks.len())
     }
@@ -200,13 +200,14 @@ mod tests {
             let order = Feistel::new(samples, 3).unwrap().order(0).unwrap();
             let deal = if blocks { Deal::Blocks } else { Deal::Torch };
             let dealing = Dealing::new(deal, stores.len() as u32, batch, drop_last).unwrap();
-            let rule = Rule::new(&order, dealing, &stores, &places, Fingerprinter::new("test"));
+            let rule = OwnerRule::new(&order, dealing, &stores, &places, Fingerprinter::new("test"));
             let mut held = [[0u64; MAX_LEVELS]; 4];
             let mut first = [0u64; 4];
             for position in 0..samples {
                 if let Some((store, level)) = rule.owner(order.at(position)) {
                     held[store][usize::from(level.0)] += 1;
-                    let reader = dealing.locate(samples, 0, position).map(|(rank, _)| stores[rank.0 as usize]);
+                    let reader = dealing.locate(samples, 0, position);
+                    let reader = reader.map(|(rank, _)| stores[rank.0 as usize]);
                     first[store] += u64::from(reader == Some(store as u16));
                 }
             }

@@ -11,12 +11,12 @@ use common::{phase, run, stream};
 use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, Position, Run, Sampler, Schedule, Sequential, Shuffle, Weighted,
 };
-use foreread_planner::{Demand, Epoch, Floor, PlanErrorKind, Scope, floor, policies};
+use foreread_planner::{Demand, EpochDemand, Floor, PlanErrorKind, Scope, floor, policies};
 use foreread_types::{DatasetId, Rank, SampleId, Sizes};
 use proptest::prelude::*;
 
 /// The epochs of the given ranks' reads, counted sample by sample, and the uses of each sample.
-fn by_hand(runs: &[Run], sizes: &[Sizes]) -> (Vec<Epoch>, Vec<Vec<u64>>) {
+fn by_hand(runs: &[Run], sizes: &[Sizes]) -> (Vec<EpochDemand>, Vec<Vec<u64>>) {
     let mut seen = BTreeSet::new();
     let mut epochs = Vec::new();
     let mut uses: Vec<Vec<u64>> = sizes.iter().map(|sizes| vec![0; sizes.len() as usize]).collect();
@@ -35,7 +35,7 @@ fn by_hand(runs: &[Run], sizes: &[Sizes]) -> (Vec<Epoch>, Vec<Vec<u64>>) {
         }
         let bytes = |&(dataset, id): &(u32, SampleId)| sizes[dataset as usize].bytes(id);
         let distinct = now.iter().map(bytes).sum();
-        epochs.push(Epoch { distinct, seen: now.intersection(&seen).map(bytes).sum() });
+        epochs.push(EpochDemand { distinct, seen: now.intersection(&seen).map(bytes).sum() });
         seen.extend(now);
     }
     (epochs, uses)
@@ -78,7 +78,8 @@ impl Case {
 }
 
 prop_compose! {
-    fn cases()(epochs in 1u64..5, lengths in prop::collection::vec(prop::collection::vec(0u64..100, 1..12), 1..3))
+    fn cases()
+        (epochs in 1u64..5, lengths in prop::collection::vec(prop::collection::vec(0u64..100, 1..12), 1..3))
         (phases in prop::collection::vec((0..lengths.len()).prop_flat_map({
             let lengths = lengths.clone();
             move |dataset| {

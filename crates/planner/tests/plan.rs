@@ -304,7 +304,8 @@ proptest! {
                         prop_assert!(uses > 1, "{} is kept for {} uses", key, uses);
                         read += bytes;
                         let at = usize::from(at.0);
-                        full[at] = (full[at].0 + 1, full[at].1 + bytes, full[at].2 + levels[at].footprint.of(bytes));
+                        let footprint = levels[at].footprint.of(bytes);
+                        full[at] = (full[at].0 + 1, full[at].1 + bytes, full[at].2 + footprint);
                     }
                 }
             }
@@ -355,6 +356,7 @@ proptest! {
             best += part * worth(id);
             left -= part * room(id);
         }
-        prop_assert!(found <= best + 1e-6 && found >= best - cut - 1e-6, "{} of {}, cut {}", found, best, cut);
+        let bounds = best - cut - 1e-6..=best + 1e-6;
+        prop_assert!(bounds.contains(&found), "{} of {}, cut {}", found, best, cut);
     }
 }

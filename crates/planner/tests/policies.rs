@@ -18,7 +18,7 @@ fn near(found: f64, expected: f64, within: f64, what: &str) {
 fn between(
     stream: &[SampleId],
     from: usize,
-    policy: impl Fn(&[SampleId]) -> policies::Outcome,
+    policy: impl Fn(&[SampleId]) -> policies::CacheOutcome,
 ) -> (f64, f64) {
     let (all, before) = (policy(stream), policy(&stream[..from]));
     let uses = (stream.len() - from) as f64;
@@ -40,7 +40,7 @@ fn shuffled_epochs_hit_as_tabulated() {
     for (percent, lru, lru_writes, min_writes) in table {
         let capacity = SAMPLES * percent / 100;
         let share = percent as f64 / 100.0;
-        let steady = |policy: fn(&[SampleId], u64) -> policies::Outcome| {
+        let steady = |policy: fn(&[SampleId], u64) -> policies::CacheOutcome| {
             between(&all, SAMPLES as usize * 2, |stream| policy(stream, capacity))
         };
         let (hits, writes) = steady(policies::never_evict);
@@ -75,7 +75,7 @@ fn threshold_is_close_to_min_with_replacement() {
         let capacity = SAMPLES * percent / 100;
         let from = SAMPLES as usize * 5;
         // Stops before the last epochs, which have no more next uses.
-        let steady = |policy: &dyn Fn(&[SampleId]) -> policies::Outcome| between(&all, from, policy).0;
+        let steady = |policy: &dyn Fn(&[SampleId]) -> policies::CacheOutcome| between(&all, from, policy).0;
         let min = steady(&|stream| policies::min(stream, capacity));
         let horizon = horizon(&run, capacity);
         let threshold = steady(&|stream| policies::threshold(stream, capacity, horizon));
@@ -96,7 +96,7 @@ fn threshold_is_close_to_min_in_a_private_cache() {
     let all = stream(&run, &[SAMPLES]);
     let capacity = SAMPLES / 2 / u64::from(ranks);
     let from = all.len() / 4;
-    let steady = |policy: &dyn Fn(&[SampleId]) -> policies::Outcome| between(&all, from, policy).0;
+    let steady = |policy: &dyn Fn(&[SampleId]) -> policies::CacheOutcome| between(&all, from, policy).0;
     let min = steady(&|stream| policies::min(stream, capacity));
     let horizon = horizon(&run, capacity);
     let threshold = steady(&|stream| policies::threshold(stream, capacity, horizon));
@@ -113,7 +113,7 @@ fn threshold_is_close_to_min_on_few_ranks() {
         let run = run_of(90, vec![phase(0, Shuffle::new(SAMPLES, 1).unwrap())], ranks);
         let all = stream(&run, &[SAMPLES]);
         let capacity = SAMPLES / 2 / u64::from(ranks);
-        let hits = |outcome: policies::Outcome| outcome.hits as f64 / all.len() as f64;
+        let hits = |outcome: policies::CacheOutcome| outcome.hits as f64 / all.len() as f64;
         let min = hits(policies::min(&all, capacity));
         let horizon = horizon(&run, capacity);
         let threshold = hits(policies::threshold(&all, capacity, horizon));
@@ -143,7 +143,8 @@ fn threshold_is_close_to_min_with_weights_and_mixtures() {
             let plan = plan(&run, &sizes, &cluster(vec![level(capacity)])).unwrap();
             let Retention::Threshold { horizon } = plan.retention() else { panic!("{name}: {plan:?}") };
             let from = all.len() / 4;
-            let steady = |policy: &dyn Fn(&[SampleId]) -> policies::Outcome| between(&all, from, policy).0;
+            let steady =
+                |policy: &dyn Fn(&[SampleId]) -> policies::CacheOutcome| between(&all, from, policy).0;
             let min = steady(&|stream| policies::min(stream, capacity));
             let threshold = steady(&|stream| policies::threshold(stream, capacity, horizon));
             // Alternating phases use the space unevenly, and the rule refuses samples when it is

@@ -15,7 +15,7 @@ use crate::{Figures, Outcome, Policy, Scenario, SimulateError, Simulation};
 const SHARES: [f64; 10] = [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
 
 /// Called with (steps done, total steps) from time to time.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+pub type StepProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// The outcomes of policies in one scenario. Displayed as a table.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Comparison {
 
 /// The machine-readable report.
 #[derive(Serialize)]
-struct Report<'a> {
+struct ComparisonReport<'a> {
     scenario: &'a str,
     workers: usize,
     samples: u32,
@@ -44,13 +44,13 @@ struct Report<'a> {
 }
 
 /// Progress over batches. A policy that refuses counts as done.
-struct Steps<'a> {
-    report: Progress<'a>,
+struct StepCounter<'a> {
+    report: StepProgress<'a>,
     total: u64,
     done: u64,
 }
 
-impl Steps<'_> {
+impl StepCounter<'_> {
     fn run(&mut self, simulation: &Simulation, policy: Policy) -> Outcome {
         let began = self.done;
         let outcome = simulation.run(policy, &mut || {
@@ -78,11 +78,11 @@ impl Comparison {
         scenario: Scenario,
         policies: &[Policy],
         seeds: u64,
-        progress: Progress<'_>,
+        progress: StepProgress<'_>,
     ) -> Result<Self, SimulateError> {
         let mut runs: Vec<Vec<Outcome>> = vec![Vec::new(); policies.len()];
         let mut dataset_mb = 0.0;
-        let mut steps = Steps { report: progress, total: 0, done: 0 };
+        let mut steps = StepCounter { report: progress, total: 0, done: 0 };
         for seed in 0..seeds {
             let simulation = Simulation::new(&scenario, scenario.seed.wrapping_add(seed))?;
             dataset_mb += simulation.dataset_mb() / seeds as f64;
@@ -107,7 +107,7 @@ impl Comparison {
 
     /// The machine-readable figures, to be serialised.
     pub fn report(&self) -> impl Serialize {
-        Report {
+        ComparisonReport {
             scenario: &self.scenario.name,
             workers: self.scenario.workers,
             samples: self.scenario.samples,
@@ -158,7 +158,7 @@ impl Comparison {
     ///
     /// # Errors
     /// A scenario that cannot be simulated.
-    pub fn sweep(&self, progress: Progress<'_>) -> Result<Option<(f64, Vec<Sweep>)>, SimulateError> {
+    pub fn sweep(&self, progress: StepProgress<'_>) -> Result<Option<(f64, Vec<Sweep>)>, SimulateError> {
         if self.scenario.storage.len() < 2 {
             return Ok(None);
         }
@@ -166,7 +166,7 @@ impl Comparison {
         let cost =
             |policy: &Policy| first.steps(*policy) * if policy.has_cache() { SHARES.len() as u64 } else { 1 };
         let total = self.policies.iter().map(cost).sum();
-        let mut steps = Steps { report: progress, total, done: 0 };
+        let mut steps = StepCounter { report: progress, total, done: 0 };
         let seconds = |outcome: Outcome| outcome.figures.map(|figures| figures.seconds);
         let lines = self.policies.iter().filter(|&&policy| policy != Policy::LowerBound);
         let mut sweeps: Vec<Sweep> = lines.map(|&policy| Sweep { policy, points: Vec::new() }).collect();
@@ -223,8 +223,8 @@ impl fmt::Display for Comparison {
         }
         writeln!(
             out,
-            "stalled: seconds before the first batch. origin, peers, local: sources of accesses, ahead or on demand. x \
-             bound: times the lower bound of any policy."
+            "stalled: seconds before the first batch. origin, peers, local: sources of accesses, ahead or on \
+             demand. x bound: times the lower bound of any policy."
         )
     }
 }

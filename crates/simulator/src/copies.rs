@@ -12,7 +12,7 @@ const NONE: u32 = u32::MAX;
 
 /// One worker's copy of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Copy {
+pub(crate) struct SampleCopy {
     pub worker: u32,
     pub class: u8,
     /// Seconds from the run's start.
@@ -22,12 +22,12 @@ pub(crate) struct Copy {
 
 /// All copies, by sample.
 #[derive(Clone, Debug)]
-pub(crate) struct Copies {
+pub(crate) struct CopyTable {
     first: Vec<u32>,
-    all: Vec<Copy>,
+    all: Vec<SampleCopy>,
 }
 
-impl Copies {
+impl CopyTable {
     pub(crate) fn new(samples: usize) -> Self {
         Self { first: vec![NONE; samples], all: Vec::new() }
     }
@@ -35,11 +35,11 @@ impl Copies {
     /// Adds a copy. Its space must have been taken.
     pub(crate) fn add(&mut self, sample: u32, worker: usize, class: usize, from: f64) {
         let next = std::mem::replace(&mut self.first[sample as usize], self.all.len() as u32);
-        self.all.push(Copy { worker: worker as u32, class: class as u8, from, next });
+        self.all.push(SampleCopy { worker: worker as u32, class: class as u8, from, next });
     }
 
     /// The copies of a sample, the latest first.
-    pub(crate) fn of(&self, sample: u32) -> impl Iterator<Item = Copy> {
+    pub(crate) fn of(&self, sample: u32) -> impl Iterator<Item = SampleCopy> {
         let mut at = self.first[sample as usize];
         std::iter::from_fn(move || {
             let copy = *self.all.get(at as usize)?;
@@ -49,7 +49,7 @@ impl Copies {
     }
 
     /// A worker's own copy of a sample.
-    pub(crate) fn held_by(&self, sample: u32, worker: usize) -> Option<Copy> {
+    pub(crate) fn held_by(&self, sample: u32, worker: usize) -> Option<SampleCopy> {
         self.of(sample).find(|copy| copy.worker as usize == worker)
     }
 
@@ -68,14 +68,14 @@ impl Copies {
 
 /// The free space of each class, by worker, in bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct Rooms {
+pub(crate) struct ClassSpace {
     /// By class. Entry 0, the staging buffer's, is not used.
     capacity: Vec<u64>,
     /// By worker, then class.
     left: Vec<Vec<u64>>,
 }
 
-impl Rooms {
+impl ClassSpace {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let capacity: Vec<u64> = scenario.storage.iter().map(|class| (class.capacity * MB) as u64).collect();
         Self { left: vec![capacity.clone(); scenario.workers], capacity }

@@ -7,7 +7,7 @@
 /// An invalid scenario, or an unknown policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
-pub struct SimulateError(#[from] Reason);
+pub struct SimulateError(#[from] SimulateReason);
 
 /// The category of a [`SimulateError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,27 +27,27 @@ impl SimulateError {
     /// The category. Match on this, not on the text.
     pub fn kind(&self) -> SimulateErrorKind {
         match &self.0 {
-            Reason::Syntax { .. } => SimulateErrorKind::Syntax,
-            Reason::Field { .. } => SimulateErrorKind::Field,
-            Reason::Policy { .. } => SimulateErrorKind::Policy,
-            Reason::Order(_) => SimulateErrorKind::TooLarge,
+            SimulateReason::Syntax { .. } => SimulateErrorKind::Syntax,
+            SimulateReason::Field { .. } => SimulateErrorKind::Field,
+            SimulateReason::Policy { .. } => SimulateErrorKind::Policy,
+            SimulateReason::Order(_) => SimulateErrorKind::TooLarge,
         }
     }
 
     /// An error about a field.
     pub(crate) fn field(path: impl Into<String>, problem: impl Into<String>) -> Self {
-        Reason::Field { path: path.into(), problem: problem.into() }.into()
+        SimulateReason::Field { path: path.into(), problem: problem.into() }.into()
     }
 }
 
 impl From<foreread_oracle::OracleError> for SimulateError {
     fn from(error: foreread_oracle::OracleError) -> Self {
-        Self(Reason::Order(error))
+        Self(SimulateReason::Order(error))
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Reason {
+pub(crate) enum SimulateReason {
     #[error("line {line} is not valid TOML: {problem}")]
     Syntax { line: usize, problem: String },
     #[error("{path}: {problem}")]

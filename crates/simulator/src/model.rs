@@ -43,7 +43,10 @@ impl Curve {
             || !ascending
             || points.iter().any(|(_, rate)| !(rate.is_finite() && *rate > 0.0))
         {
-            return Err(SimulateError::field("curve", "expected ascending numbers, each with a rate above 0"));
+            return Err(SimulateError::field(
+                "curve",
+                "expected ascending numbers, each with a rate above 0",
+            ));
         }
         Ok(Self { points })
     }

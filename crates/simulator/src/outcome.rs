@@ -63,8 +63,8 @@ pub struct Figures {
 
 impl Outcome {
     /// The header of [`csv`](Self::csv).
-    pub const CSV_HEADER: &'static str = "policy,seconds,init_stall_seconds,reads_staging,reads_pfs,reads_local,\
-        reads_remote,prefetch_pfs,prefetch_local,prefetch_remote,pfs_mb,floor_pfs_mb";
+    pub const CSV_HEADER: &'static str = "policy,seconds,init_stall_seconds,reads_staging,reads_pfs,\
+        reads_local,reads_remote,prefetch_pfs,prefetch_local,prefetch_remote,pfs_mb,floor_pfs_mb";
 
     /// One line of a CSV file, without its newline. A policy that refused has empty fields.
     pub fn csv(&self) -> String {

@@ -1,19 +1,19 @@
 //! The decisions of a policy before a run, in the form that the engine executes.
 
-use crate::copies::{Copies, Rooms};
+use crate::copies::{ClassSpace, CopyTable};
 use crate::model::Model;
 use crate::scenario::Scenario;
 use crate::workload::{Streams, Workload};
 
 /// The input of a policy.
 #[derive(Debug)]
-pub(crate) struct Setting<'a> {
+pub(crate) struct Setup<'a> {
     pub scenario: &'a Scenario,
     pub model: &'a Model,
     pub workload: &'a Workload,
 }
 
-impl Setting<'_> {
+impl Setup<'_> {
     pub(crate) fn workers(&self) -> usize {
         self.scenario.workers
     }
@@ -44,11 +44,11 @@ impl Setting<'_> {
 
 /// The plan of a run. The default reads each sample from the file system on demand.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct PolicyPlan {
     /// The streams, if they are not the workload's own.
     pub streams: Option<Streams>,
-    pub copies: Copies,
-    pub rooms: Rooms,
+    pub copies: CopyTable,
+    pub space: ClassSpace,
     /// Seconds before the first batch.
     pub initial_stall: f64,
     /// `None` stages nothing ahead.
@@ -58,54 +58,47 @@ pub(crate) struct Plan {
     /// Whether there is no I/O at all.
     pub bound: bool,
     /// The samples that are kept when they are read during the run.
-    pub keeping: Keeping,
+    pub caching: ReadCaching,
     /// The reads of the class prefetchers and of the initial load.
-    pub loaded: Loaded,
+    pub loaded: LoadCounts,
 }
 
 /// Samples and file-system bytes read into cache classes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadCounts {
     pub pfs: u64,
     pub remote: u64,
     pub pfs_bytes: u64,
 }
 
-impl Plan {
+impl PolicyPlan {
     /// Reads from the file system on demand, with empty caches.
-    pub(crate) fn on_demand(setting: &Setting<'_>) -> Self {
+    pub(crate) fn on_demand(setup: &Setup<'_>) -> Self {
         Self {
             streams: None,
-            copies: Copies::new(setting.workload.sizes.len()),
-            rooms: Rooms::new(setting.scenario),
+            copies: CopyTable::new(setup.workload.sizes.len()),
+            space: ClassSpace::new(setup.scenario),
             initial_stall: 0.0,
             staging: None,
-            demand: Sources { origin: Origin::Always, local: true, remote: true },
+            demand: Sources { origin: OriginAccess::Always, local: true, remote: true },
             bound: false,
-            keeping: Keeping::Nothing,
-            loaded: Loaded::default(),
+            caching: ReadCaching::Nothing,
+            loaded: LoadCounts::default(),
         }
     }
 
     /// Stages ahead with all threads of the staging buffer, with the scenario's accounting.
-    pub(crate) fn stage(&mut self, setting: &Setting<'_>, sources: Sources) {
-        let accounting = setting.scenario.staging;
+    pub(crate) fn stage(&mut self, setup: &Setup<'_>, sources: Sources) {
+        let accounting = setup.scenario.staging;
         self.staging = Some(Staging { sources, accounting, growing: false, single_flight: false });
     }
 
     /// Records that a worker's class prefetchers read a sample from the file system. It is readable
     /// from time `from` on. Its space must have been taken.
-    pub(crate) fn load(
-        &mut self,
-        setting: &Setting<'_>,
-        sample: u32,
-        worker: usize,
-        class: usize,
-        from: f64,
-    ) {
+    pub(crate) fn load(&mut self, setup: &Setup<'_>, sample: u32, worker: usize, class: usize, from: f64) {
         self.copies.add(sample, worker, class, from);
         self.loaded.pfs += 1;
-        self.loaded.pfs_bytes += setting.size(sample);
+        self.loaded.pfs_bytes += setup.size(sample);
     }
 }
 
@@ -125,14 +118,14 @@ pub(crate) struct Staging {
 /// The permitted sources of reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sources {
-    pub origin: Origin,
+    pub origin: OriginAccess,
     pub local: bool,
     pub remote: bool,
 }
 
 /// The samples that may be read from the file system. If it may not be used, a copy is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum OriginAccess {
     Always,
     Never,
     /// Samples that no worker holds or will hold.
@@ -141,7 +134,7 @@ pub(crate) enum Origin {
 
 /// The samples that are kept when they are read during the run.
 #[derive(Clone, Debug)]
-pub(crate) enum Keeping {
+pub(crate) enum ReadCaching {
     Nothing,
     /// Each worker copies the samples that it reads from the file system in the background, until
     /// the first sample that does not fit. A copy is another read.

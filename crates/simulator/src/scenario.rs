@@ -8,18 +8,18 @@
 
 use crate::error::SimulateError;
 use crate::model::Curve;
-use crate::reader::{Fields, parse};
+use crate::scenario_fields::{ScenarioFields, parse};
 
 /// The maximum number of accesses (samples times epochs) of a scenario. Each takes some ten bytes
 /// of memory.
-pub const MOST_ACCESSES: u64 = 1 << 28;
+pub const MAX_ACCESSES: u64 = 1 << 28;
 
 /// The maximum number of MB that a scenario reads. Beyond it, floating-point numbers no longer
 /// count single bytes.
-const MOST_MB: f64 = 1e12;
+const MAX_MB: f64 = 1e12;
 
 /// The maximum number of workers, and of threads of a class.
-const MOST_WORKERS: u64 = 1 << 16;
+const MAX_WORKERS: u64 = 1 << 16;
 
 /// A validated scenario.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +41,7 @@ pub struct Scenario {
     /// t(g): MB/s of the file system at g clients together.
     pub pfs: Curve,
     /// The storage classes of each worker. The first is the staging buffer, the others are caches, fastest first.
-    pub storage: Vec<Class>,
+    pub storage: Vec<StorageClass>,
     /// F: the number of samples.
     pub samples: u32,
     /// The mean of the samples' sizes, in MB.
@@ -60,7 +60,7 @@ pub struct Scenario {
 
 /// One storage class of every worker.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Class {
+pub struct StorageClass {
     /// d_j, in MB.
     pub capacity: f64,
     /// p_j: threads that fill it.
@@ -88,7 +88,7 @@ impl Scenario {
     ///
     /// # Errors
     /// One line that names the field: missing, unknown, negative, 0 where it must be positive, or
-    /// of another type. More workers than samples, or more than [`MOST_ACCESSES`] accesses.
+    /// of another type. More workers than samples, or more than [`MAX_ACCESSES`] accesses.
     ///
     /// ```
     /// let error = foreread_simulator::Scenario::from_toml("[cluster]\nworkers = 0").unwrap_err();
@@ -96,40 +96,38 @@ impl Scenario {
     /// ```
     pub fn from_toml(text: &str) -> Result<Self, SimulateError> {
         let table = parse(text)?;
-        let file = Fields::new(&table);
+        let file = ScenarioFields::new(&table);
         let name = file.text("name", "scenario")?;
         let seed = file.whole_or("seed", "a seed", 0)?;
 
         let cluster = file.table("cluster", "a table [cluster] with the workers and their rates")?;
-        let workers = cluster.whole("workers", "the number of workers", 1, MOST_WORKERS)?;
+        let workers = cluster.whole("workers", "the number of workers", 1, MAX_WORKERS)?;
         let compute = cluster.positive("compute", "the MB/s that a worker trains on")?;
         let preprocess = cluster.positive("preprocess", "the MB/s that a thread preprocesses")?;
         let network = cluster.positive("network", "the MB/s between two workers")?;
         let pfs_client =
             cluster.positive("pfs_client", "the MB/s that one client gets from the file system")?;
-        cluster.no_others()?;
+        cluster.reject_unknown()?;
 
         let classes = file.tables("storage", "one [[storage]] for each class, the staging buffer first")?;
         let storage = classes.iter().map(class).collect::<Result<Vec<_>, _>>()?;
         if storage.is_empty() || storage.len() > usize::from(u8::MAX) {
-            return Err(
-                file.bad("storage", "expected 1 to 255 classes, the staging buffer first")
-            );
+            return Err(file.error("storage", "expected 1 to 255 classes, the staging buffer first"));
         }
 
         let pfs = file.table("pfs", "a table [pfs] with the file system's rates")?;
         let rates = Curve::new(pfs.curve("read", "MB/s by number of readers")?);
-        pfs.no_others()?;
+        pfs.reject_unknown()?;
 
         let dataset = file.table("dataset", "a table [dataset] with samples, mean and sd")?;
         let most = u64::from(u32::MAX >> 1);
         let samples = dataset.whole("samples", "the number of samples", 1, most)? as u32;
         let mean = dataset.positive("mean", "the mean of their sizes in MB")?;
         let sd = dataset.not_negative("sd", "the standard deviation of their sizes in MB")?;
-        dataset.no_others()?;
+        dataset.reject_unknown()?;
         if workers > u64::from(samples) {
             let problem = format!("must be at most dataset.samples, {samples}, found {workers}");
-            return Err(cluster.bad("workers", problem));
+            return Err(cluster.error("workers", problem));
         }
 
         let training = file.table("training", "a table [training] with batch and epochs")?;
@@ -140,28 +138,28 @@ impl Scenario {
             "honest" => Accounting::Honest,
             "thesis" => Accounting::Thesis,
             other => {
-                return Err(
-                    training.bad("staging", format!("expected \"honest\" or \"thesis\", found \"{other}\""))
-                );
+                return Err(training
+                    .error("staging", format!("expected \"honest\" or \"thesis\", found \"{other}\"")));
             }
         };
-        training.no_others()?;
+        training.reject_unknown()?;
         if drop_last && batch > samples {
-            let problem =
-                format!("must be at most {samples} with drop_last, or all samples are dropped, found {batch}");
-            return Err(training.bad("batch", problem));
+            let problem = format!(
+                "must be at most {samples} with drop_last, or all samples are dropped, found {batch}"
+            );
+            return Err(training.error("batch", problem));
         }
         // Sizes are drawn, and almost none is ten deviations above the mean.
-        if (mean + 10.0 * sd) * f64::from(samples) * f64::from(epochs) > MOST_MB {
-            let problem = format!("with sd, times samples and training.epochs, must be at most {MOST_MB:e} MB");
-            return Err(dataset.bad("mean", problem));
-        }
-        if u64::from(samples) * u64::from(epochs) > MOST_ACCESSES {
+        if (mean + 10.0 * sd) * f64::from(samples) * f64::from(epochs) > MAX_MB {
             let problem =
-                format!("times dataset.samples must be at most {MOST_ACCESSES} accesses");
-            return Err(training.bad("epochs", problem));
+                format!("with sd, times samples and training.epochs, must be at most {MAX_MB:e} MB");
+            return Err(dataset.error("mean", problem));
         }
-        file.no_others()?;
+        if u64::from(samples) * u64::from(epochs) > MAX_ACCESSES {
+            let problem = format!("times dataset.samples must be at most {MAX_ACCESSES} accesses");
+            return Err(training.error("epochs", problem));
+        }
+        file.reject_unknown()?;
         let workers = workers as usize;
         Ok(Self {
             name,
@@ -197,11 +195,11 @@ impl Scenario {
     }
 }
 
-fn class(fields: &Fields<'_>) -> Result<Class, SimulateError> {
+fn class(fields: &ScenarioFields<'_>) -> Result<StorageClass, SimulateError> {
     let capacity = fields.positive("capacity", "the capacity of the class in MB")?;
-    let threads = fields.whole("threads", "the threads that fill it", 1, MOST_WORKERS)? as usize;
+    let threads = fields.whole("threads", "the threads that fill it", 1, MAX_WORKERS)? as usize;
     let read = Curve::new(fields.curve("read", "the MB/s of the class by number of threads")?);
     let write = fields.curve_or_none("write", "MB/s by number of threads")?.map(Curve::new);
-    fields.no_others()?;
-    Ok(Class { capacity, threads, write: write.unwrap_or_else(|| read.clone()), read })
+    fields.reject_unknown()?;
+    Ok(StorageClass { capacity, threads, write: write.unwrap_or_else(|| read.clone()), read })
 }

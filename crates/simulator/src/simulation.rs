@@ -4,7 +4,7 @@ use crate::engine;
 use crate::error::SimulateError;
 use crate::model::Model;
 use crate::outcome::Outcome;
-use crate::plan::Setting;
+use crate::plan::Setup;
 use crate::policies::Policy;
 use crate::scenario::Scenario;
 use crate::workload::Workload;
@@ -27,23 +27,23 @@ impl Simulation {
     /// Runs a policy to its end. Calls `step` after every batch of every plan that the policy
     /// tries.
     pub fn run(&self, policy: Policy, step: &mut dyn FnMut()) -> Outcome {
-        let setting = self.setting();
-        let plans = match policy.plans(&setting) {
+        let setup = self.setup();
+        let plans = match policy.plans(&setup) {
             Ok(plans) => plans,
             Err(why) => return Outcome { policy, refused: Some(why), figures: None },
         };
-        let runs = plans.into_iter().map(|plan| engine::run(&setting, plan, step));
+        let runs = plans.into_iter().map(|plan| engine::run(&setup, plan, step));
         let figures = runs.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
         Outcome { policy, refused: None, figures }
     }
 
     /// The number of calls of `step` in [`run`](Self::run) for a policy that does not refuse.
     pub fn steps(&self, policy: Policy) -> u64 {
-        self.workload.streams.shape.batches() as u64 * policy.tries(&self.setting())
+        self.workload.streams.shape.batches() as u64 * policy.tries(&self.setup())
     }
 
-    fn setting(&self) -> Setting<'_> {
-        Setting { scenario: &self.scenario, model: &self.model, workload: &self.workload }
+    fn setup(&self) -> Setup<'_> {
+        Setup { scenario: &self.scenario, model: &self.model, workload: &self.workload }
     }
 
     /// The total size of all samples in MB.

@@ -12,7 +12,7 @@ use crate::threads::Threads;
 
 /// The source of a read. The order is that of preference at equal times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Source {
+pub(crate) enum ReadSource {
     Local,
     Remote,
     Pfs,
@@ -20,18 +20,18 @@ pub(crate) enum Source {
 
 /// An access that was staged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Staged {
     /// Seconds from the run's start.
     pub arrival: f64,
     /// The source of its bytes.
-    pub source: Source,
+    pub source: ReadSource,
     /// The begin of the read from the file system that was made for this entry, if any.
     pub pfs_begins: Option<f64>,
 }
 
 /// A sample in the buffer.
 #[derive(Clone, Copy, Debug)]
-struct Present {
+struct BufferedSample {
     entries: u32,
     /// The arrival of the first of its entries.
     from: f64,
@@ -39,7 +39,7 @@ struct Present {
 
 /// Whether the next access may enter the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Admission {
     Free,
     /// Not before an access leaves.
     Full,
@@ -48,15 +48,15 @@ pub(crate) enum Room {
 }
 
 #[derive(Debug)]
-pub(crate) struct Buffer {
+pub(crate) struct StagingBuffer {
     accounting: Accounting,
     free: u64,
     /// The position in the worker's stream that is staged next.
     next: usize,
     /// From the next access to be consumed up to `next`.
-    entries: VecDeque<Option<Entry>>,
+    entries: VecDeque<Option<Staged>>,
     /// By sample. Only looked up, never iterated.
-    present: HashMap<u32, Present>,
+    present: HashMap<u32, BufferedSample>,
     /// For the thesis's accounting: the samples that were ever in the buffer, one bit each.
     ever: Vec<u64>,
     held: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Buffer {
     pub last_request: f64,
 }
 
-impl Buffer {
+impl StagingBuffer {
     pub(crate) fn new(
         accounting: Accounting,
         capacity: u64,
@@ -108,13 +108,13 @@ impl Buffer {
     }
 
     /// Whether a sample may enter now.
-    pub(crate) fn room(&self, sample: u32, bytes: u64) -> Room {
+    pub(crate) fn room(&self, sample: u32, bytes: u64) -> Admission {
         if bytes <= self.free || self.is_free_of_charge(sample) {
-            Room::Free
+            Admission::Free
         } else if self.present.is_empty() {
-            Room::TooSmall
+            Admission::TooSmall
         } else {
-            Room::Full
+            Admission::Full
         }
     }
 
@@ -130,14 +130,15 @@ impl Buffer {
     }
 
     /// Stages the next access. There must be space for it.
-    pub(crate) fn stage(&mut self, sample: u32, bytes: u64, entry: Entry) {
+    pub(crate) fn stage(&mut self, sample: u32, bytes: u64, entry: Staged) {
         if !self.is_free_of_charge(sample) {
             self.free -= bytes;
         }
         if self.accounting == Accounting::Thesis {
             self.ever[sample as usize / 64] |= 1 << (sample % 64);
         }
-        let present = self.present.entry(sample).or_insert(Present { entries: 0, from: entry.arrival });
+        let present =
+            self.present.entry(sample).or_insert(BufferedSample { entries: 0, from: entry.arrival });
         if present.entries == 0 {
             self.held += bytes;
             self.most_held = self.most_held.max(self.held);
@@ -148,7 +149,7 @@ impl Buffer {
     }
 
     /// Removes the access at `position`, the next to be consumed, from the buffer.
-    pub(crate) fn consume(&mut self, position: usize, sample: u32, bytes: u64) -> Option<Entry> {
+    pub(crate) fn consume(&mut self, position: usize, sample: u32, bytes: u64) -> Option<Staged> {
         if self.next <= position {
             // No access could enter. Staging resumes after this access.
             self.next = position + 1;
@@ -175,35 +176,35 @@ impl Buffer {
 mod tests {
     use super::*;
 
-    const NOW: Entry = Entry { arrival: 0.0, source: Source::Pfs, pfs_begins: None };
+    const NOW: Staged = Staged { arrival: 0.0, source: ReadSource::Pfs, pfs_begins: None };
 
     #[test]
     fn sample_takes_and_releases_its_space_once() {
-        let mut buffer = Buffer::new(Accounting::Honest, 10, 1, 3, 0.0);
+        let mut buffer = StagingBuffer::new(Accounting::Honest, 10, 1, 3, 0.0);
         for sample in [0, 1, 0] {
-            assert_eq!(buffer.room(sample, 5), Room::Free);
+            assert_eq!(buffer.room(sample, 5), Admission::Free);
             buffer.stage(sample, 5, NOW);
         }
-        assert_eq!(buffer.room(2, 5), Room::Full);
+        assert_eq!(buffer.room(2, 5), Admission::Full);
         assert!(buffer.consume(0, 0, 5).is_some());
-        assert_eq!(buffer.room(2, 5), Room::Full, "the third access still needs sample 0");
+        assert_eq!(buffer.room(2, 5), Admission::Full, "the third access still needs sample 0");
         assert!(buffer.consume(1, 1, 5).is_some());
-        assert_eq!(buffer.room(2, 5), Room::Free);
-        assert_eq!((buffer.room(2, 6), buffer.most_held()), (Room::Full, 10));
+        assert_eq!(buffer.room(2, 5), Admission::Free);
+        assert_eq!((buffer.room(2, 6), buffer.most_held()), (Admission::Full, 10));
         assert!(buffer.consume(2, 0, 5).is_some());
-        assert_eq!(buffer.room(2, 11), Room::TooSmall);
+        assert_eq!(buffer.room(2, 11), Admission::TooSmall);
         assert!(buffer.consume(3, 2, 11).is_none());
         assert_eq!(buffer.next(), 4);
     }
 
     #[test]
     fn thesis_accounting_gains_space_with_every_reuse() {
-        let mut buffer = Buffer::new(Accounting::Thesis, 10, 1, 2, 0.0);
+        let mut buffer = StagingBuffer::new(Accounting::Thesis, 10, 1, 2, 0.0);
         for position in 0..3 {
             buffer.stage(0, 5, NOW);
             assert!(buffer.consume(position, 0, 5).is_some());
         }
-        assert_eq!(buffer.room(1, 20), Room::Free);
-        assert_eq!(buffer.room(1, 21), Room::TooSmall);
+        assert_eq!(buffer.room(1, 20), Admission::Free);
+        assert_eq!(buffer.room(1, 21), Admission::TooSmall);
     }
 }

@@ -7,7 +7,7 @@
 //! or none, if N does not divide B. The price is 4 bytes per access, for the whole run.
 
 use foreread_oracle::{Sampler, Shuffle};
-use foreread_planner::{Epoch, floor};
+use foreread_planner::{EpochDemand, floor};
 use foreread_types::SampleId;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
@@ -32,12 +32,12 @@ pub(crate) struct Workload {
 pub(crate) struct Streams {
     /// By worker, then position.
     pub ids: Vec<Vec<u32>>,
-    pub shape: Shape,
+    pub shape: BatchShape,
 }
 
 /// The number of accesses of each worker in each batch. All epochs are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct BatchShape {
     workers: usize,
     /// ceil(B / N)
     block: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Shape {
     epochs: usize,
 }
 
-impl Shape {
+impl BatchShape {
     fn new(scenario: &Scenario) -> Self {
         let (samples, batch) = (scenario.samples as usize, scenario.batch as usize);
         Self {
@@ -114,7 +114,7 @@ impl Workload {
                 }
             })
             .collect();
-        let shape = Shape::new(scenario);
+        let shape = BatchShape::new(scenario);
         let shuffle = Shuffle::new(u64::from(scenario.samples), seed)?;
         let mut ids: Vec<Vec<u32>> = vec![Vec::new(); shape.workers];
         let mut batch_ids = vec![SampleId(0); shape.batch];
@@ -156,7 +156,7 @@ impl Streams {
         let mut at = vec![0; self.ids.len()];
         for batch in 0..self.shape.batches() {
             if self.shape.begins_epoch(batch) {
-                epochs.push(Epoch { distinct: 0, seen: 0 });
+                epochs.push(EpochDemand { distinct: 0, seen: 0 });
             }
             let number = epochs.len() as u32;
             let Some(epoch) = epochs.last_mut() else { continue };

@@ -2,7 +2,7 @@
 
 use foreread_types::Fingerprint;
 
-use crate::error::Reason;
+use crate::error::OracleReason;
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
 /// Epoch `e` reads the `e`-th given order. After the last one, the order is unknown.
@@ -24,19 +24,22 @@ impl Explicit {
     /// # Errors
     /// No order, orders of different lengths, or an id that is not below `population`.
     pub fn new(population: u64, orders: Vec<Vec<u64>>) -> Result<Self, OracleError> {
-        let expected = orders.first().ok_or(Reason::NoOrders)?.len() as u64;
+        let expected = orders.first().ok_or(OracleReason::NoOrders)?.len() as u64;
         let mut print =
             Fingerprinter::new("explicit 1").number(population).number(orders.len() as u64).number(expected);
         let mut tables = Vec::with_capacity(orders.len());
         for (epoch, ids) in orders.into_iter().enumerate() {
             let found = ids.len() as u64;
             if found != expected {
-                return Err(Reason::Lengths { epoch, found, expected }.into());
+                return Err(OracleReason::Lengths { epoch, found, expected }.into());
             }
             if let Some(&id) = ids.iter().find(|&&id| id >= population) {
-                return Err(
-                    Reason::Id { id, place: format!("the order of epoch {epoch}"), population }.into()
-                );
+                return Err(OracleReason::Id {
+                    id,
+                    place: format!("the order of epoch {epoch}"),
+                    population,
+                }
+                .into());
             }
             print = print.numbers(ids.iter().copied());
             tables.push(Order::table(population, ids)?);
@@ -71,7 +74,7 @@ impl Sampler for Explicit {
 
     fn order(&self, epoch: u64) -> Result<Order, OracleError> {
         let order = usize::try_from(epoch).ok().and_then(|epoch| self.orders.get(epoch));
-        order.cloned().ok_or_else(|| Reason::Epoch { epoch, epochs: self.orders.len() as u64 }.into())
+        order.cloned().ok_or_else(|| OracleReason::Epoch { epoch, epochs: self.orders.len() as u64 }.into())
     }
 
     /// Covers every id of every order. So a run with more orders has another fingerprint.

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use foreread_types::Fingerprint;
 
 use crate::order::check_samples;
-use crate::random::{Purpose, Stream};
+use crate::random::{RandomPurpose, RandomStream};
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
 /// Rounds of the network, in pairs. For large orders 8 rounds pass the tests, and 2 more are a
@@ -94,7 +94,7 @@ impl Permutation {
         let a = if root * root == samples { root } else { root + 1 }.max(1);
         let b = samples.div_ceil(a).max(1).next_multiple_of(2);
         let rounds = if samples < SMALL { SMALL_ROUNDS } else { ROUNDS };
-        let mut stream = Stream::new(Purpose::Feistel, seed, epoch);
+        let mut stream = RandomStream::new(RandomPurpose::Feistel, seed, epoch);
         let keys = (0..rounds / 2).map(|_| [stream.next_u64(), stream.next_u64()]).collect();
         Self { samples, a, b, keys }
     }

@@ -8,8 +8,8 @@
 
 use foreread_types::Fingerprint;
 
-use crate::order::{check_samples, room};
-use crate::random::{Purpose, Stream};
+use crate::order::{check_samples, try_with_capacity};
+use crate::random::{RandomPurpose, RandomStream};
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
 /// A new uniform permutation in every epoch. Equal arguments give equal orders in every release.
@@ -40,7 +40,7 @@ impl Sampler for Shuffle {
     }
 
     fn order(&self, epoch: u64) -> Result<Order, OracleError> {
-        let mut stream = Stream::new(Purpose::Shuffle, self.seed, epoch);
+        let mut stream = RandomStream::new(RandomPurpose::Shuffle, self.seed, epoch);
         Ok(match u32::try_from(self.samples) {
             Ok(samples) => Order::small(self.samples, narrow(samples, &mut stream)?, true),
             Err(_) => Order::large(self.samples, wide(self.samples, &mut stream)?, true),
@@ -52,8 +52,8 @@ impl Sampler for Shuffle {
     }
 }
 
-fn narrow(samples: u32, stream: &mut Stream) -> Result<Vec<u32>, OracleError> {
-    let mut ids = room(u64::from(samples))?;
+fn narrow(samples: u32, stream: &mut RandomStream) -> Result<Vec<u32>, OracleError> {
+    let mut ids = try_with_capacity(u64::from(samples))?;
     ids.extend(0..samples);
     fisher_yates(&mut ids, |bound| stream.below_u32(bound as u32) as usize);
     Ok(ids)
@@ -69,8 +69,8 @@ pub(super) fn fisher_yates<T>(mut ids: &mut [T], mut below: impl FnMut(usize) ->
     }
 }
 
-fn wide(samples: u64, stream: &mut Stream) -> Result<Vec<u64>, OracleError> {
-    let mut ids = room(samples)?;
+fn wide(samples: u64, stream: &mut RandomStream) -> Result<Vec<u64>, OracleError> {
+    let mut ids = try_with_capacity(samples)?;
     ids.extend(0..samples);
     fisher_yates(&mut ids, |bound| stream.below_u64(bound as u64) as usize);
     Ok(ids)
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn wide_tables_are_permutations() -> Result<(), OracleError> {
         for samples in [0, 1, 2, 1000] {
-            let mut ids = wide(samples, &mut Stream::new(Purpose::Shuffle, 1, 0))?;
+            let mut ids = wide(samples, &mut RandomStream::new(RandomPurpose::Shuffle, 1, 0))?;
             ids.sort_unstable();
             assert!(ids.into_iter().eq(0..samples));
         }
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn order_beyond_memory_is_an_error() -> Result<(), OracleError> {
         let error = Shuffle::new(1 << 62, 0)?.order(0).unwrap_err();
-        assert_eq!(error.kind(), crate::ErrorKind::TooLarge);
+        assert_eq!(error.kind(), crate::OracleErrorKind::TooLarge);
         Ok(())
     }
 

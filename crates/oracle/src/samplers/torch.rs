@@ -10,7 +10,7 @@
 use foreread_types::Fingerprint;
 use rand_mt::Mt;
 
-use crate::order::{check_samples, room};
+use crate::order::{check_samples, try_with_capacity};
 use crate::samplers::shuffle::fisher_yates;
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
@@ -75,7 +75,7 @@ impl Sampler for Torch {
 
 /// Below [`LARGE`]: `for i in 0..n - 1 { swap(i, i + next_u32 % (n - i)) }`.
 fn swapped(samples: u32, words: &mut Mt) -> Result<Vec<u32>, OracleError> {
-    let mut ids = room(u64::from(samples))?;
+    let mut ids = try_with_capacity(u64::from(samples))?;
     ids.extend(0..samples);
     fisher_yates(&mut ids, |bound| (words.next_u32() % bound as u32) as usize);
     Ok(ids)
@@ -83,7 +83,7 @@ fn swapped(samples: u32, words: &mut Mt) -> Result<Vec<u32>, OracleError> {
 
 /// From [`LARGE`] on: `for i in 0..n { z = next_u64 % (i + 1); a[i] = i; a[i] = a[z]; a[z] = i }`.
 fn inside_out<T: Copy>(samples: u64, words: &mut Mt, id: impl Fn(u64) -> T) -> Result<Vec<T>, OracleError> {
-    let mut ids = room(samples)?;
+    let mut ids = try_with_capacity(samples)?;
     for next in 0..samples {
         let other = (words.next_u64() % (next + 1)) as usize;
         ids.push(id(next));

@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use foreread_types::Fingerprint;
 
-use crate::error::Reason;
-use crate::order::{check_samples, room};
-use crate::random::{Purpose, Stream};
+use crate::error::OracleReason;
+use crate::order::{check_samples, try_with_capacity};
+use crate::random::{RandomPurpose, RandomStream};
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
 /// Draws an epoch's samples independently and with replacement, in proportion to weights.
@@ -57,7 +57,7 @@ impl Weighted {
     pub fn new(weights: &[f64], len: u64, seed: u64) -> Result<Self, OracleError> {
         check_samples(len)?;
         if weights.is_empty() && len > 0 {
-            return Err(Reason::NothingToDraw { len }.into());
+            return Err(OracleReason::NothingToDraw { len }.into());
         }
         let parts = integers(weights)?;
         let print = Fingerprinter::new("weighted 1").numbers(parts.iter().copied()).number(len).number(seed);
@@ -66,7 +66,7 @@ impl Weighted {
     }
 
     #[inline]
-    fn draw(&self, stream: &mut Stream) -> u64 {
+    fn draw(&self, stream: &mut RandomStream) -> u64 {
         let column = stream.below_u64(self.columns.len() as u64);
         let Column { own, other } = self.columns[column as usize];
         if stream.below_u64(self.total) < own { column } else { other }
@@ -88,13 +88,13 @@ impl Sampler for Weighted {
     }
 
     fn order(&self, epoch: u64) -> Result<Order, OracleError> {
-        let mut stream = Stream::new(Purpose::Weighted, self.seed, epoch);
+        let mut stream = RandomStream::new(RandomPurpose::Weighted, self.seed, epoch);
         Ok(if self.population() <= 1 << 32 {
-            let mut ids = room(self.len)?;
+            let mut ids = try_with_capacity(self.len)?;
             ids.extend((0..self.len).map(|_| self.draw(&mut stream) as u32));
             Order::small(self.population(), ids, false)
         } else {
-            let mut ids = room(self.len)?;
+            let mut ids = try_with_capacity(self.len)?;
             ids.extend((0..self.len).map(|_| self.draw(&mut stream)));
             Order::large(self.population(), ids, false)
         })
@@ -123,14 +123,14 @@ fn integers(weights: &[f64]) -> Result<Vec<u64>, OracleError> {
     let mut largest = None;
     for (id, &weight) in weights.iter().enumerate() {
         if !weight.is_finite() || weight < 0.0 {
-            return Err(Reason::Weight { id: id as u64, weight: weight.to_string() }.into());
+            return Err(OracleReason::Weight { id: id as u64, weight: weight.to_string() }.into());
         }
         if weight > 0.0 {
             largest = largest.max(Some(parts(weight).1));
         }
     }
     if largest.is_none() && !weights.is_empty() {
-        return Err(Reason::NoWeight.into());
+        return Err(OracleReason::NoWeight.into());
     }
     let largest = largest.unwrap_or(0);
     // n weights below 2^53 have a sum below 2^63 if each loses log2(n) - 10 bits, rounded up.

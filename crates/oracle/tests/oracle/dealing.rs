@@ -143,7 +143,9 @@ proptest! {
             let mut readers = ranks().flat_map(|rank| (0..share).map(move |index| (rank, index)));
             let located = dealing.locate(len, consumed, position);
             match located {
-                Some((rank, index)) => prop_assert_eq!(dealing.position(len, consumed, rank, index), position),
+                Some((rank, index)) => {
+                    prop_assert_eq!(dealing.position(len, consumed, rank, index), position);
+                }
                 None => prop_assert!(
                     readers.all(|(rank, index)| dealing.position(len, consumed, rank, index) != position)
                 ),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foreread_oracle::*;
+use foreread_oracle::{OracleErrorKind as Kind, *};
 use foreread_types::{DatasetId, Fingerprint, Rank};
 
 fn phase(sampler: impl Sampler + 'static) -> Phase {
@@ -19,7 +19,7 @@ fn schedule(samples: u64) -> Arc<Schedule> {
     Arc::new(Schedule::new(2, vec![phase(Sequential::new(samples).unwrap())]).unwrap())
 }
 
-fn refuses<T>(result: Result<T, OracleError>, kind: ErrorKind, says: &str) {
+fn refuses<T>(result: Result<T, OracleError>, kind: Kind, says: &str) {
     let error = result.err().unwrap();
     let text = error.to_string();
     assert_eq!(error.kind(), kind, "{text}");
@@ -29,38 +29,30 @@ fn refuses<T>(result: Result<T, OracleError>, kind: ErrorKind, says: &str) {
 #[test]
 fn invalid_arguments_are_errors() {
     let huge = (1 << 63) + 1;
-    refuses(Sequential::new(huge), ErrorKind::TooLarge, "9223372036854775809 samples");
-    refuses(Feistel::new(huge, 0), ErrorKind::TooLarge, "9223372036854775809 samples");
-    refuses(Explicit::new(3, vec![]), ErrorKind::Invalid, "no explicit orders");
-    refuses(
-        Explicit::new(3, vec![vec![0], vec![3]]),
-        ErrorKind::OutOfRange,
-        "sample 3 in the order of epoch 1",
-    );
-    refuses(Explicit::new(3, vec![vec![0], vec![]]), ErrorKind::Invalid, "epoch 1 has 0 samples");
-    refuses(
-        Explicit::new(3, vec![vec![0]]).unwrap().order(1),
-        ErrorKind::NoSuchEpoch,
-        "epoch 1: explicit orders",
-    );
-    refuses(Order::table(3, vec![0, 9]), ErrorKind::OutOfRange, "sample 9 in position 1");
-    refuses(Dealing::new(Deal::Torch, 0, None, false), ErrorKind::Invalid, "world size 0");
-    refuses(Dealing::new(Deal::Torch, 1, Some(0), false), ErrorKind::Invalid, "batch size 0");
-    refuses("round".parse::<Deal>(), ErrorKind::Invalid, "\"round\"");
+    refuses(Sequential::new(huge), Kind::TooLarge, "9223372036854775809 samples");
+    refuses(Feistel::new(huge, 0), Kind::TooLarge, "9223372036854775809 samples");
+    refuses(Explicit::new(3, vec![]), Kind::Invalid, "no explicit orders");
+    refuses(Explicit::new(3, vec![vec![0], vec![3]]), Kind::OutOfRange, "sample 3 in the order of epoch 1");
+    refuses(Explicit::new(3, vec![vec![0], vec![]]), Kind::Invalid, "epoch 1 has 0 samples");
+    refuses(Explicit::new(3, vec![vec![0]]).unwrap().order(1), Kind::NoSuchEpoch, "epoch 1: explicit orders");
+    refuses(Order::table(3, vec![0, 9]), Kind::OutOfRange, "sample 9 in position 1");
+    refuses(Dealing::new(Deal::Torch, 0, None, false), Kind::Invalid, "world size 0");
+    refuses(Dealing::new(Deal::Torch, 1, Some(0), false), Kind::Invalid, "batch size 0");
+    refuses("round".parse::<Deal>(), Kind::Invalid, "\"round\"");
     assert_eq!("blocks".parse::<Deal>().map(|deal| deal.to_string()), Ok("blocks".to_owned()));
 }
 
 #[test]
 fn invalid_schedules_and_runs_are_errors() {
-    refuses(Schedule::new(1, vec![]), ErrorKind::Invalid, "without phases");
+    refuses(Schedule::new(1, vec![]), Kind::Invalid, "without phases");
     let known = Explicit::new(3, vec![vec![0]]).unwrap();
-    refuses(Schedule::new(2, vec![phase(known)]), ErrorKind::NoSuchEpoch, "for 1 epochs");
+    refuses(Schedule::new(2, vec![phase(known)]), Kind::NoSuchEpoch, "for 1 epochs");
     let phases = vec![phase(Sequential::new(3).unwrap()), phase(Sequential::new(4).unwrap())];
-    refuses(Schedule::new(2, phases), ErrorKind::Invalid, "dataset 0 has 4 samples in phase 1 and 3 before");
-    refuses(Run::new(schedule(3), Deal::Torch, 2, Rank(2)), ErrorKind::OutOfRange, "rank 2 of 2");
-    refuses(Run::new(schedule(3), Deal::Torch, 0, Rank(0)), ErrorKind::Invalid, "world size 0");
+    refuses(Schedule::new(2, phases), Kind::Invalid, "dataset 0 has 4 samples in phase 1 and 3 before");
+    refuses(Run::new(schedule(3), Deal::Torch, 2, Rank(2)), Kind::OutOfRange, "rank 2 of 2");
+    refuses(Run::new(schedule(3), Deal::Torch, 0, Rank(0)), Kind::Invalid, "world size 0");
     let endless = Arc::new(Schedule { epochs: u64::MAX, phases: schedule(3).phases.clone() });
-    refuses(Run::new(endless, Deal::Torch, 1, Rank(0)), ErrorKind::TooLarge, "run too long");
+    refuses(Run::new(endless, Deal::Torch, 1, Rank(0)), Kind::TooLarge, "run too long");
 }
 
 #[test]
@@ -69,14 +61,14 @@ fn invalid_positions_are_errors() {
     let resume = |position| Run::resume(schedule(3), Deal::Torch, 1, Rank(0), &position);
     refuses(
         resume(Position { schedule: Fingerprint(1), ..good }),
-        ErrorKind::Mismatch,
+        Kind::Mismatch,
         "belongs to schedule 00000000000000000000000000000001",
     );
-    refuses(resume(Position { consumed: 4, ..good }), ErrorKind::OutOfRange, "consumed 4 of a pass of 3");
-    refuses(resume(Position { phase: 1, ..good }), ErrorKind::OutOfRange, "lies in phase 1");
+    refuses(resume(Position { consumed: 4, ..good }), Kind::OutOfRange, "consumed 4 of a pass of 3");
+    refuses(resume(Position { phase: 1, ..good }), Kind::OutOfRange, "lies in phase 1");
     refuses(
         resume(Position { epoch: u64::MAX, phase: 0, consumed: 3, ..good }),
-        ErrorKind::TooLarge,
+        Kind::TooLarge,
         "run too long",
     );
     let text = serde_json::to_string(&good).unwrap();
@@ -113,8 +105,8 @@ fn sampler_that_breaks_its_contract_is_an_error() {
     }
     let schedule = Arc::new(Schedule::new(2, vec![phase(Liar)]).unwrap());
     let run = Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap();
-    refuses(run.stream(&run.pass(0).unwrap()), ErrorKind::Custom, "has 4 samples, its sampler's `len` is 5");
-    refuses(run.stream(&run.pass(1).unwrap()), ErrorKind::Custom, "the file is gone");
+    refuses(run.stream(&run.pass(0).unwrap()), Kind::Custom, "has 4 samples, its sampler's `len` is 5");
+    refuses(run.stream(&run.pass(1).unwrap()), Kind::Custom, "the file is gone");
 }
 
 /// Guards against a panic: the size of such an id was looked up.
@@ -124,7 +116,7 @@ fn custom_order_with_an_id_beyond_the_dataset_is_an_error() {
     /// 3,000 samples, the last of which has an id of twice the maximum.
     #[derive(Debug)]
     struct TooFar;
-    impl Computed for TooFar {
+    impl ComputedOrder for TooFar {
         fn population(&self) -> u64 {
             3000
         }
@@ -171,12 +163,12 @@ fn custom_order_with_an_id_beyond_the_dataset_is_an_error() {
     let beyond = |pass| run.stream(&run.pass(pass).unwrap());
     refuses(
         beyond(0),
-        ErrorKind::OutOfRange,
+        Kind::OutOfRange,
         "sample 6000 in position 2999 of the order: the dataset has samples 0 to 3000",
     );
     refuses(
         beyond(1),
-        ErrorKind::OutOfRange,
+        Kind::OutOfRange,
         "sample 3000 in position 2000 of the order: the dataset has samples 0 to 3000",
     );
 }

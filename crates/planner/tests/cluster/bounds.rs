@@ -42,7 +42,8 @@ fn origin_bytes_are_at_the_lower_bound_at_every_size() {
 prop_compose! {
     fn clusters()(
         shapes in prop::collection::vec(
-            prop::collection::vec((0u64..12_000, 0u64..20, prop_oneof![Just(1u64), Just(64)]), 0..=MAX_LEVELS), 1..6),
+            prop::collection::vec(
+                (0u64..12_000, 0u64..20, prop_oneof![Just(1u64), Just(64)]), 0..=MAX_LEVELS), 1..6),
         per_store in 1u32..4,
         network in 0u64..2_000_000,
     ) -> (Cluster, u32) {
@@ -90,7 +91,8 @@ proptest! {
         // plan's figures.
         let mut full = vec![[(0u64, 0u64, 0u64); MAX_LEVELS]; cluster.stores.len()];
         for (at, store) in cluster.stores.iter().enumerate() {
-            let rank = (0..ranks).map(Rank).find(|&rank| cluster.store_of(rank).unwrap().id == store.id).unwrap();
+            let uses = |&rank: &Rank| cluster.store_of(rank).unwrap().id == store.id;
+            let rank = (0..ranks).map(Rank).find(uses).unwrap();
             let run = Run::new(run.schedule().clone(), Deal::Torch, ranks, rank).unwrap();
             let own = plan_cluster(&run, &sizes, &cluster).unwrap();
             prop_assert_eq!(own.fingerprint(), plan.fingerprint());

@@ -30,7 +30,8 @@ proptest! {
         found.iter().for_each(|&(id, store, level)| { seen.entry(id).or_insert((store, level)); });
         let mut left = vec![[room, room]; world_size as usize];
         for (&id, &(store, level)) in &seen {
-            let Some(room) = left.get_mut(store).map(|levels| &mut levels[usize::from(level)]) else { continue };
+            let Some(levels) = left.get_mut(store) else { continue };
+            let room = &mut levels[usize::from(level)];
             if id < samples && *room >= BYTES {
                 *room -= BYTES;
                 kept += BYTES;

@@ -44,7 +44,8 @@ proptest! {
         let (cluster, ranks) = (stores(rooms), 2 * 3 * 5);
         let per_store = ranks / cluster.stores.len() as u32;
         let cluster = Cluster { ranks: foreread_planner::Ranks::PerStore(per_store.max(1)), ..cluster };
-        let run = run(vec![train(Shuffle::new(samples, seed).unwrap(), 1)], epochs, per_store * cluster.stores.len() as u32);
+        let phases = vec![train(Shuffle::new(samples, seed).unwrap(), 1)];
+        let run = run(phases, epochs, per_store * cluster.stores.len() as u32);
         let sizes = [Sizes::uniform(samples, 1)];
         let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
         let owners: Vec<_> = (0..samples).map(|id| plan.owner(key(0, id)).map(|owner| owner.store)).collect();
@@ -52,7 +53,8 @@ proptest! {
         let first = first_readers(&run, &cluster, samples);
         for (at, store) in cluster.stores.iter().enumerate() {
             let reads = first.iter().filter(|&&first| first == at).count() as u64;
-            let own = first.iter().zip(&owners).filter(|&(&first, &owner)| first == at && owner == Some(at)).count();
+            let own = first.iter().zip(&owners);
+            let own = own.filter(|&(&first, &owner)| first == at && owner == Some(at)).count();
             prop_assert_eq!(own as u64, reads.min(store.capacity()));
         }
     }
@@ -70,7 +72,8 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let cluster = stores(rooms.iter().map(|&room| vec![room]).collect());
-        let run = run(vec![train(Shuffle::new(lengths.len() as u64, seed).unwrap(), 1)], 6, rooms.len() as u32);
+        let phases = vec![train(Shuffle::new(lengths.len() as u64, seed).unwrap(), 1)];
+        let run = run(phases, 6, rooms.len() as u32);
         let sizes = [Sizes::table(&lengths)];
         let plan = plan_cluster(&run, &sizes, &cluster).unwrap();
         let kept: u64 = (0..lengths.len() as u64)

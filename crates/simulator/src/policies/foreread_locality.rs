@@ -6,14 +6,13 @@
 //! dealing in blocks, the worker that reads a sample first is its owner, so the first epoch stays
 //! the same. The price: the order within a worker's share no longer follows from the seed alone.
 
-use crate::plan::{Plan, Setting};
-use crate::planned::Planned;
-use crate::policies::Refusal;
+use crate::plan::{PolicyPlan, Setup};
+use crate::planner_decisions::PlannerDecisions;
 use crate::policies::foreread::carry_out;
 
-pub(super) fn plan(setting: &Setting<'_>) -> Result<Plan, Refusal> {
-    let planned = Planned::new(setting).map_err(|error| error.to_string())?;
-    let streams = planned.deal(setting).map_err(|error| error.to_string())?;
-    let plan = carry_out(setting, &planned, &streams);
-    Ok(Plan { streams: Some(streams), ..plan })
+pub(super) fn plan(setup: &Setup<'_>) -> Result<PolicyPlan, String> {
+    let planned = PlannerDecisions::new(setup).map_err(|error| error.to_string())?;
+    let streams = planned.deal(setup).map_err(|error| error.to_string())?;
+    let plan = carry_out(setup, &planned, &streams);
+    Ok(PolicyPlan { streams: Some(streams), ..plan })
 }

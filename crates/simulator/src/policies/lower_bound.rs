@@ -4,8 +4,8 @@
 //! It bounds runs with the batches as dealt. A policy that trains on other samples, or deals a
 //! global batch differently, balances its batches differently and may end a little before it.
 
-use crate::plan::{Plan, Setting};
+use crate::plan::{PolicyPlan, Setup};
 
-pub(super) fn plan(setting: &Setting<'_>) -> Plan {
-    Plan { bound: true, ..Plan::on_demand(setting) }
+pub(super) fn plan(setup: &Setup<'_>) -> PolicyPlan {
+    PolicyPlan { bound: true, ..PolicyPlan::on_demand(setup) }
 }

@@ -23,8 +23,8 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use crate::error::{Reason, SimulateError};
-use crate::plan::{Plan, Setting};
+use crate::error::{SimulateError, SimulateReason};
+use crate::plan::{PolicyPlan, Setup};
 use crate::threads::Threads;
 use crate::workload::MB;
 
@@ -103,28 +103,28 @@ impl Policy {
     }
 
     /// The policy's plans for a run. The fastest counts.
-    pub(crate) fn plans(self, setting: &Setting<'_>) -> Result<Vec<Plan>, Refusal> {
+    pub(crate) fn plans(self, setup: &Setup<'_>) -> Result<Vec<PolicyPlan>, String> {
         let one = |plan| Ok(vec![plan]);
         match self {
-            Self::LowerBound => one(lower_bound::plan(setting)),
-            Self::Naive => one(naive::plan(setting)),
-            Self::StagingBuffer => one(staging_buffer::plan(setting)),
-            Self::Nopfs => one(nopfs::plan(setting)),
-            Self::DeepioOrdered => deepio_ordered::plan(setting).and_then(one),
-            Self::ParallelStaging => parallel_staging::plan(setting).and_then(one),
-            Self::LbannDynamic => lbann_dynamic::plan(setting).and_then(one),
-            Self::LbannPreload => lbann_preload::plan(setting).and_then(one),
-            Self::LocalityAware => locality_aware::plan(setting).and_then(one),
-            Self::Monarch => one(monarch::plan(setting)),
-            Self::Prisma => one(prisma::plan(setting)),
-            Self::Foreread => foreread::plans(setting),
-            Self::ForereadLocality => foreread_locality::plan(setting).and_then(one),
+            Self::LowerBound => one(lower_bound::plan(setup)),
+            Self::Naive => one(naive::plan(setup)),
+            Self::StagingBuffer => one(staging_buffer::plan(setup)),
+            Self::Nopfs => one(nopfs::plan(setup)),
+            Self::DeepioOrdered => deepio_ordered::plan(setup).and_then(one),
+            Self::ParallelStaging => parallel_staging::plan(setup).and_then(one),
+            Self::LbannDynamic => lbann_dynamic::plan(setup).and_then(one),
+            Self::LbannPreload => lbann_preload::plan(setup).and_then(one),
+            Self::LocalityAware => locality_aware::plan(setup).and_then(one),
+            Self::Monarch => one(monarch::plan(setup)),
+            Self::Prisma => one(prisma::plan(setup)),
+            Self::Foreread => foreread::plans(setup),
+            Self::ForereadLocality => foreread_locality::plan(setup).and_then(one),
         }
     }
 
     /// The number of plans that [`plans`](Self::plans) returns, without making them.
-    pub(crate) fn tries(self, setting: &Setting<'_>) -> u64 {
-        if self == Self::Foreread { foreread::tries(setting) } else { 1 }
+    pub(crate) fn tries(self, setup: &Setup<'_>) -> u64 {
+        if self == Self::Foreread { foreread::tries(setup) } else { 1 }
     }
 }
 
@@ -151,16 +151,13 @@ impl FromStr for Policy {
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let known = || Self::ALL.map(Self::name).join(" ");
         let found = Self::ALL.into_iter().find(|policy| policy.name() == name);
-        found.ok_or_else(|| Reason::Policy { name: name.to_owned(), known: known() }.into())
+        found.ok_or_else(|| SimulateReason::Policy { name: name.to_owned(), known: known() }.into())
     }
 }
 
-/// The reason why a policy refuses a scenario.
-pub(crate) type Refusal = String;
-
 /// The class that the thesis calls 1, the workers' memory, as an index into the scenario's classes.
-fn memory(setting: &Setting<'_>) -> Result<usize, Refusal> {
-    if setting.scenario.storage.len() > 1 {
+fn memory(setup: &Setup<'_>) -> Result<usize, String> {
+    if setup.scenario.storage.len() > 1 {
         Ok(1)
     } else {
         Err("the scenario has no class after the staging buffer".into())
@@ -168,43 +165,43 @@ fn memory(setting: &Setting<'_>) -> Result<usize, Refusal> {
 }
 
 /// The class that the thesis calls 2, the workers' disk. The memory if there is no other.
-fn disk(setting: &Setting<'_>) -> Result<usize, Refusal> {
-    memory(setting).map(|memory| (memory + 1).min(setting.scenario.storage.len() - 1))
+fn disk(setup: &Setup<'_>) -> Result<usize, String> {
+    memory(setup).map(|memory| (memory + 1).min(setup.scenario.storage.len() - 1))
 }
 
 /// Whether the whole dataset fits into a class of all workers together.
-fn fits(setting: &Setting<'_>, class: usize) -> bool {
-    let all = setting.scenario.storage[class].capacity * setting.workers() as f64;
-    setting.workload.total() as f64 / MB <= all
+fn fits(setup: &Setup<'_>, class: usize) -> bool {
+    let all = setup.scenario.storage[class].capacity * setup.workers() as f64;
+    setup.workload.total() as f64 / MB <= all
 }
 
 /// LBANN's refusal: its data store holds the whole dataset or does not run.
-fn refuse_unless_it_fits(setting: &Setting<'_>, class: usize) -> Result<(), Refusal> {
-    if fits(setting, class) {
+fn refuse_unless_it_fits(setup: &Setup<'_>, class: usize) -> Result<(), String> {
+    if fits(setup, class) {
         return Ok(());
     }
-    let total = setting.workload.total() as f64 / MB;
-    let all = setting.scenario.storage[class].capacity * setting.workers() as f64;
+    let total = setup.workload.total() as f64 / MB;
+    let all = setup.scenario.storage[class].capacity * setup.workers() as f64;
     Err(format!("the dataset's {total:.0} MB do not fit in the workers' memories of {all:.0} MB together"))
 }
 
 /// Loads each worker's part of the dataset into a class before the run, until a sample does not
 /// fit. The longest thread of the slowest worker gives the initial stall.
-fn preload(setting: &Setting<'_>, plan: &mut Plan, class: usize, shards: Shards) {
+fn preload(setup: &Setup<'_>, plan: &mut PolicyPlan, class: usize, shards: Shards) {
     let mut stall: f64 = 0.0;
     let mut next = 0;
-    for worker in 0..setting.workers() {
-        let mut threads = Threads::new(setting.scenario.storage[class].threads, 0.0);
+    for worker in 0..setup.workers() {
+        let mut threads = Threads::new(setup.scenario.storage[class].threads, 0.0);
         let part = match shards {
-            Shards::Contiguous => setting.shard(worker),
-            Shards::AsMuchAsFits => next..setting.scenario.samples,
+            Shards::Contiguous => setup.shard(worker),
+            Shards::AsMuchAsFits => next..setup.scenario.samples,
         };
         for sample in part {
-            if !plan.rooms.take(worker, class, setting.size(sample)) {
+            if !plan.space.take(worker, class, setup.size(sample)) {
                 break;
             }
-            threads.work(0.0, setting.prefetch_seconds(sample));
-            plan.load(setting, sample, worker, class, 0.0);
+            threads.work(0.0, setup.prefetch_seconds(sample));
+            plan.load(setup, sample, worker, class, 0.0);
             next = sample + 1;
         }
         stall = stall.max(threads.done());

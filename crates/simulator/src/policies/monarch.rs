@@ -6,12 +6,12 @@
 //! copying permanently. Simplified: a sample is a file, and the framework above Monarch reads one
 //! at a time, although it may read several in practice.
 
-use crate::plan::{Keeping, Origin, Plan, Setting, Sources};
+use crate::plan::{OriginAccess, PolicyPlan, ReadCaching, Setup, Sources};
 
-pub(super) fn plan(setting: &Setting<'_>) -> Plan {
-    Plan {
-        keeping: Keeping::FirstTouch,
-        demand: Sources { origin: Origin::Always, local: true, remote: false },
-        ..Plan::on_demand(setting)
+pub(super) fn plan(setup: &Setup<'_>) -> PolicyPlan {
+    PolicyPlan {
+        caching: ReadCaching::FirstTouch,
+        demand: Sources { origin: OriginAccess::Always, local: true, remote: false },
+        ..PolicyPlan::on_demand(setup)
     }
 }

@@ -6,11 +6,11 @@
 //! whole capacity from the start here. The accounting is always honest, because the thesis's
 //! accounting is a fault of its own simulator.
 
-use crate::plan::{Origin, Plan, Setting, Sources, Staging};
+use crate::plan::{OriginAccess, PolicyPlan, Setup, Sources, Staging};
 use crate::scenario::Accounting;
 
-pub(super) fn plan(setting: &Setting<'_>) -> Plan {
-    let sources = Sources { origin: Origin::Always, local: false, remote: false };
+pub(super) fn plan(setup: &Setup<'_>) -> PolicyPlan {
+    let sources = Sources { origin: OriginAccess::Always, local: false, remote: false };
     let staging = Staging { sources, accounting: Accounting::Honest, growing: true, single_flight: false };
-    Plan { staging: Some(staging), ..Plan::on_demand(setting) }
+    PolicyPlan { staging: Some(staging), ..PolicyPlan::on_demand(setup) }
 }

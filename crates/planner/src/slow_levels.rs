@@ -21,16 +21,20 @@ use crate::forecast::narrow;
 use crate::origin::Origin;
 
 /// By store, the levels that stay empty.
-pub(crate) type Slower = Vec<[bool; MAX_LEVELS]>;
+pub(crate) type SlowLevels = Vec<[bool; MAX_LEVELS]>;
 
 /// The cluster without capacity in the levels that are slower than its origin, and the list of
 /// these levels. `None` if there are none. `sizes` are those of the run's datasets.
-pub(crate) fn without(cluster: &Cluster, run: &Run, sizes: &[Sizes]) -> Option<(Cluster, Slower)> {
+pub(crate) fn without_slow_levels(
+    cluster: &Cluster,
+    run: &Run,
+    sizes: &[Sizes],
+) -> Option<(Cluster, SlowLevels)> {
     let origin = rate(&cluster.origin, run.world_size(), mean(sizes))?;
     let ranks = cluster.ranks_of(&cluster.stores_of_ranks(run.world_size()));
     let is_slower =
         |level: &Level, ranks: u32| level.read.at(level.threads) / u64::from(ranks).max(1) < origin;
-    let slower: Slower = (cluster.stores.iter().zip(&ranks))
+    let slower: SlowLevels = (cluster.stores.iter().zip(&ranks))
         .map(|(store, &ranks)| {
             let mut slower = [false; MAX_LEVELS];
             for (slower, level) in slower.iter_mut().zip(&store.levels) {

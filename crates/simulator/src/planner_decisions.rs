@@ -13,25 +13,25 @@ use foreread_planner::{
 };
 use foreread_types::{Footprint, SampleId, SampleKey, StoreId};
 
-use crate::copies::Rooms;
-use crate::plan::Setting;
-use crate::run::{DATASET, run};
-use crate::scenario::{Class, Scenario};
+use crate::copies::ClassSpace;
+use crate::oracle_run::{DATASET, run};
+use crate::plan::Setup;
+use crate::scenario::{Scenario, StorageClass};
 use crate::workload::{MB, Streams};
 
 /// The planner's decisions and their inputs.
 #[derive(Debug)]
-pub(crate) struct Planned {
+pub(crate) struct PlannerDecisions {
     run: Run,
     cluster: Cluster,
     plan: ClusterPlan,
     second: Vec<SecondCopy>,
 }
 
-impl Planned {
-    pub(crate) fn new(setting: &Setting<'_>) -> Result<Self, PlanError> {
-        let (run, sizes) = run(setting.workload)?;
-        let cluster = cluster(setting.scenario)?;
+impl PlannerDecisions {
+    pub(crate) fn new(setup: &Setup<'_>) -> Result<Self, PlanError> {
+        let (run, sizes) = run(setup.workload)?;
+        let cluster = cluster(setup.scenario)?;
         let (plan, second) = plan_cluster_and_copies(&run, &[sizes], &cluster)?;
         Ok(Self { run, cluster, plan, second })
     }
@@ -50,10 +50,10 @@ impl Planned {
 
     /// The streams of a workload with every global batch dealt by ownership. The length of shares
     /// stays the same.
-    pub(crate) fn deal(&self, setting: &Setting<'_>) -> Result<Streams, PlanError> {
-        let shape = setting.workload.streams.shape;
-        let samples = u64::from(setting.scenario.samples);
-        let mut ids: Vec<Vec<u32>> = vec![Vec::new(); setting.workers()];
+    pub(crate) fn deal(&self, setup: &Setup<'_>) -> Result<Streams, PlanError> {
+        let shape = setup.workload.streams.shape;
+        let samples = u64::from(setup.scenario.samples);
+        let mut ids: Vec<Vec<u32>> = vec![Vec::new(); setup.workers()];
         let mut batch = 0;
         for pass in self.run.passes() {
             let mut locality = Locality::new(&self.run, &pass, &self.cluster, self.plan.owners())?;
@@ -85,14 +85,14 @@ fn class(level: LevelIndex) -> usize {
 
 /// The planner's description of a scenario's machines.
 fn cluster(scenario: &Scenario) -> Result<Cluster, PlanError> {
-    let rooms = Rooms::new(scenario);
+    let space = ClassSpace::new(scenario);
     let workers = scenario.workers as u32;
-    let level = |(index, class): (usize, &Class)| {
+    let level = |(index, class): (usize, &StorageClass)| {
         Ok(Level {
             read: curve(&class.read)?,
             write: curve(&class.write)?,
             threads: class.threads as u32,
-            ..Level::new(format!("class {index}"), rooms.capacity(index), Footprint::EXACT)
+            ..Level::new(format!("class {index}"), space.capacity(index), Footprint::EXACT)
         })
     };
     let levels: Vec<Level> =
@@ -102,7 +102,7 @@ fn cluster(scenario: &Scenario) -> Result<Cluster, PlanError> {
     Ok(Cluster {
         stores: (0..workers).map(|worker| Store::new(StoreId(worker), levels.clone())).collect(),
         ranks: Ranks::PerStore(1),
-        look_ahead: rooms.capacity(0),
+        look_ahead: space.capacity(0),
         origin: Origin {
             latency_ns: 0,
             bytes_per_second: rate(busy.min(scenario.pfs_client)),

@@ -11,27 +11,27 @@ use foreread_oracle::Run;
 
 use crate::cluster::{Cluster, MAX_LEVELS};
 use crate::cluster_plan::new_bytes;
-use crate::copies::{Foreign, expected};
-use crate::demand::{Demand, Epoch};
+use crate::copies::{ForeignUses, expected};
+use crate::demand::{Demand, EpochDemand};
 use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow, uses_by_epoch};
-use crate::knapsack::Filled;
+use crate::knapsack::LevelFill;
 
 /// The content of one store, and its uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Holding {
-    pub(crate) levels: [Filled; MAX_LEVELS],
+pub(crate) struct StoreHolding {
+    pub(crate) levels: [LevelFill; MAX_LEVELS],
     /// Uses of owned samples by all ranks.
     pub(crate) uses: Amount,
     /// First uses of owned samples by its own ranks, and the other uses of them by its own ranks.
     pub(crate) first: Amount,
     pub(crate) again: Amount,
     /// The second copies that it is expected to have in the end, and their uses.
-    pub(crate) copies: [Filled; MAX_LEVELS],
+    pub(crate) copies: [LevelFill; MAX_LEVELS],
     pub(crate) copied: Amount,
 }
 
-impl Holding {
-    pub(crate) fn hold(&mut self, filled: &[Filled; MAX_LEVELS]) {
+impl StoreHolding {
+    pub(crate) fn hold(&mut self, filled: &[LevelFill; MAX_LEVELS]) {
         for (level, &filled) in self.levels.iter_mut().zip(filled) {
             *level = level.and(filled);
         }
@@ -39,25 +39,25 @@ impl Holding {
 
     /// The samples in it.
     pub(crate) fn owned(&self) -> Amount {
-        let all = self.levels.iter().fold(Filled::default(), |all, &filled| all.and(filled));
+        let all = self.levels.iter().fold(LevelFill::default(), |all, &filled| all.and(filled));
         Amount { samples: all.samples, bytes: narrow(all.bytes) }
     }
 }
 
 /// The sources of a run's uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Traffic {
+pub(crate) struct ClusterTraffic {
     /// All uses.
     pub(crate) uses: Amount,
     /// By dataset.
     datasets: Vec<Amount>,
-    epochs: Arc<[Epoch]>,
+    epochs: Arc<[EpochDemand]>,
     /// Bytes of all samples that are used at least once.
     distinct: u64,
     /// By store.
     ranks: Vec<u32>,
     owned: Vec<Amount>,
-    holdings: Vec<Holding>,
+    holdings: Vec<StoreHolding>,
 }
 
 /// Adds the expected second copies to each store, in the free space `left` of its levels, for a run
@@ -67,11 +67,11 @@ pub(crate) fn expect_copies(
     cluster: &Cluster,
     ranks: &[u32],
     epochs: usize,
-    holdings: &mut [Holding],
+    holdings: &mut [StoreHolding],
     left: &[[u64; MAX_LEVELS]],
     by_number: bool,
 ) {
-    let owned: Vec<Amount> = holdings.iter().map(Holding::owned).collect();
+    let owned: Vec<Amount> = holdings.iter().map(StoreHolding::owned).collect();
     let all = sum(owned.iter().copied());
     let later = sum(holdings.iter().map(|holding| holding.uses)).minus(all).samples;
     let world: u128 = ranks.iter().map(|&ranks| u128::from(ranks)).sum();
@@ -87,7 +87,7 @@ pub(crate) fn expect_copies(
         let share = Amount { samples: later, bytes: 0 }.share(ranks[at].into(), world).samples;
         let part_of_others =
             Amount { samples: places, bytes: 0 }.share(others.samples.into(), all.samples.into());
-        let (mut copies, served) = expected(Foreign {
+        let (mut copies, served) = expected(ForeignUses {
             samples: others.samples,
             eligible: if by_number { part_of_others.samples } else { others.samples },
             places,
@@ -98,7 +98,7 @@ pub(crate) fn expect_copies(
         for (filled, (footprint, places)) in holding.copies.iter_mut().zip(levels) {
             let samples = copies.min(places);
             copies -= samples;
-            *filled = Filled::of(samples, mean, footprint);
+            *filled = LevelFill::of(samples, mean, footprint);
         }
     }
 }
@@ -107,8 +107,13 @@ fn sum(amounts: impl Iterator<Item = Amount>) -> Amount {
     amounts.fold(Amount::default(), Amount::plus)
 }
 
-impl Traffic {
-    pub(crate) fn new(demand: &Demand, ranks: &[u32], holdings: Vec<Holding>, owned: Vec<Amount>) -> Self {
+impl ClusterTraffic {
+    pub(crate) fn new(
+        demand: &Demand,
+        ranks: &[u32],
+        holdings: Vec<StoreHolding>,
+        owned: Vec<Amount>,
+    ) -> Self {
         let datasets: Vec<Amount> = demand
             .datasets
             .iter()
@@ -172,7 +177,7 @@ impl Traffic {
             stores.push((at, near, work));
         }
         // Owners send what others receive, in proportion to the uses of their samples by others.
-        let far = |holding: &Holding| holding.uses.minus(holding.first).minus(holding.again);
+        let far = |holding: &StoreHolding| holding.uses.minus(holding.first).minus(holding.again);
         let received = sum(stores.iter().map(|(_, _, work)| work.received));
         let all_far = sum(self.holdings.iter().map(far));
         let mut works = Vec::new();

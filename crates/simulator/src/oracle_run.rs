@@ -12,7 +12,7 @@ use foreread_oracle::{
 };
 use foreread_types::{DatasetId, Fingerprint, Rank, SampleId, Sizes};
 
-use crate::workload::{Shape, Workload};
+use crate::workload::{BatchShape, Workload};
 
 /// The dataset of every such run.
 pub(crate) const DATASET: DatasetId = DatasetId(0);
@@ -23,13 +23,13 @@ pub(crate) fn run(workload: &Workload) -> Result<(Run, Sizes), OracleError> {
     let shape = workload.streams.shape;
     let (block, ranks) = shape.reading();
     let shuffle = Shuffle::new(workload.sizes.len() as u64, workload.seed)?;
-    let filled = Filled { shuffle, shape, blocks: block * ranks };
+    let padded = PaddedShuffle { shuffle, shape, blocks: block * ranks };
     let mut sizes = workload.sizes.clone();
-    sizes.resize(filled.population() as usize, 0);
+    sizes.resize(padded.population() as usize, 0);
     let train = Phase {
         kind: PhaseKind::Train,
         dataset: DATASET,
-        sampler: Arc::new(filled),
+        sampler: Arc::new(padded),
         batch_size: Some(block as u64),
         drop_last: false,
     };
@@ -39,21 +39,21 @@ pub(crate) fn run(workload: &Workload) -> Result<(Run, Sizes), OracleError> {
 
 /// Shuffled epochs with padded batches.
 #[derive(Debug)]
-struct Filled {
+struct PaddedShuffle {
     shuffle: Shuffle,
-    shape: Shape,
+    shape: BatchShape,
     /// All workers' blocks of a batch together, in samples.
     blocks: usize,
 }
 
-impl Filled {
+impl PaddedShuffle {
     /// The number of padding ids per epoch.
     fn padding(&self) -> usize {
         (0..self.shape.batches_an_epoch()).map(|batch| self.blocks - self.shape.samples(batch)).sum()
     }
 }
 
-impl Sampler for Filled {
+impl Sampler for PaddedShuffle {
     fn population(&self) -> u64 {
         self.shuffle.population() + self.padding() as u64
     }

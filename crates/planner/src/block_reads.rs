@@ -23,7 +23,7 @@
 //! If reads of a block's length were measured ([`Origin::large`](crate::Origin)), that length is
 //! the block size and `bytes / measured throughput + computing` is the cost. The formula covers
 //! waiting, but not the cost of a request to a busy store or a busy client. If the origin was not
-//! measured, its default figures must promise a gain of [`UNMEASURED`] times.
+//! measured, its default figures must promise a gain of [`UNMEASURED_GAIN`] times.
 
 use foreread_oracle::Run;
 use foreread_types::Sizes;
@@ -36,10 +36,10 @@ use crate::forecast::narrow;
 pub const MOST_BLOCK: u64 = 8 << 20;
 
 /// Smaller blocks are not worth their overhead.
-const LEAST: u64 = 256 << 10;
+const MIN_BLOCK: u64 = 256 << 10;
 
 /// The required gain of blocks if the origin's figures are not measured.
-const UNMEASURED: u64 = 4;
+const UNMEASURED_GAIN: u64 = 4;
 
 /// The number of bytes of a shard that the first epoch should read at once, or `None` to read
 /// samples by their extents. `measured` tells whether the origin's figures were measured. `sizes`
@@ -52,7 +52,7 @@ pub fn block_bytes(run: &Run, sizes: &Sizes, cluster: &Cluster, measured: bool) 
     let origin = &cluster.origin;
     let latency = u128::from(origin.latency_ns) * u128::from(origin.bytes_per_second) / 1_000_000_000;
     let modelled = narrow(latency.saturating_mul(9));
-    let block = origin.large.map_or(modelled, |large| large.bytes).clamp(LEAST, MOST_BLOCK);
+    let block = origin.large.map_or(modelled, |large| large.bytes).clamp(MIN_BLOCK, MOST_BLOCK);
     let (bytes, samples) = (sizes.total(), sizes.len());
     let least = transfer_ns(bytes.into(), origin.client_bytes_per_second);
     let requests = |count: u64, length: u64| {
@@ -67,7 +67,7 @@ pub fn block_bytes(run: &Run, sizes: &Sizes, cluster: &Cluster, measured: bool) 
         None => least.max(requests(bytes.div_ceil(block), block)),
     };
     let blocks = reading.saturating_add(computing);
-    let (gain, of) = if measured { (11, 10) } else { (UNMEASURED, 1) };
+    let (gain, of) = if measured { (11, 10) } else { (UNMEASURED_GAIN, 1) };
     let pays = u128::from(blocks) * gain as u128 <= u128::from(extents) * of;
     (pays && bytes / samples < block).then_some(block)
 }

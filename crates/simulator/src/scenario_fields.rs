@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 
 use toml::{Table, Value};
 
-use crate::error::{Reason, SimulateError};
+use crate::error::{SimulateError, SimulateReason};
 
 /// One table of the file, with its path.
 #[derive(Debug)]
-pub(crate) struct Fields<'a> {
+pub(crate) struct ScenarioFields<'a> {
     table: &'a Table,
     path: String,
-    asked: RefCell<BTreeSet<String>>,
+    known: RefCell<BTreeSet<String>>,
 }
 
 /// Parses the text as a table.
@@ -26,18 +26,18 @@ pub(crate) fn parse(text: &str) -> Result<Table, SimulateError> {
         let until = error.span().map_or(0, |span| span.start).min(text.len());
         let line = text.as_bytes()[..until].iter().filter(|&&byte| byte == b'\n').count() + 1;
         let problem = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-        Reason::Syntax { line, problem }.into()
+        SimulateReason::Syntax { line, problem }.into()
     })
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ScenarioFields<'a> {
     /// The fields of the whole file.
     pub(crate) fn new(table: &'a Table) -> Self {
         Self::at(table, String::new())
     }
 
     fn at(table: &'a Table, path: String) -> Self {
-        Self { table, path, asked: RefCell::new(BTreeSet::new()) }
+        Self { table, path, known: RefCell::new(BTreeSet::new()) }
     }
 
     /// The full name of one of this table's fields.
@@ -46,35 +46,35 @@ impl<'a> Fields<'a> {
     }
 
     /// An error about one of this table's fields.
-    pub(crate) fn bad(&self, key: &str, problem: impl Into<String>) -> SimulateError {
+    pub(crate) fn error(&self, key: &str, problem: impl Into<String>) -> SimulateError {
         SimulateError::field(self.name(key), problem)
     }
 
     fn get(&self, key: &str) -> Option<&'a Value> {
-        self.asked.borrow_mut().insert(key.to_owned());
+        self.known.borrow_mut().insert(key.to_owned());
         self.table.get(key)
     }
 
     fn need(&self, key: &str, what: &str) -> Result<&'a Value, SimulateError> {
-        self.get(key).ok_or_else(|| self.bad(key, format!("missing, expected {what}")))
+        self.get(key).ok_or_else(|| self.error(key, format!("missing, expected {what}")))
     }
 
     /// A table within this one.
-    pub(crate) fn table(&self, key: &str, what: &str) -> Result<Fields<'a>, SimulateError> {
+    pub(crate) fn table(&self, key: &str, what: &str) -> Result<ScenarioFields<'a>, SimulateError> {
         match self.need(key, what)? {
-            Value::Table(table) => Ok(Fields::at(table, self.name(key))),
-            other => Err(self.bad(key, format!("expected {what}, found {}", other.type_str()))),
+            Value::Table(table) => Ok(ScenarioFields::at(table, self.name(key))),
+            other => Err(self.error(key, format!("expected {what}, found {}", other.type_str()))),
         }
     }
 
     /// A list of tables within this one.
-    pub(crate) fn tables(&self, key: &str, what: &str) -> Result<Vec<Fields<'a>>, SimulateError> {
+    pub(crate) fn tables(&self, key: &str, what: &str) -> Result<Vec<ScenarioFields<'a>>, SimulateError> {
         let Value::Array(list) = self.need(key, what)? else {
-            return Err(self.bad(key, format!("expected {what}")));
+            return Err(self.error(key, format!("expected {what}")));
         };
         let each = list.iter().enumerate().map(|(index, value)| match value {
-            Value::Table(table) => Ok(Fields::at(table, format!("{}[{index}]", self.name(key)))),
-            _ => Err(self.bad(key, format!("expected {what}"))),
+            Value::Table(table) => Ok(ScenarioFields::at(table, format!("{}[{index}]", self.name(key)))),
+            _ => Err(self.error(key, format!("expected {what}"))),
         });
         each.collect()
     }
@@ -84,7 +84,7 @@ impl<'a> Fields<'a> {
         match self.get(key) {
             None => Ok(default.to_owned()),
             Some(Value::String(text)) => Ok(text.clone()),
-            Some(other) => Err(self.bad(key, format!("expected a string, found {}", other.type_str()))),
+            Some(other) => Err(self.error(key, format!("expected a string, found {}", other.type_str()))),
         }
     }
 
@@ -93,7 +93,9 @@ impl<'a> Fields<'a> {
         match self.get(key) {
             None => Ok(default),
             Some(Value::Boolean(value)) => Ok(*value),
-            Some(other) => Err(self.bad(key, format!("expected true or false, found {}", other.type_str()))),
+            Some(other) => {
+                Err(self.error(key, format!("expected true or false, found {}", other.type_str())))
+            }
         }
     }
 
@@ -120,12 +122,14 @@ impl<'a> Fields<'a> {
         most: u64,
     ) -> Result<u64, SimulateError> {
         let Value::Integer(number) = value else {
-            return Err(self.bad(key, format!("expected {what} as an integer, found {}", value.type_str())));
+            return Err(self.error(key, format!("expected {what} as an integer, found {}", value.type_str())));
         };
         match u64::try_from(*number) {
             Ok(number) if number >= least && number <= most => Ok(number),
-            Ok(number) if number > most => Err(self.bad(key, format!("must be at most {most}, found {number}"))),
-            _ => Err(self.bad(key, format!("must be at least {least}, found {number}"))),
+            Ok(number) if number > most => {
+                Err(self.error(key, format!("must be at most {most}, found {number}")))
+            }
+            _ => Err(self.error(key, format!("must be at least {least}, found {number}"))),
         }
     }
 
@@ -146,15 +150,17 @@ impl<'a> Fields<'a> {
             Value::Integer(number) => *number as f64,
             Value::Float(number) => *number,
             other => {
-                return Err(self.bad(key, format!("expected {what} as a number, found {}", other.type_str())));
+                return Err(
+                    self.error(key, format!("expected {what} as a number, found {}", other.type_str()))
+                );
             }
         };
         if !number.is_finite() {
-            return Err(self.bad(key, format!("must be finite, found {number}")));
+            return Err(self.error(key, format!("must be finite, found {number}")));
         }
         if number < 0.0 || (number == 0.0 && !zero) {
             let least = if zero { "at least 0" } else { "above 0" };
-            return Err(self.bad(key, format!("must be {least}, found {number}")));
+            return Err(self.error(key, format!("must be {least}, found {number}")));
         }
         Ok(number)
     }
@@ -165,15 +171,15 @@ impl<'a> Fields<'a> {
         let mut points = Vec::with_capacity(fields.table.len());
         for (at, value) in fields.table {
             let number = at.parse::<u32>().ok().filter(|&number| number > 0);
-            let number = number.ok_or_else(|| fields.bad(at, "expected an integer above 0 as the key"))?;
+            let number = number.ok_or_else(|| fields.error(at, "expected an integer above 0 as the key"))?;
             points.push((number, fields.quantity(at, value, "MB/s", false)?));
         }
         points.sort_by_key(|&(at, _)| at);
         if let Some(twice) = points.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(fields.bad(&twice[0].0.to_string(), "is given twice"));
+            return Err(fields.error(&twice[0].0.to_string(), "is given twice"));
         }
         if points.is_empty() {
-            return Err(self.bad(key, format!("has no points, expected {what}")));
+            return Err(self.error(key, format!("has no points, expected {what}")));
         }
         Ok(points)
     }
@@ -188,13 +194,13 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns an error for the first unknown field.
-    pub(crate) fn no_others(&self) -> Result<(), SimulateError> {
-        let asked = self.asked.borrow();
-        match self.table.keys().find(|key| !asked.contains(*key)) {
+    pub(crate) fn reject_unknown(&self) -> Result<(), SimulateError> {
+        let known = self.known.borrow();
+        match self.table.keys().find(|key| !known.contains(*key)) {
             None => Ok(()),
             Some(key) => {
-                let known: Vec<_> = asked.iter().map(String::as_str).collect();
-                Err(self.bad(key, format!("unknown field, expected one of {}", known.join(" "))))
+                let known: Vec<_> = known.iter().map(String::as_str).collect();
+                Err(self.error(key, format!("unknown field, expected one of {}", known.join(" "))))
             }
         }
     }

@@ -69,7 +69,7 @@ impl FromStr for Deal {
 /// # fn main() -> Result<(), foreread_oracle::OracleError> {
 /// let dealing = Dealing::new(Deal::Torch, 4, None, false)?;
 /// assert_eq!(dealing.share(10, 0), 3);
-/// // Rank 3 reads positions 3 and 7; 11 lies behind the end, so it is padded with position 1.
+/// // Rank 3 reads positions 3 and 7. Place 11 is after the end, so it is padded with position 1.
 /// let positions: Vec<u64> = (0..3).map(|index| dealing.position(10, 0, Rank(3), index)).collect();
 /// assert_eq!(positions, [3, 7, 1]);
 /// # Ok(())

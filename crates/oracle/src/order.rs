@@ -77,10 +77,7 @@ pub trait ComputedOrder: fmt::Debug + Send + Sync {
 }
 
 impl Order {
-    /// The order `0, 1, .., samples - 1`; needs no memory.
-    ///
-    /// # Errors
-    /// More than 2^63 samples.
+    /// The order `0, 1, .., samples - 1`. Needs no memory.
     pub fn identity(samples: u64) -> Result<Self, OracleError> {
         check_samples(samples)?;
         Ok(Self { population: samples, len: samples, distinct: true, kind: OrderKind::Identity })
@@ -175,7 +172,8 @@ impl Order {
         }
     }
 
-    /// Writes the samples at positions `from`, `from + step`, `from + 2 * step`, ... into `out`, which may be empty.
+    /// Writes the samples at positions `from`, `from + step`, `from + 2 * step`, ... into `out`,
+    /// which may be empty.
     ///
     /// # Panics
     /// If one of the positions is not below `len`.

@@ -73,8 +73,8 @@ impl Run {
     /// The run of `rank` from the beginning.
     ///
     /// # Errors
-    /// A world size of 0, a rank that is not below it, a schedule that [`Schedule::new`] would refuse, or more samples
-    /// in all than 64 bits count.
+    /// A world size of 0, or a rank that is not below it. A schedule that [`Schedule::new`] would
+    /// reject, or more samples in total than 64 bits count.
     pub fn new(
         schedule: Arc<Schedule>,
         deal: Deal,

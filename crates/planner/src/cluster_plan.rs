@@ -177,7 +177,7 @@ fn used<'a>(run: &'a Run, sizes: &'a [Sizes]) -> impl Iterator<Item = usize> + '
     (0..sizes.len()).filter(|&dataset| phases.iter().any(|phase| phase.dataset.0 as usize == dataset))
 }
 
-/// The second copies of the rank's own store: a table for each dataset, and what each level holds of them.
+/// The second copies of the rank's own store: a table per dataset, and the content of each level.
 type OwnCopies = (Vec<LevelTable>, [LevelFill; MAX_LEVELS]);
 
 struct ClusterPlanner<'a> {

@@ -36,7 +36,7 @@ use crate::retention::Retention;
 ///     drop_last: false,
 /// };
 /// let run = Run::new(Arc::new(Schedule::new(3, vec![train])?), Deal::Torch, 1, Rank(0))?;
-/// // 100 MB behind 10 MB/s, and room for 60 % of it.
+/// // 100 MB at 10 MB/s, and a cache for 60 % of it.
 /// let memory = Level::new("memory", 60_000_000, Footprint::EXACT);
 /// let mut cluster = Cluster::single(Store::new(StoreId(0), vec![memory]));
 /// cluster.origin = Origin { client_bytes_per_second: 10_000_000, ..Origin::default() };

@@ -1,8 +1,8 @@
 //! Owners by arithmetic, for runs whose tables would not fit in memory.
 //!
-//! If an order is computed (`feistel`, `sequential`) and all samples of a dataset have one size,
-//! the position of a sample in the first order gives its first reader. The inverse of the order
-//! gives that position. So:
+//! The rule needs a computed order (`feistel`, `sequential`) and samples of one size. Then the
+//! position of a sample in the first order gives its first reader. The inverse of the order gives
+//! that position. So:
 //!
 //! * Every rank gets an equal part of the places in its store, level by level. It keeps the first
 //!   samples that it reads, as many as it has places.

@@ -11,8 +11,8 @@
 //! The model is that of Böhringer's thesis and the NoPFS paper (see [`Model`]), rule by rule, so
 //! that results can be compared with the literature's. The thesis's three tables are tests. Time
 //! advances from request to request, without clock ticks. The price is the model's simplicity. The
-//! file system is a curve of bandwidth over readers without latency, networks do not congest, and
-//! each thread of a worker gets the client's whole share of the file system. The simulator compares
+//! file system is a curve of bandwidth over readers without latency. Networks do not congest. Each
+//! thread of a worker gets the client's whole share of the file system. The simulator compares
 //! policies and predicts no real machine.
 //!
 //! A [`Comparison`] runs several policies over several seeds, with a table and plots.

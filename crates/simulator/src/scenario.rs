@@ -3,8 +3,8 @@
 //! Quantities are in MB (10^6 bytes), MB/s and seconds. Their model is [`crate::Model`]. Everything
 //! is validated here, so later code computes with valid numbers. Rates and capacities are finite
 //! and above 0, and there are at least as many samples as workers. Optional fields are `name`,
-//! `seed` (0), `drop_last` (false), `staging` (honest), and a class's `write` (as `read`; the model
-//! uses that of the staging buffer alone).
+//! `seed` (0), `drop_last` (false), `staging` (honest), and a class's `write` (as `read`). The
+//! model uses the `write` of the staging buffer alone.
 
 use crate::error::SimulateError;
 use crate::model::Curve;
@@ -14,8 +14,8 @@ use crate::scenario_fields::{ScenarioFields, parse};
 /// of memory.
 pub const MAX_ACCESSES: u64 = 1 << 28;
 
-/// The maximum number of MB that a scenario reads. Beyond it, floating-point numbers no longer
-/// count single bytes.
+/// The maximum number of MB that a scenario reads. Beyond it, counts of bytes come close to the
+/// limit of 64 bits.
 const MAX_MB: f64 = 1e12;
 
 /// The maximum number of workers, and of threads of a class.
@@ -40,7 +40,8 @@ pub struct Scenario {
     pub pfs_client: f64,
     /// t(g): MB/s of the file system at g clients together.
     pub pfs: Curve,
-    /// The storage classes of each worker. The first is the staging buffer, the others are caches, fastest first.
+    /// The storage classes of each worker. The first is the staging buffer, the others are caches,
+    /// fastest first.
     pub storage: Vec<StorageClass>,
     /// F: the number of samples.
     pub samples: u32,
@@ -71,7 +72,7 @@ pub struct StorageClass {
     pub write: Curve,
 }
 
-/// How the staging buffer's room is counted.
+/// The accounting of the staging buffer's space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
     /// Every sample in the buffer takes its size, once.

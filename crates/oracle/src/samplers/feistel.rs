@@ -145,8 +145,9 @@ impl Permutation {
     }
 }
 
-/// SplitMix64's finaliser (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014; the constants
-/// are Stafford's variant 13), reduced to `0..bound`. For bounds up to 2^32 the bias of the reduction is below 2^-32.
+/// SplitMix64's finaliser (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
+/// 2014), reduced to `0..bound`. The constants are Stafford's variant 13. For bounds up to 2^32 the
+/// bias of the reduction is below 2^-32.
 #[inline]
 fn hash(word: u64, bound: u64) -> u64 {
     let mut z = word;

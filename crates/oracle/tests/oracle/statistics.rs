@@ -14,7 +14,8 @@ fn sigmas(counts: &[u64], constraints: usize) -> f64 {
     (chi - freedom) / (2.0 * freedom).sqrt()
 }
 
-/// Every sample is equally likely at every position, at sizes that are squares, primes, powers and in between.
+/// Every sample is equally likely at every position, at sizes that are squares, primes, powers and
+/// others.
 #[test]
 fn feistel_positions_are_uniform() {
     for samples in [2u64, 3, 4, 5, 7, 10, 12, 16, 25, 37, 64] {
@@ -31,7 +32,7 @@ fn feistel_positions_are_uniform() {
     }
 }
 
-/// Odd and even permutations alike among them.
+/// Odd and even permutations are equally likely.
 #[test]
 fn feistel_permutations_are_uniform() {
     for samples in [3u64, 4, 5, 6, 7] {

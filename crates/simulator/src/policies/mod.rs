@@ -39,7 +39,8 @@ pub enum Policy {
     StagingBuffer,
     /// Each worker caches the samples that it reads most often (Dryden et al., SC21).
     Nopfs,
-    /// The dataset is spread over the workers' memories before the run (DeepIO, MASCOTS 2018, in the training's order).
+    /// The dataset is spread over the workers' memories before the run (DeepIO, MASCOTS 2018, in
+    /// the training's order).
     DeepioOrdered,
     /// Each worker loads its disk before the run and trains on the samples that it holds (Kurth et
     /// al., SC18).
@@ -146,7 +147,8 @@ impl FromStr for Policy {
     /// ```
     /// use foreread_simulator::Policy;
     /// assert_eq!("nopfs".parse(), Ok(Policy::Nopfs));
-    /// assert!("lru".parse::<Policy>().unwrap_err().to_string().starts_with("unknown policy `lru`: expected one of "));
+    /// let error = "lru".parse::<Policy>().unwrap_err().to_string();
+    /// assert!(error.starts_with("unknown policy `lru`: expected one of "));
     /// ```
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let known = || Self::ALL.map(Self::name).join(" ");

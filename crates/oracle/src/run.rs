@@ -309,20 +309,14 @@ impl Run {
     /// with W ranks. A pass whose order cannot be computed counts as one without the sample.
     /// [`stream`](Self::stream) returns the error.
     pub fn next_use(&self, key: SampleKey, after: Tick) -> Option<Tick> {
-        self.next_use_from(key, Tick(after.0.checked_add(1)?))
+        self.next_use_within(key, Tick(after.0.checked_add(1)?), Tick(u64::MAX))
     }
 
-    /// The first tick at or after `from` at which this rank reads `key`. Otherwise as
-    /// [`next_use`](Self::next_use).
-    pub fn next_use_from(&self, key: SampleKey, from: Tick) -> Option<Tick> {
-        self.next_use_within(key, from, Tick(u64::MAX))
-    }
-
-    /// As [`next_use_from`](Self::next_use_from), but only up to `last`. Passes that begin later
-    /// are not computed.
+    /// The first tick from `from` to `last`, both included, at which this rank reads `key`. Otherwise
+    /// as [`next_use`](Self::next_use). Passes that begin after `last` are not computed.
     pub fn next_use_within(&self, key: SampleKey, from: Tick, last: Tick) -> Option<Tick> {
         let start = self.pass_of(from)?.index;
-        let passes = (start..self.passes).map_while(|index| self.pass(index));
+        let passes = (start..self.passes).map(|index| self.pass_at(index));
         let within = passes.take_while(|pass| pass.first_tick <= last);
         let mut used =
             within.filter(|pass| pass.dataset == key.dataset && pass.samples > 0).filter_map(|pass| {

@@ -190,7 +190,7 @@ impl AccessStream {
         }
         let len = self.order.len();
         let list = len - self.consumed;
-        let mine = |list_index: u64| {
+        let own_index = |list_index: u64| {
             self.dealing
                 .reader(self.share, list_index)
                 .filter(|&(rank, index)| rank == self.rank && index >= from)
@@ -199,20 +199,20 @@ impl AccessStream {
         let first = self.list_index(from);
         let mut position = if first < list { self.uses().next(id, self.consumed + first) } else { None };
         while let Some(used) = position {
-            if let Some((_, index)) = mine(used - self.consumed) {
+            if let Some((_, index)) = own_index(used - self.consumed) {
                 return Some(index);
             }
             position = self.uses().next(id, used + 1);
         }
         // Padding: fewer than W places after the list, read from the order's beginning.
-        let padding = (self.share * u64::from(self.dealing.world_size())).saturating_sub(list);
+        let padding = self.list_len().saturating_sub(list);
         if padding > len {
             // With fewer samples than ranks, every rank reads a single one.
             return (from..self.share).find(|&index| self.at(index) == id);
         }
         let mut position = if padding > 0 { self.uses().next(id, 0) } else { None };
         while let Some(used) = position.filter(|&used| used < padding) {
-            if let Some((_, index)) = mine(list + used) {
+            if let Some((_, index)) = own_index(list + used) {
                 return Some(index);
             }
             position = self.uses().next(id, used + 1);

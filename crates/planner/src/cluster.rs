@@ -11,7 +11,7 @@ use std::sync::Arc;
 use foreread_types::{Footprint, Rank, StoreId};
 
 use crate::curve::Curve;
-use crate::error::{PlanError, PlanReason};
+use crate::error::PlanReason;
 use crate::held::Held;
 use crate::origin::Origin;
 
@@ -19,7 +19,7 @@ use crate::origin::Origin;
 pub const MAX_LEVELS: usize = 3;
 
 /// The maximum number of stores of a cluster.
-pub const MAX_STORES: usize = u16::MAX as usize;
+const MAX_STORES: usize = u16::MAX as usize;
 
 /// A level of a store, by its position in [`Store::levels`]. 0 is the fastest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -221,15 +221,9 @@ impl Cluster {
         self.stores.iter().fold(0, |sum, store| sum.saturating_add(store.capacity()))
     }
 
-    /// Validates the description for a run of `world_size` ranks.
-    ///
-    /// # Errors
-    /// An invalid field, by its name: a rank without a store, too many stores or levels, two stores
-    /// with one number, a rate of 0, a curve without points.
-    pub fn validate(&self, world_size: u32) -> Result<(), PlanError> {
-        Ok(self.check(world_size)?)
-    }
-
+    /// Validates the description for a run of `world_size` ranks. Errors name the field: a rank
+    /// without a store, too many stores or levels, two stores with one number, a rate of 0, a curve
+    /// without points.
     pub(crate) fn check(&self, world_size: u32) -> Result<(), PlanReason> {
         let found = self.stores.len();
         if found > MAX_STORES {

@@ -111,8 +111,8 @@ impl Demand {
             .enumerate()
             .map(|(dataset, sizes)| {
                 let dataset = DatasetId(dataset as u32);
-                let alone = phases.iter().filter(|phase| phase.dataset == dataset).count() == 1;
-                DatasetCounter::new(dataset, sizes, alone)
+                let single_phase = phases.iter().filter(|phase| phase.dataset == dataset).count() == 1;
+                DatasetCounter::new(dataset, sizes, single_phase)
             })
             .collect();
         let mut epochs = Vec::new();
@@ -180,7 +180,7 @@ pub(crate) fn check(run: &Run, sizes: &[Sizes]) -> Result<(), PlanReason> {
 struct PassReads {
     /// Positions of the whole order.
     len: u64,
-    /// Whether one of several ranks reads it alone.
+    /// Whether one of several ranks reads the pass alone.
     strided: bool,
     /// Without strides: the positions `from..to`, and from 0 to `padding`.
     from: u64,
@@ -230,7 +230,7 @@ struct DatasetCounter<'a> {
     dataset: DatasetId,
     sizes: &'a Sizes,
     /// Whether a single phase reads the dataset.
-    alone: bool,
+    single_phase: bool,
     every: u64,
     /// By sample, allocated at the first use. `last` is the last epoch (from 1) that used the
     /// sample, 0 for none.
@@ -254,11 +254,11 @@ struct DatasetCounter<'a> {
 const CHUNK: usize = 4096;
 
 impl<'a> DatasetCounter<'a> {
-    fn new(dataset: DatasetId, sizes: &'a Sizes, alone: bool) -> Self {
+    fn new(dataset: DatasetId, sizes: &'a Sizes, single_phase: bool) -> Self {
         Self {
             dataset,
             sizes,
-            alone,
+            single_phase,
             every: 0,
             extra: Vec::new(),
             last: Vec::new(),
@@ -296,7 +296,7 @@ impl<'a> DatasetCounter<'a> {
             chunks(0, part.reads, |from, out| stream.fill(from, out), |id| self.count_one(id));
             return Ok(());
         }
-        if self.alone && part.is_nearly_whole(phase) {
+        if self.single_phase && part.is_nearly_whole(phase) {
             let mut dropped = Vec::new();
             chunks(part.to, part.len, |from, out| order.fill(from, 1, out), |id| dropped.push(id));
             self.count_all_but(&dropped);

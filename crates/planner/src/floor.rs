@@ -60,7 +60,7 @@ impl Floor {
     }
 
     /// The lower bound of a counted demand.
-    pub fn of_demand(demand: &Demand, capacity: u64) -> Self {
+    pub(crate) fn of_demand(demand: &Demand, capacity: u64) -> Self {
         Self { bytes: floor(demand.epochs(), capacity), exact: demand.is_exact() }
     }
 }

@@ -157,13 +157,13 @@ pub(crate) struct StoreWork {
 }
 
 /// Predicts an epoch from the work of every store. `stores` are positions in `cluster.stores`.
-/// `alike` is the number of clusters like this one that read from the origin. It exceeds 1 if the
-/// plan is for one rank of several.
+/// `equal_clusters` is the number of clusters like this one that read from the origin. It exceeds 1
+/// if the plan is for one rank of several.
 pub(crate) fn forecast(
     cluster: &Cluster,
     epoch: u64,
     stores: &[(usize, StoreWork)],
-    alike: u32,
+    equal_clusters: u32,
 ) -> EpochForecast {
     let mut busy = BTreeMap::new();
     let mut note = |resource, ns: u64| {
@@ -220,8 +220,8 @@ pub(crate) fn forecast(
         let bytes = transfer_ns(received.max(sent), network.bytes_per_second);
         note(Resource::Network, bytes.max(waits));
     }
-    let readers = u32::try_from(clients.saturating_mul(alike.into())).unwrap_or(u32::MAX);
-    let bytes = u128::from(all.bytes) * u128::from(alike);
+    let readers = u32::try_from(clients.saturating_mul(equal_clusters.into())).unwrap_or(u32::MAX);
+    let bytes = u128::from(all.bytes) * u128::from(equal_clusters);
     note(Resource::OriginBandwidth, transfer_ns(bytes, origin.clients.at(readers)));
     let longest = busy.iter().max_by(|a, b| a.1.cmp(b.1).then(b.0.cmp(a.0)));
     let (limiting, nanoseconds) = longest.map_or((Resource::Compute, 0), |(&limiting, &ns)| (limiting, ns));

@@ -55,7 +55,7 @@ mod rule;
 mod slow_levels;
 
 pub use block_reads::{MOST_BLOCK, block_bytes};
-pub use cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, MAX_STORES, Network, Ranks, Store, Trainer};
+pub use cluster::{Cluster, Level, LevelIndex, MAX_LEVELS, Network, Ranks, Store, Trainer};
 pub use cluster_plan::{ClusterPlan, PLANNER_VERSION, StorePlan, plan_cluster, plan_cluster_and_copies};
 pub use copies::SecondCopy;
 pub use curve::Curve;

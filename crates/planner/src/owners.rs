@@ -99,7 +99,7 @@ impl fmt::Debug for Owners {
     /// The form per dataset, not every sample.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.datasets.iter().map(|of| match of {
-            DatasetOwners::Unowned => "nobody",
+            DatasetOwners::Unowned => "unowned",
             DatasetOwners::Table(_) => "table",
             DatasetOwners::Rule(_) => "rule",
         });

@@ -379,14 +379,14 @@ fn datasets(run: &Run, sizes: &[Sizes], demand: &Demand) -> Vec<DatasetPlan> {
     for phase in phases {
         datasets[phase.dataset.0 as usize].passes_per_epoch += 1;
     }
-    for pass in whole_epoch(run) {
+    for pass in last_epoch(run) {
         datasets[pass.dataset.0 as usize].uses_per_epoch += pass.samples;
     }
     datasets
 }
 
 /// The passes of the last epoch. No resume has shortened it, unless it is the only one.
-fn whole_epoch(run: &Run) -> impl Iterator<Item = Pass> + '_ {
+fn last_epoch(run: &Run) -> impl Iterator<Item = Pass> + '_ {
     let passes = run.passes().len();
     (passes.saturating_sub(run.schedule().phases.len())..passes).filter_map(|index| run.pass(index))
 }

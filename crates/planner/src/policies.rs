@@ -26,7 +26,7 @@ pub struct CacheOutcome {
 
 /// For each position of a stream, the position of the next use of the same sample. `u64::MAX` if
 /// there is none.
-pub fn next_uses(stream: &[SampleId]) -> Vec<u64> {
+fn next_uses(stream: &[SampleId]) -> Vec<u64> {
     let mut ahead = vec![u64::MAX; samples(stream)];
     let mut next = vec![u64::MAX; stream.len()];
     for (at, id) in stream.iter().enumerate().rev() {

@@ -184,7 +184,7 @@ impl Scenario {
 
     /// The same scenario with caches (every class except the staging buffer) of `share` of the
     /// dataset's mean size in the whole cluster. The proportions of the classes stay the same.
-    pub fn with_cache_share(&self, share: f64) -> Self {
+    pub(crate) fn with_cache_share(&self, share: f64) -> Self {
         let now: f64 =
             self.storage.iter().skip(1).map(|class| class.capacity).sum::<f64>() * self.workers as f64;
         let factor = share * self.mean * f64::from(self.samples) / now;

@@ -20,7 +20,7 @@ fn reference(list: &[u64], beginning: &[u64], dealing: Dealing, rank: usize) -> 
     }
     indices.truncate(share * world_size);
     let batch = dealing.batch_size().map_or(share.max(1), |batch| batch as usize);
-    let mut mine: Vec<u64> = match dealing.deal() {
+    let mut own: Vec<u64> = match dealing.deal() {
         Deal::Torch => indices[rank.min(indices.len())..].iter().step_by(world_size).copied().collect(),
         Deal::Blocks => indices
             .chunks(batch * world_size)
@@ -28,9 +28,9 @@ fn reference(list: &[u64], beginning: &[u64], dealing: Dealing, rank: usize) -> 
             .collect(),
     };
     if dealing.drop_last() && dealing.batch_size().is_some() {
-        mine.truncate(mine.len() / batch * batch);
+        own.truncate(own.len() / batch * batch);
     }
-    mine
+    own
 }
 
 fn dealings() -> impl Strategy<Value = Dealing> {
@@ -120,10 +120,10 @@ proptest! {
         let consumed = consumed.index(order.len() as usize + 1) as u64;
         let rank = Rank(rank.index(dealing.world_size() as usize) as u32);
         let stream = AccessStream::new(order.clone(), dealing, rank, consumed).unwrap();
-        let mine = read(&stream, 1000);
+        let own = read(&stream, 1000);
         for id in (0..order.population() + 2).step_by(step as usize) {
             for from in (0..stream.len() + 2).step_by(step as usize) {
-                let found = mine.iter().skip(from as usize).position(|&other| other == id);
+                let found = own.iter().skip(from as usize).position(|&other| other == id);
                 let expected = found.map(|nth| nth as u64 + from);
                 prop_assert_eq!(stream.next_use(SampleId(id), from), expected, "id {} from {}", id, from);
             }

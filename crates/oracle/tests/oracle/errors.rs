@@ -19,65 +19,65 @@ fn schedule(samples: u64) -> Arc<Schedule> {
     Arc::new(Schedule::new(2, vec![phase(Sequential::new(samples).unwrap())]).unwrap())
 }
 
-fn refuses<T>(result: Result<T, OracleError>, kind: Kind, says: &str) {
+fn fails<T>(result: Result<T, OracleError>, kind: Kind, expected: &str) {
     let error = result.err().unwrap();
     let text = error.to_string();
     assert_eq!(error.kind(), kind, "{text}");
-    assert!(text.contains(says) && !text.contains('\n'), "{text}");
+    assert!(text.contains(expected) && !text.contains('\n'), "{text}");
 }
 
 #[test]
 fn invalid_arguments_are_errors() {
     let huge = (1 << 63) + 1;
-    refuses(Sequential::new(huge), Kind::TooLarge, "9223372036854775809 samples");
-    refuses(Feistel::new(huge, 0), Kind::TooLarge, "9223372036854775809 samples");
-    refuses(Explicit::new(3, vec![]), Kind::Invalid, "no explicit orders");
-    refuses(Explicit::new(3, vec![vec![0], vec![3]]), Kind::OutOfRange, "sample 3 in the order of epoch 1");
-    refuses(Explicit::new(3, vec![vec![0], vec![]]), Kind::Invalid, "epoch 1 has 0 samples");
-    refuses(Explicit::new(3, vec![vec![0]]).unwrap().order(1), Kind::NoSuchEpoch, "epoch 1: explicit orders");
-    refuses(Order::table(3, vec![0, 9]), Kind::OutOfRange, "sample 9 in position 1");
-    refuses(Dealing::new(Deal::Torch, 0, None, false), Kind::Invalid, "world size 0");
-    refuses(Dealing::new(Deal::Torch, 1, Some(0), false), Kind::Invalid, "batch size 0");
-    refuses("round".parse::<Deal>(), Kind::Invalid, "\"round\"");
+    fails(Sequential::new(huge), Kind::TooLarge, "9223372036854775809 samples");
+    fails(Feistel::new(huge, 0), Kind::TooLarge, "9223372036854775809 samples");
+    fails(Explicit::new(3, vec![]), Kind::Invalid, "no explicit orders");
+    fails(Explicit::new(3, vec![vec![0], vec![3]]), Kind::OutOfRange, "sample 3 in the order of epoch 1");
+    fails(Explicit::new(3, vec![vec![0], vec![]]), Kind::Invalid, "epoch 1 has 0 samples");
+    fails(Explicit::new(3, vec![vec![0]]).unwrap().order(1), Kind::NoSuchEpoch, "epoch 1: explicit orders");
+    fails(Order::table(3, vec![0, 9]), Kind::OutOfRange, "sample 9 in position 1");
+    fails(Dealing::new(Deal::Torch, 0, None, false), Kind::Invalid, "world size 0");
+    fails(Dealing::new(Deal::Torch, 1, Some(0), false), Kind::Invalid, "batch size 0");
+    fails("round".parse::<Deal>(), Kind::Invalid, "\"round\"");
     assert_eq!("blocks".parse::<Deal>().map(|deal| deal.to_string()), Ok("blocks".to_owned()));
 }
 
 #[test]
 fn invalid_schedules_and_runs_are_errors() {
-    refuses(Schedule::new(1, vec![]), Kind::Invalid, "without phases");
+    fails(Schedule::new(1, vec![]), Kind::Invalid, "without phases");
     let known = Explicit::new(3, vec![vec![0]]).unwrap();
-    refuses(Schedule::new(2, vec![phase(known)]), Kind::NoSuchEpoch, "for 1 epochs");
+    fails(Schedule::new(2, vec![phase(known)]), Kind::NoSuchEpoch, "for 1 epochs");
     let phases = vec![phase(Sequential::new(3).unwrap()), phase(Sequential::new(4).unwrap())];
-    refuses(Schedule::new(2, phases), Kind::Invalid, "dataset 0 has 4 samples in phase 1 and 3 before");
-    refuses(Run::new(schedule(3), Deal::Torch, 2, Rank(2)), Kind::OutOfRange, "rank 2 of 2");
-    refuses(Run::new(schedule(3), Deal::Torch, 0, Rank(0)), Kind::Invalid, "world size 0");
+    fails(Schedule::new(2, phases), Kind::Invalid, "dataset 0 has 4 samples in phase 1 and 3 before");
+    fails(Run::new(schedule(3), Deal::Torch, 2, Rank(2)), Kind::OutOfRange, "rank 2 of 2");
+    fails(Run::new(schedule(3), Deal::Torch, 0, Rank(0)), Kind::Invalid, "world size 0");
     let endless = Arc::new(Schedule { epochs: u64::MAX, phases: schedule(3).phases.clone() });
-    refuses(Run::new(endless, Deal::Torch, 1, Rank(0)), Kind::TooLarge, "run too long");
+    fails(Run::new(endless, Deal::Torch, 1, Rank(0)), Kind::TooLarge, "run too long");
 }
 
 #[test]
 fn invalid_positions_are_errors() {
     let good = Run::new(schedule(3), Deal::Torch, 1, Rank(0)).unwrap().start();
     let resume = |position| Run::resume(schedule(3), Deal::Torch, 1, Rank(0), &position);
-    refuses(
+    fails(
         resume(Position { schedule: Fingerprint(1), ..good }),
         Kind::Mismatch,
         "belongs to schedule 00000000000000000000000000000001",
     );
-    refuses(resume(Position { consumed: 4, ..good }), Kind::OutOfRange, "consumed 4 of a pass of 3");
-    refuses(resume(Position { phase: 1, ..good }), Kind::OutOfRange, "lies in phase 1");
-    refuses(
+    fails(resume(Position { consumed: 4, ..good }), Kind::OutOfRange, "consumed 4 of a pass of 3");
+    fails(resume(Position { phase: 1, ..good }), Kind::OutOfRange, "lies in phase 1");
+    fails(
         resume(Position { epoch: u64::MAX, phase: 0, consumed: 3, ..good }),
         Kind::TooLarge,
         "run too long",
     );
     let text = serde_json::to_string(&good).unwrap();
     assert_eq!(serde_json::from_str::<Position>(&text).unwrap(), good);
-    for (from, to, says) in
+    for (from, to, expected) in
         [("\"version\":1", "\"version\":2", "version 2"), ("schedule\":\"", "schedule\":\"x", "damaged")]
     {
         let error = serde_json::from_str::<Position>(&text.replace(from, to)).unwrap_err();
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
@@ -105,8 +105,8 @@ fn sampler_that_breaks_its_contract_is_an_error() {
     }
     let schedule = Arc::new(Schedule::new(2, vec![phase(Liar)]).unwrap());
     let run = Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap();
-    refuses(run.stream(&run.pass(0).unwrap()), Kind::Custom, "has 4 samples, its sampler's `len` is 5");
-    refuses(run.stream(&run.pass(1).unwrap()), Kind::Custom, "the file is gone");
+    fails(run.stream(&run.pass(0).unwrap()), Kind::Custom, "has 4 samples, its sampler's `len` is 5");
+    fails(run.stream(&run.pass(1).unwrap()), Kind::Custom, "the file is gone");
 }
 
 /// Guards against a panic: the size of such an id was looked up.
@@ -161,12 +161,12 @@ fn custom_order_with_an_id_beyond_the_dataset_is_an_error() {
     let schedule = Arc::new(Schedule::new(2, vec![phase(Odd)]).unwrap());
     let run = Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap();
     let beyond = |pass| run.stream(&run.pass(pass).unwrap());
-    refuses(
+    fails(
         beyond(0),
         Kind::OutOfRange,
         "sample 6000 in position 2999 of the order: the dataset has samples 0 to 3000",
     );
-    refuses(
+    fails(
         beyond(1),
         Kind::OutOfRange,
         "sample 3000 in position 2000 of the order: the dataset has samples 0 to 3000",

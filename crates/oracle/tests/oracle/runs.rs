@@ -119,8 +119,8 @@ proptest! {
             let steps = steps.min(pass.batches);
             for rank in 0..world_size {
                 let run = Run::resume(schedule(batch), deal, world_size, Rank(rank), &position).unwrap();
-                let mine = read(&run.stream(&pass).unwrap(), 9);
-                seen[pass.epoch as usize].extend(mine.into_iter().take((steps * batch) as usize));
+                let own = read(&run.stream(&pass).unwrap(), 9);
+                seen[pass.epoch as usize].extend(own.into_iter().take((steps * batch) as usize));
             }
             position = run.position_after(&pass, steps);
             let seen = &mut seen[pass.epoch as usize];
@@ -185,7 +185,7 @@ proptest! {
                     prop_assert_eq!(run.next_use(key, Tick(after as u64)), expected);
                 }
                 let first = all.iter().position(|&other| other == key).map(|tick| Tick(tick as u64));
-                prop_assert_eq!(run.next_use_from(key, Tick(0)), first);
+                prop_assert_eq!(run.next_use_within(key, Tick(0), Tick(u64::MAX)), first);
             }
         }
         prop_assert_eq!(run.next_use(SampleKey::default(), Tick(u64::MAX)), None);
@@ -288,5 +288,5 @@ fn next_use_within_a_bound_computes_no_order_beyond_it() {
     // Every second pass has sample 10, as its last one.
     assert_eq!(run.next_use_within(key(10), Tick(0), Tick(18)), None);
     assert_eq!(run.next_use_within(key(10), Tick(0), Tick(19)), Some(Tick(19)));
-    assert_eq!(run.next_use_from(key(10), Tick(0)), Some(Tick(19)));
+    assert_eq!(run.next_use_within(key(10), Tick(0), Tick(u64::MAX)), Some(Tick(19)));
 }

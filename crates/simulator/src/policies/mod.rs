@@ -99,7 +99,7 @@ impl Policy {
     }
 
     /// Whether the policy keeps samples in the classes after the staging buffer.
-    pub const fn has_cache(self) -> bool {
+    pub(crate) fn has_cache(self) -> bool {
         !matches!(self, Self::LowerBound | Self::Naive | Self::StagingBuffer | Self::Prisma)
     }
 

@@ -72,7 +72,7 @@ pub(crate) struct CopyChooser<'a> {
     pub(crate) run: &'a Run,
     pub(crate) cluster: &'a Cluster,
     pub(crate) datasets: &'a [DatasetSamples<'a>],
-    /// By part, by sample.
+    /// By dataset, by sample.
     pub(crate) owners: &'a [Vec<PackedOwner>],
     /// By rank.
     pub(crate) stores: &'a [u16],
@@ -160,8 +160,8 @@ impl CopyChooser<'_> {
         }
         let bytes = samples.sizes.bytes(SampleId(id));
         let levels = self.cluster.stores[copies.store].levels.iter().enumerate();
-        let mut rooms = levels.map(|(at, level)| (at, level.footprint.of(bytes)));
-        let Some((at, footprint)) = rooms.find(|&(at, footprint)| footprint <= copies.left[at]) else {
+        let mut fits = levels.map(|(at, level)| (at, level.footprint.of(bytes)));
+        let Some((at, footprint)) = fits.find(|&(at, footprint)| footprint <= copies.left[at]) else {
             copies.full = true;
             return;
         };

@@ -13,7 +13,10 @@ use serde::{Deserialize, Serialize};
 /// use foreread_types::Fingerprint;
 /// # fn main() -> Result<(), serde_json::Error> {
 /// let position = Position { schedule: Fingerprint(0xabc), epoch: 3, phase: 0, consumed: 512 };
-/// let text = r#"{"version":1,"schedule":"00000000000000000000000000000abc","epoch":3,"phase":0,"consumed":512}"#;
+/// let text = concat!(
+///     r#"{"version":1,"schedule":"00000000000000000000000000000abc","#,
+///     r#""epoch":3,"phase":0,"consumed":512}"#
+/// );
 /// assert_eq!(serde_json::to_string(&position)?, text);
 /// assert_eq!(serde_json::from_str::<Position>(text)?, position);
 /// # Ok(())

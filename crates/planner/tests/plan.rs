@@ -109,7 +109,7 @@ fn small_samples_go_first_if_requests_cost() {
 }
 
 #[test]
-fn footprints_count_and_not_lengths() {
+fn footprint_decides_and_not_length() {
     let paged = Level::new("disk", 3 * 4096 + 100, Footprint::new(16, 4096));
     let plan = plan(&run(2, vec![shuffled(5)]), &[Sizes::uniform(5, 4000)], &cluster(vec![paged])).unwrap();
     assert_eq!(kept(&plan, 0, 5), [0, 1, 2]);
@@ -117,7 +117,7 @@ fn footprints_count_and_not_lengths() {
 }
 
 #[test]
-fn what_memory_refuses_goes_to_disk() {
+fn samples_beyond_memory_go_to_disk() {
     let memory = level(100);
     let disk = Level::new("disk", 2 * 512, Footprint::new(0, 512));
     let uniform = plan(

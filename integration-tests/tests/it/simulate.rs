@@ -117,11 +117,15 @@ fn plots_are_two_files() {
 // semantics: SIM-4
 fn a_bad_scenario_is_one_line_that_names_the_field() {
     for (from, to, field) in [
-        ("workers = 4\n", "", "cluster.workers: is missing"),
-        ("compute = 100", "compute = -100", "cluster.compute: is -100"),
-        ("capacity = 51200", "capacity = 0", "storage[1].capacity: is 0"),
-        ("workers = 4", "workers = 20000", "cluster.workers: is 20000, but dataset.samples is 10000"),
-        ("[pfs]", "[pfs", "is not TOML"),
+        ("workers = 4\n", "", "cluster.workers: missing"),
+        ("compute = 100", "compute = -100", "cluster.compute: must be above 0, found -100"),
+        ("capacity = 51200", "capacity = 0", "storage[1].capacity: must be above 0, found 0"),
+        (
+            "workers = 4",
+            "workers = 20000",
+            "cluster.workers: must be at most dataset.samples, 10000, found 20000",
+        ),
+        ("[pfs]", "[pfs", "is not valid TOML"),
     ] {
         let scenario = changed(from, to);
         let line = simulate(scenario.path(), &[]).fails(2);

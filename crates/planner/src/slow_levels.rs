@@ -1,35 +1,40 @@
 //! Levels that are read more slowly than the origin stay empty.
 //!
-//! A cache is there to save time. A copy on a disk that gives a rank less than the origin does, while all ranks read from
-//! the origin, costs time at each use, so such a level gets no room in a plan; the plan says so, and the next level is as
-//! good as it was. Only figures that are known count: a level or an origin without any never limits.
+//! A cache must save time. A disk may give a rank less throughput than the origin does while all
+//! ranks read from the origin. A copy there costs time at each use. Such a level gets no capacity
+//! in a plan, the plan reports it, and the next level is used instead. Only known figures count: a
+//! level or an origin without figures never limits.
 //!
 //! # The price
 //!
-//! All or nothing. A disk half as fast as the origin could still take a third of the reads off it, so that both are busy;
-//! but an origin is shared with others and a plan that loads it more than its floor has to gain more than that. And
-//! an origin that is bound by bytes for one kind of sample may be bound by requests for another: the mean sample decides.
+//! All or nothing. A disk half as fast as the origin could still serve a third of the reads, so
+//! that both are busy. But an origin is shared with other jobs, and a plan that loads it beyond the
+//! lower bound must gain more than that. An origin may be bound by bytes for one kind of sample and
+//! by requests for another. The mean sample decides.
 
 use foreread_oracle::Run;
 use foreread_types::Sizes;
 
 use crate::cluster::{Cluster, Level, MAX_LEVELS};
 use crate::curve::transfer_ns;
+use crate::forecast::narrow;
 use crate::origin::Origin;
 
-/// By store, which of its levels stay empty; none where none does.
-pub(crate) type Slower = Vec<[bool; MAX_LEVELS]>;
+/// By store, the levels that stay empty.
+pub(crate) type SlowLevels = Vec<[bool; MAX_LEVELS]>;
 
-/// The cluster with no room in the levels that are slower than its origin, and which those are; none where all levels
-/// pay. `sizes` are those of the run's datasets.
-pub(crate) fn without(cluster: &Cluster, run: &Run, sizes: &[Sizes]) -> Option<(Cluster, Slower)> {
+/// The cluster without capacity in the levels that are slower than its origin, and the list of
+/// these levels. `None` if there are none. `sizes` are those of the run's datasets.
+pub(crate) fn without_slow_levels(
+    cluster: &Cluster,
+    run: &Run,
+    sizes: &[Sizes],
+) -> Option<(Cluster, SlowLevels)> {
     let origin = rate(&cluster.origin, run.world_size(), mean(sizes))?;
-    let mut ranks = vec![0u64; cluster.stores.len()];
-    for store in cluster.stores_of_ranks(run.world_size()) {
-        ranks[usize::from(store)] += 1;
-    }
-    let is_slower = |level: &Level, ranks: u64| level.read.at(level.threads) / ranks.max(1) < origin;
-    let slower: Slower = (cluster.stores.iter().zip(&ranks))
+    let ranks = cluster.ranks_of(&cluster.stores_of_ranks(run.world_size()));
+    let is_slower =
+        |level: &Level, ranks: u32| level.read.at(level.threads) / u64::from(ranks).max(1) < origin;
+    let slower: SlowLevels = (cluster.stores.iter().zip(&ranks))
         .map(|(store, &ranks)| {
             let mut slower = [false; MAX_LEVELS];
             for (slower, level) in slower.iter_mut().zip(&store.levels) {
@@ -49,8 +54,8 @@ pub(crate) fn without(cluster: &Cluster, run: &Run, sizes: &[Sizes]) -> Option<(
     Some((cluster, slower))
 }
 
-/// Bytes a second that one rank gets from the origin while all read samples of `bytes` bytes; none where nothing is known
-/// that limits it.
+/// Bytes per second of one rank from the origin while all ranks read samples of `bytes` bytes.
+/// `None` without a known limit.
 fn rate(origin: &Origin, world_size: u32, bytes: u64) -> Option<u64> {
     let share = match origin.clients.at(world_size) {
         u64::MAX => u64::MAX,
@@ -62,7 +67,7 @@ fn rate(origin: &Origin, world_size: u32, bytes: u64) -> Option<u64> {
     }
     let one = u128::from(transfer_ns(bytes.into(), origin.bytes_per_second)) + u128::from(origin.latency_ns);
     let many = u128::from(bytes) * 1_000_000_000 * u128::from(origin.in_flight) / one.max(1);
-    Some(known.min(u64::try_from(many).unwrap_or(u64::MAX)))
+    Some(known.min(narrow(many)))
 }
 
 /// The mean length of all samples, at least 1.
@@ -70,7 +75,7 @@ fn mean(sizes: &[Sizes]) -> u64 {
     let (samples, bytes) = sizes.iter().fold((0u128, 0u128), |(samples, bytes), sizes| {
         (samples + u128::from(sizes.len()), bytes + u128::from(sizes.total()))
     });
-    u64::try_from(bytes / samples.max(1)).unwrap_or(u64::MAX).max(1)
+    narrow(bytes / samples.max(1)).max(1)
 }
 
 #[cfg(test)]
@@ -81,17 +86,17 @@ mod tests {
     const MB: u64 = 1_000_000;
 
     #[test]
-    fn an_origin_of_which_nothing_is_known_is_compared_with_nothing() {
+    fn unknown_origin_has_no_rate() {
         assert_eq!(rate(&Origin::default(), 4, 100_000), None);
     }
 
     #[test]
-    fn a_rank_gets_its_share_of_the_narrowest_limit() {
+    fn rank_gets_its_share_of_the_narrowest_limit() {
         let shared = Origin { clients: Curve::flat(146 * MB), latency_ns: 0, ..Origin::default() };
         assert_eq!(rate(&shared, 4, 100_000), Some(36_500_000));
         let client = Origin { client_bytes_per_second: 20 * MB, ..shared.clone() };
         assert_eq!(rate(&client, 4, 100_000), Some(20 * MB));
-        // Two reads in flight, 10 ms each: 200 requests a second.
+        // Two reads in flight, 10 ms each: 200 requests/s.
         let late = Origin { latency_ns: 10_000_000, bytes_per_second: u64::MAX, in_flight: 2, ..shared };
         assert_eq!(rate(&late, 4, 10_000), Some(2 * MB));
     }

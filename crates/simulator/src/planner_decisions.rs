@@ -1,9 +1,10 @@
-//! What foreread's planner decides for a scenario: who owns what, and second copies.
+//! The decisions of foreread's planner for a scenario: owners and second copies.
 //!
-//! The planner counts in whole bytes a second and in whole bytes. Capacities are rounded down, and are the very numbers
-//! that the simulator's rooms have, so that nothing which the planner has placed can fail to fit; rates are rounded to the
-//! nearest. One worker is one rank with a store on a node of its own. A read's speed is what the file system gives one
-//! worker while all read, without latency, so that all bytes are worth the same and it is nearness that decides.
+//! The planner counts in whole bytes and whole bytes per second. Capacities are rounded down and
+//! equal those of the simulator's caches, so every sample that the planner has placed fits. Rates
+//! are rounded to the nearest. One worker is one rank with a store on its own node. A read's speed
+//! is what the file system gives one worker while all read, without latency. So all bytes are worth
+//! the same.
 
 use foreread_oracle::Run;
 use foreread_planner::{
@@ -12,30 +13,30 @@ use foreread_planner::{
 };
 use foreread_types::{Footprint, SampleId, SampleKey, StoreId};
 
-use crate::copies::Rooms;
-use crate::plan::Setting;
-use crate::run::{DATASET, run};
-use crate::scenario::{Class, Scenario};
+use crate::copies::ClassSpace;
+use crate::oracle_run::{DATASET, run};
+use crate::plan::Setup;
+use crate::scenario::{Scenario, StorageClass};
 use crate::workload::{MB, Streams};
 
-/// The planner's decisions, and what they were made from.
+/// The planner's decisions and their inputs.
 #[derive(Debug)]
-pub(crate) struct Planned {
+pub(crate) struct PlannerDecisions {
     run: Run,
     cluster: Cluster,
     plan: ClusterPlan,
     second: Vec<SecondCopy>,
 }
 
-impl Planned {
-    pub(crate) fn new(setting: &Setting<'_>) -> Result<Self, PlanError> {
-        let (run, sizes) = run(setting.workload)?;
-        let cluster = cluster(setting.scenario)?;
+impl PlannerDecisions {
+    pub(crate) fn new(setup: &Setup<'_>) -> Result<Self, PlanError> {
+        let (run, sizes) = run(setup.workload)?;
+        let cluster = cluster(setup.scenario)?;
         let (plan, second) = plan_cluster_and_copies(&run, &[sizes], &cluster)?;
         Ok(Self { run, cluster, plan, second })
     }
 
-    /// The worker that owns a sample, and the class that it keeps it in.
+    /// The worker that owns a sample, and the class in which it keeps it.
     pub(crate) fn owner(&self, sample: u32) -> Option<(usize, usize)> {
         let owner = self.plan.owner(SampleKey::new(DATASET, SampleId(sample.into())))?;
         Some((owner.store, class(owner.level)))
@@ -47,11 +48,12 @@ impl Planned {
         real.map(|copy| (copy.key.id.0 as u32, copy.store, class(copy.level)))
     }
 
-    /// The streams of a workload with every global batch dealt by ownership. Shares keep their number.
-    pub(crate) fn deal(&self, setting: &Setting<'_>) -> Result<Streams, PlanError> {
-        let shape = setting.workload.streams.shape;
-        let samples = u64::from(setting.scenario.samples);
-        let mut ids: Vec<Vec<u32>> = vec![Vec::new(); setting.workers()];
+    /// The streams of a workload with every global batch dealt by ownership. The length of shares
+    /// stays the same.
+    pub(crate) fn deal(&self, setup: &Setup<'_>) -> Result<Streams, PlanError> {
+        let shape = setup.workload.streams.shape;
+        let samples = u64::from(setup.scenario.samples);
+        let mut ids: Vec<Vec<u32>> = vec![Vec::new(); setup.workers()];
         let mut batch = 0;
         for pass in self.run.passes() {
             let mut locality = Locality::new(&self.run, &pass, &self.cluster, self.plan.owners())?;
@@ -62,7 +64,7 @@ impl Planned {
                 for (rank, id) in locality.step(step).filter(|(_, id)| id.0 < samples) {
                     ids[rank.0 as usize].push(id.0 as u32);
                 }
-                // What fills up a batch may have been dealt to any worker, and not to the last ones.
+                // Padding of a batch may have been dealt to any worker, and not to the last ones.
                 let over = |ids: &mut Vec<u32>, end: usize| ids.split_off(end.min(ids.len()));
                 let mut spare: Vec<u32> =
                     ids.iter_mut().zip(&ends).flat_map(|(ids, &end)| over(ids, end)).collect();
@@ -76,21 +78,21 @@ impl Planned {
     }
 }
 
-/// A level's class: the first class is the staging buffer, which is no level.
+/// The class of a level. The first class is the staging buffer, which is not a level.
 fn class(level: LevelIndex) -> usize {
     usize::from(level.0) + 1
 }
 
-/// A scenario's machines as the planner describes them.
+/// The planner's description of a scenario's machines.
 fn cluster(scenario: &Scenario) -> Result<Cluster, PlanError> {
-    let rooms = Rooms::new(scenario);
+    let space = ClassSpace::new(scenario);
     let workers = scenario.workers as u32;
-    let level = |(index, class): (usize, &Class)| {
+    let level = |(index, class): (usize, &StorageClass)| {
         Ok(Level {
             read: curve(&class.read)?,
             write: curve(&class.write)?,
             threads: class.threads as u32,
-            ..Level::new(format!("class {index}"), rooms.capacity(index), Footprint::EXACT)
+            ..Level::new(format!("class {index}"), space.capacity(index), Footprint::EXACT)
         })
     };
     let levels: Vec<Level> =
@@ -100,7 +102,7 @@ fn cluster(scenario: &Scenario) -> Result<Cluster, PlanError> {
     Ok(Cluster {
         stores: (0..workers).map(|worker| Store::new(StoreId(worker), levels.clone())).collect(),
         ranks: Ranks::PerStore(1),
-        look_ahead: rooms.capacity(0),
+        look_ahead: space.capacity(0),
         origin: Origin {
             latency_ns: 0,
             bytes_per_second: rate(busy.min(scenario.pfs_client)),
@@ -119,7 +121,7 @@ fn cluster(scenario: &Scenario) -> Result<Cluster, PlanError> {
     })
 }
 
-/// Bytes a second from MB/s; at least 1, which is what the planner takes.
+/// Bytes per second from MB/s, at least 1 as the planner requires.
 fn rate(mb: f64) -> u64 {
     ((mb * MB).round() as u64).max(1)
 }

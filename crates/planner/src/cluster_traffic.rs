@@ -1,8 +1,9 @@
-//! What all stores hold and serve over a run, and how that is spread over its epochs.
+//! The content of all stores, the uses that they serve over a run, and the spread of these over
+//! epochs.
 //!
-//! Counts are of the run as a whole. An epoch gets from them: the first uses of samples that are new in it, which the
-//! origin serves (to the owner, who passes on what others need); the other uses of samples with an owner, a fixed part of
-//! which is near; and the uses of the rest, which the origin serves each time.
+//! Counts are of the run as a whole. An epoch has three kinds of uses. The origin serves the first
+//! uses of samples that are new in it, by way of the owner. A fixed part of the other uses of
+//! samples with an owner is local. The origin serves every use of the remaining samples.
 
 use std::sync::Arc;
 
@@ -10,67 +11,67 @@ use foreread_oracle::Run;
 
 use crate::cluster::{Cluster, MAX_LEVELS};
 use crate::cluster_plan::new_bytes;
-use crate::copies::{Foreign, expected};
-use crate::demand::{Demand, Epoch};
-use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow};
-use crate::knapsack::Filled;
+use crate::copies::{ForeignUses, expected};
+use crate::demand::{Demand, EpochDemand};
+use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow, uses_by_epoch};
+use crate::knapsack::LevelFill;
 
-/// What one store holds, and the uses of it.
+/// The content of one store, and its uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Holding {
-    pub(crate) levels: [Filled; MAX_LEVELS],
-    /// Uses of what it owns, by all ranks.
+pub(crate) struct StoreHolding {
+    pub(crate) levels: [LevelFill; MAX_LEVELS],
+    /// Uses of owned samples by all ranks.
     pub(crate) uses: Amount,
-    /// First uses of what it owns that its own ranks make, and their other uses of it.
+    /// First uses of owned samples by its own ranks, and the other uses of them by its own ranks.
     pub(crate) first: Amount,
     pub(crate) again: Amount,
-    /// Second copies that it is expected to have in the end, and the uses of them.
-    pub(crate) copies: [Filled; MAX_LEVELS],
+    /// The second copies that it is expected to have in the end, and their uses.
+    pub(crate) copies: [LevelFill; MAX_LEVELS],
     pub(crate) copied: Amount,
 }
 
-impl Holding {
-    pub(crate) fn hold(&mut self, filled: &[Filled; MAX_LEVELS]) {
+impl StoreHolding {
+    pub(crate) fn hold(&mut self, filled: &[LevelFill; MAX_LEVELS]) {
         for (level, &filled) in self.levels.iter_mut().zip(filled) {
             *level = level.and(filled);
         }
     }
 
-    /// What lies in it.
+    /// The samples in it.
     pub(crate) fn owned(&self) -> Amount {
-        let all = self.levels.iter().fold(Filled::default(), |all, &filled| all.and(filled));
+        let all = self.levels.iter().fold(LevelFill::default(), |all, &filled| all.and(filled));
         Amount { samples: all.samples, bytes: narrow(all.bytes) }
     }
 }
 
-/// Where a run's uses are served from.
+/// The sources of a run's uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Traffic {
+pub(crate) struct ClusterTraffic {
     /// All uses.
     pub(crate) uses: Amount,
     /// By dataset.
     datasets: Vec<Amount>,
-    epochs: Arc<[Epoch]>,
-    /// Samples that are used at all, in bytes.
+    epochs: Arc<[EpochDemand]>,
+    /// Bytes of all samples that are used at least once.
     distinct: u64,
     /// By store.
     ranks: Vec<u32>,
     owned: Vec<Amount>,
-    holdings: Vec<Holding>,
+    holdings: Vec<StoreHolding>,
 }
 
-/// Adds to each store the second copies that it is expected to have in what is `left` of its levels, in a run of so many
-/// epochs. By sample number only as many samples may get one as there is room for, else every sample that another store
-/// owns.
+/// Adds the expected second copies to each store, in the free space `left` of its levels, for a run
+/// of `epochs` epochs. If copies go by sample number, only as many samples may get one as fit.
+/// Otherwise every sample of another store may.
 pub(crate) fn expect_copies(
     cluster: &Cluster,
     ranks: &[u32],
     epochs: usize,
-    holdings: &mut [Holding],
+    holdings: &mut [StoreHolding],
     left: &[[u64; MAX_LEVELS]],
     by_number: bool,
 ) {
-    let owned: Vec<Amount> = holdings.iter().map(Holding::owned).collect();
+    let owned: Vec<Amount> = holdings.iter().map(StoreHolding::owned).collect();
     let all = sum(owned.iter().copied());
     let later = sum(holdings.iter().map(|holding| holding.uses)).minus(all).samples;
     let world: u128 = ranks.iter().map(|&ranks| u128::from(ranks)).sum();
@@ -86,7 +87,7 @@ pub(crate) fn expect_copies(
         let share = Amount { samples: later, bytes: 0 }.share(ranks[at].into(), world).samples;
         let part_of_others =
             Amount { samples: places, bytes: 0 }.share(others.samples.into(), all.samples.into());
-        let (mut copies, served) = expected(Foreign {
+        let (mut copies, served) = expected(ForeignUses {
             samples: others.samples,
             eligible: if by_number { part_of_others.samples } else { others.samples },
             places,
@@ -97,8 +98,7 @@ pub(crate) fn expect_copies(
         for (filled, (footprint, places)) in holding.copies.iter_mut().zip(levels) {
             let samples = copies.min(places);
             copies -= samples;
-            let bytes = u128::from(samples) * u128::from(mean);
-            *filled = Filled { samples, bytes, footprint: samples * footprint };
+            *filled = LevelFill::of(samples, mean, footprint);
         }
     }
 }
@@ -107,8 +107,13 @@ fn sum(amounts: impl Iterator<Item = Amount>) -> Amount {
     amounts.fold(Amount::default(), Amount::plus)
 }
 
-impl Traffic {
-    pub(crate) fn new(demand: &Demand, ranks: &[u32], holdings: Vec<Holding>, owned: Vec<Amount>) -> Self {
+impl ClusterTraffic {
+    pub(crate) fn new(
+        demand: &Demand,
+        ranks: &[u32],
+        holdings: Vec<StoreHolding>,
+        owned: Vec<Amount>,
+    ) -> Self {
         let datasets: Vec<Amount> = demand
             .datasets
             .iter()
@@ -136,9 +141,10 @@ impl Traffic {
     pub(crate) fn predict(&self, run: &Run, cluster: &Cluster) -> Vec<EpochForecast> {
         let mut epochs: Vec<EpochForecast> = Vec::new();
         let mut before = None;
-        for (index, (number, used)) in self.used(run).into_iter().enumerate() {
+        let used = uses_by_epoch(run, &self.datasets, run.world_size());
+        for (index, (number, used)) in used.into_iter().enumerate() {
             let new = new_bytes(self.epochs.get(index));
-            // Most epochs are like the one before.
+            // Most epochs equal the one before.
             let same = before == Some((used, new));
             before = Some((used, new));
             epochs.push(match epochs.last() {
@@ -149,29 +155,11 @@ impl Traffic {
         epochs
     }
 
-    /// What all ranks use in each epoch, with the epoch's number.
-    fn used(&self, run: &Run) -> Vec<(u64, Amount)> {
-        let mut epochs: Vec<(u64, Amount)> = Vec::new();
-        for pass in run.passes() {
-            let all = self.datasets[pass.dataset.0 as usize];
-            let samples = pass.samples.saturating_mul(run.world_size().into());
-            let used = Amount { samples, bytes: all.share(samples.into(), all.samples.into()).bytes };
-            match epochs.last_mut() {
-                Some((epoch, sum)) if *epoch == pass.epoch => *sum = sum.plus(used),
-                _ => epochs.push((pass.epoch, used)),
-            }
-        }
-        epochs
-    }
-
     fn epoch(&self, cluster: &Cluster, number: u64, used: Amount, new: u64) -> EpochForecast {
         let owned = sum(self.owned.iter().copied());
         let kept = sum(self.holdings.iter().map(|holding| holding.uses));
-        // Uses of samples with an owner; of them, the first of their sample.
-        let part = |of: Amount, part: Amount, whole: Amount| Amount {
-            samples: of.share(part.samples.into(), whole.samples.into()).samples,
-            bytes: of.share(part.bytes.into(), whole.bytes.into()).bytes,
-        };
+        // Uses of samples with an owner, and the first uses among them.
+        let part = |of: Amount, part: Amount, whole: Amount| of.shares(part.both(), whole.both());
         let kept_now = part(used, kept, self.uses);
         let first = owned.share(new.into(), self.distinct.into());
         let rest = used.minus(kept_now);
@@ -188,8 +176,8 @@ impl Traffic {
             work.received = work.used.minus(near).minus(work.origin_own);
             stores.push((at, near, work));
         }
-        // What is received is sent by the owners, to each as much as others use of what it owns.
-        let far = |holding: &Holding| holding.uses.minus(holding.first).minus(holding.again);
+        // Owners send what others receive, in proportion to the uses of their samples by others.
+        let far = |holding: &StoreHolding| holding.uses.minus(holding.first).minus(holding.again);
         let received = sum(stores.iter().map(|(_, _, work)| work.received));
         let all_far = sum(self.holdings.iter().map(far));
         let mut works = Vec::new();

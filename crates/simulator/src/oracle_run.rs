@@ -1,9 +1,9 @@
 //! A scenario's orders as a run of the oracle, for the planner.
 //!
-//! The oracle deals equal shares; a scenario's last workers have less where their number does not divide a batch. So
-//! every batch is filled up to equal blocks with ids behind the dataset's, whose samples have no bytes: whoever reads
-//! or keeps one does nothing. Workers that never have a share are no ranks of the run. Price: up to as many such ids as
-//! there are samples, where batches are small.
+//! The oracle deals equal shares. A scenario's last workers have less if their number does not
+//! divide a batch. So every batch is padded to equal blocks with ids after the dataset's, whose
+//! samples have no bytes. To read or keep one has no effect. Workers that never have a share are
+//! not ranks of the run. The price: up to as many padding ids as samples if batches are small.
 
 use std::sync::Arc;
 
@@ -12,23 +12,24 @@ use foreread_oracle::{
 };
 use foreread_types::{DatasetId, Fingerprint, Rank, SampleId, Sizes};
 
-use crate::workload::{Shape, Workload};
+use crate::workload::{BatchShape, Workload};
 
 /// The dataset of every such run.
 pub(crate) const DATASET: DatasetId = DatasetId(0);
 
-/// Exactly the streams of a workload, apart from what fills up batches, and the sizes of what it reads.
+/// A run with exactly the streams of a workload, apart from the padding of batches, and the sizes
+/// of its samples.
 pub(crate) fn run(workload: &Workload) -> Result<(Run, Sizes), OracleError> {
     let shape = workload.streams.shape;
     let (block, ranks) = shape.reading();
     let shuffle = Shuffle::new(workload.sizes.len() as u64, workload.seed)?;
-    let filled = Filled { shuffle, shape, blocks: block * ranks };
+    let padded = PaddedShuffle { shuffle, shape, blocks: block * ranks };
     let mut sizes = workload.sizes.clone();
-    sizes.resize(filled.population() as usize, 0);
+    sizes.resize(padded.population() as usize, 0);
     let train = Phase {
         kind: PhaseKind::Train,
         dataset: DATASET,
-        sampler: Arc::new(filled),
+        sampler: Arc::new(padded),
         batch_size: Some(block as u64),
         drop_last: false,
     };
@@ -36,23 +37,23 @@ pub(crate) fn run(workload: &Workload) -> Result<(Run, Sizes), OracleError> {
     Ok((Run::new(Arc::new(schedule), Deal::Blocks, ranks as u32, Rank(0))?, Sizes::table(&sizes)))
 }
 
-/// Shuffled epochs whose batches are filled up.
+/// Shuffled epochs with padded batches.
 #[derive(Debug)]
-struct Filled {
+struct PaddedShuffle {
     shuffle: Shuffle,
-    shape: Shape,
+    shape: BatchShape,
     /// All workers' blocks of a batch together, in samples.
     blocks: usize,
 }
 
-impl Filled {
-    /// How many ids fill up the batches of an epoch.
+impl PaddedShuffle {
+    /// The number of padding ids per epoch.
     fn padding(&self) -> usize {
         (0..self.shape.batches_an_epoch()).map(|batch| self.blocks - self.shape.samples(batch)).sum()
     }
 }
 
-impl Sampler for Filled {
+impl Sampler for PaddedShuffle {
     fn population(&self) -> u64 {
         self.shuffle.population() + self.padding() as u64
     }
@@ -94,7 +95,7 @@ mod tests {
     use crate::Scenario;
 
     #[test]
-    fn the_run_reads_the_streams_and_padding_without_bytes() {
+    fn run_reads_the_streams_and_padding_without_bytes() {
         for (samples, batch, workers, drop_last) in [
             (100, 10, 5, false),
             (101, 10, 4, false),

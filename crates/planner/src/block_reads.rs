@@ -1,57 +1,64 @@
 //! Whether the first epoch reads packed shards in blocks or sample by sample.
 //!
-//! A shard's samples are read in random order, each by its extent: as many requests as samples, and where samples are small,
-//! requests and not bytes decide how long the first epoch takes. Where the caches keep all samples of a block (a run of a
-//! shard's samples), the block can be read at the first use of any of them, in one large request, and the others lie in
-//! the caches when their turn comes: each byte is read once, and requests are few.
+//! A shard's samples are read in random order, each by its extent: one request per sample. For
+//! small samples, requests and not bytes decide the duration of the first epoch. A block is a run
+//! of a shard's samples. If the caches keep all samples of a block, the first use of any of them
+//! can read the block in one large request. The other samples are then in the caches for their
+//! uses. Each byte is read once, with few requests.
 //!
 //! # The decision, and its price
 //!
-//! Both ways are priced, and blocks have to gain a tenth:
+//! The cost of both ways is estimated, and blocks must gain a tenth:
 //!
 //! ```text
 //! by extents   max( bytes / client limit, samples * (latency + s / stream) / in flight, computing )
 //! by blocks    max( bytes / client limit, blocks * (latency + B / stream) / in flight ) + computing
 //! ```
 //!
-//! By blocks, nearly all is read before a small part of the epoch has been delivered (the first batch alone touches as many
-//! blocks as it has samples), so that reading and computing do not overlap: that is the price, and why computing is added.
-//! A block is as large as makes its latency a tenth of its time, at most [`MOST_BLOCK`]. Where reads of a block's length were
-//! measured ([`Origin::large`](crate::Origin)), a block is so long, and `bytes / what they got + computing` is its price: the formula
-//! knows what waiting costs, and not what a request costs a store (or this machine) that is busy with requests. Where nobody has
-//! measured the origin its assumed figures have to promise a gain of [`UNMEASURED`] times.
+//! With blocks, nearly all bytes are read before a small part of the epoch has been delivered: the
+//! first batch alone touches as many blocks as it has samples. So reading and computing do not
+//! overlap. That is the price, and the reason why computing is added. The block size makes the
+//! latency a tenth of the block's time, and is at most [`MOST_BLOCK`].
+//!
+//! If reads of a block's length were measured ([`Origin::large`](crate::Origin)), that length is
+//! the block size and `bytes / measured throughput + computing` is the cost. The formula covers
+//! waiting, but not the cost of a request to a busy store or a busy client. If the origin was not
+//! measured, its default figures must promise a gain of [`UNMEASURED_GAIN`] times.
 
 use foreread_oracle::Run;
 use foreread_types::Sizes;
 
 use crate::cluster::Cluster;
 use crate::curve::transfer_ns;
+use crate::forecast::narrow;
 
 /// The largest block, in bytes.
 pub const MOST_BLOCK: u64 = 8 << 20;
 
-/// Smaller blocks are not worth their bookkeeping.
-const LEAST: u64 = 256 << 10;
+/// Smaller blocks are not worth their overhead.
+const MIN_BLOCK: u64 = 256 << 10;
 
-/// How much quicker blocks have to be where the origin's figures are not measured.
-const UNMEASURED: u64 = 4;
+/// The required gain of blocks if the origin's figures are not measured.
+const UNMEASURED_GAIN: u64 = 4;
 
-/// How many bytes the first epoch should read of a shard at once; none where samples are read by their extents. `measured`
-/// says whether the origin's figures are, and `sizes` are those of the dataset in shards, which `run` reads first.
+/// The number of bytes of a shard that the first epoch should read at once, or `None` to read
+/// samples by their extents. `measured` tells whether the origin's figures were measured. `sizes`
+/// are those of the dataset in shards, which `run` reads first.
 pub fn block_bytes(run: &Run, sizes: &Sizes, cluster: &Cluster, measured: bool) -> Option<u64> {
-    // A rank that shares an epoch with others would read their samples too.
-    if sizes.is_empty() || run.passes().count() < 2 || !run.is_once_per_epoch() {
+    // A rank that shares an epoch with other ranks would read their samples too.
+    if sizes.is_empty() || run.passes().len() < 2 || !run.is_once_per_epoch() {
         return None;
     }
     let origin = &cluster.origin;
     let latency = u128::from(origin.latency_ns) * u128::from(origin.bytes_per_second) / 1_000_000_000;
-    let modelled = u64::try_from(latency.saturating_mul(9)).unwrap_or(u64::MAX);
-    let block = origin.large.map_or(modelled, |large| large.bytes).clamp(LEAST, MOST_BLOCK);
+    let modelled = narrow(latency.saturating_mul(9));
+    let block = origin.large.map_or(modelled, |large| large.bytes).clamp(MIN_BLOCK, MOST_BLOCK);
     let (bytes, samples) = (sizes.total(), sizes.len());
     let least = transfer_ns(bytes.into(), origin.client_bytes_per_second);
     let requests = |count: u64, length: u64| {
-        let one = u128::from(origin.nanoseconds(length));
-        u64::try_from(u128::from(count) * one / u128::from(origin.in_flight.max(1))).unwrap_or(u64::MAX)
+        narrow(
+            u128::from(count) * u128::from(origin.nanoseconds(length)) / u128::from(origin.in_flight.max(1)),
+        )
     };
     let computing = transfer_ns(bytes.into(), cluster.trainer.compute);
     let extents = least.max(requests(samples, bytes / samples)).max(computing);
@@ -60,7 +67,7 @@ pub fn block_bytes(run: &Run, sizes: &Sizes, cluster: &Cluster, measured: bool) 
         None => least.max(requests(bytes.div_ceil(block), block)),
     };
     let blocks = reading.saturating_add(computing);
-    let (gain, of) = if measured { (11, 10) } else { (UNMEASURED, 1) };
+    let (gain, of) = if measured { (11, 10) } else { (UNMEASURED_GAIN, 1) };
     let pays = u128::from(blocks) * gain as u128 <= u128::from(extents) * of;
     (pays && bytes / samples < block).then_some(block)
 }
@@ -82,7 +89,7 @@ mod tests {
         Run::new(Arc::new(Schedule::new(epochs, vec![phase]).unwrap()), Deal::Torch, ranks, Rank(0)).unwrap()
     }
 
-    /// 10 ms and 80 MB/s a read, ten in flight, 700 MB/s at most.
+    /// 10 ms and 80 MB/s per read, ten in flight, 700 MB/s at most.
     fn cluster() -> Cluster {
         let origin = Origin {
             latency_ns: 10_000_000,
@@ -95,19 +102,19 @@ mod tests {
     }
 
     #[test]
-    fn small_samples_are_read_in_blocks_and_large_ones_by_extent() {
+    fn small_samples_are_read_in_blocks_large_ones_by_extent() {
         let of = |bytes| block_bytes(&run(10_000, 3, 1), &Sizes::uniform(10_000, bytes), &cluster(), true);
         // Latency is a tenth of a block's time.
         assert_eq!([of(1_000), of(100_000), of(50_000_000)], [Some(7_200_000), Some(7_200_000), None]);
-        // Samples that keep the origin busy by themselves gain nothing.
+        // Samples of this size keep the origin busy, so blocks gain nothing.
         assert_eq!(of(7_000_000), None);
     }
 
     #[test]
     // semantics: CACHE-15
-    fn where_large_reads_were_measured_that_decides() {
+    fn measured_large_reads_decide_about_blocks() {
         let sizes = Sizes::uniform(10_000, 100_000);
-        // No latency to speak of: only a measurement tells what requests cost.
+        // Negligible latency: only a measurement shows the cost of requests.
         let origin = |large| Origin {
             latency_ns: 100_000,
             bytes_per_second: 120_000_000,
@@ -126,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_uses_the_rest_of_a_block_never_or_elsewhere_reads_by_extent() {
+    fn single_epochs_and_shared_epochs_are_read_by_extent() {
         let sizes = Sizes::uniform(10_000, 1_000);
         for (epochs, ranks) in [(1, 1), (3, 2)] {
             assert_eq!(block_bytes(&run(10_000, epochs, ranks), &sizes, &cluster(), true), None);
@@ -134,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_measured_has_to_promise_more() {
+    fn unmeasured_origin_must_promise_a_larger_gain() {
         let assumed = |bytes| {
             block_bytes(&run(10_000, 3, 1), &Sizes::uniform(10_000, bytes), &Cluster::default(), false)
         };
@@ -142,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trainer_that_computes_while_extents_are_read_is_not_held_up() {
+    fn slow_trainer_reads_by_extent() {
         let sizes = Sizes::uniform(10_000, 100_000);
         let mut cluster = cluster();
         cluster.trainer = Trainer { compute: 50_000_000, ..Trainer::default() };

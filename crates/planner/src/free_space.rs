@@ -1,70 +1,73 @@
-//! The room that is left in every level of every store while samples are placed.
+//! The free space in every level of every store while samples are placed.
 //!
-//! Asked for each sample: is there room in this store, and if not, where in the cluster is most of it? The second
-//! question goes to a tree of maxima over the levels that share a footprint (all memories, all disks), so that it costs
-//! the logarithm of the number of stores, and nothing where nothing fits.
+//! There are two queries for each sample. The first asks whether a store has space. The second
+//! finds the store of the cluster with the most space. It goes to a tree of maxima over the levels
+//! that share a footprint (all memories, all disks). So it costs the logarithm of the number of
+//! stores, and nothing if no store has space.
 
 use foreread_types::Footprint;
 
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
 
-pub(crate) struct Rooms {
+pub(crate) struct FreeSpace {
     /// By store and level.
     left: Vec<[u64; MAX_LEVELS]>,
-    /// By store and level: the kind and the leaf there.
+    /// By store and level: the group and the leaf in it.
     leaves: Vec<[Option<(u8, u32)>; MAX_LEVELS]>,
     footprints: Vec<[Footprint; MAX_LEVELS]>,
-    /// The kinds of the fastest levels first.
-    kinds: Vec<Kind>,
+    /// The groups of the fastest levels first.
+    groups: Vec<FootprintGroup>,
 }
 
 /// Levels of one footprint.
-struct Kind {
+struct FootprintGroup {
     footprint: Footprint,
     slots: Vec<(u32, LevelIndex)>,
-    /// The maxima: node `n` has the children `2 n` and `2 n + 1`, and leaves start at `tree.len() / 2`.
+    /// The maxima. Node `n` has the children `2 n` and `2 n + 1`, and leaves start at `tree.len() /
+    /// 2`.
     tree: Vec<u64>,
 }
 
-impl Rooms {
+impl FreeSpace {
     pub(crate) fn new(cluster: &Cluster) -> Self {
         let stores = cluster.stores.len();
-        let mut rooms = Self {
+        let mut free = Self {
             left: vec![[0; MAX_LEVELS]; stores],
             leaves: vec![[None; MAX_LEVELS]; stores],
             footprints: vec![[Footprint::EXACT; MAX_LEVELS]; stores],
-            kinds: Vec::new(),
+            groups: Vec::new(),
         };
         for index in 0..MAX_LEVELS {
             for (at, store) in cluster.stores.iter().enumerate() {
                 let Some(level) = store.levels.get(index) else { continue };
-                rooms.left[at][index] = level.capacity;
-                rooms.footprints[at][index] = level.footprint;
-                let kind = rooms.kinds.iter().position(|kind| kind.footprint == level.footprint);
-                let kind = kind.unwrap_or_else(|| {
+                free.left[at][index] = level.capacity;
+                free.footprints[at][index] = level.footprint;
+                let group = free.groups.iter().position(|group| group.footprint == level.footprint);
+                let group = group.unwrap_or_else(|| {
                     let footprint = level.footprint;
-                    rooms.kinds.push(Kind { footprint, slots: Vec::new(), tree: Vec::new() });
-                    rooms.kinds.len() - 1
+                    free.groups.push(FootprintGroup { footprint, slots: Vec::new(), tree: Vec::new() });
+                    free.groups.len() - 1
                 });
-                let slots = &mut rooms.kinds[kind].slots;
-                rooms.leaves[at][index] = Some((kind as u8, slots.len() as u32));
+                let slots = &mut free.groups[group].slots;
+                free.leaves[at][index] = Some((group as u8, slots.len() as u32));
                 slots.push((at as u32, LevelIndex(index as u8)));
             }
         }
-        for kind in &mut rooms.kinds {
-            let leaves = kind.slots.len().next_power_of_two();
-            kind.tree = vec![0; 2 * leaves];
-            for (leaf, &(store, level)) in kind.slots.iter().enumerate() {
-                kind.tree[leaves + leaf] = rooms.left[store as usize][usize::from(level.0)];
+        for group in &mut free.groups {
+            let leaves = group.slots.len().next_power_of_two();
+            group.tree = vec![0; 2 * leaves];
+            for (leaf, &(store, level)) in group.slots.iter().enumerate() {
+                group.tree[leaves + leaf] = free.left[store as usize][usize::from(level.0)];
             }
             for node in (1..leaves).rev() {
-                kind.tree[node] = kind.tree[2 * node].max(kind.tree[2 * node + 1]);
+                group.tree[node] = group.tree[2 * node].max(group.tree[2 * node + 1]);
             }
         }
-        rooms
+        free
     }
 
-    /// Takes room for a sample in the fastest level of a store that has it; none where there is no such store.
+    /// Takes space for a sample in the fastest level of a store that has it. `None` if there is no
+    /// such level or store.
     pub(crate) fn take(&mut self, store: usize, bytes: u64) -> Option<LevelIndex> {
         if store >= self.left.len() {
             return None;
@@ -77,8 +80,8 @@ impl Rooms {
         Some(LevelIndex(level as u8))
     }
 
-    /// Takes room for a sample in a level of a store, and says whether there was any.
-    pub(crate) fn take_in(&mut self, store: usize, level: LevelIndex, bytes: u64) -> bool {
+    /// Takes space for a sample in a level of a store. Returns whether there was enough.
+    pub(crate) fn take_in_level(&mut self, store: usize, level: LevelIndex, bytes: u64) -> bool {
         let level = usize::from(level.0);
         let there = self.leaves.get(store).is_some_and(|levels| levels[level].is_some());
         let fits = there && self.footprints[store][level].of(bytes) <= self.left[store][level];
@@ -88,30 +91,30 @@ impl Rooms {
         fits
     }
 
-    /// Takes room for a sample wherever most is left.
-    pub(crate) fn take_anywhere(&mut self, bytes: u64) -> Option<(usize, LevelIndex)> {
-        let kind = self.kinds.iter().find(|kind| kind.fits(bytes))?;
-        let leaves = kind.tree.len() / 2;
+    /// Takes space for a sample in the store with the most.
+    pub(crate) fn take_most_free(&mut self, bytes: u64) -> Option<(usize, LevelIndex)> {
+        let group = self.groups.iter().find(|group| group.fits(bytes))?;
+        let leaves = group.tree.len() / 2;
         let mut node = 1;
         while node < leaves {
-            node = 2 * node + usize::from(kind.tree[2 * node + 1] > kind.tree[2 * node]);
+            node = 2 * node + usize::from(group.tree[2 * node + 1] > group.tree[2 * node]);
         }
-        let (footprint, (store, level)) = (kind.footprint.of(bytes), kind.slots[node - leaves]);
+        let (footprint, (store, level)) = (group.footprint.of(bytes), group.slots[node - leaves]);
         self.take_at(store as usize, usize::from(level.0), footprint);
         Some((store as usize, level))
     }
 
-    /// The bytes that are left in all levels of all stores.
-    pub(crate) fn all_left(&self) -> u128 {
+    /// The free bytes in all levels of all stores.
+    pub(crate) fn total_left(&self) -> u128 {
         self.left.iter().flatten().map(|&left| u128::from(left)).sum()
     }
 
-    /// The room that a sample takes where it takes the most.
+    /// The space of a sample in the level where it takes the most.
     pub(crate) fn most(&self, bytes: u64) -> u64 {
-        self.kinds.iter().map(|kind| kind.footprint.of(bytes)).max().unwrap_or(0)
+        self.groups.iter().map(|group| group.footprint.of(bytes)).max().unwrap_or(0)
     }
 
-    /// What is left in the levels of a store.
+    /// The free bytes in the levels of a store.
     pub(crate) fn left(&self, store: usize) -> [u64; MAX_LEVELS] {
         self.left[store]
     }
@@ -119,8 +122,8 @@ impl Rooms {
     fn take_at(&mut self, store: usize, level: usize, footprint: u64) {
         let left = &mut self.left[store][level];
         *left -= footprint;
-        let Some((kind, leaf)) = self.leaves[store][level] else { return };
-        let tree = &mut self.kinds[usize::from(kind)].tree;
+        let Some((group, leaf)) = self.leaves[store][level] else { return };
+        let tree = &mut self.groups[usize::from(group)].tree;
         let mut node = tree.len() / 2 + leaf as usize;
         tree[node] = *left;
         while node > 1 {
@@ -134,7 +137,7 @@ impl Rooms {
     }
 }
 
-impl Kind {
+impl FootprintGroup {
     fn fits(&self, bytes: u64) -> bool {
         self.footprint.of(bytes) <= self.tree[1]
     }
@@ -148,7 +151,7 @@ mod tests {
     use crate::{Level, Store};
 
     #[test]
-    fn room_is_taken_where_most_is_left_and_memory_first() {
+    fn space_is_taken_from_memory_first_and_the_emptiest_store() {
         let memory = |capacity| Level::new("memory", capacity, Footprint::EXACT);
         let disk = Level::new("disk", 8192, Footprint::new(0, 4096));
         let stores = vec![
@@ -157,14 +160,14 @@ mod tests {
             Store::new(StoreId(2), vec![]),
             Store::new(StoreId(3), vec![memory(20)]),
         ];
-        let mut rooms = Rooms::new(&Cluster { stores, ..Cluster::default() });
-        assert_eq!(rooms.take(0, 11), None);
-        assert_eq!(rooms.take(2, 0), None);
+        let mut free = FreeSpace::new(&Cluster { stores, ..Cluster::default() });
+        assert_eq!(free.take(0, 11), None);
+        assert_eq!(free.take(2, 0), None);
         let mut taken = Vec::new();
-        while let Some((store, level)) = rooms.take_anywhere(10) {
+        while let Some((store, level)) = free.take_most_free(10) {
             taken.push((store, level.0));
         }
         assert_eq!(taken, [(1, 0), (1, 0), (3, 0), (0, 0), (1, 0), (3, 0), (1, 1), (1, 1)]);
-        assert_eq!((rooms.all_left(), rooms.left(1)[1], rooms.take(9, 0)), (0, 0, None));
+        assert_eq!((free.total_left(), free.left(1)[1], free.take(9, 0)), (0, 0, None));
     }
 }

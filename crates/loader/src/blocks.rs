@@ -24,6 +24,8 @@ use foreread_planner::Plan;
 use foreread_tier::{Charge, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
+use crate::answers::Pending;
+
 /// Of a block, at most this part lies between samples, and is read for nothing.
 const WASTE: u64 = 5;
 
@@ -126,25 +128,16 @@ impl BlockTable {
     }
 }
 
-/// A use that waits for its sample's block.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pub(crate) tick: Tick,
-    pub(crate) key: SampleKey,
-    /// What it holds of the look-ahead.
-    pub(crate) charge: Charge,
-}
-
 /// A dataset and a block of it.
 pub(crate) type BlockId = (DatasetId, usize);
 
 #[derive(Debug)]
 enum State {
     /// It waits its turn, as do these uses.
-    Queued(Vec<Waiting>),
+    Queued(Vec<Pending>),
     Reading {
         /// The samples that are still to come, and the use that waits for each.
-        samples: HashMap<SampleKey, Option<Waiting>>,
+        samples: HashMap<SampleKey, Option<Pending>>,
         _charge: Charge,
     },
     Done,
@@ -166,7 +159,7 @@ impl Blocks {
     }
 
     /// Takes a use on whose sample's block it is to wait for, or gives it back: its sample is in none, or has been read.
-    pub(crate) fn wait(&mut self, waiting: Waiting) -> Result<(), Waiting> {
+    pub(crate) fn wait(&mut self, waiting: Pending) -> Result<(), Pending> {
         let dataset = waiting.key.dataset;
         let table = self.tables.get(dataset.0 as usize);
         let Some(at) = table.and_then(|table| table.find(waiting.key.id)) else { return Err(waiting) };
@@ -194,7 +187,7 @@ impl Blocks {
     }
 
     /// Takes the next block out of the queue, with who waits for it. It has ended, unless it is [begun](Self::begin).
-    pub(crate) fn take_next(&mut self) -> Vec<Waiting> {
+    pub(crate) fn take_next(&mut self) -> Vec<Pending> {
         let state = self.queue.pop_front().and_then(|id| self.states.insert(id, State::Done));
         match state {
             Some(State::Queued(waiting)) => waiting,
@@ -207,9 +200,9 @@ impl Blocks {
         &mut self,
         id: BlockId,
         samples: &[SampleKey],
-        waiting: Vec<Waiting>,
+        waiting: Vec<Pending>,
         charge: Charge,
-    ) -> Vec<Waiting> {
+    ) -> Vec<Pending> {
         let samples = samples.iter().map(|key| (*key, None)).collect();
         self.states.insert(id, State::Reading { samples, _charge: charge });
         waiting.into_iter().filter_map(|waiting| self.wait(waiting).err()).collect()
@@ -220,7 +213,7 @@ impl Blocks {
     }
 
     /// A sample of a block has come, or will not: who waits for it. The last one ends the block.
-    pub(crate) fn came(&mut self, id: BlockId, key: SampleKey) -> Option<Waiting> {
+    pub(crate) fn came(&mut self, id: BlockId, key: SampleKey) -> Option<Pending> {
         let Some(State::Reading { samples, .. }) = self.states.get_mut(&id) else { return None };
         let waiting = samples.remove(&key).flatten();
         if samples.is_empty() {
@@ -244,8 +237,8 @@ mod tests {
         let table = BlockTable { blocks: vec![Extent { samples: 0..4, bytes: 0..400 }], waste: 0 };
         let mut blocks = Blocks::new(vec![table]);
         let key = |sample| SampleKey::new(DatasetId(0), SampleId(sample));
-        let waiting = |sample| Waiting { tick: Tick(sample), key: key(sample), charge: budget.charge(0) };
-        let ticks = |waiting: &[Waiting]| waiting.iter().map(|one| one.tick.0).collect::<Vec<_>>();
+        let waiting = |sample| Pending::new(Tick(sample), key(sample), 100, budget.charge(0));
+        let ticks = |waiting: &[Pending]| waiting.iter().map(|one| one.tick.0).collect::<Vec<_>>();
         for sample in [2, 1] {
             blocks.wait(waiting(sample)).unwrap();
         }

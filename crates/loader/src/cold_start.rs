@@ -4,35 +4,27 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use foreread_tier::{Block, CacheTier, Lookup, Sample, TierError};
+use foreread_tier::{Block, CacheTier, Charge, Lookup, Sample, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
 
 use crate::answers::{Answer, Pending};
-use crate::blocks::{BlockId, Waiting};
+use crate::blocks::BlockId;
 use crate::core::Event;
 use crate::driver::{Driver, Turn, in_passing, keep, skipped};
 
 impl Driver {
     /// Reads a sample from the origin: with its block, or by itself.
     pub(crate) fn read(&mut self, tick: Tick, key: SampleKey, turn: &mut Turn) {
-        let waiting = Waiting { tick, key, charge: self.staging.charge(self.bytes(key)) };
-        if let Err(waiting) = self.blocks.wait(waiting) {
-            self.read_at(waiting, false, turn);
+        let pending = self.pending(tick, key, self.staging.charge(self.bytes(key)));
+        if let Err(pending) = self.blocks.wait(pending) {
+            turn.origins[key.dataset.0 as usize].push(Pending { last: false, ..pending });
         }
     }
 
-    /// `last`: what was read before was wrong, or did not come; if this is, too, it is an error.
-    fn read_at(&self, waiting: Waiting, last: bool, turn: &mut Turn) {
-        let Waiting { tick, key, charge } = waiting;
-        let dataset = key.dataset.0 as usize;
-        let crc32c = self.datasets[dataset].catalog.crc32c(key.id);
-        let pending = Pending { last, ..Pending::new(tick, key, self.bytes(key), charge).checked(crc32c) };
-        turn.origins[dataset].push(pending);
-    }
-
-    /// Reads what a block did not bring, or what was not what was written.
-    pub(crate) fn read_singly(&mut self, waiting: Waiting, turn: &mut Turn) {
-        self.read_at(waiting, true, turn);
+    /// The read of a sample, whose bytes are checked where the catalog has a checksum.
+    pub(crate) fn pending(&self, due: Tick, key: SampleKey, charge: Charge) -> Pending {
+        let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
+        Pending::new(due, key, self.bytes(key), charge).checked(crc32c)
     }
 
     /// Reads the next blocks, as long as their budget has room; one is always read. One that the batch needs which the
@@ -71,10 +63,9 @@ impl Driver {
 
     /// The read of a sample with its block.
     fn pending_of_block(&self, due: Tick, key: SampleKey, block: (BlockId, Arc<Block>)) -> Pending {
-        let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
         // Until it is here, the block is charged for it.
-        let pending = Pending::new(due, key, self.bytes(key), self.unasked_budget.charge(0));
-        Pending { block: Some(block), last: false, ..pending.checked(crc32c) }
+        let pending = self.pending(due, key, self.unasked_budget.charge(0));
+        Pending { block: Some(block), last: false, ..pending }
     }
 
     /// Whether a sample has bytes, and a cache that has not got them.
@@ -97,7 +88,7 @@ impl Driver {
         events: &mut Vec<Event>,
     ) {
         match (self.blocks.came(id, key), result) {
-            (Some(Waiting { tick, key, charge }), Ok(sample)) => {
+            (Some(Pending { tick, key, charge, .. }), Ok(sample)) => {
                 sample.recharge(charge);
                 self.answered(Answer { tick, key, block: None, result: Ok(sample), again: None }, events);
             }

@@ -44,23 +44,20 @@ impl Copies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies `sample` and stores it in the cache at `level`; `nothing` is what the copy is counted in until then. Within a
-    /// runtime.
+    /// Copies `sample` and stores it in the cache at `level`. Within a runtime.
     pub(crate) fn begin(
         &self,
-        cache: (usize, Arc<dyn CacheTier>),
+        (level, cache): (usize, Arc<dyn CacheTier>),
         room: Charge,
         key: SampleKey,
         sample: Sample,
-        nothing: Charge,
     ) {
-        let (level, cache) = cache;
         let ticket = self.ticket((key, level), sample.clone());
         // It holds the blocks until then, and is charged for them.
         tokio::spawn(async move {
             let Some(bytes) = own_copy(&sample) else { return skipped(&*cache) };
             drop(sample);
-            let store = async move { keep(&*cache, room, key, Sample::new(bytes, nothing)).await };
+            let store = async move { keep(&*cache, room, key, Sample::uncharged(bytes)).await };
             ticket.carry_out(store).await;
         });
     }
@@ -135,7 +132,7 @@ mod tests {
         let begin = |id| {
             let room = memory.reserve(memory.footprint().of(100)).unwrap();
             let sample = Sample::new(vec![id as u8; 100].into(), staging.charge(512));
-            copies.begin(cache(), room, key(id), sample, staging.charge(0));
+            copies.begin(cache(), room, key(id), sample);
         };
         (0..4).for_each(begin);
         copies.cancel(key(1), 0);
@@ -160,7 +157,7 @@ mod tests {
         let key = SampleKey::new(DatasetId(0), SampleId(7));
         let room = memory.reserve(memory.footprint().of(100)).unwrap();
         let sample = Sample::new(vec![7; 100].into(), staging.charge(512));
-        copies.begin((0, Arc::clone(&memory) as Arc<dyn CacheTier>), room, key, sample, staging.charge(0));
+        copies.begin((0, Arc::clone(&memory) as Arc<dyn CacheTier>), room, key, sample);
         while matches!(memory.lookup(key), Lookup::Absent) {
             assert_eq!(copies.get(key, 0).as_deref(), Some(&[7; 100][..]));
             assert!(copies.get(key, 1).is_none());

@@ -46,6 +46,12 @@ impl Dataset {
         Self { locator: self.locator.with_retry(retry), ..self }
     }
 
+    /// The dataset of a sample, and the sample's length; `None` if there is no such sample.
+    pub(crate) fn find(datasets: &[Self], key: SampleKey) -> Option<(&Self, u64)> {
+        let dataset = datasets.get(key.dataset.0 as usize)?;
+        (key.id.0 < dataset.catalog.len()).then(|| (dataset, dataset.catalog.sizes().bytes(key.id)))
+    }
+
     /// Bytes that are as long as the catalog says, and add up where it says to what: for what no
     /// [`Answers`](crate::answers::Answers) has checked.
     pub(crate) fn checked(&self, key: SampleKey, bytes: Bytes) -> Result<Bytes, TierError> {

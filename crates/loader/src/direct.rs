@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use foreread_tier::{CacheTier, ErrorKind, Lookup, Sample, TierError};
 use foreread_types::{SampleKey, Tick};
 
@@ -45,11 +44,7 @@ impl Direct {
     async fn find(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
         let unknown =
             || TierError::new(ErrorKind::Invalid, "catalog").with_detail(format!("there is no sample {key}"));
-        let of = self.datasets.get(key.dataset.0 as usize).ok_or_else(unknown)?;
-        if key.id.0 >= of.catalog.len() {
-            return Err(unknown());
-        }
-        let bytes = of.catalog.sizes().bytes(key.id);
+        let (of, bytes) = Dataset::find(&self.datasets, key).ok_or_else(unknown)?;
         for (source, cache) in &*self.caches {
             match cache.lookup(key) {
                 Lookup::Ready(sample) => return Ok((sample, *source)),
@@ -66,23 +61,22 @@ impl Direct {
             Ok(bytes) => bytes,
             Err(error) => return Err(of.named(key, error).await),
         };
-        let kept = if keep { self.keep(key, &bytes).await } else { None };
-        Ok((kept.unwrap_or_else(|| Sample::uncharged(bytes)), Source::Origin))
+        let sample = Sample::uncharged(bytes);
+        if keep {
+            self.keep(key, &sample).await;
+        }
+        Ok((sample, Source::Origin))
     }
 
-    /// Keeps a sample in the fastest cache that has room, and returns it as that counts it.
-    async fn keep(&self, key: SampleKey, bytes: &Bytes) -> Option<Sample> {
+    /// Keeps a sample in the fastest cache that has room, whose budget then counts it.
+    async fn keep(&self, key: SampleKey, sample: &Sample) {
         for (_, cache) in &*self.caches {
-            let room = cache.reserve(cache.footprint().of(bytes.len() as u64));
-            // A charge of nothing, which the cache replaces by the room's.
-            let Some((room, nothing)) = room.zip(cache.reserve(0)) else { continue };
-            let sample = Sample::new(bytes.clone(), nothing);
+            let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else { continue };
             match cache.store(room, key, sample.clone()).await {
-                Ok(()) => return Some(sample),
+                Ok(()) => return,
                 Err(error) => not_kept(&**cache, key, &error),
             }
         }
-        None
     }
 }
 

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 
 use crate::answers::{Answer, Pending, panic_message};
 use crate::batch::Batch;
-use crate::blocks::{Blocks, Waiting};
+use crate::blocks::Blocks;
 use crate::copies::Copies;
 use crate::core::{Action, Core, Event};
 use crate::dataset::Dataset;
@@ -76,7 +76,7 @@ pub(crate) struct Driver {
     pub(crate) unasked_budget: Budget,
     /// Copies of what disks have read, on their way into caches.
     pub(crate) copies: Copies,
-    pub(crate) singly: Vec<Waiting>,
+    pub(crate) singly: Vec<Pending>,
     /// How long the trainer has been waiting, where other ranks may be the reason.
     pub(crate) patience: Patience,
     /// The sample that ends the run, its epoch, and why.
@@ -202,7 +202,7 @@ impl Driver {
         }
         if let (Err(error), Some(charge)) = (&result, again) {
             tracing::debug!(%key, %error, "a sample is not what was written; it is read once more");
-            return self.singly.push(Waiting { tick, key, charge });
+            return self.singly.push(self.pending(tick, key, charge));
         }
         match result {
             Ok(sample) => {
@@ -277,8 +277,8 @@ impl Driver {
     /// Tells the core `events` and lets it proceed, again as long as something has come of it at once (lookups that
     /// were answered may have completed batches and made room), then sends the reads that it asked for.
     fn turn(&mut self, events: &mut Vec<Event>, turn: &mut Turn) {
-        for waiting in std::mem::take(&mut self.singly) {
-            self.read_singly(waiting, turn);
+        for pending in self.singly.drain(..) {
+            turn.origins[pending.key.dataset.0 as usize].push(pending);
         }
         let mut actions = std::mem::take(&mut turn.actions);
         loop {
@@ -417,11 +417,9 @@ impl Driver {
             self.handover.release(self.bytes(key));
             return self.failed(tick, key, TierError::new(ErrorKind::Absent, "peer"), events);
         }
-        let bytes = self.bytes(key);
-        let pending = Pending::new(tick, key, bytes, self.staging.charge(bytes));
         // What a peer gets wrong is read from the origin.
-        let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
-        turn.others.entry(store).or_default().push(pending.checked(crc32c));
+        let pending = self.pending(tick, key, self.staging.charge(self.bytes(key)));
+        turn.others.entry(store).or_default().push(pending);
     }
 
     /// A sample's length.
@@ -469,7 +467,7 @@ impl Driver {
             return skipped(&*cache);
         };
         if sample.charged() > sample.len() as u64 {
-            return self.copies.begin((level, cache), room, key, sample, self.staging.charge(0));
+            return self.copies.begin((level, cache), room, key, sample);
         }
         in_passing(async move { keep(&*cache, room, key, sample).await });
     }

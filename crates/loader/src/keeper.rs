@@ -49,39 +49,46 @@ pub(crate) enum Begun {
     Here(Bytes),
 }
 
-/// A flight that its holder has to end; dropped, it ends without the sample, and nobody waits for it for ever.
+/// A flight that ends when this is dropped, whatever became of its sample. Dropped before it has landed, its waiters get an
+/// error.
 pub(crate) struct Ticket {
     keeper: Arc<Keeper>,
     key: SampleKey,
-    landed: bool,
+    open: bool,
 }
 
 impl Ticket {
-    /// Tells all who wait for the sample, and keeps what came.
+    /// Sends the result to all waiters, and keeps the bytes.
     pub(crate) fn land(mut self, came: Landing) -> Landing {
-        self.landed = true;
-        self.keeper.land(self.key, came)
+        let of = self.keeper.datasets.get(self.key.dataset.0 as usize);
+        // Others will rely on it.
+        let came = came.and_then(|bytes| of.map_or(Ok(bytes.clone()), |of| of.checked(self.key, bytes)));
+        let mut flights = self.keeper.flights();
+        self.open = came.is_ok();
+        let before = match &came {
+            Ok(bytes) => flights.insert(self.key, Flight::Landed(bytes.clone())),
+            Err(_) => flights.remove(&self.key),
+        };
+        drop(flights);
+        if let Some(Flight::Reading(others)) = before {
+            for other in others {
+                // Whoever has gone wants nothing.
+                let _ = other.send(came.clone());
+            }
+        }
+        if let Ok(bytes) = came.clone() {
+            in_passing(async move { self.keeper.keep(self.key, bytes).await });
+        }
+        came
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.landed {
-            // The holder wants nothing any longer, and others may read it themselves.
-            let _ = self.keeper.land(self.key, Err(given_up()));
+        if self.open {
+            let ended = self.keeper.flights().remove(&self.key);
+            drop(ended); // outside of the lock
         }
-    }
-}
-
-/// A flight that ends when this is dropped, whatever became of its sample in the cache.
-struct LandedFlight {
-    keeper: Arc<Keeper>,
-    key: SampleKey,
-}
-
-impl Drop for LandedFlight {
-    fn drop(&mut self) {
-        self.keeper.flights().remove(&self.key);
     }
 }
 
@@ -111,9 +118,7 @@ impl Keeper {
 
     /// How long a sample is; nothing if there is none of this number.
     pub(crate) fn bytes(&self, key: SampleKey) -> u64 {
-        let of = self.datasets.get(key.dataset.0 as usize);
-        let of = of.filter(|of| key.id.0 < of.catalog.len());
-        of.map_or(0, |of| of.catalog.sizes().bytes(key.id))
+        Dataset::find(&self.datasets, key).map_or(0, |(_, bytes)| bytes)
     }
 
     /// The cache that an owned sample belongs into.
@@ -142,38 +147,15 @@ impl Keeper {
             return Begun::Here(sample.bytes());
         }
         vacant.insert(Flight::Reading(Vec::new()));
-        Begun::Mine(Ticket { keeper: Arc::clone(self), key, landed: false })
-    }
-
-    fn land(self: &Arc<Self>, key: SampleKey, came: Landing) -> Landing {
-        let of = self.datasets.get(key.dataset.0 as usize);
-        // Others will rely on it.
-        let came = came.and_then(|bytes| of.map_or(Ok(bytes.clone()), |of| of.checked(key, bytes)));
-        let mut flights = self.flights();
-        let before = match &came {
-            Ok(bytes) => flights.insert(key, Flight::Landed(bytes.clone())),
-            Err(_) => flights.remove(&key),
-        };
-        drop(flights);
-        if let Some(Flight::Reading(others)) = before {
-            for other in others {
-                // Whoever has gone wants nothing.
-                let _ = other.send(came.clone());
-            }
-        }
-        if let Ok(bytes) = &came {
-            let (landed, bytes) = (LandedFlight { keeper: Arc::clone(self), key }, bytes.clone());
-            in_passing(async move { landed.keeper.keep(landed.key, bytes).await });
-        }
-        came
+        Begun::Mine(Ticket { keeper: Arc::clone(self), key, open: true })
     }
 
     async fn keep(&self, key: SampleKey, bytes: Bytes) {
         let Some(cache) = self.home(key) else { return };
-        let room = cache.reserve(cache.footprint().of(bytes.len() as u64));
-        // A charge of nothing, which the cache replaces by the room's.
-        let Some((room, nothing)) = room.zip(cache.reserve(0)) else { return skipped(&**cache) };
-        keep(&**cache, room, key, Sample::new(bytes, nothing)).await;
+        match cache.reserve(cache.footprint().of(bytes.len() as u64)) {
+            Some(room) => keep(&**cache, room, key, Sample::uncharged(bytes)).await,
+            None => skipped(&**cache),
+        }
     }
 
     /// Reads a sample from its origin: an owned one in its flight, any other by itself.

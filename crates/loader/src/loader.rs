@@ -11,7 +11,6 @@ use foreread_tier::{Budget, CacheTier, Serve, Tier};
 use foreread_types::{Footprint, Tick};
 use futures::Stream;
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
 use tracing::Instrument;
 
 use crate::batch::Batch;
@@ -28,7 +27,7 @@ use crate::keeper::{Keeper, KeptOrigin};
 use crate::others::Others;
 use crate::pace::LookAhead;
 use crate::patience::Patience;
-use crate::reading::Reads;
+use crate::reading::{AbortOnDrop, Reads};
 use crate::report::{RunReport, Source};
 use crate::serving::Serving;
 
@@ -73,7 +72,7 @@ pub struct Loader {
     plan: LocalPlan,
     handover: Arc<Handover>,
     staging: Budget,
-    driver: AbortHandle,
+    _driver: AbortOnDrop,
     /// What others ask for is answered as long as this lives, beyond the last batch.
     _serving: Option<Arc<Serving>>,
 }
@@ -87,23 +86,17 @@ impl Loader {
         let Parts { run, plan, mut datasets, caches, look_ahead, on_error, others, warm } = parts;
         let look_ahead = look_ahead.min(epoch(&run, &datasets));
         let handover = Arc::new(Handover::new(run.clone(), look_ahead));
-        let staging = {
+        let budget = |limit, on_release: fn(&Handover, u64)| {
             // Weak, or batches that nobody takes would keep their own queue alive through their charges.
             let handover = Arc::downgrade(&handover);
-            Budget::with_release(look_ahead, move |bytes| {
+            Budget::with_release(limit, move |bytes| {
                 if let Some(handover) = handover.upgrade() {
-                    handover.release(bytes);
+                    on_release(&handover, bytes);
                 }
             })
         };
-        let block_budget = {
-            let handover = Arc::downgrade(&handover);
-            Budget::with_release(look_ahead / BLOCKS, move |_| {
-                if let Some(handover) = handover.upgrade() {
-                    handover.nudge();
-                }
-            })
-        };
+        let staging = budget(look_ahead, Handover::release);
+        let block_budget = budget(look_ahead / BLOCKS, |handover, _| handover.nudge());
         let blocks =
             Blocks::new(datasets.iter_mut().map(|dataset| std::mem::take(&mut dataset.blocks)).collect());
         let levels = caches.iter().map(|(source, cache)| CacheLevel {
@@ -142,8 +135,8 @@ impl Loader {
             ended: false,
         };
         let span = tracing::info_span!("foreread.run", rank = run.rank().0, world_size = run.world_size());
-        let driver = runtime.spawn(driver.run().instrument(span)).abort_handle();
-        Self { run, plan, handover, staging, driver, _serving: serving }
+        let driver = AbortOnDrop(runtime.spawn(driver.run().instrument(span)).abort_handle());
+        Self { run, plan, handover, staging, _driver: driver, _serving: serving }
     }
 
     /// Batches in order, by waiting for each. Not from async code: it blocks the thread.
@@ -217,12 +210,6 @@ fn serve(
     let source: Arc<dyn Serve> = serving.clone();
     others.peers.serve(Arc::downgrade(&source));
     serving
-}
-
-impl Drop for Loader {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
 }
 
 impl Stream for Loader {

@@ -201,9 +201,10 @@ impl Stream for Reads {
         // Tasks have their turn although there is always an answer here.
         let is_their_turn = self.in_a_row >= CHUNK;
         self.in_a_row = if is_their_turn { 0 } else { self.in_a_row + 1 };
-        let answer = match is_their_turn {
-            true => self.poll_aside(context).or_else(|| self.poll_here(context)),
-            false => self.poll_here(context).or_else(|| self.poll_aside(context)),
+        let answer = if is_their_turn {
+            self.poll_aside(context).or_else(|| self.poll_here(context))
+        } else {
+            self.poll_here(context).or_else(|| self.poll_aside(context))
         };
         match answer {
             None if !self.is_empty() => Poll::Pending,
@@ -250,7 +251,8 @@ impl Stream for Aside {
 }
 
 /// Ends a task when dropped.
-pub(crate) struct AbortOnDrop(AbortHandle);
+#[derive(Debug)]
+pub(crate) struct AbortOnDrop(pub(crate) AbortHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {

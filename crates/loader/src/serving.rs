@@ -26,6 +26,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::answers::answer_of;
+use crate::dataset::Dataset;
 use crate::keeper::{Begun, Keeper, Landing, landed};
 use crate::locate::by_key;
 
@@ -122,15 +123,14 @@ impl Serving {
     }
 
     fn find(&self, key: SampleKey) -> Found {
-        let of = self.keeper.datasets.get(key.dataset.0 as usize);
-        let Some(of) = of.filter(|of| key.id.0 < of.catalog.len()) else { return Found::Nowhere };
+        let Some((_, bytes)) = Dataset::find(&self.keeper.datasets, key) else { return Found::Nowhere };
         let level = self.keeper.plan.level(key).map(|level| usize::from(level.0));
         let Some(cache) = level.and_then(|level| self.keeper.caches.get(level)) else {
             return Found::Nowhere;
         };
         match cache.lookup(key) {
             Lookup::Ready(sample) => Found::Here(sample),
-            Lookup::Stored => Found::Kept(Arc::clone(cache), of.catalog.sizes().bytes(key.id)),
+            Lookup::Stored => Found::Kept(Arc::clone(cache), bytes),
             Lookup::Absent if self.keeper.plan.owned(key).is_none() => Found::Nowhere,
             Lookup::Absent => Found::Owned,
         }
@@ -143,7 +143,7 @@ async fn read_one(keeper: &Arc<Keeper>, key: SampleKey, due: Tick) -> Landing {
         Begun::Here(bytes) => Ok(bytes),
         Begun::Join(landing) => landed(landing.await),
         Begun::Mine(ticket) => {
-            let of = keeper.datasets.get(key.dataset.0 as usize).ok_or_else(|| absent(key))?;
+            let (of, _) = Dataset::find(&keeper.datasets, key).ok_or_else(|| absent(key))?;
             ticket.land(of.read(key, due).await)
         }
     }
@@ -215,10 +215,7 @@ impl Serve for Serving {
                 }
             })
             .buffer_unordered(FETCHES);
-        let mut coming = match wanted.is_empty() {
-            true => None,
-            false => Some(self.read(rooms, wanted)),
-        };
+        let mut coming = (!wanted.is_empty()).then(|| self.read(rooms, wanted));
         let coming = futures::stream::poll_fn(move |context| match &mut coming {
             Some(coming) => coming.poll_recv(context),
             None => Poll::Ready(None),

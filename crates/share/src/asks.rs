@@ -24,7 +24,7 @@ pub trait Samples: Send + Sync + 'static {
 
 /// The way back to a worker.
 #[derive(Debug)]
-struct Reply {
+pub(crate) struct Reply {
     queue: Weak<Queue>,
     connection: u64,
     tag: u32,
@@ -34,6 +34,16 @@ struct Reply {
 }
 
 impl Reply {
+    pub(crate) fn new(
+        queue: &Arc<Queue>,
+        (connection, tag): (u64, u32),
+        wanted: &Arc<AtomicBool>,
+        of_sample: bool,
+    ) -> Self {
+        let (queue, wanted) = (Arc::downgrade(queue), Arc::clone(wanted));
+        Self { queue, connection, tag, wanted, of_sample, answered: false }
+    }
+
     fn give(&mut self, answer: impl FnOnce(&Queue) -> Answered) {
         self.answered = true;
         // Where nobody waits any more, nothing is copied.
@@ -69,25 +79,8 @@ pub struct Ask {
 }
 
 impl Ask {
-    pub(crate) fn new(
-        id: SampleId,
-        queue: &Arc<Queue>,
-        connection: u64,
-        tag: u32,
-        wanted: &Arc<AtomicBool>,
-    ) -> Self {
-        let queue = Arc::downgrade(queue);
-        Self {
-            id,
-            reply: Reply {
-                queue,
-                connection,
-                tag,
-                wanted: Arc::clone(wanted),
-                of_sample: true,
-                answered: false,
-            },
-        }
+    pub(crate) fn new(id: SampleId, reply: Reply) -> Self {
+        Self { id, reply }
     }
 
     /// Which sample.
@@ -119,17 +112,7 @@ pub struct Call {
 }
 
 impl Call {
-    pub(crate) fn new(
-        name: String,
-        payload: Bytes,
-        queue: &Arc<Queue>,
-        connection: u64,
-        tag: u32,
-        wanted: &Arc<AtomicBool>,
-    ) -> Self {
-        let queue = Arc::downgrade(queue);
-        let reply =
-            Reply { queue, connection, tag, wanted: Arc::clone(wanted), of_sample: false, answered: false };
+    pub(crate) fn new(name: String, payload: Bytes, reply: Reply) -> Self {
         Self { name, payload, reply }
     }
 

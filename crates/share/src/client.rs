@@ -7,7 +7,7 @@ use foreread_types::SampleId;
 
 use crate::address::Address;
 use crate::held::Held;
-use crate::line::{Caller, Line, Patience, Place, Sent};
+use crate::line::{Caller, Line, Patience, Sent};
 use crate::wire::{MOST_CALL, MOST_NAME};
 use crate::{ShareError, ShareErrorKind};
 
@@ -151,13 +151,7 @@ impl Client {
         loop {
             self.line.wait(caller.number, false, patience)?;
             if let Some((_, came)) = self.line.take(caller.number).pop() {
-                return came.map(|place| match place {
-                    Place::Own(bytes) => bytes,
-                    // Never said of a call; to be right all the same.
-                    place @ Place::Shared { .. } => {
-                        Held::new(Arc::clone(&self.line), place).as_ref().to_vec()
-                    }
-                });
+                return came.map(|place| Held::new(Arc::clone(&self.line), place).as_ref().to_vec());
             }
         }
     }

@@ -77,7 +77,8 @@ pub(crate) struct Connection {
     calls_under_way: usize,
     held: Vec<Option<Slot>>,
     unused: Vec<u32>,
-    held_bytes: usize,
+    /// Bytes of memory that the worker holds.
+    pub(crate) held_bytes: usize,
     pub(crate) waiting: VecDeque<Waiting>,
     told: Vec<u8>,
     to_tell: VecDeque<Vec<u8>>,
@@ -107,11 +108,6 @@ impl Connection {
             parts: VecDeque::new(),
             watched_for_room: false,
         }
-    }
-
-    /// Bytes of memory that the worker holds.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.held_bytes
     }
 
     /// Reads what the worker says; `freed` is set where it let something go.
@@ -144,7 +140,7 @@ impl Connection {
                 Request::LetGo { slot } => {
                     let held = self.held.get_mut(slot as usize).and_then(Option::take);
                     let held = held.ok_or(Outrageous("it lets go of what it does not hold"))?;
-                    self.held_bytes -= held.taken();
+                    self.held_bytes -= held.taken;
                     self.unused.push(slot);
                     *freed = true;
                 }
@@ -180,12 +176,12 @@ impl Connection {
     /// The sample is in the memory, and the worker's from now on.
     pub(crate) fn give(&mut self, tag: u32, slot: Slot) -> Result<(), Outrageous> {
         self.under_way -= 1;
-        self.held_bytes += slot.taken();
+        self.held_bytes += slot.taken;
         let number = self.unused.pop().unwrap_or_else(|| {
             self.held.push(None);
             (self.held.len() - 1) as u32
         });
-        wire::held(&mut self.told, tag, number, slot.offset() as u64, slot.length() as u64);
+        wire::held(&mut self.told, tag, number, slot.offset as u64, slot.length as u64);
         self.held[number as usize] = Some(slot);
         self.fill()
     }

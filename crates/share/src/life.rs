@@ -19,8 +19,6 @@ pub(crate) enum Life {
     Descriptor(OwnedFd),
     /// Only its number is known.
     Number(Pid),
-    /// The process was gone already.
-    Over,
     /// It lives where we cannot see it (another namespace of processes): the socket must do.
     Unseen,
 }
@@ -34,25 +32,21 @@ impl Life {
     /// The life of process `number`, 0 where it cannot be seen from here.
     fn of(number: i32) -> Self {
         let Some(process) = Pid::from_raw(number) else { return Self::Unseen };
-        match pidfd_open(process, PidfdFlags::empty()) {
-            Ok(descriptor) => Self::Descriptor(descriptor),
-            Err(Errno::SRCH) => Self::Over,
-            // An old kernel, a sandbox without the call, or no descriptor left.
-            Err(_) => Self::Number(process),
-        }
+        // An old kernel, a sandbox without the call, no descriptor left, or no such process.
+        pidfd_open(process, PidfdFlags::empty()).map_or(Self::Number(process), Self::Descriptor)
     }
 
     /// What becomes readable when the process ends.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Descriptor(descriptor) => Some(descriptor.as_fd()),
-            Self::Number(_) | Self::Over | Self::Unseen => None,
+            Self::Number(_) | Self::Unseen => None,
         }
     }
 
     /// Whether only polling [`is_over`](Self::is_over) shows the process's end.
     pub(crate) fn is_polled(&self) -> bool {
-        matches!(self, Self::Number(_) | Self::Over)
+        matches!(self, Self::Number(_))
     }
 
     /// Whether the process is known to have ended.
@@ -63,7 +57,6 @@ impl Life {
                 poll(&mut watched, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
             }
             Self::Number(process) => test_kill_process(*process) == Err(Errno::SRCH),
-            Self::Over => true,
             Self::Unseen => false,
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreread_types::SampleId;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::address::Address;
@@ -112,10 +112,6 @@ impl<'a> Patience<'a> {
         self.asked = Instant::now();
         if stop { Err(ShareError::interrupted()) } else { Ok(()) }
     }
-}
-
-fn timeout(left: Duration) -> Timespec {
-    Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
 }
 
 impl Line {
@@ -436,7 +432,7 @@ fn wait(socket: &OwnedFd, life: &Life, to_send: bool, longest: Duration) -> Resu
     if let Some(life) = life.descriptor() {
         watched.push(PollFd::from_borrowed_fd(life, PollFlags::IN));
     }
-    match poll(&mut watched, Some(&timeout(longest))) {
+    match poll(&mut watched, Some(&socket::timeout(longest))) {
         // A signal: who waits looks up.
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(ShareError::system("the socket cannot be watched", error)),

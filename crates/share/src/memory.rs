@@ -4,16 +4,16 @@
 //! it is sealed against writing, so that this mapping alone can write ever after, whoever gets the descriptor. The price
 //! is that it cannot grow, so its size is the most that it may ever hold; pages are made real only when first touched.
 
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::MmapOptions;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 
 use crate::ShareError;
 use crate::extents::{Extents, rounded};
+use crate::window::OwnMapping;
 
 /// The least memory that is shared: a page.
 const LEAST: usize = 4096;
@@ -22,21 +22,20 @@ const LEAST: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Memory {
     file: OwnedFd,
-    map: ManuallyDrop<MmapRaw>,
+    map: OwnMapping,
     extents: Mutex<Extents>,
-    /// The process that mapped it: in a forked child there is no mapping at this address, or another one.
-    process: u32,
 }
 
 /// A part of the memory that nobody else has; dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct Slot {
     memory: Arc<Memory>,
-    offset: usize,
+    /// Where the sample begins.
+    pub(crate) offset: usize,
     /// Bytes that are taken.
-    taken: usize,
+    pub(crate) taken: usize,
     /// Bytes of the sample.
-    length: usize,
+    pub(crate) length: usize,
 }
 
 fn memory_file() -> rustix::io::Result<OwnedFd> {
@@ -59,9 +58,7 @@ impl Memory {
         let length = length.ok_or_else(|| wrong(Errno::NOMEM.into()))?;
         let file = memory_file().map_err(|error| wrong(error.into()))?;
         ftruncate(&file, length as u64).map_err(|error| wrong(error.into()))?;
-        let map = MmapOptions::new().len(length).map_raw(&file).map_err(wrong)?;
-        // Children have no use for it, and would keep its pages.
-        map.advise(Advice::DontFork).map_err(wrong)?;
+        let map = MmapOptions::new().len(length).map_raw(&file).and_then(OwnMapping::new).map_err(wrong)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         match fcntl_add_seals(&file, seals | SealFlags::FUTURE_WRITE) {
             // Before Linux 5.1: a client of the same user could write if it set out to.
@@ -70,7 +67,7 @@ impl Memory {
         }
         .map_err(|error| wrong(error.into()))?;
         let extents = Mutex::new(Extents::new(length));
-        Ok(Self { file, map: ManuallyDrop::new(map), extents, process: std::process::id() })
+        Ok(Self { file, map, extents })
     }
 
     /// What clients map.
@@ -110,32 +107,6 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if self.process == std::process::id() {
-            // SAFETY: dropped once, here, and not used after.
-            unsafe { ManuallyDrop::drop(&mut self.map) }
-        }
-    }
-}
-
-impl Slot {
-    /// Where the sample begins.
-    pub(crate) fn offset(&self) -> usize {
-        self.offset
-    }
-
-    /// Bytes of the sample.
-    pub(crate) fn length(&self) -> usize {
-        self.length
-    }
-
-    /// Bytes of memory that it takes.
-    pub(crate) fn taken(&self) -> usize {
-        self.taken
-    }
-}
-
 impl Drop for Slot {
     fn drop(&mut self) {
         self.memory.extents().give(self.offset, self.taken);
@@ -158,7 +129,7 @@ mod tests {
         assert!(memory.place(&[3; 1000]).is_none());
         let window = Window::open(memory.file.try_clone().unwrap(), memory.length() as u64).unwrap();
         for (slot, byte) in [(&first, 1), (&second, 2)] {
-            assert!(window.read(slot.offset(), slot.length()).iter().all(|&there| there == byte));
+            assert!(window.read(slot.offset, slot.length).iter().all(|&there| there == byte));
         }
         drop(first);
         assert!(memory.place(&[3; 1000]).is_some());

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use rustix::io::Errno;
 
 use crate::address::Secret;
 use crate::admission::Admission;
-use crate::asks::{Ask, Call, Samples};
+use crate::asks::{Ask, Call, Reply, Samples};
 use crate::connection::{Connection, Heard, MOST_UNDER_WAY, Outrageous, Waiting};
 use crate::extents::rounded;
 use crate::life::Life;
@@ -130,8 +130,7 @@ impl Service {
             let poll = self.connections.values().any(|one| one.life.is_polled()).then_some(POLL);
             [room, hearing, log, poll].into_iter().flatten().min()
         };
-        let timeout = until
-            .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
+        let timeout = until.map(socket::timeout);
         let slept = epoll::wait(&self.watch, rustix::buffer::spare_capacity(events), timeout.as_ref());
         if let Err(error) = slept
             && error != Errno::INTR
@@ -284,18 +283,17 @@ impl Service {
     fn call(&mut self, key: u64) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         for (tag, name, payload) in connection.calls() {
-            self.samples.call(Call::new(name, payload, &self.queue, key, tag, &connection.wanted));
+            let reply = Reply::new(&self.queue, (key, tag), &connection.wanted, false);
+            self.samples.call(Call::new(name, payload, reply));
         }
     }
 
     /// Has samples read, some of every worker.
     fn start(&mut self) {
         for (&key, connection) in &mut self.connections {
-            let asks: Vec<_> = connection
-                .start()
-                .into_iter()
-                .map(|(tag, id)| Ask::new(id, &self.queue, key, tag, &connection.wanted))
-                .collect();
+            let started = connection.start();
+            let reply = |tag| Reply::new(&self.queue, (key, tag), &connection.wanted, true);
+            let asks: Vec<_> = started.into_iter().map(|(tag, id)| Ask::new(id, reply(tag))).collect();
             if !asks.is_empty() {
                 self.samples.get(asks);
             }
@@ -369,7 +367,7 @@ impl Service {
         let mut moved = false;
         for key in std::mem::take(&mut self.turns) {
             let Some(connection) = self.connections.get_mut(&key) else { continue };
-            let others = total.saturating_sub(connection.held_bytes());
+            let others = total.saturating_sub(connection.held_bytes);
             while let Some(first) = connection.waiting.pop_front() {
                 let hopeless = rounded(first.bytes.len()).is_none_or(|length| length > others);
                 if !(hopeless || stuck || now.saturating_duration_since(first.since) >= PATIENCE) {
@@ -520,7 +518,7 @@ mod tests {
         fn free(&mut self, kib: usize, of: &[u64]) -> Vec<usize> {
             self.taken.truncate(self.taken.len() - kib / 16);
             self.service.make_room();
-            of.iter().map(|key| self.service.connections[key].held_bytes() / KIB).collect()
+            of.iter().map(|key| self.service.connections[key].held_bytes / KIB).collect()
         }
 
         fn through_the_socket(&self) -> u64 {

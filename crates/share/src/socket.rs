@@ -3,7 +3,9 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::event::Timespec;
 use rustix::io::{Errno, Result};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -137,6 +139,11 @@ pub(crate) fn other_process(socket: &OwnedFd) -> Result<OwnedFd> {
         0 => Err(Errno::NODATA),
         _ => Err(last_error()),
     }
+}
+
+/// `left`, as the kernel's calls take it.
+pub(crate) fn timeout(left: Duration) -> Timespec {
+    Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
 }
 
 fn last_error() -> Errno {

@@ -3,7 +3,9 @@
 //! The mapping is not handed on to forked children: there, what a client held would change under the reader as soon as
 //! the parent lets go. A child that reads it anyway ends with a fault; the price is that it does so without words.
 
+use std::io;
 use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
@@ -12,15 +14,35 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use crate::ShareError;
 
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct Window(OwnMapping);
+
+/// A mapping that forked children neither inherit nor remove: there the range is not mapped, or by something else.
+#[derive(Debug)]
+pub(crate) struct OwnMapping {
     map: ManuallyDrop<MmapRaw>,
     process: u32,
+}
+
+impl OwnMapping {
+    pub(crate) fn new(map: MmapRaw) -> io::Result<Self> {
+        // Children have no use for it, and would keep its pages.
+        map.advise(Advice::DontFork)?;
+        Ok(Self { map: ManuallyDrop::new(map), process: std::process::id() })
+    }
+}
+
+impl Deref for OwnMapping {
+    type Target = MmapRaw;
+
+    fn deref(&self) -> &MmapRaw {
+        &self.map
+    }
 }
 
 impl Window {
     /// Maps the first `bytes` of `file`, which can shrink no more.
     pub(crate) fn open(file: OwnedFd, bytes: u64) -> Result<Self, ShareError> {
-        let wrong = |error: std::io::Error| ShareError::system("the shared memory cannot be mapped", error);
+        let wrong = |error: io::Error| ShareError::system("the shared memory cannot be mapped", error);
         let seals = fcntl_get_seals(&file).map_err(|error| wrong(error.into()))?;
         let there = fstat(&file).map_err(|error| wrong(error.into()))?.st_size;
         let length =
@@ -28,14 +50,13 @@ impl Window {
         let (Some(length), true) = (length, seals.contains(SealFlags::SHRINK)) else {
             return Err(ShareError::malformed("the memory that came is not what it should be"));
         };
-        let map = MmapOptions::new().len(length).map_raw_read_only(&file).map_err(wrong)?;
-        map.advise(Advice::DontFork).map_err(wrong)?;
-        Ok(Self { map: ManuallyDrop::new(map), process: std::process::id() })
+        let map = MmapOptions::new().len(length).map_raw_read_only(&file);
+        Ok(Self(map.and_then(OwnMapping::new).map_err(wrong)?))
     }
 
     /// Whether a sample may lie there.
     pub(crate) fn holds(&self, offset: u64, length: u64) -> bool {
-        offset.checked_add(length).is_some_and(|end| end <= self.map.len() as u64)
+        offset.checked_add(length).is_some_and(|end| end <= self.0.len() as u64)
     }
 
     /// What lies there. The caller holds it: the server was not told to take it back.
@@ -43,20 +64,19 @@ impl Window {
     /// # Panics
     /// Where nothing can lie there (see [`holds`](Self::holds)).
     pub(crate) fn read(&self, offset: usize, length: usize) -> &[u8] {
-        assert!(self.holds(offset as u64, length as u64), "{length} bytes at {offset} of {}", self.map.len());
+        assert!(self.holds(offset as u64, length as u64), "{length} bytes at {offset} of {}", self.0.len());
         // SAFETY: the range lies within the mapping, as was just looked, and the mapping within the memory, which is sealed
         // against shrinking, so that no access is a fault; it lives as long as the borrow of `self`. The bytes do not
         // change meanwhile: only the server can write (the memory is sealed against new writable mappings, and it
         // writes to slots that nobody holds), and it takes back a slot when this process says so or ends. This process
         // says so when the `Held` is dropped, which is what borrows. A server that breaks this is this job's own main
         // process in error; it is trusted as the memory of this process is.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset), length) }
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().add(offset), length) }
     }
 }
 
-impl Drop for Window {
+impl Drop for OwnMapping {
     fn drop(&mut self) {
-        // In a forked child the range is not mapped, or by something else.
         if self.process == std::process::id() {
             // SAFETY: dropped once, here, and not used after.
             unsafe { ManuallyDrop::drop(&mut self.map) }

@@ -179,7 +179,7 @@ impl Core {
     }
 
     /// The last use, of those that have been issued, of the batch that the trainer takes next, while that is not complete.
-    pub fn needed(&self) -> Option<Tick> {
+    pub(crate) fn needed(&self) -> Option<Tick> {
         let batch = self.batches.front().filter(|_| self.handed == 0)?;
         Some(Tick(batch.first.0 + batch.ticks - 1))
     }

@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use foreread_oracle::Pass;
 
-use crate::report::{PassReport, Reads, RunReport, Taking};
+use crate::report::{BatchCounts, PassReport, RunReport, SourceCounts};
 
 #[derive(Debug, Default)]
-pub(crate) struct Account {
+pub(crate) struct RunAccount {
     report: RunReport,
     /// When the first batch of the pass that is being taken was asked for.
     began: Duration,
 }
 
-impl Account {
+impl RunAccount {
     pub(crate) fn report(&self) -> &RunReport {
         &self.report
     }
 
     /// Books a batch of `pass`, asked for at `asked` and delivered at `now`.
-    pub(crate) fn take(&mut self, pass: &Pass, taking: &Taking, asked: Duration, now: Duration) {
+    pub(crate) fn take(&mut self, pass: &Pass, counts: &BatchCounts, asked: Duration, now: Duration) {
         let waited = now.saturating_sub(asked);
         if self.report.passes.last().is_none_or(|last| last.pass != pass.index) {
             self.began = asked;
@@ -30,18 +30,18 @@ impl Account {
                 epoch: pass.epoch,
                 phase: pass.kind,
                 batches: 0,
-                reads: Reads::default(),
+                reads: SourceCounts::default(),
                 time: Duration::ZERO,
                 stall: Duration::ZERO,
                 first_batch: waited,
             });
         }
-        self.report.skipped += taking.skipped;
-        self.report.substituted += taking.substituted;
-        self.report.hedged += taking.hedged;
+        self.report.skipped += counts.skipped;
+        self.report.substituted += counts.substituted;
+        self.report.hedged += counts.hedged;
         if let Some(entry) = self.report.passes.last_mut() {
             entry.batches += 1;
-            entry.reads.merge(&taking.reads);
+            entry.reads.merge(&counts.reads);
             entry.time = now.saturating_sub(self.began);
             entry.stall += waited;
         }
@@ -72,14 +72,14 @@ mod tests {
     }
 
     /// Takes `passes` of three batches each, and returns the most entries that there were.
-    fn take(account: &mut Account, passes: std::ops::Range<usize>) -> usize {
-        let mut taking = Taking::default();
-        taking.reads.add(Source::Origin, 10);
+    fn take(account: &mut RunAccount, passes: std::ops::Range<usize>) -> usize {
+        let mut counts = BatchCounts::default();
+        counts.reads.add(Source::Origin, 10);
         let mut most = 0;
         for index in passes {
             for number in 0..3 {
                 let asked = Duration::from_secs(10 * index as u64 + number);
-                account.take(&pass(index), &taking, asked, asked + Duration::from_secs(1));
+                account.take(&pass(index), &counts, asked, asked + Duration::from_secs(1));
             }
             most = most.max(account.report().passes.len());
         }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     // semantics: CACHE-8
     fn long_runs_account_is_bounded_and_sums_up() {
-        let mut account = Account::default();
+        let mut account = RunAccount::default();
         assert_eq!(take(&mut account, 0..1024), 1024);
         assert!(account.report().passes.iter().all(|pass| pass.passes == 1));
         assert_eq!(take(&mut account, 1024..122_200), 1024);
@@ -120,7 +120,7 @@ mod tests {
     fn account_of_many_short_runs_is_bounded() {
         let mut all = RunReport::default();
         for run in 0..3000 {
-            let mut account = Account::default();
+            let mut account = RunAccount::default();
             take(&mut account, run..run + 1 + run % 3);
             all = all.followed_by(account.report().clone());
             assert!(all.passes.len() <= 1024);

@@ -9,7 +9,7 @@ use foreread_oracle::PhaseKind;
 use foreread_tier::Sample;
 use foreread_types::{DatasetId, SampleId};
 
-use crate::report::Taking;
+use crate::report::BatchCounts;
 
 /// The samples of one step, in the order that the seed says.
 ///
@@ -24,7 +24,7 @@ pub struct Batch {
     pub(crate) catalog: Catalog,
     pub(crate) index: u64,
     pub(crate) samples: Vec<(SampleId, Sample)>,
-    pub(crate) taking: Taking,
+    pub(crate) counts: BatchCounts,
 }
 
 impl Batch {

@@ -24,33 +24,33 @@ use foreread_planner::Plan;
 use foreread_tier::{Charge, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
-use crate::answers::Pending;
+use crate::read_results::PendingRead;
 
 /// Of a block, at most this part lies between samples, and is read for nothing.
-const WASTE: u64 = 5;
+const MAX_WASTE_PART: u64 = 5;
 
 /// Which samples of a dataset are read together.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct BlockTable {
-    blocks: Vec<Extent>,
+    blocks: Vec<BlockExtent>,
     waste: u64,
 }
 
 /// One block: consecutive samples, and their bytes in one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct BlockExtent {
     pub(crate) samples: Range<u64>,
     pub(crate) bytes: Range<u64>,
 }
 
-impl Extent {
+impl BlockExtent {
     /// Whether it grows by a sample of these bytes, when `own` of its own are samples': to `most` at most, and with no more
     /// between samples than a part of them.
     fn takes(&self, range: &Range<u64>, own: u64, most: u64) -> bool {
         let length = range.end.saturating_sub(self.bytes.start);
         range.start >= self.bytes.end
             && length <= most
-            && length - length.min(own + (range.end - range.start)) <= length / WASTE
+            && length - length.min(own + (range.end - range.start)) <= length / MAX_WASTE_PART
     }
 }
 
@@ -67,7 +67,7 @@ impl BlockTable {
     /// # Errors
     /// An entry that is damaged.
     pub fn of(catalog: &Catalog, dataset: DatasetId, plan: &Plan, bytes: u64) -> Result<Self, DatasetError> {
-        let mut blocks: Vec<Extent> = Vec::new();
+        let mut blocks: Vec<BlockExtent> = Vec::new();
         let mut object = None;
         // What lies between the samples of a block; one of a single sample has none.
         let mut waste = 0;
@@ -91,7 +91,7 @@ impl BlockTable {
                     open = placed && range.end - range.start <= bytes;
                     if open {
                         own = range.end - range.start;
-                        blocks.push(Extent { samples: id..id + 1, bytes: range });
+                        blocks.push(BlockExtent { samples: id..id + 1, bytes: range });
                         object = Some(entry.object.path);
                     }
                 }
@@ -132,12 +132,12 @@ impl BlockTable {
 pub(crate) type BlockId = (DatasetId, usize);
 
 #[derive(Debug)]
-enum State {
+enum BlockState {
     /// It waits its turn, as do these uses.
-    Queued(Vec<Pending>),
+    Queued(Vec<PendingRead>),
     Reading {
         /// The samples that are still to come, and the use that waits for each.
-        samples: HashMap<SampleKey, Option<Pending>>,
+        samples: HashMap<SampleKey, Option<PendingRead>>,
         _charge: Charge,
     },
     Done,
@@ -148,7 +148,7 @@ enum State {
 pub(crate) struct Blocks {
     tables: Vec<BlockTable>,
     /// Blocks that have been asked for.
-    states: HashMap<BlockId, State>,
+    states: HashMap<BlockId, BlockState>,
     /// Those that wait to be read, in order of need.
     queue: VecDeque<BlockId>,
 }
@@ -159,38 +159,38 @@ impl Blocks {
     }
 
     /// Takes a use on whose sample's block it is to wait for, or gives it back: its sample is in none, or has been read.
-    pub(crate) fn wait(&mut self, waiting: Pending) -> Result<(), Pending> {
+    pub(crate) fn wait(&mut self, waiting: PendingRead) -> Result<(), PendingRead> {
         let dataset = waiting.key.dataset;
         let table = self.tables.get(dataset.0 as usize);
         let Some(at) = table.and_then(|table| table.find(waiting.key.id)) else { return Err(waiting) };
         match self.states.get_mut(&(dataset, at)) {
             None => {
-                self.states.insert((dataset, at), State::Queued(vec![waiting]));
+                self.states.insert((dataset, at), BlockState::Queued(vec![waiting]));
                 self.queue.push_back((dataset, at));
             }
-            Some(State::Queued(others)) => others.push(waiting),
-            Some(State::Reading { samples, .. }) => match samples.get_mut(&waiting.key) {
+            Some(BlockState::Queued(others)) => others.push(waiting),
+            Some(BlockState::Reading { samples, .. }) => match samples.get_mut(&waiting.key) {
                 Some(free @ None) => *free = Some(waiting),
                 _ => return Err(waiting),
             },
-            Some(State::Done) => return Err(waiting),
+            Some(BlockState::Done) => return Err(waiting),
         }
         Ok(())
     }
 
     /// The block that is to be read next, with the use that needs it first; it stays where it is.
-    pub(crate) fn next(&self) -> Option<(BlockId, &Extent, Tick)> {
+    pub(crate) fn next(&self) -> Option<(BlockId, &BlockExtent, Tick)> {
         let &id = self.queue.front()?;
-        let Some(State::Queued(waiting)) = self.states.get(&id) else { return None };
+        let Some(BlockState::Queued(waiting)) = self.states.get(&id) else { return None };
         let due = waiting.iter().map(|waiting| waiting.tick).min()?;
         Some((id, self.extent(id)?, due))
     }
 
     /// Takes the next block out of the queue, with who waits for it. It has ended, unless it is [begun](Self::begin).
-    pub(crate) fn take_next(&mut self) -> Vec<Pending> {
-        let state = self.queue.pop_front().and_then(|id| self.states.insert(id, State::Done));
+    pub(crate) fn take_next(&mut self) -> Vec<PendingRead> {
+        let state = self.queue.pop_front().and_then(|id| self.states.insert(id, BlockState::Done));
         match state {
-            Some(State::Queued(waiting)) => waiting,
+            Some(BlockState::Queued(waiting)) => waiting,
             _ => Vec::new(),
         }
     }
@@ -200,24 +200,24 @@ impl Blocks {
         &mut self,
         id: BlockId,
         samples: &[SampleKey],
-        waiting: Vec<Pending>,
+        waiting: Vec<PendingRead>,
         charge: Charge,
-    ) -> Vec<Pending> {
+    ) -> Vec<PendingRead> {
         let samples = samples.iter().map(|key| (*key, None)).collect();
-        self.states.insert(id, State::Reading { samples, _charge: charge });
+        self.states.insert(id, BlockState::Reading { samples, _charge: charge });
         waiting.into_iter().filter_map(|waiting| self.wait(waiting).err()).collect()
     }
 
-    pub(crate) fn extent(&self, (dataset, at): BlockId) -> Option<&Extent> {
+    pub(crate) fn extent(&self, (dataset, at): BlockId) -> Option<&BlockExtent> {
         self.tables.get(dataset.0 as usize)?.blocks.get(at)
     }
 
     /// A sample of a block has come, or will not: who waits for it. The last one ends the block.
-    pub(crate) fn came(&mut self, id: BlockId, key: SampleKey) -> Option<Pending> {
-        let Some(State::Reading { samples, .. }) = self.states.get_mut(&id) else { return None };
+    pub(crate) fn sample_done(&mut self, id: BlockId, key: SampleKey) -> Option<PendingRead> {
+        let Some(BlockState::Reading { samples, .. }) = self.states.get_mut(&id) else { return None };
         let waiting = samples.remove(&key).flatten();
         if samples.is_empty() {
-            self.states.insert(id, State::Done);
+            self.states.insert(id, BlockState::Done);
         }
         waiting
     }
@@ -234,11 +234,11 @@ mod tests {
     fn use_waits_for_its_own_sample_and_no_other() {
         let id = (DatasetId(0), 0);
         let budget = Budget::new(1000);
-        let table = BlockTable { blocks: vec![Extent { samples: 0..4, bytes: 0..400 }], waste: 0 };
+        let table = BlockTable { blocks: vec![BlockExtent { samples: 0..4, bytes: 0..400 }], waste: 0 };
         let mut blocks = Blocks::new(vec![table]);
         let key = |sample| SampleKey::new(DatasetId(0), SampleId(sample));
-        let waiting = |sample| Pending::new(Tick(sample), key(sample), 100, budget.charge(0));
-        let ticks = |waiting: &[Pending]| waiting.iter().map(|one| one.tick.0).collect::<Vec<_>>();
+        let waiting = |sample| PendingRead::new(Tick(sample), key(sample), 100, budget.charge(0));
+        let ticks = |waiting: &[PendingRead]| waiting.iter().map(|one| one.tick.0).collect::<Vec<_>>();
         for sample in [2, 1] {
             blocks.wait(waiting(sample)).unwrap();
         }
@@ -250,12 +250,12 @@ mod tests {
         assert_eq!((ticks(&given_back), blocks.next().is_none()), (vec![2], true));
         blocks.wait(waiting(3)).unwrap();
         assert!(blocks.wait(waiting(3)).is_err(), "one waits for it already");
-        assert_eq!(blocks.came(id, key(1)).unwrap().tick, Tick(1));
-        assert!(blocks.came(id, key(0)).is_none());
+        assert_eq!(blocks.sample_done(id, key(1)).unwrap().tick, Tick(1));
+        assert!(blocks.sample_done(id, key(0)).is_none());
         assert!(blocks.wait(waiting(0)).is_err(), "it has come");
         assert_eq!(budget.used(), 400);
-        assert_eq!(blocks.came(id, key(3)).unwrap().tick, Tick(3));
+        assert_eq!(blocks.sample_done(id, key(3)).unwrap().tick, Tick(3));
         assert_eq!(budget.used(), 0);
-        assert!(blocks.came(id, key(3)).is_none() && blocks.wait(waiting(2)).is_err(), "it has ended");
+        assert!(blocks.sample_done(id, key(3)).is_none() && blocks.wait(waiting(2)).is_err(), "it has ended");
     }
 }

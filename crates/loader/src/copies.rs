@@ -1,4 +1,4 @@
-//! Copies of samples on their way from a disk's blocks into a cache.
+//! PendingCopies of samples on their way from a disk's blocks into a cache.
 //!
 //! What a disk has read lies in whole blocks, and memory would keep those. A task copies the sample once per run, and its
 //! use does not wait for it. By the time of the copy the sample may no longer belong into the cache. So a removal
@@ -13,38 +13,38 @@ use foreread_tier::{CacheTier, Charge, Sample};
 use foreread_types::SampleKey;
 use futures::FutureExt;
 
-use crate::driver::{keep, own_copy, skipped};
+use crate::driver::{count_skip, own_copy, store_sample};
 
 /// A sample's copies into one cache have one of these.
-type Slot = (SampleKey, usize);
+type CopyKey = (SampleKey, usize);
 
 /// The copies under way. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Copies(Arc<Mutex<Open>>);
+pub(crate) struct PendingCopies(Arc<Mutex<CopyTable>>);
 
 #[derive(Debug, Default)]
-struct Open {
+struct CopyTable {
     /// The number of the latest copy.
     latest: u64,
     /// Those that nothing has cancelled: the number, and what is copied.
-    wanted: HashMap<Slot, (u64, Sample)>,
+    wanted: HashMap<CopyKey, (u64, Sample)>,
 }
 
 /// One copy under way.
 #[derive(Debug)]
-struct Ticket {
-    copies: Copies,
-    slot: Slot,
+struct CopyGuard {
+    copies: PendingCopies,
+    copy: CopyKey,
     number: u64,
 }
 
-impl Copies {
+impl PendingCopies {
     /// No change is made in more than one step.
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn table(&self) -> MutexGuard<'_, CopyTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies `sample` and stores it in the cache at `level`. Within a runtime.
+    /// PendingCopies `sample` and stores it in the cache at `level`. Within a runtime.
     pub(crate) fn begin(
         &self,
         (level, cache): (usize, Arc<dyn CacheTier>),
@@ -52,50 +52,50 @@ impl Copies {
         key: SampleKey,
         sample: Sample,
     ) {
-        let ticket = self.ticket((key, level), sample.clone());
+        let guard = self.guard((key, level), sample.clone());
         // It holds the blocks until then, and is charged for them.
         tokio::spawn(async move {
-            let Some(bytes) = own_copy(&sample) else { return skipped(&*cache) };
+            let Some(bytes) = own_copy(&sample) else { return count_skip(&*cache) };
             drop(sample);
-            let store = async move { keep(&*cache, room, key, Sample::uncharged(bytes)).await };
-            ticket.carry_out(store).await;
+            let store = async move { store_sample(&*cache, room, key, Sample::uncharged(bytes)).await };
+            guard.store_unless_cancelled(store).await;
         });
     }
 
     /// Cancels the copy of a sample that is to be removed from the cache at `level`.
     pub(crate) fn cancel(&self, key: SampleKey, level: usize) {
-        let cancelled = self.open().wanted.remove(&(key, level));
+        let cancelled = self.table().wanted.remove(&(key, level));
         drop(cancelled); // outside of the lock: who is told of a charge that is returned may call back
     }
 
     /// The sample that is being copied into the cache at `level`.
     pub(crate) fn get(&self, key: SampleKey, level: usize) -> Option<Sample> {
-        self.open().wanted.get(&(key, level)).map(|(_, sample)| sample.clone())
+        self.table().wanted.get(&(key, level)).map(|(_, sample)| sample.clone())
     }
 
-    fn ticket(&self, slot: Slot, sample: Sample) -> Ticket {
-        let mut open = self.open();
+    fn guard(&self, copy: CopyKey, sample: Sample) -> CopyGuard {
+        let mut open = self.table();
         open.latest += 1;
         let number = open.latest;
-        let replaced = open.wanted.insert(slot, (number, sample));
+        let replaced = open.wanted.insert(copy, (number, sample));
         drop(open);
         drop(replaced); // outside of the lock
-        Ticket { copies: self.clone(), slot, number }
+        CopyGuard { copies: self.clone(), copy, number }
     }
 }
 
-impl Ticket {
+impl CopyGuard {
     /// Ends the copy unless it was cancelled, or another has taken its place.
-    fn end(&self, open: &mut Open) -> Option<(u64, Sample)> {
-        let number = open.wanted.get(&self.slot).map(|(number, _)| *number);
-        if number == Some(self.number) { open.wanted.remove(&self.slot) } else { None }
+    fn end(&self, open: &mut CopyTable) -> Option<(u64, Sample)> {
+        let number = open.wanted.get(&self.copy).map(|(number, _)| *number);
+        if number == Some(self.number) { open.wanted.remove(&self.copy) } else { None }
     }
 
     /// Carries out `store` unless the copy was cancelled. It begins at once or not at all: a removal finds it begun.
-    async fn carry_out(self, store: impl Future<Output = ()> + Send) {
+    async fn store_unless_cancelled(self, store: impl Future<Output = ()> + Send) {
         let mut store = Box::pin(store);
         let _original = {
-            let mut open = self.copies.open();
+            let mut open = self.copies.table();
             let Some((_, original)) = self.end(&mut open) else { return };
             if store.as_mut().now_or_never().is_some() {
                 drop(open);
@@ -107,9 +107,9 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for CopyGuard {
     fn drop(&mut self) {
-        let ended = self.end(&mut self.copies.open());
+        let ended = self.end(&mut self.copies.table());
         drop(ended); // outside of the lock
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     async fn copy_of_a_removed_sample_is_not_stored() {
         let memory = Arc::new(MemoryTier::new(10_000));
         let cache = || (0, Arc::clone(&memory) as Arc<dyn CacheTier>);
-        let (copies, staging) = (Copies::default(), Budget::new(10_000));
+        let (copies, staging) = (PendingCopies::default(), Budget::new(10_000));
         let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
         let begin = |id| {
             let room = memory.reserve(memory.footprint().of(100)).unwrap();
@@ -140,7 +140,7 @@ mod tests {
         copies.cancel(key(3), 0);
         // It is wanted after all.
         begin(3);
-        while staging.used() > 0 || !copies.open().wanted.is_empty() {
+        while staging.used() > 0 || !copies.table().wanted.is_empty() {
             tokio::task::yield_now().await;
         }
         let kept: Vec<u64> =
@@ -153,7 +153,7 @@ mod tests {
     // semantics: DISK-7
     async fn sample_is_at_hand_until_its_copy_is_stored() {
         let memory = Arc::new(MemoryTier::new(10_000));
-        let (copies, staging) = (Copies::default(), Budget::new(10_000));
+        let (copies, staging) = (PendingCopies::default(), Budget::new(10_000));
         let key = SampleKey::new(DatasetId(0), SampleId(7));
         let room = memory.reserve(memory.footprint().of(100)).unwrap();
         let sample = Sample::new(vec![7; 100].into(), staging.charge(512));

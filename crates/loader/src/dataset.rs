@@ -11,9 +11,9 @@ use foreread_tier::{ErrorKind, ReadRequest, Span, Tier, TierError};
 use foreread_types::{SampleKey, Tick};
 use tokio::time::timeout;
 
-use crate::answers::{Check, answer_of};
 use crate::blocks::BlockTable;
-use crate::locate::{Locator, Place};
+use crate::locate::{Location, Locator};
+use crate::read_results::{Checksum, read_alone};
 
 /// How long an error waits for the name of its sample.
 const NAMING: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ impl Dataset {
     }
 
     /// Bytes that are as long as the catalog says, and add up where it says to what: for what no
-    /// [`Answers`](crate::answers::Answers) has checked.
+    /// [`ReadsInFlight`](crate::read_results::ReadsInFlight) has checked.
     pub(crate) fn checked(&self, key: SampleKey, bytes: Bytes) -> Result<Bytes, TierError> {
         let expected = self.catalog.sizes().bytes(key.id);
         if bytes.len() as u64 != expected {
@@ -61,13 +61,13 @@ impl Dataset {
                 .with_detail(format!("{} bytes instead of {expected}", bytes.len())));
         }
         if let Some(crc32c) = self.catalog.crc32c(key.id) {
-            Check { crc32c, at: 0 }.passed(self.origin.name(), &bytes)?;
+            Checksum { crc32c, at: 0 }.passed(self.origin.name(), &bytes)?;
         }
         Ok(bytes)
     }
 
     /// Where a sample lies in the origin. Does not block the thread.
-    pub(crate) async fn located(&self, key: SampleKey) -> Result<Place, TierError> {
+    pub(crate) async fn located(&self, key: SampleKey) -> Result<Location, TierError> {
         let missing = || TierError::new(ErrorKind::Closed, "catalog");
         self.locator.locate_all(vec![key.id]).await.pop().unwrap_or_else(|| Err(missing()))
     }
@@ -79,7 +79,7 @@ impl Dataset {
         match request.span {
             // Nothing lies between two bytes of an object, and nobody is asked for it.
             Span::Range(_) if request.is_empty() => Ok(Bytes::new()),
-            _ => answer_of(&*self.origin, request).await,
+            _ => read_alone(&*self.origin, request).await,
         }
     }
 
@@ -105,14 +105,14 @@ mod tests {
 
     use super::*;
     use crate::locate::THREADS;
-    use crate::locate::tests::Server;
+    use crate::locate::tests::FakeServer;
 
     /// A file server that hung kept a failed run from ending.
     #[tokio::test]
     // semantics: FAIL-21
     async fn error_waits_a_second_at_most_for_its_samples_name() {
         let fake = FakeOrigin::uniform(10, 100);
-        let server = Server::new(fake.clone());
+        let server = FakeServer::new(fake.clone());
         let objects = (0..10).map(|id| fake.object(SampleId(id)));
         let catalog = Catalog::from_objects("fake://", objects).unwrap();
         let dataset = Dataset {

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use foreread_tier::{CacheTier, ErrorKind, Lookup, Sample, TierError};
 use foreread_types::{SampleKey, Tick};
 
-use crate::answers::caught;
 use crate::dataset::Dataset;
-use crate::driver::not_kept;
+use crate::driver::log_store_error;
+use crate::read_results::catch_panic;
 use crate::report::Source;
-use crate::serving::fetch;
+use crate::sample_server::fetch;
 
 /// Reads single samples; cheap to clone.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Direct {
     /// Dropping the future reads nothing, or reads and keeps nothing.
     pub async fn read(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
         // Whoever asked may wait for an answer without an end.
-        caught("engine", self.find(key, keep)).await
+        catch_panic("engine", self.find(key, keep)).await
     }
 
     async fn find(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
@@ -52,7 +52,7 @@ impl Direct {
                 Lookup::Stored => match fetch(&**cache, key, bytes, Tick(0)).await {
                     Ok(bytes) => return Ok((Sample::uncharged(bytes), *source)),
                     // The origin has it.
-                    Err(error) => not_kept(&**cache, key, &error),
+                    Err(error) => log_store_error(&**cache, key, &error),
                 },
             }
         }
@@ -74,7 +74,7 @@ impl Direct {
             let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else { continue };
             match cache.store(room, key, sample.clone()).await {
                 Ok(()) => return,
-                Err(error) => not_kept(&**cache, key, &error),
+                Err(error) => log_store_error(&**cache, key, &error),
             }
         }
     }
@@ -89,14 +89,14 @@ mod tests {
 
     use super::*;
     use crate::locate::Locator;
-    use crate::locate::tests::Server;
+    use crate::locate::tests::FakeServer;
 
     /// It waited for the catalog's file server, of which only the origin needs anything.
     #[tokio::test]
     // semantics: SAMPLE-20
     async fn kept_sample_waits_for_no_name() {
         let fake = FakeOrigin::uniform(4, 100);
-        let server = Server::new(fake.clone());
+        let server = FakeServer::new(fake.clone());
         server.hang(0..4);
         let objects = (0..4).map(|id| fake.object(SampleId(id)));
         let catalog = Catalog::from_objects("fake://", objects).unwrap();

@@ -9,7 +9,7 @@ use foreread_oracle::OracleError;
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleKey;
 
-use crate::answers::panic_message;
+use crate::read_results::panic_message;
 
 /// The kinds of failure that a trainer can tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

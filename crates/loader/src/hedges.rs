@@ -14,23 +14,23 @@ use tokio::time::Instant;
 
 use crate::core::{Event, OriginPace};
 use crate::dataset::Dataset;
-use crate::held::Held;
-use crate::origin_pace::OriginReads;
+use crate::origin_stats::OriginStats;
+use crate::ready::ReadySamples;
 
 /// How a hedge ended.
-pub(crate) type Hedged = (Tick, SampleKey, Result<Sample, TierError>);
+pub(crate) type HedgeResult = (Tick, SampleKey, Result<Sample, TierError>);
 
 /// The hedges under way, and the pace of the origin. Dropping it cancels them.
 pub(crate) struct Hedges {
     began: Instant,
-    origin: OriginReads,
-    reads: FuturesUnordered<BoxFuture<'static, Option<Hedged>>>,
+    origin: OriginStats,
+    reads: FuturesUnordered<BoxFuture<'static, Option<HedgeResult>>>,
     open: BTreeMap<Tick, AbortHandle>,
 }
 
 impl Hedges {
     pub(crate) fn new() -> Self {
-        let (origin, reads) = (OriginReads::default(), FuturesUnordered::new());
+        let (origin, reads) = (OriginStats::default(), FuturesUnordered::new());
         Self { began: Instant::now(), origin, reads, open: BTreeMap::new() }
     }
 
@@ -64,7 +64,7 @@ impl Hedges {
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    pub(crate) async fn next(&mut self) -> Option<Hedged> {
+    pub(crate) async fn next(&mut self) -> Option<HedgeResult> {
         let hedged = self.reads.next().await.flatten()?;
         self.open.remove(&hedged.0).map(|_| hedged)
     }
@@ -75,14 +75,14 @@ impl Hedges {
     }
 
     /// Takes note of what the core is about to be told.
-    pub(crate) fn note(&mut self, event: &Event, held: &Held) {
+    pub(crate) fn note(&mut self, event: &Event, ready: &ReadySamples) {
         match event {
-            Event::Arrived(tick) | Event::Hedged(tick) => {
-                let bytes = held.get(*tick).map_or(0, |(_, sample)| sample.len() as u64);
+            Event::Arrived(tick) | Event::HedgeArrived(tick) => {
+                let bytes = ready.get(*tick).map_or(0, |(_, sample)| sample.len() as u64);
                 self.origin.end(*tick, bytes, self.began.elapsed());
             }
             Event::Failed(tick)
-            | Event::Lost(tick)
+            | Event::Invalid(tick)
             | Event::Unlocated(tick)
             | Event::HedgeFailed(tick)
             | Event::HedgeUnlocated(tick) => self.origin.forget(*tick),

@@ -13,23 +13,23 @@ use futures::Stream;
 use tokio::runtime::Handle;
 use tracing::Instrument;
 
+use crate::active_reads::{AbortOnDrop, ActiveReads};
 use crate::batch::Batch;
 use crate::blocks::Blocks;
-use crate::copies::Copies;
-use crate::core::{CacheLevel, Config, Core, OnError, SLOT_BYTES};
+use crate::copies::PendingCopies;
+use crate::core::{CacheLevel, Config, Core, OnError, USE_OVERHEAD};
 use crate::dataset::Dataset;
 use crate::driver::Driver;
 use crate::error::{LoadError, LoadErrorKind};
 use crate::handover::Handover;
 use crate::hedges::Hedges;
-use crate::held::Held;
-use crate::keeper::{Keeper, KeptOrigin};
-use crate::others::Others;
-use crate::pace::LookAhead;
-use crate::patience::Patience;
-use crate::reading::{AbortOnDrop, Reads};
+use crate::look_ahead::LookAhead;
+use crate::peer_group::Others;
+use crate::ready::ReadySamples;
 use crate::report::{RunReport, Source};
-use crate::serving::Serving;
+use crate::sample_server::SampleServer;
+use crate::single_flight::{SingleFlight, SingleFlightOrigin};
+use crate::wait_timer::WaitTimer;
 
 /// Blocks under way take this part of the look-ahead's bytes beside it, and as much is taken by what was copied out of them
 /// and is on its way into caches.
@@ -74,7 +74,7 @@ pub struct Loader {
     staging: Budget,
     _driver: AbortOnDrop,
     /// What others ask for is answered as long as this lives, beyond the last batch.
-    _serving: Option<Arc<Serving>>,
+    _serving: Option<Arc<SampleServer>>,
 }
 
 impl Loader {
@@ -96,7 +96,7 @@ impl Loader {
             })
         };
         let staging = budget(look_ahead, Handover::release);
-        let block_budget = budget(look_ahead / BLOCKS, |handover, _| handover.nudge());
+        let block_budget = budget(look_ahead / BLOCKS, |handover, _| handover.wake_driver());
         let blocks =
             Blocks::new(datasets.iter_mut().map(|dataset| std::mem::take(&mut dataset.blocks)).collect());
         let levels = caches.iter().map(|(source, cache)| CacheLevel {
@@ -118,18 +118,18 @@ impl Loader {
             others,
             staging: staging.clone(),
             handover: Arc::clone(&handover),
-            held: Held::starting_at(first),
+            ready: ReadySamples::starting_at(first),
             errors: (on_error != OnError::Skip).then(Default::default),
-            catalog_fault: None,
-            disorder: None,
-            reads: Reads::default(),
+            catalog_error: None,
+            order_error: None,
+            reads: ActiveReads::default(),
             dealing: None,
             blocks,
             block_budget,
             unasked_budget: Budget::new(look_ahead / BLOCKS),
-            copies: Copies::default(),
-            singly: Vec::new(),
-            patience: Patience::default(),
+            copies: PendingCopies::default(),
+            retry_single: Vec::new(),
+            wait_timer: WaitTimer::default(),
             failure: None,
             hedges: Hedges::new(),
             ended: false,
@@ -200,13 +200,13 @@ fn serve(
     datasets: &mut [Dataset],
     caches: &[Arc<dyn CacheTier>],
     runtime: &Handle,
-) -> Arc<Serving> {
-    let keeper = Arc::new(Keeper::new(plan.clone(), datasets.to_vec(), caches.to_vec()));
+) -> Arc<SampleServer> {
+    let flights = Arc::new(SingleFlight::new(plan.clone(), datasets.to_vec(), caches.to_vec()));
     for dataset in datasets {
-        let (keeper, origin) = (Arc::clone(&keeper), Arc::clone(&dataset.origin));
-        dataset.origin = Arc::new(KeptOrigin { keeper, origin }) as Arc<dyn Tier>;
+        let (flights, origin) = (Arc::clone(&flights), Arc::clone(&dataset.origin));
+        dataset.origin = Arc::new(SingleFlightOrigin { flights, origin }) as Arc<dyn Tier>;
     }
-    let serving = Arc::new(Serving::new(keeper, runtime.clone(), others.budget));
+    let serving = Arc::new(SampleServer::new(flights, runtime.clone(), others.budget));
     let source: Arc<dyn Serve> = serving.clone();
     others.peers.serve(Arc::downgrade(&source));
     serving
@@ -254,7 +254,7 @@ impl<'a> IntoIterator for &'a Loader {
 /// would be read twice where they are kept, and for nothing where nobody comes to the later epoch.
 fn epoch(run: &Run, datasets: &[Dataset]) -> u64 {
     let all = datasets.iter().map(|dataset| {
-        dataset.catalog.total_bytes().saturating_add(dataset.catalog.len().saturating_mul(SLOT_BYTES))
+        dataset.catalog.total_bytes().saturating_add(dataset.catalog.len().saturating_mul(USE_OVERHEAD))
     });
     all.fold(0, u64::saturating_add).div_ceil(u64::from(run.world_size()))
 }

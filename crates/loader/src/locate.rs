@@ -20,24 +20,24 @@ use foreread_types::SampleId;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
-use crate::answers::panic_message;
+use crate::read_results::panic_message;
 
 /// How many threads look up samples of one dataset, at most. More would not help a server that hangs.
 pub(crate) const THREADS: usize = 4;
 
 /// The shortest wait before a look-up is repeated, whatever the policy allows.
-const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+const MIN_RETRY_WAIT: Duration = Duration::from_millis(1);
 
 /// Where a sample lies in the origin.
-pub(crate) type Place = (Object, Span);
+pub(crate) type Location = (Object, Span);
 
 /// What a tier is asked for that knows samples by their keys: a cache, or another rank. It takes no look-up.
-pub(crate) fn by_key(bytes: u64) -> Place {
+pub(crate) fn location_by_key(bytes: u64) -> Location {
     (Object { path: Arc::default(), size: bytes, version: None }, Span::Whole)
 }
 
 /// What has the entries of a dataset.
-pub(crate) trait Entries: fmt::Debug + Send + Sync + 'static {
+pub(crate) trait EntrySource: fmt::Debug + Send + Sync + 'static {
     /// Where a sample's bytes are.
     fn entry(&self, id: SampleId) -> Result<Entry, DatasetError>;
 
@@ -45,7 +45,7 @@ pub(crate) trait Entries: fmt::Debug + Send + Sync + 'static {
     fn may_block(&self) -> bool;
 }
 
-impl Entries for Catalog {
+impl EntrySource for Catalog {
     fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
         Self::entry(self, id)
     }
@@ -58,13 +58,13 @@ impl Entries for Catalog {
 /// Looks up the samples of one dataset. Clones share their threads.
 #[derive(Clone, Debug)]
 pub(crate) struct Locator {
-    entries: Arc<dyn Entries>,
+    entries: Arc<dyn EntrySource>,
     threads: Arc<Semaphore>,
     retry: RetryPolicy,
 }
 
 impl Locator {
-    pub(crate) fn new(entries: impl Entries) -> Self {
+    pub(crate) fn new(entries: impl EntrySource) -> Self {
         let threads = Arc::new(Semaphore::new(THREADS));
         Self { entries: Arc::new(entries), threads, retry: RetryPolicy::default() }
     }
@@ -80,15 +80,15 @@ impl Locator {
     }
 
     /// Looks up one sample on this thread, once.
-    pub(crate) fn locate(&self, id: SampleId) -> Result<Place, TierError> {
-        place(&*self.entries, id)
+    pub(crate) fn locate(&self, id: SampleId) -> Result<Location, TierError> {
+        locate_entry(&*self.entries, id)
     }
 
     /// Looks up samples without blocking the thread, in their order.
     ///
     /// # Cancel safety
     /// A look-up that has begun keeps its thread until it ends, and nothing else.
-    pub(crate) async fn locate_all(&self, ids: Vec<SampleId>) -> Vec<Result<Place, TierError>> {
+    pub(crate) async fn locate_all(&self, ids: Vec<SampleId>) -> Vec<Result<Location, TierError>> {
         if !self.may_block() {
             return ids.into_iter().map(|id| self.locate(id)).collect();
         }
@@ -96,7 +96,7 @@ impl Locator {
         let began = Instant::now();
         for failures in 1..self.retry.attempts.get() {
             let failed = || places.iter().enumerate().filter(|(_, place)| is_io(place)).map(|(at, _)| at);
-            let wait = self.retry.longest_wait_after(failures).max(SHORTEST_WAIT);
+            let wait = self.retry.longest_wait_after(failures).max(MIN_RETRY_WAIT);
             if failed().next().is_none() || began.elapsed().saturating_add(wait) > self.retry.patience {
                 break;
             }
@@ -111,9 +111,9 @@ impl Locator {
         places
     }
 
-    async fn attempt(&self, ids: Vec<SampleId>) -> Vec<Result<Place, TierError>> {
+    async fn attempt(&self, ids: Vec<SampleId>) -> Vec<Result<Location, TierError>> {
         let (entries, count) = (Arc::clone(&self.entries), ids.len());
-        let look_up = move || ids.into_iter().map(|id| place(&*entries, id)).collect();
+        let look_up = move || ids.into_iter().map(|id| locate_entry(&*entries, id)).collect();
         match self.run(look_up).await {
             Ok(places) => places,
             Err(error) => vec![Err(error); count],
@@ -138,7 +138,7 @@ impl Locator {
     }
 }
 
-fn place(entries: &dyn Entries, id: SampleId) -> Result<Place, TierError> {
+fn locate_entry(entries: &dyn EntrySource, id: SampleId) -> Result<Location, TierError> {
     match catch_unwind(AssertUnwindSafe(|| entries.entry(id))) {
         Ok(Ok(entry)) => Ok((entry.object, entry.span)),
         Ok(Err(error)) => Err(TierError::new(ErrorKind::Invalid, "catalog")
@@ -152,12 +152,12 @@ fn place(entries: &dyn Entries, id: SampleId) -> Result<Place, TierError> {
 }
 
 /// The catalog's error, where it is why a sample could not be looked up.
-pub(crate) fn fault(error: &TierError) -> Option<&DatasetError> {
+pub(crate) fn catalog_error(error: &TierError) -> Option<&DatasetError> {
     std::error::Error::source(error)?.downcast_ref()
 }
 
-fn is_io(place: &Result<Place, TierError>) -> bool {
-    let fault = place.as_ref().err().and_then(fault);
+fn is_io(place: &Result<Location, TierError>) -> bool {
+    let fault = place.as_ref().err().and_then(catalog_error);
     fault.is_some_and(|fault| fault.kind() == DatasetErrorKind::Io)
 }
 
@@ -172,12 +172,12 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Entries on a file server that can hang and fail.
+    /// EntrySource on a file server that can hang and fail.
     #[derive(Clone, Debug)]
-    pub(crate) struct Server(Arc<(FakeOrigin, Mutex<Faults>, Condvar)>);
+    pub(crate) struct FakeServer(Arc<(FakeOrigin, Mutex<ServerFaults>, Condvar)>);
 
     #[derive(Debug, Default)]
-    struct Faults {
+    struct ServerFaults {
         /// Samples whose look-ups hang.
         stuck: Vec<u64>,
         /// How often look-ups of a sample fail from now on.
@@ -187,7 +187,7 @@ pub(crate) mod tests {
         hanging: usize,
     }
 
-    impl Server {
+    impl FakeServer {
         pub(crate) fn new(fake: FakeOrigin) -> Self {
             Self(Arc::new((fake, Mutex::default(), Condvar::new())))
         }
@@ -216,7 +216,7 @@ pub(crate) mod tests {
         }
     }
 
-    impl Entries for Server {
+    impl EntrySource for FakeServer {
         fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
             let (fake, faults, released) = &*self.0;
             let mut now = faults.lock().unwrap();
@@ -247,7 +247,7 @@ pub(crate) mod tests {
     #[tokio::test(start_paused = true)]
     // semantics: SAMPLE-20
     async fn catalogs_io_error_is_repeated_for_the_sample_alone() {
-        let server = Server::new(FakeOrigin::uniform(10, 100));
+        let server = FakeServer::new(FakeOrigin::uniform(10, 100));
         server.fail(3, 2);
         let places = Locator::new(server.clone()).locate_all(ids(0..10)).await;
         let paths: Vec<_> = places.into_iter().map(|place| place.unwrap().0.path).collect();
@@ -258,7 +258,7 @@ pub(crate) mod tests {
     #[tokio::test(start_paused = true)]
     // semantics: SAMPLE-20
     async fn catalog_that_fails_for_ever_ends_with_the_policy() {
-        let server = Server::new(FakeOrigin::uniform(10, 100));
+        let server = FakeServer::new(FakeOrigin::uniform(10, 100));
         server.fail(3, u32::MAX);
         let default = RetryPolicy::default();
         let patient = default.with_attempts(NonZeroU32::MAX).with_patience(Duration::from_secs(5));
@@ -272,7 +272,7 @@ pub(crate) mod tests {
             let places = Locator::new(server.clone()).with_retry(policy).locate_all(ids(2..5)).await;
             assert_eq!(places.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
             let error = places[1].as_ref().unwrap_err();
-            assert_eq!(fault(error).unwrap().kind(), DatasetErrorKind::Io);
+            assert_eq!(catalog_error(error).unwrap().kind(), DatasetErrorKind::Io);
             assert_eq!((server.looked_up(), began.elapsed()), (2 + attempts, waited));
         }
     }
@@ -280,7 +280,7 @@ pub(crate) mod tests {
     #[tokio::test]
     // semantics: FAIL-21
     async fn stuck_look_ups_take_four_threads_however_many_wait() {
-        let server = Server::new(FakeOrigin::uniform(100, 100));
+        let server = FakeServer::new(FakeOrigin::uniform(100, 100));
         server.hang(0..100);
         let locator = Locator::new(server.clone());
         // Callers that are gone leave their threads to look-ups that hang.
@@ -307,7 +307,7 @@ pub(crate) mod tests {
     async fn catalog_that_panics_fails_its_sample_alone() {
         #[derive(Debug)]
         struct Panics(FakeOrigin);
-        impl Entries for Panics {
+        impl EntrySource for Panics {
             fn entry(&self, id: SampleId) -> Result<Entry, DatasetError> {
                 assert!(id.0 != 1, "of a catalog");
                 Ok(Entry { object: self.0.object(id), span: Span::Whole })

@@ -50,9 +50,9 @@ impl Count {
 
 /// Delivered samples by where they came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reads([Count; 4]);
+pub struct SourceCounts([Count; 4]);
 
-impl Reads {
+impl SourceCounts {
     /// Those from `source`.
     pub fn from(&self, source: Source) -> Count {
         self.0[source as usize]
@@ -78,9 +78,9 @@ impl Reads {
 
 /// What one batch adds to the account when it is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taking {
+pub struct BatchCounts {
     /// Its samples, by where they came from.
-    pub reads: Reads,
+    pub reads: SourceCounts,
     /// Uses without a sample.
     pub skipped: u64,
     /// Uses that got a neighbour's sample.
@@ -103,7 +103,7 @@ pub struct PassReport {
     /// Batches taken.
     pub batches: u64,
     /// Samples delivered, by where they came from.
-    pub reads: Reads,
+    pub reads: SourceCounts,
     /// From the moment its first batch was asked for to the delivery of its last.
     pub time: Duration,
     /// The part of `time` in which the trainer waited for a batch.

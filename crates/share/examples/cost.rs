@@ -25,9 +25,9 @@ mod linux {
     /// So many that no cache of the processor holds them.
     const DIFFERENT: u64 = 2000;
 
-    struct Memory(Vec<Bytes>);
+    struct InMemory(Vec<Bytes>);
 
-    impl Samples for Memory {
+    impl Samples for InMemory {
         fn get(&self, asks: Vec<Ask>) {
             for ask in asks {
                 let bytes = self.0[ask.id().0 as usize % self.0.len()].clone();
@@ -87,7 +87,7 @@ mod linux {
             return worker(&address, at_once);
         }
         let different = (0..DIFFERENT).map(|id| Bytes::from(vec![id as u8; bytes as usize])).collect();
-        let server = Server::start(Arc::new(Memory(different)), Settings::default())?;
+        let server = Server::start(Arc::new(InMemory(different)), Settings::default())?;
         let before = processor_time();
         let status = Command::new(std::env::current_exe()?)
             .args([bytes.to_string(), at_once.to_string()])

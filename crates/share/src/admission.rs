@@ -1,6 +1,6 @@
 //! Connections that have not sent their greeting yet, and the log of those that were refused.
 //!
-//! A connection is a worker's when its user is the server's and its first message has the server's secret. Until then it
+//! A connection is a worker's when its user is the server's and its oldest message has the server's secret. Until then it
 //! holds a descriptor and nothing else, and there are few of them: a new one takes the place of the oldest. So processes
 //! that connect and send nothing keep no worker out. The price is that a worker which is stopped between its two system
 //! calls while hundreds of others connect has to connect again.
@@ -17,10 +17,10 @@ use crate::log_limit::LogLimit;
 use crate::{socket, wire};
 
 /// Connections that may wait for their greeting.
-pub(crate) const MOST_UNPROVEN: usize = 256;
+pub(crate) const MAX_PENDING: usize = 256;
 
 #[derive(Debug)]
-struct Unproven {
+struct PendingAuth {
     key: u64,
     socket: OwnedFd,
     process: i32,
@@ -30,7 +30,7 @@ struct Unproven {
 pub(crate) struct Admission {
     secret: Secret,
     user: u32,
-    unproven: VecDeque<Unproven>,
+    pending: VecDeque<PendingAuth>,
     refused: LogLimit,
     /// Why the last one was refused.
     why: String,
@@ -42,32 +42,32 @@ impl Admission {
         Self {
             secret,
             user: socket::own_user(),
-            unproven: VecDeque::new(),
+            pending: VecDeque::new(),
             refused: LogLimit::default(),
             why: String::new(),
             shortages: LogLimit::default(),
         }
     }
 
-    /// Whether one has to leave before another may enter.
+    /// Whether one has to leave before another may add.
     pub(crate) fn is_full(&self) -> bool {
-        self.unproven.len() >= MOST_UNPROVEN
+        self.pending.len() >= MAX_PENDING
     }
 
     /// The one that waits longest.
-    pub(crate) fn first(&self) -> Option<u64> {
-        self.unproven.front().map(|first| first.key)
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.pending.front().map(|oldest| oldest.key)
     }
 
     /// Whether `key` waits here.
     pub(crate) fn has(&self, key: u64) -> bool {
-        self.unproven.iter().any(|one| one.key == key)
+        self.pending.iter().any(|one| one.key == key)
     }
 
     /// Begins to wait for the greeting of a new connection. One of another user is refused at once.
-    pub(crate) fn enter(&mut self, key: u64, socket: OwnedFd, watch: &OwnedFd) {
+    pub(crate) fn add(&mut self, key: u64, socket: OwnedFd, watch: &OwnedFd) {
         let failed = |error: Errno| format!("its connection failed: {error}");
-        let other = match socket::other(&socket) {
+        let other = match socket::peer_credentials(&socket) {
             Ok(other) => other,
             Err(error) => return self.note_refused(&failed(error)),
         };
@@ -77,41 +77,46 @@ impl Admission {
             return self.refuse(&socket, &why);
         }
         match epoll::add(watch, &socket, epoll::EventData::new_u64(key), epoll::EventFlags::IN) {
-            Ok(()) => self.unproven.push_back(Unproven { key, socket, process: other.process }),
+            Ok(()) => self.pending.push_back(PendingAuth { key, socket, process: other.process }),
             Err(error) => self.note_refused(&failed(error)),
         }
     }
 
     /// The socket and process of a connection whose greeting has come and is right. One that sent something else, or has
     /// gone, waits no longer.
-    pub(crate) fn greeted(&mut self, key: u64, buffer: &mut [u8], watch: &OwnedFd) -> Option<(OwnedFd, i32)> {
-        let at = self.unproven.iter().position(|one| one.key == key)?;
-        let heard = socket::hear(&self.unproven[at].socket, buffer);
-        if matches!(heard, Err(Errno::AGAIN | Errno::INTR)) {
+    pub(crate) fn authenticate(
+        &mut self,
+        key: u64,
+        buffer: &mut [u8],
+        watch: &OwnedFd,
+    ) -> Option<(OwnedFd, i32)> {
+        let at = self.pending.iter().position(|one| one.key == key)?;
+        let received = socket::receive_message(&self.pending[at].socket, buffer);
+        if matches!(received, Err(Errno::AGAIN | Errno::INTR)) {
             return None;
         }
-        let Unproven { socket, process, .. } = self.unproven.remove(at)?;
+        let PendingAuth { socket, process, .. } = self.pending.remove(at)?;
         // By name: a forked child may keep the socket open, and with it the watching.
         let _ = epoll::delete(watch, &socket);
-        let message = heard.ok().filter(|length| *length > 0)?;
+        let message = received.ok().filter(|length| *length > 0)?;
         let message = buffer.get(..message).unwrap_or_default();
-        match wire::greeted(message) {
+        match wire::parse_greeting(message) {
             Ok(secret) if self.secret.matches(&secret) => Some((socket, process)),
             Ok(_) => {
                 self.refuse(&socket, "it does not have the secret of this data source's address");
                 None
             }
-            Err(wire::Malformed) => {
-                self.refuse(&socket, "its first message is no greeting of this version of foreread");
+            Err(wire::MalformedMessage) => {
+                self.refuse(&socket, "its oldest message is no greeting of this version of foreread");
                 None
             }
         }
     }
 
     /// Ends a connection whose greeting has not come.
-    pub(crate) fn push_out(&mut self, key: u64, watch: &OwnedFd) {
-        let Some(at) = self.unproven.iter().position(|one| one.key == key) else { return };
-        if let Some(one) = self.unproven.remove(at) {
+    pub(crate) fn evict(&mut self, key: u64, watch: &OwnedFd) {
+        let Some(at) = self.pending.iter().position(|one| one.key == key) else { return };
+        if let Some(one) = self.pending.remove(at) {
             end(&one.socket, watch);
             self.note_refused("it connected and sent no greeting");
         }
@@ -119,13 +124,13 @@ impl Admission {
 
     /// Ends all that wait.
     pub(crate) fn close(&mut self, watch: &OwnedFd) {
-        self.unproven.drain(..).for_each(|one| end(&one.socket, watch));
+        self.pending.drain(..).for_each(|one| end(&one.socket, watch));
     }
 
     /// Sends a connection the reason why it is refused, and logs it.
     pub(crate) fn refuse(&mut self, socket: &OwnedFd, why: &str) {
         // One that does not listen does not need the reason.
-        let _ = socket::tell(socket, &wire::refused(why));
+        let _ = socket::send_message(socket, &wire::refused(why));
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         self.note_refused(why);
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use foreread_types::SampleId;
 
 use crate::address::Address;
-use crate::held::Held;
-use crate::line::{Caller, Line, Patience, Sent};
-use crate::wire::{MOST_CALL, MOST_NAME};
+use crate::shared_sample::Held;
+use crate::wire::{MAX_CALL_NAME, MAX_CALL_PAYLOAD};
+use crate::worker_connection::{CallerGuard, SendStatus, StopCheck, WorkerConnection};
 use crate::{ShareError, ShareErrorKind};
 
 /// A worker's end: asks the main process's engine for samples.
@@ -17,7 +17,7 @@ use crate::{ShareError, ShareErrorKind};
 /// every request is an error ([`ShareErrorKind::Forked`]), and the child connects for itself.
 #[derive(Clone, Debug)]
 pub struct Client {
-    line: Arc<Line>,
+    connection: Arc<WorkerConnection>,
 }
 
 impl Client {
@@ -35,8 +35,8 @@ impl Client {
     /// # Errors
     /// As [`connect`](Self::connect), and [`ShareErrorKind::Interrupted`].
     pub fn connect_with(address: &str, stop: &mut dyn FnMut() -> bool) -> Result<Self, ShareError> {
-        let line = Line::connect(&Address::parse(address)?, &mut Patience::new(stop))?;
-        Ok(Self { line: Arc::new(line) })
+        let connection = WorkerConnection::connect(&Address::parse(address)?, &mut StopCheck::new(stop))?;
+        Ok(Self { connection: Arc::new(connection) })
     }
 
     /// Gets samples, each its own way: the answer has one entry for each of `ids`, in their order, and what fails for one
@@ -57,7 +57,7 @@ impl Client {
     ) -> Vec<Result<Held, ShareError>> {
         let mut got: Vec<Option<Result<Held, ShareError>>> = Vec::new();
         got.resize_with(ids.len(), || None);
-        let ended = self.collect(ids, &mut got, &mut Patience::new(stop));
+        let ended = self.collect(ids, &mut got, &mut StopCheck::new(stop));
         let missing = || ended.clone().err().unwrap_or_else(ShareError::gone);
         got.into_iter().map(|one| one.unwrap_or_else(|| Err(missing()))).collect()
     }
@@ -66,19 +66,19 @@ impl Client {
         &self,
         ids: &[SampleId],
         got: &mut [Option<Result<Held, ShareError>>],
-        patience: &mut Patience<'_>,
+        stop_check: &mut StopCheck<'_>,
     ) -> Result<(), ShareError> {
         self.own()?;
-        let caller = Caller::new(&self.line);
+        let caller = CallerGuard::new(&self.connection);
         let mut asked = 0;
         let mut missing: HashMap<u32, usize> = HashMap::new();
         let mut going = Ok(());
         while going.is_ok() && (asked < ids.len() || !missing.is_empty()) {
-            going = self.ask(&caller, ids, &mut asked, &mut missing, patience);
+            going = self.ask(&caller, ids, &mut asked, &mut missing, stop_check);
             // Also where that was the end: what came before it is right.
-            for (tag, came) in self.line.take(caller.number) {
+            for (tag, came) in self.connection.take(caller.number) {
                 if let Some(at) = missing.remove(&tag) {
-                    got[at] = Some(came.map(|place| Held::new(Arc::clone(&self.line), place)));
+                    got[at] = Some(came.map(|place| Held::new(Arc::clone(&self.connection), place)));
                 }
             }
         }
@@ -88,26 +88,26 @@ impl Client {
     /// Asks for what can be asked for, and waits for something to come.
     fn ask(
         &self,
-        caller: &Caller,
+        caller: &CallerGuard,
         ids: &[SampleId],
         asked: &mut usize,
         missing: &mut HashMap<u32, usize>,
-        patience: &mut Patience<'_>,
+        stop_check: &mut StopCheck<'_>,
     ) -> Result<(), ShareError> {
         let mut to_send = false;
         if *asked < ids.len() {
-            match self.line.ask(caller.number, &ids[*asked..])? {
-                Sent::Went(tags) => {
+            match self.connection.ask(caller.number, &ids[*asked..])? {
+                SendStatus::Sent(tags) => {
                     for tag in tags {
                         missing.insert(tag, *asked);
                         *asked += 1;
                     }
                 }
-                Sent::TooMany => {}
-                Sent::NoRoom => to_send = true,
+                SendStatus::LimitReached => {}
+                SendStatus::WouldBlock => to_send = true,
             }
         }
-        self.line.wait(caller.number, to_send, patience)
+        self.connection.wait(caller.number, to_send, stop_check)
     }
 
     /// Asks the layer above the server something: a name and bytes, answered by bytes.
@@ -131,34 +131,34 @@ impl Client {
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<u8>, ShareError> {
         self.own()?;
-        if name.len() > MOST_NAME || payload.len() > MOST_CALL {
+        if name.len() > MAX_CALL_NAME || payload.len() > MAX_CALL_PAYLOAD {
             let detail = format!(
-                "a call with a name of {} and a payload of {} bytes: {MOST_NAME} and {MOST_CALL} may be sent at once",
+                "a call with a name of {} and a payload of {} bytes: {MAX_CALL_NAME} and {MAX_CALL_PAYLOAD} may be sent at once",
                 name.len(),
                 payload.len()
             );
             return Err(ShareError::new(ShareErrorKind::Invalid, detail));
         }
-        let patience = &mut Patience::new(stop);
-        let caller = Caller::new(&self.line);
+        let stop_check = &mut StopCheck::new(stop);
+        let caller = CallerGuard::new(&self.connection);
         loop {
-            match self.line.call(caller.number, name, payload)? {
-                Sent::Went(()) => break,
-                Sent::TooMany => self.line.wait(caller.number, false, patience)?,
-                Sent::NoRoom => self.line.wait(caller.number, true, patience)?,
+            match self.connection.call(caller.number, name, payload)? {
+                SendStatus::Sent(()) => break,
+                SendStatus::LimitReached => self.connection.wait(caller.number, false, stop_check)?,
+                SendStatus::WouldBlock => self.connection.wait(caller.number, true, stop_check)?,
             }
         }
         loop {
-            self.line.wait(caller.number, false, patience)?;
-            if let Some((_, came)) = self.line.take(caller.number).pop() {
-                return came.map(|place| Held::new(Arc::clone(&self.line), place).as_ref().to_vec());
+            self.connection.wait(caller.number, false, stop_check)?;
+            if let Some((_, came)) = self.connection.take(caller.number).pop() {
+                return came.map(|place| Held::new(Arc::clone(&self.connection), place).as_ref().to_vec());
             }
         }
     }
 
     /// Whether this is the process that connected, and not one that was forked from it.
     pub fn is_own(&self) -> bool {
-        self.line.is_own()
+        self.connection.is_own()
     }
 
     fn own(&self) -> Result<(), ShareError> {

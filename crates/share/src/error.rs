@@ -30,17 +30,17 @@ pub enum ShareErrorKind {
 
 /// A failure: what kind, and what happened. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct ShareError(Arc<Inner>);
+pub struct ShareError(Arc<ErrorInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct ErrorInner {
     kind: ShareErrorKind,
     detail: String,
-    source: Source,
+    source: ErrorCause,
 }
 
 #[derive(Debug)]
-enum Source {
+enum ErrorCause {
     None,
     System(io::Error),
     Sample(TierError),
@@ -48,7 +48,7 @@ enum Source {
 
 impl ShareError {
     pub(crate) fn new(kind: ShareErrorKind, detail: impl Into<String>) -> Self {
-        Self(Arc::new(Inner { kind, detail: detail.into(), source: Source::None }))
+        Self(Arc::new(ErrorInner { kind, detail: detail.into(), source: ErrorCause::None }))
     }
 
     pub(crate) fn gone() -> Self {
@@ -67,13 +67,13 @@ impl ShareError {
     }
 
     pub(crate) fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
-        let source = Source::System(error.into());
-        Self(Arc::new(Inner { kind: ShareErrorKind::System, detail: what.into(), source }))
+        let source = ErrorCause::System(error.into());
+        Self(Arc::new(ErrorInner { kind: ShareErrorKind::System, detail: what.into(), source }))
     }
 
     pub(crate) fn sample(error: TierError) -> Self {
         let detail = error.to_string();
-        Self(Arc::new(Inner { kind: ShareErrorKind::Sample, detail, source: Source::Sample(error) }))
+        Self(Arc::new(ErrorInner { kind: ShareErrorKind::Sample, detail, source: ErrorCause::Sample(error) }))
     }
 
     /// What kind of failure it is.
@@ -85,7 +85,7 @@ impl ShareError {
     /// its detail, in words.
     pub fn tier_error(&self) -> Option<&TierError> {
         match &self.0.source {
-            Source::Sample(error) => Some(error),
+            ErrorCause::Sample(error) => Some(error),
             _ => None,
         }
     }
@@ -94,8 +94,8 @@ impl ShareError {
 impl fmt::Display for ShareError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.source {
-            Source::System(error) => write!(f, "{}: {error}", self.0.detail),
-            Source::None | Source::Sample(_) => f.write_str(&self.0.detail),
+            ErrorCause::System(error) => write!(f, "{}: {error}", self.0.detail),
+            ErrorCause::None | ErrorCause::Sample(_) => f.write_str(&self.0.detail),
         }
     }
 }
@@ -103,10 +103,10 @@ impl fmt::Display for ShareError {
 impl std::error::Error for ShareError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0.source {
-            Source::None => None,
-            Source::System(error) => Some(error),
+            ErrorCause::None => None,
+            ErrorCause::System(error) => Some(error),
             // The message is this error's own already.
-            Source::Sample(error) => error.source(),
+            ErrorCause::Sample(error) => error.source(),
         }
     }
 }

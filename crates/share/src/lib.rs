@@ -64,25 +64,25 @@
 
 mod address;
 mod admission;
-mod asks;
+mod answer_queue;
 mod client;
 mod connection;
 mod error;
 mod extents;
-mod held;
-mod life;
-mod line;
 mod log_limit;
+mod mapping;
 mod memory;
-mod queue;
+mod peer_process;
+mod requests;
 mod server;
-mod service;
+mod server_loop;
+mod shared_sample;
 mod socket;
-mod window;
 mod wire;
+mod worker_connection;
 
-pub use asks::{Ask, Call, Samples};
 pub use client::Client;
 pub use error::{ShareError, ShareErrorKind};
-pub use held::Held;
-pub use server::{Server, Settings, Status};
+pub use requests::{Ask, Call, Samples};
+pub use server::{Server, ServerStatus, Settings};
+pub use shared_sample::Held;

@@ -12,24 +12,24 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::Errno;
 
 use crate::ShareError;
-use crate::extents::{Extents, rounded};
-use crate::window::OwnMapping;
+use crate::extents::{FreeExtents, rounded};
+use crate::mapping::ProcessMapping;
 
 /// The least memory that is shared: a page.
-const LEAST: usize = 4096;
+const PAGE: usize = 4096;
 
 /// The shared memory, and which parts of it are taken.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct SharedMemory {
     file: OwnedFd,
-    map: OwnMapping,
-    extents: Mutex<Extents>,
+    map: ProcessMapping,
+    extents: Mutex<FreeExtents>,
 }
 
 /// A part of the memory that nobody else has; dropping it gives it back.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    memory: Arc<Memory>,
+pub(crate) struct SharedSlot {
+    memory: Arc<SharedMemory>,
     /// Where the sample begins.
     pub(crate) offset: usize,
     /// Bytes that are taken.
@@ -47,18 +47,19 @@ fn memory_file() -> rustix::io::Result<OwnedFd> {
     }
 }
 
-impl Memory {
+impl SharedMemory {
     /// `bytes` of shared memory, rounded up to whole pages.
     pub(crate) fn new(bytes: u64) -> Result<Self, ShareError> {
         let wrong = |error: std::io::Error| {
             ShareError::system(format!("{bytes} bytes of shared memory cannot be had: ask for less"), error)
         };
         let length =
-            usize::try_from(bytes).ok().and_then(|bytes| bytes.max(LEAST).checked_next_multiple_of(LEAST));
+            usize::try_from(bytes).ok().and_then(|bytes| bytes.max(PAGE).checked_next_multiple_of(PAGE));
         let length = length.ok_or_else(|| wrong(Errno::NOMEM.into()))?;
         let file = memory_file().map_err(|error| wrong(error.into()))?;
         ftruncate(&file, length as u64).map_err(|error| wrong(error.into()))?;
-        let map = MmapOptions::new().len(length).map_raw(&file).and_then(OwnMapping::new).map_err(wrong)?;
+        let map =
+            MmapOptions::new().len(length).map_raw(&file).and_then(ProcessMapping::new).map_err(wrong)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         match fcntl_add_seals(&file, seals | SealFlags::FUTURE_WRITE) {
             // Before Linux 5.1: a client of the same user could write if it set out to.
@@ -66,7 +67,7 @@ impl Memory {
             other => other,
         }
         .map_err(|error| wrong(error.into()))?;
-        let extents = Mutex::new(Extents::new(length));
+        let extents = Mutex::new(FreeExtents::new(length));
         Ok(Self { file, map, extents })
     }
 
@@ -81,19 +82,19 @@ impl Memory {
     }
 
     /// Bytes that are free, in one piece or many.
-    pub(crate) fn free(&self) -> usize {
-        self.extents().free()
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.extents().free_bytes()
     }
 
-    fn extents(&self) -> MutexGuard<'_, Extents> {
+    fn extents(&self) -> MutexGuard<'_, FreeExtents> {
         self.extents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies `bytes` into the memory, if there is room in one piece. Nothing may be empty: that takes no room.
-    pub(crate) fn place(self: &Arc<Self>, bytes: &[u8]) -> Option<Slot> {
+    pub(crate) fn place(self: &Arc<Self>, bytes: &[u8]) -> Option<SharedSlot> {
         let taken = rounded(bytes.len())?;
-        let offset = self.extents().take(taken)?;
-        let slot = Slot { memory: Arc::clone(self), offset, taken, length: bytes.len() };
+        let offset = self.extents().allocate(taken)?;
+        let slot = SharedSlot { memory: Arc::clone(self), offset, taken, length: bytes.len() };
         debug_assert!(offset + bytes.len() <= self.map.len());
         // SAFETY: the extents lie within the mapping, which lives as long as `self`, and `taken >= bytes.len()`. The slot
         // was free until now and is this one's alone, so no other thread writes there; clients read a slot only between
@@ -107,9 +108,9 @@ impl Memory {
     }
 }
 
-impl Drop for Slot {
+impl Drop for SharedSlot {
     fn drop(&mut self) {
-        self.memory.extents().give(self.offset, self.taken);
+        self.memory.extents().release(self.offset, self.taken);
     }
 }
 
@@ -118,29 +119,29 @@ mod tests {
     use rustix::fs::{fstat, ftruncate};
 
     use super::*;
-    use crate::window::Window;
+    use crate::mapping::ReadMapping;
 
     #[test]
     fn slots_are_apart_and_come_back() {
-        let memory = Arc::new(Memory::new(10_000).unwrap());
+        let memory = Arc::new(SharedMemory::new(10_000).unwrap());
         assert_eq!(memory.length(), 12_288);
         let first = memory.place(&[1; 5000]).unwrap();
         let second = memory.place(&[2; 7000]).unwrap();
         assert!(memory.place(&[3; 1000]).is_none());
-        let window = Window::open(memory.file.try_clone().unwrap(), memory.length() as u64).unwrap();
+        let mapping = ReadMapping::open(memory.file.try_clone().unwrap(), memory.length() as u64).unwrap();
         for (slot, byte) in [(&first, 1), (&second, 2)] {
-            assert!(window.read(slot.offset, slot.length).iter().all(|&there| there == byte));
+            assert!(mapping.read(slot.offset, slot.length).iter().all(|&there| there == byte));
         }
         drop(first);
         assert!(memory.place(&[3; 1000]).is_some());
         drop(second);
-        assert_eq!(memory.free(), memory.length());
+        assert_eq!(memory.free_bytes(), memory.length());
     }
 
     #[test]
     // semantics: WORKER-7
     fn who_gets_the_descriptor_can_neither_write_nor_truncate() {
-        let memory = Memory::new(4096).unwrap();
+        let memory = SharedMemory::new(4096).unwrap();
         assert!(rustix::io::pwrite(&memory.file, b"x", 0).is_err());
         assert!(ftruncate(&memory.file, 0).is_err());
         assert!(MmapOptions::new().len(4096).map_raw(&memory.file).is_err());
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn memory_that_no_machine_has_is_an_error() {
-        assert!(Memory::new(u64::MAX).is_err());
-        assert!(Memory::new(1 << 62).unwrap_err().to_string().contains("ask for less"));
+        assert!(SharedMemory::new(u64::MAX).is_err());
+        assert!(SharedMemory::new(1 << 62).unwrap_err().to_string().contains("ask for less"));
     }
 }

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use crate::address::Address;
-use crate::asks::Samples;
-use crate::memory::Memory;
-use crate::queue::Queue;
-use crate::service::Service;
+use crate::answer_queue::AnswerQueue;
+use crate::memory::SharedMemory;
+use crate::requests::Samples;
+use crate::server_loop::ServerLoop;
 use crate::{ShareError, socket};
 
 /// What a server may use.
@@ -38,7 +38,7 @@ impl Settings {
 /// How a server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Status {
+pub struct ServerStatus {
     /// Workers that are connected.
     pub clients: u64,
     /// Bytes of shared memory.
@@ -57,7 +57,7 @@ pub struct Status {
 #[derive(Debug)]
 pub struct Server {
     address: Address,
-    queue: Arc<Queue>,
+    queue: Arc<AnswerQueue>,
     thread: Option<JoinHandle<()>>,
     process: u32,
 }
@@ -70,13 +70,13 @@ impl Server {
     pub fn start(samples: Arc<dyn Samples>, settings: Settings) -> Result<Self, ShareError> {
         let failed = "no socket to serve workers from";
         let wrong = |error| ShareError::system(failed, error);
-        let queue = Arc::new(Queue::new(Memory::new(settings.shared_bytes)?)?);
+        let queue = Arc::new(AnswerQueue::new(SharedMemory::new(settings.shared_bytes)?)?);
         let address = Address::new().map_err(|error| ShareError::system(failed, error))?;
         let listener = socket::listen(&address.socket().map_err(wrong)?).map_err(wrong)?;
-        let mut service = Service::new(samples, Arc::clone(&queue), listener, address.secret)?;
+        let mut server_loop = ServerLoop::new(samples, Arc::clone(&queue), listener, address.secret)?;
         let thread = std::thread::Builder::new()
             .name("foreread-share".to_owned())
-            .spawn(move || service.run())
+            .spawn(move || server_loop.run())
             .map_err(|error| ShareError::system("no thread to serve workers from", error))?;
         Ok(Self { address, queue, thread: Some(thread), process: std::process::id() })
     }
@@ -88,12 +88,12 @@ impl Server {
     }
 
     /// How it does.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> ServerStatus {
         let memory = &self.queue.memory;
-        Status {
+        ServerStatus {
             clients: self.queue.clients.load(Ordering::Relaxed),
             shared_bytes: memory.length() as u64,
-            used_bytes: (memory.length() - memory.free()) as u64,
+            used_bytes: (memory.length() - memory.free_bytes()) as u64,
             over_the_socket: self.queue.over_the_socket.load(Ordering::Relaxed),
         }
     }

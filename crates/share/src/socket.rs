@@ -1,4 +1,4 @@
-//! Sockets: messages, the descriptor that goes with the first one, and who is at the other end.
+//! Sockets: messages, the descriptor that goes with the first one, and who is at the peer_credentials end.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use rustix::net::{
 /// Connections that may wait to be taken.
 const BACKLOG: i32 = 1024;
 
-const QUIET: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+const SEND_FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 fn new() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -43,37 +43,37 @@ pub(crate) fn accept(listener: &OwnedFd) -> Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Sends one message; [`Errno::AGAIN`] where the other end does not keep up.
-pub(crate) fn tell(socket: &OwnedFd, message: &[u8]) -> Result<()> {
-    send(socket, message, QUIET).map(drop)
+/// Sends one message; [`Errno::AGAIN`] where the peer_credentials end does not keep up.
+pub(crate) fn send_message(socket: &OwnedFd, message: &[u8]) -> Result<()> {
+    send(socket, message, SEND_FLAGS).map(drop)
 }
 
 /// The same, of two parts.
-pub(crate) fn tell_parts(socket: &OwnedFd, head: &[u8], rest: &[u8]) -> Result<()> {
+pub(crate) fn send_parts(socket: &OwnedFd, head: &[u8], rest: &[u8]) -> Result<()> {
     let parts = [IoSlice::new(head), IoSlice::new(rest)];
-    sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), QUIET).map(drop)
+    sendmsg(socket, &parts, &mut SendAncillaryBuffer::default(), SEND_FLAGS).map(drop)
 }
 
 /// The same, with a descriptor.
-pub(crate) fn tell_with(socket: &OwnedFd, message: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
+pub(crate) fn send_with_fd(socket: &OwnedFd, message: &[u8], descriptor: BorrowedFd<'_>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
     if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(Errno::NOBUFS);
     }
-    sendmsg(socket, &[IoSlice::new(message)], &mut control, QUIET).map(drop)
+    sendmsg(socket, &[IoSlice::new(message)], &mut control, SEND_FLAGS).map(drop)
 }
 
 /// Receives one message into `buffer` and says how long it is; 0 at the end, and more than the buffer holds where it was
 /// cut off. Descriptors that come with it are dropped by the kernel.
-pub(crate) fn hear(socket: &OwnedFd, buffer: &mut [u8]) -> Result<usize> {
+pub(crate) fn receive_message(socket: &OwnedFd, buffer: &mut [u8]) -> Result<usize> {
     let (_, length) = recv(socket, buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC)?;
     Ok(length)
 }
 
 /// The same, and the descriptor that came with it.
-pub(crate) fn hear_with(socket: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
+pub(crate) fn receive_with_fd(socket: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -87,17 +87,17 @@ pub(crate) fn hear_with(socket: &OwnedFd, buffer: &mut [u8]) -> Result<(usize, O
     Ok((length, descriptor))
 }
 
-/// Who is at the other end: the process that connected or that listened.
+/// Who is at the peer_credentials end: the process that connected or that listened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Other {
+pub(crate) struct PeerCredentials {
     /// Its number, 0 where it cannot be seen from here.
     pub(crate) process: i32,
     /// Its user.
     pub(crate) user: u32,
 }
 
-/// Asks the kernel who is at the other end.
-pub(crate) fn other(socket: &OwnedFd) -> Result<Other> {
+/// Asks the kernel who is at the peer_credentials end.
+pub(crate) fn peer_credentials(socket: &OwnedFd) -> Result<PeerCredentials> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the descriptor is open as long as `socket` is borrowed; the kernel writes at most `length` bytes to `found`,
@@ -114,12 +114,12 @@ pub(crate) fn other(socket: &OwnedFd) -> Result<Other> {
     if done != 0 {
         return Err(last_error());
     }
-    Ok(Other { process: found.pid, user: found.uid })
+    Ok(PeerCredentials { process: found.pid, user: found.uid })
 }
 
-/// A descriptor of the process at the other end, from Linux 6.5 on. It cannot be that of another process which got the
+/// A descriptor of the process at the peer_credentials end, from Linux 6.5 on. It cannot be that of another process which got the
 /// number later, and there is one where the number cannot be seen from here.
-pub(crate) fn other_process(socket: &OwnedFd) -> Result<OwnedFd> {
+pub(crate) fn peer_pidfd(socket: &OwnedFd) -> Result<OwnedFd> {
     let mut found: libc::c_int = -1;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the descriptor is open as long as `socket` is borrowed; the kernel writes at most `length` bytes to `found`,
@@ -156,7 +156,7 @@ pub(crate) fn own_user() -> u32 {
 }
 
 /// Whether `who` may connect to, or be connected to by, the user `own`.
-pub(crate) fn is_same_user(who: Other, own: u32) -> bool {
+pub(crate) fn is_same_user(who: PeerCredentials, own: u32) -> bool {
     who.user == own
 }
 
@@ -171,9 +171,14 @@ mod tests {
         let there = connect(&address).unwrap();
         let here = accept(&listener).unwrap();
         for socket in [&there, &here] {
-            let other = other(socket).unwrap();
-            assert_eq!((other.process as u32, other.user), (std::process::id(), own_user()));
-            assert!(is_same_user(other, own_user()) && !is_same_user(other, own_user() + 1));
+            let peer_credentials = peer_credentials(socket).unwrap();
+            assert_eq!(
+                (peer_credentials.process as u32, peer_credentials.user),
+                (std::process::id(), own_user())
+            );
+            assert!(
+                is_same_user(peer_credentials, own_user()) && !is_same_user(peer_credentials, own_user() + 1)
+            );
         }
     }
 }

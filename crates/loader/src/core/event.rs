@@ -6,7 +6,7 @@ use foreread_oracle::AccessStream;
 use foreread_types::{SampleKey, Tick};
 
 use super::OriginPace;
-use crate::report::Taking;
+use crate::report::BatchCounts;
 
 /// Something that happened.
 #[derive(Debug)]
@@ -19,14 +19,14 @@ pub enum Event {
         stream: AccessStream,
     },
     /// The stream that [`Action::Deal`] asked for cannot be computed: the run ends before this pass.
-    NotDealt {
+    DealFailed {
         /// The pass's index in the run.
         pass: usize,
     },
-    /// A lookup found the sample in memory: it is at hand, and takes no staging memory.
+    /// A lookup found the sample in memory: it is at hand, and read_cost no staging memory.
     Found(Tick),
     /// A lookup says that the cache keeps it and wants to be read.
-    Kept(Tick),
+    Stored(Tick),
     /// A lookup found nothing.
     Absent(Tick),
     /// A read has delivered the sample.
@@ -34,7 +34,7 @@ pub enum Event {
     /// A read has failed for good (its layers have tried again already). A cache may still have what it did not deliver.
     Failed(Tick),
     /// The same of a cache's read, and what the cache keeps is of no use: it is wrong, of another length, or gone.
-    Lost(Tick),
+    Invalid(Tick),
     /// The catalog does not say where the sample lies. No sample is bad: the run ends at this use, whatever the policy.
     Unlocated(Tick),
     /// Staging memory has been given back: the trainer let go, a cache took the sample over, or a read failed.
@@ -43,12 +43,12 @@ pub enum Event {
         bytes: u64,
     },
     /// Reads may run so many bytes ahead from now on, at most what the configuration allows. What has been issued stays.
-    Reach {
+    LookAhead {
         /// How many bytes.
         bytes: u64,
     },
     /// The trainer asks for the next batch and it is not there.
-    Asked,
+    Waiting,
     /// The trainer has waited long for the next batch. May be told again and again.
     Late {
         /// How long it has waited, without the time in which this process stood still.
@@ -57,7 +57,7 @@ pub enum Event {
         origin: OriginPace,
     },
     /// A hedge ([`Action::Hedge`]) has delivered the sample.
-    Hedged(Tick),
+    HedgeArrived(Tick),
     /// A hedge has failed.
     HedgeFailed(Tick),
     /// The same, because the catalog does not say where the sample lies: as [`Unlocated`](Self::Unlocated), if the owner does
@@ -73,12 +73,12 @@ pub enum Event {
 /// Something to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Compute the stream of this pass and answer with [`Event::Dealt`] or [`Event::NotDealt`].
+    /// Compute the stream of this pass and answer with [`Event::Dealt`] or [`Event::DealFailed`].
     Deal {
         /// The pass's index in the run.
         pass: usize,
     },
-    /// Look the sample up in the cache at `level`; answer with `Found`, `Kept` or `Absent`. What reading it from there takes
+    /// Look the sample up in the cache at `level`; answer with `Found`, `Stored` or `Absent`. What reading it from there read_cost
     /// is counted from now on.
     Find {
         /// The use that it is wanted for.
@@ -88,7 +88,7 @@ pub enum Action {
         /// Which cache, counted from the fastest.
         level: usize,
     },
-    /// Read it from the cache at `level`; answer with `Arrived`, `Failed` or `Lost`.
+    /// Read it from the cache at `level`; answer with `Arrived`, `Failed` or `Invalid`.
     Fetch {
         /// The use that it is wanted for.
         tick: Tick,
@@ -97,10 +97,10 @@ pub enum Action {
         /// Which cache, counted from the fastest.
         level: usize,
         /// What it is counted as: the bytes that the read allocates.
-        takes: u64,
+        read_cost: u64,
     },
     /// Ask the rank that owns it; answer with `Arrived` or `Failed`.
-    Ask {
+    RequestPeer {
         /// The use that it is wanted for.
         tick: Tick,
         /// The sample.
@@ -115,7 +115,7 @@ pub enum Action {
         /// The sample.
         key: SampleKey,
     },
-    /// Read it from the origin, too: its owner was asked and is slow. Answer with `Hedged` or `HedgeFailed`. At most once
+    /// Read it from the origin, too: its owner was asked and is slow. Answer with `HedgeArrived` or `HedgeFailed`. At most once
     /// per use.
     Hedge {
         /// The use that it is wanted for.
@@ -129,7 +129,7 @@ pub enum Action {
         tick: Tick,
     },
     /// The hedge has delivered the sample: cancel the request to its owner. It may be answered all the same.
-    CancelAsk {
+    CancelPeerRequest {
         /// The sample.
         key: SampleKey,
         /// The position of the owner's store in the cluster.
@@ -168,8 +168,8 @@ pub enum Action {
         first: Tick,
         /// How many uses; those without a sample were skipped.
         ticks: u64,
-        /// What it adds to the account when the trainer takes it.
-        taking: Taking,
+        /// What it adds to the account when the trainer read_cost it.
+        counts: BatchCounts,
     },
     /// The next batch cannot be completed, because the sample for this use cannot be read: the run ends here.
     Fail {

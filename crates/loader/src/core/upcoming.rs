@@ -14,7 +14,7 @@ const CHUNK: usize = 256;
 
 /// The next use to be issued.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Next {
+pub(super) struct NextUse {
     pub(super) pass: usize,
     /// Number of its batch within the pass.
     pub(super) batch: u64,
@@ -24,28 +24,28 @@ pub(super) struct Next {
 }
 
 #[derive(Debug)]
-pub(super) struct Upcoming {
+pub(super) struct UpcomingUses {
     run: Run,
     dealt: VecDeque<(Pass, AccessStream)>,
-    /// The first pass that has not been dealt; `asked` says whether it has been asked for, `cut` that it never will be
+    /// The first pass that has not been dealt; `requested` says whether it has been requested for, `truncated` that it never will be
     /// there, nor any after it.
     undealt: usize,
-    asked: bool,
-    cut: bool,
+    requested: bool,
+    truncated: bool,
     /// Position of the next use in the front pass.
     index: u64,
     chunk: Vec<SampleId>,
     chunk_from: u64,
 }
 
-impl Upcoming {
+impl UpcomingUses {
     pub(super) fn new(run: Run) -> Self {
         Self {
             run,
             dealt: VecDeque::new(),
             undealt: 0,
-            asked: false,
-            cut: false,
+            requested: false,
+            truncated: false,
             index: 0,
             chunk: Vec::new(),
             chunk_from: 0,
@@ -54,17 +54,17 @@ impl Upcoming {
 
     /// The first pass that has not been dealt, unless all have been that ever will.
     fn pending(&self) -> Option<Pass> {
-        if self.cut { None } else { self.run.pass(self.undealt) }
+        if self.truncated { None } else { self.run.pass(self.undealt) }
     }
 
     /// The pass that should be dealt next, once: so that the one being issued, the one after it and everything up to
     /// `horizon` ticks beyond the next use are known.
-    pub(super) fn wants(&mut self, horizon: u64) -> Option<usize> {
-        if self.asked || (self.dealt.len() >= 2 && self.covers(horizon)) {
+    pub(super) fn to_deal(&mut self, horizon: u64) -> Option<usize> {
+        if self.requested || (self.dealt.len() >= 2 && self.covers(horizon)) {
             return None;
         }
         let pass = self.pending()?;
-        self.asked = true;
+        self.requested = true;
         Some(pass.index)
     }
 
@@ -76,31 +76,31 @@ impl Upcoming {
             }
             _ => false,
         };
-        // Second, because it counts passes, and this is asked for every use.
+        // Second, because it counts passes, and this is requested for every use.
         is_known || self.pending().is_none()
     }
 
-    /// Takes a stream that was asked for; any other is ignored.
+    /// Takes a stream that was requested for; any other is ignored.
     pub(super) fn dealt(&mut self, pass: usize, stream: AccessStream) {
-        if !self.asked || pass != self.undealt {
+        if !self.requested || pass != self.undealt {
             return;
         }
         if let Some(pass) = self.run.pass(pass) {
             self.dealt.push_back((pass, stream));
         }
         self.undealt += 1;
-        self.asked = false;
+        self.requested = false;
     }
 
-    /// Takes note that a stream that was asked for cannot be had: the run ends before it.
-    pub(super) fn not_dealt(&mut self, pass: usize) {
-        if self.asked && pass == self.undealt {
-            (self.asked, self.cut) = (false, true);
+    /// Takes note that a stream that was requested for cannot be had: the run ends before it.
+    pub(super) fn deal_failed(&mut self, pass: usize) {
+        if self.requested && pass == self.undealt {
+            (self.requested, self.truncated) = (false, true);
         }
     }
 
     /// The next use; `None` at the end, or while its pass is being dealt.
-    pub(super) fn peek(&mut self) -> Option<Next> {
+    pub(super) fn peek(&mut self) -> Option<NextUse> {
         while let Some((pass, _)) = self.dealt.front() {
             if self.index < pass.samples {
                 break;
@@ -118,7 +118,7 @@ impl Upcoming {
         }
         let id = *self.chunk.get((self.index - self.chunk_from) as usize)?;
         let batch_size = pass.batch_size.max(1);
-        Some(Next {
+        Some(NextUse {
             pass: pass.index,
             batch: self.index / batch_size,
             closes: (self.index + 1).is_multiple_of(batch_size) || self.index + 1 == pass.samples,

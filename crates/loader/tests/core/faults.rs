@@ -1,4 +1,4 @@
-//! Faults that were found once, by name.
+//! FaultRates that were found once, by name.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use foreread_oracle::Deal;
 use foreread_planner::Retention;
 use foreread_types::{Footprint, Tick};
 
-use crate::scenario::{Cache, Draw, Faults, Reading, Scenario};
-use crate::world::{End, World};
+use crate::scenario::{CacheSpec, FaultRates, PhaseSpec, SampleOrder, Scenario};
+use crate::world::{RunEnd, World};
 
 /// One dataset, read whole in each of `epochs` epochs, by a core that nothing happens to.
-fn plain(sizes: Vec<u64>, draw: Draw, epochs: u64) -> Scenario {
+fn plain(sizes: Vec<u64>, draw: SampleOrder, epochs: u64) -> Scenario {
     Scenario {
         datasets: vec![sizes],
-        phases: vec![Reading { dataset: 0, draw, batch_size: Some(4), drop_last: false }],
+        phases: vec![PhaseSpec { dataset: 0, draw, batch_size: Some(4), drop_last: false }],
         epochs,
         deal: Deal::Torch,
         world_size: 1,
@@ -26,32 +26,32 @@ fn plain(sizes: Vec<u64>, draw: Draw, epochs: u64) -> Scenario {
         look_ahead: 100_000,
         on_error: OnError::Fail,
         warm: false,
-        faults: Faults::default(),
+        faults: FaultRates::default(),
         hold: 1,
         stop: None,
         seed: 1,
     }
 }
 
-fn cache(ready: bool, capacity: u64) -> Cache {
-    Cache { ready, capacity, footprint: Footprint::EXACT }
+fn cache(ready: bool, capacity: u64) -> CacheSpec {
+    CacheSpec { ready, capacity, footprint: Footprint::EXACT }
 }
 
 #[test]
 fn a_horizon_without_end_is_waited_for_and_no_longer() {
     // Nearly all fit at once, so that with luck all gaps together do.
-    let mut scenario = plain(vec![1000; 20], Draw::Explicit(30), 3);
+    let mut scenario = plain(vec![1000; 20], SampleOrder::Explicit(30), 3);
     scenario.caches = vec![cache(true, 17_000)];
     let endless = (0..1000).map(|seed| Scenario { seed, ..scenario.clone() }).find(|scenario| {
         scenario.plan(&scenario.run()).retention() == Retention::Threshold { horizon: u64::MAX }
     });
     let scenario = endless.expect("a plan whose horizon has no end");
-    assert_eq!(World::new(&scenario).play().unwrap().end, End::Complete);
+    assert_eq!(World::new(&scenario).play().unwrap().end, RunEnd::Complete);
 }
 
 #[test]
 fn uses_that_share_one_read_store_it_once() {
-    let mut scenario = plain(vec![100; 3], Draw::Explicit(60), 1);
+    let mut scenario = plain(vec![100; 3], SampleOrder::Explicit(60), 1);
     scenario.caches = vec![cache(false, 1_000)];
     let mut world = World::new(&scenario);
     world.play().unwrap();
@@ -60,7 +60,7 @@ fn uses_that_share_one_read_store_it_once() {
 
 #[test]
 fn a_copy_that_cannot_be_read_is_replaced() {
-    let mut scenario = plain(vec![100; 8], Draw::Sequential, 5);
+    let mut scenario = plain(vec![100; 8], SampleOrder::Sequential, 5);
     scenario.look_ahead = 0;
     scenario.caches = vec![cache(false, 1_000)];
     // Every other copy is bad. If it stayed, its sample would be read in all epochs, and not in some.
@@ -74,7 +74,7 @@ fn a_copy_that_cannot_be_read_is_replaced() {
 #[test]
 // semantics: DISK-17
 fn failed_cache_read_keeps_the_copy() {
-    let mut scenario = plain(vec![100; 8], Draw::Sequential, 5);
+    let mut scenario = plain(vec![100; 8], SampleOrder::Sequential, 5);
     scenario.look_ahead = 0;
     scenario.caches = vec![cache(false, 1_000)];
     // No read succeeds, and none says that the copy is of no use: what was stored once stays.
@@ -88,7 +88,7 @@ fn failed_cache_read_keeps_the_copy() {
 #[test]
 fn nothing_is_asked_for_behind_a_failure() {
     for seed in 0..200 {
-        let mut scenario = plain(vec![10; 6], Draw::Shuffle, 4);
+        let mut scenario = plain(vec![10; 6], SampleOrder::Shuffle, 4);
         (scenario.seed, scenario.faults.bad) = (seed, 20);
         World::new(&scenario).play().unwrap();
     }
@@ -98,14 +98,14 @@ fn nothing_is_asked_for_behind_a_failure() {
 #[test]
 // semantics: SAMPLE-20
 fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
-    let mut scenario = plain(vec![100; 16], Draw::Shuffle, 2);
+    let mut scenario = plain(vec![100; 16], SampleOrder::Shuffle, 2);
     (scenario.world_size, scenario.together) = (2, true);
     scenario.caches = vec![cache(true, 10_000)];
     let run = scenario.run();
     let levels = vec![CacheLevel { source: Source::Memory, read: Footprint::EXACT }];
     let config = Config { look_ahead: 100_000, on_error: OnError::Skip, levels, warm: false };
     let origin = OriginPace { latency: Duration::from_millis(1), bytes_per_second: 1e9 };
-    let is_ask = |action: &Action| matches!(action, Action::Ask { .. });
+    let is_ask = |action: &Action| matches!(action, Action::RequestPeer { .. });
     let [unlocated, failed]: [fn(Tick) -> Event; 2] = [Event::HedgeUnlocated, Event::HedgeFailed];
     // Where the hedge fails first, the read that follows decides.
     for (hedge, owner_first, is_end) in
@@ -135,7 +135,7 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
         }
         on(Event::Proceed);
         (0..slow.0 / 4).for_each(|_| drop(on(Event::Taken)));
-        on(Event::Asked);
+        on(Event::Waiting);
         let hedges = on(Event::Late { waited: Duration::from_secs(10), origin });
         assert!(matches!(hedges[..], [Action::Hedge { tick, .. }] if tick == slow), "{hedges:?}");
         if owner_first {
@@ -162,7 +162,7 @@ fn actions(core: &mut Core, event: Event) -> Vec<Action> {
 /// The use that a read is for.
 fn about(action: &Action) -> Option<Tick> {
     match action {
-        Action::Ask { tick, .. } | Action::Read { tick, .. } => Some(*tick),
+        Action::RequestPeer { tick, .. } | Action::Read { tick, .. } => Some(*tick),
         _ => None,
     }
 }
@@ -171,7 +171,7 @@ fn about(action: &Action) -> Option<Tick> {
 #[test]
 // semantics: SAMPLE-20
 fn unlocated_cache_read_leaves_the_policy_to_the_origins() {
-    let mut scenario = plain(vec![100; 4], Draw::Sequential, 1);
+    let mut scenario = plain(vec![100; 4], SampleOrder::Sequential, 1);
     scenario.caches = vec![cache(false, 1_000)];
     let run = scenario.run();
     let levels = vec![CacheLevel { source: Source::Disk, read: Footprint::EXACT }];
@@ -184,7 +184,7 @@ fn unlocated_cache_read_leaves_the_policy_to_the_origins() {
         on(Event::Dealt { pass: 0, stream });
         on(Event::Proceed);
         for tick in (0..4).map(Tick) {
-            on(Event::Kept(tick));
+            on(Event::Stored(tick));
         }
         let read = on(Event::Unlocated(Tick(0)));
         assert!(matches!(read[..], [Action::Read { tick: Tick(0), .. }]), "{read:?}");

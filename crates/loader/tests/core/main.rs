@@ -7,8 +7,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+mod accounting;
 mod faults;
-mod ledger;
 mod model;
 mod scenario;
 mod world;
@@ -18,7 +18,7 @@ use std::hash::{BuildHasher, RandomState};
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 
 use crate::scenario::scenarios;
-use crate::world::{Outcome, World};
+use crate::world::{RunOutcome, World};
 
 fn config() -> Config {
     let mut config = Config { failure_persistence: None, max_shrink_iters: 4000, ..Config::default() };
@@ -41,7 +41,7 @@ fn any_run_in_any_interleaving_is_what_the_model_says() {
     if let RngSeed::Fixed(seed) = config.rng_seed {
         println!("PROPTEST_RNG_SEED={seed}");
     }
-    let outcomes = std::cell::RefCell::new(std::collections::BTreeMap::<Outcome, u32>::new());
+    let outcomes = std::cell::RefCell::new(std::collections::BTreeMap::<RunOutcome, u32>::new());
     let result = TestRunner::new(config).run(&scenarios(), |scenario| {
         let outcome = World::new(&scenario).play()?;
         *outcomes.borrow_mut().entry(outcome).or_default() += 1;

@@ -76,13 +76,13 @@ async fn a_tier_that_panics_is_named() {
 
 /// A disk that panics when it is asked for this.
 #[derive(Debug)]
-struct Panicking {
+struct PanickingCache {
     inner: StoredCache,
     at: &'static str,
     panics: AtomicUsize,
 }
 
-impl Panicking {
+impl PanickingCache {
     fn at(&self, call: &str) {
         if call == self.at {
             self.panics.fetch_add(1, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl Panicking {
     }
 }
 
-impl Tier for Panicking {
+impl Tier for PanickingCache {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -111,7 +111,7 @@ impl Tier for Panicking {
 }
 
 #[async_trait]
-impl CacheTier for Panicking {
+impl CacheTier for PanickingCache {
     fn footprint(&self) -> Footprint {
         self.inner.footprint()
     }
@@ -146,7 +146,7 @@ async fn panic_of_a_cache_is_reported_as_one_or_costs_its_sample() {
     for (at, is_end) in
         [("lookup", true), ("reserve", true), ("store", false), ("end of a store", false), ("read", false)]
     {
-        let cache = Panicking { inner: StoredCache::new(1 << 20), at, panics: AtomicUsize::new(0) };
+        let cache = PanickingCache { inner: StoredCache::new(1 << 20), at, panics: AtomicUsize::new(0) };
         let cache = Arc::new(cache);
         let rig = Rig::new(mixed(64, 37, 1_000)).cache(Source::Disk, Arc::clone(&cache) as _, 1 << 20);
         let mut loader = rig.start();
@@ -163,13 +163,13 @@ async fn panic_of_a_cache_is_reported_as_one_or_costs_its_sample() {
 
 /// In order, up to an epoch for which it has none.
 #[derive(Debug)]
-struct Tired {
+struct FailingSampler {
     inner: Sequential,
     panics: bool,
     asked: AtomicUsize,
 }
 
-impl Sampler for Tired {
+impl Sampler for FailingSampler {
     fn population(&self) -> u64 {
         self.inner.population()
     }
@@ -201,7 +201,7 @@ impl Sampler for Tired {
 async fn an_order_that_cannot_be_computed_ends_the_run_behind_the_epochs_before_it() {
     for panics in [false, true] {
         let inner = Sequential::new(40).unwrap();
-        let sampler = Arc::new(Tired { inner, panics, asked: AtomicUsize::new(0) });
+        let sampler = Arc::new(FailingSampler { inner, panics, asked: AtomicUsize::new(0) });
         let fake = mixed(40, 37, 1_000).with_latency(Duration::from_millis(5));
         let rig = Rig { sampler: Arc::clone(&sampler) as _, epochs: 5, look_ahead: 20_000, ..Rig::new(fake) };
         let (batches, kind, text) = until_error(&mut rig.start()).await;

@@ -22,12 +22,12 @@ use crate::rig::{Custom, Rig, mixed, next};
 
 /// A memory tier that notes which tasks look samples up and which store them. The first to look one up is the engine's.
 #[derive(Debug)]
-pub struct Noting {
+pub struct TaskRecordingCache {
     memory: MemoryTier,
     looked: Mutex<Vec<Id>>,
 }
 
-impl Noting {
+impl TaskRecordingCache {
     pub fn new(room: u64) -> Self {
         Self { memory: MemoryTier::new(room), looked: Mutex::default() }
     }
@@ -37,7 +37,7 @@ impl Noting {
     }
 }
 
-impl Tier for Noting {
+impl Tier for TaskRecordingCache {
     fn name(&self) -> &str {
         self.memory.name()
     }
@@ -56,7 +56,7 @@ impl Tier for Noting {
 }
 
 #[async_trait]
-impl CacheTier for Noting {
+impl CacheTier for TaskRecordingCache {
     fn footprint(&self) -> Footprint {
         self.memory.footprint()
     }
@@ -93,7 +93,7 @@ async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
             of.lock().unwrap().insert(tokio::task::id());
         })
     });
-    let cache = Arc::new(Noting::new(1 << 20));
+    let cache = Arc::new(TaskRecordingCache::new(1 << 20));
     let rig = Rig::new(fake).origin(origin).cache(Source::Memory, Arc::clone(&cache) as _, 1 << 20);
     rig.check_all(&mut rig.start()).await;
     let worked = worked.lock().unwrap();
@@ -104,9 +104,9 @@ async fn what_a_network_origin_sends_is_worked_on_by_other_tasks() {
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-21
 async fn block_is_cut_by_another_task_than_the_one_that_decides() {
-    let cache = Arc::new(Noting::new(1 << 20));
+    let cache = Arc::new(TaskRecordingCache::new(1 << 20));
     let rig = blocks::Rig::new(vec![(Source::Memory, Arc::clone(&cache) as _, 1 << 20)]).await;
-    let buffers = Arc::new(Copying::default());
+    let buffers = Arc::new(TaskRecordingBuffers::default());
     for look_ahead in [0, 5_000, 100_000] {
         rig.check_in(Arc::clone(&buffers) as _, look_ahead).await;
     }
@@ -116,9 +116,9 @@ async fn block_is_cut_by_another_task_than_the_one_that_decides() {
 
 /// Memory for copies, which notes the tasks that make them.
 #[derive(Debug, Default)]
-struct Copying(Mutex<HashSet<Id>>);
+struct TaskRecordingBuffers(Mutex<HashSet<Id>>);
 
-impl Buffers for Copying {
+impl Buffers for TaskRecordingBuffers {
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(tokio::task::id());
         HeapBuffers.allocate(length, align)

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod blocks;
+mod cluster;
 mod content;
 mod ends;
 mod engine;
@@ -13,4 +14,3 @@ mod packed;
 mod resume;
 mod rig;
 mod timing;
-mod together;

@@ -23,7 +23,7 @@ use crate::rig::next;
 
 /// An origin of these objects, which can be told to lie about one byte.
 #[derive(Clone, Debug)]
-struct Shelf {
+struct ShardOrigin {
     objects: BTreeMap<&'static str, Vec<u8>>,
     profile: TierProfile,
     /// How many of the next reads are answered with a wrong first byte.
@@ -31,16 +31,16 @@ struct Shelf {
     reads: Arc<AtomicU64>,
 }
 
-impl Shelf {
+impl ShardOrigin {
     fn new<const N: usize>(objects: [(&'static str, Vec<u8>); N]) -> Self {
         let (wrong, reads) = Default::default();
         Self { objects: objects.into(), profile: TierProfile::new(4), wrong, reads }
     }
 }
 
-impl Tier for Shelf {
+impl Tier for ShardOrigin {
     fn name(&self) -> &str {
-        "shelf"
+        "origin"
     }
 
     fn profile(&self) -> &TierProfile {
@@ -62,9 +62,9 @@ impl Tier for Shelf {
     fn submit(&self) {}
 }
 
-impl OriginTier for Shelf {
+impl OriginTier for ShardOrigin {
     fn place(&self) -> &str {
-        "shelf"
+        "origin"
     }
 
     fn list(&self, _: &str, _: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
@@ -75,13 +75,13 @@ impl OriginTier for Shelf {
     }
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
-        let error = TierError::new(ErrorKind::NotFound, "shelf").with_object(path);
+        let error = TierError::new(ErrorKind::NotFound, "origin").with_object(path);
         Box::pin(std::future::ready(Err(error)))
     }
 }
 
 /// Two epochs in the catalog's order, read from `origin`, which may be another than the one that was indexed.
-async fn start(indexed: &Shelf, origin: Shelf, on_error: OnError) -> (Catalog, Loader) {
+async fn start(indexed: &ShardOrigin, origin: ShardOrigin, on_error: OnError) -> (Catalog, Loader) {
     let catalog = Catalog::index(indexed, "/data", &IndexOptions::default(), |_| ()).await.unwrap();
     let phase = Phase {
         kind: PhaseKind::Train,
@@ -133,8 +133,8 @@ fn record(data: &[u8]) -> Vec<u8> {
 async fn fields_are_parts_of_the_samples_own_bytes() {
     let parts =
         [member("x/1.jpg", b"picture"), member("x/1.CLS", b"7"), member("x/2.jpg", b""), vec![0; 1024]];
-    let shelf = Shelf::new([("a.tar", parts.concat())]);
-    let (_, mut loader) = start(&shelf, shelf.clone(), OnError::Fail).await;
+    let origin = ShardOrigin::new([("a.tar", parts.concat())]);
+    let (_, mut loader) = start(&origin, origin.clone(), OnError::Fail).await;
     for _ in 0..2 {
         let batch = next(&mut loader).await.unwrap().unwrap();
         let samples: Vec<_> = batch.samples().collect();
@@ -155,22 +155,22 @@ async fn fields_are_parts_of_the_samples_own_bytes() {
 // semantics: SHARD-10, CACHE-16
 async fn a_record_whose_bytes_do_not_add_up_is_corrupt() {
     let records = [record(b"first"), record(b""), record(b"third"), record(b"fourth")].concat();
-    let good = Shelf::new([("a.tfrecord", records.clone())]);
+    let good = ShardOrigin::new([("a.tfrecord", records.clone())]);
     let mut bytes = records;
     let third = 21 + 16 + 12;
     bytes[third] ^= 1;
     let (catalog, mut loader) =
-        start(&good, Shelf::new([("a.tfrecord", bytes.clone())]), OnError::Fail).await;
+        start(&good, ShardOrigin::new([("a.tfrecord", bytes.clone())]), OnError::Fail).await;
     assert_eq!(catalog.crc32c(SampleId(2)), Some(crc32c::crc32c(b"third")));
     let first = next(&mut loader).await.unwrap().unwrap();
     assert_eq!(first.samples().map(|sample| sample.bytes()).collect::<Vec<_>>(), ["first", ""]);
     let error = next(&mut loader).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), LoadErrorKind::Sample(ErrorKind::Corrupt));
     let text = error.to_string();
-    for part in ["shelf: a.tfrecord/2: corrupt", "5 bytes from byte 49 on", "skipped or substituted"] {
+    for part in ["origin: a.tfrecord/2: corrupt", "5 bytes from byte 49 on", "skipped or substituted"] {
         assert!(text.contains(part), "{part} in {text}");
     }
-    let (_, mut loader) = start(&good, Shelf::new([("a.tfrecord", bytes)]), OnError::Skip).await;
+    let (_, mut loader) = start(&good, ShardOrigin::new([("a.tfrecord", bytes)]), OnError::Skip).await;
     let mut ids = Vec::new();
     while let Some(batch) = next(&mut loader).await {
         ids.extend(batch.unwrap().iter().map(|(id, _)| id.0));
@@ -181,7 +181,7 @@ async fn a_record_whose_bytes_do_not_add_up_is_corrupt() {
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-16
 async fn bytes_that_were_wrong_on_their_way_are_read_once_more() {
-    let good = Shelf::new([("a.tfrecord", [record(b"first"), record(b"second")].concat())]);
+    let good = ShardOrigin::new([("a.tfrecord", [record(b"first"), record(b"second")].concat())]);
     let (_, mut loader) = start(&good, good.clone(), OnError::Fail).await;
     let indexed = good.reads.swap(0, Relaxed);
     assert!(indexed > 0);

@@ -14,12 +14,12 @@ const EPOCHS: u64 = 90;
 
 /// A shuffle that remembers which epochs it was asked for.
 #[derive(Debug)]
-struct Counted {
+struct CountingSampler {
     inner: Shuffle,
     asked: Mutex<Vec<u64>>,
 }
 
-impl Sampler for Counted {
+impl Sampler for CountingSampler {
     fn population(&self) -> u64 {
         self.inner.population()
     }
@@ -45,7 +45,7 @@ impl Sampler for Counted {
 /// Resumes in the middle of an epoch and reads on, though not to its end: the epochs whose order was computed, and the ids delivered.
 async fn resumed(epoch: u64) -> (Vec<u64>, Vec<SampleId>) {
     let fake = FakeOrigin::uniform(400, 1000);
-    let sampler = Arc::new(Counted { inner: Shuffle::new(400, 7).unwrap(), asked: Mutex::default() });
+    let sampler = Arc::new(CountingSampler { inner: Shuffle::new(400, 7).unwrap(), asked: Mutex::default() });
     let mut rig = Rig { epochs: EPOCHS, look_ahead: 20_000, ..Rig::new(fake) };
     rig.sampler = Arc::clone(&sampler) as _;
     let rig = rig.cache(Source::Memory, Arc::new(MemoryTier::new(100_000)), 100_000);
@@ -82,7 +82,7 @@ async fn resuming_in_the_last_of_ninety_epochs_computes_no_more_orders_than_in_t
 #[test]
 // semantics: STATE-3
 fn a_resumed_run_of_several_ranks_computes_none_that_are_over() {
-    let sampler = Arc::new(Counted { inner: Shuffle::new(400, 7).unwrap(), asked: Mutex::default() });
+    let sampler = Arc::new(CountingSampler { inner: Shuffle::new(400, 7).unwrap(), asked: Mutex::default() });
     let mut rig = Rig { epochs: EPOCHS, ..Rig::new(FakeOrigin::uniform(400, 1000)) };
     rig.sampler = Arc::clone(&sampler) as _;
     let whole = rig.run();

@@ -12,7 +12,7 @@ use rustix::net::{
     socket_with,
 };
 
-use crate::rig::{Shelf, client, eventually, get, server};
+use crate::rig::{TestEngine, client, eventually, get, server};
 
 const MIB: u64 = 1 << 20;
 
@@ -65,7 +65,7 @@ fn ask(id: u64) -> Vec<u8> {
 #[test]
 // semantics: WORKER-7
 fn what_has_no_meaning_ends_the_connection_and_no_other() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let good = client(&server);
     let held = get(&good, SampleId(5));
     let cases: [&[u8]; 9] = [
@@ -93,7 +93,7 @@ fn what_has_no_meaning_ends_the_connection_and_no_other() {
 #[test]
 // semantics: WORKER-7
 fn process_of_the_same_user_without_the_secret_is_refused() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let good = client(&server);
     let right = greeting(&server.address());
     let mut nearly = right.clone();
@@ -120,7 +120,7 @@ fn process_of_the_same_user_without_the_secret_is_refused() {
 
 #[test]
 fn a_message_that_is_too_long_ends_the_connection() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let socket = bare(&server);
     let long: Vec<u8> = (0..6000).flat_map(ask).collect();
     assert!(long.len() > 1 << 16);
@@ -130,7 +130,7 @@ fn a_message_that_is_too_long_ends_the_connection() {
 
 #[test]
 fn slots_are_let_go_of_once() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let socket = bare(&server);
     send(&socket, &ask(5), SendFlags::NOSIGNAL).unwrap();
     let mut answer = [0; 100];
@@ -143,8 +143,8 @@ fn slots_are_let_go_of_once() {
 
 #[test]
 fn who_asks_without_end_is_cut_off() {
-    let shelf = Shelf::threaded();
-    let server = server(Arc::clone(&shelf), MIB);
+    let engine = TestEngine::threaded();
+    let server = server(Arc::clone(&engine), MIB);
     let good = client(&server);
     let socket = bare(&server);
     // Samples that never come: the list of what it wants has an end.
@@ -157,7 +157,7 @@ fn who_asks_without_end_is_cut_off() {
 
 #[test]
 fn who_asks_and_never_listens_is_cut_off() {
-    let server = server(Shelf::direct(), MIB);
+    let server = server(TestEngine::direct(), MIB);
     let good = client(&server);
     let socket = bare(&server);
     let many: Vec<u8> = std::iter::repeat_n(ask(crate::rig::MISSING.0), 1000).flatten().collect();
@@ -175,7 +175,7 @@ fn who_asks_and_never_listens_is_cut_off() {
 
 #[test]
 fn connections_that_say_nothing_are_as_many_as_may_be() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let mut silent = Vec::new();
     let refused = loop {
         match Client::connect(&server.address()) {
@@ -204,7 +204,7 @@ proptest! {
             (0_u8..5, proptest::collection::vec(any::<u8>(), 0..64)), 1..12
         )
     ) {
-        let server = server(Shelf::threaded(), MIB);
+        let server = server(TestEngine::threaded(), MIB);
         let good = client(&server);
         let socket = bare(&server);
         for (kind, mut message) in messages {

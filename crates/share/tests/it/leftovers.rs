@@ -7,7 +7,9 @@ use std::fs;
 use foreread_share::{Client, ShareErrorKind};
 use foreread_types::SampleId;
 
-use crate::rig::{Process, Shelf, client, content, eventually, get, get_all, say, server, sized, told};
+use crate::rig::{
+    ChildProcess, TestEngine, client, content, eventually, get, get_all, say, server, sized, told,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -38,9 +40,9 @@ thread_local! {
 
 /// In a process of its own: starts and stops so many.
 pub fn cycles(count: u64) {
-    let shelf = Shelf::direct();
+    let engine = TestEngine::direct();
     let cycle = |round: u64| {
-        let server = server(std::sync::Arc::clone(&shelf), 4 * MIB);
+        let server = server(std::sync::Arc::clone(&engine), 4 * MIB);
         OWN.with_borrow_mut(|own| own.push(server.address().split_once(':').unwrap().0.to_owned()));
         let clients = [client(&server), client(&server)];
         let held = get_all(&clients[0], &(0..20).map(SampleId).collect::<Vec<_>>());
@@ -66,7 +68,7 @@ pub fn cycles(count: u64) {
 #[test]
 // semantics: WORKER-6
 fn two_hundred_starts_and_stops_leave_nothing() {
-    let mut process = Process::start("cycles 200");
+    let mut process = ChildProcess::start("cycles 200");
     assert_eq!(process.hear(), "clean");
     assert!(process.child.wait().unwrap().success());
 }
@@ -94,7 +96,7 @@ fn in_child(child: impl FnOnce()) -> i32 {
 
 /// In a process of its own: children that do nothing with what they inherit, or let it go.
 pub fn forks() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let worker = client(&server);
     // So large that letting go of it would be told at once.
     let large = sized(100_000, 1);
@@ -142,7 +144,7 @@ fn sleeper() -> i32 {
 
 /// In a process of its own: a main process that forks when it is told to, and is killed.
 pub fn forking_main() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     say(server.address());
     told();
     say(sleeper());
@@ -165,7 +167,7 @@ fn into<T>(copy: std::mem::MaybeUninit<T>) -> T {
 
 /// In a process of its own: a child that finds a parent's client, and connects for itself.
 pub fn inherits() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let address = server.address();
     let worker = client(&server);
     get(&worker, SampleId(5));

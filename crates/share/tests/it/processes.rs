@@ -7,7 +7,8 @@ use foreread_types::SampleId;
 
 use crate::leftovers;
 use crate::rig::{
-    PARKED, Process, ROLE, Shelf, client, content, eventually, get, get_all, say, server, sized, told,
+    ChildProcess, PARKED, ROLE, TestEngine, client, content, eventually, get, get_all, say, server, sized,
+    told,
 };
 
 const MIB: u64 = 1 << 20;
@@ -76,7 +77,7 @@ fn waiter(address: &str) {
 
 /// A main process of its own, until it is killed.
 fn main_process() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     say(server.address());
     told();
 }
@@ -84,9 +85,9 @@ fn main_process() {
 #[test]
 // semantics: WORKER-1
 fn worker_processes_get_what_they_ask() {
-    let server = server(Shelf::threaded(), 4 * MIB);
+    let server = server(TestEngine::threaded(), 4 * MIB);
     let mut workers: Vec<_> =
-        (1..=8).map(|seed| Process::start(&format!("reader {} {seed}", server.address()))).collect();
+        (1..=8).map(|seed| ChildProcess::start(&format!("reader {} {seed}", server.address()))).collect();
     for worker in &mut workers {
         assert_eq!(worker.hear(), "done");
         assert!(worker.child.wait().unwrap().success());
@@ -97,9 +98,9 @@ fn worker_processes_get_what_they_ask() {
 #[test]
 // semantics: WORKER-4
 fn a_killed_worker_gives_back_all_it_held() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     for _ in 0..5 {
-        let mut holder = Process::start(&format!("holder {}", server.address()));
+        let mut holder = ChildProcess::start(&format!("holder {}", server.address()));
         let shared: u64 = holder.hear().parse().unwrap();
         assert!(shared >= 9 && server.status().used_bytes >= shared * 100_000);
         holder.kill();
@@ -112,10 +113,10 @@ fn a_killed_worker_gives_back_all_it_held() {
 // semantics: WORKER-4
 fn workers_killed_at_any_moment_leave_the_server_whole() {
     let rounds = if std::env::var_os("FOREREAD_SOAK").is_some() { 200 } else { 15 };
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let good = client(&server);
     for round in 0..rounds {
-        let mut worker = Process::start(&format!("reader {} {round}", server.address()));
+        let mut worker = ChildProcess::start(&format!("reader {} {round}", server.address()));
         eventually("it is connected", || server.status().clients == 2);
         std::thread::sleep(std::time::Duration::from_micros(round * 397 % 20_000));
         worker.kill();
@@ -129,9 +130,9 @@ fn workers_killed_at_any_moment_leave_the_server_whole() {
 #[test]
 // semantics: WORKER-5
 fn the_main_process_killed_ends_its_workers_waiting() {
-    let mut main = Process::start("main");
+    let mut main = ChildProcess::start("main");
     let address = main.hear();
-    let mut workers: Vec<_> = (0..3).map(|_| Process::start(&format!("waiter {address}"))).collect();
+    let mut workers: Vec<_> = (0..3).map(|_| ChildProcess::start(&format!("waiter {address}"))).collect();
     for worker in &mut workers {
         assert_eq!(worker.hear(), "waits");
     }
@@ -149,9 +150,9 @@ fn the_main_process_killed_ends_its_workers_waiting() {
 #[test]
 // semantics: WORKER-5
 fn the_main_process_killed_ends_its_workers_waiting_whoever_it_forked() {
-    let mut main = Process::start("forking-main");
+    let mut main = ChildProcess::start("forking-main");
     let address = main.hear();
-    let mut worker = Process::start(&format!("waiter {address}"));
+    let mut worker = ChildProcess::start(&format!("waiter {address}"));
     assert_eq!(worker.hear(), "waits");
     main.tell("fork");
     let sibling = Sibling(main.hear().parse().unwrap());
@@ -176,7 +177,7 @@ impl Drop for Sibling {
 #[test]
 // semantics: WORKER-7
 fn nobody_of_another_user_is_let_in() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let own = rustix::process::geteuid();
     if !own.is_root() {
         // Only root can become another. Who is let in at all is tested beside `is_same_user`.
@@ -185,7 +186,7 @@ fn nobody_of_another_user_is_let_in() {
     }
     // The binary lies where others may not look: it is opened before the user changes.
     let role = format!("stranger {}", server.address());
-    let mut stranger = Process::start_by(&role, |command| {
+    let mut stranger = ChildProcess::start_by(&role, |command| {
         let _ = command.uid(65_534).current_dir("/");
     });
     let heard = stranger.hear();
@@ -196,7 +197,7 @@ fn nobody_of_another_user_is_let_in() {
 #[test]
 // semantics: WORKER-8
 fn a_child_of_a_fork_asks_for_itself() {
-    let mut forking = Process::start("inherits");
+    let mut forking = ChildProcess::start("inherits");
     assert_eq!(forking.hear(), "parent: served");
     assert!(forking.child.wait().unwrap().success());
 }
@@ -204,14 +205,14 @@ fn a_child_of_a_fork_asks_for_itself() {
 #[test]
 // semantics: WORKER-8
 fn forked_children_that_use_nothing_leave_the_server_as_it_was() {
-    let mut forking = Process::start("forks");
+    let mut forking = ChildProcess::start("forks");
     assert_eq!(forking.hear(), "served");
     assert!(forking.child.wait().unwrap().success());
 }
 
 #[test]
 fn where_nobody_is_connecting_says_so() {
-    let server = server(Shelf::threaded(), MIB);
+    let server = server(TestEngine::threaded(), MIB);
     let address = server.address();
     drop(server);
     assert_eq!(Client::connect(&address).unwrap_err().kind(), ShareErrorKind::Gone);

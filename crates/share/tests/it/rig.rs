@@ -49,7 +49,7 @@ pub fn content(id: SampleId) -> Bytes {
 }
 
 /// Serves what [`content`] says.
-pub struct Shelf {
+pub struct TestEngine {
     /// Answers from a thread of its own; without, on the server's.
     thread: Option<Sender<Ask>>,
     parked: Mutex<Vec<Ask>>,
@@ -68,7 +68,7 @@ fn answer(ask: Ask) {
     }
 }
 
-impl Shelf {
+impl TestEngine {
     /// Answers at once.
     pub fn direct() -> Arc<Self> {
         Arc::new(Self { thread: None, parked: Mutex::default(), calls: Mutex::default() })
@@ -97,7 +97,7 @@ impl Shelf {
     }
 }
 
-impl Samples for Shelf {
+impl Samples for TestEngine {
     fn get(&self, asks: Vec<Ask>) {
         for ask in asks {
             match &self.thread {
@@ -129,7 +129,7 @@ impl Samples for Shelf {
 }
 
 /// A server with so many bytes.
-pub fn server(samples: Arc<Shelf>, bytes: u64) -> Server {
+pub fn server(samples: Arc<TestEngine>, bytes: u64) -> Server {
     Server::start(samples, Settings::default().with_shared_bytes(bytes)).unwrap()
 }
 
@@ -168,14 +168,14 @@ pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
 pub const ROLE: &str = "FOREREAD_TEST_SHARE_ROLE";
 
 /// Another process of this test binary, told what to do by its [`ROLE`]; killed when dropped.
-pub struct Process {
+pub struct ChildProcess {
     pub child: Child,
     pub input: Option<ChildStdin>,
     /// Lines, as they come.
     output: Receiver<String>,
 }
 
-impl Process {
+impl ChildProcess {
     /// Runs `processes::child` as `role`.
     pub fn start(role: &str) -> Self {
         Self::start_by(role, |_| {})
@@ -221,7 +221,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -4,17 +4,17 @@ use foreread_loader::core::Event;
 use foreread_planner::{Floor, Retention, Scope};
 use proptest::{prop_assert, prop_assert_eq};
 
-use super::{Checked, End, World};
+use super::{Checked, RunEnd, World};
 
 impl World<'_> {
     /// What holds after every step.
     pub(super) fn check(&self) -> Checked {
-        let (staging, untold) = (self.ledger.staging.get(), self.ledger.untold.get());
-        prop_assert_eq!(self.core.charged(), staging + untold + self.finding, "counted and outstanding");
+        let (staging, unreported) = (self.accounting.staging.get(), self.accounting.unreported.get());
+        prop_assert_eq!(self.core.charged(), staging + unreported + self.finding, "counted and outstanding");
         let bound = self.scenario.look_ahead.max(self.model.largest(1 + self.scenario.hold));
         let bound = bound + self.twice();
         prop_assert!(staging <= bound, "{staging} bytes of staging memory, {bound} at most");
-        for (room, cache) in self.ledger.room.iter().zip(&self.scenario.caches) {
+        for (room, cache) in self.accounting.room.iter().zip(&self.scenario.caches) {
             prop_assert!(room.get() <= cache.capacity, "{} bytes of {}", room.get(), cache.capacity);
         }
         Ok(())
@@ -52,7 +52,7 @@ impl World<'_> {
     /// nothing that they deliver.
     fn check_owned(&self) -> Checked {
         let faults = self.scenario.faults;
-        if !faults.spare_the_caches() || faults.deaf > 0 || !self.hedged.is_empty() {
+        if !faults.spare_the_caches() || faults.unresponsive > 0 || !self.hedged.is_empty() {
             return Ok(());
         }
         for (key, &times) in &self.read {
@@ -66,14 +66,14 @@ impl World<'_> {
     pub(super) fn drop_everything(&mut self) -> Checked {
         self.queue.clear();
         self.trainer.clear();
-        self.questions.clear();
+        self.requests.clear();
         self.held.clear();
-        let bytes = self.ledger.untold.take();
+        let bytes = self.accounting.unreported.take();
         self.tell(Event::Released { bytes })?;
-        prop_assert_eq!((self.ledger.staging.get(), self.core.charged()), (0, self.finding));
-        prop_assert!(self.end != Some(End::Complete) || self.finding == 0, "lookups after the end");
+        prop_assert_eq!((self.accounting.staging.get(), self.core.charged()), (0, self.finding));
+        prop_assert!(self.end != Some(RunEnd::Complete) || self.finding == 0, "lookups after the end");
         self.stores.clear();
-        prop_assert!(self.ledger.room.iter().all(|room| room.get() == 0));
+        prop_assert!(self.accounting.room.iter().all(|room| room.get() == 0));
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
-//! Answers other ranks: from the caches, from what is on its way, or by reading what this rank owns.
+//! Serving other ranks: from the caches, from what is on its way, or by reading what this rank owns.
 //!
 //! Whatever is asked for and kept is answered at once, without a copy. What this rank owns and does not have is read from
 //! the origin now: the asker is ahead of its trainer, so this is ahead of the first use anywhere. Reads for others have a
-//! budget of their own ([`Serving::new`]); they wait for nothing but the origin, the cache and the way to those who asked
+//! budget of their own ([`SampleServer::new`]); they wait for nothing but the origin, the cache and the way to those who asked
 //! before, never for another rank's reads and never for the trainer, so two ranks cannot wait for each other.
 //!
 //! What was read stays in that budget until it has left, unless a memory tier holds the same bytes and counts them. One asker
@@ -16,7 +16,7 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Asked, CacheTier, ErrorKind, Lookup, ReadRequest, Sample, Serve, Served, Serving as Answers, TierError,
+    Asked, CacheTier, ErrorKind, Lookup, ReadRequest, Sample, Serve, Served, Serving, TierError,
 };
 use foreread_types::{Rank, SampleKey, Tick};
 use futures::StreamExt;
@@ -25,21 +25,21 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::answers::answer_of;
 use crate::dataset::Dataset;
-use crate::keeper::{Begun, Keeper, Landing, landed};
-use crate::locate::by_key;
+use crate::locate::location_by_key;
+use crate::read_results::read_alone;
+use crate::single_flight::{FlightResult, SingleFlight, Start, joined_result};
 
 /// Budgets are counted in KiB, because a semaphore counts in 32 bits.
 const KIB: u64 = 1024;
 
 /// Reads from a cache that are under way at once for one batch.
-const FETCHES: usize = 64;
+const MAX_CACHE_READS: usize = 64;
 
 /// What this rank does for others.
 #[derive(Debug)]
-pub(crate) struct Serving {
-    keeper: Arc<Keeper>,
+pub(crate) struct SampleServer {
+    flights: Arc<SingleFlight>,
     runtime: Handle,
     room: Arc<Semaphore>,
     /// What one asker may have of `room`, in KiB.
@@ -49,52 +49,52 @@ pub(crate) struct Serving {
 }
 
 /// What one asker may have: one that takes nothing for a while is not to hold up the others.
-const PART: u32 = 4;
+const PEER_SHARE: u32 = 4;
 
 /// A part of the budget: of an asker's share, and of what all have.
-type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+type BudgetPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
-/// Room for what is to be read for an asker.
+/// BudgetPermits for what is to be read for an asker.
 #[derive(Clone, Debug)]
-struct Rooms {
+struct PeerBudget {
     own: Arc<Semaphore>,
     all: Arc<Semaphore>,
     share: u32,
 }
 
-impl Rooms {
+impl PeerBudget {
     /// Waits for room: its own first, so that who has none takes nothing of the others'. They are never closed.
-    async fn take(&self, kib: u32) -> Option<Room> {
+    async fn take(&self, kib: u32) -> Option<BudgetPermits> {
         let own = Arc::clone(&self.own).acquire_many_owned(kib).await.ok()?;
         Some((own, Arc::clone(&self.all).acquire_many_owned(kib).await.ok()?))
     }
 }
 
-impl Serving {
+impl SampleServer {
     /// `budget`: bytes that are being read for others, or were read and have not left, at a time.
-    pub(crate) fn new(keeper: Arc<Keeper>, runtime: Handle, budget: u64) -> Self {
+    pub(crate) fn new(flights: Arc<SingleFlight>, runtime: Handle, budget: u64) -> Self {
         let most = u32::try_from(budget.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, 1 << 28);
-        let (room, share) = (Arc::new(Semaphore::new(most as usize)), most.div_ceil(PART));
-        Self { keeper, runtime, room, share, shares: Mutex::default() }
+        let (room, share) = (Arc::new(Semaphore::new(most as usize)), most.div_ceil(PEER_SHARE));
+        Self { flights, runtime, room, share, shares: Mutex::default() }
     }
 
-    fn rooms(&self, from: Rank) -> Rooms {
+    fn budget_of(&self, from: Rank) -> PeerBudget {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         let own = shares.entry(from).or_insert_with(|| Arc::new(Semaphore::new(self.share as usize)));
-        Rooms { own: Arc::clone(own), all: Arc::clone(&self.room), share: self.share }
+        PeerBudget { own: Arc::clone(own), all: Arc::clone(&self.room), share: self.share }
     }
 
     /// Reads what this rank owns and does not have, in the order in which it is needed, as the budget allows. Nothing is
     /// begun before there is room for it, or the own trainer would wait behind what others ask for; and what has not
     /// been begun ends with the asker.
-    fn read(&self, rooms: Rooms, mut wanted: Vec<Asked>) -> UnboundedReceiver<Served> {
+    fn read(&self, budget_of: PeerBudget, mut wanted: Vec<Asked>) -> UnboundedReceiver<Served> {
         wanted.sort_by_key(|asked| asked.due);
-        let keeper = Arc::clone(&self.keeper);
+        let flights = Arc::clone(&self.flights);
         let (answers, listen) = unbounded_channel();
         self.runtime.spawn(async move {
             let mut reads = FuturesUnordered::new();
             for Asked { tag, key, due } in wanted {
-                let mut waiting = std::pin::pin!(rooms.take(kib(keeper.bytes(key), rooms.share)));
+                let mut waiting = std::pin::pin!(budget_of.take(kib(flights.bytes(key), budget_of.share)));
                 let permit = loop {
                     // What is under way makes room only if somebody looks.
                     tokio::select! {
@@ -105,13 +105,13 @@ impl Serving {
                 if answers.is_closed() {
                     break;
                 }
-                let (keeper, answers) = (Arc::clone(&keeper), answers.clone());
+                let (flights, answers) = (Arc::clone(&flights), answers.clone());
                 reads.push(async move {
-                    let came = read_one(&keeper, key, due).await;
-                    let answer = match keeper.home(key).map(|cache| cache.lookup(key)) {
+                    let came = read_one(&flights, key, due).await;
+                    let answer = match flights.cache_of(key).map(|cache| cache.lookup(key)) {
                         // The cache counts it.
                         Some(Lookup::Ready(sample)) if came.is_ok() => Served::Kept { tag, sample },
-                        _ => done(tag, came.map(|bytes| held(bytes, permit))),
+                        _ => done(tag, came.map(|bytes| with_permit(bytes, permit))),
                     };
                     // Whoever has gone wants nothing; the sample is kept all the same.
                     let _ = answers.send(answer);
@@ -122,35 +122,37 @@ impl Serving {
         listen
     }
 
-    fn find(&self, key: SampleKey) -> Found {
-        let Some((_, bytes)) = Dataset::find(&self.keeper.datasets, key) else { return Found::Nowhere };
-        let level = self.keeper.plan.level(key).map(|level| usize::from(level.0));
-        let Some(cache) = level.and_then(|level| self.keeper.caches.get(level)) else {
-            return Found::Nowhere;
+    fn find(&self, key: SampleKey) -> Availability {
+        let Some((_, bytes)) = Dataset::find(&self.flights.datasets, key) else {
+            return Availability::Nowhere;
+        };
+        let level = self.flights.plan.level(key).map(|level| usize::from(level.0));
+        let Some(cache) = level.and_then(|level| self.flights.caches.get(level)) else {
+            return Availability::Nowhere;
         };
         match cache.lookup(key) {
-            Lookup::Ready(sample) => Found::Here(sample),
-            Lookup::Stored => Found::Kept(Arc::clone(cache), bytes),
-            Lookup::Absent if self.keeper.plan.owned(key).is_none() => Found::Nowhere,
-            Lookup::Absent => Found::Owned,
+            Lookup::Ready(sample) => Availability::Here(sample),
+            Lookup::Stored => Availability::Kept(Arc::clone(cache), bytes),
+            Lookup::Absent if self.flights.plan.owned(key).is_none() => Availability::Nowhere,
+            Lookup::Absent => Availability::Owned,
         }
     }
 }
 
 /// Reads an owned sample from the origin, or waits for whoever does.
-async fn read_one(keeper: &Arc<Keeper>, key: SampleKey, due: Tick) -> Landing {
-    match keeper.begin(key) {
-        Begun::Here(bytes) => Ok(bytes),
-        Begun::Join(landing) => landed(landing.await),
-        Begun::Mine(ticket) => {
-            let (of, _) = Dataset::find(&keeper.datasets, key).ok_or_else(|| absent(key))?;
-            ticket.land(of.read(key, due).await)
+async fn read_one(flights: &Arc<SingleFlight>, key: SampleKey, due: Tick) -> FlightResult {
+    match flights.begin(key) {
+        Start::Ready(bytes) => Ok(bytes),
+        Start::Join(landing) => joined_result(landing.await),
+        Start::Lead(guard) => {
+            let (of, _) = Dataset::find(&flights.datasets, key).ok_or_else(|| absent(key))?;
+            guard.complete(of.read(key, due).await)
         }
     }
 }
 
 /// What there is of a sample that was asked for.
-enum Found {
+enum Availability {
     Here(Sample),
     /// A cache wants to be read: so many bytes.
     Kept(Arc<dyn CacheTier>, u64),
@@ -165,17 +167,17 @@ fn kib(bytes: u64, most: u32) -> u32 {
 }
 
 /// The same bytes, which hold `permit` for as long as they live.
-fn held(bytes: Bytes, permit: impl Send + 'static) -> Bytes {
-    struct Held<P>(Bytes, P);
-    impl<P> AsRef<[u8]> for Held<P> {
+fn with_permit(bytes: Bytes, permit: impl Send + 'static) -> Bytes {
+    struct PermitBytes<P>(Bytes, P);
+    impl<P> AsRef<[u8]> for PermitBytes<P> {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    Bytes::from_owner(Held(bytes, permit))
+    Bytes::from_owner(PermitBytes(bytes, permit))
 }
 
-fn done(tag: u32, result: Landing) -> Served {
+fn done(tag: u32, result: FlightResult) -> Served {
     Served::Done { tag, result }
 }
 
@@ -183,17 +185,17 @@ fn absent(key: SampleKey) -> TierError {
     TierError::new(ErrorKind::Absent, "engine").with_object(key.to_string())
 }
 
-impl Serve for Serving {
-    fn serve(&self, from: Rank, asked: Vec<Asked>) -> Answers {
+impl Serve for SampleServer {
+    fn serve(&self, from: Rank, asked: Vec<Asked>) -> Serving {
         tracing::trace!(%from, samples = asked.len(), "asked for samples");
         let (mut at_once, mut wanted, mut kept) = (Vec::with_capacity(asked.len()), Vec::new(), Vec::new());
         for asked in asked {
             let Asked { tag, key, .. } = asked;
             match self.find(key) {
-                Found::Here(sample) => at_once.push(Served::Kept { tag, sample }),
-                Found::Nowhere => at_once.push(done(tag, Err(absent(key)))),
-                Found::Kept(cache, bytes) => kept.push((asked, cache, bytes)),
-                Found::Owned => {
+                Availability::Here(sample) => at_once.push(Served::Kept { tag, sample }),
+                Availability::Nowhere => at_once.push(done(tag, Err(absent(key)))),
+                Availability::Kept(cache, bytes) => kept.push((asked, cache, bytes)),
+                Availability::Owned => {
                     at_once.push(Served::Reading { tag });
                     wanted.push(asked);
                 }
@@ -203,19 +205,19 @@ impl Serve for Serving {
         if wanted.is_empty() && kept.is_empty() {
             return at_once.boxed();
         }
-        let rooms = self.rooms(from);
-        let of_kept = rooms.clone();
+        let budget_of = self.budget_of(from);
+        let of_kept = budget_of.clone();
         let fetched = futures::stream::iter(kept)
             .map(move |(Asked { tag, key, due }, cache, bytes)| {
-                let rooms = of_kept.clone();
+                let budget_of = of_kept.clone();
                 async move {
-                    let permit = rooms.take(kib(bytes, rooms.share)).await;
+                    let permit = budget_of.take(kib(bytes, budget_of.share)).await;
                     let came = fetch(&*cache, key, bytes, due).await;
-                    done(tag, came.map(|bytes| held(bytes, permit)))
+                    done(tag, came.map(|bytes| with_permit(bytes, permit)))
                 }
             })
-            .buffer_unordered(FETCHES);
-        let mut coming = (!wanted.is_empty()).then(|| self.read(rooms, wanted));
+            .buffer_unordered(MAX_CACHE_READS);
+        let mut coming = (!wanted.is_empty()).then(|| self.read(budget_of, wanted));
         let coming = futures::stream::poll_fn(move |context| match &mut coming {
             Some(coming) => coming.poll_recv(context),
             None => Poll::Ready(None),
@@ -226,9 +228,9 @@ impl Serve for Serving {
 
 /// Reads a sample of so many bytes from a cache. What the cache has lost it is told to forget, and the asker reads it: at its
 /// next use here it comes from the origin.
-pub(crate) async fn fetch(cache: &dyn CacheTier, key: SampleKey, bytes: u64, due: Tick) -> Landing {
-    let (object, span) = by_key(bytes);
-    let came = answer_of(cache, ReadRequest::new(key, object, span, due)).await;
+pub(crate) async fn fetch(cache: &dyn CacheTier, key: SampleKey, bytes: u64, due: Tick) -> FlightResult {
+    let (object, span) = location_by_key(bytes);
+    let came = read_alone(cache, ReadRequest::new(key, object, span, due)).await;
     if came.as_ref().is_err_and(|error| error.kind().is_loss()) {
         cache.remove(vec![key]).await;
     }

@@ -12,13 +12,13 @@ use foreread_tier::TierError;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::ShareError;
-use crate::memory::{Memory, Slot};
+use crate::memory::{SharedMemory, SharedSlot};
 
 /// What became of a request.
 #[derive(Debug)]
-pub(crate) enum Answered {
+pub(crate) enum AnswerBody {
     /// The sample is in the shared memory.
-    Placed(Slot),
+    Placed(SharedSlot),
     /// The sample is not: there was no room, or it is empty.
     Whole(Bytes),
     /// What a call gave.
@@ -29,16 +29,16 @@ pub(crate) enum Answered {
 
 /// An answer, and whose it is.
 #[derive(Debug)]
-pub(crate) struct Posted {
+pub(crate) struct PostedAnswer {
     pub(crate) connection: u64,
     pub(crate) tag: u32,
-    pub(crate) answer: Answered,
+    pub(crate) answer: AnswerBody,
 }
 
 #[derive(Debug)]
-pub(crate) struct Queue {
-    posted: Mutex<Vec<Posted>>,
-    bell: OwnedFd,
+pub(crate) struct AnswerQueue {
+    posted: Mutex<Vec<PostedAnswer>>,
+    wake_fd: OwnedFd,
     /// Whether the thread looks at the queue before it sleeps again.
     awake: AtomicBool,
     stopping: AtomicBool,
@@ -48,16 +48,16 @@ pub(crate) struct Queue {
     pub(crate) clients: AtomicU64,
     /// Samples whose bytes went through the socket.
     pub(crate) over_the_socket: AtomicU64,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) memory: Arc<SharedMemory>,
 }
 
-impl Queue {
-    pub(crate) fn new(memory: Memory) -> Result<Self, ShareError> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+impl AnswerQueue {
+    pub(crate) fn new(memory: SharedMemory) -> Result<Self, ShareError> {
+        let wake_fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| ShareError::system("no descriptor to wake a thread with", error))?;
         Ok(Self {
             posted: Mutex::default(),
-            bell,
+            wake_fd,
             awake: AtomicBool::new(true),
             stopping: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
@@ -68,61 +68,65 @@ impl Queue {
     }
 
     /// Puts a sample into the shared memory, if there is room for it and nobody waits for room.
-    pub(crate) fn place(&self, bytes: Bytes) -> Answered {
+    pub(crate) fn place(&self, bytes: Bytes) -> AnswerBody {
         if bytes.is_empty() || self.waiting.load(Ordering::Relaxed) > 0 {
-            return Answered::Whole(bytes);
+            return AnswerBody::Whole(bytes);
         }
         match self.memory.place(&bytes) {
-            Some(slot) => Answered::Placed(slot),
-            None => Answered::Whole(bytes),
+            Some(slot) => AnswerBody::Placed(slot),
+            None => AnswerBody::Whole(bytes),
         }
     }
 
     /// Hands an answer to the thread.
-    pub(crate) fn push(&self, connection: u64, tag: u32, answer: Answered) {
-        self.posted.lock().unwrap_or_else(PoisonError::into_inner).push(Posted { connection, tag, answer });
-        self.ring();
+    pub(crate) fn push(&self, connection: u64, tag: u32, answer: AnswerBody) {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner).push(PostedAnswer {
+            connection,
+            tag,
+            answer,
+        });
+        self.wake();
     }
 
     /// All that was posted.
-    pub(crate) fn take(&self, into: &mut Vec<Posted>) {
+    pub(crate) fn take(&self, into: &mut Vec<PostedAnswer>) {
         std::mem::swap(&mut *self.posted.lock().unwrap_or_else(PoisonError::into_inner), into);
     }
 
     /// Whether nothing is posted, now that the thread is about to sleep: from here on it is rung for.
-    pub(crate) fn may_sleep(&self) -> bool {
-        // In one order with `ring`, seen from all threads: either this sees what was posted, or `ring` sees that.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        // In one order with `wake`, seen from all threads: either this sees what was posted, or `wake` sees that.
         self.awake.store(false, Ordering::SeqCst);
         self.posted.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
             && !self.stopping.load(Ordering::SeqCst)
     }
 
-    /// The thread is up, and looks at the queue before it sleeps again; `rang` says whether the bell woke it.
-    pub(crate) fn rise(&self, rang: bool) {
+    /// The thread is up, and looks at the queue before it sleeps again; `was_woken` says whether the wake_fd woke it.
+    pub(crate) fn mark_awake(&self, was_woken: bool) {
         self.awake.store(true, Ordering::SeqCst);
-        if rang {
+        if was_woken {
             let mut count = [0; 8];
             // What was read already is no loss.
-            let _ = rustix::io::read(&self.bell, &mut count);
+            let _ = rustix::io::read(&self.wake_fd, &mut count);
         }
     }
 
-    fn ring(&self) {
+    fn wake(&self) {
         if !self.awake.swap(true, Ordering::SeqCst) {
-            // Fails only where the bell has rung without end already.
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+            // Fails only where the wake_fd has rung without end already.
+            let _ = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
         }
     }
 
     /// What becomes readable when it rings.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake_fd.as_fd()
     }
 
     /// Asks the thread to end.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
-        self.ring();
+        self.wake();
     }
 
     pub(crate) fn is_stopping(&self) -> bool {

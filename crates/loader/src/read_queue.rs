@@ -3,7 +3,7 @@
 //! What such an origin answers comes from the kernel's memory within microseconds, and a read that is under way has a future,
 //! a buffer, and entries in the tables of its tier. If all of the look-ahead is under way, every step of a read finds its part
 //! of these pushed out of the processor's caches by the samples in between: with 2,600 reads of 100 KB under way an epoch takes
-//! 8 % longer than with 128, and with samples of 2 KB 30 %. So a queue begins [`AHEAD`] times as many reads as its tier carries
+//! 8 % longer than with 128, and with samples of 2 KB 30 %. So a queue begins [`READS_PER_SLOT`] times as many reads as its tier carries
 //! out at once, and more when half of these have come. The price: its tier sees that many of the reads to come.
 
 use std::collections::VecDeque;
@@ -14,28 +14,28 @@ use std::task::{Context, Poll};
 use foreread_tier::Tier;
 use futures::{Stream, StreamExt};
 
-use crate::answers::{Answer, Answers, Located, begin};
+use crate::read_results::{LocatedRead, ReadResult, ReadsInFlight, begin};
 
 /// How many reads are under way for each that the tier carries out.
-const AHEAD: usize = 4;
+const READS_PER_SLOT: usize = 4;
 
 /// Reads of one origin: those under way, and those that wait, in the order of their uses.
-pub(crate) struct Queue {
+pub(crate) struct ReadQueue {
     tier: Arc<dyn Tier>,
-    waiting: VecDeque<Located>,
-    answers: Answers,
-    most: usize,
+    waiting: VecDeque<LocatedRead>,
+    answers: ReadsInFlight,
+    max_in_flight: usize,
 }
 
-impl Queue {
+impl ReadQueue {
     pub(crate) fn new(tier: Arc<dyn Tier>) -> Self {
-        let most = tier.profile().parallelism.saturating_mul(AHEAD);
-        Self { tier, waiting: VecDeque::new(), answers: Answers::new(), most }
+        let max_in_flight = tier.profile().parallelism.saturating_mul(READS_PER_SLOT);
+        Self { tier, waiting: VecDeque::new(), answers: ReadsInFlight::new(), max_in_flight }
     }
 
     /// Queues these, and begins what may be under way.
-    pub(crate) fn extend(&mut self, located: impl IntoIterator<Item = Located>) {
-        for read in located {
+    pub(crate) fn extend(&mut self, locate_reads: impl IntoIterator<Item = LocatedRead>) {
+        for read in locate_reads {
             let due = read.0.tick;
             match self.waiting.back() {
                 // One that is read again, or was looked up late.
@@ -50,8 +50,8 @@ impl Queue {
     }
 
     fn begin(&mut self) {
-        if self.answers.len() <= self.most / 2 && !self.waiting.is_empty() {
-            let count = (self.most - self.answers.len()).clamp(1, self.waiting.len());
+        if self.answers.len() <= self.max_in_flight / 2 && !self.waiting.is_empty() {
+            let count = (self.max_in_flight - self.answers.len()).clamp(1, self.waiting.len());
             begin(&*self.tier, self.waiting.drain(..count), &mut self.answers);
         }
     }
@@ -61,10 +61,10 @@ impl Queue {
     }
 }
 
-impl Stream for Queue {
-    type Item = Answer;
+impl Stream for ReadQueue {
+    type Item = ReadResult;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ReadResult>> {
         // First: what has begun is to be polled before its task sleeps.
         self.begin();
         self.answers.poll_next_unpin(context)
@@ -83,11 +83,11 @@ mod tests {
     use futures::channel::oneshot;
 
     use super::*;
-    use crate::answers::{Pending, located};
+    use crate::read_results::{PendingRead, locate_reads};
 
     const PROFILE: TierProfile = TierProfile::new(2);
 
-    /// Answers when it is told to.
+    /// ReadsInFlight when it is told to.
     #[derive(Debug, Default)]
     struct Slow(Mutex<HashMap<u64, oneshot::Sender<()>>>);
 
@@ -122,20 +122,20 @@ mod tests {
         fn submit(&self) {}
     }
 
-    fn reads(ticks: std::ops::Range<u64>, budget: &Budget) -> Vec<Located> {
+    fn reads(ticks: std::ops::Range<u64>, budget: &Budget) -> Vec<LocatedRead> {
         let pending = ticks.map(|tick| {
             let key = SampleKey::new(DatasetId(0), SampleId(tick));
-            Pending::new(Tick(tick), key, 2, budget.charge(2))
+            PendingRead::new(Tick(tick), key, 2, budget.charge(2))
         });
         let whole = || (Object { path: "x".into(), size: 2, version: None }, Span::Whole);
-        located(pending, |key| match key.id.0 {
+        locate_reads(pending, |key| match key.id.0 {
             13 => Err(TierError::new(ErrorKind::Invalid, "catalog")),
             _ => Ok(whole()),
         })
         .collect()
     }
 
-    fn next(queue: &mut Queue) -> Option<u64> {
+    fn next(queue: &mut ReadQueue) -> Option<u64> {
         queue.next().now_or_never().map(|answer| answer.unwrap().tick.0)
     }
 
@@ -145,7 +145,7 @@ mod tests {
     fn few_reads_are_under_way_and_one_that_hangs_holds_up_none() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
-        let mut queue = Queue::new(slow.clone());
+        let mut queue = ReadQueue::new(slow.clone());
         queue.extend(reads(0..12, &budget));
         queue.extend(reads(12..30, &budget));
         assert_eq!(slow.under_way(), (0..8).collect::<Vec<_>>());
@@ -173,7 +173,7 @@ mod tests {
     fn what_is_needed_first_begins_first() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
-        let mut queue = Queue::new(slow.clone());
+        let mut queue = ReadQueue::new(slow.clone());
         queue.extend(reads(20..40, &budget));
         queue.extend(reads(10..12, &budget));
         queue.extend(reads(15..16, &budget));
@@ -194,7 +194,7 @@ mod tests {
     async fn what_begins_later_wakes_its_task() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
-        let mut queue = Queue::new(slow.clone());
+        let mut queue = ReadQueue::new(slow.clone());
         queue.extend(reads(20..80, &budget));
         let task = tokio::spawn(async move { while queue.next().await.is_some() {} });
         while !task.is_finished() {
@@ -210,7 +210,7 @@ mod tests {
     fn dropped_queue_ends_its_reads() {
         let slow = Arc::new(Slow::default());
         let budget = Budget::new(1000);
-        let mut queue = Queue::new(slow.clone());
+        let mut queue = ReadQueue::new(slow.clone());
         queue.extend(reads(20..80, &budget));
         assert_eq!(budget.used(), 120);
         drop(queue);

@@ -1,4 +1,4 @@
-//! Reads under way: their answers reach the driver as one stream.
+//! ActiveReads under way: their answers reach the driver as one stream.
 //!
 //! What grows with bytes, and what may block, is done elsewhere, so that the task which decides does neither. What an origin
 //! over a network sends is received, checked and copied by a task for each batch of reads, on whichever of the runtime's
@@ -7,7 +7,7 @@
 //! them, and the hop would be a part of what they take.
 //!
 //! Before it is read from the origin, a sample must be found: a catalog file has the names of files, and a file server may
-//! take long to answer, or for ever. Such look-ups are [made](crate::locate) on blocking threads, [`PIECE`] at a time and in
+//! take long to answer, or for ever. Such look-ups are [made](crate::locate) on blocking threads, [`LOOK_UPS_AT_ONCE`] at a time and in
 //! the order of need, so that one that hangs holds up the reads of its piece alone. The price is a hop for each piece. Caches
 //! and other ranks know samples by their keys, and are asked at once.
 
@@ -24,72 +24,74 @@ use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
-use crate::answers::{Answer, Answers, Located, Pending, begin, located, located_by_key};
 use crate::dataset::Dataset;
 use crate::locate::Locator;
-use crate::queue::Queue;
+use crate::read_queue::ReadQueue;
+use crate::read_results::{
+    LocatedRead, PendingRead, ReadResult, ReadsInFlight, begin, locate_by_key, locate_reads,
+};
 
 /// How many answers of one tier are taken at once: a stream that is one of many costs an allocation each time it is asked.
 const CHUNK: usize = 64;
 
 /// How many samples are looked up in the catalog's file at once: a look-up that hangs or fails holds the others up.
-const PIECE: usize = 256;
+const LOOK_UPS_AT_ONCE: usize = 256;
 
 /// A task that works on bytes lets others have its thread after so many: a wake-up of the driver may wait behind it.
-const TURN: u64 = 256 << 10;
+const BYTES_PER_TURN: u64 = 256 << 10;
 
 /// Who works on answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Where {
+pub(crate) enum Executor {
     /// The driver's own task.
-    Here,
+    Driver,
     /// A task of their own.
-    Aside,
+    Task,
 }
 
-impl Where {
+impl Executor {
     pub(crate) fn of_origin(origin: &dyn Tier) -> Self {
-        if origin.profile().kernel_cached { Self::Here } else { Self::Aside }
+        if origin.profile().kernel_cached { Self::Driver } else { Self::Task }
     }
 
     /// Who works on the answers to these reads: a checksum is not computed by the driver.
-    fn of(self, pending: &[Pending]) -> Self {
-        if pending.iter().any(|pending| pending.check.is_some()) { Self::Aside } else { self }
+    fn of(self, pending: &[PendingRead]) -> Self {
+        if pending.iter().any(|pending| pending.check.is_some()) { Self::Task } else { self }
     }
 }
 
 /// The answers of all tiers. Dropping it ends the reads.
 #[derive(Default)]
-pub(crate) struct Reads {
+pub(crate) struct ActiveReads {
     /// Of caches and other ranks.
-    by_key: Answers,
+    by_key: ReadsInFlight,
     /// Of origins whose answers the driver takes itself.
-    queues: BTreeMap<DatasetId, Queue>,
+    queues: BTreeMap<DatasetId, ReadQueue>,
     /// Samples that are being looked up, to be queued.
-    locating: FuturesUnordered<BoxFuture<'static, (DatasetId, Vec<Located>)>>,
+    locating: FuturesUnordered<BoxFuture<'static, (DatasetId, Vec<LocatedRead>)>>,
     /// Of tasks.
-    aside: SelectAll<ReadyChunks<Aside>>,
+    tasks: SelectAll<ReadyChunks<TaskReads>>,
     /// What tasks have answered.
-    ready: std::vec::IntoIter<Answer>,
+    ready: std::vec::IntoIter<ReadResult>,
     /// How many of the driver's own answers have been taken since tasks were asked.
     in_a_row: usize,
 }
 
 /// The answers that a task takes.
-struct Aside {
-    answers: UnboundedReceiver<Answer>,
+struct TaskReads {
+    answers: UnboundedReceiver<ReadResult>,
     _task: AbortOnDrop,
 }
 
-impl Reads {
+impl ActiveReads {
     /// Begins reads of a cache or another rank. Within a runtime.
-    pub(crate) fn begin_by_key(&mut self, tier: &Arc<dyn Tier>, pending: &mut Vec<Pending>) {
+    pub(crate) fn begin_by_key(&mut self, tier: &Arc<dyn Tier>, pending: &mut Vec<PendingRead>) {
         pending.sort_unstable_by_key(|pending| pending.tick);
-        match Where::Here.of(pending) {
-            Where::Here => begin(&**tier, located_by_key(pending.drain(..)), &mut self.by_key),
-            Where::Aside => {
-                let located = located_by_key(std::mem::take(pending)).collect();
-                self.begin_aside(Arc::clone(tier), std::future::ready(located));
+        match Executor::Driver.of(pending) {
+            Executor::Driver => begin(&**tier, locate_by_key(pending.drain(..)), &mut self.by_key),
+            Executor::Task => {
+                let locate_reads = locate_by_key(std::mem::take(pending)).collect();
+                self.begin_task(Arc::clone(tier), std::future::ready(locate_reads));
             }
         }
     }
@@ -98,80 +100,81 @@ impl Reads {
     pub(crate) fn begin_of_origin(
         &mut self,
         (id, dataset): (DatasetId, &Dataset),
-        pending: &mut Vec<Pending>,
-        at: Where,
+        pending: &mut Vec<PendingRead>,
+        at: Executor,
     ) {
         pending.sort_unstable_by_key(|pending| pending.tick);
         let locator = &dataset.locator;
         if !locator.may_block() {
             return match at.of(pending) {
-                Where::Here => {
-                    let located = located(pending.drain(..), |key| locator.locate(key.id));
-                    self.queue(id, &dataset.origin).extend(located);
+                Executor::Driver => {
+                    let locate_reads = locate_reads(pending.drain(..), |key| locator.locate(key.id));
+                    self.queue(id, &dataset.origin).extend(locate_reads);
                 }
-                Where::Aside => {
+                Executor::Task => {
                     let (locator, pending) = (locator.clone(), std::mem::take(pending));
-                    let located = async move { located(pending, |key| locator.locate(key.id)).collect() };
-                    self.begin_aside(Arc::clone(&dataset.origin), located);
+                    let locate_reads =
+                        async move { locate_reads(pending, |key| locator.locate(key.id)).collect() };
+                    self.begin_task(Arc::clone(&dataset.origin), locate_reads);
                 }
             };
         }
         while !pending.is_empty() {
-            let piece: Vec<Pending> = pending.drain(..pending.len().min(PIECE)).collect();
+            let piece: Vec<PendingRead> = pending.drain(..pending.len().min(LOOK_UPS_AT_ONCE)).collect();
             let at = at.of(&piece);
             self.begin_located((id, &dataset.origin), look_up(locator.clone(), piece), at);
         }
     }
 
     /// Begins reads that are to be one request. They are copied out of that, by a task of their own. Within a runtime.
-    pub(crate) fn begin_block(&mut self, dataset: &Dataset, pending: Vec<Pending>) {
-        self.begin_aside(Arc::clone(&dataset.origin), look_up(dataset.locator.clone(), pending));
+    pub(crate) fn begin_block(&mut self, dataset: &Dataset, pending: Vec<PendingRead>) {
+        self.begin_task(Arc::clone(&dataset.origin), look_up(dataset.locator.clone(), pending));
     }
 
-    fn queue(&mut self, id: DatasetId, origin: &Arc<dyn Tier>) -> &mut Queue {
-        self.queues.entry(id).or_insert_with(|| Queue::new(Arc::clone(origin)))
+    fn queue(&mut self, id: DatasetId, origin: &Arc<dyn Tier>) -> &mut ReadQueue {
+        self.queues.entry(id).or_insert_with(|| ReadQueue::new(Arc::clone(origin)))
     }
 
     /// Begins reads of samples that are being looked up.
     fn begin_located(
         &mut self,
         (id, origin): (DatasetId, &Arc<dyn Tier>),
-        located: impl Future<Output = Vec<Located>> + Send + 'static,
-        at: Where,
+        locate_reads: impl Future<Output = Vec<LocatedRead>> + Send + 'static,
+        at: Executor,
     ) {
         match at {
-            Where::Here => {
+            Executor::Driver => {
                 self.queue(id, origin);
-                self.locating.push(located.map(move |located| (id, located)).boxed());
+                self.locating.push(locate_reads.map(move |locate_reads| (id, locate_reads)).boxed());
             }
-            Where::Aside => self.begin_aside(Arc::clone(origin), located),
+            Executor::Task => self.begin_task(Arc::clone(origin), locate_reads),
         }
     }
 
-    fn begin_aside(
+    fn begin_task(
         &mut self,
         tier: Arc<dyn Tier>,
-        located: impl Future<Output = Vec<Located>> + Send + 'static,
+        locate_reads: impl Future<Output = Vec<LocatedRead>> + Send + 'static,
     ) {
         // What waits in it is bounded: its bytes are charged to the look-ahead or to blocks.
         let (sender, answers) = unbounded_channel();
-        let task = tokio::spawn(read_aside(tier, located, sender));
-        self.aside.push(Aside { answers, _task: AbortOnDrop(task.abort_handle()) }.ready_chunks(CHUNK));
+        let task = tokio::spawn(run_task(tier, locate_reads, sender));
+        self.tasks.push(TaskReads { answers, _task: AbortOnDrop(task.abort_handle()) }.ready_chunks(CHUNK));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.by_key.is_empty()
-            && self.queues.values().all(Queue::is_empty)
+            && self.queues.values().all(ReadQueue::is_empty)
             && self.locating.is_empty()
-            && self.aside.is_empty()
+            && self.tasks.is_empty()
             && self.ready.len() == 0
     }
 
     /// An answer that the driver takes itself.
-    fn poll_here(&mut self, context: &mut Context<'_>) -> Option<Answer> {
-        while let Poll::Ready(Some((id, located))) = self.locating.poll_next_unpin(context) {
+    fn poll_driver(&mut self, context: &mut Context<'_>) -> Option<ReadResult> {
+        while let Poll::Ready(Some((id, locate_reads))) = self.locating.poll_next_unpin(context) {
             if let Some(queue) = self.queues.get_mut(&id) {
-                queue.extend(located);
+                queue.extend(locate_reads);
             }
         }
         if let Poll::Ready(Some(answer)) = self.by_key.poll_next_unpin(context) {
@@ -183,18 +186,18 @@ impl Reads {
         })
     }
 
-    fn poll_aside(&mut self, context: &mut Context<'_>) -> Option<Answer> {
-        if let Poll::Ready(Some(chunk)) = self.aside.poll_next_unpin(context) {
+    fn poll_tasks(&mut self, context: &mut Context<'_>) -> Option<ReadResult> {
+        if let Poll::Ready(Some(chunk)) = self.tasks.poll_next_unpin(context) {
             self.ready = chunk.into_iter();
         }
         self.ready.next()
     }
 }
 
-impl Stream for Reads {
-    type Item = Answer;
+impl Stream for ActiveReads {
+    type Item = ReadResult;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ReadResult>> {
         if let Some(answer) = self.ready.next() {
             return Poll::Ready(Some(answer));
         }
@@ -202,9 +205,9 @@ impl Stream for Reads {
         let is_their_turn = self.in_a_row >= CHUNK;
         self.in_a_row = if is_their_turn { 0 } else { self.in_a_row + 1 };
         let answer = if is_their_turn {
-            self.poll_aside(context).or_else(|| self.poll_here(context))
+            self.poll_tasks(context).or_else(|| self.poll_driver(context))
         } else {
-            self.poll_here(context).or_else(|| self.poll_aside(context))
+            self.poll_driver(context).or_else(|| self.poll_tasks(context))
         };
         match answer {
             None if !self.is_empty() => Poll::Pending,
@@ -214,20 +217,20 @@ impl Stream for Reads {
 }
 
 /// Sends the answers of a tier.
-async fn read_aside(
+async fn run_task(
     tier: Arc<dyn Tier>,
-    located: impl Future<Output = Vec<Located>>,
-    sender: UnboundedSender<Answer>,
+    locate_reads: impl Future<Output = Vec<LocatedRead>>,
+    sender: UnboundedSender<ReadResult>,
 ) {
-    let mut reads = Answers::new();
-    begin(&*tier, located.await, &mut reads);
+    let mut reads = ReadsInFlight::new();
+    begin(&*tier, locate_reads.await, &mut reads);
     let mut worked = 0;
     while let Some(answer) = reads.next().await {
         worked += answer.result.as_ref().map_or(0, |sample| sample.len() as u64);
         if sender.send(answer).is_err() {
             return;
         }
-        if worked >= TURN {
+        if worked >= BYTES_PER_TURN {
             worked = 0;
             tokio::task::yield_now().await;
         }
@@ -235,17 +238,17 @@ async fn read_aside(
 }
 
 /// Looks up samples of one dataset.
-async fn look_up(locator: Locator, pending: Vec<Pending>) -> Vec<Located> {
+async fn look_up(locator: Locator, pending: Vec<PendingRead>) -> Vec<LocatedRead> {
     let ids = pending.iter().map(|pending| pending.key.id).collect();
     let mut places = locator.locate_all(ids).await.into_iter();
     let missing = || Err(TierError::new(ErrorKind::Closed, "catalog"));
-    located(pending, |_| places.next().unwrap_or_else(missing)).collect()
+    locate_reads(pending, |_| places.next().unwrap_or_else(missing)).collect()
 }
 
-impl Stream for Aside {
-    type Item = Answer;
+impl Stream for TaskReads {
+    type Item = ReadResult;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Answer>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ReadResult>> {
         self.answers.poll_recv(context)
     }
 }
@@ -271,13 +274,13 @@ mod tests {
     use foreread_types::{SampleId, SampleKey, Tick};
 
     use super::*;
-    use crate::locate::tests::Server;
+    use crate::locate::tests::FakeServer;
 
     /// A fake that counts what it is asked.
     #[derive(Debug)]
-    struct Asked(FakeOrigin, AtomicU64);
+    struct CountingOrigin(FakeOrigin, AtomicU64);
 
-    impl Tier for Asked {
+    impl Tier for CountingOrigin {
         fn name(&self) -> &str {
             "asked"
         }
@@ -296,10 +299,10 @@ mod tests {
         }
     }
 
-    fn datasets(fake: &FakeOrigin, servers: &[Server]) -> Arc<[Dataset]> {
+    fn datasets(fake: &FakeOrigin, servers: &[FakeServer]) -> Arc<[Dataset]> {
         let objects: Vec<Object> = (0..fake.samples()).map(|id| fake.object(SampleId(id))).collect();
         let catalog = Catalog::from_objects("fake://", objects).unwrap();
-        let of = |server: &Server| Dataset {
+        let of = |server: &FakeServer| Dataset {
             locator: Locator::new(server.clone()),
             ..Dataset::new(catalog.clone(), Arc::new(fake.clone()))
         };
@@ -310,30 +313,30 @@ mod tests {
     #[tokio::test]
     // semantics: FAIL-21
     async fn stuck_name_holds_up_its_piece_and_no_other_dataset() {
-        const SAMPLES: u64 = 6 * PIECE as u64;
+        const SAMPLES: u64 = 6 * LOOK_UPS_AT_ONCE as u64;
         let fake = FakeOrigin::uniform(SAMPLES, 100);
-        let servers = [Server::new(fake.clone()), Server::new(fake.clone())];
+        let servers = [FakeServer::new(fake.clone()), FakeServer::new(fake.clone())];
         let datasets = datasets(&fake, &servers);
         let budget = Budget::new(1 << 20);
         // What is needed last comes first, and datasets in turn.
         let pending = (0..2 * SAMPLES).rev().map(|tick| {
             let key = SampleKey::new(DatasetId(tick as u32 % 2), SampleId(tick / 2));
-            Pending::new(Tick(tick), key, 100, budget.charge(100))
+            PendingRead::new(Tick(tick), key, 100, budget.charge(100))
         });
-        let pending: Vec<Pending> = pending.collect();
-        let of = |tick: u64| (tick % 2, tick / 2 / PIECE as u64);
+        let pending: Vec<PendingRead> = pending.collect();
+        let of = |tick: u64| (tick % 2, tick / 2 / LOOK_UPS_AT_ONCE as u64);
         // In one piece, then in one for each thread.
-        for (at, stuck, held) in [(Where::Here, vec![0], 1), (Where::Aside, vec![0, 1, 2, 3], 6)] {
-            servers[0].hang(stuck.iter().map(|piece| piece * PIECE as u64));
-            let again = |one: &Pending| Pending::new(one.tick, one.key, 100, budget.charge(100));
-            let mut reads = Reads::default();
+        for (at, stuck, held) in [(Executor::Driver, vec![0], 1), (Executor::Task, vec![0, 1, 2, 3], 6)] {
+            servers[0].hang(stuck.iter().map(|piece| piece * LOOK_UPS_AT_ONCE as u64));
+            let again = |one: &PendingRead| PendingRead::new(one.tick, one.key, 100, budget.charge(100));
+            let mut reads = ActiveReads::default();
             for (id, dataset) in (0..).map(DatasetId).zip(&*datasets) {
                 let mut of_this =
                     pending.iter().filter(|pending| pending.key.dataset == id).map(again).collect();
                 reads.begin_of_origin((id, dataset), &mut of_this, at);
             }
             let mut came = HashSet::new();
-            let free = (2 * SAMPLES) as usize - held * PIECE;
+            let free = (2 * SAMPLES) as usize - held * LOOK_UPS_AT_ONCE;
             while came.len() < free {
                 came.insert(reads.next().await.unwrap().tick.0);
             }
@@ -356,14 +359,14 @@ mod tests {
     // semantics: FAIL-21
     async fn look_up_that_hangs_keeps_the_catalog_alone() {
         let fake = FakeOrigin::uniform(10, 100);
-        let server = Server::new(fake.clone());
+        let server = FakeServer::new(fake.clone());
         let datasets = datasets(&fake, std::slice::from_ref(&server));
         server.hang(0..10);
         let budget = Budget::new(1000);
-        for at in [Where::Here, Where::Aside] {
+        for at in [Executor::Driver, Executor::Task] {
             let key = SampleKey::new(DatasetId(0), SampleId(3));
-            let mut pending = vec![Pending::new(Tick(0), key, 100, budget.charge(100))];
-            let mut reads = Reads::default();
+            let mut pending = vec![PendingRead::new(Tick(0), key, 100, budget.charge(100))];
+            let mut reads = ActiveReads::default();
             reads.begin_of_origin((DatasetId(0), &datasets[0]), &mut pending, at);
             let began = server.hanging();
             while server.hanging() == began {
@@ -384,26 +387,26 @@ mod tests {
     // semantics: FAIL-21
     async fn stuck_catalog_holds_up_no_other_reads() {
         let fake = FakeOrigin::uniform(4, 100);
-        let asked = Arc::new(Asked(fake.clone(), AtomicU64::new(0)));
+        let asked = Arc::new(CountingOrigin(fake.clone(), AtomicU64::new(0)));
         let tier: Arc<dyn Tier> = asked.clone();
         let budget = Budget::new(1000);
         let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
-        let pending = |id| vec![Pending::new(Tick(id), key(id), 100, budget.charge(100))];
+        let pending = |id| vec![PendingRead::new(Tick(id), key(id), 100, budget.charge(100))];
         let object = |key: SampleKey| -> Result<(Object, Span), _> { Ok((fake.object(key.id), Span::Whole)) };
-        for at in [Where::Here, Where::Aside] {
+        for at in [Executor::Driver, Executor::Task] {
             asked.1.store(0, Ordering::Relaxed);
             let (server, answer) = tokio::sync::oneshot::channel();
             let late = pending(0);
             let fake = fake.clone();
             let stuck = async move {
                 let _: Result<(), _> = answer.await;
-                located(late, |key| Ok((fake.object(key.id), Span::Whole))).collect()
+                locate_reads(late, |key| Ok((fake.object(key.id), Span::Whole))).collect()
             };
-            let mut reads = Reads::default();
+            let mut reads = ActiveReads::default();
             reads.begin_located((DatasetId(0), &tier), stuck, at);
             for id in 1..4 {
-                let located = std::future::ready(located(pending(id), object).collect());
-                reads.begin_located((DatasetId(0), &tier), located, at);
+                let locate_reads = std::future::ready(locate_reads(pending(id), object).collect());
+                reads.begin_located((DatasetId(0), &tier), locate_reads, at);
             }
             let mut ticks = Vec::new();
             while ticks.len() < 3 {

@@ -14,26 +14,26 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::address::Address;
-use crate::connection::MOST_CALLS;
-use crate::life::Life;
-use crate::window::Window;
-use crate::wire::{self, Answer, MOST, MOST_NAME, Malformed, Records};
+use crate::connection::MAX_CALLS;
+use crate::mapping::ReadMapping;
+use crate::peer_process::PeerProcess;
+use crate::wire::{self, MAX_CALL_NAME, MAX_MESSAGE, MalformedMessage, RecordReader, ServerRecord};
 use crate::{ShareError, ShareErrorKind, socket};
 
 /// How often who waits looks up.
-const LOOK_UP: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the server may take to let a worker in.
-const GREETING: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to leave a server alone whose door is full.
-const KNOCK: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Messages heard before the others are told.
-const TURN: usize = 16;
+const MESSAGES_PER_TURN: usize = 16;
 /// Slots that are let go of are told when so many have come together.
-const MOST_LET_GO: usize = 1024;
+const MAX_RELEASES: usize = 1024;
 
 /// Where a sample, or what a call gave, is.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum SampleBytes {
     /// In the shared memory; the slot is to be let go.
     Shared { slot: u32, offset: usize, length: usize },
     /// In this process's own.
@@ -42,81 +42,81 @@ pub(crate) enum Place {
 
 /// Whether a request went.
 #[derive(Debug)]
-pub(crate) enum Sent<T> {
-    Went(T),
+pub(crate) enum SendStatus<T> {
+    Sent(T),
     /// As many as may be are under way: some answer has to come first.
-    TooMany,
+    LimitReached,
     /// The socket has no room for it now.
-    NoRoom,
+    WouldBlock,
 }
 
 /// What came for one who waits: the tag, and what it was.
-pub(crate) type Arrived = (u32, Result<Place, ShareError>);
+pub(crate) type CallerResult = (u32, Result<SampleBytes, ShareError>);
 
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct WorkerConnection {
     socket: OwnedFd,
-    life: Life,
-    pub(crate) window: Window,
-    under_way: usize,
-    let_go: usize,
-    process: u32,
-    state: Mutex<State>,
-    arrived: Condvar,
+    server: PeerProcess,
+    pub(crate) mapping: ReadMapping,
+    max_in_flight: usize,
+    release: usize,
+    own_pid: u32,
+    state: Mutex<ConnectionState>,
+    result_ready: Condvar,
     buffer: Mutex<Vec<u8>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ConnectionState {
     next_tag: u32,
     next_caller: u64,
-    /// Samples that were asked for and did not come yet.
+    /// Samples that were checked for and did not come yet.
     samples: usize,
     /// Calls that were made and not answered yet.
     calls: usize,
     /// Who waits for what.
-    waiting: HashMap<u32, Waiting>,
+    waiting: HashMap<u32, PendingRequest>,
     /// What came, for those who wait.
-    arrived: HashMap<u64, Vec<Arrived>>,
-    listening: bool,
-    gone: Option<ShareError>,
-    let_go: Vec<u32>,
-    let_go_bytes: usize,
+    results: HashMap<u64, Vec<CallerResult>>,
+    receiving: bool,
+    end: Option<ShareError>,
+    release: Vec<u32>,
+    released_bytes: usize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingRequest {
     /// Nobody, where the caller has left.
     caller: Option<u64>,
     of_sample: bool,
     parts: Vec<u8>,
 }
 
-/// What one who waits wants to hear of its waiting.
-pub(crate) struct Patience<'a> {
+/// What one who waits wants to receive of its waiting.
+pub(crate) struct StopCheck<'a> {
     stop: &'a mut dyn FnMut() -> bool,
-    asked: Instant,
+    checked: Instant,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> StopCheck<'a> {
     pub(crate) fn new(stop: &'a mut dyn FnMut() -> bool) -> Self {
-        Self { stop, asked: Instant::now() }
+        Self { stop, checked: Instant::now() }
     }
 
-    /// Asks whether to stop, where that was not asked for a while.
-    fn look_up(&mut self) -> Result<(), ShareError> {
-        if self.asked.elapsed() < LOOK_UP {
+    /// Asks whether to stop, where that was not checked for a while.
+    fn check(&mut self) -> Result<(), ShareError> {
+        if self.checked.elapsed() < POLL_INTERVAL {
             return Ok(());
         }
         let stop = (self.stop)();
-        self.asked = Instant::now();
+        self.checked = Instant::now();
         if stop { Err(ShareError::interrupted()) } else { Ok(()) }
     }
 }
 
-impl Line {
+impl WorkerConnection {
     /// Connects to the server at `address`.
-    pub(crate) fn connect(address: &Address, patience: &mut Patience<'_>) -> Result<Self, ShareError> {
+    pub(crate) fn connect(address: &Address, stop_check: &mut StopCheck<'_>) -> Result<Self, ShareError> {
         let wrong = |error| ShareError::system("no connection to the main process", error);
         let begun = Instant::now();
         let to = address.socket().map_err(wrong)?;
@@ -125,29 +125,31 @@ impl Line {
             match socket::connect(&to) {
                 Ok(socket) => break socket,
                 Err(Errno::CONNREFUSED) => return Err(ShareError::gone()),
-                Err(Errno::AGAIN | Errno::INTR) if begun.elapsed() < GREETING => std::thread::sleep(KNOCK),
+                Err(Errno::AGAIN | Errno::INTR) if begun.elapsed() < CONNECT_TIMEOUT => {
+                    std::thread::sleep(RETRY_INTERVAL)
+                }
                 Err(Errno::AGAIN | Errno::INTR) => return Err(late()),
                 Err(error) => return Err(wrong(error)),
             }
-            patience.look_up()?;
+            stop_check.check()?;
         };
-        let other = socket::other(&socket)
+        let other = socket::peer_credentials(&socket)
             .map_err(|error| ShareError::system("whose the data source is cannot be found out", error))?;
         let own = socket::own_user();
         if !socket::is_same_user(other, own) {
             let detail = format!("the data source is of user {}, this process of user {own}", other.user);
             return Err(ShareError::new(ShareErrorKind::Refused, detail));
         }
-        let life = Life::of_other(&socket, other.process);
-        match socket::tell(&socket, &wire::greeting(&address.secret)) {
+        let process = PeerProcess::of_peer(&socket, other.process);
+        match socket::send_message(&socket, &wire::greeting(&address.secret)) {
             // Where the server has ended the connection already, its reason can still be read.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(error) => return Err(wrong(error)),
         }
-        let mut buffer = vec![0; MOST];
+        let mut buffer = vec![0; MAX_MESSAGE];
         let mut reset = false;
         let (length, descriptor) = loop {
-            match socket::hear_with(&socket, &mut buffer) {
+            match socket::receive_with_fd(&socket, &mut buffer) {
                 Ok(heard) => break heard,
                 // Closed before our greeting was read: the reason is still to be read.
                 Err(Errno::CONNRESET) if !reset => {
@@ -157,18 +159,18 @@ impl Line {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(_) => return Err(ShareError::gone()),
             }
-            if life.is_over() {
+            if process.has_exited() {
                 return Err(ShareError::gone());
             }
-            if begun.elapsed() >= GREETING {
+            if begun.elapsed() >= CONNECT_TIMEOUT {
                 return Err(late());
             }
-            wait(&socket, &life, false, LOOK_UP)?;
-            patience.look_up()?;
+            wait(&socket, &process, false, POLL_INTERVAL)?;
+            stop_check.check()?;
         };
-        let (hello, descriptor) = match (Records::of(&buffer[..length]).answer(), descriptor) {
-            (Some(Ok(Answer::Hello(hello))), Some(descriptor)) => (hello, descriptor),
-            (Some(Ok(Answer::Refused(why))), _) => {
+        let (hello, descriptor) = match (RecordReader::of(&buffer[..length]).answer(), descriptor) {
+            (Some(Ok(ServerRecord::Hello(hello))), Some(descriptor)) => (hello, descriptor),
+            (Some(Ok(ServerRecord::Refused(why))), _) => {
                 return Err(ShareError::new(
                     ShareErrorKind::Refused,
                     format!("the main process refuses: {why}"),
@@ -179,24 +181,24 @@ impl Line {
         };
         Ok(Self {
             socket,
-            life,
-            window: Window::open(descriptor, hello.memory)?,
-            under_way: hello.under_way as usize,
-            let_go: usize::try_from(hello.let_go).unwrap_or(usize::MAX),
-            process: std::process::id(),
+            server: process,
+            mapping: ReadMapping::open(descriptor, hello.memory)?,
+            max_in_flight: hello.max_in_flight as usize,
+            release: usize::try_from(hello.release_threshold).unwrap_or(usize::MAX),
+            own_pid: std::process::id(),
             state: Mutex::default(),
-            arrived: Condvar::new(),
+            result_ready: Condvar::new(),
             buffer: Mutex::new(buffer),
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this is the process that connected.
     pub(crate) fn is_own(&self) -> bool {
-        self.process == std::process::id()
+        self.own_pid == std::process::id()
     }
 
     /// Begins to wait; [`leave`](Self::leave) ends it.
@@ -212,72 +214,78 @@ impl Line {
         for waiting in state.waiting.values_mut().filter(|waiting| waiting.caller == Some(caller)) {
             waiting.caller = None;
         }
-        for (_, came) in state.arrived.remove(&caller).into_iter().flatten() {
-            if let Ok(Place::Shared { slot, length, .. }) = came {
-                self.add_let_go(&mut state, slot, length);
+        for (_, came) in state.results.remove(&caller).into_iter().flatten() {
+            if let Ok(SampleBytes::Shared { slot, length, .. }) = came {
+                self.add_release(&mut state, slot, length);
             }
         }
     }
 
     /// Asks for as many of `ids` as may be under way and says which tag each got: none where too many are under way.
-    pub(crate) fn ask(&self, caller: u64, ids: &[SampleId]) -> Result<Sent<Vec<u32>>, ShareError> {
+    pub(crate) fn ask(&self, caller: u64, ids: &[SampleId]) -> Result<SendStatus<Vec<u32>>, ShareError> {
         let mut state = self.state();
-        let count =
-            ids.len().min(self.under_way.saturating_sub(state.samples)).min(MOST / 2 / wire::ASK_BYTES);
+        let count = ids
+            .len()
+            .min(self.max_in_flight.saturating_sub(state.samples))
+            .min(MAX_MESSAGE / 2 / wire::ASK_BYTES);
         if count == 0 {
-            return Ok(Sent::TooMany);
+            return Ok(SendStatus::LimitReached);
         }
         let mut message =
-            Vec::with_capacity(count * wire::ASK_BYTES + state.let_go.len() * wire::LET_GO_BYTES);
-        let let_go = state.let_go.len().min(MOST_LET_GO);
-        state.let_go[..let_go].iter().for_each(|slot| wire::let_go(&mut message, *slot));
+            Vec::with_capacity(count * wire::ASK_BYTES + state.release.len() * wire::RELEASE_BYTES);
+        let release = state.release.len().min(MAX_RELEASES);
+        state.release[..release].iter().for_each(|slot| wire::release(&mut message, *slot));
         let mut tags = Vec::with_capacity(count);
         for &id in &ids[..count] {
             let tag = state.tag();
             wire::ask(&mut message, tag, id);
             tags.push(tag);
         }
-        if !self.tell(&state, &message)? {
-            return Ok(Sent::NoRoom);
+        if !self.send(&state, &message)? {
+            return Ok(SendStatus::WouldBlock);
         }
-        state.let_go.drain(..let_go);
-        state.let_go_bytes = 0;
+        state.release.drain(..release);
+        state.released_bytes = 0;
         state.samples += count;
         for &tag in &tags {
-            state.waiting.insert(tag, Waiting { caller: Some(caller), of_sample: true, parts: Vec::new() });
+            state
+                .waiting
+                .insert(tag, PendingRequest { caller: Some(caller), of_sample: true, parts: Vec::new() });
         }
-        Ok(Sent::Went(tags))
+        Ok(SendStatus::Sent(tags))
     }
 
     /// Makes a call, if no more than may be are under way.
-    pub(crate) fn call(&self, caller: u64, name: &str, payload: &[u8]) -> Result<Sent<()>, ShareError> {
+    pub(crate) fn call(&self, caller: u64, name: &str, payload: &[u8]) -> Result<SendStatus<()>, ShareError> {
         let mut state = self.state();
-        if state.calls >= MOST_CALLS {
-            return Ok(Sent::TooMany);
+        if state.calls >= MAX_CALLS {
+            return Ok(SendStatus::LimitReached);
         }
         let tag = state.tag();
-        let mut message = Vec::with_capacity(MOST_NAME + payload.len());
+        let mut message = Vec::with_capacity(MAX_CALL_NAME + payload.len());
         wire::call(&mut message, tag, name, payload);
-        if !self.tell(&state, &message)? {
-            return Ok(Sent::NoRoom);
+        if !self.send(&state, &message)? {
+            return Ok(SendStatus::WouldBlock);
         }
         state.calls += 1;
-        state.waiting.insert(tag, Waiting { caller: Some(caller), of_sample: false, parts: Vec::new() });
-        Ok(Sent::Went(()))
+        state
+            .waiting
+            .insert(tag, PendingRequest { caller: Some(caller), of_sample: false, parts: Vec::new() });
+        Ok(SendStatus::Sent(()))
     }
 
     /// Sends a message; whether the socket had room for it.
-    fn tell(&self, state: &State, message: &[u8]) -> Result<bool, ShareError> {
-        if let Some(gone) = &state.gone {
-            return Err(gone.clone());
+    fn send(&self, state: &ConnectionState, message: &[u8]) -> Result<bool, ShareError> {
+        if let Some(end) = &state.end {
+            return Err(end.clone());
         }
-        // Where the server is gone, what it said before is still to be heard: that it is gone is heard after it.
-        Ok(socket::tell(&self.socket, message).is_ok())
+        // Where the server is end, what it said before is still to be heard: that it is end is heard after it.
+        Ok(socket::send_message(&self.socket, message).is_ok())
     }
 
     /// What has come for `caller`.
-    pub(crate) fn take(&self, caller: u64) -> Vec<Arrived> {
-        self.state().arrived.remove(&caller).unwrap_or_default()
+    pub(crate) fn take(&self, caller: u64) -> Vec<CallerResult> {
+        self.state().results.remove(&caller).unwrap_or_default()
     }
 
     /// Waits until something may have come for `caller`, or, if it wants `to_send`, until something may be sent.
@@ -285,61 +293,61 @@ impl Line {
         &self,
         caller: u64,
         to_send: bool,
-        patience: &mut Patience<'_>,
+        stop_check: &mut StopCheck<'_>,
     ) -> Result<(), ShareError> {
-        patience.look_up()?;
+        stop_check.check()?;
         let mut state = self.state();
-        if state.arrived.contains_key(&caller) {
+        if state.results.contains_key(&caller) {
             return Ok(());
         }
-        if let Some(gone) = &state.gone {
-            return Err(gone.clone());
+        if let Some(end) = &state.end {
+            return Err(end.clone());
         }
-        if state.listening {
-            let waited = self.arrived.wait_timeout(state, LOOK_UP);
+        if state.receiving {
+            let waited = self.result_ready.wait_timeout(state, POLL_INTERVAL);
             drop(waited.unwrap_or_else(PoisonError::into_inner));
             return Ok(());
         }
-        state.listening = true;
+        state.receiving = true;
         drop(state);
-        let heard = self.listen(to_send);
+        let heard = self.receive_or_wait(to_send);
         let mut state = self.state();
-        state.listening = false;
+        state.receiving = false;
         if let Err(error) = &heard {
-            state.gone.get_or_insert_with(|| error.clone());
+            state.end.get_or_insert_with(|| error.clone());
         }
         drop(state);
-        self.arrived.notify_all();
-        // Who has something arrived takes that first, and hears of the end the next time.
+        self.result_ready.notify_all();
+        // Who has something results takes that first, and hears of the end the next time.
         Ok(())
     }
 
-    /// Hears what there is, and waits for something where there is nothing. An error ends the line.
-    fn listen(&self, to_send: bool) -> Result<(), ShareError> {
+    /// Hears what there is, and waits for something where there is nothing. An error ends the connection.
+    fn receive_or_wait(&self, to_send: bool) -> Result<(), ShareError> {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.hear(&mut buffer)? {
+        if self.receive(&mut buffer)? {
             return Ok(());
         }
-        wait(&self.socket, &self.life, to_send, LOOK_UP)?;
-        if !self.hear(&mut buffer)? && self.life.is_over() {
+        wait(&self.socket, &self.server, to_send, POLL_INTERVAL)?;
+        if !self.receive(&mut buffer)? && self.server.has_exited() {
             return Err(ShareError::gone());
         }
         Ok(())
     }
 
     /// Whether anything was heard.
-    fn hear(&self, buffer: &mut [u8]) -> Result<bool, ShareError> {
-        for turn in 0..TURN {
-            let length = match socket::hear(&self.socket, buffer) {
+    fn receive(&self, buffer: &mut [u8]) -> Result<bool, ShareError> {
+        for turn in 0..MESSAGES_PER_TURN {
+            let length = match socket::receive_message(&self.socket, buffer) {
                 Ok(0) => return Err(ShareError::gone()),
                 Ok(length) => length,
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(turn > 0),
                 Err(_) => return Err(ShareError::gone()),
             };
             let malformed = |_| ShareError::malformed("the main process says what has no meaning");
-            let message = buffer.get(..length).ok_or(Malformed).map_err(malformed)?;
+            let message = buffer.get(..length).ok_or(MalformedMessage).map_err(malformed)?;
             let mut state = self.state();
-            let mut records = Records::of(message);
+            let mut records = RecordReader::of(message);
             while let Some(answer) = records.answer() {
                 answer.and_then(|answer| self.on(&mut state, answer)).map_err(malformed)?;
             }
@@ -347,73 +355,73 @@ impl Line {
         Ok(true)
     }
 
-    fn on(&self, state: &mut State, answer: Answer<'_>) -> Result<(), Malformed> {
+    fn on(&self, state: &mut ConnectionState, answer: ServerRecord<'_>) -> Result<(), MalformedMessage> {
         let (tag, came) = match answer {
-            Answer::Held { tag, slot, offset, length } => {
-                if !self.window.holds(offset, length) {
-                    return Err(Malformed);
+            ServerRecord::Leased { tag, slot, offset, length } => {
+                if !self.mapping.contains(offset, length) {
+                    return Err(MalformedMessage);
                 }
-                (tag, Ok(Place::Shared { slot, offset: offset as usize, length: length as usize }))
+                (tag, Ok(SampleBytes::Shared { slot, offset: offset as usize, length: length as usize }))
             }
-            Answer::Part { tag, total, at, bytes } => {
-                let waiting = state.waiting.get_mut(&tag).ok_or(Malformed)?;
-                let total = usize::try_from(total).map_err(|_| Malformed)?;
+            ServerRecord::Part { tag, total, at, bytes } => {
+                let waiting = state.waiting.get_mut(&tag).ok_or(MalformedMessage)?;
+                let total = usize::try_from(total).map_err(|_| MalformedMessage)?;
                 let parts = &mut waiting.parts;
                 if parts.len() as u64 != at || parts.len() + bytes.len() > total {
-                    return Err(Malformed);
+                    return Err(MalformedMessage);
                 }
                 if at == 0 && parts.try_reserve_exact(total).is_err() {
-                    return Err(Malformed);
+                    return Err(MalformedMessage);
                 }
                 parts.extend_from_slice(bytes);
                 if parts.len() < total {
                     return Ok(());
                 }
-                (tag, Ok(Place::Own(std::mem::take(parts))))
+                (tag, Ok(SampleBytes::Own(std::mem::take(parts))))
             }
-            Answer::Failed { tag, error } => (tag, Err(ShareError::sample(error))),
-            Answer::Hello(_) | Answer::Refused(_) => return Err(Malformed),
+            ServerRecord::Failed { tag, error } => (tag, Err(ShareError::sample(error))),
+            ServerRecord::Hello(_) | ServerRecord::Refused(_) => return Err(MalformedMessage),
         };
-        let waiting = state.waiting.remove(&tag).ok_or(Malformed)?;
+        let waiting = state.waiting.remove(&tag).ok_or(MalformedMessage)?;
         if waiting.of_sample {
             state.samples -= 1;
         } else {
             state.calls -= 1;
         }
         match (waiting.caller, came) {
-            (Some(caller), came) => state.arrived.entry(caller).or_default().push((tag, came)),
-            (None, Ok(Place::Shared { slot, length, .. })) => self.add_let_go(state, slot, length),
+            (Some(caller), came) => state.results.entry(caller).or_default().push((tag, came)),
+            (None, Ok(SampleBytes::Shared { slot, length, .. })) => self.add_release(state, slot, length),
             (None, _) => {}
         }
         Ok(())
     }
 
     /// The sample in `slot` is no longer read. Told with the next request, or when enough has come together.
-    pub(crate) fn let_go(&self, slot: u32, length: usize) {
+    pub(crate) fn release(&self, slot: u32, length: usize) {
         // A forked child holds nothing, and the lock may be held by a thread that it does not have.
         if self.is_own() {
-            self.add_let_go(&mut self.state(), slot, length);
+            self.add_release(&mut self.state(), slot, length);
         }
     }
 
-    fn add_let_go(&self, state: &mut State, slot: u32, length: usize) {
-        state.let_go.push(slot);
-        state.let_go_bytes += length;
-        if state.let_go_bytes < self.let_go && state.let_go.len() < MOST_LET_GO {
+    fn add_release(&self, state: &mut ConnectionState, slot: u32, length: usize) {
+        state.release.push(slot);
+        state.released_bytes += length;
+        if state.released_bytes < self.release && state.release.len() < MAX_RELEASES {
             return;
         }
-        let mut message = Vec::with_capacity(MOST_LET_GO * wire::LET_GO_BYTES);
-        let first = state.let_go.len().saturating_sub(MOST_LET_GO);
-        state.let_go[first..].iter().for_each(|slot| wire::let_go(&mut message, *slot));
+        let mut message = Vec::with_capacity(MAX_RELEASES * wire::RELEASE_BYTES);
+        let first = state.release.len().saturating_sub(MAX_RELEASES);
+        state.release[first..].iter().for_each(|slot| wire::release(&mut message, *slot));
         // What does not go now goes later.
-        if self.tell(state, &message).unwrap_or(false) {
-            state.let_go.truncate(first);
-            state.let_go_bytes = 0;
+        if self.send(state, &message).unwrap_or(false) {
+            state.release.truncate(first);
+            state.released_bytes = 0;
         }
     }
 }
 
-impl State {
+impl ConnectionState {
     fn tag(&mut self) -> u32 {
         loop {
             self.next_tag = self.next_tag.wrapping_add(1);
@@ -425,12 +433,12 @@ impl State {
 }
 
 /// Waits until the socket has something, the other end's process ends, or, if wanted, something may be sent.
-fn wait(socket: &OwnedFd, life: &Life, to_send: bool, longest: Duration) -> Result<(), ShareError> {
+fn wait(socket: &OwnedFd, process: &PeerProcess, to_send: bool, longest: Duration) -> Result<(), ShareError> {
     let what = if to_send { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
     let mut watched = Vec::with_capacity(2);
     watched.push(PollFd::new(socket, what));
-    if let Some(life) = life.descriptor() {
-        watched.push(PollFd::from_borrowed_fd(life, PollFlags::IN));
+    if let Some(process) = process.descriptor() {
+        watched.push(PollFd::from_borrowed_fd(process, PollFlags::IN));
     }
     match poll(&mut watched, Some(&socket::timeout(longest))) {
         // A signal: who waits looks up.
@@ -440,19 +448,19 @@ fn wait(socket: &OwnedFd, life: &Life, to_send: bool, longest: Duration) -> Resu
 }
 
 /// A place in the queue of those who wait, left when dropped.
-pub(crate) struct Caller {
-    pub(crate) line: Arc<Line>,
+pub(crate) struct CallerGuard {
+    pub(crate) connection: Arc<WorkerConnection>,
     pub(crate) number: u64,
 }
 
-impl Caller {
-    pub(crate) fn new(line: &Arc<Line>) -> Self {
-        Self { line: Arc::clone(line), number: line.enter() }
+impl CallerGuard {
+    pub(crate) fn new(connection: &Arc<WorkerConnection>) -> Self {
+        Self { connection: Arc::clone(connection), number: connection.enter() }
     }
 }
 
-impl Drop for Caller {
+impl Drop for CallerGuard {
     fn drop(&mut self) {
-        self.line.leave(self.number);
+        self.connection.leave(self.number);
     }
 }

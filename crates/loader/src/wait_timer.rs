@@ -1,7 +1,7 @@
 //! How long a trainer waits for other ranks.
 //!
 //! A rank that is asked for a sample may have good reasons to take long, which matters when the trainer waits. After
-//! [`LONG`], and every [`LOOK`] from then on, the core decides what is read from the origin as well. Only time in which
+//! [`HEDGE_AFTER`], and every [`POLL_INTERVAL`] from then on, the core decides what is read from the origin as well. Only time in which
 //! this process ran counts: a process that was stopped finds the answers that came meanwhile. The price is a timer that
 //! fires ten times per second while the trainer waits.
 
@@ -12,29 +12,29 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A trainer that has waited for so long has waited long.
-pub(crate) const LONG: Duration = Duration::from_secs(1);
+pub(crate) const HEDGE_AFTER: Duration = Duration::from_secs(1);
 
-/// How often is looked.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The trainer's wait, if it waits.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
-    waits: Option<Wait>,
+pub(crate) struct WaitTimer {
+    waits: Option<TrainerWait>,
     /// Kept, because waits begin and end all the time.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Debug)]
-struct Wait {
-    looked: Instant,
+struct TrainerWait {
+    polled: Instant,
     waited: Duration,
 }
 
-impl Patience {
+impl WaitTimer {
     /// The trainer begins to wait.
     pub(crate) fn begin(&mut self) {
-        self.waits = Some(Wait { looked: Instant::now(), waited: Duration::ZERO });
+        self.waits = Some(TrainerWait { polled: Instant::now(), waited: Duration::ZERO });
     }
 
     /// It has what it waited for.
@@ -47,7 +47,7 @@ impl Patience {
         self.waits.as_ref().map_or(Duration::ZERO, |wait| wait.waited)
     }
 
-    /// Rings when the trainer has waited long, and again every [`LOOK`] as long as it does.
+    /// Rings when the trainer has waited long, and again every [`POLL_INTERVAL`] as long as it does.
     pub(crate) async fn late(&mut self) {
         std::future::poll_fn(|cx| self.poll_late(cx)).await;
     }
@@ -55,7 +55,7 @@ impl Patience {
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let Some(wait) = &mut self.waits else { return Poll::Pending };
-            let next = wait.looked + LOOK;
+            let next = wait.polled + POLL_INTERVAL;
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
             // One that rings earlier, for a wait that is over, is let ring.
             if timer.is_elapsed() || timer.deadline() > next {
@@ -66,9 +66,9 @@ impl Patience {
             if now < next {
                 continue;
             }
-            wait.waited += now.duration_since(wait.looked).min(2 * LOOK);
-            wait.looked = now;
-            if wait.waited >= LONG {
+            wait.waited += now.duration_since(wait.polled).min(2 * POLL_INTERVAL);
+            wait.polled = now;
+            if wait.waited >= HEDGE_AFTER {
                 return Poll::Ready(());
             }
         }
@@ -83,31 +83,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_rings_after_a_second_of_waiting_and_no_longer_than_the_trainer_waits() {
-        let mut patience = Patience::default();
-        assert!(timeout(10 * LONG, patience.late()).await.is_err());
+        let mut timer_of_waits = WaitTimer::default();
+        assert!(timeout(10 * HEDGE_AFTER, timer_of_waits.late()).await.is_err());
         for _ in 0..5 {
-            patience.begin();
-            assert!(timeout(LONG - LOOK / 2, patience.late()).await.is_err());
-            patience.end();
+            timer_of_waits.begin();
+            assert!(timeout(HEDGE_AFTER - POLL_INTERVAL / 2, timer_of_waits.late()).await.is_err());
+            timer_of_waits.end();
         }
-        patience.begin();
+        timer_of_waits.begin();
         let began = Instant::now();
         for rung in 0..8 {
-            patience.late().await;
-            assert_eq!(began.elapsed(), LONG + LOOK * rung);
-            assert_eq!(patience.waited(), began.elapsed());
+            timer_of_waits.late().await;
+            assert_eq!(began.elapsed(), HEDGE_AFTER + POLL_INTERVAL * rung);
+            assert_eq!(timer_of_waits.waited(), began.elapsed());
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn time_in_which_the_process_stood_still_does_not_count() {
-        let mut patience = Patience::default();
-        patience.begin();
-        assert!(timeout(LONG / 2, patience.late()).await.is_err());
-        advance(20 * LONG).await;
+        let mut timer_of_waits = WaitTimer::default();
+        timer_of_waits.begin();
+        assert!(timeout(HEDGE_AFTER / 2, timer_of_waits.late()).await.is_err());
+        advance(20 * HEDGE_AFTER).await;
         let went_on = Instant::now();
-        patience.late().await;
-        assert!(went_on.elapsed() >= LONG / 2 - 2 * LOOK, "{:?}", went_on.elapsed());
-        assert!(patience.waited() < 2 * LONG);
+        timer_of_waits.late().await;
+        assert!(went_on.elapsed() >= HEDGE_AFTER / 2 - 2 * POLL_INTERVAL, "{:?}", went_on.elapsed());
+        assert!(timer_of_waits.waited() < 2 * HEDGE_AFTER);
     }
 }

@@ -14,16 +14,16 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use crate::ShareError;
 
 #[derive(Debug)]
-pub(crate) struct Window(OwnMapping);
+pub(crate) struct ReadMapping(ProcessMapping);
 
 /// A mapping that forked children neither inherit nor remove: there the range is not mapped, or by something else.
 #[derive(Debug)]
-pub(crate) struct OwnMapping {
+pub(crate) struct ProcessMapping {
     map: ManuallyDrop<MmapRaw>,
     process: u32,
 }
 
-impl OwnMapping {
+impl ProcessMapping {
     pub(crate) fn new(map: MmapRaw) -> io::Result<Self> {
         // Children have no use for it, and would keep its pages.
         map.advise(Advice::DontFork)?;
@@ -31,7 +31,7 @@ impl OwnMapping {
     }
 }
 
-impl Deref for OwnMapping {
+impl Deref for ProcessMapping {
     type Target = MmapRaw;
 
     fn deref(&self) -> &MmapRaw {
@@ -39,7 +39,7 @@ impl Deref for OwnMapping {
     }
 }
 
-impl Window {
+impl ReadMapping {
     /// Maps the first `bytes` of `file`, which can shrink no more.
     pub(crate) fn open(file: OwnedFd, bytes: u64) -> Result<Self, ShareError> {
         let wrong = |error: io::Error| ShareError::system("the shared memory cannot be mapped", error);
@@ -51,31 +51,35 @@ impl Window {
             return Err(ShareError::malformed("the memory that came is not what it should be"));
         };
         let map = MmapOptions::new().len(length).map_raw_read_only(&file);
-        Ok(Self(map.and_then(OwnMapping::new).map_err(wrong)?))
+        Ok(Self(map.and_then(ProcessMapping::new).map_err(wrong)?))
     }
 
     /// Whether a sample may lie there.
-    pub(crate) fn holds(&self, offset: u64, length: u64) -> bool {
+    pub(crate) fn contains(&self, offset: u64, length: u64) -> bool {
         offset.checked_add(length).is_some_and(|end| end <= self.0.len() as u64)
     }
 
-    /// What lies there. The caller holds it: the server was not told to take it back.
+    /// What lies there. The caller contains it: the server was not told to take it back.
     ///
     /// # Panics
-    /// Where nothing can lie there (see [`holds`](Self::holds)).
+    /// Where nothing can lie there (see [`contains`](Self::contains)).
     pub(crate) fn read(&self, offset: usize, length: usize) -> &[u8] {
-        assert!(self.holds(offset as u64, length as u64), "{length} bytes at {offset} of {}", self.0.len());
+        assert!(
+            self.contains(offset as u64, length as u64),
+            "{length} bytes at {offset} of {}",
+            self.0.len()
+        );
         // SAFETY: the range lies within the mapping, as was just looked, and the mapping within the memory, which is sealed
         // against shrinking, so that no access is a fault; it lives as long as the borrow of `self`. The bytes do not
         // change meanwhile: only the server can write (the memory is sealed against new writable mappings, and it
-        // writes to slots that nobody holds), and it takes back a slot when this process says so or ends. This process
+        // writes to slots that nobody contains), and it takes back a slot when this process says so or ends. This process
         // says so when the `Held` is dropped, which is what borrows. A server that breaks this is this job's own main
         // process in error; it is trusted as the memory of this process is.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().add(offset), length) }
     }
 }
 
-impl Drop for OwnMapping {
+impl Drop for ProcessMapping {
     fn drop(&mut self) {
         if self.process == std::process::id() {
             // SAFETY: dropped once, here, and not used after.

@@ -8,12 +8,12 @@ use foreread_types::{SampleId, Tick};
 /// The samples at hand, by tick, from the first that has not been handed out. Each has its own id beside it, because a
 /// use may have got another sample than its own ([`OnError::Substitute`](crate::OnError::Substitute)).
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct ReadySamples {
     base: u64,
     samples: VecDeque<Option<(SampleId, Sample)>>,
 }
 
-impl Held {
+impl ReadySamples {
     pub(crate) fn starting_at(base: Tick) -> Self {
         Self { base: base.0, samples: VecDeque::new() }
     }

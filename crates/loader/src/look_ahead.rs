@@ -1,4 +1,4 @@
-//! How far ahead is far enough: the part of the look-ahead that the trainer's pace calls for.
+//! How far ahead is far enough: the part of the look-ahead that the trainer's tuner calls for.
 //!
 //! The look-ahead that a user allows is what reading may take, not what it must. A trainer that takes 5 MB a second
 //! gains nothing from 256 MiB of samples that wait for it: they are 50 seconds early. What a look-ahead is for is the
@@ -9,27 +9,27 @@
 //! * A trainer that had to wait lately gets all that is allowed, because whatever was kept ahead was not enough.
 //! * Never less than a few batches, nor than a few megabytes: they are cheap, and reads should leave in groups.
 //!
-//! The price is that after a long quiet time an origin that is silent for longer than [`AHEAD`] is felt, where the whole
+//! The price is that after a long quiet time an origin that is silent for longer than [`TIME_AHEAD`] is felt, where the whole
 //! look-ahead might have outlasted it. Times are arguments, so this is tested without a clock.
 
 use std::time::Duration;
 
 /// What is kept ahead, in time of the trainer: twice the five seconds after which a silent read is long given up.
-const AHEAD: Duration = Duration::from_secs(10);
+const TIME_AHEAD: Duration = Duration::from_secs(10);
 
 /// How long a trainer that had to wait gets all that is allowed.
-const WARY: Duration = Duration::from_secs(60);
+const WAIT_MEMORY: Duration = Duration::from_secs(60);
 
 /// Appetite is measured over windows of at least this, and of so many batches.
 const WINDOW: Duration = Duration::from_secs(2);
-const BATCHES: u32 = 8;
+const WINDOW_BATCHES: u32 = 8;
 
 /// A wait that is shorter is the hand-over's own.
-const WAIT: Duration = Duration::from_millis(1);
+const MIN_WAIT: Duration = Duration::from_millis(1);
 
 /// What is always kept ahead, if the user allows it: this, and so many of the largest batches.
-const LEAST: u64 = 16 << 20;
-const LEAST_BATCHES: u64 = 4;
+const MIN_AHEAD: u64 = 16 << 20;
+const MIN_BATCHES: u64 = 4;
 
 /// Changes below this part are not made.
 const DEAD_BAND: u64 = 8;
@@ -47,7 +47,7 @@ pub struct LookAhead {
 
 /// One window of measuring.
 #[derive(Clone, Copy, Debug, Default)]
-struct Window {
+struct DemandWindow {
     began: Duration,
     waited: Duration,
     batches: u32,
@@ -56,17 +56,17 @@ struct Window {
 }
 
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct LookAheadTuner {
     look_ahead: LookAhead,
     /// None before the first batch: that one is always waited for.
-    window: Option<Window>,
-    wary_until: Duration,
+    window: Option<DemandWindow>,
+    full_until: Duration,
 }
 
-impl Pace {
+impl LookAheadTuner {
     pub(crate) fn new(allowed: u64) -> Self {
         let look_ahead = LookAhead { allowed, now: allowed, lowest: allowed };
-        Self { look_ahead, window: None, wary_until: Duration::ZERO }
+        Self { look_ahead, window: None, full_until: Duration::ZERO }
     }
 
     pub(crate) fn look_ahead(&self) -> LookAhead {
@@ -77,22 +77,22 @@ impl Pace {
     /// now on where it changes.
     pub(crate) fn taken(&mut self, bytes: u64, asked: Duration, now: Duration) -> Option<u64> {
         let Some(window) = &mut self.window else {
-            self.window = Some(Window { began: now, ..Window::default() });
+            self.window = Some(DemandWindow { began: now, ..DemandWindow::default() });
             return None;
         };
         let waited = now.saturating_sub(asked);
-        if waited >= WAIT {
+        if waited >= MIN_WAIT {
             window.waited += waited;
-            self.wary_until = now + WARY;
+            self.full_until = now + WAIT_MEMORY;
         }
         window.batches += 1;
         window.bytes = window.bytes.saturating_add(bytes);
         window.largest = window.largest.max(bytes);
-        let long = now.saturating_sub(window.began) >= WINDOW && window.batches >= BATCHES;
+        let long = now.saturating_sub(window.began) >= WINDOW && window.batches >= WINDOW_BATCHES;
         // All at once where it was too little, with no window to be waited for.
-        if now < self.wary_until {
+        if now < self.full_until {
             if long {
-                self.window = Some(Window { began: now, ..Window::default() });
+                self.window = Some(DemandWindow { began: now, ..DemandWindow::default() });
             }
             return self.set(self.look_ahead.allowed);
         }
@@ -100,7 +100,7 @@ impl Pace {
             return None;
         }
         let wanted = window.wanted(now);
-        self.window = Some(Window { began: now, ..Window::default() });
+        self.window = Some(DemandWindow { began: now, ..DemandWindow::default() });
         self.set(wanted)
     }
 
@@ -116,13 +116,13 @@ impl Pace {
     }
 }
 
-impl Window {
-    /// What the trainer takes in [`AHEAD`] if it never waits.
+impl DemandWindow {
+    /// What the trainer takes in [`TIME_AHEAD`] if it never waits.
     fn wanted(&self, now: Duration) -> u64 {
         let busy = now.saturating_sub(self.began).saturating_sub(self.waited).max(Duration::from_millis(1));
-        let bytes = u128::from(self.bytes) * AHEAD.as_millis() / busy.as_millis();
+        let bytes = u128::from(self.bytes) * TIME_AHEAD.as_millis() / busy.as_millis();
         let appetite = u64::try_from(bytes).unwrap_or(u64::MAX);
-        appetite.max(LEAST).max(self.largest.saturating_mul(LEAST_BATCHES))
+        appetite.max(MIN_AHEAD).max(self.largest.saturating_mul(MIN_BATCHES))
     }
 }
 
@@ -134,23 +134,23 @@ mod tests {
 
     /// Takes batches of `bytes` every `every` seconds from `from` on until `until`; each waited for `wait` seconds.
     /// Returns when the last was taken.
-    fn train(pace: &mut Pace, bytes: u64, every: f64, wait: f64, from: f64, until: f64) -> f64 {
+    fn train(tuner: &mut LookAheadTuner, bytes: u64, every: f64, wait: f64, from: f64, until: f64) -> f64 {
         let mut now = from;
         while now < until {
             now += every + wait;
             let asked = Duration::from_secs_f64(now - wait);
-            pace.taken(bytes, asked, Duration::from_secs_f64(now));
+            tuner.taken(bytes, asked, Duration::from_secs_f64(now));
         }
         now
     }
 
     #[test]
     fn what_a_slow_trainer_does_not_need_is_given_back() {
-        let mut pace = Pace::new(ALLOWED);
-        let now = train(&mut pace, 3_200_000, 0.64, 0.0, 0.0, 4.0);
-        assert_eq!(pace.look_ahead().now, ALLOWED, "before there is a window of batches");
-        train(&mut pace, 3_200_000, 0.64, 0.0, now, 20.0);
-        let look_ahead = pace.look_ahead();
+        let mut tuner = LookAheadTuner::new(ALLOWED);
+        let now = train(&mut tuner, 3_200_000, 0.64, 0.0, 0.0, 4.0);
+        assert_eq!(tuner.look_ahead().now, ALLOWED, "before there is a window of batches");
+        train(&mut tuner, 3_200_000, 0.64, 0.0, now, 20.0);
+        let look_ahead = tuner.look_ahead();
         // 5 MB a second.
         assert!((49_000_000..=51_000_000).contains(&look_ahead.now), "{look_ahead:?}");
         assert_eq!((look_ahead.lowest, look_ahead.allowed), (look_ahead.now, ALLOWED));
@@ -158,50 +158,51 @@ mod tests {
 
     #[test]
     fn a_quick_trainer_keeps_all_that_is_allowed() {
-        let mut pace = Pace::new(ALLOWED);
-        train(&mut pace, 6_400_000, 0.064, 0.0, 0.0, 30.0);
-        assert_eq!(pace.look_ahead(), LookAhead { allowed: ALLOWED, now: ALLOWED, lowest: ALLOWED });
+        let mut tuner = LookAheadTuner::new(ALLOWED);
+        train(&mut tuner, 6_400_000, 0.064, 0.0, 0.0, 30.0);
+        assert_eq!(tuner.look_ahead(), LookAhead { allowed: ALLOWED, now: ALLOWED, lowest: ALLOWED });
     }
 
     #[test]
     // semantics: CACHE-7
     fn one_that_waits_gets_all_at_once_and_keeps_it_for_a_while() {
-        let mut pace = Pace::new(ALLOWED);
-        train(&mut pace, 320_000, 0.064, 0.0, 0.0, 10.0);
-        let given_back = pace.look_ahead().now;
+        let mut tuner = LookAheadTuner::new(ALLOWED);
+        train(&mut tuner, 320_000, 0.064, 0.0, 0.0, 10.0);
+        let given_back = tuner.look_ahead().now;
         assert!(given_back < ALLOWED / 4);
         let (asked, now) = (Duration::from_millis(10_100), Duration::from_millis(10_150));
-        assert_eq!(pace.taken(320_000, asked, now), Some(ALLOWED));
-        train(&mut pace, 320_000, 0.064, 0.0, 10.2, 69.0);
-        assert_eq!(pace.look_ahead().now, ALLOWED);
-        train(&mut pace, 320_000, 0.064, 0.0, 69.0, 76.0);
-        assert!(pace.look_ahead().now < ALLOWED / 4);
-        assert_eq!(pace.look_ahead().lowest, given_back);
+        assert_eq!(tuner.taken(320_000, asked, now), Some(ALLOWED));
+        train(&mut tuner, 320_000, 0.064, 0.0, 10.2, 69.0);
+        assert_eq!(tuner.look_ahead().now, ALLOWED);
+        train(&mut tuner, 320_000, 0.064, 0.0, 69.0, 76.0);
+        assert!(tuner.look_ahead().now < ALLOWED / 4);
+        assert_eq!(tuner.look_ahead().lowest, given_back);
     }
 
     #[test]
     fn waiting_is_no_appetite() {
-        let window = Window { waited: Duration::from_secs(9), bytes: 10_000_000, ..Window::default() };
+        let window =
+            DemandWindow { waited: Duration::from_secs(9), bytes: 10_000_000, ..DemandWindow::default() };
         assert_eq!(window.wanted(Duration::from_secs(10)), 100_000_000);
     }
 
     #[test]
     fn a_few_batches_and_megabytes_always_stay() {
-        let mut pace = Pace::new(1 << 30);
-        train(&mut pace, 1000, 0.1, 0.0, 0.0, 10.0);
-        assert_eq!(pace.look_ahead().now, LEAST);
-        let mut pace = Pace::new(1 << 30);
-        train(&mut pace, 100 << 20, 100.0, 0.0, 0.0, 2000.0);
-        assert_eq!(pace.look_ahead().now, 400 << 20);
-        let mut pace = Pace::new(1 << 20);
-        train(&mut pace, 1000, 0.1, 0.0, 0.0, 10.0);
-        assert_eq!(pace.look_ahead().now, 1 << 20, "more than is allowed");
+        let mut tuner = LookAheadTuner::new(1 << 30);
+        train(&mut tuner, 1000, 0.1, 0.0, 0.0, 10.0);
+        assert_eq!(tuner.look_ahead().now, MIN_AHEAD);
+        let mut tuner = LookAheadTuner::new(1 << 30);
+        train(&mut tuner, 100 << 20, 100.0, 0.0, 0.0, 2000.0);
+        assert_eq!(tuner.look_ahead().now, 400 << 20);
+        let mut tuner = LookAheadTuner::new(1 << 20);
+        train(&mut tuner, 1000, 0.1, 0.0, 0.0, 10.0);
+        assert_eq!(tuner.look_ahead().now, 1 << 20, "more than is allowed");
     }
 
     #[test]
     fn appetites_beyond_all_numbers_are_bounded() {
-        let mut pace = Pace::new(u64::MAX);
-        train(&mut pace, u64::MAX, 0.5, 0.0, 0.0, 10.0);
-        assert_eq!(pace.look_ahead().now, u64::MAX);
+        let mut tuner = LookAheadTuner::new(u64::MAX);
+        train(&mut tuner, u64::MAX, 0.5, 0.0, 0.0, 10.0);
+        assert_eq!(tuner.look_ahead().now, u64::MAX);
     }
 }

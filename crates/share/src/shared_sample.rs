@@ -3,41 +3,41 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::line::{Line, Place};
+use crate::worker_connection::{SampleBytes, WorkerConnection};
 
 /// A sample's bytes, until it is dropped: in the memory shared with the main process, or its own where there was no room.
 ///
 /// It is of the process that got it. In a forked child dropping it does nothing, and reading it ends the child: what lies
 /// there changes once the parent lets go.
 pub struct Held {
-    line: Arc<Line>,
-    place: Place,
+    connection: Arc<WorkerConnection>,
+    place: SampleBytes,
 }
 
 impl Held {
-    pub(crate) fn new(line: Arc<Line>, place: Place) -> Self {
-        Self { line, place }
+    pub(crate) fn new(connection: Arc<WorkerConnection>, place: SampleBytes) -> Self {
+        Self { connection, place }
     }
 
     /// Whether the bytes lie in the shared memory.
     pub fn is_shared(&self) -> bool {
-        matches!(self.place, Place::Shared { .. })
+        matches!(self.place, SampleBytes::Shared { .. })
     }
 }
 
 impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         match &self.place {
-            Place::Shared { offset, length, .. } => self.line.window.read(*offset, *length),
-            Place::Own(bytes) => bytes,
+            SampleBytes::Shared { offset, length, .. } => self.connection.mapping.read(*offset, *length),
+            SampleBytes::Own(bytes) => bytes,
         }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Place::Shared { slot, length, .. } = self.place {
-            self.line.let_go(slot, length);
+        if let SampleBytes::Shared { slot, length, .. } = self.place {
+            self.connection.release(slot, length);
         }
     }
 }
@@ -45,8 +45,8 @@ impl Drop for Held {
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = match &self.place {
-            Place::Shared { length, .. } => *length,
-            Place::Own(bytes) => bytes.len(),
+            SampleBytes::Shared { length, .. } => *length,
+            SampleBytes::Own(bytes) => bytes.len(),
         };
         f.debug_struct("Held").field("bytes", &bytes).field("shared", &self.is_shared()).finish()
     }

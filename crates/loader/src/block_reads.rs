@@ -7,30 +7,30 @@ use std::sync::Arc;
 use foreread_tier::{Block, CacheTier, Charge, Lookup, Sample, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
 
-use crate::answers::{Answer, Pending};
 use crate::blocks::BlockId;
 use crate::core::Event;
-use crate::driver::{Driver, Turn, in_passing, keep, skipped};
+use crate::driver::{Driver, Turn, count_skip, spawn_store, store_sample};
+use crate::read_results::{PendingRead, ReadResult};
 
 impl Driver {
     /// Reads a sample from the origin: with its block, or by itself.
     pub(crate) fn read(&mut self, tick: Tick, key: SampleKey, turn: &mut Turn) {
         let pending = self.pending(tick, key, self.staging.charge(self.bytes(key)));
         if let Err(pending) = self.blocks.wait(pending) {
-            turn.origins[key.dataset.0 as usize].push(Pending { last: false, ..pending });
+            turn.origins[key.dataset.0 as usize].push(PendingRead { is_last_try: false, ..pending });
         }
     }
 
     /// The read of a sample, whose bytes are checked where the catalog has a checksum.
-    pub(crate) fn pending(&self, due: Tick, key: SampleKey, charge: Charge) -> Pending {
+    pub(crate) fn pending(&self, due: Tick, key: SampleKey, charge: Charge) -> PendingRead {
         let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
-        Pending::new(due, key, self.bytes(key), charge).checked(crc32c)
+        PendingRead::new(due, key, self.bytes(key), charge).checked(crc32c)
     }
 
     /// Reads the next blocks, as long as their budget has room; one is always read. One that the batch needs which the
     /// trainer takes next may go beyond the budget, and no second one: a batch of 256 samples may need as many blocks.
     pub(crate) fn begin_blocks(&mut self, turn: &mut Turn) {
-        let needed = self.core.needed();
+        let needed = self.core.needed_until();
         while let Some((id, extent, due)) = self.blocks.next() {
             let bytes = extent.bytes.end - extent.bytes.start;
             let (used, limit) = (self.block_budget.used(), self.block_budget.limit());
@@ -45,7 +45,7 @@ impl Driver {
             let samples = extent.samples.clone().map(|sample| SampleKey::new(id.0, SampleId(sample)));
             let is_wanted = |key: &SampleKey| waited.contains(key) || self.is_absent(*key);
             let samples: Vec<SampleKey> = samples.filter(is_wanted).collect();
-            // What an earlier run left need not be read again.
+            // What an earlier run left need not be read retry_charge.
             let given_back = if 2 * (samples.len() as u64) < extent.samples.end - extent.samples.start {
                 waiting
             } else {
@@ -55,17 +55,17 @@ impl Driver {
                 self.blocks.begin(id, &samples, waiting, charge)
             };
             if !given_back.is_empty() {
-                self.singly.extend(given_back);
-                self.handover.nudge();
+                self.retry_single.extend(given_back);
+                self.handover.wake_driver();
             }
         }
     }
 
     /// The read of a sample with its block.
-    fn pending_of_block(&self, due: Tick, key: SampleKey, block: (BlockId, Arc<Block>)) -> Pending {
+    fn pending_of_block(&self, due: Tick, key: SampleKey, block: (BlockId, Arc<Block>)) -> PendingRead {
         // Until it is here, the block is charged for it.
         let pending = self.pending(due, key, self.unasked_budget.charge(0));
-        Pending { block: Some(block), last: false, ..pending }
+        PendingRead { block: Some(block), is_last_try: false, ..pending }
     }
 
     /// Whether a sample has bytes, and a cache that has not got them.
@@ -80,21 +80,24 @@ impl Driver {
     }
 
     /// A sample of a block has come: whoever waits for it gets it, or its own read.
-    pub(crate) fn block_answered(
+    pub(crate) fn on_block_result(
         &mut self,
         id: BlockId,
         key: SampleKey,
         result: Result<Sample, TierError>,
         events: &mut Vec<Event>,
     ) {
-        match (self.blocks.came(id, key), result) {
-            (Some(Pending { tick, key, charge, .. }), Ok(sample)) => {
+        match (self.blocks.sample_done(id, key), result) {
+            (Some(PendingRead { tick, key, charge, .. }), Ok(sample)) => {
                 sample.recharge(charge);
-                self.answered(Answer { tick, key, block: None, result: Ok(sample), again: None }, events);
+                self.on_result(
+                    ReadResult { tick, key, block: None, result: Ok(sample), retry_charge: None },
+                    events,
+                );
             }
             (Some(waiting), Err(error)) => {
                 tracing::debug!(%key, %error, "a sample did not come with its block; it is read by itself");
-                self.singly.push(waiting);
+                self.retry_single.push(waiting);
             }
             (None, Ok(sample)) => self.keep_unasked(id, key, sample),
             // Its first use reads it.
@@ -111,8 +114,8 @@ impl Driver {
         let most = self.unasked_budget.limit().max(extent.bytes.end - extent.bytes.start);
         let has_room = self.unasked_budget.used().saturating_add(bytes) <= most;
         let room = if has_room { cache.reserve(cache.footprint().of(bytes)) } else { None };
-        let Some(room) = room else { return skipped(&*cache) };
+        let Some(room) = room else { return count_skip(&*cache) };
         sample.recharge(self.unasked_budget.charge(bytes));
-        in_passing(async move { keep(&*cache, room, key, sample).await });
+        spawn_store(async move { store_sample(&*cache, room, key, sample).await });
     }
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleId;
 
-use crate::queue::{Answered, Queue};
+use crate::answer_queue::{AnswerBody, AnswerQueue};
 
 /// What a server serves from: the engine of the main process.
 pub trait Samples: Send + Sync + 'static {
@@ -24,8 +24,8 @@ pub trait Samples: Send + Sync + 'static {
 
 /// The way back to a worker.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    queue: Weak<Queue>,
+pub(crate) struct ReplyHandle {
+    queue: Weak<AnswerQueue>,
     connection: u64,
     tag: u32,
     wanted: Arc<AtomicBool>,
@@ -33,9 +33,9 @@ pub(crate) struct Reply {
     answered: bool,
 }
 
-impl Reply {
+impl ReplyHandle {
     pub(crate) fn new(
-        queue: &Arc<Queue>,
+        queue: &Arc<AnswerQueue>,
         (connection, tag): (u64, u32),
         wanted: &Arc<AtomicBool>,
         of_sample: bool,
@@ -44,7 +44,7 @@ impl Reply {
         Self { queue, connection, tag, wanted, of_sample, answered: false }
     }
 
-    fn give(&mut self, answer: impl FnOnce(&Queue) -> Answered) {
+    fn give(&mut self, answer: impl FnOnce(&AnswerQueue) -> AnswerBody) {
         self.answered = true;
         // Where nobody waits any more, nothing is copied.
         if self.wanted.load(Ordering::Relaxed)
@@ -57,11 +57,11 @@ impl Reply {
 
     fn fail(&mut self, error: TierError) {
         let of_sample = self.of_sample;
-        self.give(|_| Answered::Failed { error, of_sample });
+        self.give(|_| AnswerBody::Failed { error, of_sample });
     }
 }
 
-impl Drop for Reply {
+impl Drop for ReplyHandle {
     fn drop(&mut self) {
         if !self.answered {
             let error = TierError::new(ErrorKind::Other, "share")
@@ -75,11 +75,11 @@ impl Drop for Reply {
 #[derive(Debug)]
 pub struct Ask {
     id: SampleId,
-    reply: Reply,
+    reply: ReplyHandle,
 }
 
 impl Ask {
-    pub(crate) fn new(id: SampleId, reply: Reply) -> Self {
+    pub(crate) fn new(id: SampleId, reply: ReplyHandle) -> Self {
         Self { id, reply }
     }
 
@@ -108,11 +108,11 @@ impl Ask {
 pub struct Call {
     name: String,
     payload: Bytes,
-    reply: Reply,
+    reply: ReplyHandle,
 }
 
 impl Call {
-    pub(crate) fn new(name: String, payload: Bytes, reply: Reply) -> Self {
+    pub(crate) fn new(name: String, payload: Bytes, reply: ReplyHandle) -> Self {
         Self { name, payload, reply }
     }
 
@@ -129,7 +129,7 @@ impl Call {
     /// Gives the worker its answer, through the socket, whatever its length.
     pub fn answer(mut self, result: Result<Bytes, TierError>) {
         match result {
-            Ok(bytes) => self.reply.give(|_| Answered::Called(bytes)),
+            Ok(bytes) => self.reply.give(|_| AnswerBody::Called(bytes)),
             Err(error) => self.reply.fail(error),
         }
     }

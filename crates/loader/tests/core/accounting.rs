@@ -6,15 +6,15 @@ use std::rc::Rc;
 
 use foreread_types::SampleKey;
 
-use crate::scenario::{Cache, content};
+use crate::scenario::{CacheSpec, content};
 
 /// Sums that are kept right by handles being dropped.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct ByteCounts {
     /// Staging memory in use.
     pub staging: Cell<u64>,
     /// What of it was given back and the core has not been told of.
-    pub untold: Cell<u64>,
+    pub unreported: Cell<u64>,
     /// Room in use, by level.
     pub room: [Cell<u64>; 2],
 }
@@ -28,47 +28,47 @@ fn take(cell: &Cell<u64>, bytes: u64) {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Payer {
+enum ChargedTo {
     Staging(u64),
     Level(usize, u64),
 }
 
 /// Bytes that are counted somewhere until this is dropped.
 #[derive(Debug)]
-pub struct Charge {
-    ledger: Rc<Ledger>,
-    payer: Cell<Payer>,
+pub struct ByteCharge {
+    accounting: Rc<ByteCounts>,
+    charged_to: Cell<ChargedTo>,
 }
 
-impl Charge {
-    pub fn staging(ledger: &Rc<Ledger>, bytes: u64) -> Self {
-        add(&ledger.staging, bytes);
-        Self { ledger: Rc::clone(ledger), payer: Cell::new(Payer::Staging(bytes)) }
+impl ByteCharge {
+    pub fn staging(accounting: &Rc<ByteCounts>, bytes: u64) -> Self {
+        add(&accounting.staging, bytes);
+        Self { accounting: Rc::clone(accounting), charged_to: Cell::new(ChargedTo::Staging(bytes)) }
     }
 
-    fn level(ledger: &Rc<Ledger>, level: usize, room: u64) -> Self {
-        add(&ledger.room[level], room);
-        Self { ledger: Rc::clone(ledger), payer: Cell::new(Payer::Level(level, room)) }
+    fn level(accounting: &Rc<ByteCounts>, level: usize, room: u64) -> Self {
+        add(&accounting.room[level], room);
+        Self { accounting: Rc::clone(accounting), charged_to: Cell::new(ChargedTo::Level(level, room)) }
     }
 
     fn give_back(&self) {
-        match self.payer.get() {
-            Payer::Staging(bytes) => {
-                take(&self.ledger.staging, bytes);
-                add(&self.ledger.untold, bytes);
+        match self.charged_to.get() {
+            ChargedTo::Staging(bytes) => {
+                take(&self.accounting.staging, bytes);
+                add(&self.accounting.unreported, bytes);
             }
-            Payer::Level(level, room) => take(&self.ledger.room[level], room),
+            ChargedTo::Level(level, room) => take(&self.accounting.room[level], room),
         }
     }
 
     /// Lets another pay from now on; nothing is left of `other`.
     fn pass_to(&self, other: &Self) {
         self.give_back();
-        self.payer.set(other.payer.replace(Payer::Staging(0)));
+        self.charged_to.set(other.charged_to.replace(ChargedTo::Staging(0)));
     }
 }
 
-impl Drop for Charge {
+impl Drop for ByteCharge {
     fn drop(&mut self) {
         self.give_back();
     }
@@ -76,58 +76,58 @@ impl Drop for Charge {
 
 /// A sample at hand.
 #[derive(Debug)]
-pub struct Sample {
+pub struct HeldSample {
     pub key: SampleKey,
     pub content: u64,
-    charge: Charge,
+    charge: ByteCharge,
 }
 
-impl Sample {
-    pub fn read(key: SampleKey, charge: Charge) -> Rc<Self> {
+impl HeldSample {
+    pub fn read(key: SampleKey, charge: ByteCharge) -> Rc<Self> {
         Rc::new(Self { key, content: content(key), charge })
     }
 }
 
 /// What a cache keeps of a sample.
 #[derive(Debug)]
-enum Kept {
+enum CachedSample {
     /// The sample itself.
-    Ready(Rc<Sample>),
+    Ready(Rc<HeldSample>),
     /// A copy, which may be unreadable, and may not be there yet.
-    Copy { _room: Charge, broken: bool, published: bool },
+    Copy { _room: ByteCharge, broken: bool, published: bool },
 }
 
 /// What a lookup finds.
-pub enum Found {
-    Ready(Rc<Sample>),
+pub enum LookupResult {
+    Ready(Rc<HeldSample>),
     Stored,
     Nothing,
 }
 
 #[derive(Debug)]
-pub struct Store {
+pub struct FakeCache {
     level: usize,
-    of: Cache,
-    ledger: Rc<Ledger>,
-    kept: HashMap<SampleKey, Kept>,
+    of: CacheSpec,
+    accounting: Rc<ByteCounts>,
+    kept: HashMap<SampleKey, CachedSample>,
 }
 
-impl Store {
-    pub fn new(level: usize, of: Cache, ledger: &Rc<Ledger>) -> Self {
-        Self { level, of, ledger: Rc::clone(ledger), kept: HashMap::new() }
+impl FakeCache {
+    pub fn new(level: usize, of: CacheSpec, accounting: &Rc<ByteCounts>) -> Self {
+        Self { level, of, accounting: Rc::clone(accounting), kept: HashMap::new() }
     }
 
-    pub fn lookup(&self, key: SampleKey) -> Found {
+    pub fn lookup(&self, key: SampleKey) -> LookupResult {
         match self.kept.get(&key) {
-            Some(Kept::Ready(sample)) => Found::Ready(Rc::clone(sample)),
-            Some(Kept::Copy { published: true, .. }) => Found::Stored,
-            Some(Kept::Copy { .. }) | None => Found::Nothing,
+            Some(CachedSample::Ready(sample)) => LookupResult::Ready(Rc::clone(sample)),
+            Some(CachedSample::Copy { published: true, .. }) => LookupResult::Stored,
+            Some(CachedSample::Copy { .. }) | None => LookupResult::Nothing,
         }
     }
 
     /// Whether a read of it would succeed.
     pub fn is_readable(&self, key: SampleKey) -> bool {
-        matches!(self.kept.get(&key), Some(Kept::Copy { published: true, broken: false, .. }))
+        matches!(self.kept.get(&key), Some(CachedSample::Copy { published: true, broken: false, .. }))
     }
 
     pub fn holds(&self, key: SampleKey) -> bool {
@@ -135,19 +135,19 @@ impl Store {
     }
 
     /// Keeps a sample of `bytes` if there is room; says whether there was.
-    pub fn store(&mut self, sample: &Rc<Sample>, bytes: u64, broken: bool, published: bool) -> bool {
+    pub fn store(&mut self, sample: &Rc<HeldSample>, bytes: u64, broken: bool, published: bool) -> bool {
         let room = self.of.footprint.of(bytes);
-        if self.ledger.room[self.level].get() + room > self.of.capacity {
+        if self.accounting.room[self.level].get() + room > self.of.capacity {
             return false;
         }
-        let charge = Charge::level(&self.ledger, self.level, room);
+        let charge = ByteCharge::level(&self.accounting, self.level, room);
         let ready = self.of.ready;
         self.kept.entry(sample.key).or_insert_with(|| {
             if ready {
                 sample.charge.pass_to(&charge);
-                Kept::Ready(Rc::clone(sample))
+                CachedSample::Ready(Rc::clone(sample))
             } else {
-                Kept::Copy { _room: charge, broken, published }
+                CachedSample::Copy { _room: charge, broken, published }
             }
         });
         true
@@ -169,7 +169,7 @@ impl Store {
     /// What was written is there now.
     pub fn publish(&mut self) {
         for kept in self.kept.values_mut() {
-            if let Kept::Copy { published, .. } = kept {
+            if let CachedSample::Copy { published, .. } = kept {
                 *published = true;
             }
         }

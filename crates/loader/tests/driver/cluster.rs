@@ -22,10 +22,10 @@ use crate::rig::{Custom, mixed, next};
 
 /// All ranks of a run, in this process: what is asked goes straight to whoever serves.
 #[derive(Debug, Default)]
-struct Switchboard {
+struct FakeNetwork {
     serving: Vec<OnceLock<Weak<dyn Serve>>>,
     /// Ranks that answer nothing, and since which of their requests.
-    deaf: Mutex<Vec<u32>>,
+    unresponsive: Mutex<Vec<u32>>,
     /// How long answers take.
     slow: Mutex<Duration>,
     asked: Mutex<Vec<(Rank, u32)>>,
@@ -34,42 +34,42 @@ struct Switchboard {
 }
 
 #[derive(Debug)]
-struct Line {
-    board: Arc<Switchboard>,
+struct FakePeers {
+    network: Arc<FakeNetwork>,
     rank: Rank,
 }
 
 #[derive(Debug)]
-struct Asking {
-    board: Arc<Switchboard>,
+struct PeerTierStub {
+    network: Arc<FakeNetwork>,
     from: Rank,
     to: u32,
 }
 
-impl Peers for Line {
+impl Peers for FakePeers {
     fn rank(&self) -> Rank {
         self.rank
     }
 
     fn world_size(&self) -> u32 {
-        self.board.serving.len() as u32
+        self.network.serving.len() as u32
     }
 
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>> {
-        let asking = Asking { board: Arc::clone(&self.board), from: self.rank, to: store.0 };
+        let asking = PeerTierStub { network: Arc::clone(&self.network), from: self.rank, to: store.0 };
         (store.0 != self.rank.0).then(|| Arc::new(asking) as Arc<dyn Tier>)
     }
 
     fn cancel(&self, _: StoreId, key: SampleKey) {
-        self.board.cancelled.lock().unwrap().push((self.rank, key));
+        self.network.cancelled.lock().unwrap().push((self.rank, key));
     }
 
     fn serve(&self, source: Weak<dyn Serve>) {
-        self.board.serving[self.rank.0 as usize].set(source).unwrap();
+        self.network.serving[self.rank.0 as usize].set(source).unwrap();
     }
 }
 
-impl Tier for Asking {
+impl Tier for PeerTierStub {
     fn name(&self) -> &str {
         "peer"
     }
@@ -80,15 +80,16 @@ impl Tier for Asking {
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        self.board.asked.lock().unwrap().push((self.from, self.to));
-        let serving = self.board.serving[self.to as usize].get().and_then(Weak::upgrade);
+        self.network.asked.lock().unwrap().push((self.from, self.to));
+        let serving = self.network.serving[self.to as usize].get().and_then(Weak::upgrade);
         let gone = || Err(TierError::new(ErrorKind::Transient, "peer"));
-        let Some(serving) = serving.filter(|_| !self.board.deaf.lock().unwrap().contains(&self.to)) else {
+        let Some(serving) = serving.filter(|_| !self.network.unresponsive.lock().unwrap().contains(&self.to))
+        else {
             return Box::pin(std::future::ready(gone()));
         };
         let mut answers =
             serving.serve(self.from, vec![Asked { tag: 0, key: request.key, due: request.due }]);
-        let slow = *self.board.slow.lock().unwrap();
+        let slow = *self.network.slow.lock().unwrap();
         Box::pin(async move {
             tokio::time::sleep(slow).await;
             while let Some(served) = answers.next().await {
@@ -103,7 +104,7 @@ impl Tier for Asking {
     fn submit(&self) {}
 }
 
-struct Job {
+struct ClusterJob {
     fake: FakeOrigin,
     world_size: u32,
     epochs: u64,
@@ -117,13 +118,13 @@ struct Job {
     catalog: Option<Catalog>,
     /// What is read, where that is not the fake itself.
     origin: Option<Arc<dyn Tier>>,
-    board: Arc<Switchboard>,
+    network: Arc<FakeNetwork>,
 }
 
-impl Job {
+impl ClusterJob {
     fn new(fake: FakeOrigin, world_size: u32, memory: u64) -> Self {
         let serving = (0..world_size).map(|_| OnceLock::new()).collect();
-        let board = Arc::new(Switchboard { serving, ..Switchboard::default() });
+        let network = Arc::new(FakeNetwork { serving, ..FakeNetwork::default() });
         Self {
             fake,
             world_size,
@@ -134,7 +135,7 @@ impl Job {
             budget: 10_000,
             catalog: None,
             origin: None,
-            board,
+            network,
         }
     }
 
@@ -170,7 +171,7 @@ impl Job {
         let plan = plan_cluster(&run, &[catalog.sizes()], &cluster).unwrap();
         let owners = plan.owners().clone();
         let others = Others {
-            peers: Arc::new(Line { board: Arc::clone(&self.board), rank: Rank(rank) }),
+            peers: Arc::new(FakePeers { network: Arc::clone(&self.network), rank: Rank(rank) }),
             stores: (0..self.world_size).map(StoreId).collect(),
             locality: self.locality.then(|| Arc::new(LocalDeal { cluster, owners })),
             budget: self.budget,
@@ -230,7 +231,7 @@ const EVERYTHING: u64 = 400 * 1400;
 
 #[tokio::test(start_paused = true)]
 async fn the_origin_is_read_once_for_all() {
-    let job = Job::new(mixed(400, 10, 1000), 4, EVERYTHING / 3);
+    let job = ClusterJob::new(mixed(400, 10, 1000), 4, EVERYTHING / 3);
     let mut loaders = job.all();
     let ids = job.ids(&mut loaders).await;
     for (rank, ids) in (0..).zip(&ids) {
@@ -247,7 +248,7 @@ async fn the_origin_is_read_once_for_all() {
 
 #[tokio::test(start_paused = true)]
 async fn what_fits_nowhere_is_read_again_and_nothing_else() {
-    let job = Job::new(mixed(400, 10, 1000), 4, EVERYTHING / 8);
+    let job = ClusterJob::new(mixed(400, 10, 1000), 4, EVERYTHING / 8);
     let mut loaders = job.all();
     job.ids(&mut loaders).await;
     let planned = loaders[0].plan().origin_bytes();
@@ -257,8 +258,8 @@ async fn what_fits_nowhere_is_read_again_and_nothing_else() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
-    let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
-    job.board.deaf.lock().unwrap().push(2);
+    let job = ClusterJob::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
+    job.network.unresponsive.lock().unwrap().push(2);
     let mut loaders = job.all();
     let ids = job.ids(&mut loaders).await;
     for (rank, ids) in (0..).zip(&ids) {
@@ -272,8 +273,8 @@ async fn a_rank_that_answers_nothing_costs_reads_and_no_sample() {
 // semantics: RANK-18
 async fn silent_owner_costs_one_hedge_per_use() {
     let after = async |slow: u64| {
-        let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
-        *job.board.slow.lock().unwrap() = Duration::from_millis(slow);
+        let job = ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING);
+        *job.network.slow.lock().unwrap() = Duration::from_millis(slow);
         let mut loaders = job.all();
         // The first epoch reads what it owns; the second asks.
         for _ in 0..loaders[0].run().passes().next().unwrap().batches {
@@ -286,7 +287,7 @@ async fn silent_owner_costs_one_hedge_per_use() {
             longest = longest.max(asked.elapsed());
             asked = Instant::now();
         }
-        let cancelled = job.board.cancelled.lock().unwrap().clone();
+        let cancelled = job.network.cancelled.lock().unwrap().clone();
         (loaders[0].report().hedged, cancelled, longest)
     };
     let (hedged, cancelled, _) = after(900).await;
@@ -301,7 +302,7 @@ async fn silent_owner_costs_one_hedge_per_use() {
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-19
 async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
-    let mut job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
+    let mut job = ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING);
     let (inner, is_over) = (job.fake.clone(), Arc::new(AtomicBool::new(false)));
     let is_epoch_over = Arc::clone(&is_over);
     job.origin = Some(Arc::new(Custom(move |request: Arc<ReadRequest>| {
@@ -315,7 +316,7 @@ async fn hedge_whose_origin_panics_leaves_the_owner_to_deliver() {
         next(&mut loaders[1]).await.unwrap().unwrap();
     }
     is_over.store(true, Ordering::Relaxed);
-    *job.board.slow.lock().unwrap() = Duration::from_secs(20);
+    *job.network.slow.lock().unwrap() = Duration::from_secs(20);
     while let Some(batch) = next(&mut loaders[0]).await {
         for (id, bytes) in batch.unwrap().iter() {
             assert_eq!(*bytes, job.fake.expected(id), "{id}");
@@ -331,7 +332,8 @@ async fn ranks_give_each_other_samples_without_the_catalogs_file() {
     for disk in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("c.foreread");
-        let mut job = Job { disk, budget: 1 << 20, ..Job::new(mixed(384, 10, 1000), 2, 384 * 4096) };
+        let mut job =
+            ClusterJob { disk, budget: 1 << 20, ..ClusterJob::new(mixed(384, 10, 1000), 2, 384 * 4096) };
         job.listed().save(&path).unwrap();
         job.catalog = Some(Catalog::open(&path).unwrap());
         let mut loaders = job.all();
@@ -363,7 +365,7 @@ async fn ranks_give_each_other_samples_without_the_catalogs_file() {
 #[tokio::test(start_paused = true)]
 // semantics: RANK-22
 async fn a_rank_that_ends_early_stops_nobody() {
-    let job = Job::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
+    let job = ClusterJob::new(mixed(400, 10, 1000), 3, EVERYTHING / 2);
     let mut loaders = job.all();
     for loader in &mut loaders {
         for _ in 0..20 {
@@ -382,7 +384,7 @@ async fn a_rank_that_ends_early_stops_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn dealt_by_locality_the_global_batches_are_the_same() {
-    let mut job = Job::new(mixed(384, 10, 1000), 4, EVERYTHING);
+    let mut job = ClusterJob::new(mixed(384, 10, 1000), 4, EVERYTHING);
     job.locality = true;
     let mut loaders = job.all();
     let dealt = job.ids(&mut loaders).await;
@@ -404,10 +406,10 @@ async fn dealt_by_locality_the_global_batches_are_the_same() {
 #[tokio::test(start_paused = true)]
 // semantics: RANK-1
 async fn a_sample_that_several_want_at_once_is_read_once() {
-    let job = Job::new(mixed(64, 10, 1000), 2, EVERYTHING);
+    let job = ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING);
     let loader = job.start(0);
     // Before this rank's trainer has asked for anything at all.
-    let serving = job.board.serving[0].get().and_then(Weak::upgrade).unwrap();
+    let serving = job.network.serving[0].get().and_then(Weak::upgrade).unwrap();
     let asked: Vec<Asked> = (0..64)
         .map(|id| Asked { tag: id as u32, key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id) })
         .collect();
@@ -442,9 +444,9 @@ async fn a_sample_that_several_want_at_once_is_read_once() {
 #[tokio::test(start_paused = true)]
 // semantics: RANK-30
 async fn bytes_for_others_stay_in_their_budget_until_they_have_left() {
-    let job = Job { disk: true, ..Job::new(mixed(64, 10, 1000), 2, EVERYTHING) };
+    let job = ClusterJob { disk: true, ..ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING) };
     let _loader = job.start(0);
-    let serving = job.board.serving[0].get().and_then(Weak::upgrade).unwrap();
+    let serving = job.network.serving[0].get().and_then(Weak::upgrade).unwrap();
     let asked =
         |id: u64| Asked { tag: id as u32, key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id) };
     // From the origin, and then from the disk.

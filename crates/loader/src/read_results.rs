@@ -18,11 +18,11 @@ use futures::FutureExt;
 use futures_buffered::FuturesUnordered;
 
 use crate::blocks::BlockId;
-use crate::locate::{Place, by_key};
+use crate::locate::{Location, location_by_key};
 
 /// One read that is under way.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingRead {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
     /// The block that it is read with, if a use waits for it or not.
@@ -31,20 +31,20 @@ pub(crate) struct Pending {
     /// What the bytes are counted in.
     pub(crate) charge: Charge,
     /// What the bytes must add up to, where the sample's format says so and nothing below has checked it.
-    pub(crate) check: Option<Check>,
+    pub(crate) check: Option<Checksum>,
     /// Whether bytes that do not add up are an error; else they are asked for once more.
-    pub(crate) last: bool,
+    pub(crate) is_last_try: bool,
 }
 
-impl Pending {
+impl PendingRead {
     /// A read of a sample of so many bytes.
     pub(crate) fn new(tick: Tick, key: SampleKey, bytes: u64, charge: Charge) -> Self {
-        Self { tick, key, block: None, bytes, charge, check: None, last: true }
+        Self { tick, key, block: None, bytes, charge, check: None, is_last_try: true }
     }
 
     /// The same, whose bytes must add up to this.
     pub(crate) fn checked(self, crc32c: Option<u32>) -> Self {
-        Self { check: crc32c.map(|crc32c| Check { crc32c, at: 0 }), ..self }
+        Self { check: crc32c.map(|crc32c| Checksum { crc32c, at: 0 }), ..self }
     }
 
     /// The request for what begins in `object` at the sample's `span`.
@@ -57,8 +57,8 @@ impl Pending {
     }
 
     /// Holds what came to what was asked for.
-    fn answered(self, tier: &str, came: Result<Bytes, TierError>) -> Answer {
-        let Self { tick, key, block, bytes, charge, check, last } = self;
+    fn answered(self, tier: &str, came: Result<Bytes, TierError>) -> ReadResult {
+        let Self { tick, key, block, bytes, charge, check, is_last_try } = self;
         let data = match came {
             Ok(data) if data.len() as u64 == bytes => match check {
                 Some(check) => check.passed(tier, &data).map(|()| data),
@@ -68,25 +68,25 @@ impl Pending {
                 .with_detail(format!("{} bytes instead of {bytes}", data.len()))),
             Err(error) => Err(error),
         };
-        let (result, again) = match data {
+        let (result, retry_charge) = match data {
             Ok(data) => (Ok(Sample::new(data, charge)), None),
-            Err(error) if !last && check.is_some() && error.kind() == ErrorKind::Corrupt => {
+            Err(error) if !is_last_try && check.is_some() && error.kind() == ErrorKind::Corrupt => {
                 (Err(error), Some(charge))
             }
             Err(error) => (Err(error), None),
         };
-        Answer { tick, key, block: block.map(|(id, _)| id), result, again }
+        ReadResult { tick, key, block: block.map(|(id, _)| id), result, retry_charge }
     }
 }
 
 /// A read that is to leave: what to ask for, or why the catalog cannot say where its sample lies.
-pub(crate) type Located = (Pending, Result<Arc<ReadRequest>, TierError>);
+pub(crate) type LocatedRead = (PendingRead, Result<Arc<ReadRequest>, TierError>);
 
 /// Asks `locate` where each of these lies.
-pub(crate) fn located(
-    pending: impl IntoIterator<Item = Pending>,
-    mut locate: impl FnMut(SampleKey) -> Result<Place, TierError>,
-) -> impl Iterator<Item = Located> {
+pub(crate) fn locate_reads(
+    pending: impl IntoIterator<Item = PendingRead>,
+    mut locate: impl FnMut(SampleKey) -> Result<Location, TierError>,
+) -> impl Iterator<Item = LocatedRead> {
     pending.into_iter().map(move |mut pending| {
         let request = locate(pending.key).map(|(object, span)| pending.request(object, span));
         (pending, request)
@@ -94,9 +94,11 @@ pub(crate) fn located(
 }
 
 /// Those of a tier that knows samples by their keys.
-pub(crate) fn located_by_key(pending: impl IntoIterator<Item = Pending>) -> impl Iterator<Item = Located> {
+pub(crate) fn locate_by_key(
+    pending: impl IntoIterator<Item = PendingRead>,
+) -> impl Iterator<Item = LocatedRead> {
     pending.into_iter().map(|mut pending| {
-        let (object, span) = by_key(pending.bytes);
+        let (object, span) = location_by_key(pending.bytes);
         let request = pending.request(object, span);
         (pending, Ok(request))
     })
@@ -104,12 +106,12 @@ pub(crate) fn located_by_key(pending: impl IntoIterator<Item = Pending>) -> impl
 
 /// The CRC-32C of a sample's bytes, and where in its object they begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Check {
+pub(crate) struct Checksum {
     pub(crate) crc32c: u32,
     pub(crate) at: u64,
 }
 
-impl Check {
+impl Checksum {
     /// Fails unless `data` is what was written. The bytes came from far away, so the price is small (5 us for 110 KB).
     pub(crate) fn passed(self, tier: &str, data: &[u8]) -> Result<(), TierError> {
         let found = crc32c::crc32c(data);
@@ -127,27 +129,35 @@ impl Check {
 }
 
 /// The answers to reads under way.
-pub(crate) type Answers = FuturesUnordered<Read>;
+pub(crate) type ReadsInFlight = FuturesUnordered<ReadInFlight>;
 
 /// One read under way.
-pub(crate) struct Read {
+pub(crate) struct ReadInFlight {
     tier: Arc<str>,
     /// Until it has ended.
-    pending: Option<Pending>,
+    pending: Option<PendingRead>,
     answer: Result<ReadFuture, TierError>,
 }
 
 /// Starts a burst of reads, whose answers are to be among `answers`. Free places go in their order.
-pub(crate) fn begin(tier: &dyn Tier, located: impl IntoIterator<Item = Located>, answers: &mut Answers) {
+pub(crate) fn begin(
+    tier: &dyn Tier,
+    locate_reads: impl IntoIterator<Item = LocatedRead>,
+    answers: &mut ReadsInFlight,
+) {
     let name: Arc<str> = tier.name().into();
-    for (pending, request) in located {
+    for (pending, request) in locate_reads {
         let answer = request.and_then(|request| {
             let read = catch_unwind(AssertUnwindSafe(|| tier.read(request)));
             read.map_err(|panic| panic_error(&name, &*panic))
         });
         // Asking once more would not find it either.
-        let last = pending.last || answer.is_err();
-        answers.push(Read { tier: Arc::clone(&name), pending: Some(Pending { last, ..pending }), answer });
+        let is_last_try = pending.is_last_try || answer.is_err();
+        answers.push(ReadInFlight {
+            tier: Arc::clone(&name),
+            pending: Some(PendingRead { is_last_try, ..pending }),
+            answer,
+        });
     }
     if catch_unwind(AssertUnwindSafe(|| tier.submit())).is_err() {
         tracing::debug!(
@@ -158,12 +168,15 @@ pub(crate) fn begin(tier: &dyn Tier, located: impl IntoIterator<Item = Located>,
 }
 
 /// Reads one sample by itself, and waits for it.
-pub(crate) async fn answer_of(tier: &(impl Tier + ?Sized), request: ReadRequest) -> Result<Bytes, TierError> {
-    caught(tier.name(), async move { tier.read(Arc::new(request)).await }).await
+pub(crate) async fn read_alone(
+    tier: &(impl Tier + ?Sized),
+    request: ReadRequest,
+) -> Result<Bytes, TierError> {
+    catch_panic(tier.name(), async move { tier.read(Arc::new(request)).await }).await
 }
 
 /// What `work` comes to; a panic in it is an error of the tier.
-pub(crate) async fn caught<T>(
+pub(crate) async fn catch_panic<T>(
     tier: &str,
     work: impl Future<Output = Result<T, TierError>>,
 ) -> Result<T, TierError> {
@@ -172,7 +185,7 @@ pub(crate) async fn caught<T>(
 
 /// How one read ended.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ReadResult {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
     /// The block that it was read with.
@@ -180,13 +193,13 @@ pub(crate) struct Answer {
     pub(crate) result: Result<Sample, TierError>,
     /// What the read holds of the look-ahead, where it is to be repeated: what came was not what was written, for the first
     /// time.
-    pub(crate) again: Option<Charge>,
+    pub(crate) retry_charge: Option<Charge>,
 }
 
-impl Future for Read {
-    type Output = Answer;
+impl Future for ReadInFlight {
+    type Output = ReadResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ReadResult> {
         let this = &mut *self;
         let result = match &mut this.answer {
             Err(error) => Err(error.clone()),
@@ -225,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers what it was given to answer, by the tick of what it is asked; panics at any other.
+    /// ReadsInFlight what it was given to answer, by the tick of what it is asked; panics at any other.
     #[derive(Debug)]
     struct Odd(HashMap<Tick, &'static [u8]>);
 
@@ -256,20 +269,20 @@ mod tests {
     // semantics: FAIL-22
     fn tier_that_lies_or_panics_still_answers_every_read_once() {
         let budget = Budget::new(100);
-        let pending = |tick| Pending {
+        let pending = |tick| PendingRead {
             tick: Tick(tick),
             key: SampleKey::default(),
             block: None,
             bytes: 2,
             charge: budget.charge(2),
-            check: (tick == 11).then_some(Check { crc32c: crc32c::crc32c(b"ab"), at: 5 }),
-            last: false,
+            check: (tick == 11).then_some(Checksum { crc32c: crc32c::crc32c(b"ab"), at: 5 }),
+            is_last_try: false,
         };
         let odd = Odd([(Tick(10), &b"abc"[..]), (Tick(11), b"ab")].into());
         let pending = (10..14).map(pending);
-        let mut answers = Answers::new();
-        begin(&odd, located(pending, |_| Ok(whole())), &mut answers);
-        let mut got: Vec<Answer> = answers.collect().now_or_never().unwrap();
+        let mut answers = ReadsInFlight::new();
+        begin(&odd, locate_reads(pending, |_| Ok(whole())), &mut answers);
+        let mut got: Vec<ReadResult> = answers.collect().now_or_never().unwrap();
         got.sort_by_key(|answer| answer.tick);
         assert_eq!(got.iter().map(|answer| answer.tick.0).collect::<Vec<_>>(), [10, 11, 12, 13]);
         assert_eq!(got[0].result.as_ref().unwrap_err().kind(), ErrorKind::Changed);
@@ -286,28 +299,28 @@ mod tests {
     #[test]
     fn bytes_that_do_not_add_up_are_asked_for_once_more_and_then_corrupt() {
         let budget = Budget::new(100);
-        for last in [false, true] {
-            let check = Some(Check { crc32c: crc32c::crc32c(b"ab"), at: 0 });
-            let pending = Pending {
+        for is_last_try in [false, true] {
+            let check = Some(Checksum { crc32c: crc32c::crc32c(b"ab"), at: 0 });
+            let pending = PendingRead {
                 tick: Tick(1),
                 key: SampleKey::default(),
                 block: None,
                 bytes: 2,
                 charge: budget.charge(2),
                 check,
-                last,
+                is_last_try,
             };
-            let located = located([pending], |_| {
+            let locate_reads = locate_reads([pending], |_| {
                 Ok((Object { path: "x".into(), size: 5000, version: None }, Span::Range(1234..1236)))
             });
-            let mut answers = Answers::new();
-            begin(&Odd([(Tick(1), &b"aB"[..])].into()), located, &mut answers);
-            let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
+            let mut answers = ReadsInFlight::new();
+            begin(&Odd([(Tick(1), &b"aB"[..])].into()), locate_reads, &mut answers);
+            let got: Vec<ReadResult> = answers.collect().now_or_never().unwrap();
             let error = got[0].result.as_ref().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
             assert!(error.to_string().contains("2 bytes from byte 1234 on"), "{error}");
-            assert_eq!(got[0].again.is_none(), last);
-            assert_eq!(budget.used(), if last { 0 } else { 2 });
+            assert_eq!(got[0].retry_charge.is_none(), is_last_try);
+            assert_eq!(budget.used(), if is_last_try { 0 } else { 2 });
         }
         assert_eq!(budget.used(), 0);
     }
@@ -316,16 +329,16 @@ mod tests {
     fn reads_that_no_catalog_knows_fail_and_the_others_are_sent() {
         let budget = Budget::new(100);
         let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
-        let pending = (0..4).map(|id| Pending::new(Tick(id), key(id), 2, budget.charge(2)));
-        let located = located(pending, |key| match key.id.0 {
+        let pending = (0..4).map(|id| PendingRead::new(Tick(id), key(id), 2, budget.charge(2)));
+        let locate_reads = locate_reads(pending, |key| match key.id.0 {
             1 => Err(TierError::new(ErrorKind::Invalid, "catalog")),
             2 => Err(TierError::new(ErrorKind::Other, "catalog").with_detail("the catalog panicked")),
             id => Ok((Object { path: id.to_string().into(), size: 2, version: None }, Span::Whole)),
         });
         let odd = Odd([0, 3].map(|tick| (Tick(tick), &b"ab"[..])).into());
-        let mut answers = Answers::new();
-        begin(&odd, located, &mut answers);
-        let got: Vec<Answer> = answers.collect().now_or_never().unwrap();
+        let mut answers = ReadsInFlight::new();
+        begin(&odd, locate_reads, &mut answers);
+        let got: Vec<ReadResult> = answers.collect().now_or_never().unwrap();
         assert_eq!(budget.used(), 4, "what is not read is not counted");
         let mut right: Vec<u64> =
             got.iter().filter(|answer| answer.result.is_ok()).map(|answer| answer.tick.0).collect();

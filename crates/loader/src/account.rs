@@ -1,5 +1,5 @@
-//! Keeps the run's account: one entry a pass, filled as the trainer takes batches. A long run's are [summed up in its
-//! middle](RunReport::passes).
+//! Builds the run's report: one entry per pass, updated as the trainer takes batches. The middle of
+//! a long run is [summed up](RunReport::passes).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::report::{BatchCounts, PassReport, RunReport, SourceCounts};
 #[derive(Debug, Default)]
 pub(crate) struct RunAccount {
     report: RunReport,
-    /// When the first batch of the pass that is being taken was asked for.
+    /// When the trainer requested the first batch of the current pass.
     began: Duration,
 }
 
@@ -19,7 +19,7 @@ impl RunAccount {
         &self.report
     }
 
-    /// Books a batch of `pass`, asked for at `asked` and delivered at `now`.
+    /// Adds a batch of `pass`, requested at `asked` and delivered at `now`.
     pub(crate) fn take(&mut self, pass: &Pass, counts: &BatchCounts, asked: Duration, now: Duration) {
         let waited = now.saturating_sub(asked);
         if self.report.passes.last().is_none_or(|last| last.pass != pass.index) {
@@ -71,7 +71,7 @@ mod tests {
         }
     }
 
-    /// Takes `passes` of three batches each, and returns the most entries that there were.
+    /// Takes `passes` of three batches each. Returns the largest number of entries on the way.
     fn take(account: &mut RunAccount, passes: std::ops::Range<usize>) -> usize {
         let mut counts = BatchCounts::default();
         counts.reads.add(Source::Origin, 10);
@@ -86,7 +86,7 @@ mod tests {
         most
     }
 
-    /// Checks that `report` sums up to so many passes.
+    /// Checks that `report` sums up to `passes` passes.
     fn check(report: &RunReport, passes: u64) {
         let sum = |of: fn(&PassReport) -> u64| report.passes.iter().map(of).sum::<u64>();
         assert_eq!(sum(|pass| pass.passes), passes);
@@ -98,7 +98,7 @@ mod tests {
         assert!(report.passes.is_sorted_by_key(|pass| pass.pass) && report.passes.len() <= 1024);
     }
 
-    /// A report of 61,100 epochs had as many entries, each time that it was asked for.
+    /// A report of 61,100 epochs had as many entries, in each call.
     #[test]
     // semantics: CACHE-8
     fn long_runs_account_is_bounded_and_sums_up() {

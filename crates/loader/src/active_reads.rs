@@ -1,15 +1,17 @@
-//! ActiveReads under way: their answers reach the driver as one stream.
+//! All reads in flight. Their results reach the driver as one stream.
 //!
-//! What grows with bytes, and what may block, is done elsewhere, so that the task which decides does neither. What an origin
-//! over a network sends is received, checked and copied by a task for each batch of reads, on whichever of the runtime's
-//! threads is free; so is whatever has a checksum. The price is a hop between threads, well below a microsecond a sample
-//! where many come together. Samples of caches and of the kernel's page cache come without it: their own threads have read
-//! them, and the hop would be a part of what they take.
+//! Work that grows with bytes or may block is kept off the driver's task. Reads of a network origin
+//! run in one task per batch of reads, which receives, checks and copies the bytes on any thread of
+//! the runtime. Reads with a checksum do so, too. The price is a hop between threads, well below a
+//! microsecond per sample where many arrive together. Samples of caches and of the page cache
+//! arrive without it: their own threads have read them, and the hop would be a large part of their
+//! cost.
 //!
-//! Before it is read from the origin, a sample must be found: a catalog file has the names of files, and a file server may
-//! take long to answer, or for ever. Such look-ups are [made](crate::locate) on blocking threads, [`LOOK_UPS_AT_ONCE`] at a time and in
-//! the order of need, so that one that hangs holds up the reads of its piece alone. The price is a hop for each piece. Caches
-//! and other ranks know samples by their keys, and are asked at once.
+//! Before a read of the origin, its sample must be located. A catalog file has the names of files,
+//! and a file server may be slow or never answer. Look-ups [run](crate::locate) on blocking
+//! threads, [`LOOK_UPS_AT_ONCE`] at a time and in the order of need, so one that hangs delays only
+//! its own group. The price is a hop per group. Caches and other ranks know samples by their keys
+//! and need no look-up.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -31,21 +33,22 @@ use crate::read_results::{
     LocatedRead, PendingRead, ReadResult, ReadsInFlight, begin, locate_by_key, locate_reads,
 };
 
-/// How many answers of one tier are taken at once: a stream that is one of many costs an allocation each time it is asked.
+/// Results taken from one tier at once. A stream within a `SelectAll` costs an allocation per poll.
 const CHUNK: usize = 64;
 
-/// How many samples are looked up in the catalog's file at once: a look-up that hangs or fails holds the others up.
+/// Samples that are looked up at once. A look-up that hangs or fails delays the others of its
+/// group.
 const LOOK_UPS_AT_ONCE: usize = 256;
 
-/// A task that works on bytes lets others have its thread after so many: a wake-up of the driver may wait behind it.
+/// A task yields after this many bytes, because a wake-up of the driver may be queued after it.
 const BYTES_PER_TURN: u64 = 256 << 10;
 
-/// Who works on answers.
+/// Where results are checked and copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Executor {
-    /// The driver's own task.
+    /// In the driver's own task.
     Driver,
-    /// A task of their own.
+    /// In a separate task.
     Task,
 }
 
@@ -54,37 +57,37 @@ impl Executor {
         if origin.profile().kernel_cached { Self::Driver } else { Self::Task }
     }
 
-    /// Who works on the answers to these reads: a checksum is not computed by the driver.
+    /// The place for these reads. The driver computes no checksums.
     fn of(self, pending: &[PendingRead]) -> Self {
         if pending.iter().any(|pending| pending.check.is_some()) { Self::Task } else { self }
     }
 }
 
-/// The answers of all tiers. Dropping it ends the reads.
+/// The reads of all tiers. Dropping it ends them.
 #[derive(Default)]
 pub(crate) struct ActiveReads {
-    /// Of caches and other ranks.
+    /// Reads of caches and other ranks.
     by_key: ReadsInFlight,
-    /// Of origins whose answers the driver takes itself.
+    /// Reads of origins that the driver polls itself.
     queues: BTreeMap<DatasetId, ReadQueue>,
-    /// Samples that are being looked up, to be queued.
+    /// Look-ups of samples that will be queued.
     locating: FuturesUnordered<BoxFuture<'static, (DatasetId, Vec<LocatedRead>)>>,
-    /// Of tasks.
+    /// Reads in separate tasks.
     tasks: SelectAll<ReadyChunks<TaskReads>>,
-    /// What tasks have answered.
+    /// Results of tasks that were taken.
     ready: std::vec::IntoIter<ReadResult>,
-    /// How many of the driver's own answers have been taken since tasks were asked.
+    /// Results taken from the driver's own reads since tasks were last polled.
     in_a_row: usize,
 }
 
-/// The answers that a task takes.
+/// The results of one task.
 struct TaskReads {
     answers: UnboundedReceiver<ReadResult>,
     _task: AbortOnDrop,
 }
 
 impl ActiveReads {
-    /// Begins reads of a cache or another rank. Within a runtime.
+    /// Starts reads of a cache or another rank. Must be called within a runtime.
     pub(crate) fn begin_by_key(&mut self, tier: &Arc<dyn Tier>, pending: &mut Vec<PendingRead>) {
         pending.sort_unstable_by_key(|pending| pending.tick);
         match Executor::Driver.of(pending) {
@@ -96,7 +99,7 @@ impl ActiveReads {
         }
     }
 
-    /// Begins reads of the origin of dataset `id`. Within a runtime.
+    /// Starts reads of the origin of dataset `id`. Must be called within a runtime.
     pub(crate) fn begin_of_origin(
         &mut self,
         (id, dataset): (DatasetId, &Dataset),
@@ -126,7 +129,8 @@ impl ActiveReads {
         }
     }
 
-    /// Begins reads that are to be one request. They are copied out of that, by a task of their own. Within a runtime.
+    /// Starts the reads of a block, which become one request. A separate task copies the samples
+    /// out of it. Must be called within a runtime.
     pub(crate) fn begin_block(&mut self, dataset: &Dataset, pending: Vec<PendingRead>) {
         self.begin_task(Arc::clone(&dataset.origin), look_up(dataset.locator.clone(), pending));
     }
@@ -135,7 +139,7 @@ impl ActiveReads {
         self.queues.entry(id).or_insert_with(|| ReadQueue::new(Arc::clone(origin)))
     }
 
-    /// Begins reads of samples that are being looked up.
+    /// Starts reads whose samples are being looked up.
     fn begin_located(
         &mut self,
         (id, origin): (DatasetId, &Arc<dyn Tier>),
@@ -156,7 +160,8 @@ impl ActiveReads {
         tier: Arc<dyn Tier>,
         locate_reads: impl Future<Output = Vec<LocatedRead>> + Send + 'static,
     ) {
-        // What waits in it is bounded: its bytes are charged to the look-ahead or to blocks.
+        // The channel is bounded by charges: its bytes count in the look-ahead or the budget of
+        // blocks.
         let (sender, answers) = unbounded_channel();
         let task = tokio::spawn(run_task(tier, locate_reads, sender));
         self.tasks.push(TaskReads { answers, _task: AbortOnDrop(task.abort_handle()) }.ready_chunks(CHUNK));
@@ -170,7 +175,7 @@ impl ActiveReads {
             && self.ready.len() == 0
     }
 
-    /// An answer that the driver takes itself.
+    /// A result of the driver's own reads.
     fn poll_driver(&mut self, context: &mut Context<'_>) -> Option<ReadResult> {
         while let Poll::Ready(Some((id, locate_reads))) = self.locating.poll_next_unpin(context) {
             if let Some(queue) = self.queues.get_mut(&id) {
@@ -201,7 +206,7 @@ impl Stream for ActiveReads {
         if let Some(answer) = self.ready.next() {
             return Poll::Ready(Some(answer));
         }
-        // Tasks have their turn although there is always an answer here.
+        // Tasks are polled in turn even if the driver's own reads never pause.
         let is_their_turn = self.in_a_row >= CHUNK;
         self.in_a_row = if is_their_turn { 0 } else { self.in_a_row + 1 };
         let answer = if is_their_turn {
@@ -216,7 +221,7 @@ impl Stream for ActiveReads {
     }
 }
 
-/// Sends the answers of a tier.
+/// Runs the reads and sends their results.
 async fn run_task(
     tier: Arc<dyn Tier>,
     locate_reads: impl Future<Output = Vec<LocatedRead>>,
@@ -276,7 +281,7 @@ mod tests {
     use super::*;
     use crate::locate::tests::FakeServer;
 
-    /// A fake that counts what it is asked.
+    /// A fake that counts its requests.
     #[derive(Debug)]
     struct CountingOrigin(FakeOrigin, AtomicU64);
 
@@ -309,7 +314,7 @@ mod tests {
         servers.iter().map(of).collect()
     }
 
-    /// A name that hung held up all reads of its turn, and four held up all datasets.
+    /// One hanging name delayed all reads of its turn, and four delayed all datasets.
     #[tokio::test]
     // semantics: FAIL-21
     async fn stuck_name_holds_up_its_piece_and_no_other_dataset() {
@@ -318,14 +323,14 @@ mod tests {
         let servers = [FakeServer::new(fake.clone()), FakeServer::new(fake.clone())];
         let datasets = datasets(&fake, &servers);
         let budget = Budget::new(1 << 20);
-        // What is needed last comes first, and datasets in turn.
+        // The latest uses come first, and datasets alternate.
         let pending = (0..2 * SAMPLES).rev().map(|tick| {
             let key = SampleKey::new(DatasetId(tick as u32 % 2), SampleId(tick / 2));
             PendingRead::new(Tick(tick), key, 100, budget.charge(100))
         });
         let pending: Vec<PendingRead> = pending.collect();
         let of = |tick: u64| (tick % 2, tick / 2 / LOOK_UPS_AT_ONCE as u64);
-        // In one piece, then in one for each thread.
+        // In one group, then in one for each thread.
         for (at, stuck, held) in [(Executor::Driver, vec![0], 1), (Executor::Task, vec![0, 1, 2, 3], 6)] {
             servers[0].hang(stuck.iter().map(|piece| piece * LOOK_UPS_AT_ONCE as u64));
             let again = |one: &PendingRead| PendingRead::new(one.tick, one.key, 100, budget.charge(100));
@@ -354,7 +359,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// The origin and the caches of a run lived as long as a look-up that hung.
+    /// The origin and the caches of a run lived as long as a hanging look-up.
     #[tokio::test]
     // semantics: FAIL-21
     async fn look_up_that_hangs_keeps_the_catalog_alone() {
@@ -414,7 +419,7 @@ mod tests {
             }
             ticks.sort_unstable();
             assert_eq!((ticks, asked.1.load(Ordering::Relaxed)), (vec![1, 2, 3], 3));
-            // Not lost either.
+            // The late read is not lost.
             server.send(()).unwrap();
             assert_eq!(reads.next().await.unwrap().tick, Tick(0));
             assert!(reads.next().await.is_none());

@@ -1,5 +1,5 @@
-//! What the driver does about blocks: it lets uses wait for them, reads them while their budget has room, and gives the
-//! samples that nobody waits for to their caches.
+//! The driver's side of blocks: makes uses wait, reads blocks while their budget has room, and
+//! stores samples without a waiting use in their caches.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::driver::{Driver, Turn, count_skip, spawn_store, store_sample};
 use crate::read_results::{PendingRead, ReadResult};
 
 impl Driver {
-    /// Reads a sample from the origin: with its block, or by itself.
+    /// Reads a sample from the origin, with its block or alone.
     pub(crate) fn read(&mut self, tick: Tick, key: SampleKey, turn: &mut Turn) {
         let pending = self.pending(tick, key, self.staging.charge(self.bytes(key)));
         if let Err(pending) = self.blocks.wait(pending) {
@@ -21,14 +21,15 @@ impl Driver {
         }
     }
 
-    /// The read of a sample, whose bytes are checked where the catalog has a checksum.
+    /// The read of a sample. Its bytes are checked where the catalog has a checksum.
     pub(crate) fn pending(&self, due: Tick, key: SampleKey, charge: Charge) -> PendingRead {
         let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
         PendingRead::new(due, key, self.bytes(key), charge).checked(crc32c)
     }
 
-    /// Reads the next blocks, as long as their budget has room; one is always read. One that the batch needs which the
-    /// trainer takes next may go beyond the budget, and no second one: a batch of 256 samples may need as many blocks.
+    /// Reads the next blocks while their budget has room. One block is always read. A block that
+    /// the next batch needs may exceed the budget, but not a second one: a batch of 256 samples may
+    /// need as many blocks.
     pub(crate) fn begin_blocks(&mut self, turn: &mut Turn) {
         let needed = self.core.needed_until();
         while let Some((id, extent, due)) = self.blocks.next() {
@@ -45,7 +46,7 @@ impl Driver {
             let samples = extent.samples.clone().map(|sample| SampleKey::new(id.0, SampleId(sample)));
             let is_wanted = |key: &SampleKey| waited.contains(key) || self.is_absent(*key);
             let samples: Vec<SampleKey> = samples.filter(is_wanted).collect();
-            // What an earlier run left need not be read retry_charge.
+            // Samples from an earlier run need not be read again.
             let given_back = if 2 * (samples.len() as u64) < extent.samples.end - extent.samples.start {
                 waiting
             } else {
@@ -63,23 +64,23 @@ impl Driver {
 
     /// The read of a sample with its block.
     fn pending_of_block(&self, due: Tick, key: SampleKey, block: (BlockId, Arc<Block>)) -> PendingRead {
-        // Until it is here, the block is charged for it.
+        // Until it arrives, it is charged with the block.
         let pending = self.pending(due, key, self.unasked_budget.charge(0));
         PendingRead { block: Some(block), is_last_try: false, ..pending }
     }
 
-    /// Whether a sample has bytes, and a cache that has not got them.
+    /// Whether a sample has bytes, and a cache that does not hold them.
     fn is_absent(&self, key: SampleKey) -> bool {
         let cache = self.cache_of(key).filter(|_| self.bytes(key) > 0);
         cache.is_some_and(|cache| matches!(cache.lookup(key), Lookup::Absent))
     }
 
-    /// The cache that the plan has for a sample.
+    /// The cache that the plan assigns to a sample.
     fn cache_of(&self, key: SampleKey) -> Option<&Arc<dyn CacheTier>> {
         self.caches.get(usize::from(self.plan.level(key)?.0))
     }
 
-    /// A sample of a block has come: whoever waits for it gets it, or its own read.
+    /// Handles one sample of a block. A waiting use gets the sample, or is read alone.
     pub(crate) fn on_block_result(
         &mut self,
         id: BlockId,
@@ -105,8 +106,8 @@ impl Driver {
         }
     }
 
-    /// Gives a sample that nobody waits for to its cache. Nobody waits for the cache: what it cannot take at once (a disk has
-    /// too much to write), and what finds too many samples on their way, is not kept, and its first use reads it.
+    /// Stores a sample that no use waits for. If the cache cannot accept it at once (a busy disk),
+    /// or too many samples are on their way, it is dropped and its first use reads it.
     fn keep_unasked(&self, id: BlockId, key: SampleKey, sample: Sample) {
         let absent = self.cache_of(key).filter(|_| self.is_absent(key));
         let (Some(cache), Some(extent)) = (absent.cloned(), self.blocks.extent(id)) else { return };

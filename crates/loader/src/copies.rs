@@ -1,10 +1,10 @@
-//! PendingCopies of samples on their way from a disk's blocks into a cache.
+//! Copies of samples on their way from disk reads into a cache.
 //!
-//! What a disk has read lies in whole blocks, and memory would keep those. A task copies the sample once per run, and its
-//! use does not wait for it. By the time of the copy the sample may no longer belong into the cache. So a removal
-//! cancels the copies that have not been stored, or a sample would stay there that no use is left to remove. Until the copy
-//! is stored, uses get what the disk has read: the disk may have removed it. The price is a lock, which is held only while a
-//! store begins.
+//! A disk reads whole file-system blocks, which a memory tier would then keep. So a task copies the
+//! sample once per run, and its use does not wait. A removal cancels the copies that have not been
+//! stored. Otherwise a sample would stay in a cache with no use left to remove it. Until the copy
+//! is stored, uses get the disk's buffer, because the disk may have removed the sample. The price
+//! is a lock, held only while a store begins.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use futures::FutureExt;
 
 use crate::driver::{count_skip, own_copy, store_sample};
 
-/// A sample's copies into one cache have one of these.
+/// The sample and the level of the cache.
 type CopyKey = (SampleKey, usize);
 
-/// The copies under way. Clones share them.
+/// The copies in flight. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PendingCopies(Arc<Mutex<CopyTable>>);
 
@@ -26,11 +26,11 @@ pub(crate) struct PendingCopies(Arc<Mutex<CopyTable>>);
 struct CopyTable {
     /// The number of the latest copy.
     latest: u64,
-    /// Those that nothing has cancelled: the number, and what is copied.
+    /// Copies that are not cancelled: the number, and the sample.
     wanted: HashMap<CopyKey, (u64, Sample)>,
 }
 
-/// One copy under way.
+/// One copy in flight.
 #[derive(Debug)]
 struct CopyGuard {
     copies: PendingCopies,
@@ -39,12 +39,12 @@ struct CopyGuard {
 }
 
 impl PendingCopies {
-    /// No change is made in more than one step.
+    /// Every change is made in one step, so a poisoned lock is usable.
     fn table(&self) -> MutexGuard<'_, CopyTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// PendingCopies `sample` and stores it in the cache at `level`. Within a runtime.
+    /// Copies `sample` and stores it in the cache at `level`. Must be called within a runtime.
     pub(crate) fn begin(
         &self,
         (level, cache): (usize, Arc<dyn CacheTier>),
@@ -53,7 +53,7 @@ impl PendingCopies {
         sample: Sample,
     ) {
         let guard = self.guard((key, level), sample.clone());
-        // It holds the blocks until then, and is charged for them.
+        // The sample holds the disk's buffer until then, and is charged for it.
         tokio::spawn(async move {
             let Some(bytes) = own_copy(&sample) else { return count_skip(&*cache) };
             drop(sample);
@@ -85,13 +85,14 @@ impl PendingCopies {
 }
 
 impl CopyGuard {
-    /// Ends the copy unless it was cancelled, or another has taken its place.
+    /// Removes the copy, unless it was cancelled or replaced.
     fn end(&self, open: &mut CopyTable) -> Option<(u64, Sample)> {
         let number = open.wanted.get(&self.copy).map(|(number, _)| *number);
         if number == Some(self.number) { open.wanted.remove(&self.copy) } else { None }
     }
 
-    /// Carries out `store` unless the copy was cancelled. It begins at once or not at all: a removal finds it begun.
+    /// Runs `store` unless the copy was cancelled. It begins under the lock, so that a removal
+    /// comes after it or cancels it.
     async fn store_unless_cancelled(self, store: impl Future<Output = ()> + Send) {
         let mut store = Box::pin(store);
         let _original = {
@@ -122,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// The copy was stored after the removal, and stayed in the cache for the rest of the run.
+    /// The copy was stored after the removal and stayed in the cache for the rest of the run.
     #[tokio::test]
     async fn copy_of_a_removed_sample_is_not_stored() {
         let memory = Arc::new(MemoryTier::new(10_000));
@@ -138,7 +139,7 @@ mod tests {
         copies.cancel(key(1), 0);
         copies.cancel(key(2), 1);
         copies.cancel(key(3), 0);
-        // It is wanted after all.
+        // A later use wants it again.
         begin(3);
         while staging.used() > 0 || !copies.table().wanted.is_empty() {
             tokio::task::yield_now().await;
@@ -148,7 +149,8 @@ mod tests {
         assert_eq!(kept, [0, 2, 3]);
     }
 
-    /// The disk had removed it, the memory tier did not have it yet, and a use of the next epoch read it from the origin.
+    /// The disk had removed it, and memory did not hold it yet. A use of the next epoch read it
+    /// from the origin.
     #[tokio::test]
     // semantics: DISK-7
     async fn sample_is_at_hand_until_its_copy_is_stored() {

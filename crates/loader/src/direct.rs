@@ -1,7 +1,8 @@
-//! Reads outside of the order: for whoever asks for a sample that no plan foresaw.
+//! Reads outside of the announced order.
 //!
-//! From whichever cache has it, else from the origin, at once and on its own account: such a read waits for nobody, and
-//! nobody waits for it. The price is that two who ask for the same sample at the same time read it twice.
+//! A sample comes from the fastest cache that has it, else from the origin. Such a read is
+//! independent of all others. The price is that two simultaneous requests for one sample read it
+//! twice.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::read_results::catch_panic;
 use crate::report::Source;
 use crate::sample_server::fetch;
 
-/// Reads single samples; cheap to clone.
+/// Reads single samples. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Direct {
     datasets: Arc<[Dataset]>,
@@ -22,22 +23,22 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Reads from these datasets, as the schedule numbers them, by way of these caches.
+    /// Reads from these datasets, numbered as in the schedule, through these caches.
     pub fn new(datasets: Vec<Dataset>, caches: Vec<(Source, Arc<dyn CacheTier>)>) -> Self {
         Self { datasets: datasets.into(), caches: caches.into() }
     }
 
-    /// A sample, and where it came from. With `keep`, what came from the origin stays in the fastest cache that has room:
-    /// for a future that nobody knows, the first come are as good to keep as any.
+    /// Reads a sample and returns its source. With `keep`, a sample from the origin is stored in
+    /// the fastest cache with room. Without a plan, the first samples are as good to keep as any.
     ///
     /// # Errors
-    /// If there is no such sample, or it cannot be read, is not as long as the catalog says or does not add up; if a tier
+    /// If there is no such sample, it cannot be read, its length or checksum is wrong, or a tier
     /// panics.
     ///
     /// # Cancel safety
-    /// Dropping the future reads nothing, or reads and keeps nothing.
+    /// Dropping the future reads nothing, or reads and stores nothing.
     pub async fn read(&self, key: SampleKey, keep: bool) -> Result<(Sample, Source), TierError> {
-        // Whoever asked may wait for an answer without an end.
+        // A panic must not leave the caller without a result.
         catch_panic("engine", self.find(key, keep)).await
     }
 
@@ -68,7 +69,7 @@ impl Direct {
         Ok((sample, Source::Origin))
     }
 
-    /// Keeps a sample in the fastest cache that has room, whose budget then counts it.
+    /// Stores a sample in the fastest cache with room, whose budget then counts it.
     async fn keep(&self, key: SampleKey, sample: &Sample) {
         for (_, cache) in &*self.caches {
             let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else { continue };
@@ -91,7 +92,7 @@ mod tests {
     use crate::locate::Locator;
     use crate::locate::tests::FakeServer;
 
-    /// It waited for the catalog's file server, of which only the origin needs anything.
+    /// A cached sample waited for the catalog's file server, which only the origin needs.
     #[tokio::test]
     // semantics: SAMPLE-20
     async fn kept_sample_waits_for_no_name() {

@@ -1,13 +1,15 @@
-//! Carries out what the core decides: the only part of the engine that touches tiers, tasks and time.
+//! Carries out the core's decisions. This is the only part of the engine that uses tiers, tasks and
+//! time.
 //!
-//! One task a run decides. It computes no checksum, copies no sample and waits for no file: [other tasks](crate::active_reads)
-//! and blocking threads do.
+//! One task per run decides. It computes no checksum, copies no sample and waits for no file:
+//! [other tasks](crate::active_reads) and blocking threads do.
 //!
-//! The task gathers everything that has happened (answers, what the trainer did, streams that were dealt),
-//! tells the core, and then lets it proceed once, so that reads leave in batches and a busy trainer costs one wake-up
-//! a batch instead of one a sample. Epochs are dealt on the runtime's blocking threads, one ahead.
+//! In each turn the task collects all events (read results, the trainer's actions, computed
+//! orders), passes them to the core, and lets it proceed once. So reads leave in batches, and a
+//! busy trainer costs one wake-up per batch instead of one per sample. The order of the next epoch
+//! is computed on a blocking thread.
 //!
-//! Dropping the task drops the streams of answers, which cancels what has not started; nothing outlives the run.
+//! Dropping the task cancels the reads that have not started. Only stores that have begun complete.
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -40,10 +42,10 @@ use crate::ready::ReadySamples;
 use crate::report::BatchCounts;
 use crate::wait_timer::WaitTimer;
 
-/// How many answers are taken in before the core may proceed.
+/// Results that are collected before the core proceeds.
 const RESULTS_PER_TURN: usize = 256;
 
-/// For how many actions and reads of a turn memory is kept.
+/// Capacity that a turn's vectors retain.
 const MAX_RETAINED: usize = 4096;
 
 /// Errors of earlier batches that are remembered, at most.
@@ -61,39 +63,40 @@ pub(crate) struct Driver {
     pub(crate) staging: Budget,
     pub(crate) handover: Arc<Handover>,
     pub(crate) ready: ReadySamples,
-    /// Why samples could not be read, and at which use, for the error that ends the run; `None` where no sample ends it.
+    /// Why samples could not be read, and at which use. Used for the error that ends the run.
+    /// `None` where no sample ends it.
     pub(crate) errors: Option<HashMap<SampleKey, (Tick, TierError)>>,
-    /// Why the catalog could not be read, the first time that it could not.
+    /// The first error of the catalog.
     pub(crate) catalog_error: Option<DatasetError>,
-    /// Why the order of a pass could not be computed; said when all before it has been handed out.
+    /// Why the order of a pass could not be computed. Reported after all batches before it.
     pub(crate) order_error: Option<LoadError>,
     pub(crate) reads: ActiveReads,
     pub(crate) dealing: Option<DealTask>,
-    /// What is read in blocks, what blocks under way hold, what samples hold that nobody has asked for on their way into
-    /// caches, and uses whose block failed or whose bytes were wrong.
+    /// The blocks, the budget of blocks in flight, and the budget of their samples on the way into
+    /// caches.
     pub(crate) blocks: Blocks,
     pub(crate) block_budget: Budget,
     pub(crate) unasked_budget: Budget,
-    /// PendingCopies of what disks have read, on their way into caches.
+    /// Copies of disk reads on their way into caches.
     pub(crate) copies: PendingCopies,
     pub(crate) retry_single: Vec<PendingRead>,
-    /// How long the trainer has been waiting, where other ranks may be the reason.
+    /// The time that the trainer has waited, where other ranks may be the reason.
     pub(crate) wait_timer: WaitTimer,
-    /// The sample that ends the run, its epoch, and why.
+    /// The sample that ends the run, its epoch, and the error.
     pub(crate) failure: Option<(SampleKey, u64, TierError)>,
-    /// ActiveReads of the origin for samples whose owners are slow.
+    /// Reads of the origin for samples of slow owners.
     pub(crate) hedges: Hedges,
     pub(crate) ended: bool,
 }
 
-/// One turn's reads, to be sent at its end, and what it has to do; empty between turns, whose memory is used retry_charge.
+/// The actions and reads of one turn. Empty between turns. Its memory is reused.
 pub(crate) struct Turn {
     actions: Vec<Action>,
     pub(crate) origins: Vec<Vec<PendingRead>>,
-    /// ActiveReads of one block each.
+    /// Reads of one block each.
     pub(crate) blocks: Vec<Vec<PendingRead>>,
     caches: Vec<Vec<PendingRead>>,
-    /// By store; most are asked for nothing in most turns.
+    /// By store. Most stores get no request in most turns.
     others: BTreeMap<usize, Vec<PendingRead>>,
 }
 
@@ -105,7 +108,7 @@ impl Turn {
     }
 }
 
-/// Gives back what an unusually long turn has taken.
+/// Releases the memory of an unusually long turn.
 fn shrink<T>(used: &mut Vec<T>) {
     used.shrink_to(MAX_RETAINED);
 }
@@ -120,8 +123,8 @@ impl Drop for FinishOnDrop {
 }
 
 impl Driver {
-    /// Runs until the last batch has been handed out, the run has failed, or the task is dropped. However the task ends,
-    /// nobody waits for it any longer.
+    /// Runs until the last batch was handed out, the run has failed, or the task is dropped. The
+    /// handover is finished in every case.
     pub(crate) fn run(self) -> impl Future<Output = ()> + Send + 'static {
         let end = FinishOnDrop(Arc::clone(&self.handover));
         async move {
@@ -142,7 +145,7 @@ impl Driver {
             }
             tokio::select! {
                 biased;
-                // First: where answers never cease, the next epoch's order must not wait for a lull.
+                // First, or a constant stream of results would delay the next epoch's order.
                 (pass, stream) = dealt(&mut self.dealing) => events.push(match stream {
                     Ok(stream) => Event::Dealt { pass, stream },
                     Err(error) => {
@@ -165,7 +168,7 @@ impl Driver {
         }
     }
 
-    /// Everything that has happened by now.
+    /// Collects everything that has happened so far.
     fn gather(&mut self, events: &mut Vec<Event>) {
         let trainer = self.handover.drain_events();
         if trainer.released > 0 {
@@ -182,7 +185,7 @@ impl Driver {
                 self.wait_timer.begin();
             }
         }
-        // Tiers without tasks of their own may owe the wake-ups of answers that are there.
+        // A tier without its own tasks may owe wake-ups for completed reads.
         let here = self.datasets.iter().map(|dataset| &*dataset.origin);
         here.filter(|origin| Executor::of_origin(*origin) == Executor::Driver).for_each(Tier::submit);
         self.caches.iter().for_each(|cache| cache.submit());
@@ -239,8 +242,8 @@ impl Driver {
         }
     }
 
-    /// Whether a read of the origin failed because the catalog could not be read. That is remembered instead of why a cache
-    /// or another rank did not deliver the sample.
+    /// Whether the catalog caused a failed read of the origin. If so, its error replaces those of
+    /// caches and other ranks.
     fn note_catalog_error(&mut self, key: SampleKey, error: &TierError) -> bool {
         let Some(fault) = catalog_error(error) else { return false };
         self.catalog_error.get_or_insert_with(|| fault.clone());
@@ -262,7 +265,7 @@ impl Driver {
         events.push(if lost { Event::Invalid(tick) } else { Event::Failed(tick) });
     }
 
-    /// Ends the run with what the failed sample is called, which is read from a file.
+    /// Ends the run with the failed sample's name, which is read from a file.
     async fn report_failure(&mut self) {
         let Some((key, epoch, error)) = self.failure.take() else { return };
         let error = self.datasets[key.dataset.0 as usize].named(key, error).await;
@@ -274,8 +277,8 @@ impl Driver {
         self.handover.finish(end);
     }
 
-    /// Tells the core `events` and lets it proceed, retry_charge as long as something has come of it at once (lookups that
-    /// were on_result may have completed batches and made room), then sends the reads that it asked for.
+    /// Passes `events` to the core and carries out its actions. Repeats while actions cause new
+    /// events at once: look-ups may complete batches and make room. Then sends the reads.
     fn turn(&mut self, events: &mut Vec<Event>, turn: &mut Turn) {
         for pending in self.retry_single.drain(..) {
             turn.origins[pending.key.dataset.0 as usize].push(pending);
@@ -328,7 +331,7 @@ impl Driver {
         }
     }
 
-    /// Carries out one action; what comes of it at once is added to `events`.
+    /// Carries out one action. Events that it causes at once are added to `events`.
     fn act(&mut self, action: Action, turn: &mut Turn, events: &mut Vec<Event>) {
         match action {
             Action::Deal { pass } => self.deal(pass),
@@ -352,7 +355,7 @@ impl Driver {
                     others.cancel(store, key);
                 }
             }
-            // Nothing lies between two bytes of an object, and nobody is asked for it.
+            // An empty range needs no request.
             Action::Read { tick, key } if self.bytes(key) == 0 && self.is_packed(key) => {
                 self.ready.put(tick, key.id, Sample::uncharged(Bytes::new()));
                 events.push(Event::Arrived(tick));
@@ -375,7 +378,7 @@ impl Driver {
                 }
             }
             Action::Hand { pass, index, first, ticks, counts } => {
-                // A run that goes on behind them, with other samples in their place, needs no more than the latest.
+                // A run that substitutes samples needs only the latest errors.
                 if let Some(errors) = self.errors.as_mut().filter(|errors| errors.len() > MAX_ERRORS) {
                     errors.retain(|_, (tick, _)| *tick >= first);
                 }
@@ -400,34 +403,34 @@ impl Driver {
         }
     }
 
-    /// Looks for a sample in a cache, and on its way into it.
+    /// Looks for a sample in a cache, and among the copies on their way into it.
     fn find(&self, key: SampleKey, level: usize) -> Lookup {
         let cache = &self.caches[level];
         match cache.lookup(key) {
-            // What is stored between the two is found by the second look.
+            // The second look-up finds a copy that was stored in between.
             Lookup::Absent => self.copies.get(key, level).map_or_else(|| cache.lookup(key), Lookup::Ready),
             found => found,
         }
     }
 
-    /// Asks the owner of a sample for it; where nobody stands for the owner, the read fails at once.
+    /// Requests a sample from its owner. Fails at once where no tier stands for the owner.
     fn ask(&mut self, tick: Tick, key: SampleKey, store: usize, turn: &mut Turn, events: &mut Vec<Event>) {
         if self.others.as_ref().is_none_or(|others| others.tier(store).is_none()) {
-            // The core has counted its bytes, and there is no charge to give them back.
+            // The core has counted its bytes, and no charge gives them back.
             self.handover.release(self.bytes(key));
             return self.failed(tick, key, TierError::new(ErrorKind::Absent, "peer"), events);
         }
-        // What a peer gets wrong is read from the origin.
+        // A checksum mismatch of a peer's bytes leads to a read of the origin.
         let pending = self.pending(tick, key, self.staging.charge(self.bytes(key)));
         turn.others.entry(store).or_default().push(pending);
     }
 
-    /// A sample's length.
+    /// The length of a sample.
     pub(crate) fn bytes(&self, key: SampleKey) -> u64 {
         self.datasets[key.dataset.0 as usize].catalog.sizes().bytes(key.id)
     }
 
-    /// ActiveReads a sample from the origin although its owner was asked for it.
+    /// Reads a sample from the origin although its owner has a request for it.
     fn hedge(&mut self, tick: Tick, key: SampleKey) {
         let charge = self.staging.charge(self.bytes(key));
         self.hedges.begin(self.datasets[key.dataset.0 as usize].clone(), tick, key, charge);
@@ -457,7 +460,7 @@ impl Driver {
     }
 
     fn store(&mut self, tick: Tick, key: SampleKey, level: usize) {
-        // What this rank owns was kept when it came.
+        // An owned sample was stored when it arrived.
         if self.plan.owned(key).is_some() {
             return;
         }
@@ -481,35 +484,35 @@ impl Driver {
     }
 }
 
-/// The same bytes in memory of just their length; `None` if there is none.
+/// Copies bytes into an allocation of exactly their length. `None` if there is no memory.
 pub(crate) fn own_copy(bytes: &[u8]) -> Option<Bytes> {
     let mut own = HeapBuffers.allocate(bytes.len(), 1)?;
     own.extend(bytes);
     Some(own.freeze())
 }
 
-/// Stores a sample in a cache that has `room` for it.
+/// Stores a sample in a cache, using its reserved `room`.
 pub(crate) async fn store_sample(cache: &dyn CacheTier, room: Charge, key: SampleKey, sample: Sample) {
     match cache.store(room, key, sample).await {
         Ok(()) => {}
-        // Too much is on its way already: the next use will store it.
+        // Too much is on its way already. The next use will store it.
         Err(error) if error.kind() == ErrorKind::Full => count_skip(cache),
         Err(error) => log_store_error(cache, key, &error),
     }
 }
 
-/// Notes that a cache had no room, or too much on its way into it.
+/// Counts a store that was skipped because the cache had no room or too much on its way.
 pub(crate) fn count_skip(cache: &dyn CacheTier) {
     metrics::counter!("foreread_store_skipped_total", "tier" => cache.name().to_owned()).increment(1);
 }
 
-/// The tier has said so itself, once and not for each sample.
+/// The tier itself logs a warning once, not for each sample.
 pub(crate) fn log_store_error(cache: &dyn CacheTier, key: SampleKey, error: &TierError) {
     tracing::debug!(tier = cache.name(), %key, %error, "a sample could not be kept");
 }
 
-/// Drives what a cache is to do as far as it goes at once (all the way, for a memory tier), and the rest as a task of its own.
-/// If the cache panics, it has not done it, and the caller goes on.
+/// Polls a cache's work once, which completes a store in memory. The rest runs as a task. A panic
+/// of the cache is logged and does not reach the caller.
 pub(crate) fn spawn_store(work: impl Future<Output = ()> + Send + 'static) {
     let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind().map(|done| {
         if let Err(panic) = done {
@@ -521,7 +524,7 @@ pub(crate) fn spawn_store(work: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-/// The stream that is being dealt, when it is there; never, when none is.
+/// Waits for the order that is being computed. Pending for ever while there is none.
 async fn dealt(dealing: &mut Option<DealTask>) -> (usize, Result<AccessStream, LoadError>) {
     let Some((pass, task)) = dealing else { return std::future::pending().await };
     let (pass, done) = (*pass, task.await);

@@ -1,9 +1,9 @@
-//! Where the driver leaves complete batches and the trainer takes them.
+//! Hands complete batches from the driver to the trainer.
 //!
-//! One lock, held for a push or a pop. The trainer's side works from async code (a waker) and from plain threads (a
-//! condition variable with a time-out, never `block_on`, so that a caller can look for signals in between). The account
-//! is kept here because this is where batches change hands: what the trainer has seen and what the report says can
-//! then never differ.
+//! One lock is held for a push or a pop. The trainer's side works from async code (a waker) and
+//! from plain threads (a condition variable with a timeout, never `block_on`, so that a caller can
+//! check for signals). The report is kept here too, so that it always agrees with the batches
+//! taken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,13 +24,13 @@ use crate::instruments::Instruments;
 use crate::look_ahead::{LookAhead, LookAheadTuner};
 use crate::report::RunReport;
 
-/// What the trainer has done since the driver looked last.
+/// What the trainer has done since the last call of [`Handover::drain_events`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TrainerEvents {
     pub(crate) waiting: bool,
     pub(crate) batches_taken: u64,
     pub(crate) released: u64,
-    /// The look-ahead from now on, where it has changed.
+    /// The new look-ahead, where it has changed.
     pub(crate) look_ahead: Option<u64>,
 }
 
@@ -41,7 +41,8 @@ pub(crate) struct Handover {
     arrived: Condvar,
     driver: Notify,
     released: AtomicU64,
-    /// The driver is woken when this many bytes have been given back; fewer wait for the next batch to be asked for.
+    /// The driver is woken when this many bytes were released. Fewer wait for the next request of a
+    /// batch.
     wake_at: u64,
     began: Instant,
 }
@@ -52,7 +53,7 @@ struct HandoverState {
     queue: VecDeque<Batch>,
     end: Option<Result<(), LoadError>>,
     waiting_since: Option<Duration>,
-    /// Threads that sleep until there is a batch.
+    /// Threads that wait for a batch.
     sleepers: usize,
     waiting: bool,
     batches_taken: u64,
@@ -90,7 +91,7 @@ impl Handover {
         }
     }
 
-    /// A panic elsewhere cannot leave the state half changed: every change is a few assignments.
+    /// Every change is a few assignments, so a panic elsewhere leaves the state consistent.
     fn lock(&self) -> MutexGuard<'_, HandoverState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,7 +103,7 @@ impl Handover {
         self.wake_trainer();
     }
 
-    /// Ends the run after the batches that are there; only the first end counts.
+    /// Ends the run after the queued batches. Only the first end counts.
     pub(crate) fn finish(&self, end: Result<(), LoadError>) {
         self.lock().end.get_or_insert(end);
         self.wake_trainer();
@@ -127,12 +128,15 @@ impl Handover {
         events
     }
 
-    /// Until the trainer has done something. Cancel safe: what it did is kept.
+    /// Waits for an action of the trainer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no action.
     pub(crate) async fn changed(&self) {
         self.driver.notified().await;
     }
 
-    /// Wakes the driver: something that it waits for has room.
+    /// Wakes the driver because a budget has room.
     pub(crate) fn wake_driver(&self) {
         self.driver.notify_one();
     }
@@ -147,7 +151,7 @@ impl Handover {
 
     // ---- the trainer's side ----
 
-    /// The next batch, the end (`Some(None)`), or `None`: not yet.
+    /// The next batch, the end (`Some(None)`), or `None` if there is neither yet.
     fn take(&self) -> Option<Option<Result<Batch, LoadError>>> {
         let (item, wakes_driver) = self.take_from(&mut self.lock());
         if wakes_driver {
@@ -156,12 +160,12 @@ impl Handover {
         item
     }
 
-    /// The same of a state that is locked, and whether the driver is to be notified of it.
+    /// The same with the lock held. Also returns whether the driver is to be woken.
     fn take_from(&self, state: &mut HandoverState) -> (Option<Option<Result<Batch, LoadError>>>, bool) {
         let now = self.began.elapsed();
         if let Some(batch) = state.queue.pop_front() {
             let asked = state.waiting_since.take().unwrap_or(now);
-            // What was asked for is this, unless another thread waits for the next.
+            // This batch answers the request, unless another thread waits for the next one.
             state.waiting = state.sleepers > 0 && state.queue.is_empty();
             state.waiting_since = state.waiting.then_some(now);
             state.batches_taken += 1;
@@ -179,7 +183,7 @@ impl Handover {
         match &mut state.end {
             Some(Ok(())) => (Some(None), false),
             Some(end) => {
-                // Said once; after that the run is over.
+                // The error is returned once. After that the run is over.
                 let error = std::mem::replace(end, Ok(()));
                 (Some(error.err().map(Err)), false)
             }
@@ -199,13 +203,13 @@ impl Handover {
             return Poll::Ready(item);
         }
         self.trainer.register(context.waker());
-        // Once more, or a batch that came before the waker was there would be slept through.
+        // Again, because a batch may have arrived before the waker was registered.
         self.take().map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Waits at most `timeout` for the next batch or the end; `None` when neither came.
+    /// Waits at most `timeout` for the next batch or the end. `None` after the timeout.
     pub(crate) fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
-        // None: for ever.
+        // `None` is no limit.
         let until = Instant::now().checked_add(timeout);
         let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
         let mut state = self.lock();
@@ -218,7 +222,7 @@ impl Handover {
                 }
                 return item;
             }
-            // Counted before the lock is let go: another thread that takes what comes meanwhile must know of this wait.
+            // Counted under the lock: a thread that takes the next batch must know of this wait.
             state.sleepers += 1;
             if wakes_driver {
                 drop(state);
@@ -245,7 +249,7 @@ impl Handover {
         self.lock().tuner.look_ahead()
     }
 
-    /// The pass and the number of the batch that was taken last.
+    /// The pass and the index of the last batch taken.
     pub(crate) fn last_taken(&self) -> Option<(usize, u64)> {
         self.lock().last
     }

@@ -1,7 +1,8 @@
-//! Hedges: reads of the origin for samples that another rank was asked for.
+//! Hedged reads: reads of the origin for samples whose owner is slow to answer.
 //!
-//! The core decides which ([`Action::Hedge`](crate::core::Action::Hedge)); this carries them out, cancels those that lost,
-//! and measures what reads of the origin take. Hedges are few, so each is a future of its own.
+//! The core decides which samples are hedged ([`Action::Hedge`](crate::core::Action::Hedge)). This
+//! module runs the reads, cancels the losers and measures the origin. Hedges are few, so each is a
+//! boxed future.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +18,10 @@ use crate::dataset::Dataset;
 use crate::origin_stats::OriginStats;
 use crate::ready::ReadySamples;
 
-/// How a hedge ended.
+/// The result of a hedge.
 pub(crate) type HedgeResult = (Tick, SampleKey, Result<Sample, TierError>);
 
-/// The hedges under way, and the pace of the origin. Dropping it cancels them.
+/// The hedges in flight, and the origin's pace. Dropping it cancels them.
 pub(crate) struct Hedges {
     began: Instant,
     origin: OriginStats,
@@ -34,7 +35,7 @@ impl Hedges {
         Self { began: Instant::now(), origin, reads, open: BTreeMap::new() }
     }
 
-    /// Begins a hedge; `charge` is what its bytes are counted in.
+    /// Starts a hedge, whose bytes are counted by `charge`.
     pub(crate) fn begin(&mut self, dataset: Dataset, tick: Tick, key: SampleKey, charge: Charge) {
         self.read_begins(tick);
         let (abort, aborted) = AbortHandle::new_pair();
@@ -55,12 +56,12 @@ impl Hedges {
         }
     }
 
-    /// Whether none is under way.
+    /// Whether no hedge is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.reads.is_empty()
     }
 
-    /// The next hedge that ends; `None` if it was cancelled.
+    /// The next hedge that ends. `None` if it was cancelled.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -69,12 +70,12 @@ impl Hedges {
         self.open.remove(&hedged.0).map(|_| hedged)
     }
 
-    /// A read of the origin begins.
+    /// Records the start of a read of the origin.
     pub(crate) fn read_begins(&mut self, tick: Tick) {
         self.origin.begin(tick, self.began.elapsed());
     }
 
-    /// Takes note of what the core is about to be told.
+    /// Records the ends of reads from the core's events.
     pub(crate) fn note(&mut self, event: &Event, ready: &ReadySamples) {
         match event {
             Event::Arrived(tick) | Event::HedgeArrived(tick) => {
@@ -90,7 +91,7 @@ impl Hedges {
         }
     }
 
-    /// What reads of the origin take now.
+    /// The current pace of the origin.
     pub(crate) fn origin_pace(&self) -> OriginPace {
         self.origin.pace(self.began.elapsed())
     }

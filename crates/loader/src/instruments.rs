@@ -1,6 +1,7 @@
-//! The engine's metrics, through the `metrics` facade: free where no recorder is installed.
+//! The engine's metrics, through the `metrics` facade. They are free where no recorder is
+//! installed.
 //!
-//! Handles are looked up once a run; a batch then costs a few atomic additions.
+//! Handles are looked up once per run. A batch then costs a few atomic additions.
 
 use std::time::Duration;
 

@@ -1,10 +1,13 @@
-//! The engine: brings every sample into memory before the trainer asks, in the order that the seed says.
+//! The engine: brings every sample into memory before the trainer requests it, in the order given
+//! by the seed.
 //!
-//! [`core`] decides, without I/O, runtime or clock; the driver carries out what it decides on tokio; [`Loader`] is what
-//! the trainer holds. The engine knows tiers only by their traits, so any origin and any cache will do.
+//! [`core`] decides, without I/O, runtime or clock. The driver carries out its decisions on tokio.
+//! [`Loader`] is the trainer's handle. The engine knows tiers only by their traits, so any origin
+//! and any cache will do.
 //!
-//! Nothing here may hang or lie: every read that is issued is answered, by the tier or by an error in its name; the
-//! batch that is needed next is always admitted; a cache that has lost a sample costs one read from the origin.
+//! The engine never hangs and never returns wrong data. Every issued read gets a result, from the
+//! tier or as an error in its name. The next batch is always admitted. A sample that a cache has
+//! lost costs one read from the origin.
 
 pub mod core;
 

@@ -1,4 +1,4 @@
-//! A run that has been started, as the trainer sees it.
+//! The trainer's handle on a run.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,38 +31,39 @@ use crate::sample_server::SampleServer;
 use crate::single_flight::{SingleFlight, SingleFlightOrigin};
 use crate::wait_timer::WaitTimer;
 
-/// Blocks under way take this part of the look-ahead's bytes beside it, and as much is taken by what was copied out of them
-/// and is on its way into caches.
-const BLOCKS: u64 = 4;
+/// The budget of blocks in flight is the look-ahead divided by this. Samples out of blocks on their
+/// way into caches have as much.
+const BLOCK_BUDGET_PART: u64 = 4;
 
-/// How long a blocking wait sleeps at most before it looks around again.
-const NAP: Duration = Duration::from_millis(100);
+/// The longest sleep of a blocking wait.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 
-/// What a run is made of.
+/// Everything that a run needs.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// What this rank reads, and when.
     pub run: Run,
-    /// Where samples are kept.
+    /// The plan: where samples are cached.
     pub plan: LocalPlan,
-    /// The datasets, as the schedule numbers them.
+    /// The datasets, numbered as in the schedule.
     pub datasets: Vec<Dataset>,
-    /// The caches, as the plan numbers its levels, with their names in the report.
+    /// The caches, numbered as the plan's levels, with their names in the report.
     pub caches: Vec<(Source, Arc<dyn CacheTier>)>,
-    /// How far reads may run ahead of the trainer at most, in bytes; less is used where the trainer's pace needs less.
+    /// How far reads may run ahead of the trainer at most, in bytes. Less is used where the
+    /// trainer's pace needs less.
     pub look_ahead: u64,
     /// What happens when a sample cannot be read.
     pub on_error: OnError,
-    /// The other ranks, where they work together; then the plan is theirs too.
+    /// The other ranks, where ranks share their caches. The plan is then for all of them.
     pub others: Option<Others>,
-    /// Whether the caches may hold what an earlier run of this process has left there by another plan.
+    /// Whether the caches may hold samples of an earlier run with another plan.
     pub warm: bool,
 }
 
-/// A run under way. Reading ahead begins when it is made; dropping it ends the run and everything it does.
+/// A running run. Reading ahead begins at once. Dropping the loader ends the run.
 ///
-/// Batches are taken by a plain thread ([`batches`](Self::batches), [`next_timeout`](Self::next_timeout)) or by async
-/// code (the loader is a [`Stream`]).
+/// Batches are taken by a plain thread ([`batches`](Self::batches),
+/// [`next_timeout`](Self::next_timeout)) or by async code (the loader is a [`Stream`]).
 ///
 /// # Cancel safety
 /// Dropping a waiting future loses no batch.
@@ -73,21 +74,21 @@ pub struct Loader {
     handover: Arc<Handover>,
     staging: Budget,
     _driver: AbortOnDrop,
-    /// What others ask for is answered as long as this lives, beyond the last batch.
+    /// Serves other ranks as long as the loader lives, beyond the last batch.
     _serving: Option<Arc<SampleServer>>,
 }
 
 impl Loader {
     /// Starts the run on `runtime`.
     ///
-    /// The datasets and their sizes are those that the run and the plan were made from; with others, the run ends with
+    /// The run and the plan must have been made from these datasets. Otherwise the run ends with
     /// [`LoadErrorKind::Stopped`](crate::LoadErrorKind::Stopped).
     pub fn start(parts: Parts, runtime: &Handle) -> Self {
         let Parts { run, plan, mut datasets, caches, look_ahead, on_error, others, warm } = parts;
         let look_ahead = look_ahead.min(epoch(&run, &datasets));
         let handover = Arc::new(Handover::new(run.clone(), look_ahead));
         let budget = |limit, on_release: fn(&Handover, u64)| {
-            // Weak, or batches that nobody takes would keep their own queue alive through their charges.
+            // Weak, or queued batches would keep their own queue alive through their charges.
             let handover = Arc::downgrade(&handover);
             Budget::with_release(limit, move |bytes| {
                 if let Some(handover) = handover.upgrade() {
@@ -96,12 +97,12 @@ impl Loader {
             })
         };
         let staging = budget(look_ahead, Handover::release);
-        let block_budget = budget(look_ahead / BLOCKS, |handover, _| handover.wake_driver());
+        let block_budget = budget(look_ahead / BLOCK_BUDGET_PART, |handover, _| handover.wake_driver());
         let blocks =
             Blocks::new(datasets.iter_mut().map(|dataset| std::mem::take(&mut dataset.blocks)).collect());
         let levels = caches.iter().map(|(source, cache)| CacheLevel {
             source: *source,
-            // What memory has is at hand, and nothing is read.
+            // Samples in memory are not read.
             read: if *source == Source::Memory { Footprint::EXACT } else { cache.footprint() },
         });
         let levels = levels.collect();
@@ -126,7 +127,7 @@ impl Loader {
             dealing: None,
             blocks,
             block_budget,
-            unasked_budget: Budget::new(look_ahead / BLOCKS),
+            unasked_budget: Budget::new(look_ahead / BLOCK_BUDGET_PART),
             copies: PendingCopies::default(),
             retry_single: Vec::new(),
             wait_timer: WaitTimer::default(),
@@ -139,31 +140,33 @@ impl Loader {
         Self { run, plan, handover, staging, _driver: driver, _serving: serving }
     }
 
-    /// Batches in order, by waiting for each. Not from async code: it blocks the thread.
+    /// An iterator over the batches in order. It blocks the thread, so it must not be used in async
+    /// code.
     pub fn batches(&self) -> Batches<'_> {
         Batches { loader: self }
     }
 
-    /// Waits at most `timeout` for the next batch; `None` when the run is over. After an error other than
-    /// [`LoadErrorKind::Timeout`] the run is over. Threads that wait at the same time get different batches.
+    /// Waits at most `timeout` for the next batch. `None` when the run is over. After an error
+    /// other than [`LoadErrorKind::Timeout`] the run is over. Threads that wait at the same time
+    /// get different batches.
     ///
     /// # Errors
-    /// [`LoadErrorKind::Timeout`] when the time is up, and why the run has ended early, once.
+    /// [`LoadErrorKind::Timeout`] after the timeout, and once the error that ended the run.
     pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Batch>, LoadError> {
         self.handover.next_timeout(timeout).ok_or_else(LoadError::timeout)?.transpose()
     }
 
-    /// What has been delivered so far, by pass.
+    /// The report so far, by pass.
     pub fn report(&self) -> RunReport {
         self.handover.report()
     }
 
-    /// The pass of the last batch that was taken, by its index in the run, and the batch's number in it.
+    /// The pass of the last batch taken, by its index in the run, and the batch's index in it.
     pub fn last_taken(&self) -> Option<(usize, u64)> {
         self.handover.last_taken()
     }
 
-    /// Where the run stands: after the last batch that was taken. A later run resumes there.
+    /// The position after the last batch taken. A later run resumes there.
     pub fn position(&self) -> Position {
         let last = self.handover.last_taken().and_then(|(pass, index)| Some((self.run.pass(pass)?, index)));
         match last {
@@ -177,23 +180,23 @@ impl Loader {
         &self.run
     }
 
-    /// Where samples are kept.
+    /// The plan: where samples are cached.
     pub fn plan(&self) -> &LocalPlan {
         &self.plan
     }
 
-    /// How far reads run ahead of the trainer now.
+    /// The current look-ahead.
     pub fn look_ahead(&self) -> LookAhead {
         self.handover.look_ahead()
     }
 
-    /// Staging memory in use now, in bytes: read ahead, or with the trainer and in no cache.
+    /// Staging memory in use, in bytes: read ahead, or held by the trainer and in no cache.
     pub fn staged_bytes(&self) -> u64 {
         self.staging.used()
     }
 }
 
-/// Begins to answer what others ask, and has the origins' owned samples read in one flight each.
+/// Starts to serve other ranks, and has owned samples read in single flight.
 fn serve(
     others: &Others,
     plan: &LocalPlan,
@@ -231,7 +234,7 @@ impl Iterator for Batches<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.loader.next_timeout(NAP) {
+            match self.loader.next_timeout(MAX_SLEEP) {
                 Err(error) if error.kind() == LoadErrorKind::Timeout => {}
                 next => return next.transpose(),
             }
@@ -248,10 +251,10 @@ impl<'a> IntoIterator for &'a Loader {
     }
 }
 
-/// What counts in the look-ahead of one epoch on this rank, in bytes.
+/// The bytes that one epoch takes of the look-ahead on this rank.
 ///
-/// Further ahead lie samples that are within reach already. Read for the later epoch too before the earlier one has used them, they
-/// would be read twice where they are kept, and for nothing where nobody comes to the later epoch.
+/// A longer look-ahead would reach samples of the next epoch before this epoch has used them. They
+/// would be read twice, or in vain if the trainer stops.
 fn epoch(run: &Run, datasets: &[Dataset]) -> u64 {
     let all = datasets.iter().map(|dataset| {
         dataset.catalog.total_bytes().saturating_add(dataset.catalog.len().saturating_mul(USE_OVERHEAD))

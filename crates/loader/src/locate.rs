@@ -1,12 +1,13 @@
-//! Looks up where the samples of a dataset lie.
+//! Looks up the locations of a dataset's samples.
 //!
-//! A catalog file has the names of files, and a file server may take long to answer, may fail, or may never answer. Only
-//! reads of the origin need them. Such look-ups run on blocking threads, [`THREADS`] per dataset at most, whichever part
-//! of the engine requests them. A look-up that hangs keeps its thread and no other dataset's. It holds the catalog alone:
-//! no origin, cache or budget.
+//! A catalog file has the names of files, and a file server may be slow, fail, or never answer.
+//! Only reads of the origin need locations. Look-ups run on blocking threads, at most [`THREADS`]
+//! per dataset for the whole engine. A look-up that hangs blocks one thread of its own dataset. It
+//! holds only the catalog: no origin, cache or budget.
 //!
-//! A look-up that fails by an I/O error is repeated by the run's retry policy. Only then is it a fault of the catalog,
-//! which ends the run. The price is that the other look-ups of its batch wait with it.
+//! A look-up that fails by an I/O error is repeated by the run's retry policy. After that it is an
+//! error of the catalog, which ends the run. The price is that the other look-ups of its batch wait
+//! with it.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::read_results::panic_message;
 
-/// How many threads look up samples of one dataset, at most. More would not help a server that hangs.
+/// Threads that look up samples of one dataset, at most. More would not help against a server that
+/// hangs.
 pub(crate) const THREADS: usize = 4;
 
 /// The shortest wait before a look-up is repeated, whatever the policy allows.
@@ -31,12 +33,13 @@ const MIN_RETRY_WAIT: Duration = Duration::from_millis(1);
 /// Where a sample lies in the origin.
 pub(crate) type Location = (Object, Span);
 
-/// What a tier is asked for that knows samples by their keys: a cache, or another rank. It takes no look-up.
+/// The location for a tier that knows samples by their keys: a cache, or another rank. It needs no
+/// look-up.
 pub(crate) fn location_by_key(bytes: u64) -> Location {
     (Object { path: Arc::default(), size: bytes, version: None }, Span::Whole)
 }
 
-/// What has the entries of a dataset.
+/// A source of catalog entries.
 pub(crate) trait EntrySource: fmt::Debug + Send + Sync + 'static {
     /// Where a sample's bytes are.
     fn entry(&self, id: SampleId) -> Result<Entry, DatasetError>;
@@ -69,7 +72,7 @@ impl Locator {
         Self { entries: Arc::new(entries), threads, retry: RetryPolicy::default() }
     }
 
-    /// The same, whose failed look-ups are repeated by this policy.
+    /// Sets the policy that repeats failed look-ups.
     pub(crate) fn with_retry(self, retry: RetryPolicy) -> Self {
         Self { retry, ..self }
     }
@@ -125,10 +128,10 @@ impl Locator {
         &self,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, TierError> {
-        // Never closed.
+        // The semaphore is never closed.
         let thread = Arc::clone(&self.threads).acquire_owned().await;
         let work = move || {
-            // Held by the thread: who waits for it may be gone before it ends.
+            // Held by the thread, because the caller may be dropped before it ends.
             let _thread = thread;
             work()
         };
@@ -151,7 +154,7 @@ fn locate_entry(entries: &dyn EntrySource, id: SampleId) -> Result<Location, Tie
     }
 }
 
-/// The catalog's error, where it is why a sample could not be looked up.
+/// The catalog's error, if it caused a failed look-up.
 pub(crate) fn catalog_error(error: &TierError) -> Option<&DatasetError> {
     std::error::Error::source(error)?.downcast_ref()
 }
@@ -172,7 +175,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// EntrySource on a file server that can hang and fail.
+    /// Entries on a file server that can hang and fail.
     #[derive(Clone, Debug)]
     pub(crate) struct FakeServer(Arc<(FakeOrigin, Mutex<ServerFaults>, Condvar)>);
 
@@ -180,7 +183,7 @@ pub(crate) mod tests {
     struct ServerFaults {
         /// Samples whose look-ups hang.
         stuck: Vec<u64>,
-        /// How often look-ups of a sample fail from now on.
+        /// How many further look-ups of a sample fail.
         failures: HashMap<u64, u32>,
         /// Look-ups so far, and those that hang now.
         looked_up: u32,
@@ -192,7 +195,7 @@ pub(crate) mod tests {
             Self(Arc::new((fake, Mutex::default(), Condvar::new())))
         }
 
-        /// These look-ups hang until the server is released.
+        /// Makes these look-ups hang until the server is released.
         pub(crate) fn hang(&self, ids: impl IntoIterator<Item = u64>) {
             self.0.1.lock().unwrap().stuck.extend(ids);
         }
@@ -210,7 +213,7 @@ pub(crate) mod tests {
             self.0.1.lock().unwrap().failures.insert(id, times);
         }
 
-        /// How many look-ups there were since the last time.
+        /// The number of look-ups since the last call.
         fn looked_up(&self) -> u32 {
             std::mem::take(&mut self.0.1.lock().unwrap().looked_up)
         }
@@ -223,7 +226,7 @@ pub(crate) mod tests {
             now.looked_up += 1;
             if let Some(times) = now.failures.get_mut(&id.0).filter(|times| **times > 0) {
                 *times -= 1;
-                // An I/O error: there is no such file.
+                // An I/O error, because there is no such file.
                 return Catalog::open("/nowhere/at.foreread").map(|_| unreachable!());
             }
             now.hanging += 1;
@@ -283,7 +286,7 @@ pub(crate) mod tests {
         let server = FakeServer::new(FakeOrigin::uniform(100, 100));
         server.hang(0..100);
         let locator = Locator::new(server.clone());
-        // Callers that are gone leave their threads to look-ups that hang.
+        // Dropped callers leave their threads to look-ups that hang.
         for _ in 0..3 {
             let waiting = join_all((0..20).map(|id| locator.locate_all(ids([id]))));
             let hang = async {

@@ -1,51 +1,54 @@
-//! How far ahead is far enough: the part of the look-ahead that the trainer's tuner calls for.
+//! Tunes the look-ahead to the trainer's demand.
 //!
-//! The look-ahead that a user allows is what reading may take, not what it must. A trainer that takes 5 MB a second
-//! gains nothing from 256 MiB of samples that wait for it: they are 50 seconds early. What a look-ahead is for is the
-//! time that an origin may be slow or silent, so what is kept ahead is counted in seconds of the trainer's own appetite:
-//! the bytes that it takes in a second that it does not spend waiting.
+//! The look-ahead that the user sets is a limit. A trainer that takes 5 MB/s gains nothing from 256
+//! MiB of waiting samples, which are 50 seconds early. The look-ahead bridges the time in which an
+//! origin is slow or silent. So it is measured in seconds of the trainer's demand: the bytes that
+//! it takes per second, without the time it waits.
 //!
-//! * Nothing is given back before a window of time has shown the appetite.
-//! * A trainer that had to wait lately gets all that is allowed, because whatever was kept ahead was not enough.
-//! * Never less than a few batches, nor than a few megabytes: they are cheap, and reads should leave in groups.
+//! * The look-ahead shrinks only after a window of time has shown the demand.
+//! * After a wait the trainer gets the whole look-ahead, because the reduced one was not enough.
+//! * It is never less than a few batches or a few megabytes. They are cheap, and reads should leave
+//!   in groups.
 //!
-//! The price is that after a long quiet time an origin that is silent for longer than [`TIME_AHEAD`] is felt, where the whole
-//! look-ahead might have outlasted it. Times are arguments, so this is tested without a clock.
+//! The price: after a long quiet time, an origin that is silent for longer than [`TIME_AHEAD`]
+//! stalls the trainer, where the whole look-ahead might have bridged it. Times are arguments, so
+//! tests need no clock.
 
 use std::time::Duration;
 
-/// What is kept ahead, in time of the trainer: twice the five seconds after which a silent read is long given up.
+/// The demand that is kept ahead: twice the five seconds after which a silent read has long been
+/// abandoned.
 const TIME_AHEAD: Duration = Duration::from_secs(10);
 
-/// How long a trainer that had to wait gets all that is allowed.
+/// How long the whole look-ahead is used after a wait.
 const WAIT_MEMORY: Duration = Duration::from_secs(60);
 
-/// Appetite is measured over windows of at least this, and of so many batches.
+/// Demand is measured over at least this time and this many batches.
 const WINDOW: Duration = Duration::from_secs(2);
 const WINDOW_BATCHES: u32 = 8;
 
-/// A wait that is shorter is the hand-over's own.
+/// A shorter wait is the hand-over itself.
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
-/// What is always kept ahead, if the user allows it: this, and so many of the largest batches.
+/// The lower bound of the look-ahead: this, and this many of the largest batches.
 const MIN_AHEAD: u64 = 16 << 20;
 const MIN_BATCHES: u64 = 4;
 
-/// Changes below this part are not made.
+/// Smaller relative changes are not made.
 const DEAD_BAND: u64 = 8;
 
 /// How far reads run ahead of the trainer, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookAhead {
-    /// What the user allows, an epoch at most.
+    /// What the user allows, at most an epoch.
     pub allowed: u64,
-    /// What is used of it now.
+    /// The part in use now.
     pub now: u64,
-    /// The least that was used of it so far.
+    /// The smallest part in use so far.
     pub lowest: u64,
 }
 
-/// One window of measuring.
+/// One measuring window.
 #[derive(Clone, Copy, Debug, Default)]
 struct DemandWindow {
     began: Duration,
@@ -58,7 +61,7 @@ struct DemandWindow {
 #[derive(Debug)]
 pub(crate) struct LookAheadTuner {
     look_ahead: LookAhead,
-    /// None before the first batch: that one is always waited for.
+    /// `None` before the first batch, which is always waited for.
     window: Option<DemandWindow>,
     full_until: Duration,
 }
@@ -73,8 +76,8 @@ impl LookAheadTuner {
         self.look_ahead
     }
 
-    /// The trainer took a batch of so many bytes at `now`, which it had asked for at `asked`. Returns the look-ahead from
-    /// now on where it changes.
+    /// Records that the trainer took a batch of `bytes` bytes at `now`, requested at `asked`.
+    /// Returns the new look-ahead if it changes.
     pub(crate) fn taken(&mut self, bytes: u64, asked: Duration, now: Duration) -> Option<u64> {
         let Some(window) = &mut self.window else {
             self.window = Some(DemandWindow { began: now, ..DemandWindow::default() });
@@ -89,7 +92,7 @@ impl LookAheadTuner {
         window.bytes = window.bytes.saturating_add(bytes);
         window.largest = window.largest.max(bytes);
         let long = now.saturating_sub(window.began) >= WINDOW && window.batches >= WINDOW_BATCHES;
-        // All at once where it was too little, with no window to be waited for.
+        // After a wait the look-ahead grows at once, without a further window.
         if now < self.full_until {
             if long {
                 self.window = Some(DemandWindow { began: now, ..DemandWindow::default() });
@@ -117,7 +120,7 @@ impl LookAheadTuner {
 }
 
 impl DemandWindow {
-    /// What the trainer takes in [`TIME_AHEAD`] if it never waits.
+    /// The demand in [`TIME_AHEAD`] of a trainer that never waits.
     fn wanted(&self, now: Duration) -> u64 {
         let busy = now.saturating_sub(self.began).saturating_sub(self.waited).max(Duration::from_millis(1));
         let bytes = u128::from(self.bytes) * TIME_AHEAD.as_millis() / busy.as_millis();
@@ -132,8 +135,8 @@ mod tests {
 
     const ALLOWED: u64 = 256 << 20;
 
-    /// Takes batches of `bytes` every `every` seconds from `from` on until `until`; each waited for `wait` seconds.
-    /// Returns when the last was taken.
+    /// Takes batches of `bytes` every `every` seconds between `from` and `until`, waiting `wait`
+    /// seconds for each. Returns the time of the last one.
     fn train(tuner: &mut LookAheadTuner, bytes: u64, every: f64, wait: f64, from: f64, until: f64) -> f64 {
         let mut now = from;
         while now < until {
@@ -151,7 +154,7 @@ mod tests {
         assert_eq!(tuner.look_ahead().now, ALLOWED, "before there is a window of batches");
         train(&mut tuner, 3_200_000, 0.64, 0.0, now, 20.0);
         let look_ahead = tuner.look_ahead();
-        // 5 MB a second.
+        // 5 MB/s.
         assert!((49_000_000..=51_000_000).contains(&look_ahead.now), "{look_ahead:?}");
         assert_eq!((look_ahead.lowest, look_ahead.allowed), (look_ahead.now, ALLOWED));
     }

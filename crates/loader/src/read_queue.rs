@@ -1,10 +1,11 @@
-//! Reads of an origin whose answers the driver takes itself, some at a time.
+//! A bounded queue of reads of an origin that the driver polls itself.
 //!
-//! What such an origin answers comes from the kernel's memory within microseconds, and a read that is under way has a future,
-//! a buffer, and entries in the tables of its tier. If all of the look-ahead is under way, every step of a read finds its part
-//! of these pushed out of the processor's caches by the samples in between: with 2,600 reads of 100 KB under way an epoch takes
-//! 8 % longer than with 128, and with samples of 2 KB 30 %. So a queue begins [`READS_PER_SLOT`] times as many reads as its tier carries
-//! out at once, and more when half of these have come. The price: its tier sees that many of the reads to come.
+//! Such an origin answers from the kernel's memory within microseconds. Each read in flight has a
+//! future, a buffer and entries in the tables of its tier. If the whole look-ahead were in flight,
+//! these would leave the processor's caches between two steps of a read. With 2,600 reads of 100 KB
+//! in flight an epoch takes 8 % longer than with 128, and with samples of 2 KB 30 %. So the queue
+//! starts [`READS_PER_SLOT`] times the tier's parallelism, and starts more when half of them are
+//! done. The price: the tier sees only that many reads in advance.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,10 +17,10 @@ use futures::{Stream, StreamExt};
 
 use crate::read_results::{LocatedRead, ReadResult, ReadsInFlight, begin};
 
-/// How many reads are under way for each that the tier carries out.
+/// Reads in flight for each that the tier runs at once.
 const READS_PER_SLOT: usize = 4;
 
-/// Reads of one origin: those under way, and those that wait, in the order of their uses.
+/// Reads of one origin: those in flight, and those that wait in the order of their uses.
 pub(crate) struct ReadQueue {
     tier: Arc<dyn Tier>,
     waiting: VecDeque<LocatedRead>,
@@ -33,12 +34,12 @@ impl ReadQueue {
         Self { tier, waiting: VecDeque::new(), answers: ReadsInFlight::new(), max_in_flight }
     }
 
-    /// Queues these, and begins what may be under way.
+    /// Adds reads and starts as many as allowed.
     pub(crate) fn extend(&mut self, locate_reads: impl IntoIterator<Item = LocatedRead>) {
         for read in locate_reads {
             let due = read.0.tick;
             match self.waiting.back() {
-                // One that is read again, or was looked up late.
+                // A repeated read, or a late look-up.
                 Some(last) if due < last.0.tick => {
                     let at = self.waiting.partition_point(|waiting| waiting.0.tick <= due);
                     self.waiting.insert(at, read);
@@ -65,7 +66,7 @@ impl Stream for ReadQueue {
     type Item = ReadResult;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ReadResult>> {
-        // First: what has begun is to be polled before its task sleeps.
+        // First, because started reads must be polled before the task sleeps.
         self.begin();
         self.answers.poll_next_unpin(context)
     }
@@ -87,12 +88,12 @@ mod tests {
 
     const PROFILE: TierProfile = TierProfile::new(2);
 
-    /// ReadsInFlight when it is told to.
+    /// Answers when the test says so.
     #[derive(Debug, Default)]
     struct Slow(Mutex<HashMap<u64, oneshot::Sender<()>>>);
 
     impl Slow {
-        /// What it was asked for and has not answered, in order.
+        /// The unanswered requests, in order.
         fn under_way(&self) -> Vec<u64> {
             let mut ticks: Vec<u64> = self.0.lock().unwrap().keys().copied().collect();
             ticks.sort_unstable();
@@ -139,7 +140,7 @@ mod tests {
         queue.next().now_or_never().map(|answer| answer.unwrap().tick.0)
     }
 
-    /// All of the look-ahead was under way at once, which cost a tenth to a third of an epoch.
+    /// The whole look-ahead was in flight at once, which cost a tenth to a third of an epoch.
     #[test]
     // semantics: FAIL-6
     fn few_reads_are_under_way_and_one_that_hangs_holds_up_none() {
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(began, order.collect::<Vec<_>>());
     }
 
-    /// A task that slept with reads that it had begun and not polled would not be woken by them.
+    /// Reads that were started and not polled would not wake the task.
     #[tokio::test]
     // semantics: FAIL-6
     async fn what_begins_later_wakes_its_task() {

@@ -1,7 +1,8 @@
-//! The answers to one burst of reads, held to the tier's contract.
+//! The results of one burst of reads, checked against the tier's contract.
 //!
-//! Whatever a tier answers, a wrong length or a wrong checksum (where the catalog has one) becomes an error, and a tier that
-//! panics fails the read in which it did, as do reads of which the catalog cannot say where they lie fail by name.
+//! A wrong length or a wrong checksum (where the catalog has one) becomes an error. A panic of a
+//! tier fails only the read in which it happened. A read whose sample the catalog cannot locate
+//! fails with the catalog's error.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,34 +21,34 @@ use futures_buffered::FuturesUnordered;
 use crate::blocks::BlockId;
 use crate::locate::{Location, location_by_key};
 
-/// One read that is under way.
+/// One read in flight.
 #[derive(Debug)]
 pub(crate) struct PendingRead {
     pub(crate) tick: Tick,
     pub(crate) key: SampleKey,
-    /// The block that it is read with, if a use waits for it or not.
+    /// The block that it is read with, whether or not a use waits for it.
     pub(crate) block: Option<(BlockId, Arc<Block>)>,
     pub(crate) bytes: u64,
-    /// What the bytes are counted in.
+    /// The budget charge of the bytes.
     pub(crate) charge: Charge,
-    /// What the bytes must add up to, where the sample's format says so and nothing below has checked it.
+    /// The expected checksum, where the sample's format has one and no lower layer has checked it.
     pub(crate) check: Option<Checksum>,
-    /// Whether bytes that do not add up are an error; else they are asked for once more.
+    /// Whether a checksum mismatch is an error. Otherwise the sample is read once more.
     pub(crate) is_last_try: bool,
 }
 
 impl PendingRead {
-    /// A read of a sample of so many bytes.
+    /// A read of a sample of `bytes` bytes.
     pub(crate) fn new(tick: Tick, key: SampleKey, bytes: u64, charge: Charge) -> Self {
         Self { tick, key, block: None, bytes, charge, check: None, is_last_try: true }
     }
 
-    /// The same, whose bytes must add up to this.
+    /// Adds the expected checksum.
     pub(crate) fn checked(self, crc32c: Option<u32>) -> Self {
         Self { check: crc32c.map(|crc32c| Checksum { crc32c, at: 0 }), ..self }
     }
 
-    /// The request for what begins in `object` at the sample's `span`.
+    /// The request for the bytes of `object` at the sample's `span`.
     fn request(&mut self, object: Object, span: Span) -> Arc<ReadRequest> {
         if let (Some(check), Span::Range(range)) = (&mut self.check, &span) {
             check.at = range.start;
@@ -56,7 +57,7 @@ impl PendingRead {
         Arc::new(ReadRequest { block, ..ReadRequest::new(self.key, object, span, self.tick) })
     }
 
-    /// Holds what came to what was asked for.
+    /// Checks the tier's result against the request.
     fn answered(self, tier: &str, came: Result<Bytes, TierError>) -> ReadResult {
         let Self { tick, key, block, bytes, charge, check, is_last_try } = self;
         let data = match came {
@@ -79,10 +80,10 @@ impl PendingRead {
     }
 }
 
-/// A read that is to leave: what to ask for, or why the catalog cannot say where its sample lies.
+/// A read that is ready to start: its request, or the catalog's error.
 pub(crate) type LocatedRead = (PendingRead, Result<Arc<ReadRequest>, TierError>);
 
-/// Asks `locate` where each of these lies.
+/// Calls `locate` for each read.
 pub(crate) fn locate_reads(
     pending: impl IntoIterator<Item = PendingRead>,
     mut locate: impl FnMut(SampleKey) -> Result<Location, TierError>,
@@ -93,7 +94,7 @@ pub(crate) fn locate_reads(
     })
 }
 
-/// Those of a tier that knows samples by their keys.
+/// Locates reads of a tier that knows samples by their keys.
 pub(crate) fn locate_by_key(
     pending: impl IntoIterator<Item = PendingRead>,
 ) -> impl Iterator<Item = LocatedRead> {
@@ -104,7 +105,7 @@ pub(crate) fn locate_by_key(
     })
 }
 
-/// The CRC-32C of a sample's bytes, and where in its object they begin.
+/// The CRC-32C of a sample's bytes, and their offset in the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Checksum {
     pub(crate) crc32c: u32,
@@ -112,7 +113,7 @@ pub(crate) struct Checksum {
 }
 
 impl Checksum {
-    /// Fails unless `data` is what was written. The bytes came from far away, so the price is small (5 us for 110 KB).
+    /// Compares the checksum of `data`. The price is small against a network read: 5 us for 110 KB.
     pub(crate) fn passed(self, tier: &str, data: &[u8]) -> Result<(), TierError> {
         let found = crc32c::crc32c(data);
         if found == self.crc32c {
@@ -128,18 +129,18 @@ impl Checksum {
     }
 }
 
-/// The answers to reads under way.
+/// The reads in flight. Yields their results.
 pub(crate) type ReadsInFlight = FuturesUnordered<ReadInFlight>;
 
-/// One read under way.
+/// One read in flight.
 pub(crate) struct ReadInFlight {
     tier: Arc<str>,
-    /// Until it has ended.
+    /// `None` after the end of the read.
     pending: Option<PendingRead>,
     answer: Result<ReadFuture, TierError>,
 }
 
-/// Starts a burst of reads, whose answers are to be among `answers`. Free places go in their order.
+/// Starts a burst of reads and adds them to `answers`. Free slots are granted in their order.
 pub(crate) fn begin(
     tier: &dyn Tier,
     locate_reads: impl IntoIterator<Item = LocatedRead>,
@@ -151,7 +152,7 @@ pub(crate) fn begin(
             let read = catch_unwind(AssertUnwindSafe(|| tier.read(request)));
             read.map_err(|panic| panic_error(&name, &*panic))
         });
-        // Asking once more would not find it either.
+        // A second look-up would fail, too.
         let is_last_try = pending.is_last_try || answer.is_err();
         answers.push(ReadInFlight {
             tier: Arc::clone(&name),
@@ -167,7 +168,7 @@ pub(crate) fn begin(
     }
 }
 
-/// Reads one sample by itself, and waits for it.
+/// Reads one sample and waits for it.
 pub(crate) async fn read_alone(
     tier: &(impl Tier + ?Sized),
     request: ReadRequest,
@@ -175,7 +176,7 @@ pub(crate) async fn read_alone(
     catch_panic(tier.name(), async move { tier.read(Arc::new(request)).await }).await
 }
 
-/// What `work` comes to; a panic in it is an error of the tier.
+/// Runs `work`. A panic becomes an error of the tier.
 pub(crate) async fn catch_panic<T>(
     tier: &str,
     work: impl Future<Output = Result<T, TierError>>,
@@ -183,7 +184,7 @@ pub(crate) async fn catch_panic<T>(
     AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| Err(panic_error(tier, &*panic)))
 }
 
-/// How one read ended.
+/// The result of one read.
 #[derive(Debug)]
 pub(crate) struct ReadResult {
     pub(crate) tick: Tick,
@@ -191,8 +192,8 @@ pub(crate) struct ReadResult {
     /// The block that it was read with.
     pub(crate) block: Option<BlockId>,
     pub(crate) result: Result<Sample, TierError>,
-    /// What the read holds of the look-ahead, where it is to be repeated: what came was not what was written, for the first
-    /// time.
+    /// The charge of the read, where the sample is to be read once more after its first checksum
+    /// mismatch.
     pub(crate) retry_charge: Option<Charge>,
 }
 
@@ -205,7 +206,7 @@ impl Future for ReadInFlight {
             Err(error) => Err(error.clone()),
             Ok(answer) => match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
                 Ok(answer) => ready!(answer),
-                // Nothing of the read is used after this, so it does not matter in which state the panic has left it.
+                // Nothing uses the read after this, so its state after the panic does not matter.
                 Err(panic) => Err(panic_error(&this.tier, &*panic)),
             },
         };
@@ -216,13 +217,13 @@ impl Future for ReadInFlight {
     }
 }
 
-/// Why a read failed in which a tier panicked.
+/// The error of a read in which a tier panicked.
 fn panic_error(tier: &str, panic: &(dyn Any + Send)) -> TierError {
     TierError::new(ErrorKind::Closed, tier)
         .with_detail(format!("the tier panicked: {}", panic_message(panic)))
 }
 
-/// What a panic has said.
+/// The message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(|text| &**text)).unwrap_or("without a message")
@@ -238,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// ReadsInFlight what it was given to answer, by the tick of what it is asked; panics at any other.
+    /// Returns the given bytes, by the tick of the request. Panics at any other tick.
     #[derive(Debug)]
     struct Odd(HashMap<Tick, &'static [u8]>);
 

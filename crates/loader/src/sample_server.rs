@@ -1,14 +1,17 @@
-//! Serving other ranks: from the caches, from what is on its way, or by reading what this rank owns.
+//! Serves other ranks from the caches, from reads in flight, or by reading owned samples.
 //!
-//! Whatever is asked for and kept is answered at once, without a copy. What this rank owns and does not have is read from
-//! the origin now: the asker is ahead of its trainer, so this is ahead of the first use anywhere. Reads for others have a
-//! budget of their own ([`SampleServer::new`]); they wait for nothing but the origin, the cache and the way to those who asked
-//! before, never for another rank's reads and never for the trainer, so two ranks cannot wait for each other.
+//! A cached sample is answered at once, without a copy. An owned sample that is missing is read
+//! from the origin now. The requesting rank is ahead of its trainer, so the read is ahead of the
+//! first use anywhere. Reads for other ranks have their own budget ([`SampleServer::new`]). They
+//! wait only for the origin, the cache and the network, never for another rank's reads or the
+//! trainer. So two ranks cannot deadlock.
 //!
-//! What was read stays in that budget until it has left, unless a memory tier holds the same bytes and counts them. One asker
-//! has a quarter of it at most, so that one which takes nothing for a while does not hold up the others.
+//! A sample stays in that budget until it was sent, unless a memory tier holds and counts the same
+//! bytes. One rank gets at most a quarter, so that a rank which stops receiving does not delay the
+//! others.
 //!
-//! A read that an asker no longer waits for goes on: the sample is owned here and will be asked for again.
+//! A read continues when its requester has left, because the sample is owned here and will be
+//! requested again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,28 +36,28 @@ use crate::single_flight::{FlightResult, SingleFlight, Start, joined_result};
 /// Budgets are counted in KiB, because a semaphore counts in 32 bits.
 const KIB: u64 = 1024;
 
-/// Reads from a cache that are under way at once for one batch.
+/// Concurrent cache reads for one batch of requests.
 const MAX_CACHE_READS: usize = 64;
 
-/// What this rank does for others.
+/// Serves the samples of this rank.
 #[derive(Debug)]
 pub(crate) struct SampleServer {
     flights: Arc<SingleFlight>,
     runtime: Handle,
     room: Arc<Semaphore>,
-    /// What one asker may have of `room`, in KiB.
+    /// The part of `room` for one rank, in KiB.
     share: u32,
-    /// What each asker has left of its share.
+    /// The remaining share of each rank.
     shares: Mutex<HashMap<Rank, Arc<Semaphore>>>,
 }
 
-/// What one asker may have: one that takes nothing for a while is not to hold up the others.
+/// One rank gets this fraction of the budget.
 const PEER_SHARE: u32 = 4;
 
-/// A part of the budget: of an asker's share, and of what all have.
+/// Permits of a rank's share and of the whole budget.
 type BudgetPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
-/// BudgetPermits for what is to be read for an asker.
+/// The budget for reads on behalf of one rank.
 #[derive(Clone, Debug)]
 struct PeerBudget {
     own: Arc<Semaphore>,
@@ -63,7 +66,8 @@ struct PeerBudget {
 }
 
 impl PeerBudget {
-    /// Waits for room: its own first, so that who has none takes nothing of the others'. They are never closed.
+    /// Waits for permits, of the rank's share first, so that a rank without a share takes nothing
+    /// from the others. The semaphores are never closed.
     async fn take(&self, kib: u32) -> Option<BudgetPermits> {
         let own = Arc::clone(&self.own).acquire_many_owned(kib).await.ok()?;
         Some((own, Arc::clone(&self.all).acquire_many_owned(kib).await.ok()?))
@@ -71,7 +75,7 @@ impl PeerBudget {
 }
 
 impl SampleServer {
-    /// `budget`: bytes that are being read for others, or were read and have not left, at a time.
+    /// `budget` counts bytes that are being read for other ranks, or were read and not yet sent.
     pub(crate) fn new(flights: Arc<SingleFlight>, runtime: Handle, budget: u64) -> Self {
         let most = u32::try_from(budget.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, 1 << 28);
         let (room, share) = (Arc::new(Semaphore::new(most as usize)), most.div_ceil(PEER_SHARE));
@@ -84,9 +88,9 @@ impl SampleServer {
         PeerBudget { own: Arc::clone(own), all: Arc::clone(&self.room), share: self.share }
     }
 
-    /// Reads what this rank owns and does not have, in the order in which it is needed, as the budget allows. Nothing is
-    /// begun before there is room for it, or the own trainer would wait behind what others ask for; and what has not
-    /// been begun ends with the asker.
+    /// Reads missing owned samples in the order of need, as the budget allows. A read starts only
+    /// with its permits, or this rank's own trainer would wait for them. Reads that have not
+    /// started end with the requester.
     fn read(&self, budget_of: PeerBudget, mut wanted: Vec<Asked>) -> UnboundedReceiver<Served> {
         wanted.sort_by_key(|asked| asked.due);
         let flights = Arc::clone(&self.flights);
@@ -96,7 +100,7 @@ impl SampleServer {
             for Asked { tag, key, due } in wanted {
                 let mut waiting = std::pin::pin!(budget_of.take(kib(flights.bytes(key), budget_of.share)));
                 let permit = loop {
-                    // What is under way makes room only if somebody looks.
+                    // Reads in flight free permits only if they are polled.
                     tokio::select! {
                         permit = &mut waiting => break permit,
                         Some(()) = reads.next() => {}
@@ -113,7 +117,7 @@ impl SampleServer {
                         Some(Lookup::Ready(sample)) if came.is_ok() => Served::Kept { tag, sample },
                         _ => done(tag, came.map(|bytes| with_permit(bytes, permit))),
                     };
-                    // Whoever has gone wants nothing; the sample is kept all the same.
+                    // A closed receiver has left. The sample is cached all the same.
                     let _ = answers.send(answer);
                 });
             }
@@ -139,7 +143,7 @@ impl SampleServer {
     }
 }
 
-/// Reads an owned sample from the origin, or waits for whoever does.
+/// Reads an owned sample from the origin, or joins its flight.
 async fn read_one(flights: &Arc<SingleFlight>, key: SampleKey, due: Tick) -> FlightResult {
     match flights.begin(key) {
         Start::Ready(bytes) => Ok(bytes),
@@ -151,22 +155,22 @@ async fn read_one(flights: &Arc<SingleFlight>, key: SampleKey, due: Tick) -> Fli
     }
 }
 
-/// What there is of a sample that was asked for.
+/// Where a requested sample is.
 enum Availability {
     Here(Sample),
-    /// A cache wants to be read: so many bytes.
+    /// In a cache that has to be read, with its length.
     Kept(Arc<dyn CacheTier>, u64),
-    /// This rank owns it, and does not have it yet.
+    /// Owned by this rank and not cached yet.
     Owned,
     Nowhere,
 }
 
-/// What reading a sample of so many bytes takes of a budget of `most` KiB.
+/// The permits for a sample of `bytes` bytes, at most `most`.
 fn kib(bytes: u64, most: u32) -> u32 {
     u32::try_from(bytes.div_ceil(KIB)).unwrap_or(u32::MAX).clamp(1, most)
 }
 
-/// The same bytes, which hold `permit` for as long as they live.
+/// The same bytes, which hold `permit` until they are dropped.
 fn with_permit(bytes: Bytes, permit: impl Send + 'static) -> Bytes {
     struct PermitBytes<P>(Bytes, P);
     impl<P> AsRef<[u8]> for PermitBytes<P> {
@@ -226,8 +230,8 @@ impl Serve for SampleServer {
     }
 }
 
-/// Reads a sample of so many bytes from a cache. What the cache has lost it is told to forget, and the asker reads it: at its
-/// next use here it comes from the origin.
+/// Reads a sample from a cache, and removes it there if the cache has lost it. The requester then
+/// reads it from the origin.
 pub(crate) async fn fetch(cache: &dyn CacheTier, key: SampleKey, bytes: u64, due: Tick) -> FlightResult {
     let (object, span) = location_by_key(bytes);
     let came = read_alone(cache, ReadRequest::new(key, object, span, due)).await;

@@ -1,17 +1,18 @@
-//! Samples that this rank owns: read from the origin once, whoever asks first.
+//! Single flight for the samples that this rank owns: each is read from the origin once.
 //!
-//! In a run of many ranks a sample is wanted by the rank's own trainer and by other ranks, in any order and at once. The
-//! flights stands between both and the origin. A sample that it owns has at most one *flight*: whoever wants the sample
-//! while it is being read waits for that read; when the bytes have come they are stored here, and the flight ends only
-//! when the cache has them, so that there is no moment in which they are neither on their way nor kept. Samples of
-//! others, and of nobody, pass through.
+//! The rank's own trainer and other ranks request owned samples in any order and at once. A sample
+//! has at most one *flight*. Requests during the read wait for its result. The flight ends only
+//! when the cache has stored the bytes, so a sample is always either in flight or cached. Reads of
+//! samples that this rank does not own pass through.
 //!
-//! # The price
+//! # Price
 //!
-//! One look-up in a map under a lock for each read of an owned sample, which happens once a sample and run. And a sample
-//! that is kept is charged twice for a moment: to its cache, and to the look-ahead of the trainer that waits for it. What a
-//! flight holds that has landed is counted by the cache that takes it: a cache takes at once what it keeps in memory, and
-//! what is on its way to a disk only as far as its own budget for that reaches. So flights have no budget of their own.
+//! One map look-up under a lock per read of an owned sample, which happens once per sample and run.
+//! A stored sample is charged twice for a moment, to its cache and to the waiting trainer's
+//! look-ahead.
+//!
+//! Flights have no budget of their own. A completed flight is counted by the cache: memory accepts
+//! it at once, and a disk only within its own budget for pending writes.
 
 use std::collections::hash_map::Entry;
 use std::future::ready;
@@ -28,29 +29,28 @@ use tokio::sync::oneshot;
 use crate::dataset::Dataset;
 use crate::driver::{count_skip, spawn_store, store_sample};
 
-/// What a flight brings.
+/// The result of a flight.
 pub(crate) type FlightResult = Result<Bytes, TierError>;
 
 /// A sample on its way from the origin into a cache.
 enum InFlight {
-    /// Being read, for these beside whoever began it.
+    /// Being read, with these waiters besides the leader.
     Reading(Vec<oneshot::Sender<FlightResult>>),
-    /// Here, and not yet in its cache.
+    /// Read, and not yet in its cache.
     Landed(Bytes),
 }
 
-/// How a read of an owned sample begins.
+/// How a read of an owned sample starts.
 pub(crate) enum Start {
-    /// The caller is to read it, and to [`complete`](FlightGuard::complete) what came.
+    /// The caller reads it and calls [`complete`](FlightGuard::complete).
     Lead(FlightGuard),
-    /// It is being read already.
+    /// A read is in flight. This is its result.
     Join(oneshot::Receiver<FlightResult>),
-    /// It is at hand.
+    /// The sample is in memory.
     Ready(Bytes),
 }
 
-/// A flight that ends when this is dropped, whatever became of its sample. Dropped before it has landed, its waiters get an
-/// error.
+/// Ends the flight when dropped. If it was not completed, its waiters get an error.
 pub(crate) struct FlightGuard {
     flights: Arc<SingleFlight>,
     key: SampleKey,
@@ -58,10 +58,10 @@ pub(crate) struct FlightGuard {
 }
 
 impl FlightGuard {
-    /// Sends the result to all waiters, and keeps the bytes.
+    /// Sends the result to all waiters and stores the bytes.
     pub(crate) fn complete(mut self, came: FlightResult) -> FlightResult {
         let of = self.flights.datasets.get(self.key.dataset.0 as usize);
-        // Others will rely on it.
+        // Waiters rely on the check.
         let came = came.and_then(|bytes| of.map_or(Ok(bytes.clone()), |of| of.checked(self.key, bytes)));
         let mut flights = self.flights.flights();
         self.open = came.is_ok();
@@ -72,7 +72,7 @@ impl FlightGuard {
         drop(flights);
         if let Some(InFlight::Reading(others)) = before {
             for other in others {
-                // Whoever has gone wants nothing.
+                // A closed receiver has left.
                 let _ = other.send(came.clone());
             }
         }
@@ -92,7 +92,7 @@ impl Drop for FlightGuard {
     }
 }
 
-/// The samples that this rank owns, and their ways from the origin.
+/// The samples that this rank owns, and their flights.
 pub(crate) struct SingleFlight {
     pub(crate) plan: LocalPlan,
     pub(crate) datasets: Vec<Dataset>,
@@ -111,22 +111,22 @@ impl SingleFlight {
         Self { plan, datasets, caches, flights: Mutex::default() }
     }
 
-    /// No change of the map is made in more than one step.
+    /// Every change is made in one step, so a poisoned lock is usable.
     fn flights(&self) -> MutexGuard<'_, KeyMap<InFlight>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a sample is; nothing if there is none of this number.
+    /// The length of a sample. Zero if there is no such sample.
     pub(crate) fn bytes(&self, key: SampleKey) -> u64 {
         Dataset::find(&self.datasets, key).map_or(0, |(_, bytes)| bytes)
     }
 
-    /// The cache that an owned sample belongs into.
+    /// The cache that the plan assigns to an owned sample.
     pub(crate) fn cache_of(&self, key: SampleKey) -> Option<&Arc<dyn CacheTier>> {
         self.caches.get(usize::from(self.plan.owned(key)?.0))
     }
 
-    /// Begins to read an owned sample, unless it is on its way or here.
+    /// Starts to read an owned sample, unless it is in flight or in memory.
     pub(crate) fn begin(self: &Arc<Self>, key: SampleKey) -> Start {
         let mut flights = self.flights();
         let vacant = match flights.entry(key) {
@@ -142,7 +142,8 @@ impl SingleFlight {
                 };
             }
         };
-        // A flight may have ended since the caller looked. (One that ended on a disk is read again: it is rare.)
+        // A flight may have ended since the caller looked. (After a flight to a disk the sample is
+        // read again, which is rare.)
         if let Some(Lookup::Ready(sample)) = self.cache_of(key).map(|cache| cache.lookup(key)) {
             return Start::Ready(sample.bytes());
         }
@@ -158,7 +159,7 @@ impl SingleFlight {
         }
     }
 
-    /// Reads a sample from its origin: an owned one in its flight, any other by itself.
+    /// Reads a sample from its origin, an owned one in a flight.
     fn read(self: &Arc<Self>, origin: &dyn Tier, request: Arc<ReadRequest>) -> ReadFuture {
         if self.plan.owned(request.key).is_none() {
             return origin.read(request);
@@ -174,7 +175,7 @@ impl SingleFlight {
     }
 }
 
-/// What became of a flight of somebody else's, who may have gone with it.
+/// The result of a joined flight, whose leader may have been dropped.
 pub(crate) fn joined_result(came: Result<FlightResult, oneshot::error::RecvError>) -> FlightResult {
     came.unwrap_or_else(|_| Err(abandoned()))
 }

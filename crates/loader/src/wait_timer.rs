@@ -1,9 +1,9 @@
-//! How long a trainer waits for other ranks.
+//! Measures how long the trainer waits for other ranks.
 //!
-//! A rank that is asked for a sample may have good reasons to take long, which matters when the trainer waits. After
-//! [`HEDGE_AFTER`], and every [`POLL_INTERVAL`] from then on, the core decides what is read from the origin as well. Only time in which
-//! this process ran counts: a process that was stopped finds the answers that came meanwhile. The price is a timer that
-//! fires ten times per second while the trainer waits.
+//! A slow answer of another rank matters only while the trainer waits. After [`HEDGE_AFTER`], and
+//! every [`POLL_INTERVAL`] from then on, the core decides which samples are hedged. Only time in
+//! which this process ran counts, because a stopped process finds the answers that arrived
+//! meanwhile. The price is a timer that fires ten times per second while the trainer waits.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A trainer that has waited for so long has waited long.
+/// The wait after which reads may be hedged.
 pub(crate) const HEDGE_AFTER: Duration = Duration::from_secs(1);
 
-/// How often is polled.
+/// The time between two decisions.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The trainer's wait, if it waits.
+/// The current wait of the trainer, if any.
 #[derive(Debug, Default)]
 pub(crate) struct WaitTimer {
     waits: Option<TrainerWait>,
-    /// Kept, because waits begin and end all the time.
+    /// Reused, because waits begin and end all the time.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -32,22 +32,22 @@ struct TrainerWait {
 }
 
 impl WaitTimer {
-    /// The trainer begins to wait.
+    /// Starts a wait.
     pub(crate) fn begin(&mut self) {
         self.waits = Some(TrainerWait { polled: Instant::now(), waited: Duration::ZERO });
     }
 
-    /// It has what it waited for.
+    /// Ends the wait.
     pub(crate) fn end(&mut self) {
         self.waits = None;
     }
 
-    /// How long the trainer has waited, to a tenth of a second.
+    /// The time waited, to a tenth of a second.
     pub(crate) fn waited(&self) -> Duration {
         self.waits.as_ref().map_or(Duration::ZERO, |wait| wait.waited)
     }
 
-    /// Rings when the trainer has waited long, and again every [`POLL_INTERVAL`] as long as it does.
+    /// Completes after [`HEDGE_AFTER`] of waiting, and then every [`POLL_INTERVAL`].
     pub(crate) async fn late(&mut self) {
         std::future::poll_fn(|cx| self.poll_late(cx)).await;
     }
@@ -57,7 +57,7 @@ impl WaitTimer {
             let Some(wait) = &mut self.waits else { return Poll::Pending };
             let next = wait.polled + POLL_INTERVAL;
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
-            // One that rings earlier, for a wait that is over, is let ring.
+            // A timer of an earlier wait may fire early and is re-armed.
             if timer.is_elapsed() || timer.deadline() > next {
                 timer.as_mut().reset(next);
             }

@@ -1,16 +1,19 @@
-//! Which samples of the front batch are read from the origin although their owners were asked for them.
+//! Decides which samples of the front batch are hedged by a read of the origin.
 //!
-//! A hedge makes sense where the origin delivers a sample sooner than its owner. The rules, for a trainer that has
-//! waited for `waited`:
+//! A hedge makes sense where the origin delivers a sample sooner than its owner. The rules, for a
+//! trainer that has waited for `waited`:
 //!
-//! 1. An owner is slow when it delivers less than a [`SLOW_SHARE`]th of its share of what the origin, or all owners together,
-//!    deliver. Only slow owners are hedged: what owners deliver at a good pace keeps coming.
-//! 2. A sample is hedged when `waited` is longer than the origin would have needed for it (twice its latency, and the
-//!    bytes), when its owner will not deliver it by [`TOLERATED_WAIT`], and when the origin will deliver it before its owner.
-//! 3. Hedges under way are bounded by what the origin delivers in [`MAX_HEDGED_TIME`]. One is always allowed.
+//! 1. An owner is slow when it delivers less than 1/[`SLOW_SHARE`] of its share of what the origin,
+//!    or all owners together, deliver. Only slow owners are hedged.
+//! 2. A sample is hedged when three conditions hold. `waited` exceeds the origin's time for it
+//!    (twice its latency, and the bytes). Its owner will not deliver it by [`TOLERATED_WAIT`]. The
+//!    origin will deliver it before its owner.
+//! 3. Hedges in flight are bounded by what the origin delivers in [`MAX_HEDGED_TIME`]. One is
+//!    always allowed.
 //!
-//! Owners deliver by due time, so the last uses of a batch are hedged first: owner and origin work from both ends. The
-//! price is that an owner that resumes within a second costs a few reads of the batch that was waited for.
+//! Owners deliver by due time, so the last uses of a batch are hedged first, and owner and origin
+//! work from both ends. The price: an owner that resumes within a second costs a few hedges of that
+//! batch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,34 +24,34 @@ use super::window::{HedgeState, UseState};
 use super::{Action, Core};
 use crate::report::Source;
 
-/// What an owner may deliver of its share before it is slow: a quarter.
+/// An owner that delivers less than a quarter of its share is slow.
 const SLOW_SHARE: f64 = 4.0;
 
-/// Owners that deliver the batch within so much time of waiting are not hedged.
+/// Owners that deliver the batch within this many seconds of waiting are not hedged.
 const TOLERATED_WAIT: f64 = 1.6;
 
-/// Hedges under way together take the origin at most so many seconds, or are one.
+/// All hedges in flight take the origin at most this many seconds, unless there is only one.
 const MAX_HEDGED_TIME: f64 = 1.0;
 
-/// What reads of the origin take.
+/// The pace of reads of the origin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OriginPace {
-    /// How long a small read read_cost.
+    /// The time that a small read takes.
     pub latency: Duration,
-    /// How many bytes all reads together deliver per second; positive.
+    /// The bytes per second of all reads together. Positive.
     pub bytes_per_second: f64,
 }
 
-/// One owner, as far as the front batch is concerned.
+/// The state of one owner for the front batch.
 #[derive(Clone, Debug, Default)]
 struct OwnerProgress {
-    /// Bytes that it has delivered since the trainer began to wait.
+    /// Bytes delivered since the trainer began to wait.
     delivered: u64,
-    /// What it owes, by due time: the use, its bytes, and whether it is hedged already.
+    /// Outstanding uses by due time, each with its bytes and whether it is hedged.
     owed: Vec<(Tick, u64, bool)>,
 }
 
-/// The uses to hedge now; `open` bytes are being read as hedges already.
+/// The uses to hedge now, if `open` bytes are hedged already.
 fn uses_to_hedge(
     waited: Duration,
     origin: OriginPace,
@@ -83,7 +86,7 @@ fn uses_to_hedge(
 }
 
 impl Core {
-    /// The trainer waits long: what slow owners owe of the next batch is read from the origin as well.
+    /// Hedges outstanding samples of slow owners while the trainer waits for the front batch.
     pub(super) fn waited_long(&mut self, waited: Duration, origin: OriginPace, actions: &mut Vec<Action>) {
         let Some(batch) = self.batches.front().filter(|_| self.handed == 0) else { return };
         let mut owners: BTreeMap<usize, OwnerProgress> = BTreeMap::new();
@@ -144,7 +147,8 @@ mod tests {
         OriginPace { latency, bytes_per_second: (megabytes * MB) as f64 }
     }
 
-    /// An owner that has delivered `delivered` bytes and owes `owed` samples of `bytes` from `first` on.
+    /// An owner that has delivered `delivered` bytes and owes `owed` samples of `bytes` bytes from
+    /// tick `first`.
     fn owner(delivered: u64, first: u64, owed: u64, bytes: u64) -> OwnerProgress {
         OwnerProgress {
             delivered,
@@ -164,7 +168,7 @@ mod tests {
             .collect()
     }
 
-    /// 1 GB per batch from ranks at 3 Gb/s read_cost 2.7 s, and the origin delivers 100 MB/s.
+    /// 1 GB per batch from ranks at 3 Gb/s takes 2.7 s, and the origin delivers 100 MB/s.
     #[test]
     // semantics: RANK-18
     fn large_batches_at_full_link_speed_are_not_hedged() {
@@ -196,14 +200,14 @@ mod tests {
     #[test]
     // semantics: RANK-18
     fn origin_that_is_as_slow_as_the_wait_is_not_asked() {
-        // The owner reads from the same origin, most likely.
+        // The owner most likely reads from the same origin.
         assert_eq!(after(4900, origin(5000, 100), [owner(0, 0, 4, 1000)]), [0; 0]);
         assert_eq!(after(10_100, origin(5000, 100), [owner(0, 0, 4, 1000)]).len(), 4);
     }
 
     #[test]
     fn slow_link_keeps_what_it_delivers_soon() {
-        // 1 MB/s: the first comes in time, the others do not.
+        // 1 MB/s: the first arrives in time, the others do not.
         let chosen = after(1000, origin(5, 100), [owner(MB, 0, 6, MB / 2)]);
         assert_eq!(chosen, [5, 4, 3, 2, 1]);
     }

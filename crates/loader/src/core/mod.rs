@@ -1,41 +1,41 @@
 //! The engine's decisions, without I/O, runtime or clock: events in, actions out.
 //!
-//! The core follows one rank's access stream with three marks: *taken* (what the trainer has), *handed* (complete
-//! batches that wait for the trainer) and *issued* (uses that are being looked up or read). It issues ahead of the
-//! trainer as far as the look-ahead allows, in bytes, across batches and epochs; hands batches out in order. Because
-//! everything that happens is an argument, a test drives it through any interleaving at all, ten thousand runs in
-//! seconds.
+//! The core follows one rank's access stream with three marks: *taken* (by the trainer), *handed*
+//! (complete batches that wait for the trainer) and *issued* (uses that are being looked up or
+//! read). It issues uses ahead of the trainer within the look-ahead, in bytes, across batches and
+//! epochs. It hands out batches in order. All inputs are arguments, so a test can drive it through
+//! any interleaving, ten thousand runs in seconds.
 //!
-//! # The budget
+//! # Budget
 //!
-//! Staging memory is charged when a read is issued and given back when the driver says so ([`Event::Released`]): when
-//! a cache read_cost the sample over or the trainer lets go of it. A use is issued when
+//! Staging memory is charged when a read is issued. It is released by [`Event::Released`], when a
+//! cache takes the sample over or the trainer drops it. A use is issued when
 //!
 //! 1. it fits the look-ahead, or
-//! 2. it belongs to the batch that the trainer read_cost next, and what is charged is that batch and the one that it took
-//!    last (so never more than the two largest batches), or
-//! 3. it belongs to the batch that the trainer is waiting for. Then it is issued whatever the trainer still holds:
-//!    a full buffer must never wait for a trainer that waits for it.
+//! 2. it belongs to the batch that the trainer takes next, and only that batch and the one taken
+//!    last are charged (so never more than the two largest batches), or
+//! 3. it belongs to the batch that the trainer waits for. Then it is issued whatever the trainer
+//!    still holds, because a full buffer must never wait for a waiting trainer.
 //!
-//! So staging memory stays within max(look-ahead, two largest batches) for a trainer that holds one batch at a time.
-//! A sample that a cache has to read is counted as what that allocates, from its look-up on: a disk reads whole blocks.
-//! The price of the rules is that an over-tight look-ahead stalls the trainer instead of failing. Of the look-ahead that
-//! is allowed, as much is used as [`Event::LookAhead`] says.
+//! So staging memory stays within max(look-ahead, two largest batches) for a trainer that holds one
+//! batch at a time. A disk reads whole blocks, so a use is charged what its read allocates, from
+//! its look-up on. The price: a look-ahead that is too small stalls the trainer instead of failing.
+//! [`Event::LookAhead`] sets the part of the look-ahead that is in use.
 //!
 //! # Placement and retention
 //!
-//! A sample with a place is looked up there first; a miss, whatever its reason, is a read from the origin, after which
-//! the sample is stored, so the first use fills the cache and nothing is read twice for it. Disks are trainer_waits for every
-//! sample, placed there or not, because they remember earlier runs. Nothing is ever evicted
-//! under [`Retention::Keep`]. Under [`Retention::Threshold`] a sample stays in the fastest cache iff its next use is at
-//! most `horizon` ticks away; of uses that are under way together the last one decides. The core keeps no table of what
-//! is cached: the cache is trainer_waits, so a lost sample costs one read and nothing else.
+//! A sample with a place is looked up there first. After a miss it is read from the origin and
+//! stored, so the first use fills the cache. Disks are queried for every sample, because they may
+//! hold samples of earlier runs. Nothing is evicted under [`Retention::Keep`]. Under
+//! [`Retention::Threshold`] a sample stays in the fastest cache if its next use is at most
+//! `horizon` ticks away. Of several issued uses the last one decides. The core keeps no table of
+//! cached samples. It queries the cache, so a lost sample costs one read and nothing else.
 //!
-//! Where ranks work together, a sample that another rank owns is trainer_waits for there, after the own caches (which may have a
-//! second copy) and before the origin, which it is read from where the owner does not give it. While
-//! the trainer waits, samples of owners that are slower than the origin are read from both ([`Action::Hedge`]; the rules
-//! are in `hedging.rs`). The first result counts, and the other is cancelled. Both are charged while both are open, so the
-//! budget may be exceeded by the front batch.
+//! In a cluster, a sample of another rank is requested from its owner after the own caches (which
+//! may have a second copy). If the owner does not deliver it, it is read from the origin. While the
+//! trainer waits, samples of slow owners are hedged by reads of the origin ([`Action::Hedge`], with
+//! its rules in `hedging.rs`). The first result counts, and the other read is cancelled. Both are
+//! charged while both are open, so the front batch may exceed the budget.
 
 mod event;
 mod hedging;
@@ -54,7 +54,7 @@ use self::upcoming::{NextUse, UpcomingUses};
 use self::window::{HedgeState, UseState, UseWindow};
 use crate::report::{BatchCounts, Source};
 
-/// What a use counts in the look-ahead beyond its bytes, so that a stream of empty samples is bounded too.
+/// The charge of a use in addition to its bytes, so that a stream of empty samples is bounded too.
 pub(crate) const USE_OVERHEAD: u64 = 512;
 
 /// New reads wait until this fraction of the look-ahead is free, so that they leave in batches.
@@ -66,23 +66,23 @@ pub enum OnError {
     /// The run ends with an error, after the batches before it.
     #[default]
     Fail,
-    /// Its batch goes out without it.
+    /// Its batch is delivered without it.
     Skip,
-    /// Its place is taken by the nearest sample of the same batch (the earlier of two), so that batches keep their size. A batch without
-    /// any readable sample ends the run.
+    /// The nearest sample of the same batch (the earlier of two) takes its place, so that batches
+    /// keep their size. A batch without any readable sample ends the run.
     Substitute,
 }
 
 /// One of the caches, as the core sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLevel {
-    /// What it is called in the report.
+    /// Its name in the report.
     pub source: Source,
-    /// What reading a sample from it read_cost of the look-ahead.
+    /// The staging memory that a read from it takes.
     pub read: Footprint,
 }
 
-/// What the core needs to know beside the run.
+/// The configuration of the core.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How far reads may run ahead of the trainer at most, in bytes.
@@ -91,11 +91,11 @@ pub struct Config {
     pub on_error: OnError,
     /// The caches, from the fastest.
     pub levels: Vec<CacheLevel>,
-    /// Whether all caches, not disks alone, may hold what another plan has put there.
+    /// Whether all caches, not only disks, may hold samples of another plan.
     pub warm: bool,
 }
 
-/// One batch between being issued and being taken.
+/// One batch from its first issued use until it is taken.
 #[derive(Debug)]
 struct IssuedBatch {
     pass: usize,
@@ -103,9 +103,9 @@ struct IssuedBatch {
     first: Tick,
     ticks: u64,
     bytes: u64,
-    /// The most that is counted for its uses in the look-ahead at once.
+    /// The maximum charge of its uses at once.
     charged: u64,
-    /// Uses that are not settled yet, and uses that are settled without a sample.
+    /// Unsettled uses, and uses settled without a sample.
     waiting: u64,
     bad: u64,
     /// Whether its last use has been issued.
@@ -117,26 +117,28 @@ struct IssuedBatch {
 #[derive(Debug)]
 pub struct Core {
     config: Config,
-    /// Whether a read from any cache read_cost just the sample's length.
+    /// Whether every cache's reads allocate exactly the sample's length.
     reads_are_exact: bool,
     plan: LocalPlan,
-    /// Under [`Retention::Threshold`]: how far away a sample's next use may be for it to stay.
+    /// Under [`Retention::Threshold`]: the maximum distance of the next use of a sample that stays.
     horizon: Option<u64>,
     sizes: Vec<Sizes>,
     upcoming: UpcomingUses,
     window: UseWindow,
-    /// Batches that have been issued (the last perhaps in part) and not taken; the first `handed` have been handed.
+    /// Batches that were issued (the last perhaps partly) and not taken. The first `handed` were
+    /// handed out.
     batches: VecDeque<IssuedBatch>,
     handed: usize,
-    /// The look-ahead that is in use, in bytes.
+    /// The look-ahead in use, in bytes.
     look_ahead: u64,
     /// Staging memory in use, in bytes.
     charged: u64,
-    /// Bytes and slots issued and not taken.
+    /// Bytes and overhead of uses issued and not taken.
     span: u64,
-    /// What may still be counted for the batch that the trainer took last.
+    /// What may still be charged for the batch that the trainer took last.
     last_taken: u64,
-    /// Uses that are settled without a sample because the catalog could not locate it. The run ends at the first.
+    /// Uses settled without a sample because the catalog could not locate it. The run ends at the
+    /// first.
     unlocated: BTreeSet<Tick>,
     trainer_waits: bool,
     /// Bytes that owners have delivered since the trainer began to wait, by store.
@@ -145,7 +147,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// The core of `run` under `plan`; `sizes` by dataset, as the plan was made from.
+    /// The core of `run` under `plan`, with the plan's `sizes` by dataset.
     pub fn new(config: Config, run: Run, plan: LocalPlan, sizes: Vec<Sizes>) -> Self {
         let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
         let horizon = match plan.retention() {
@@ -178,16 +180,17 @@ impl Core {
         self.charged
     }
 
-    /// The last use, of those that have been issued, of the batch that the trainer read_cost next, while that is not complete.
+    /// The last issued use of the batch that the trainer takes next, while that batch is
+    /// incomplete.
     pub(crate) fn needed_until(&self) -> Option<Tick> {
         let batch = self.batches.front().filter(|_| self.handed == 0)?;
         Some(Tick(batch.first.0 + batch.ticks - 1))
     }
 
-    /// Takes note of `event` and appends what is to be done to `actions`.
+    /// Handles `event` and appends the resulting actions to `actions`.
     ///
-    /// Events that make no sense (late, repeated, about unknown uses) are ignored. Actions are to be carried out in
-    /// order; what comes of them may be told once all have been.
+    /// Unexpected events (late, repeated, about unknown uses) are ignored. Actions must be carried
+    /// out in order. Their results may be passed after all of them.
     pub fn on(&mut self, event: Event, actions: &mut Vec<Action>) {
         if self.ended && !matches!(event, Event::Released { .. }) {
             return;
@@ -220,7 +223,7 @@ impl Core {
         }
     }
 
-    // ---- answers ----
+    // ---- results ----
 
     fn found(&mut self, tick: Tick, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
@@ -266,15 +269,15 @@ impl Core {
     fn failed(&mut self, tick: Tick, lost: bool, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         match slot.state {
-            // A cache that cannot deliver what it said it kept costs a read, not the run. An owner that is gone, slow or
-            // wrong costs a read of one's own, never the sample. The failed read gives back its staging memory; this one
-            // read_cost its own.
+            // A cache that fails to deliver a stored sample costs a read, not the run. An absent,
+            // slow or faulty owner costs a read, never the sample. The failed read releases its
+            // staging memory, and this read is charged on its own.
             UseState::RequestingPeer { hedge: HedgeState::Open, .. } => slot.state = UseState::Reading,
             UseState::Fetching { .. } | UseState::RequestingPeer { .. } => {
                 if let UseState::Fetching { level } = slot.state
                     && lost
                 {
-                    // Or it would fail again at every use.
+                    // Otherwise it would fail again at every use.
                     actions.push(Action::Remove { key: slot.key, level });
                 }
                 (slot.state, slot.charged) = (UseState::Reading, slot.bytes);
@@ -286,15 +289,15 @@ impl Core {
         }
     }
 
-    /// The catalog could not locate a sample for its last read. Any other is followed by a read of the origin, which may
-    /// find it.
+    /// Records that the catalog could not locate the sample of a read of the origin. Any other
+    /// failed read is followed by a read of the origin, which may succeed.
     fn note_unlocated(&mut self, tick: Tick) {
         if self.window.get(tick).is_some_and(|slot| slot.state == UseState::Reading) {
             self.unlocated.insert(tick);
         }
     }
 
-    /// The cache at `level` has delivered the sample. One that belongs elsewhere moves there.
+    /// The cache at `level` has delivered the sample. A sample with another place moves there.
     fn cache_delivered(&mut self, tick: Tick, level: usize, actions: &mut Vec<Action>) {
         let Some(key) = self.window.get(tick).map(|slot| slot.key) else { return };
         let at_home = self.place(key).is_none_or(|place| place == level);
@@ -304,7 +307,8 @@ impl Core {
         }
     }
 
-    /// Looks for the sample in the next cache that may have it, asks its owner, or reads it from the origin.
+    /// Looks for the sample in the next candidate cache, requests it from its owner, or reads it
+    /// from the origin.
     fn look_up(&mut self, tick: Tick, key: SampleKey, after: Option<usize>, actions: &mut Vec<Action>) {
         let (state, action) = match self.candidate(key, after) {
             Some(level) => (UseState::LookingUp { level }, Action::Find { tick, key, level }),
@@ -329,17 +333,18 @@ impl Core {
         actions.push(action);
     }
 
-    /// Counts the use as `read_cost` bytes from now on.
+    /// Changes the use's charge to `read_cost` bytes.
     fn recharge(&mut self, tick: Tick, read_cost: u64) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         self.charged = (self.charged + read_cost).saturating_sub(slot.charged);
         slot.charged = read_cost;
     }
 
-    /// The most that reading a sample read_cost, whichever of the places it is found in that are left after `after`.
+    /// The maximum cost of reading a sample, over the candidate caches after `after`.
     #[inline]
     fn read_cost(&self, key: SampleKey, bytes: u64, mut after: Option<usize>) -> u64 {
-        // No place matters where no cache rounds up: a run in memory alone pays nothing here.
+        // Without a cache that rounds up, all costs are equal, so a run in memory pays nothing
+        // here.
         if self.reads_are_exact {
             return bytes;
         }
@@ -351,8 +356,8 @@ impl Core {
         most
     }
 
-    /// The caches that may have a sample, one after the other: its place, then those that an earlier run by another plan
-    /// may have filled: the disks, and all of them where the process has had such a run.
+    /// The next candidate cache for a sample: its place, then caches that an earlier plan may have
+    /// filled. Those are the disks, or all caches in a `warm` process.
     fn candidate(&self, key: SampleKey, after: Option<usize>) -> Option<usize> {
         let place = self.place(key);
         let filled = |from: usize| {
@@ -368,7 +373,7 @@ impl Core {
         }
     }
 
-    /// Gives `tick` and all later uses that follow it their final state; `kept` says whether a cache keeps the sample.
+    /// Settles `tick` and all uses that follow it. `kept` says whether a cache keeps the sample.
     fn settle(&mut self, tick: Tick, state: UseState, kept: bool, actions: &mut Vec<Action>) {
         let (mut tick, mut state) = (tick, state);
         loop {
@@ -385,7 +390,7 @@ impl Core {
             }
             let ready = matches!(state, UseState::Ready(_));
             let Some(next) = follower else {
-                // The last use that has been issued decides for all before it.
+                // The last issued use decides for all before it.
                 if ready {
                     self.retain(tick, key, kept, actions);
                 }
@@ -399,14 +404,14 @@ impl Core {
         }
     }
 
-    /// Decides whether a sample that is at hand stays in a cache (`kept`: one keeps it now).
+    /// Decides whether a sample stays in a cache. `kept` says whether one keeps it now.
     fn retain(&mut self, tick: Tick, key: SampleKey, kept: bool, actions: &mut Vec<Action>) {
         let Some(level) = self.place(key) else { return };
         let stays = self.horizon.is_none_or(|horizon| self.upcoming.next_use(key, tick, horizon).is_some());
         match (stays, kept) {
             (true, true) => {}
             (true, false) => actions.push(Action::Store { tick, key, level }),
-            // Kept or not: a copy of it may still be on its way into the cache.
+            // Also if no cache keeps it, because a copy may be on its way.
             (false, _) => actions.push(Action::Remove { key, level }),
         }
         if let Some(slot) = self.window.get_mut(tick) {
@@ -414,8 +419,8 @@ impl Core {
         }
     }
 
-    /// The cache that a sample belongs into, if any: its place, or the fastest where samples come and go. A level that
-    /// the plan knows and the engine does not is none.
+    /// The cache for a sample, if any: its place, or the fastest cache under a threshold. A level
+    /// without a cache counts as none.
     fn place(&self, key: SampleKey) -> Option<usize> {
         let level = match self.horizon {
             None => usize::from(self.plan.level(key)?.0),
@@ -442,7 +447,7 @@ impl Core {
         self.delivered.clear();
     }
 
-    // ---- going ahead ----
+    // ---- issuing ----
 
     fn proceed(&mut self, actions: &mut Vec<Action>) {
         self.hand(actions);
@@ -461,7 +466,7 @@ impl Core {
         }
     }
 
-    /// Hands out every batch that is complete and whose turn it is.
+    /// Hands out complete batches in order.
     fn hand(&mut self, actions: &mut Vec<Action>) {
         while let Some(batch) = self.batches.get(self.handed) {
             if self.ended || !batch.closed || batch.waiting > 0 {
@@ -486,8 +491,8 @@ impl Core {
         }
     }
 
-    /// Deals with the uses of a complete batch that have no sample, as the policy says; an error names the first that
-    /// ends the run.
+    /// Applies the error policy to the failed uses of a complete batch. Returns the use that ends
+    /// the run as an error.
     fn apply_policy(&mut self, first: Tick, ticks: u64, actions: &mut Vec<Action>) -> Result<(), Tick> {
         let Some(batch) = self.batches.get_mut(self.handed).filter(|batch| batch.bad > 0) else {
             return Ok(());
@@ -533,7 +538,8 @@ impl Core {
         }
     }
 
-    /// Whether a use that does not fit the look-ahead is issued all the same (rules 2 and 3 of the module's head).
+    /// Whether a use is issued although it exceeds the look-ahead (rules 2 and 3 of the module's
+    /// head).
     fn must_issue(&self, next: &NextUse) -> bool {
         let admitted = match self.batches.front() {
             None => 0,
@@ -575,7 +581,7 @@ impl Core {
         self.look_up(tick, key, None, actions);
     }
 
-    /// Lets the use at `tick` have what an earlier use of the same sample has or gets.
+    /// Gives the use at `tick` the sample of an earlier use, now or later.
     fn follow(&mut self, earlier: Tick, tick: Tick, actions: &mut Vec<Action>) {
         let Some(slot) = self.window.get_mut(earlier) else { return };
         let kept = slot.kept;
@@ -593,7 +599,7 @@ impl Core {
     }
 }
 
-/// The element of the ascending `ticks` that is nearest to `tick`, the earlier of two that are equally near.
+/// The element of the ascending `ticks` nearest to `tick`, the earlier of two equally near ones.
 fn nearest(ticks: &[Tick], tick: Tick) -> Option<Tick> {
     let after = ticks.partition_point(|other| *other < tick);
     let around = &ticks[after.saturating_sub(1)..ticks.len().min(after + 1)];

@@ -1,5 +1,5 @@
-//! The part of the access stream that is under way: from the first use that has not been handed out to the last that
-//! has been issued.
+//! The window of uses in progress: from the first that was not handed out to the last that was
+//! issued.
 
 use std::collections::VecDeque;
 
@@ -7,31 +7,31 @@ use foreread_types::{KeyMap, SampleKey, Tick};
 
 use crate::report::Source;
 
-/// How far one use has come.
+/// The state of one use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UseState {
     /// Being looked up in the cache at this level.
     LookingUp { level: usize },
     /// Being read from the cache at this level.
     Fetching { level: usize },
-    /// Being asked for at the rank that owns it, which uses this store; perhaps being read from the origin as well.
+    /// Requested from its owner, which uses this store, and perhaps also hedged.
     RequestingPeer { store: usize, hedge: HedgeState },
     /// Being read from the origin.
     Reading,
     /// Waiting for an earlier use of the same sample.
     Following,
-    /// At hand; where it came from.
+    /// Settled with a sample from this source.
     Ready(Source),
-    /// It cannot be read.
+    /// Settled without a sample, which cannot be read.
     Failed,
 }
 
-/// Whether a use that another rank was asked for is read from the origin as well.
+/// The hedge of a use that was requested from another rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HedgeState {
     None,
     Open,
-    /// It failed: there is no second one.
+    /// The hedge failed. There is no second one.
     Failed,
 }
 
@@ -46,10 +46,10 @@ impl UseState {
 pub(super) struct UseSlot {
     pub(super) key: SampleKey,
     pub(super) bytes: u64,
-    /// What is counted for it in the look-ahead while it is looked up or read.
+    /// Its charge in the look-ahead while it is looked up or read.
     pub(super) charged: u64,
     pub(super) state: UseState,
-    /// Once it is settled: whether a cache keeps the sample, as far as the core knows.
+    /// Once settled: whether a cache keeps the sample, as far as the core knows.
     pub(super) kept: bool,
     /// The next use of the same sample in the window, which waits for this one.
     pub(super) follower: Option<Tick>,
@@ -57,8 +57,8 @@ pub(super) struct UseSlot {
 
 /// Uses in order, found by tick and by sample.
 ///
-/// `latest` maps a sample to its last use in the window, so that a second use that comes near joins the first instead
-/// of reading again. It is only ever asked by key; its order never shows.
+/// `latest` maps a sample to its last use in the window, so that a second use nearby joins the
+/// first instead of reading again. It is never iterated, so its order has no effect.
 #[derive(Debug, Default)]
 pub(super) struct UseWindow {
     base: u64,
@@ -72,7 +72,7 @@ impl UseWindow {
         Self { base: base.0, ..Self::default() }
     }
 
-    /// The tick that the next use to be pushed gets.
+    /// The tick of the next use to be pushed.
     pub(super) fn end(&self) -> Tick {
         Tick(self.base + self.slots.len() as u64)
     }
